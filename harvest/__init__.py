@@ -1,0 +1,1 @@
+"""Transactional-outbox harvester on marshal_py."""

@@ -1,0 +1,1 @@
+"""Real Apache Kafka and PostgreSQL from registry packages, for tests and demos."""
