@@ -1,0 +1,114 @@
+"""Every error of `marshal_py`, in one flat hierarchy.
+
+The docstring of a class is its default message. `blame` says whose fault it is:
+
+- ``"usage"``: the calling code,
+- ``"configuration"``: what was configured, here or on the broker,
+- ``"log"``: a peer wrote nonsense to the coordination topic, or the topic lost records,
+- ``"environment"``: the network, a broker, the machine; trying again may help.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+Blame = Literal["usage", "configuration", "log", "environment"]
+
+__all__ = [
+    "Blame",
+    "BrokerUnavailable",
+    "ClaimTimeout",
+    "Closed",
+    "ConfigurationError",
+    "DuplicateClientId",
+    "GroupPausedError",
+    "InvalidArgument",
+    "LogHole",
+    "MalformedRecord",
+    "MarshalError",
+    "NotHeld",
+    "PartitionCountChanged",
+    "SnapshotMismatch",
+    "TopicMissing",
+]
+
+
+class MarshalError(Exception):
+    """Something went wrong in marshal_py."""
+
+    blame: ClassVar[Blame] = "usage"
+
+    def __init__(self, message: str | None = None) -> None:
+        super().__init__(message or (type(self).__doc__ or "").strip().splitlines()[0])
+
+
+class InvalidArgument(MarshalError, ValueError):
+    """An argument has a value that cannot be used."""
+
+
+class Closed(MarshalError):
+    """The client has been closed; make a new one."""
+
+
+class NotHeld(MarshalError):
+    """The claim is not held any more; stop the work that it covered."""
+
+
+class ClaimTimeout(MarshalError, TimeoutError):
+    """The claim was not won in the given time."""
+
+    blame = "environment"
+
+
+class ConfigurationError(MarshalError, ValueError):
+    """The configuration cannot work."""
+
+    blame = "configuration"
+
+
+class TopicMissing(MarshalError):
+    """The coordination topic does not exist; run `marshal topic create`."""
+
+    blame = "configuration"
+
+
+class DuplicateClientId(MarshalError):
+    """Another process uses the same client_id and group_id; this one has stopped claiming."""
+
+    blame = "configuration"
+
+
+class PartitionCountChanged(MarshalError):
+    """The number of partitions of the coordination topic changed, which it never may."""
+
+    blame = "configuration"
+
+
+class GroupPausedError(MarshalError):
+    """The group is paused; `marshal group resume` lets claims in again."""
+
+    blame = "usage"
+
+
+class MalformedRecord(MarshalError, ValueError):
+    """The bytes are no record of this protocol."""
+
+    blame = "log"
+
+
+class LogHole(MarshalError):
+    """Records that no snapshot covers were deleted from the coordination topic."""
+
+    blame = "log"
+
+
+class SnapshotMismatch(MarshalError):
+    """A snapshot and this process disagree about the state at the same offset."""
+
+    blame = "log"
+
+
+class BrokerUnavailable(MarshalError, ConnectionError):
+    """No broker could be reached."""
+
+    blame = "environment"
