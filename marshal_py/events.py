@@ -1,0 +1,166 @@
+"""What the fold reports: one event for each thing that a record did, or failed to do (§4.4).
+
+Every event carries the `offset` of its record in the coordination partition. They are the activity
+stream: the claimant, elections, consumers, the command line and the audit read nothing else.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+from msgspec import Struct
+
+__all__ = [
+    "Claimed",
+    "Event",
+    "GroupForgotten",
+    "GroupPaused",
+    "GroupResumed",
+    "Ignored",
+    "MemberJoined",
+    "MemberLeft",
+    "MemberSeen",
+    "MessagesClaimed",
+    "PositionSet",
+    "Reason",
+    "Rejected",
+    "Released",
+    "Renewed",
+]
+
+Reason: TypeAlias = Literal[
+    "group_paused",
+    "stale_version",
+    "not_held",
+    "wrong_epoch",
+    "offset_not_ahead",
+    "not_paused",
+    "still_held",
+]
+
+
+class _Event(Struct, frozen=True, gc=False, tag=True, tag_field="event"):
+    offset: int
+
+
+class Ignored(_Event, frozen=True, gc=False, tag=True, tag_field="event"):
+    """A record that is none of this protocol, or comes again, was skipped."""
+
+    why: Literal["undecodable", "unknown_type", "unknown_version", "offset_repeated"]
+
+
+class _FromClient(_Event, frozen=True, gc=False, tag=True, tag_field="event"):
+    client_id: str
+    instance_id: str
+    group_id: str
+
+
+class MemberLeft(_FromClient, frozen=True, gc=False, tag=True, tag_field="event"):
+    """A member said goodbye, or was dropped after a long silence."""
+
+    why: Literal["left", "expired"]
+
+
+class _Sent(_FromClient, frozen=True, gc=False, tag=True, tag_field="event"):
+    seq: int
+
+
+class MemberJoined(_Sent, frozen=True, gc=False, tag=True, tag_field="event"):
+    """A client, or a new instance of one, was seen in its group for the first time."""
+
+    interval_ms: int
+
+
+class MemberSeen(_Sent, frozen=True, gc=False, tag=True, tag_field="event"):
+    """A known member was heard of again."""
+
+
+class GroupPaused(_Sent, frozen=True, gc=False, tag=True, tag_field="event"):
+    """The group takes no claims until it is resumed."""
+
+    expires_at_ms: int
+
+
+class GroupResumed(_Sent, frozen=True, gc=False, tag=True, tag_field="event"):
+    """The group takes claims again."""
+
+
+class GroupForgotten(_Sent, frozen=True, gc=False, tag=True, tag_field="event"):
+    """The cells of the group are gone from this coordination partition."""
+
+    cells: int
+
+
+class _OfCell(_Sent, frozen=True, gc=False, tag=True, tag_field="event"):
+    topic: str
+    partition: int
+
+
+class Claimed(_OfCell, frozen=True, gc=False, tag=True, tag_field="event"):
+    """A claim was accepted. Whoever held the cell before holds it no longer."""
+
+    epoch: int
+    interval_ms: int
+    previous_holder: str | None
+    previous_instance_id: str | None
+    previous_epoch: int
+
+
+class Renewed(_OfCell, frozen=True, gc=False, tag=True, tag_field="event"):
+    """A heartbeat renewed a claim."""
+
+    epoch: int
+    next_offset: int
+
+
+class Released(_OfCell, frozen=True, gc=False, tag=True, tag_field="event"):
+    """A holder gave its claim back."""
+
+    epoch: int
+    next_offset: int
+
+
+class MessagesClaimed(_OfCell, frozen=True, gc=False, tag=True, tag_field="event"):
+    """The holder claimed the messages from `from_offset` (−1: none before) to below `to_offset`."""
+
+    epoch: int
+    from_offset: int
+    to_offset: int
+
+
+class PositionSet(_OfCell, frozen=True, gc=False, tag=True, tag_field="event"):
+    """An operator set the position of a cell; it is held by nobody now."""
+
+    next_offset: int
+
+
+class Rejected(_Sent, frozen=True, gc=False, tag=True, tag_field="event"):
+    """A record, or one entry of a heartbeat, was not accepted and changed nothing.
+
+    `epoch`, `version` and `holder` are the cell's, as they were (−1, −1, None: no such cell).
+    """
+
+    record: str
+    reason: Reason
+    topic: str | None
+    partition: int | None
+    epoch: int
+    version: int
+    holder: str | None
+
+
+Event: TypeAlias = (
+    Ignored
+    | MemberLeft
+    | MemberJoined
+    | MemberSeen
+    | GroupPaused
+    | GroupResumed
+    | GroupForgotten
+    | Claimed
+    | Renewed
+    | Released
+    | MessagesClaimed
+    | PositionSet
+    | Rejected
+)
