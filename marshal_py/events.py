@@ -11,6 +11,7 @@ from typing import Literal, TypeAlias
 from msgspec import Struct
 
 __all__ = [
+    "Beat",
     "Claimed",
     "Event",
     "GroupForgotten",
@@ -19,7 +20,6 @@ __all__ = [
     "Ignored",
     "MemberJoined",
     "MemberLeft",
-    "MemberSeen",
     "MessagesClaimed",
     "PositionSet",
     "Reason",
@@ -71,8 +71,14 @@ class MemberJoined(_Sent, frozen=True, gc=False, tag=True, tag_field="event"):
     interval_ms: int
 
 
-class MemberSeen(_Sent, frozen=True, gc=False, tag=True, tag_field="event"):
-    """A known member was heard of again."""
+class Beat(_Sent, frozen=True, gc=False, tag=True, tag_field="event"):
+    """A heartbeat was read. The events of its entries follow, then those of its membership.
+
+    `entries` is their number; `membership` is 0 (says nothing), 1 (a member) or 2 (leaving).
+    """
+
+    entries: int
+    membership: int
 
 
 class GroupPaused(_Sent, frozen=True, gc=False, tag=True, tag_field="event"):
@@ -151,9 +157,9 @@ class Rejected(_Sent, frozen=True, gc=False, tag=True, tag_field="event"):
 
 Event: TypeAlias = (
     Ignored
+    | Beat
     | MemberLeft
     | MemberJoined
-    | MemberSeen
     | GroupPaused
     | GroupResumed
     | GroupForgotten

@@ -200,6 +200,18 @@ def _heartbeat(
 ) -> None:
     group = record.group_id
     cells = state.cells
+    if events is not None:
+        events.append(
+            ev.Beat(
+                offset,
+                record.client_id,
+                record.instance_id,
+                group,
+                record.seq,
+                len(record.entries),
+                record.membership,
+            )
+        )
     for entry in record.entries:
         cell = cells.get((group, entry.topic, entry.partition))
         if cell is None or cell.holder is None or cell.epoch != entry.epoch:
@@ -248,24 +260,17 @@ def _membership(
     state.members[key] = Member(
         record.instance_id, offset, record.interval_ms, record.member_metadata
     )
-    if events is not None:
-        if known is None or known.instance_id != record.instance_id:
-            events.append(
-                ev.MemberJoined(
-                    offset,
-                    record.client_id,
-                    record.instance_id,
-                    record.group_id,
-                    record.seq,
-                    record.interval_ms,
-                )
+    if events is not None and (known is None or known.instance_id != record.instance_id):
+        events.append(
+            ev.MemberJoined(
+                offset,
+                record.client_id,
+                record.instance_id,
+                record.group_id,
+                record.seq,
+                record.interval_ms,
             )
-        else:
-            events.append(
-                ev.MemberSeen(
-                    offset, record.client_id, record.instance_id, record.group_id, record.seq
-                )
-            )
+        )
 
 
 def _claim(
