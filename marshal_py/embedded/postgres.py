@@ -1,0 +1,302 @@
+"""A real PostgreSQL for tests and demos, from a wheel or from the system's packages."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import signal
+import subprocess
+import time
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from .binaries import Binaries, ServerUser, find_binaries, reachable, server_user, temporary_folder
+from .errors import MissingExtra, NotRunning, PortTaken, ServerFailed
+from .ports import HOST, free_ports
+from .process import Guard, ServerProcess, tail
+
+if TYPE_CHECKING:
+    import psycopg
+
+_START_ATTEMPTS = 5
+_POLL_INTERVAL_S = 0.01
+_USER = "postgres"
+
+
+class EmbeddedPostgres:
+    """A PostgreSQL server on a free port of 127.0.0.1 and a Unix socket.
+
+    ::
+
+        with EmbeddedPostgres() as postgres:
+            connection = psycopg.connect(postgres.dsn)
+
+    It can be killed, paused, stopped and started again, and keeps its port and its data. Everything
+    is removed on `close`, and also when this process ends in any way, SIGKILL included.
+
+    - `binaries`: see `find_binaries`. The wheel holds PostgreSQL 18.
+    - `durable`: with False, the default, commits go to the system but do not wait for the disk: a
+      killed *server* loses nothing, a killed *machine* may. With True all is as in production.
+    - `settings`: server settings over the defaults (`wal_level=logical`, 200 connections).
+    - `log_dir`: folder for the server's log, kept afterwards; None: the temporary folder.
+    - `timeout_s`: for a start.
+
+    The only user is the superuser `postgres`, who needs no password. As root, the server runs as the
+    user `postgres` or `nobody`, for PostgreSQL refuses to run as root.
+    """
+
+    def __init__(
+        self,
+        *,
+        binaries: str | Path | None = None,
+        durable: bool = False,
+        settings: Mapping[str, object] | None = None,
+        log_dir: Path | str | None = None,
+        timeout_s: float = 60.0,
+    ) -> None:
+        self._choice = binaries
+        self._durable = durable
+        self._extra_settings = dict(settings or {})
+        self._log_dir = Path(log_dir).absolute() if log_dir is not None else None
+        self._timeout_s = timeout_s
+        self._guard: Guard | None = None
+        self._server: ServerProcess | None = None
+        self._folder = Path()
+        self._port = 0
+        self._binaries: Binaries | None = None
+        self._user: ServerUser | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def dsn(self) -> str:
+        """The URL of the database `postgres` over TCP. The same over restarts."""
+        return self.dsn_of("postgres")
+
+    @property
+    def socket_dsn(self) -> str:
+        """The URL of the database `postgres` over the Unix socket."""
+        self._check_created()
+        return f"postgresql://{_USER}@/postgres?host={self._folder}&port={self._port}"
+
+    @property
+    def port(self) -> int:
+        """The TCP port on 127.0.0.1. The same over restarts."""
+        self._check_created()
+        return self._port
+
+    @property
+    def major_version(self) -> int:
+        """The major version of the server: 18, 15, …"""
+        self._check_created()
+        assert self._binaries is not None
+        return self._binaries.major
+
+    @property
+    def running(self) -> bool:
+        """Whether the server process exists (a paused one does)."""
+        return self._server is not None and self._server.poll() is None
+
+    @property
+    def log_path(self) -> Path:
+        """The file with everything that the server logged, over all its restarts."""
+        return (self._log_dir or self._folder) / "postgres.log"
+
+    def dsn_of(self, database: str) -> str:
+        """The URL of a database over TCP."""
+        self._check_created()
+        return f"postgresql://{_USER}@{HOST}:{self._port}/{database}"
+
+    def start(self) -> None:
+        """Start the server, on its old port with its old data after a `stop` or `kill`.
+
+        Does nothing if it runs. Raises `ServerFailed`, with the end of the log, when it ends or is
+        not ready within `timeout_s`; `PortTaken` when another process has its port meanwhile.
+        """
+        if self._guard is None:
+            self._create()
+        elif not self.running:
+            self._spawn()
+
+    def stop(self) -> None:
+        """Stop in good order; open connections are closed. Data and port stay for a `start`."""
+        if not self.running:
+            return
+        server = self._running()
+        server.signal(signal.SIGCONT, tree=True)
+        server.signal(signal.SIGINT)  # "fast shutdown"
+        if not server.wait(30):
+            self.kill()
+
+    def kill(self) -> None:
+        """Kill all processes of the server with SIGKILL, as a crash, and wait for their end."""
+        self._running().signal(signal.SIGKILL, tree=True)
+
+    def pause(self) -> None:
+        """Freeze the server (SIGSTOP): connections stay open, nothing answers."""
+        self._running().signal(signal.SIGSTOP, tree=True)
+
+    def resume(self) -> None:
+        """Wake a frozen server (SIGCONT)."""
+        self._running().signal(signal.SIGCONT, tree=True)
+
+    def close(self) -> None:
+        """Kill the server if it runs and remove the temporary folder. Idempotent."""
+        guard, self._guard = self._guard, None
+        self._server = None
+        if guard is not None:
+            guard.close()
+
+    def create_database(self, name: str | None = None) -> str:
+        """Create an empty database, by default with a random name, and return its URL."""
+        name = name or f"test_{uuid.uuid4().hex[:12]}"
+        with self._connect() as connection:
+            from psycopg import sql
+
+            connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+        return self.dsn_of(name)
+
+    def drop_database(self, name: str) -> None:
+        """Drop a database, with the connections to it; fine if it does not exist."""
+        with self._connect() as connection:
+            from psycopg import sql
+
+            query = sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)")
+            connection.execute(query.format(sql.Identifier(name)))
+
+    def _connect(self) -> psycopg.Connection[Any]:
+        if importlib.util.find_spec("psycopg") is None:
+            raise MissingExtra("psycopg is missing: run `pip install 'marshal-py[embedded]'`.")
+        import psycopg
+
+        return psycopg.connect(self.dsn, autocommit=True)
+
+    def _check_created(self) -> None:
+        if self._guard is None:
+            raise NotRunning("EmbeddedPostgres was not started: use `with`, or call start()")
+
+    def _running(self) -> ServerProcess:
+        if self._server is None or self._server.poll() is not None:
+            raise NotRunning("The PostgreSQL server is not running; start() starts it.")
+        return self._server
+
+    def _create(self) -> None:
+        found = find_binaries(self._choice)
+        self._user = server_user()
+        self._folder = temporary_folder(self._user)
+        self._guard = Guard(self._folder)
+        try:
+            self._binaries = reachable(found, self._user, self._folder)
+            self._init()
+            if self._log_dir:
+                self._log_dir.mkdir(parents=True, exist_ok=True)
+            for attempt in range(1, _START_ATTEMPTS + 1):
+                (self._port,) = free_ports(1)
+                try:
+                    self._spawn()
+                    return
+                except PortTaken:
+                    if attempt == _START_ATTEMPTS:
+                        raise
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def _data(self) -> Path:
+        return self._folder / "data"
+
+    def _program(self, name: str) -> str:
+        assert self._binaries is not None
+        return str(self._binaries.folder / name)
+
+    def _init(self) -> None:
+        argv = [self._program("initdb"), "--pgdata", str(self._data), "--username", _USER]
+        argv += ["--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync", "--no-instructions"]
+        identity: dict[str, Any] = {}
+        if self._user:
+            identity = {"user": self._user.uid, "group": self._user.gid, "extra_groups": []}
+        result = subprocess.run(
+            argv,
+            env=_environment(),
+            cwd=self._folder,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            **identity,
+        )
+        if result.returncode:
+            raise ServerFailed(f"initdb failed:\n{result.stdout}{result.stderr}")
+
+    def _settings(self) -> dict[str, object]:
+        settings: dict[str, object] = {
+            "listen_addresses": HOST,
+            "port": self._port,
+            "unix_socket_directories": self._folder,
+            # its files in /dev/shm would outlive a kill; those in the data folder do not
+            "dynamic_shared_memory_type": "mmap",
+            "max_connections": 200,
+            "wal_level": "logical",
+            "timezone": "UTC",
+            "log_timezone": "UTC",
+        }
+        if not self._durable:
+            settings |= {"fsync": "off", "full_page_writes": "off"}
+        return settings | self._extra_settings
+
+    def _spawn(self) -> None:
+        assert self._guard is not None
+        argv = [self._program("postgres"), "-D", str(self._data)]
+        for name, value in self._settings().items():
+            argv += ["-c", f"{name}={value}"]
+        log_start = self.log_path.stat().st_size if self.log_path.exists() else 0
+        self._server = self._guard.spawn(
+            argv,
+            env=_environment(),
+            cwd=self._folder,
+            log=self.log_path,
+            user=(self._user.uid, self._user.gid) if self._user else None,
+            postmaster_pid=self._data / "postmaster.pid",
+        )
+        deadline = time.monotonic() + self._timeout_s
+        while not self._ready(self._server.pid):
+            code = self._server.poll()
+            if code is not None:
+                self._raise_failed(f"ended with code {code}", log_start)
+            if time.monotonic() > deadline:
+                self._server.signal(signal.SIGKILL, tree=True)
+                self._raise_failed(f"was not ready within {self._timeout_s:g} s", log_start)
+            time.sleep(_POLL_INTERVAL_S)
+
+    def _ready(self, pid: int) -> bool:
+        """What the server itself says, in the file that pg_ctl waits for."""
+        try:
+            lines = (self._data / "postmaster.pid").read_text().splitlines()
+        except OSError:
+            return False
+        return len(lines) >= 8 and lines[0] == str(pid) and lines[7].strip() == "ready"
+
+    def _raise_failed(self, what: str, log_start: int) -> None:
+        log = tail(self.log_path, start=log_start)
+        taken = "Address already in use" in log or "could not bind" in log
+        kind = PortTaken if taken else ServerFailed
+        raise kind(f"The PostgreSQL server {what}. The end of its log:\n{log}")
+
+
+def _environment() -> dict[str, str]:
+    """The caller's environment without what would configure PostgreSQL behind our back."""
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("PG", "LC_", "LANG"))}
+    return {**env, "LC_ALL": "C"}

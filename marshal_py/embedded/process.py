@@ -1,0 +1,132 @@
+"""Server processes that cannot outlive the test process (see `_guard.py` for how)."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from . import _guard
+from .errors import ServerFailed
+
+Progress = Callable[[str], None]
+
+POLL_INTERVAL_S = 0.01
+
+
+def to_stderr(message: str) -> None:
+    """The default progress callback: one line on standard error."""
+    print(f"marshal_py.embedded: {message}", file=sys.stderr, flush=True)
+
+
+def tail(path: Path, lines: int = 40, *, start: int = 0) -> str:
+    """The last lines of a log file after the byte `start`; empty when there is no file."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(start, path.stat().st_size - 64 * 1024))
+            return "\n".join(file.read().decode(errors="replace").splitlines()[-lines:])
+    except OSError:
+        return ""
+
+
+class Guard:
+    """Starts servers, and ends them and removes `folder` when this process ends. Thread-safe."""
+
+    def __init__(self, folder: Path) -> None:
+        self._lock = threading.Lock()
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-S", _guard.__file__, str(folder), str(os.getpid())],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,  # a Ctrl-C in the terminal is not for the servers
+        )
+
+    @property
+    def pid(self) -> int:
+        """The process id of the guard."""
+        return self._process.pid
+
+    def ask(self, **request: Any) -> dict[str, Any]:
+        """Send one command and return its answer; `ServerFailed` when the guard is gone."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        with self._lock:
+            try:
+                self._process.stdin.write(json.dumps(request).encode() + b"\n")
+                self._process.stdin.flush()
+                line = self._process.stdout.readline()
+            except (OSError, ValueError) as error:
+                raise ServerFailed(f"The guard process of the servers is gone: {error}") from error
+        if not line:
+            raise ServerFailed("The guard process of the servers is gone: it was killed")
+        reply: dict[str, Any] = json.loads(line)
+        if "error" in reply:
+            raise ServerFailed(f"The guard process could not {request['op']}: {reply['error']}")
+        return reply
+
+    def spawn(
+        self,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        cwd: Path,
+        log: Path,
+        user: tuple[int, int] | None = None,
+        postmaster_pid: Path | None = None,
+    ) -> ServerProcess:
+        """Start a server with its output appended to `log`, as (uid, gid) `user` if one is given."""
+        reply = self.ask(
+            op="spawn",
+            argv=list(argv),
+            env=dict(env),
+            cwd=str(cwd),
+            log=str(log),
+            user=user[0] if user else None,
+            group=user[1] if user else None,
+            postmaster_pid=str(postmaster_pid) if postmaster_pid else None,
+        )
+        return ServerProcess(self, reply["pid"], log)
+
+    def close(self) -> None:
+        """Kill every server, remove the folder, and wait until both are done."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        with self._lock:
+            self._process.stdin.close()
+            self._process.wait()
+            self._process.stdout.close()
+
+
+class ServerProcess:
+    """One server process, started through a `Guard`."""
+
+    def __init__(self, guard: Guard, pid: int, log: Path) -> None:
+        self._guard = guard
+        self.pid = pid
+        self.log = log
+
+    def poll(self) -> int | None:
+        """The exit code (minus the signal's number when a signal ended it), or None if alive."""
+        code: int | None = self._guard.ask(op="poll", pid=self.pid)["code"]
+        return code
+
+    def signal(self, number: signal.Signals, *, tree: bool = False) -> None:
+        """Send a signal to the process, and with `tree` to all its children; no-op once ended."""
+        self._guard.ask(op="signal", pid=self.pid, signal=int(number), tree=tree)
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait for its end. False when it still runs after `timeout_s`."""
+        deadline = time.monotonic() + timeout_s
+        while self.poll() is None:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(POLL_INTERVAL_S)
+        return True

@@ -1,0 +1,55 @@
+"""The pytest fixtures of `marshal_py.embedded.pytest_plugin`, used as a user would."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import psycopg
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from marshal_py.embedded import EmbeddedKafka, EmbeddedPostgres
+
+
+def produce_and_read(server: EmbeddedKafka, topic: str) -> bytes | None:
+    servers = server.bootstrap_servers
+    producer = Producer({"bootstrap.servers": servers, "acks": "all"})
+    producer.produce(topic, b"hello")
+    assert producer.flush(30) == 0
+    consumer = Consumer(
+        {"bootstrap.servers": servers, "group.id": "g", "enable.auto.commit": False}
+    )
+    try:
+        consumer.assign([TopicPartition(topic, 0, 0)])
+        message = consumer.poll(30)
+        assert message is not None
+        assert message.error() is None
+        return message.value()
+    finally:
+        consumer.close()
+
+
+@pytest.mark.kafka
+def test_a_record_goes_through_the_broker(
+    kafka: EmbeddedKafka, kafka_topic: Callable[..., str]
+) -> None:
+    assert produce_and_read(kafka, kafka_topic()) == b"hello"
+
+
+@pytest.mark.kafka
+def test_topics_are_fresh_and_as_asked(
+    kafka: EmbeddedKafka, kafka_topic: Callable[..., str]
+) -> None:
+    first, second = kafka_topic(partitions=6), kafka_topic(config={"cleanup.policy": "compact"})
+    topics = kafka.admin().list_topics(timeout=30).topics
+    assert len(topics[first].partitions) == 6
+    assert len(topics[second].partitions) == 1
+
+
+def test_each_database_is_empty(postgres: EmbeddedPostgres, postgres_database: str) -> None:
+    with psycopg.connect(postgres_database) as connection:
+        tables = connection.execute(
+            "SELECT count(*) FROM information_schema.tables WHERE table_schema = 'public'"
+        ).fetchone()
+    assert tables == (0,)
+    assert postgres_database != postgres.dsn
