@@ -13,12 +13,13 @@ Decoding validates everything (types, ranges, lengths) and raises nothing but `M
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal, TypeAlias
+from typing import Annotated, Final, Literal, TypeAlias, get_args
 
 import msgspec
 from msgspec import Meta, Struct
 
 from marshal_py.errors import MalformedRecord
+from marshal_py.extras import NotWellFormed, array_header, cut_array, int_at
 
 __all__ = [
     "MAX_ENTRIES",
@@ -75,7 +76,7 @@ Membership: TypeAlias = Literal[0, 1, 2]
 """What a heartbeat says of its sender: 0 nothing, 1 a member of the group, 2 leaving it."""
 
 
-class Entry(Struct, array_like=True, frozen=True, gc=False):
+class Entry(Struct, array_like=True, frozen=True, gc=False, forbid_unknown_fields=True):
     """One claim inside a `Heartbeat`: ``[topic, partition, epoch, next_offset, metadata]``."""
 
     topic: Topic
@@ -85,7 +86,7 @@ class Entry(Struct, array_like=True, frozen=True, gc=False):
     metadata: Metadata = b""
 
 
-class _Record(Struct, array_like=True, frozen=True, kw_only=False):
+class _Record(Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
     version: Literal[2]
     client_id: Id
     instance_id: Id
@@ -177,10 +178,15 @@ TYPE_NAMES: Final[dict[int, str]] = {
 
 _encoder: Final = msgspec.msgpack.Encoder()
 _decoder: Final[msgspec.msgpack.Decoder[Message]] = msgspec.msgpack.Decoder(Message)
-_any_decoder: Final = msgspec.msgpack.Decoder()
 
-decode_valid = _decoder.decode
-"""The bare decoder, for the fold's hot path: raises msgspec's errors. Use `decode` elsewhere."""
+decode_known = _decoder.decode
+"""The bare decoder, for the fold's hot path. It raises one of `DECODE_ERRORS` for what is no
+record, and for a record with elements that it does not know: `decode_extended` takes those."""
+
+DECODE_ERRORS: Final = (msgspec.MsgspecError, UnicodeDecodeError, TypeError)
+"""What `decode_known` raises because of the bytes. Anything else that comes out of it (memory or
+stack exhausted) is the reader's own trouble, and must not pass for a foreign record: this reader
+would skip what the others apply."""
 
 
 def encode(message: Message) -> bytes:
@@ -192,7 +198,12 @@ def encode(message: Message) -> bytes:
     try:
         data = _encoder.encode(message)
         _decoder.decode(data)
-    except (msgspec.MsgspecError, OverflowError, TypeError, UnicodeEncodeError) as error:
+    except (
+        *DECODE_ERRORS,
+        OverflowError,
+        RecursionError,
+        UnicodeEncodeError,
+    ) as error:
         name = type(message).__name__
         raise MalformedRecord(f"{name} cannot be written: {_explain(name, error)}") from None
     return data
@@ -204,25 +215,67 @@ def decode(value: bytes | None) -> Message:
     Raises `MalformedRecord`, and nothing else, whatever the bytes are.
     """
     try:
-        return _decoder.decode(value)  # type: ignore[arg-type]
-    except Exception as error:
-        raise MalformedRecord(f"{why_malformed(value)}: {error}") from None
+        return decode_known(value)  # type: ignore[arg-type]
+    except DECODE_ERRORS as error:
+        record = decode_extended(value)
+        if record is None:
+            raise MalformedRecord(f"{why_malformed(value)}: {error}") from None
+        return record
+
+
+def decode_extended(value: bytes | None) -> Message | None:
+    """Return the record that `value` holds once the elements that nobody knows are cut off.
+
+    They may follow the last known element of a record, and of each entry of a heartbeat (§10).
+    None if there is no such record.
+    """
+    try:
+        return decode_known(_without_unknown(value or b""))
+    except (*DECODE_ERRORS, NotWellFormed):
+        return None
+
+
+def _without_unknown(value: bytes) -> bytes:
+    _, start = array_header(value, 0)
+    kind, _ = int_at(value, start)
+    elements, end = cut_array(value, 0, _KNOWN_ELEMENTS.get(kind, 0), level=1)
+    if end != len(value):
+        raise NotWellFormed
+    if kind == _HEARTBEAT and len(elements) > _ENTRIES_AT:
+        entries = elements[_ENTRIES_AT]
+        pieces, _ = cut_array(entries, 0, MAX_ENTRIES + 1, level=2)
+        cut = [cut_array(piece, 0, len(Entry.__struct_fields__), level=3)[0] for piece in pieces]
+        elements[_ENTRIES_AT] = _array([_array(fields) for fields in cut])
+    return _array(elements)
+
+
+def _array(elements: list[bytes]) -> bytes:
+    return b"\xdd" + len(elements).to_bytes(4, "big") + b"".join(elements)
+
+
+_HEARTBEAT: Final = 2
+_ENTRIES_AT: Final = 6
+_KNOWN_ELEMENTS: Final[dict[int, int]] = {
+    record.__struct_config__.tag: 1 + len(record.__struct_fields__) for record in get_args(Message)
+}
 
 
 def why_malformed(value: bytes | None) -> Literal["undecodable", "unknown_type", "unknown_version"]:
-    """Say which kind of foreign record `value`, which does not decode, is (§4.3)."""
+    """Say which kind of foreign record `value`, which does not decode, is (§4.3).
+
+    Its first two elements alone decide: what else another version or type holds is its own matter.
+    """
     try:
-        fields: Any = _any_decoder.decode(value)  # type: ignore[arg-type]
-    except Exception:
+        count, position = array_header(value or b"", 0)
+        kind, position = int_at(value or b"", position)
+        version, position = int_at(value or b"", position)
+    except NotWellFormed:
         return "undecodable"
-    if not isinstance(fields, list) or len(fields) < 2:
-        return "undecodable"
-    kind, version = fields[0], fields[1]
-    if type(kind) is not int or type(version) is not int:
+    if count < 2:
         return "undecodable"
     if version != VERSION:
         return "unknown_version"
-    return "unknown_type" if kind not in TYPE_NAMES else "undecodable"
+    return "undecodable" if kind in TYPE_NAMES else "unknown_type"
 
 
 def _explain(name: str, error: Exception) -> str:

@@ -54,6 +54,7 @@ from msgspec import Struct
 from marshal_py import events as ev
 from marshal_py.events import Event, Reason
 from marshal_py.messages import (
+    DECODE_ERRORS,
     NO_OFFSET,
     ClaimingMessages,
     ClaimingPartition,
@@ -64,7 +65,8 @@ from marshal_py.messages import (
     ReleasingPartition,
     ResumeGroup,
     SetPosition,
-    decode_valid,
+    decode_extended,
+    decode_known,
     why_malformed,
 )
 
@@ -183,11 +185,13 @@ def apply(
     state.next_offset = offset + 1
 
     try:
-        record = decode_valid(value)  # type: ignore[arg-type]
-    except Exception:
-        if events is not None:
-            events.append(ev.Ignored(offset, why_malformed(value)))
-        return
+        record: Message | None = decode_known(value)  # type: ignore[arg-type]
+    except DECODE_ERRORS:
+        record = decode_extended(value)
+        if record is None:
+            if events is not None:
+                events.append(ev.Ignored(offset, why_malformed(value)))
+            return
 
     if type(record) is Heartbeat:
         _heartbeat(state, offset, record, events)
