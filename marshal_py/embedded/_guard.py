@@ -24,8 +24,11 @@ import time
 from pathlib import Path
 from typing import Any
 
+_PARENT_CHECK_INTERVAL_S = 1.0
 _IPC_RMID = 0
+_PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+_LIBC = ctypes.CDLL(None)
 
 
 def processes() -> list[tuple[int, int, str]]:
@@ -76,10 +79,15 @@ def signal_tree(root: subprocess.Popen[bytes], number: int) -> None:
         wait_for_orphans(set(below))
 
 
-def adopt_orphans() -> None:
-    """Become the parent of grandchildren whose parent died, to reap them (Linux only)."""
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+def process_control(option: int, value: int) -> None:
+    """prctl(2), where there is one."""
+    with contextlib.suppress(AttributeError):
+        _LIBC.prctl(option, value, 0, 0, 0)
+
+
+def die_with_guard() -> None:
+    """In a new server: ask to be killed if even the guard is killed. The guard has one thread."""
+    process_control(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def wait_for_orphans(pids: set[int]) -> None:
@@ -99,10 +107,10 @@ def wait_for_orphans(pids: set[int]) -> None:
 
 
 def release_shared_memory(postmaster_pid: Path) -> None:
-    """Remove the System V segment that a killed PostgreSQL leaves behind (its last words name it)."""
+    """Remove the System V segment that a killed PostgreSQL leaves behind."""
     with contextlib.suppress(OSError, ValueError, IndexError, AttributeError):
         identifier = int(postmaster_pid.read_text().splitlines()[6].split()[1])
-        ctypes.CDLL(None).shmctl(identifier, _IPC_RMID, None)
+        _LIBC.shmctl(identifier, _IPC_RMID, None)
 
 
 class Guard:
@@ -128,6 +136,7 @@ class Guard:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
+                preexec_fn=die_with_guard,
                 **identity,
             )
         self.servers[server.pid] = server
@@ -156,16 +165,10 @@ class Guard:
 
 def serve(guard: Guard, parent: int) -> None:
     """Answer until the input closes or the parent is gone."""
-    watched = [0]
-    with contextlib.suppress(OSError, AttributeError):  # Linux only; elsewhere the pipe must do
-        watched.append(os.pidfd_open(parent))  # a fork of the parent may hold the pipe open
-    if os.getppid() != parent:
-        return
     buffer = b""
-    while True:
-        ready, _, _ = select.select(watched, [], [])
-        if 0 not in ready:
-            return
+    while os.getppid() == parent:  # a fork of the parent may hold the pipe open for longer
+        if not select.select([0], [], [], _PARENT_CHECK_INTERVAL_S)[0]:
+            continue
         chunk = os.read(0, 65536)
         if not chunk:
             return
@@ -182,7 +185,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    adopt_orphans()
+    process_control(_PR_SET_CHILD_SUBREAPER, 1)  # to reap the orphans of a killed server
     guard = Guard(Path(sys.argv[1]))
     try:
         serve(guard, int(sys.argv[2]))

@@ -22,15 +22,16 @@ import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
+from . import broker_settings
 from .errors import ServerFailed
-from .java import Java
 from .jars import jars, kafka_home, locked
-from .ports import HOST, free_ports
+from .java import Java
+from .ports import free_ports
 from .process import Guard, Progress, tail
 
 _CHECKPOINT = "bootstrap.checkpoint"
 _TIMEOUT_S = 120
-#: Start-up and CPU time matter in tests, not peak throughput: no optimizing compiler, one GC thread.
+# Start-up and CPU time matter in tests, not peak throughput.
 BASE_FLAGS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 
 
@@ -92,17 +93,6 @@ class KafkaImage:
         shutil.copyfile(self.home / _CHECKPOINT, folder / _CHECKPOINT)
 
 
-def minimal_properties(data: Path, port: int, controller_port: int) -> str:
-    return (
-        "process.roles=broker,controller\nnode.id=1\n"
-        f"listeners=PLAINTEXT://{HOST}:{port},CONTROLLER://{HOST}:{controller_port}\n"
-        "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT\n"
-        "controller.listener.names=CONTROLLER\n"
-        f"controller.quorum.voters=1@{HOST}:{controller_port}\n"
-        f"log.dirs={data}\n"
-    )
-
-
 def kafka_image(
     version: str, java: Java, *, way: str | None = None, progress: Progress
 ) -> KafkaImage:
@@ -134,11 +124,16 @@ def _run(argv: list[str], cwd: Path) -> str:
     return result.stdout
 
 
+def _write_properties(path: Path, folder: Path, port: int, controller_port: int) -> None:
+    settings = broker_settings.listeners(1, port, [controller_port])
+    broker_settings.write(path, settings | {"log.dirs": folder / "data"})
+
+
 def _make_checkpoint(image: KafkaImage) -> None:
     with tempfile.TemporaryDirectory(prefix="marshal-format-") as name:
         folder = Path(name)
         properties = folder / "server.properties"
-        properties.write_text(minimal_properties(folder / "data", 1, 2))
+        _write_properties(properties, folder, 1, 2)
         arguments = ["format", "-t", random_id(), "-c", str(properties)]
         _run(image.command("kafka.tools.StorageTool", *arguments), folder)
         partial = image.home / f"{_CHECKPOINT}.partial"
@@ -177,7 +172,7 @@ def _make_archive(image: KafkaImage) -> None:
 
 def _record_classes(image: KafkaImage, folder: Path) -> None:
     properties = folder / "server.properties"
-    properties.write_text(minimal_properties(folder / "data", *free_ports(2)))
+    _write_properties(properties, folder, *free_ports(2))
     image.format(folder / "data", cluster_id=random_id(), node_id=1)
     flags = ("-Xmx256m", "-Xshare:off", f"-XX:DumpLoadedClassList={folder / 'classes'}")
     guard = Guard(folder / "data")

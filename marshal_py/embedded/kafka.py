@@ -7,11 +7,13 @@ import signal
 import tempfile
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
+from . import broker_settings
 from .errors import InvalidArgument, MissingExtra, NotRunning, PortTaken, ServerFailed
 from .image import KafkaImage, java_environment, kafka_image, random_id
 from .jars import DEFAULT_VERSION
@@ -25,6 +27,44 @@ if TYPE_CHECKING:
 _START_ATTEMPTS = 5
 _POLL_INTERVAL_S = 0.02
 _HEAP_MB = {1: 512, 3: 320}
+_LOG_FLAGS = (
+    "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+    "-Dorg.slf4j.simpleLogger.log.kafka.server=info",
+    "-Dorg.slf4j.simpleLogger.showDateTime=true",
+    "-Dorg.slf4j.simpleLogger.dateTimeFormat=HH:mm:ss.SSS",
+)
+
+
+@dataclass
+class _Broker:
+    """One broker of a cluster, over all its restarts."""
+
+    index: int
+    port: int
+    folder: Path
+    log: Path
+    process: ServerProcess | None = None
+    log_start: int = 0
+    """Size of the log when the current process started."""
+
+    @property
+    def node_id(self) -> int:
+        return self.index + 1
+
+    @property
+    def running(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+
+@dataclass
+class _Cluster:
+    """What exists between `start` and `close`."""
+
+    image: KafkaImage
+    folder: Path
+    guard: Guard
+    cluster_id: str = field(default_factory=random_id)
+    brokers: list[_Broker] = field(default_factory=list)
 
 
 class EmbeddedKafka:
@@ -39,19 +79,22 @@ class EmbeddedKafka:
     data. Everything is removed on `close`, and also when this process ends in any way, SIGKILL
     included. The first use of a version downloads 43 MB into a per-user cache (see `kafka_home`).
 
-    - `brokers`: 1 or 3 (each is a controller too: a quorum of 1 or 3).
+    - `brokers`: 1 or 3. Each is a controller too, so they make a quorum of 1 or 3.
     - `version`: of Apache Kafka, 3.9.1 or newer.
     - `properties`: broker settings over the defaults, which suit tests: replication factors fit the
-      number of brokers, no rebalance delay, no automatic topics, a broker counts as dead after 1 s (one broker) or 3 s (three).
+      number of brokers, no rebalance delay, no automatic topics. A broker counts as dead after 1 s
+      (three: 3 s); for so long a killed one has to wait before it is let in again.
+    - `client_config`: librdkafka settings that a client needs because of these `properties`, such
+      as those for SASL; for the readiness check and for `admin`.
     - `log_dir`: folder for the brokers' own logs, kept afterwards; None puts them into the
       temporary folder. When a start fails, the error shows their end in any case.
-    - `java`: see `find_java`; `jars_from`: see `way` of `kafka_home`.
-    - `jvm_options`: more flags for the JVM, such as `-Xmx1g` (default heap: 512 MB for one broker,
-      320 MB each for three) or `-XX:TieredStopAtLevel=4` for throughput.
+    - `java`: see `find_java`. `jars_from`: see `way` of `kafka_home`.
+    - `jvm_options`: more flags for the JVM, such as `-Xmx1g` (the heap has 512 MB, or 320 MB each
+      with three brokers), or `-XX:TieredStopAtLevel=4` for throughput.
     - `timeout_s`: for a start.
     - `progress`: called with a line of text when something takes long; None for silence.
 
-    Instances are not thread-safe, except that `kill`, `pause` and `resume` may come from any thread.
+    `kill`, `pause` and `resume` may come from any thread; everything else from one at a time.
     """
 
     def __init__(
@@ -60,6 +103,7 @@ class EmbeddedKafka:
         *,
         version: str = DEFAULT_VERSION,
         properties: Mapping[str, object] | None = None,
+        client_config: Mapping[str, Any] | None = None,
         log_dir: Path | str | None = None,
         java: str | None = None,
         jars_from: str | None = None,
@@ -69,23 +113,17 @@ class EmbeddedKafka:
     ) -> None:
         if brokers not in _HEAP_MB:
             raise InvalidArgument(f"brokers={brokers!r} must be 1 or 3")
-        self._count = brokers
-        self._version = version
+        self.brokers = brokers
+        self.version = version
         self._properties = dict(properties or {})
+        self._client_config = dict(client_config or {})
         self._log_dir = Path(log_dir).absolute() if log_dir is not None else None
         self._java = java
         self._jars_from = jars_from
         self._jvm_options = tuple(jvm_options)
         self._timeout_s = timeout_s
         self._progress = progress or (lambda _: None)
-        self._guard: Guard | None = None
-        self._image: KafkaImage | None = None
-        self._folder = Path()
-        self._cluster_id = ""
-        self._ports: list[int] = []
-        self._controller_ports: list[int] = []
-        self._servers: list[ServerProcess | None] = [None] * brokers
-        self._log_starts = [0] * brokers
+        self._state: _Cluster | None = None
 
     def __enter__(self) -> Self:
         self.start()
@@ -102,97 +140,84 @@ class EmbeddedKafka:
     @property
     def bootstrap_servers(self) -> str:
         """`host:port` of every broker, joined by commas. The same over restarts."""
-        if not self._ports:
-            raise NotRunning("EmbeddedKafka was not started: use `with`, or call start()")
-        return ",".join(f"{HOST}:{port}" for port in self._ports)
-
-    @property
-    def brokers(self) -> int:
-        """The number of brokers."""
-        return self._count
-
-    @property
-    def version(self) -> str:
-        """The version of Apache Kafka."""
-        return self._version
+        return ",".join(f"{HOST}:{broker.port}" for broker in self._cluster.brokers)
 
     def port(self, broker: int = 0) -> int:
         """The port of a broker, counted from 0 (its node id is one more)."""
-        self._check(broker)
-        if not self._ports:
-            raise NotRunning("EmbeddedKafka was not started: use `with`, or call start()")
-        return self._ports[broker]
+        return self._broker(broker).port
 
     def running(self, broker: int = 0) -> bool:
         """Whether the process of a broker exists (a paused one does)."""
-        self._check(broker)
-        server = self._servers[broker]
-        return server is not None and server.poll() is None
+        return self._state is not None and self._broker(broker).running
 
     def log_path(self, broker: int = 0) -> Path:
-        """The file with everything that a broker wrote to its log, over all its restarts."""
-        self._check(broker)
-        return (self._log_dir or self._folder) / f"broker-{broker}.log"
+        """The file with all that a broker logged, over all its restarts."""
+        return self._broker(broker).log
 
-    def start(self, broker: int | None = None) -> None:
-        """Start one broker, or all that are not running, and wait until they serve requests.
+    def start(self, broker: int | None = None, *, wait: bool = True) -> None:
+        """Start one broker, or all that do not run, and wait until the cluster serves them.
 
-        A broker starts on its old port with its old data. Raises `ServerFailed`, with the end of
-        the log, when one ends or is not ready within `timeout_s`; `PortTaken` when another process
-        has its port meanwhile.
+        A broker starts on its old port with its old data. With `wait=False` a later `start` waits:
+        brokers of a cluster that lost its majority are only ready together. Raises `ServerFailed`,
+        with the end of the log, when one ends or is not ready within `timeout_s`; `PortTaken` when
+        another process has its port meanwhile.
         """
-        if self._guard is None:
+        if self._state is None:
             self._create()
             return
-        wanted = range(self._count) if broker is None else [broker]
-        started = [i for i in wanted if not self.running(i)]
-        for index in started:
-            self._spawn(index)
-        self._wait_ready(started)
+        wanted = self._cluster.brokers if broker is None else [self._broker(broker)]
+        for one in wanted:
+            if not one.running:
+                self._spawn(one)
+        if wait:
+            self._wait_ready(wanted)
 
     def stop(self, broker: int | None = None) -> None:
-        """Stop one broker, or all, in good order. Data and ports stay for a later `start`."""
-        wanted = range(self._count) if broker is None else [broker]
-        running = [(i, server) for i in wanted if (server := self._servers[i]) and self.running(i)]
-        for _, server in running:
-            server.signal(signal.SIGCONT)
-            server.signal(signal.SIGTERM)
-        for index, server in running:
-            # without a majority of controllers a broker cannot leave in good order
-            if not server.wait(10 if self._majority() else 1):
-                server.signal(signal.SIGKILL)
-                server.wait(10)
-            self._servers[index] = None
+        """Stop one broker, or all, in good order. Data and ports stay for a later `start`.
+
+        One that does not manage it within 10 s, since the cluster has no majority, is killed.
+        """
+        wanted = self._cluster.brokers if broker is None else [self._broker(broker)]
+        stopping = [one.process for one in wanted if one.process is not None and one.running]
+        for process in stopping:
+            process.signal(signal.SIGCONT)
+            process.signal(signal.SIGTERM)
+        deadline = time.monotonic() + 10
+        for process in stopping:
+            if not process.wait(deadline - time.monotonic()):
+                process.signal(signal.SIGKILL)
+                process.wait(10)
 
     def kill(self, broker: int = 0) -> None:
         """Kill a broker with SIGKILL and wait for its end. `start` brings it back with its data."""
-        server = self._server(broker)
-        server.signal(signal.SIGKILL)
-        server.wait(10)
+        process = self._process(broker)
+        process.signal(signal.SIGKILL)
+        process.wait(10)
 
     def pause(self, broker: int = 0) -> None:
         """Freeze a broker (SIGSTOP): connections stay open, nothing answers."""
-        self._server(broker).signal(signal.SIGSTOP)
+        self._process(broker).signal(signal.SIGSTOP)
 
     def resume(self, broker: int = 0) -> None:
         """Wake a frozen broker (SIGCONT)."""
-        self._server(broker).signal(signal.SIGCONT)
+        self._process(broker).signal(signal.SIGCONT)
 
     def close(self) -> None:
-        """Kill everything that runs and remove the temporary folder. Idempotent."""
-        guard, self._guard = self._guard, None
-        self._servers = [None] * self._count
-        self._ports = []
-        if guard is not None:
-            guard.close()
+        """Kill what runs and remove the temporary folder. Idempotent."""
+        cluster, self._state = self._state, None
+        if cluster is not None:
+            cluster.guard.close()
 
     def admin(self, **settings: Any) -> AdminClient:
-        """A new `confluent_kafka` AdminClient, silent about brokers that are down."""
+        """A new `confluent_kafka` AdminClient, silent about brokers that are down.
+
+        Settings are librdkafka's, with `_` for `.` in their names.
+        """
         from confluent_kafka.admin import AdminClient
 
-        return AdminClient(
-            {"bootstrap.servers": self.bootstrap_servers, "log_level": 0, **settings}
-        )
+        given = {name.replace("_", "."): value for name, value in settings.items()}
+        base: dict[str, Any] = {"bootstrap.servers": self.bootstrap_servers, "log_level": 0}
+        return AdminClient(base | self._client_config | given)
 
     def create_topic(
         self,
@@ -213,7 +238,7 @@ class EmbeddedKafka:
         name = name or f"topic-{uuid.uuid4().hex[:12]}"
         admin = self.admin()
         topic = NewTopic(
-            name, partitions, replication_factor or self._count, config=dict(config or {})
+            name, partitions, replication_factor or self.brokers, config=dict(config or {})
         )
         admin.create_topics([topic], operation_timeout=timeout_s)[name].result(timeout_s)
         deadline = time.monotonic() + timeout_s
@@ -237,29 +262,32 @@ class EmbeddedKafka:
             if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
                 raise
 
-    def _check(self, broker: int) -> None:
-        if broker not in range(self._count):
-            raise InvalidArgument(f"broker={broker!r} must be 0 to {self._count - 1}")
+    @property
+    def _cluster(self) -> _Cluster:
+        if self._state is None:
+            raise NotRunning("EmbeddedKafka is not started: use `with`, or call start().")
+        return self._state
 
-    def _server(self, broker: int) -> ServerProcess:
-        self._check(broker)
-        server = self._servers[broker]
-        if server is None or server.poll() is not None:
-            raise NotRunning(f"Broker {broker} is not running; start({broker}) starts it.")
-        return server
+    def _broker(self, index: int) -> _Broker:
+        if index not in range(self.brokers):
+            raise InvalidArgument(f"broker={index!r} must be 0 to {self.brokers - 1}")
+        return self._cluster.brokers[index]
 
-    def _majority(self) -> bool:
-        return 2 * sum(map(self.running, range(self._count))) > self._count
+    def _process(self, index: int) -> ServerProcess:
+        process = self._broker(index).process
+        if process is None or process.poll() is not None:
+            raise NotRunning(f"Broker {index} is not running; start({index}) starts it.")
+        return process
 
     def _create(self) -> None:
         if importlib.util.find_spec("confluent_kafka") is None:
             raise MissingExtra("confluent-kafka is missing: run `pip install marshal-py`.")
-        self._image = kafka_image(
-            self._version, find_java(self._java), way=self._jars_from, progress=self._progress
+        image = kafka_image(
+            self.version, find_java(self._java), way=self._jars_from, progress=self._progress
         )
         for attempt in range(1, _START_ATTEMPTS + 1):
             try:
-                self._create_on_new_ports(self._image)
+                self._create_on_new_ports(image)
                 return
             except PortTaken:
                 self.close()
@@ -270,112 +298,70 @@ class EmbeddedKafka:
                 raise
 
     def _create_on_new_ports(self, image: KafkaImage) -> None:
-        self._folder = Path(tempfile.mkdtemp(prefix="marshal-kafka-"))
-        self._guard = Guard(self._folder)
-        self._cluster_id = random_id()
-        ports = free_ports(2 * self._count)
-        self._ports, self._controller_ports = ports[: self._count], ports[self._count :]
-        if self._log_dir:
-            self._log_dir.mkdir(parents=True, exist_ok=True)
-        for index in range(self._count):
-            folder = self._folder / f"broker-{index}"
-            image.format(folder / "data", cluster_id=self._cluster_id, node_id=index + 1)
-            (folder / "tmp").mkdir()
-            (folder / "server.properties").write_text(
-                "".join(f"{k}={v}\n" for k, v in self._settings(index, folder).items())
-            )
-            self._spawn(index)
-        self._wait_ready(range(self._count))
+        folder = Path(tempfile.mkdtemp(prefix="marshal-kafka-"))
+        cluster = self._state = _Cluster(image, folder, Guard(folder))
+        logs = self._log_dir or folder
+        logs.mkdir(parents=True, exist_ok=True)
+        ports = free_ports(2 * self.brokers)
+        controller_ports = ports[self.brokers :]
+        for index, port in enumerate(ports[: self.brokers]):
+            own = folder / f"broker-{index}"
+            broker = _Broker(index, port, own, logs / f"broker-{index}.log")
+            image.format(own / "data", cluster_id=cluster.cluster_id, node_id=broker.node_id)
+            (own / "tmp").mkdir()
+            settings = broker_settings.listeners(broker.node_id, port, controller_ports)
+            settings |= {"log.dirs": own / "data"}
+            settings |= broker_settings.defaults_for_tests(self.version, self.brokers)
+            broker_settings.write(own / "server.properties", settings | self._properties)
+            cluster.brokers.append(broker)
+            self._spawn(broker)
+        self._wait_ready(cluster.brokers)
 
-    def _settings(self, index: int, folder: Path) -> dict[str, object]:
-        count = self._count
-        voters = (f"{i + 1}@{HOST}:{port}" for i, port in enumerate(self._controller_ports))
-        defaults: dict[str, object] = {
-            "process.roles": "broker,controller",
-            "node.id": index + 1,
-            "listeners": f"PLAINTEXT://{HOST}:{self._ports[index]},"
-            f"CONTROLLER://{HOST}:{self._controller_ports[index]}",
-            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
-            "controller.listener.names": "CONTROLLER",
-            "controller.quorum.voters": ",".join(voters),
-            "log.dirs": folder / "data",
-            "auto.create.topics.enable": "false",
-            "default.replication.factor": count,
-            "min.insync.replicas": 1 if count == 1 else 2,
-            "group.initial.rebalance.delay.ms": 0,
-            "group.min.session.timeout.ms": 500,
-            # A dead broker loses its partitions, and a killed one may come back, after this time,
-            # which is 9 s by default. A single broker has nobody to be slower than.
-            "broker.session.timeout.ms": 1000 if count == 1 else 3000,
-            "broker.heartbeat.interval.ms": 200 if count == 1 else 500,
-            # small, for a small heap and a fast start
-            "log.cleaner.dedupe.buffer.size": 4 * 1024 * 1024,
-            "num.network.threads": 2,
-            "num.io.threads": 4,
-        }
-        for topic in ("offsets.topic", "transaction.state.log"):
-            defaults[f"{topic}.replication.factor"] = count
-            defaults[f"{topic}.num.partitions"] = 4
-        defaults["transaction.state.log.min.isr"] = 1 if count == 1 else 2
-        if not self._version.startswith("3."):
-            defaults["share.coordinator.state.topic.replication.factor"] = count
-            defaults["share.coordinator.state.topic.min.isr"] = 1 if count == 1 else 2
-            defaults["share.coordinator.state.topic.num.partitions"] = 4
-        return {**defaults, **self._properties}
-
-    def _spawn(self, index: int) -> None:
-        assert self._guard is not None
-        assert self._image is not None
-        self._check(index)
-        folder = self._folder / f"broker-{index}"
-        log = self.log_path(index)
-        self._log_starts[index] = log.stat().st_size if log.exists() else 0
+    def _spawn(self, broker: _Broker) -> None:
         flags = (
-            f"-Xmx{_HEAP_MB[self._count]}m",
-            f"-Djava.io.tmpdir={folder / 'tmp'}",
-            "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
-            "-Dorg.slf4j.simpleLogger.log.kafka.server=info",
-            "-Dorg.slf4j.simpleLogger.showDateTime=true",
-            "-Dorg.slf4j.simpleLogger.dateTimeFormat=HH:mm:ss.SSS",
+            f"-Xmx{_HEAP_MB[self.brokers]}m",
+            f"-Djava.io.tmpdir={broker.folder / 'tmp'}",
+            *_LOG_FLAGS,
             *self._jvm_options,
         )
-        self._servers[index] = self._guard.spawn(
-            self._image.command("kafka.Kafka", str(folder / "server.properties"), flags=flags),
+        properties = str(broker.folder / "server.properties")
+        broker.log_start = broker.log.stat().st_size if broker.log.exists() else 0
+        broker.process = self._cluster.guard.spawn(
+            self._cluster.image.command("kafka.Kafka", properties, flags=flags),
             env=java_environment(),
-            cwd=folder,
-            log=log,
+            cwd=broker.folder,
+            log=broker.log,
         )
 
-    def _wait_ready(self, brokers: Sequence[int]) -> None:
-        """Until each of these brokers says that the cluster holds it and all that run."""
+    def _wait_ready(self, brokers: Collection[_Broker]) -> None:
+        """Until each of these brokers says that all of them are in the cluster."""
         deadline = time.monotonic() + self._timeout_s
-        for index in brokers:
-            server = self._server(index)
+        expected = {broker.node_id for broker in brokers}
+        for broker in brokers:
             admin = self.admin(
-                **{
-                    "bootstrap.servers": f"{HOST}:{self._ports[index]}",
-                    "reconnect.backoff.ms": 10,
-                    "reconnect.backoff.max.ms": 50,
-                }
+                bootstrap_servers=f"{HOST}:{broker.port}",
+                reconnect_backoff_ms=10,
+                reconnect_backoff_max_ms=50,
             )
-            while not self._serves(index, admin):
-                if server.poll() is not None:
-                    self._raise_failed(index, f"ended with code {server.poll()}")
+            while not self._knows(admin, expected):
+                for one in brokers:
+                    if not one.running:
+                        self._raise_failed(one, "ended")
                 if time.monotonic() > deadline:
-                    self._raise_failed(index, f"was not ready within {self._timeout_s:g} s")
+                    self._raise_failed(broker, f"was not ready within {self._timeout_s:g} s")
                 time.sleep(_POLL_INTERVAL_S)
 
-    def _serves(self, index: int, admin: AdminClient) -> bool:
+    def _knows(self, admin: AdminClient, expected: set[int]) -> bool:
         from confluent_kafka import KafkaException
 
         try:
             metadata = admin.list_topics(timeout=1)
         except KafkaException:
             return False
-        running = {i + 1 for i in range(self._count) if self.running(i)}
-        return metadata.cluster_id == self._cluster_id and running <= set(metadata.brokers)
+        ours = metadata.cluster_id == self._cluster.cluster_id  # not another one on the same port
+        return ours and expected <= set(metadata.brokers)
 
-    def _raise_failed(self, index: int, what: str) -> None:
-        log = tail(self.log_path(index), start=self._log_starts[index])
+    def _raise_failed(self, broker: _Broker, what: str) -> NoReturn:
+        log = tail(broker.log, start=broker.log_start)
         kind = PortTaken if "Address already in use" in log else ServerFailed
-        raise kind(f"Kafka broker {index} {what}. The end of its log:\n{log}")
+        raise kind(f"Kafka broker {broker.index} {what}. The end of its log:\n{log}")

@@ -9,9 +9,11 @@ import subprocess
 import time
 import uuid
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self
+from urllib.parse import quote
 
 from .binaries import Binaries, ServerUser, find_binaries, reachable, server_user, temporary_folder
 from .errors import MissingExtra, NotRunning, PortTaken, ServerFailed
@@ -24,6 +26,35 @@ if TYPE_CHECKING:
 _START_ATTEMPTS = 5
 _POLL_INTERVAL_S = 0.01
 _USER = "postgres"
+
+
+@dataclass
+class _Installation:
+    """What exists between `start` and `close`."""
+
+    folder: Path
+    guard: Guard
+    binaries: Binaries
+    user: ServerUser | None
+    log: Path
+    port: int = 0
+    process: ServerProcess | None = None
+
+    @property
+    def data(self) -> Path:
+        return self.folder / "data"
+
+    @property
+    def running(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    def ready(self, pid: int) -> bool:
+        """What the server itself says, in the file that pg_ctl waits for."""
+        try:
+            lines = (self.data / "postmaster.pid").read_text().splitlines()
+        except OSError:
+            return False
+        return len(lines) >= 8 and lines[0] == str(pid) and lines[7].strip() == "ready"
 
 
 class EmbeddedPostgres:
@@ -44,8 +75,8 @@ class EmbeddedPostgres:
     - `log_dir`: folder for the server's log, kept afterwards; None: the temporary folder.
     - `timeout_s`: for a start.
 
-    The only user is the superuser `postgres`, who needs no password. As root, the server runs as the
-    user `postgres` or `nobody`, for PostgreSQL refuses to run as root.
+    The only user is the superuser `postgres`, who needs no password. As root, the server runs as
+    the system's user `postgres` or `nobody`, for PostgreSQL refuses to run as root.
     """
 
     def __init__(
@@ -62,12 +93,7 @@ class EmbeddedPostgres:
         self._extra_settings = dict(settings or {})
         self._log_dir = Path(log_dir).absolute() if log_dir is not None else None
         self._timeout_s = timeout_s
-        self._guard: Guard | None = None
-        self._server: ServerProcess | None = None
-        self._folder = Path()
-        self._port = 0
-        self._binaries: Binaries | None = None
-        self._user: ServerUser | None = None
+        self._state: _Installation | None = None
 
     def __enter__(self) -> Self:
         self.start()
@@ -89,36 +115,32 @@ class EmbeddedPostgres:
     @property
     def socket_dsn(self) -> str:
         """The URL of the database `postgres` over the Unix socket."""
-        self._check_created()
-        return f"postgresql://{_USER}@/postgres?host={self._folder}&port={self._port}"
+        here = self._installation
+        return f"postgresql://{_USER}@/postgres?host={here.folder}&port={here.port}"
 
     @property
     def port(self) -> int:
         """The TCP port on 127.0.0.1. The same over restarts."""
-        self._check_created()
-        return self._port
+        return self._installation.port
 
     @property
     def major_version(self) -> int:
         """The major version of the server: 18, 15, …"""
-        self._check_created()
-        assert self._binaries is not None
-        return self._binaries.major
+        return self._installation.binaries.major
 
     @property
     def running(self) -> bool:
         """Whether the server process exists (a paused one does)."""
-        return self._server is not None and self._server.poll() is None
+        return self._state is not None and self._state.running
 
     @property
     def log_path(self) -> Path:
-        """The file with everything that the server logged, over all its restarts."""
-        return (self._log_dir or self._folder) / "postgres.log"
+        """The file with all that the server logged, over all its restarts."""
+        return self._installation.log
 
     def dsn_of(self, database: str) -> str:
         """The URL of a database over TCP."""
-        self._check_created()
-        return f"postgresql://{_USER}@{HOST}:{self._port}/{database}"
+        return f"postgresql://{_USER}@{HOST}:{self.port}/{quote(database)}"
 
     def start(self) -> None:
         """Start the server, on its old port with its old data after a `stop` or `kill`.
@@ -126,7 +148,7 @@ class EmbeddedPostgres:
         Does nothing if it runs. Raises `ServerFailed`, with the end of the log, when it ends or is
         not ready within `timeout_s`; `PortTaken` when another process has its port meanwhile.
         """
-        if self._guard is None:
+        if self._state is None:
             self._create()
         elif not self.running:
             self._spawn()
@@ -135,30 +157,29 @@ class EmbeddedPostgres:
         """Stop in good order; open connections are closed. Data and port stay for a `start`."""
         if not self.running:
             return
-        server = self._running()
-        server.signal(signal.SIGCONT, tree=True)
-        server.signal(signal.SIGINT)  # "fast shutdown"
-        if not server.wait(30):
-            self.kill()
+        process = self._process()
+        process.signal(signal.SIGCONT, tree=True)
+        process.signal(signal.SIGINT)  # "fast shutdown"
+        if not process.wait(30):
+            process.signal(signal.SIGKILL, tree=True)
 
     def kill(self) -> None:
         """Kill all processes of the server with SIGKILL, as a crash, and wait for their end."""
-        self._running().signal(signal.SIGKILL, tree=True)
+        self._process().signal(signal.SIGKILL, tree=True)
 
     def pause(self) -> None:
         """Freeze the server (SIGSTOP): connections stay open, nothing answers."""
-        self._running().signal(signal.SIGSTOP, tree=True)
+        self._process().signal(signal.SIGSTOP, tree=True)
 
     def resume(self) -> None:
         """Wake a frozen server (SIGCONT)."""
-        self._running().signal(signal.SIGCONT, tree=True)
+        self._process().signal(signal.SIGCONT, tree=True)
 
     def close(self) -> None:
         """Kill the server if it runs and remove the temporary folder. Idempotent."""
-        guard, self._guard = self._guard, None
-        self._server = None
-        if guard is not None:
-            guard.close()
+        here, self._state = self._state, None
+        if here is not None:
+            here.guard.close()
 
     def create_database(self, name: str | None = None) -> str:
         """Create an empty database, by default with a random name, and return its URL."""
@@ -184,27 +205,31 @@ class EmbeddedPostgres:
 
         return psycopg.connect(self.dsn, autocommit=True)
 
-    def _check_created(self) -> None:
-        if self._guard is None:
-            raise NotRunning("EmbeddedPostgres was not started: use `with`, or call start()")
+    @property
+    def _installation(self) -> _Installation:
+        if self._state is None:
+            raise NotRunning("EmbeddedPostgres is not started: use `with`, or call start().")
+        return self._state
 
-    def _running(self) -> ServerProcess:
-        if self._server is None or self._server.poll() is not None:
+    def _process(self) -> ServerProcess:
+        process = self._installation.process
+        if process is None or process.poll() is not None:
             raise NotRunning("The PostgreSQL server is not running; start() starts it.")
-        return self._server
+        return process
 
     def _create(self) -> None:
         found = find_binaries(self._choice)
-        self._user = server_user()
-        self._folder = temporary_folder(self._user)
-        self._guard = Guard(self._folder)
+        user = server_user()
+        folder = temporary_folder(user)
+        logs = self._log_dir or folder
+        logs.mkdir(parents=True, exist_ok=True)
+        here = _Installation(folder, Guard(folder), found, user, logs / "postgres.log")
+        self._state = here
         try:
-            self._binaries = reachable(found, self._user, self._folder)
-            self._init()
-            if self._log_dir:
-                self._log_dir.mkdir(parents=True, exist_ok=True)
+            here.binaries = reachable(found, user, folder)
+            _init(here)
             for attempt in range(1, _START_ATTEMPTS + 1):
-                (self._port,) = free_ports(1)
+                (here.port,) = free_ports(1)
                 try:
                     self._spawn()
                     return
@@ -215,37 +240,11 @@ class EmbeddedPostgres:
             self.close()
             raise
 
-    @property
-    def _data(self) -> Path:
-        return self._folder / "data"
-
-    def _program(self, name: str) -> str:
-        assert self._binaries is not None
-        return str(self._binaries.folder / name)
-
-    def _init(self) -> None:
-        argv = [self._program("initdb"), "--pgdata", str(self._data), "--username", _USER]
-        argv += ["--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync", "--no-instructions"]
-        identity: dict[str, Any] = {}
-        if self._user:
-            identity = {"user": self._user.uid, "group": self._user.gid, "extra_groups": []}
-        result = subprocess.run(
-            argv,
-            env=_environment(),
-            cwd=self._folder,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            **identity,
-        )
-        if result.returncode:
-            raise ServerFailed(f"initdb failed:\n{result.stdout}{result.stderr}")
-
     def _settings(self) -> dict[str, object]:
         settings: dict[str, object] = {
             "listen_addresses": HOST,
-            "port": self._port,
-            "unix_socket_directories": self._folder,
+            "port": self._installation.port,
+            "unix_socket_directories": self._installation.folder,
             # its files in /dev/shm would outlive a kill; those in the data folder do not
             "dynamic_shared_memory_type": "mmap",
             "max_connections": 200,
@@ -258,42 +257,53 @@ class EmbeddedPostgres:
         return settings | self._extra_settings
 
     def _spawn(self) -> None:
-        assert self._guard is not None
-        argv = [self._program("postgres"), "-D", str(self._data)]
+        here = self._installation
+        argv = [str(here.binaries.folder / "postgres"), "-D", str(here.data)]
         for name, value in self._settings().items():
             argv += ["-c", f"{name}={value}"]
-        log_start = self.log_path.stat().st_size if self.log_path.exists() else 0
-        self._server = self._guard.spawn(
+        log_start = here.log.stat().st_size if here.log.exists() else 0
+        process = here.process = here.guard.spawn(
             argv,
             env=_environment(),
-            cwd=self._folder,
-            log=self.log_path,
-            user=(self._user.uid, self._user.gid) if self._user else None,
-            postmaster_pid=self._data / "postmaster.pid",
+            cwd=here.folder,
+            log=here.log,
+            user=(here.user.uid, here.user.gid) if here.user else None,
+            postmaster_pid=here.data / "postmaster.pid",
         )
         deadline = time.monotonic() + self._timeout_s
-        while not self._ready(self._server.pid):
-            code = self._server.poll()
+        while not here.ready(process.pid):
+            code = process.poll()
             if code is not None:
-                self._raise_failed(f"ended with code {code}", log_start)
+                _raise_failed(f"ended with code {code}", here.log, log_start)
             if time.monotonic() > deadline:
-                self._server.signal(signal.SIGKILL, tree=True)
-                self._raise_failed(f"was not ready within {self._timeout_s:g} s", log_start)
+                process.signal(signal.SIGKILL, tree=True)
+                _raise_failed(f"was not ready within {self._timeout_s:g} s", here.log, log_start)
             time.sleep(_POLL_INTERVAL_S)
 
-    def _ready(self, pid: int) -> bool:
-        """What the server itself says, in the file that pg_ctl waits for."""
-        try:
-            lines = (self._data / "postmaster.pid").read_text().splitlines()
-        except OSError:
-            return False
-        return len(lines) >= 8 and lines[0] == str(pid) and lines[7].strip() == "ready"
 
-    def _raise_failed(self, what: str, log_start: int) -> None:
-        log = tail(self.log_path, start=log_start)
-        taken = "Address already in use" in log or "could not bind" in log
-        kind = PortTaken if taken else ServerFailed
-        raise kind(f"The PostgreSQL server {what}. The end of its log:\n{log}")
+def _init(here: _Installation) -> None:
+    argv = [str(here.binaries.folder / "initdb"), "--pgdata", str(here.data), "--username", _USER]
+    argv += ["--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync", "--no-instructions"]
+    identity: dict[str, Any] = {}
+    if here.user:
+        identity = {"user": here.user.uid, "group": here.user.gid, "extra_groups": []}
+    result = subprocess.run(
+        argv,
+        env=_environment(),
+        cwd=here.folder,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        **identity,
+    )
+    if result.returncode:
+        raise ServerFailed(f"initdb failed:\n{result.stdout}{result.stderr}")
+
+
+def _raise_failed(what: str, path: Path, log_start: int) -> NoReturn:
+    log = tail(path, start=log_start)
+    kind = PortTaken if "Address already in use" in log else ServerFailed
+    raise kind(f"The PostgreSQL server {what}. The end of its log:\n{log}")
 
 
 def _environment() -> dict[str, str]:

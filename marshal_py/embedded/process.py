@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -11,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
 from . import _guard
 from .errors import ServerFailed
@@ -48,6 +49,8 @@ class Guard:
             stderr=subprocess.DEVNULL,
             start_new_session=True,  # a Ctrl-C in the terminal is not for the servers
         )
+        self._commands = cast(IO[bytes], self._process.stdin)
+        self._replies = cast(IO[bytes], self._process.stdout)
 
     @property
     def pid(self) -> int:
@@ -56,13 +59,11 @@ class Guard:
 
     def ask(self, **request: Any) -> dict[str, Any]:
         """Send one command and return its answer; `ServerFailed` when the guard is gone."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
         with self._lock:
             try:
-                self._process.stdin.write(json.dumps(request).encode() + b"\n")
-                self._process.stdin.flush()
-                line = self._process.stdout.readline()
+                self._commands.write(json.dumps(request).encode() + b"\n")
+                self._commands.flush()
+                line = self._replies.readline()
             except (OSError, ValueError) as error:
                 raise ServerFailed(f"The guard process of the servers is gone: {error}") from error
         if not line:
@@ -82,7 +83,7 @@ class Guard:
         user: tuple[int, int] | None = None,
         postmaster_pid: Path | None = None,
     ) -> ServerProcess:
-        """Start a server with its output appended to `log`, as (uid, gid) `user` if one is given."""
+        """Start a server with its output appended to `log`, as `user` (uid, gid) if given."""
         reply = self.ask(
             op="spawn",
             argv=list(argv),
@@ -97,12 +98,11 @@ class Guard:
 
     def close(self) -> None:
         """Kill every server, remove the folder, and wait until both are done."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
         with self._lock:
-            self._process.stdin.close()
+            with contextlib.suppress(BrokenPipeError):
+                self._commands.close()
             self._process.wait()
-            self._process.stdout.close()
+            self._replies.close()
 
 
 class ServerProcess:
