@@ -1,1 +1,44 @@
-"""Coordination on nothing but Kafka."""
+"""Coordination on nothing but Kafka: claims, leases, fencing epochs and leader election."""
+
+import logging
+
+from marshal_py.client import Claim, Marshal
+from marshal_py.errors import (
+    BrokerUnavailable,
+    ClaimTimeout,
+    Closed,
+    ConfigurationError,
+    DuplicateClientId,
+    GroupPausedError,
+    InvalidArgument,
+    LogHole,
+    MalformedRecord,
+    MarshalError,
+    NotHeld,
+    PartitionCountChanged,
+    SnapshotMismatch,
+    TopicMissing,
+)
+
+__all__ = [
+    "BrokerUnavailable",
+    "Claim",
+    "ClaimTimeout",
+    "Closed",
+    "ConfigurationError",
+    "DuplicateClientId",
+    "GroupPausedError",
+    "InvalidArgument",
+    "LogHole",
+    "MalformedRecord",
+    "Marshal",
+    "MarshalError",
+    "NotHeld",
+    "PartitionCountChanged",
+    "SnapshotMismatch",
+    "TopicMissing",
+]
+
+__version__ = "0.1.0"
+
+logging.getLogger(__name__).addHandler(logging.NullHandler())

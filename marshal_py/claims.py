@@ -152,6 +152,7 @@ class Append(NamedTuple):
 
 
 NoticeKind: TypeAlias = Literal[
+    "waiting",
     "acquired",
     "lapsed",
     "regained",
@@ -360,7 +361,9 @@ class Claimant:
 
     def applied(self, coordinator: int, events: list[ev.Event], now_ns: int) -> None:
         """Take in what the fold reported of one coordination partition."""
-        reconsider = False
+        # Waiting claims that may go ahead now: those of these cells, or all of this partition.
+        touched: set[tuple[str, int]] = set()
+        reconsider_all = False
         renewed_at_ns = None
         event: Any
         for event in events:
@@ -374,27 +377,31 @@ class Claimant:
                 renewed_at_ns = self._on_beat(coordinator, event, now_ns)
                 if renewed_at_ns is not None and self._probe[coordinator] is None:
                     self._probe[coordinator] = event.offset
-                    reconsider = True
+                    reconsider_all = True
             elif kind is ev.Claimed:
                 self._on_claimed(coordinator, event, now_ns)
-                reconsider = True
+                touched.add((event.topic, event.partition))
             elif kind is ev.Released:
                 self._on_released(coordinator, event)
-                reconsider = True
+                touched.add((event.topic, event.partition))
             elif kind is ev.Rejected:
                 self._on_rejected(coordinator, event, now_ns)
             elif kind is ev.MessagesClaimed:
                 self._on_messages(event)
             elif kind is ev.PositionSet:
                 self._lose(self._ours[coordinator].get((event.topic, event.partition)), event)
-                reconsider = True
+                touched.add((event.topic, event.partition))
             elif kind is ev.GroupPaused:
                 self._on_paused(coordinator, now_ns)
             elif kind is ev.GroupResumed or kind is ev.GroupForgotten:
-                reconsider = True
-        if reconsider:
-            for holding in self._waiting(coordinator):
-                self._consider(holding, now_ns)
+                reconsider_all = True
+        if reconsider_all:
+            waiting = self._waiting(coordinator)
+        else:
+            found = [self._wanted.get(key) for key in touched]
+            waiting = [h for h in found if h is not None and h.state is ClaimState.WAITING]
+        for holding in waiting:
+            self._consider(holding, now_ns)
         self.tick(now_ns)
 
     def append_failed(self, seq: int, now_ns: int) -> None:
@@ -496,7 +503,10 @@ class Claimant:
         holding.check_at_ns = None
         observer = self.observers[holding.coordinator]
         state = self.world.states[holding.coordinator]
-        if observer.caught_up_at_offset is None or self.leaving or self.group_id in state.paused:
+        if observer.caught_up_at_offset is None or self.leaving:
+            return
+        if self.group_id in state.paused:
+            self._notices.append(Notice("waiting", holding, "the group is paused"))
             return
         cell = state.cells.get((self.group_id, *holding.key))
         if cell is not None and cell.held:
@@ -506,6 +516,8 @@ class Claimant:
                 observer.allow(cell.interval_ms)
                 silence_ns = observer.silence_ns(cell, now_ns) or 0
                 self._check_at(holding, now_ns + 2 * cell.interval_ms * MS - silence_ns + 1)
+                if not self._cold(holding.coordinator):
+                    self._notices.append(Notice("waiting", holding, f"{cell.holder} holds it"))
                 return
         holding.state = ClaimState.CLAIMING
         holding.claim_seq = seq = next(self._seq)
@@ -530,6 +542,10 @@ class Claimant:
         if silence_ns is not None and silence_ns > 2 * cell.interval_ms * MS:
             return True
         return self._stale_by_timestamps(cell, observer, coordinator, now_ns)
+
+    def _cold(self, coordinator: int) -> bool:
+        """Whether a probe is on its way that may allow a faster takeover."""
+        return self._probing[coordinator] and self._probe[coordinator] is None
 
     def _stale_by_timestamps(
         self, cell: Cell, observer: Observer, coordinator: int, now_ns: int
@@ -671,7 +687,7 @@ class Claimant:
         if self.silent:
             return
         is_home = self.member and coordinator == self.home and not self.leaving
-        probing = self._probing[coordinator] and self._probe[coordinator] is None
+        probing = self._cold(coordinator)
         renewing = [h for h in self._ours[coordinator].values() if not h.paused]
         if not is_home and not probing and not renewing:
             return
