@@ -99,7 +99,7 @@ def kafka_image(
     """The image of a version, made now if it is not in the cache (see `kafka_home`)."""
     image = KafkaImage(version, kafka_home(version, way=way, progress=progress), java)
     if not ((image.home / _CHECKPOINT).exists() and image.archive.exists()):
-        with locked(image.home.with_name(f"{image.home.name}.lock")):
+        with locked(image.home, progress):
             if not (image.home / _CHECKPOINT).exists():
                 _make_checkpoint(image)
             if not image.archive.exists():

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from xml.sax.saxutils import escape
 
-from .errors import DownloadFailed, InvalidArgument, MissingExtra
+from .errors import DownloadFailed, InvalidArgument
 from .process import Progress, to_stderr
 
 DEFAULT_VERSION = "4.1.0"
@@ -25,7 +25,8 @@ _SCALA = "2.13"
 _LOGGER = "org.slf4j:slf4j-simple:1.7.36"  # Kafka's own dependencies hold no logger: it is mute
 _MANIFEST = "jars.json"
 _TIMEOUT_S = 900
-WAYS = ("mvn", "python")
+WAYS = ("python", "mvn")
+ENVIRONMENT_VARIABLE = "MARSHAL_JARS"
 
 
 def cache_root() -> Path:
@@ -35,11 +36,22 @@ def cache_root() -> Path:
 
 
 @contextlib.contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Hold an exclusive lock among processes; the system lets go of it if the holder dies."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+def locked(home: Path, progress: Progress) -> Iterator[None]:
+    """Hold the lock of a home among processes; the system lets go of it if the holder dies."""
+    try:
+        home.parent.mkdir(parents=True, exist_ok=True)
+        file = home.with_name(f"{home.name}.lock").open("w")
+    except OSError as error:
+        raise DownloadFailed(
+            f"The cache folder {home.parent} is not writable ({error}). Set XDG_CACHE_HOME to one "
+            "that is."
+        ) from error
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            progress(f"waiting for another process that prepares {home.name}")
+            fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
@@ -48,20 +60,24 @@ def kafka_home(
 ) -> Path:
     """The cache folder of one Kafka version with its jars in `libs`, downloaded if need be (43 MB).
 
-    `way` is `"mvn"` (the `mvn` on PATH, with its settings and mirrors), `"python"` (the `jgo`
-    package) or None: `mvn` where there is one, and `jgo` otherwise or when that fails.
+    `way` is `"python"` (the `jgo` package), `"mvn"` (the `mvn` on PATH, with its settings and
+    mirrors) or `"auto"`: `jgo`, and `mvn` if that fails. None means the environment variable
+    MARSHAL_JARS, else `"auto"`.
 
     Safe among processes: one downloads, the others wait. A download that is killed leaves nothing
-    that a later call would take for complete. Raises `DownloadFailed` or `MissingExtra`.
+    that a later call would take for complete. Raises `DownloadFailed`, which says what was tried.
     """
     if not re.fullmatch(r"\d+\.\d+\.\d+", version):
         raise InvalidArgument(f"version={version!r} must look like {DEFAULT_VERSION!r}")
-    if way not in (None, *WAYS):
-        raise InvalidArgument(f"way={way!r} must be one of {', '.join(WAYS)}, or None")
+    way = way or os.environ.get(ENVIRONMENT_VARIABLE) or "auto"
+    if way not in ("auto", *WAYS):
+        raise InvalidArgument(
+            f"jars_from={way!r} (or {ENVIRONMENT_VARIABLE}) must be 'auto', 'python' or 'mvn'"
+        )
     home = cache_root() / f"kafka-{version}"
     if _complete(home):
         return home
-    with locked(home.with_name(f"{home.name}.lock")):
+    with locked(home, progress):
         if not _complete(home):  # another process may have done it meanwhile
             _sweep(home)
             _fill(home, version, way, progress)
@@ -88,16 +104,17 @@ def _sweep(home: Path) -> None:
     shutil.rmtree(home, ignore_errors=True)
 
 
-def _fill(home: Path, version: str, way: str | None, progress: Progress) -> None:
+def _fill(home: Path, version: str, way: str, progress: Progress) -> None:
     coordinates = [f"org.apache.kafka:kafka_{_SCALA}:{version}", _LOGGER]
-    ways = [way] if way else [w for w in WAYS if w != "mvn" or shutil.which("mvn")]
+    ways = WAYS if way == "auto" else (way,)
     failures = []
     for chosen in ways:
         folder = Path(tempfile.mkdtemp(prefix=f".{home.name}.", dir=home.parent))
         try:
             libs = folder / "libs"
             libs.mkdir()
-            progress(f"downloading Apache Kafka {version} (43 MB, once) with {chosen}")
+            folder.chmod(0o755)
+            progress(f"downloading Apache Kafka {version} (43 MB, once)")
             _FETCH[chosen](libs, coordinates)
             _check(libs, version)
             sizes = {jar.name: jar.stat().st_size for jar in jars(folder)}
@@ -105,14 +122,14 @@ def _fill(home: Path, version: str, way: str | None, progress: Progress) -> None
             folder.rename(home)
             progress(f"Apache Kafka {version}: {len(sizes)} jars in {home}")
             return
-        except (DownloadFailed, MissingExtra) as error:
+        except DownloadFailed as error:
             failures.append(f"{chosen}: {error}")
-            progress(f"{chosen} failed: {error}")
         finally:
             shutil.rmtree(folder, ignore_errors=True)
+    tried = "".join(f"\n- {failure}" for failure in failures)
     raise DownloadFailed(
-        f"Apache Kafka {version} could not be fetched. " + " ".join(failures) + " Check the network"
-        " and the certificate bundle (SSL_CERT_FILE); behind a mirror, use mvn with its settings."
+        f"Apache Kafka {version} could not be fetched:{tried}\nCheck the network and the "
+        "certificate bundle (SSL_CERT_FILE). Behind a mirror of your own, use mvn with its settings.xml."
     )
 
 
@@ -156,6 +173,8 @@ def _run(argv: list[str], env: dict[str, str] | None = None, cwd: Path | None = 
 
 
 def _with_mvn(libs: Path, coordinates: list[str]) -> None:
+    if shutil.which("mvn") is None:
+        raise DownloadFailed("no mvn on PATH.")
     dependencies = "".join(
         "<dependency><groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version>"
         "</dependency>".format(*map(escape, coordinate.split(":")))
@@ -183,7 +202,7 @@ def _with_mvn(libs: Path, coordinates: list[str]) -> None:
 
 def _with_python(libs: Path, coordinates: list[str]) -> None:
     if importlib.util.find_spec("jgo") is None:
-        raise MissingExtra("jgo is missing: run `pip install 'marshal-py[embedded]'`.")
+        raise DownloadFailed("no jgo; `pip install 'marshal-py[embedded]'` brings it.")
     env = dict(os.environ)
     if "SSL_CERT_FILE" in env:  # `requests` knows the machine's bundle under another name only
         env.setdefault("REQUESTS_CA_BUNDLE", env["SSL_CERT_FILE"])

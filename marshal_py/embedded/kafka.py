@@ -146,6 +146,10 @@ class EmbeddedKafka:
         """The port of a broker, counted from 0 (its node id is one more)."""
         return self._broker(broker).port
 
+    def pid(self, broker: int = 0) -> int:
+        """The process id of a running broker."""
+        return self._process(broker).pid
+
     def running(self, broker: int = 0) -> bool:
         """Whether the process of a broker exists (a paused one does)."""
         return self._state is not None and self._broker(broker).running

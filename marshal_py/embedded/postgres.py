@@ -129,6 +129,11 @@ class EmbeddedPostgres:
         return self._installation.binaries.major
 
     @property
+    def pid(self) -> int:
+        """The process id of the running server (its first process, the postmaster)."""
+        return self._process().pid
+
+    @property
     def running(self) -> bool:
         """Whether the server process exists (a paused one does)."""
         return self._state is not None and self._state.running
