@@ -3,6 +3,7 @@
 import logging
 
 from marshal_py.client import Claim, Marshal
+from marshal_py.election import Leader, Leadership, LeaderWatch
 from marshal_py.errors import (
     BrokerUnavailable,
     ClaimTimeout,
@@ -29,6 +30,9 @@ __all__ = [
     "DuplicateClientId",
     "GroupPausedError",
     "InvalidArgument",
+    "Leader",
+    "LeaderWatch",
+    "Leadership",
     "LogHole",
     "MalformedRecord",
     "Marshal",

@@ -22,6 +22,7 @@ from types import FrameType, TracebackType
 from typing import Any, Final, Self
 
 from marshal_py.claims import Claimant, ClaimState, Holding, Notice
+from marshal_py.election import Leader, Leadership, LeaderWatch
 from marshal_py.errors import (
     BrokerUnavailable,
     ClaimTimeout,
@@ -451,8 +452,12 @@ class Marshal:
 
         Raises as `claim` does; on `ClaimTimeout` those that were won are released again.
         """
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
         claims = [self.want(topic, partition) for topic, partition in keys]
+        self._await(claims, timeout_s)
+        return claims
+
+    def _await(self, claims: list[Claim], timeout_s: float | None) -> None:
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
         try:
             for claim in claims:
                 left = None if deadline is None else max(0.0, deadline - time.monotonic())
@@ -467,7 +472,6 @@ class Marshal:
             for claim in claims:
                 claim.release(wait=False)
             raise
-        return claims
 
     def try_claim(self, topic: str, partition: int, *, timeout_s: float = 10.0) -> Claim | None:
         """Claim (topic, partition) if that is possible now; None if a live client holds it."""
@@ -509,6 +513,18 @@ class Marshal:
                     f"(epoch {cell.epoch}, interval {cell.interval_ms} ms)"
                 )
             return f"{topic}/{partition} was not won within {timeout_s} s: no answer from the log"
+
+    def leader(self, name: str) -> Leadership:
+        """Stand for leader of `name`; entering the `with` block waits until elected (§8)."""
+        return Leadership(self, name)
+
+    def watch_leader(
+        self,
+        name: str,
+        on_change: Callable[[Leader | None, Leader | None], None] | None = None,
+    ) -> LeaderWatch:
+        """Observe who leads `name`; `on_change(old, new)` hears of every change."""
+        return LeaderWatch(self, name, on_change)
 
     # The world
 
