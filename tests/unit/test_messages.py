@@ -416,6 +416,7 @@ def test_a_whole_float_is_no_integer(octets: bytes) -> None:
         (b"\x80", "undecodable"),
         (b"\x90", "undecodable"),
         (b"\x91\x01", "undecodable"),
+        (b"\x91\x01\x03", "undecodable"),
         (b"\x92\x01", "undecodable"),
         (b"\xdc", "undecodable"),
         (b"\xdc\x00", "undecodable"),
