@@ -800,14 +800,14 @@ class Claimant:
             holding.state = ClaimState.WAITING
             holding.lease_until_ns = 0
             return
-        deed = {ev.Claimed: "taken over", ev.Released: "released", ev.PositionSet: "repositioned"}
-        self._end(holding, f"{deed[type(event)]} by {event.client_id}", "lost")
         if type(event) is ev.Claimed and event.client_id == self.client_id and self.twin is None:
             self.twin = event.instance_id
             self._notices.append(Notice("duplicate_client_id", holding, self._twin_text()))
             for other in list(self._wanted.values()):
                 if other.state in (ClaimState.WAITING, ClaimState.CLAIMING):
                     self._forget(other, self._twin_text())
+        deed = {ev.Claimed: "taken over", ev.Released: "released", ev.PositionSet: "repositioned"}
+        self._end(holding, f"{deed[type(event)]} by {event.client_id}", "lost")
 
     def _end(self, holding: Holding, reason: str, kind: Literal["lost", "released"]) -> None:
         if holding.state is ClaimState.ENDED:
