@@ -182,8 +182,8 @@ def serve(guard: Guard, parent: int) -> None:
 
 
 def main() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda *_: None)  # unlike SIG_IGN, not inherited by the servers
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     process_control(_PR_SET_CHILD_SUBREAPER, 1)  # to reap the orphans of a killed server
     guard = Guard(Path(sys.argv[1]))

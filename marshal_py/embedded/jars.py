@@ -129,7 +129,7 @@ def _fill(home: Path, version: str, way: str, progress: Progress) -> None:
     tried = "".join(f"\n- {failure}" for failure in failures)
     raise DownloadFailed(
         f"Apache Kafka {version} could not be fetched:{tried}\nCheck the network and the "
-        "certificate bundle (SSL_CERT_FILE). Behind a mirror of your own, use mvn with its settings.xml."
+        "certificate bundle (SSL_CERT_FILE). Behind a mirror, use mvn with its settings.xml."
     )
 
 

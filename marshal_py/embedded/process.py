@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -42,6 +43,7 @@ class Guard:
 
     def __init__(self, folder: Path) -> None:
         self._lock = threading.Lock()
+        self._folder = folder
         self._process = subprocess.Popen(
             [sys.executable, "-I", "-S", _guard.__file__, str(folder), str(os.getpid())],
             stdin=subprocess.PIPE,
@@ -103,6 +105,7 @@ class Guard:
                 self._commands.close()
             self._process.wait()
             self._replies.close()
+        shutil.rmtree(self._folder, ignore_errors=True)  # in case somebody killed the guard
 
 
 class ServerProcess:

@@ -111,7 +111,7 @@ def forget(libs: Path, coordinates: list[str]) -> None:
 @pytest.mark.parametrize("damage", [truncate, flip, forget])
 def test_a_damaged_download_is_refused(registry: Registry, damage: Fetch) -> None:
     registry.broken["python"] = damage
-    with pytest.raises(DownloadFailed, match="damaged|did not come"):
+    with pytest.raises(DownloadFailed, match=r"damaged|did not come"):
         kafka_home(way="python")
     registry.broken.clear()
     kafka_home(way="python")
@@ -192,19 +192,14 @@ def test_a_killed_download_leaves_nothing_that_counts(registry: Registry, tmp_pa
 
 def test_two_processes_at_once_download_once(tmp_path: Path) -> None:
     with other_process(tmp_path) as first, other_process(tmp_path) as second:
-        assert first.stdin is not None
-        assert second.stdin is not None
-        # whichever has the lock says "fetching", the other one that it waits
-        assert first.stdout is not None
-        assert second.stdout is not None
-        lines = [first.stdout.readline() + first.stdout.readline(), second.stdout.readline()]
-        if "waiting" in lines[0]:
-            lines = [lines[0], lines[1] + second.stdout.readline()]
-        for process in (first, second):
-            with process.stdin:  # type: ignore[union-attr]
-                process.stdin.write("go on\n")  # type: ignore[union-attr]
-        rest = first.stdout.read() + second.stdout.read()
-    output = "".join(lines) + rest
-    assert output.count("fetching") == 1
-    assert output.count("waiting for another process") == 1
-    assert output.count("done") == 2
+        processes = (first, second)
+        # the one with the lock downloads until it is told to go on, the other one waits
+        said = [next(iter(process.stdout or ())) for process in processes]
+        for process in processes:
+            assert process.stdin is not None
+            process.stdin.write("go on\n")
+            process.stdin.flush()
+        rest = [process.stdout.read() for process in processes if process.stdout]
+    assert sorted(line.split()[0] for line in said) == ["downloading", "waiting"]
+    assert "".join(rest).count("fetching") == 1
+    assert "".join(rest).count("done") == 2

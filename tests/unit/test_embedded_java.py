@@ -74,7 +74,7 @@ def test_an_executable_can_be_named(path_folder: Path) -> None:
 
 
 def test_a_wrong_choice_is_refused() -> None:
-    with pytest.raises(InvalidArgument, match="java='docker'.*'auto', 'path', 'wheel'"):
+    with pytest.raises(InvalidArgument, match=r"java='docker'.*'auto', 'path', 'wheel'"):
         find_java("docker")
 
 
