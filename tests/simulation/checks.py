@@ -1,0 +1,374 @@
+"""The invariants. Each names itself in the `Violation` that it raises.
+
+The checker sees everything at its true time: each record the moment it enters the log, and each
+process after each of its steps, with its clock. Nothing is sampled:
+
+- when a record takes a cell from its holder, every process is asked whether it still believes, by
+  its own clock at that instant, that it may act;
+- after each step of a process, every claim that it may act on is compared with the log.
+
+Between steps the right to act can only end. So the intervals in which two processes may act on one
+cell are disjoint if and only if no check fails.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from marshal_py import events as ev
+from marshal_py.claims import ClaimState, Holding, Notice
+from marshal_py.rationalizer import Cell, CellKey
+from tests.unit import readable, reference_fold
+
+if TYPE_CHECKING:
+    from tests.simulation.simulator import Process, Simulation
+
+MS = 1_000_000
+"""Nanoseconds in a millisecond."""
+
+_NEXT: dict[str, tuple[str, ...]] = {
+    # what a holding's user may hear after what
+    "new": ("acquired", "lost", "released"),
+    "held": ("lapsed", "paused", "lost", "released"),
+    "lapsed": ("regained", "paused", "lost", "released"),
+    "paused": ("lost", "released"),
+    "ended": (),
+}
+_BECOMES = {
+    "acquired": "held",
+    "regained": "held",
+    "lapsed": "lapsed",
+    "paused": "paused",
+    "lost": "ended",
+    "released": "ended",
+}
+
+
+class Violation(Exception):
+    """An invariant does not hold. `args` is its name and what happened."""
+
+    @property
+    def invariant(self) -> str:
+        """Which one."""
+        return str(self.args[0])
+
+
+class Checker:
+    """Watches one history."""
+
+    def __init__(self, sim: Simulation) -> None:
+        self.sim = sim
+        self.overlaps = 0
+        """Where exclusion is not promised: how often two processes could act at a time."""
+        self.stable = False
+        self.committed: dict[CellKey, int] = {}
+        self.stored: dict[tuple[CellKey, int], int] = {}
+        self.generation: Counter[CellKey] = Counter()
+        self.accepted_to: dict[CellKey, int] = {}
+        self.accepted: dict[tuple[str, int], tuple[CellKey, int, int]] = {}
+        self.delivered: dict[tuple[CellKey, int], list[tuple[int, int]]] = {}
+        self.fence: dict[CellKey, int] = {}
+        self.last_epoch: list[int] = [-1] * sim.scenario.partitions
+        self.lives: dict[Holding, str] = {}
+        self.states: dict[tuple[int, int, int], bytes] = {}
+
+    def fail(self, invariant: str, text: str) -> None:
+        raise Violation(invariant, text)
+
+    # A record enters the log
+
+    def written(self, p: int, events: list[ev.Event]) -> None:
+        for event in events:
+            kind = type(event)
+            if kind is ev.Renewed or kind is ev.Released:
+                self._stored(p, event)  # type: ignore[arg-type]
+            if kind is ev.Claimed:
+                self._claimed(p, event)  # type: ignore[arg-type]
+            elif kind is ev.Released or kind is ev.PositionSet:
+                key = (event.group_id, event.topic, event.partition)  # type: ignore[union-attr]
+                self._nobody_acts(key, -1, event.client_id, kind.__name__)  # type: ignore[union-attr]
+                if kind is ev.PositionSet:
+                    self._reset(key, event.next_offset)  # type: ignore[union-attr]
+            elif kind is ev.MessagesClaimed:
+                self._messages_claimed(event)  # type: ignore[arg-type]
+            elif kind is ev.GroupForgotten:
+                for key in list(self.committed):
+                    if key[0] == event.group_id and self.sim.coordinator(key) == p:  # type: ignore[union-attr]
+                        self._reset(key, -1)
+
+    def _claimed(self, p: int, event: ev.Claimed) -> None:
+        key = (event.group_id, event.topic, event.partition)
+        if event.epoch <= self.last_epoch[p]:
+            self.fail("epochs increase", f"{key}: {event.epoch} after {self.last_epoch[p]}")
+        self.last_epoch[p] = event.epoch
+        self.committed.setdefault(key, -1)
+        self._nobody_acts(key, event.epoch, event.client_id, "Claimed")
+
+    def _nobody_acts(self, key: CellKey, epoch: int, by: str, record: str) -> None:
+        sim = self.sim
+        for process in sim.alive:
+            if process.group_id != key[0]:
+                continue
+            now = process.clock.at(sim.now)
+            for holding in process.holdings:
+                if (
+                    holding.held(now)
+                    and holding.epoch != epoch
+                    and holding.topic == key[1]
+                    and holding.partition == key[2]
+                ):
+                    if sim.exclusive and (process.client_id != by or record != "Claimed"):
+                        left = (holding.lease_until_ns - now) / MS
+                        self.fail(
+                            "exclusion",
+                            f"{record} by {by} enters the log while {process.name} may act on "
+                            f"{key} under epoch {holding.epoch} for {left:.3f} ms more",
+                        )
+                    self.overlaps += 1
+
+    def _stored(self, p: int, event: ev.Renewed | ev.Released) -> None:
+        key = (event.group_id, event.topic, event.partition)
+        before = self.committed.get(key, -1)
+        if event.next_offset < before:
+            self.fail("positions go up", f"{key}: {before} → {event.next_offset}")
+        self.committed[key] = event.next_offset
+        self.stored[key, event.epoch] = event.next_offset
+
+    def _reset(self, key: CellKey, next_offset: int) -> None:
+        self.committed[key] = next_offset
+        self.generation[key] += 1
+        self.accepted_to[key] = next_offset
+
+    def _messages_claimed(self, event: ev.MessagesClaimed) -> None:
+        key = (event.group_id, event.topic, event.partition)
+        before = self.accepted_to.get(key, -1)
+        if event.from_offset != before or event.to_offset <= before:
+            self.fail(
+                "at most once: ranges",
+                f"{key}: [{event.from_offset}, {event.to_offset}) was accepted, but everything "
+                f"below {before} had been",
+            )
+        self.accepted_to[key] = event.to_offset
+        self.accepted[event.instance_id, event.seq] = (
+            key,
+            self.generation[key],
+            event.to_offset,
+        )
+
+    def truncated(self) -> None:
+        """The log lost records: what they had said is no longer so."""
+        self.committed.clear()
+        self.accepted_to.clear()
+        self.last_epoch = [-1] * len(self.last_epoch)
+        for key in list(self.generation):
+            self.generation[key] += 1
+        for state in self.sim.truth:
+            for key, cell in state.cells.items():
+                self.generation[key] += 1
+                self.committed[key] = cell.next_offset
+                self.accepted_to[key] = cell.claimed_offset
+                self.last_epoch[state.partition] = max(
+                    self.last_epoch[state.partition], cell.epoch
+                )
+
+    # A process has made a step
+
+    def stepped(self, process: Process, now: int) -> None:
+        sim = self.sim
+        claimant = process.claimant
+        for holding in process.holdings:
+            state = holding.state
+            if state is ClaimState.HELD:
+                if now >= holding.lease_until_ns:
+                    self.fail(
+                        "a lease that is over lapses", f"{process.name} {holding!r} after a tick"
+                    )
+                if not holding.acquired:
+                    self.fail("held is announced", f"{process.name} {holding!r} without notice")
+                self.may_act(process, holding, "holds")
+            if state is ClaimState.WAITING:
+                self._waits_for_something(process, holding, now)
+            elif state is ClaimState.HELD or state is ClaimState.LAPSED:
+                p = holding.coordinator
+                if holding.paused:
+                    if holding.release_at_ns is None:
+                        self.fail("a paused claim is released", f"{process.name} {holding!r}")
+                elif (
+                    claimant._beat_due_ns[p] is None
+                    and not claimant._beats_in_flight[p]
+                    and not claimant.silent
+                ):
+                    self.fail("claims are renewed", f"{process.name} {holding!r}: no beat is due")
+
+    def may_act(self, process: Process, holding: Holding, verb: str) -> None:
+        """`process` may act on `holding` by its own clock: the log must agree."""
+        sim = self.sim
+        cell = process.true_cell(holding)
+        if cell is not None and cell.epoch == holding.epoch and cell.holder is not None:
+            if cell.instance_id != process.instance_id:
+                self.fail(
+                    "one holder an epoch",
+                    f"{process.name} {verb} {holding!r}, the log gives it to {cell.instance_id}",
+                )
+            return
+        same_client = cell is not None and cell.holder == process.client_id
+        if sim.exclusive and not same_client:
+            self.fail(
+                "exclusion",
+                f"{process.name} {verb} {holding!r}, but the log says {_of(cell)}",
+            )
+        self.overlaps += 1
+        self.zombie(process, holding, cell)
+
+    def zombie(self, process: Process, holding: Holding, cell: Cell | None) -> None:
+        """`process` acts although the cell is another's: its epoch must be the smaller one."""
+        if self.sim.scenario.fenced and cell is not None and holding.epoch > cell.epoch:
+            self.fail(
+                "a zombie's epoch is smaller", f"{process.name} {holding!r}, the log: {_of(cell)}"
+            )
+
+    def acts(self, process: Process, holding: Holding, epoch: int) -> bool:
+        """Write to a store that keeps the highest epoch; return whether the fence let it pass."""
+        key = (process.group_id, holding.topic, holding.partition)
+        highest = self.fence.get(key, -1)
+        if epoch < highest:
+            return False
+        self.fence[key] = epoch
+        return True
+
+    def _waits_for_something(self, process: Process, holding: Holding, now: int) -> None:
+        """A claim that waits must be woken: by a record that is due to come, or by a timer."""
+        claimant = process.claimant
+        p = holding.coordinator
+        observer = process.observers[p]
+        state = process.world.states[p]
+        if observer.caught_up_at_offset is None or claimant.leaving or claimant.silent:
+            return
+        if process.group_id in state.paused or holding.key in claimant._releasing:
+            return
+        cell = state.cells.get((process.group_id, *holding.key))
+        due = holding.check_at_ns
+        if due is None:
+            self.fail("a waiting claim is woken", f"{process.name} {holding!r}: no timer")
+            return
+        longest = 100 * MS
+        if cell is not None and cell.holder is not None:
+            longest = max(longest, 2 * cell.interval_ms * MS + 1)
+        elif due > now + 100 * MS:
+            self.fail("a free cell is claimed", f"{process.name} {holding!r} sees {_of(cell)}")
+        if due > now + longest:
+            self.fail(
+                "a waiting claim is woken",
+                f"{process.name} {holding!r}: next look in {(due - now) / MS:.0f} ms",
+            )
+
+    def read(self, process: Process, p: int, position: int) -> None:
+        """Any two readers of the same prefix have the same state."""
+        encoded = process.world.states[p].encode()
+        known = self.states.setdefault(
+            (p, self.sim.log.partitions[p].truncations, position), encoded
+        )
+        if known != encoded:
+            self.fail(
+                "equal prefixes, equal states", f"{process.name} differs at {p}, {position} records"
+            )
+
+    # What users hear and do
+
+    def notice(self, process: Process, notice: Notice) -> None:
+        holding, kind = notice.holding, notice.kind
+        if kind in _BECOMES:
+            if holding not in process.wanted_ever:
+                return  # a claim that turned up after it was given up: nobody knows of it
+            before = self.lives.get(holding, "new")
+            if kind not in _NEXT[before]:
+                self.fail("notices make sense", f"{process.name} {holding!r}: {kind} when {before}")
+            self.lives[holding] = _BECOMES[kind]
+            if self.stable and kind in ("lapsed", "lost", "regained", "paused"):
+                self.fail("calm after the storm", f"{process.name} {holding!r}: {kind}")
+        elif kind == "stored":
+            key = (process.group_id, holding.topic, holding.partition)
+            if self.sim.scenario.fenced and notice.number > self.stored.get(
+                (key, holding.epoch), -1
+            ):
+                self.fail("stored is in the log", f"{process.name} {holding!r}: {notice.number}")
+
+    def ended_unheard(self, process: Process, holding: Holding) -> None:
+        if self.lives.get(holding, "new") != "ended":
+            self.fail("every end is announced", f"{process.name} {holding!r}: no notice")
+
+    def deliver(self, process: Process, seq: int, start: int, stop: int) -> None:
+        """`process` delivers messages [start, stop) at most once, its claim `seq` was accepted."""
+        accepted = self.accepted.get((process.instance_id, seq))
+        if accepted is None or accepted[2] != stop:
+            if self.sim.scenario.fenced:
+                self.fail("at most once: accepted", f"{process.name} delivers [{start}, {stop})")
+            return
+        key, generation, _ = accepted
+        ranges = self.delivered.setdefault((key, generation), [])
+        for low, high in ranges:
+            if start < high and low < stop and self.sim.scenario.fenced:
+                self.fail(
+                    "at most once",
+                    f"{process.name} delivers [{start}, {stop}) of {key}, [{low}, {high}) was",
+                )
+        ranges.append((start, stop))
+
+    # The end
+
+    def settled(self) -> None:
+        """Once faults have stopped: everything that is wanted is held, and nobody hangs."""
+        sim = self.sim
+        wanted: set[CellKey] = set()
+        held: set[CellKey] = set()
+        for process in sim.alive:
+            now = process.clock.at(sim.now)
+            if process.claimant.leaving and not process.claimant.settled:
+                self.fail("leaving ends", f"{process.name} has not settled")
+            for holding in process.holdings:
+                key = (process.group_id, *holding.key)
+                if holding.held(now):
+                    held.add(key)
+                if holding.state is ClaimState.RELEASING:
+                    self.fail("liveness", f"{process.name} still releases {holding!r}")
+                if holding.state is ClaimState.LAPSED:
+                    self.fail("liveness", f"{process.name} is still lapsed: {holding!r}")
+                wanted.add(key)
+        for key in sorted(wanted - held):
+            self.fail("liveness", f"nobody holds {key}: {_of(sim.true_cell(key))}")
+
+    def finished(self) -> None:
+        """The log is read by an independent fold, and by a fresh reader without events."""
+        sim = self.sim
+        for process in sim.alive:
+            claimant = process.claimant
+            failures = process.appends_failed
+            count = len(claimant._wanted) + len(claimant._releasing)
+            if len(claimant._sent) > 4 * sim.scenario.partitions + 2 * count + failures + 4:
+                self.fail("memory", f"{process.name}: {len(claimant._sent)} appends remembered")
+            if len(claimant._timers) > 8 * sim.scenario.partitions + 16 * count + 8:
+                self.fail("memory", f"{process.name}: {len(claimant._timers)} timers")
+            if any(beats > 1 for beats in claimant._beats_in_flight):
+                self.fail("memory", f"{process.name}: beats in flight that nobody will settle")
+            for p, state in enumerate(process.world.states):
+                if process.position[p] == len(sim.log.partitions[p]):
+                    if state.encode() != sim.truth[p].encode():
+                        self.fail("equal prefixes, equal states", f"{process.name}, {p}, at end")
+        for p, partition in enumerate(sim.log.partitions):
+            model = reference_fold.new_state(p)
+            for offset, value, events in zip(
+                partition.offsets, partition.values, sim.true_events[p], strict=True
+            ):
+                expected = reference_fold.apply(model, offset, value)
+                found = [readable.event(event) for event in events]
+                if expected != found:
+                    self.fail("the model agrees", f"{p}/{offset}: {found}, model {expected}")
+            if reference_fold.canonical(model) != sim.truth[p].encode():
+                self.fail("the model agrees", f"state of {p} at {partition.end}")
+
+
+def _of(cell: Cell | None) -> str:
+    if cell is None:
+        return "there is no such cell"
+    return f"holder {cell.instance_id} epoch {cell.epoch} version {cell.version}"
