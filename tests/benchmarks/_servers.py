@@ -1,0 +1,52 @@
+"""Servers and logs that the benchmarks of the core share."""
+
+from __future__ import annotations
+
+import uuid
+
+from confluent_kafka import Producer
+
+from marshal_py.admin import create_topics
+from marshal_py.embedded.kafka import EmbeddedKafka
+from marshal_py.messages import ClaimingPartition, Entry, Heartbeat, encode
+from marshal_py.world import coordinating_partition
+
+
+def new_topic(kafka: EmbeddedKafka, partitions: int = 8) -> str:
+    """Create a coordination topic with its snapshot topic and return its name."""
+    name = f"__marshal.{uuid.uuid4().hex[:8]}"
+    create_topics(kafka.bootstrap_servers, topic=name, partitions=partitions)
+    return name
+
+
+def fill_with_heartbeats(
+    kafka: EmbeddedKafka, topic: str, count: int, *, cells: int = 1_000, partitions: int = 8
+) -> None:
+    """Append `cells` claims and then `count` accepted single-claim heartbeats of 100 clients."""
+    producer = Producer(
+        {
+            "bootstrap.servers": kafka.bootstrap_servers,
+            "enable.idempotence": True,
+            "queue.buffering.max.messages": 1_000_000,
+            "linger.ms": 5,
+        }
+    )
+    offsets = [0] * partitions
+    beats: list[tuple[int, bytes]] = []
+    for n in range(cells):
+        p = coordinating_partition("data", n, partitions)
+        head = (2, f"client-{n % 100}", f"{n % 100:016x}", "group", n)
+        producer.produce(topic, encode(ClaimingPartition(*head, "data", n, 5_000, -1)), partition=p)
+        entry = Entry("data", n, offsets[p], 1_000)
+        beats.append((p, encode(Heartbeat(*head, [entry]))))
+        offsets[p] += 1
+    for n in range(count):
+        p, value = beats[n % cells]
+        while True:
+            try:
+                producer.produce(topic, value, partition=p)
+                break
+            except BufferError:
+                producer.poll(0.1)
+    if producer.flush(120):
+        raise RuntimeError("the log could not be filled")
