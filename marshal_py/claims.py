@@ -420,11 +420,11 @@ class Claimant:
             self._beat_settled(sent.coordinator, now_ns)
             self.tick(now_ns)
         elif sent.kind == "claim" and holding is not None:
+            # Its time of sending is kept, should it turn up; but nobody waits for it any more.
+            self._sent[seq] = sent._replace(holding=None)
             if holding.state is ClaimState.CLAIMING and holding.claim_seq == seq:
                 holding.state = ClaimState.WAITING
                 self._check_at(holding, now_ns + RETRY_NS)
-            elif holding.state is ClaimState.ENDED:
-                self._sent.pop(seq)
         elif sent.kind == "release" and holding is not None:
             if holding.state is ClaimState.RELEASING:
                 holding.release_at_ns = now_ns + RETRY_NS
@@ -584,9 +584,7 @@ class Claimant:
             self._end(current, "claimed again", "lost")
         holding = self._wanted.get(key)
         if holding is None or holding.state not in (ClaimState.WAITING, ClaimState.CLAIMING):
-            holding = Holding(*key, coordinator)
-            holding.epoch = event.epoch
-            self._start_release(holding, now_ns)
+            self._give_back(key, coordinator, event.epoch, now_ns)
             return
         cell = self.world.states[coordinator].cells.get((self.group_id, *key))
         holding.epoch = event.epoch
@@ -739,11 +737,27 @@ class Claimant:
         holding.lease_until_ns = 0
         holding.state = ClaimState.RELEASING
         holding.release_at_ns = None
-        self._ours[holding.coordinator].pop(holding.key, None)
-        if self._wanted.get(holding.key) is holding:
-            del self._wanted[holding.key]
+        self._drop(holding)
         self._releasing[holding.key] = holding
         self._send_release(holding, now_ns)
+
+    def _give_back(self, key: tuple[str, int], coordinator: int, epoch: int, now_ns: int) -> None:
+        """Release an epoch that no user was told of."""
+        holding = Holding(*key, coordinator)
+        holding.epoch = epoch
+        self._start_release(holding, now_ns)
+
+    def _drop(self, holding: Holding) -> None:
+        """Take `holding`, and no other one of the same cell, off the lists."""
+        for holdings in (self._wanted, self._releasing, self._ours[holding.coordinator]):
+            if holdings.get(holding.key) is holding:
+                del holdings[holding.key]
+
+    def _wait_on(self, holding: Holding) -> None:
+        """Go on wanting what was ours for so short a time that nobody was told."""
+        del self._ours[holding.coordinator][holding.key]
+        holding.state = ClaimState.WAITING
+        holding.lease_until_ns = 0
 
     def _send_release(self, holding: Holding, now_ns: int) -> None:
         seq = next(self._seq)
@@ -782,6 +796,10 @@ class Claimant:
         for holding in list(self._ours[coordinator].values()):
             if holding.paused:
                 continue
+            if not holding.acquired:
+                self._wait_on(holding)
+                self._give_back(holding.key, coordinator, holding.epoch, now_ns)
+                continue
             # Nobody may act from now on, but somebody may be in the middle of acting: the release
             # waits for the user's, or for the moment at which the lease would have ended.
             holding.paused = True
@@ -795,34 +813,26 @@ class Claimant:
     ) -> None:
         if holding is None:
             return
-        if not holding.acquired:  # nobody was told that it was ours: go on wanting it
-            del self._ours[holding.coordinator][holding.key]
-            holding.state = ClaimState.WAITING
-            holding.lease_until_ns = 0
-            return
         if type(event) is ev.Claimed and event.client_id == self.client_id and self.twin is None:
             self.twin = event.instance_id
             self._notices.append(Notice("duplicate_client_id", holding, self._twin_text()))
             for other in list(self._wanted.values()):
                 if other.state in (ClaimState.WAITING, ClaimState.CLAIMING):
                     self._forget(other, self._twin_text())
+        if not holding.acquired and self.twin is None:
+            self._wait_on(holding)
+            return
         deed = {ev.Claimed: "taken over", ev.Released: "released", ev.PositionSet: "repositioned"}
         self._end(holding, f"{deed[type(event)]} by {event.client_id}", "lost")
 
     def _end(self, holding: Holding, reason: str, kind: Literal["lost", "released"]) -> None:
         if holding.state is ClaimState.ENDED:
             return
-        acquired = holding.acquired
-        self._ours[holding.coordinator].pop(holding.key, None)
-        if self._releasing.get(holding.key) is holding:
-            del self._releasing[holding.key]
-        if self._wanted.get(holding.key) is holding:
-            del self._wanted[holding.key]
+        self._drop(holding)
         holding.state = ClaimState.ENDED
         holding.lease_until_ns = 0
         holding.reason = reason
-        if acquired or kind == "lost":
-            self._notices.append(Notice(kind, holding, reason))
+        self._notices.append(Notice(kind, holding, reason))
 
     def _forget(self, holding: Holding, reason: str) -> None:
         """End a claim that was never held."""

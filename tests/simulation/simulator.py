@@ -532,7 +532,7 @@ class Process:
             failures, self.failures = self.failures, []
             for seq in failures:
                 claimant.append_failed(seq, now)
-        if self.held_calls:
+        if self.held_calls and (self.spec.staggered or all(self.booted)):
             calls, self.held_calls = self.held_calls, []
             for what, args in calls:
                 what(*args)
@@ -637,9 +637,8 @@ class Process:
 
     def _send(self, append: Append, departs: int) -> None:
         sim = self.sim
-        p, seq, value = append
-        if value[1] == 1:
-            self._sends_claim(value)
+        if append.value[1] == 1:
+            self._sends_claim(append.value)
         if departs > sim.now:
             sim.at(departs, self._depart, append)
         else:
@@ -897,7 +896,8 @@ class Operator:
         next_offset = self.positions.pop(key)
         version = -1 if cell is None else cell.version
         self._send(
-            p, SetPosition(2, "op", "op.1", key[0], self._seq(), key[1], key[2], next_offset, version)
+            p,
+            SetPosition(2, "op", "op.1", key[0], self._seq(), key[1], key[2], next_offset, version),
         )
 
     def _try_forget(self, group: str, p: int) -> None:

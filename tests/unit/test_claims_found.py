@@ -1,0 +1,149 @@
+"""One test for each bug of the claimant that the simulator found: it fails without the fix."""
+
+from __future__ import annotations
+
+from marshal_py.claims import ClaimState
+from marshal_py.messages import ReleaseGroup, ResumeGroup, SetPosition
+from tests.unit.bench import INTERVAL_MS, LEASE_MS, Bench
+
+
+def pause(bench: Bench) -> None:
+    bench.write(ReleaseGroup(2, "op", "op.1", "g", 1, 0))
+
+
+def resume(bench: Bench) -> None:
+    bench.write(ResumeGroup(2, "op", "op.1", "g", 2))
+
+
+def test_late_answer_to_a_release_leaves_the_next_claim_of_the_same_cell_alone() -> None:
+    # seed 919: the old holding, when it ended, took the new one off the list of those to renew
+    bench = Bench()
+    a = bench.client("a")
+    first = a.get()
+    a.release(first)
+    late = a.appends()
+    pause(bench)
+    a.read()
+    cell = a.cell()
+    assert cell is not None
+    bench.write(SetPosition(2, "op", "op.1", "g", 3, "t", 0, 7, cell.version))
+    resume(bench)
+    second = a.want()
+    a.turn()
+    assert a.held(second)
+    a.put(late)
+    a.turn()
+    assert first.state is ClaimState.ENDED
+    a.pass_time(3 * INTERVAL_MS)
+    assert a.held(second)
+
+
+def test_claim_given_up_after_a_failed_append_does_not_keep_the_client_from_leaving() -> None:
+    # seed 51: `settled` waited for ever for the claim that was never written
+    bench = Bench()
+    a = bench.client("a")
+    holding = a.want()
+    a.fail(a.appends())
+    a.release(holding)
+    a.claimant.leave(bench.now_ns)
+    a.turn()
+    assert a.claimant.settled
+
+
+def test_failed_claim_that_turns_up_late_is_recognised() -> None:
+    bench = Bench()
+    a = bench.client("a")
+    holding = a.want()
+    claim = a.appends()
+    a.fail(claim)
+    a.put(claim)
+    a.read()
+    assert a.held(holding)
+    assert holding.lease_until_ns == (bench.now_ms + LEASE_MS) * 1_000_000
+
+
+def test_pause_of_a_claim_that_nobody_was_told_of_is_no_news() -> None:
+    # seed 252: "paused" came before "acquired", and then nothing: the user waited for ever
+    bench = Bench()
+    a = bench.client("a")
+    holding = a.want()
+    a.send()
+    bench.wait(LEASE_MS)
+    pause(bench)
+    a.turn()
+    assert set(a.notices(holding)) == {"waiting"}
+    cell = a.cell()
+    assert cell is not None
+    assert not cell.held
+    resume(bench)
+    a.turn()
+    assert a.notices(holding) == ["acquired"]
+
+
+def test_claim_lost_before_it_was_held_is_not_stuck_in_a_pause_that_is_over() -> None:
+    bench = Bench()
+    a, b = bench.client("a"), bench.client("b")
+    holding = a.want()
+    a.send()
+    bench.wait(LEASE_MS)
+    pause(bench)
+    a.read()
+    resume(bench)
+    b.read()
+    bench.wait(3 * INTERVAL_MS)
+    other = b.get()
+    a.read()
+    b.release(other)
+    b.turn()
+    a.turn()
+    assert a.held(holding)
+
+
+def test_fenced_instance_claims_nothing_even_if_it_had_not_been_told_of_a_claim() -> None:
+    # seed 356: an accepted claim whose lease was over already went back to waiting, and claimed
+    bench = Bench()
+    old = bench.client("a", "old")
+    told, untold = old.get("t", 0), old.want("t", 1)
+    old.send()
+    bench.wait(3 * INTERVAL_MS)
+    old.read()
+    assert untold.state is ClaimState.LAPSED
+    twin = bench.client("a", "new")
+    twin.want("t", 0)
+    twin.want("t", 1)
+    twin.turn()
+    old.turn()
+    assert old.claimant.twin == "a.new"
+    assert told.state is untold.state is ClaimState.ENDED
+    for partition in (0, 1):
+        twin.release(twin.want("t", partition))
+    twin.turn()
+    old.pass_time(4 * INTERVAL_MS)
+    assert old.claimant.holdings() == []
+
+
+def test_instance_that_loses_to_its_twin_what_it_had_not_been_told_of_is_fenced_too() -> None:
+    bench = Bench()
+    old = bench.client("a", "old")
+    holding = old.want()
+    old.send()
+    bench.wait(3 * INTERVAL_MS)
+    old.read()
+    twin = bench.client("a", "new")
+    twin.get()
+    old.turn()
+    assert old.claimant.twin == "a.new"
+    assert "duplicate_client_id" in old.notices()
+    assert holding.state is ClaimState.ENDED
+
+
+def test_every_holding_that_was_asked_for_ends_with_exactly_one_notice() -> None:
+    bench = Bench()
+    a = bench.client("a")
+    holding = a.want()
+    a.send()
+    bench.wait(LEASE_MS)
+    a.read()
+    a.release(holding)
+    a.turn()
+    assert a.notices(holding) == ["released"]
