@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 _START_ATTEMPTS = 5
 _POLL_INTERVAL_S = 0.02
+_STOP_TIMEOUT_S = 10.0
+_STOP_ALONE_TIMEOUT_S = 1.0
 _HEAP_MB = {1: 512, 3: 320}
 _LOG_FLAGS = (
     "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
@@ -179,18 +181,22 @@ class EmbeddedKafka:
     def stop(self, broker: int | None = None) -> None:
         """Stop one broker, or all, in good order. Data and ports stay for a later `start`.
 
-        One that does not manage it within 10 s, since the cluster has no majority, is killed.
+        One that does not manage it, as without a majority of controllers, is killed after a while.
         """
         wanted = self._cluster.brokers if broker is None else [self._broker(broker)]
         stopping = [one.process for one in wanted if one.process is not None and one.running]
         for process in stopping:
             process.signal(signal.SIGCONT)
             process.signal(signal.SIGTERM)
-        deadline = time.monotonic() + 10
-        for process in stopping:
-            if not process.wait(deadline - time.monotonic()):
-                process.signal(signal.SIGKILL)
-                process.wait(10)
+        deadline = time.monotonic() + _STOP_TIMEOUT_S
+        while stopping := [process for process in stopping if process.poll() is None]:
+            majority = 2 * sum(one.running for one in self._cluster.brokers) > self.brokers
+            if not majority:  # nobody left to take leave of
+                deadline = min(deadline, time.monotonic() + _STOP_ALONE_TIMEOUT_S)
+            if time.monotonic() > deadline:
+                for process in stopping:
+                    process.signal(signal.SIGKILL)
+            time.sleep(_POLL_INTERVAL_S)
 
     def kill(self, broker: int = 0) -> None:
         """Kill a broker with SIGKILL and wait for its end. `start` brings it back with its data."""
