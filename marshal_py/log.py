@@ -133,6 +133,9 @@ class LogReader:
             Consumer,
             {
                 "fetch.wait.max.ms": 100,
+                # Replay: librdkafka fetches ahead, and does not rest for a second when it has.
+                "queued.min.messages": 300_000,
+                "fetch.queue.backoff.ms": 5,
                 "topic.metadata.refresh.interval.ms": 30_000,
                 **_RECONNECT,
                 **config,
@@ -154,11 +157,18 @@ class LogReader:
         self._begins: dict[int, int] = {}
         self._partitions = 0
         self._distrusted: set[int] = set()
+        self._not_after: dict[int, int] = {}
 
     # Opening
 
-    def open(self, timeout_s: float) -> None:
-        """Connect, restore the newest snapshots, and replay to the end of the log.
+    def open(
+        self, timeout_s: float, *, since_offset: int | None = None, since_ms: int | None = None
+    ) -> None:
+        """Connect and restore the newest snapshots; `replay` reads on from there.
+
+        With `since_offset` (in every coordination partition) or `since_ms` (the broker's time), a
+        snapshot that lies later is passed over, so that `history` tells of all since then; unless
+        the log does not reach back so far.
 
         Raises `TopicMissing`, `BrokerUnavailable` after `timeout_s` without an answer, `LogHole`
         when records that no snapshot covers are gone, `PartitionCountChanged` on a second call
@@ -181,6 +191,11 @@ class LogReader:
 
         self._begins = self._offsets(self.topic, _EARLIEST, deadline)
         self._ends = self._offsets(self.topic, _LATEST, deadline)
+        self._not_after = {}
+        if since_ms is not None:
+            self._not_after = self._offsets(self.topic, since_ms, deadline)
+        elif since_offset is not None:
+            self._not_after = dict.fromkeys(range(count), since_offset)
         snapshot_ends: dict[int, int] = {}
         if has_snapshots:
             snapshot_ends = self._offsets(self.snapshot_topic, _LATEST, deadline)
@@ -200,18 +215,46 @@ class LogReader:
 
         Raises `Truncated`, `LogHole`.
         """
-        behind = {p for p, end in self._ends.items() if self._at(p) < end}
-        total = sum(self._ends[p] - self._at(p) for p in behind)
-        while behind:
-            self._replay_batch(self._poll(0.2))
-            behind = {p for p in behind if self._at(p) < self._ends[p]}
+        total = sum(max(0, end - self._at(p)) for p, end in self._ends.items())
+        for _ in self.history(events=False):
             if progress is not None:
                 progress(self.replayed, total)
+
+    def history(self, *, events: bool = True) -> Iterator[tuple[list[Any], list[Batch]]]:
+        """Replay up to the ends that `open` saw, and show what was read: (messages, batches).
+
+        The batches hold the events; without `events` there are none, and reading is faster. Yields
+        empty lists when the broker has sent nothing for a while, so that the caller may give up.
+        Raises `Truncated`.
+        """
+        behind = {p for p, end in self._ends.items() if self._at(p) < end}
+        while behind:
+            messages = self._poll(0.2)
+            if events:
+                batches = list(self.fold(messages))
+                self._note_ends(messages)
+                self.replayed += sum(
+                    m.error() is None and m.topic() == self.topic for m in messages
+                )
+                yield messages, batches
+            else:
+                self._replay_batch(messages)
+                yield messages, []
+            behind = {p for p in behind if self._at(p) < self._ends[p]}
         now_ns = self._clock()
         for p, observer in enumerate(self.observers):
             observer.caught_up_at_offset = self._at(p)
             observer.seen.note(self._at(p) - 1, now_ns)
         self.caught_up = True
+
+    def _note_ends(self, messages: list[Any]) -> None:
+        """Transaction markers may end the log: no record will bring us to its end."""
+        for message in messages:
+            error = message.error()
+            if error is not None and error.code() == KafkaError._PARTITION_EOF:
+                p = message.partition()
+                if message.topic() == self.topic:
+                    self._ends[p] = min(self._ends[p], self._at(p))
 
     def _describe(self, deadline: float) -> tuple[int, bool]:
         while True:
@@ -248,15 +291,19 @@ class LogReader:
         return False
 
     def _offsets(self, topic: str, which: int, deadline: float) -> dict[int, int]:
-        """Return the first or the next offset of every partition, in one request per broker."""
+        """Return the first, the next, or the offset at a time in ms of every partition."""
         query = [TopicPartition(topic, p, which) for p in range(self._partitions)]
         while True:
             try:
                 answer = self._consumer.offsets_for_times(
                     query, timeout=max(0.1, min(5.0, deadline - time.monotonic()))
                 )
-                if all(part.error is None and part.offset >= 0 for part in answer):
-                    return {part.partition: part.offset for part in answer}
+                if all(p.error is None and (p.offset >= 0 or which >= 0) for p in answer):
+                    # For a time after the last record the answer is "the end", −1.
+                    return {
+                        p.partition: p.offset if p.offset >= 0 else self._ends[p.partition]
+                        for p in answer
+                    }
             except KafkaException as problem:
                 self._give_up(problem.args[0], deadline)
             self._pause(deadline, f"no leader for some partition of {topic!r}")
@@ -276,17 +323,26 @@ class LogReader:
     # Snapshots (§6)
 
     def _restore(self, ends: dict[int, int], deadline: float) -> None:
-        newest = _newest_snapshots(
-            self._config, self.snapshot_topic, ends, deadline, self._acceptable
-        )
+        newest = self._find_snapshots(ends, deadline)
+        lacking = {p: ends[p] for p in self._not_after if self._begins[p] > 0 and p not in newest}
+        if lacking:  # the history that was asked for is gone: the one that is left, then
+            self._not_after.clear()
+            newest |= self._find_snapshots(lacking, deadline)
         for p, snapshot in newest.items():
             self.world.states[p] = snapshot.restore()
             self.newest_snapshot[p] = snapshot.next_offset
             self._anchors[p] = snapshot.anchor
 
+    def _find_snapshots(self, ends: dict[int, int], deadline: float) -> dict[int, Snapshot]:
+        return _newest_snapshots(
+            self._config, self.snapshot_topic, ends, deadline, self._acceptable
+        )
+
     def _acceptable(self, snapshot: Snapshot) -> bool:
         """Whether the log still goes on from where the snapshot ends."""
         p = snapshot.coordinator
+        if snapshot.next_offset > self._not_after.get(p, snapshot.next_offset):
+            return False
         if snapshot.partitions != self._partitions or p >= self._partitions:
             return False
         if p in self._distrusted:

@@ -27,12 +27,14 @@ def replay(kafka: EmbeddedKafka, topic: str) -> tuple[float, LogReader]:
 
 
 def bare_consume_s(kafka: EmbeddedKafka, topic: str, count: int) -> float:
-    """A `consume(1000)` loop that looks at nothing but errors."""
+    """A `consume(1000)` loop that looks at nothing but errors, with the reader's fetch settings."""
     consumer = Consumer(
         {
             "bootstrap.servers": kafka.bootstrap_servers,
             "group.id": "bare",
             "enable.auto.commit": False,
+            "queued.min.messages": 300_000,
+            "fetch.queue.backoff.ms": 5,
         }
     )
     started = time.perf_counter()
