@@ -28,6 +28,7 @@ from marshal_py import (
 )
 from marshal_py.admin import create_topics
 from marshal_py.embedded.kafka import EmbeddedKafka
+from tests.unit.spec import spec
 
 pytestmark = pytest.mark.kafka
 
@@ -91,6 +92,7 @@ def test_two_clients_never_hold_one_cell(client: Client) -> None:
     assert claim.held
 
 
+@spec("C-4", "F-9")
 def test_a_release_hands_over_with_the_position(client: Client) -> None:
     first, second = client("a"), client("b")
     claim = first.claim("t", 0, timeout_s=10)
@@ -121,6 +123,7 @@ def _stored(marshal: Marshal, offset: int) -> bool:
     return cell is not None and cell.next_offset == offset
 
 
+@spec("C-5")
 def test_a_crashed_holder_is_replaced_after_two_intervals_and_not_before(client: Client) -> None:
     first, second = client("a"), client("b")
     claim = first.claim("t", 0, timeout_s=10)
@@ -134,6 +137,7 @@ def test_a_crashed_holder_is_replaced_after_two_intervals_and_not_before(client:
     assert taken.position == 5
 
 
+@spec("C-19")
 def test_the_lease_ends_by_itself_when_the_network_hangs(
     kafka: EmbeddedKafka, client: Client
 ) -> None:
@@ -190,6 +194,7 @@ def test_what_a_successor_took_is_lost_and_the_hook_hears_it(client: Client) -> 
     assert taken.held
 
 
+@spec("C-24")
 def test_a_new_instance_resumes_at_once(client: Client) -> None:
     before = client("a", interval_ms=60_000)
     old = before.claim("t", 0, timeout_s=10)
@@ -201,6 +206,7 @@ def test_a_new_instance_resumes_at_once(client: Client) -> None:
     assert claim.epoch > old.epoch
 
 
+@spec("C-25")
 def test_without_resume_a_new_instance_waits(client: Client) -> None:
     before = client("a", interval_ms=60_000)
     before.claim("t", 0, timeout_s=10)
@@ -209,6 +215,7 @@ def test_without_resume_a_new_instance_waits(client: Client) -> None:
     assert after.try_claim("t", 0) is None
 
 
+@spec("C-26")
 def test_a_duplicate_client_id_is_reported_and_stops_claiming(client: Client) -> None:
     first = client("a")
     claim = first.claim("t", 0, timeout_s=10)
@@ -221,6 +228,7 @@ def test_a_duplicate_client_id_is_reported_and_stops_claiming(client: Client) ->
     assert taken.held
 
 
+@spec("C-10")
 def test_a_cold_start_takes_over_by_broker_timestamps(client: Client) -> None:
     before = client("a", interval_ms=200)
     before.claim("t", 0, timeout_s=10)
@@ -355,6 +363,7 @@ def test_many_threads_share_one_client(client: Client) -> None:
         assert {cell.next_offset for _, _, cell in world.cells("g")} == {5}
 
 
+@spec("F-2")
 def test_garbage_on_the_topic_stops_nobody(
     kafka: EmbeddedKafka, topic: str, client: Client
 ) -> None:
@@ -372,6 +381,7 @@ def test_garbage_on_the_topic_stops_nobody(
     assert late.cell("t", 0) == marshal.cell("t", 0)
 
 
+@spec("S-4")
 def test_snapshots_start_a_client_at_the_same_state(
     kafka: EmbeddedKafka, topic: str, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -408,6 +418,7 @@ def fill(kafka: EmbeddedKafka, topic: str, coordinator: int, count: int) -> None
     producer.flush(30)
 
 
+@spec("S-7")
 def test_a_snapshot_of_another_log_is_not_used(
     kafka: EmbeddedKafka, topic: str, client: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -434,6 +445,7 @@ def test_a_snapshot_of_another_log_is_not_used(
     assert cell.holder == "a"
 
 
+@spec("L-1")
 def test_a_truncated_log_drops_every_lease(
     kafka: EmbeddedKafka, topic: str, client: Client
 ) -> None:
@@ -452,6 +464,7 @@ def test_a_truncated_log_drops_every_lease(
     assert again.epoch > claim.epoch
 
 
+@spec("L-2")
 def test_a_changed_partition_count_stops_claiming(
     kafka: EmbeddedKafka, topic: str, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -478,6 +491,7 @@ def test_a_changed_partition_count_stops_claiming(
             marshal.claim("t", 1, timeout_s=5)
 
 
+@spec("C-7", "C-27")
 def test_the_group_pause_stops_holders_and_claims(client: Client) -> None:
     from marshal_py.messages import VERSION, ReleaseGroup, ResumeGroup, encode
 
@@ -500,6 +514,7 @@ def test_the_group_pause_stops_holders_and_claims(client: Client) -> None:
     assert waiting.held
 
 
+@spec("L-3")
 def test_a_log_with_a_hole_is_refused(
     kafka: EmbeddedKafka, topic: str, client: Client, tmp_path: Path
 ) -> None:
