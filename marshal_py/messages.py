@@ -236,9 +236,12 @@ def decode_extended(value: bytes | None) -> Message | None:
 
 
 def _without_unknown(value: bytes) -> bytes:
-    _, start = array_header(value, 0)
-    kind, _ = int_at(value, start)
-    elements, end = cut_array(value, 0, _KNOWN_ELEMENTS.get(kind, 0), level=1)
+    _, position = array_header(value, 0)
+    kind, position = int_at(value, position)
+    version, _ = int_at(value, position)
+    if version != VERSION or kind not in _KNOWN_ELEMENTS:
+        raise NotWellFormed  # before the walk: what others write may be long
+    elements, end = cut_array(value, 0, _KNOWN_ELEMENTS[kind], level=1)
     if end != len(value):
         raise NotWellFormed
     if kind == _HEARTBEAT and len(elements) > _ENTRIES_AT:

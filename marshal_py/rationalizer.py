@@ -174,7 +174,7 @@ def apply(
 
     Without `events` the transitions are the same, and faster: nobody is told of them. Records must
     come in increasing offset order; one that does not is reported and changes nothing. Offsets may
-    have gaps (transaction markers). Never raises (§4.1).
+    have gaps (transaction markers). No value, whatever it is, makes it raise (§4.1).
     """
     if offset < state.next_offset:
         if events is not None:
