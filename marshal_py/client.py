@@ -346,16 +346,17 @@ class Marshal:
             ensure_topics(
                 settings.kafka, topic=settings.topic, snapshot_topic=settings.snapshot_topic
             )
+        kafka = {"client.id": f"marshal-{settings.client_id}", **settings.kafka}
         # A heartbeat that could not be sent within two intervals is of no use to anyone.
         timeout_ms = max(2 * settings.interval_ms, 5_000)
         self._writer = LogWriter(
-            settings.kafka,
+            kafka,
             topic=settings.topic,
             snapshot_topic=settings.snapshot_topic,
             timeout_ms=timeout_ms,
         )
         self._reader = LogReader(
-            settings.kafka, topic=settings.topic, snapshot_topic=settings.snapshot_topic
+            kafka, topic=settings.topic, snapshot_topic=settings.snapshot_topic
         )
         try:
             self._replay()
@@ -603,6 +604,9 @@ class Marshal:
                     self._turn()
                 except Truncated as error:
                     self._truncated(error)
+        except MarshalError as error:
+            with self._lock:
+                self._fail(error)
         except BaseException as error:
             logger.exception("%s: the driver stopped; every lease lapses", self.client_id)
             failure = MarshalError(f"the driver stopped: {error}")

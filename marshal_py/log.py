@@ -554,36 +554,57 @@ class LogWriter:
     For any thread. Failures are queued; the driver takes them with `take_failures`.
     """
 
-    def __init__(self, config: KafkaConfig, *, topic: str, snapshot_topic: str, timeout_ms: int):
+    def __init__(
+        self, config: KafkaConfig, *, topic: str, snapshot_topic: str, timeout_ms: int
+    ) -> None:
         self.topic = topic
         self.snapshot_topic = snapshot_topic
         self._failures: deque[tuple[int, str]] = deque()
-        self._producer = _client(
-            Producer,
-            {
-                "linger.ms": 0,
-                "message.timeout.ms": timeout_ms,
-                "message.max.bytes": 32
-                * 1024
-                * 1024,  # for snapshots; the broker has its own limit
-                **_RECONNECT,
-                **config,
-                "acks": "all",
-                "enable.idempotence": True,
-            },
-        )
+        self._config: KafkaConfig = {
+            "linger.ms": 0,
+            "message.timeout.ms": timeout_ms,
+            "message.max.bytes": 32 * 1024 * 1024,  # for snapshots; the broker has its own limit
+            **_RECONNECT,
+            **config,
+            "acks": "all",
+            "enable.idempotence": True,
+        }
+        self._producer = _client(Producer, self._config)
 
     def append(self, coordinator: int, seq: int, value: bytes) -> None:
         """Hand a record to the producer; it is sent at once, and retried until it times out."""
+        self._produce(
+            self.topic,
+            value,
+            partition=coordinator,
+            failed=lambda why: self._failures.append((seq, why)),
+        )
 
+    def _produce(
+        self,
+        topic: str,
+        value: bytes,
+        *,
+        partition: int,
+        failed: Callable[[str], None],
+        key: bytes | None = None,
+    ) -> None:
         def delivered(error: KafkaError | None, _: Message) -> None:
             if error is not None:
-                self._failures.append((seq, error.str()))
+                failed(error.str())
 
         try:
-            self._producer.produce(self.topic, value, partition=coordinator, on_delivery=delivered)
+            self._producer.produce(
+                topic, value, key=key, partition=partition, on_delivery=delivered
+            )
         except (BufferError, KafkaException) as error:
-            self._failures.append((seq, str(error)))
+            failed(str(error))
+            if isinstance(error, KafkaException) and error.args[0].code() == KafkaError._FATAL:
+                # This producer will never send again; what it still held is reported as failed.
+                logger.error("the producer failed for good (%s); making a new one", error)
+                old, self._producer = self._producer, _client(Producer, self._config)
+                old.purge()
+                old.poll(0)
 
     def write_snapshot(self, due: SnapshotDue, partitions: int, writer: str) -> None:
         """Write a snapshot; one that fails is reported and forgotten: the next will do."""
@@ -596,20 +617,15 @@ class LogWriter:
             writer=writer,
         )
 
-        def delivered(error: KafkaError | None, _: Message) -> None:
-            if error is not None:
-                logger.warning("a snapshot of partition %d failed: %s", due.coordinator, error)
-
-        try:
-            self._producer.produce(
-                self.snapshot_topic,
-                value,
-                key=str(due.coordinator).encode(),
-                partition=due.coordinator,
-                on_delivery=delivered,
-            )
-        except (BufferError, KafkaException) as error:
-            logger.warning("a snapshot of partition %d failed: %s", due.coordinator, error)
+        self._produce(
+            self.snapshot_topic,
+            value,
+            key=str(due.coordinator).encode(),
+            partition=due.coordinator,
+            failed=lambda why: logger.warning(
+                "a snapshot of partition %d failed: %s", due.coordinator, why
+            ),
+        )
 
     def serve(self) -> None:
         """Run the delivery callbacks that are due."""
