@@ -362,7 +362,7 @@ class Claimant:
     def applied(self, coordinator: int, events: list[ev.Event], now_ns: int) -> None:
         """Take in what the fold reported of one coordination partition."""
         # Waiting claims that may go ahead now: those of these cells, or all of this partition.
-        touched: set[tuple[str, int]] = set()
+        touched: dict[tuple[str, int], None] = {}  # ordered: a set's order differs by process
         reconsider_all = False
         renewed_at_ns = None
         event: Any
@@ -380,17 +380,17 @@ class Claimant:
                     reconsider_all = True
             elif kind is ev.Claimed:
                 self._on_claimed(coordinator, event, now_ns)
-                touched.add((event.topic, event.partition))
+                touched[event.topic, event.partition] = None
             elif kind is ev.Released:
                 self._on_released(coordinator, event)
-                touched.add((event.topic, event.partition))
+                touched[event.topic, event.partition] = None
             elif kind is ev.Rejected:
                 self._on_rejected(coordinator, event, now_ns)
             elif kind is ev.MessagesClaimed:
                 self._on_messages(event)
             elif kind is ev.PositionSet:
                 self._lose(self._ours[coordinator].get((event.topic, event.partition)), event)
-                touched.add((event.topic, event.partition))
+                touched[event.topic, event.partition] = None
             elif kind is ev.GroupPaused:
                 self._on_paused(coordinator, now_ns)
             elif kind is ev.GroupResumed or kind is ev.GroupForgotten:
