@@ -142,6 +142,11 @@ class VirtualClock:
         passed = max(0, local_ns - self._local_ns)
         return self._true_ns - (-passed * MILLION // self.rate_ppm)
 
+    def jump(self, true_ns: int, by_ns: int) -> None:
+        """Go ahead by `by_ns` at `true_ns`, as no monotonic clock should."""
+        self._local_ns = self.at(true_ns) + by_ns
+        self._true_ns = true_ns
+
     def change_rate(self, true_ns: int, rate_ppm: int) -> None:
         """Run at another rate from `true_ns` on."""
         if rate_ppm < 1:

@@ -112,16 +112,15 @@ class Scenario:
         made.incidents = [
             Incident(at, kind, who, tuple(args)) for at, kind, who, args in data["incidents"]
         ]
-        made.processes = [
-            ProcessSpec(
-                **{
-                    name: tuple(value) if isinstance(value, list) else value
-                    for name, value in spec.items()
-                }
-            )
-            for spec in data["processes"]
-        ]
+        made.processes = [_spec(spec) for spec in data["processes"]]
         return made
+
+
+def _spec(data: dict[str, Any]) -> ProcessSpec:
+    fields: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in data.items()
+    }
+    return ProcessSpec(**fields)
 
 
 def generate(seed: int) -> Scenario:
@@ -155,7 +154,9 @@ class _Generator:
                 self._process(f"c{group}{n}", group, int(start))
         if self.kind == "drift":
             for spec in self.processes:
-                spec.rate_ppm = int(MILLION * rng.choice((0.6, 0.8, 1.0, 1.25, 1.6)))
+                spec.rate_ppm = int(MILLION * rng.choice((0.01, 0.6, 0.8, 1.0, 1.25, 1.6)))
+            for _ in range(2):
+                self._add(self._when(), "jump", self._slot(), rng.choice((500, 5_000, 50_000)))
         for _ in range(rng.randint(5, 13)):
             rng.choice(self._menu())(self._when())
         if self.kind == "twins":
@@ -250,6 +251,7 @@ class _Generator:
             self._blackout,
             self._leave,
             self._clocks,
+            self._leader_change,
             self._log_oddity,
         ]
 
@@ -349,6 +351,12 @@ class _Generator:
             slot = self._slot()
             spec = self.processes[slot]
             self._add(at, "rate", slot, self._rate(spec.interval_ms, spec.margin_ms))
+
+    def _leader_change(self, at: int) -> None:
+        """A partition has no leader for a while; the next one's clock shows something else."""
+        skew_ms = 0 if self.skew_ms is None else self.rng.choice((-1, 0, 1)) * self.skew_ms // 2
+        p = self.rng.randrange(self.partitions)
+        self._add(at, "leader_change", p, self._span(), skew_ms)
 
     def _log_oddity(self, at: int) -> None:
         rng = self.rng

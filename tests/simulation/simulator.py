@@ -73,6 +73,7 @@ class Simulation:
         self.true_events: list[list[list[ev.Event]]] = [[] for _ in range(scenario.partitions)]
         self.world = World(scenario.partitions)
         self.skew_ms = [0] * scenario.partitions
+        self.down_until = [0] * scenario.partitions
         self.alive: list[Process] = []
         self.slots: dict[int, Process] = {}
         self.started: Counter[int] = Counter()
@@ -155,6 +156,7 @@ class Simulation:
         self.healed = True
         self.tell("-", "all faults end")
         self.skew_ms = [0] * len(self.skew_ms)
+        self.down_until = [0] * len(self.down_until)
         for process in list(self.alive):
             process.write_cut = None
             process.read_cut_until = process.slow_until = 0
@@ -338,6 +340,21 @@ class Simulation:
         self.tell(f"log {p}", f"broker clock is {skew_ms} ms off")
         self.skew_ms[p] = skew_ms
 
+    def _do_leader_change(self, p: int, span: int, skew_ms: int) -> None:
+        self.fired["leader_change"] += 1
+        self.tell(f"log {p}", f"has no leader for {span / 1e3:.0f} ms")
+        self.down_until[p] = self.now + span * US
+        self.skew_ms[p] = skew_ms
+
+    def _do_jump(self, slot: int, by_ms: int) -> None:
+        process = self._process(slot)
+        if process is not None:
+            self.fired["clock_jump"] += 1
+            self.tell(process.name, f"clock jumps {by_ms} ms ahead")
+            process.clock.jump(self.now, by_ms * MS)
+            process.wake_at = -1
+            process.step()
+
     def _do_gap(self, p: int, offsets: int) -> None:
         self.fired["offset_gap"] += 1
         self.log.partitions[p].skip(offsets)
@@ -426,6 +443,8 @@ class Process:
         self.must_replay = False
         self.frozen_until = 0
         self.wake_at = -1
+        self.fenced = False
+        """Whether it knew, after its last step, that a twin has fenced it."""
         # faults that are armed
         self.freeze_before_send = 0
         self.crash_amid_send: tuple[int, bool] | None = None
@@ -540,6 +559,7 @@ class Process:
         self._pump(now)
         if self.dead:
             return
+        self.fenced = claimant.twin is not None
         sim.checker.stepped(self, now)
         deadline = claimant.next_deadline_ns()
         if deadline is not None:
@@ -677,6 +697,13 @@ class Process:
             else:
                 sim.fired["lost_ack"] += 1
                 sim.at(arrives + fail_after, self._failed, seq)
+        down_until = sim.down_until[p]
+        if arrives < down_until:
+            if down_until - now > sim.scenario.delivery_timeout_us * US:
+                sim.fired["delivery_timeout"] += 1
+                sim.at(now + sim.scenario.delivery_timeout_us * US, self._failed, seq)
+                return
+            arrives = down_until + latency
         # One connection, and a producer that keeps the order within a partition.
         arrives = self.last_write[p] = max(arrives, self.last_write[p] + 1)
         sim.at(arrives, sim.write, self, p, value)
@@ -693,7 +720,7 @@ class Process:
         record = decode(value)
         assert isinstance(record, ClaimingPartition)
         sim = self.sim
-        if self.claimant.twin is not None:
+        if self.fenced:
             sim.checker.fail("fenced by a twin", f"{self.name} claims {record}")
         p = self.world.coordinator(record.topic, record.partition)
         cell = self.world.states[p].cells.get((self.group_id, record.topic, record.partition))

@@ -114,7 +114,7 @@ def test_fenced_instance_claims_nothing_even_if_it_had_not_been_told_of_a_claim(
     twin.turn()
     old.turn()
     assert old.claimant.twin == "a.new"
-    assert told.state is untold.state is ClaimState.ENDED
+    assert [told.state, untold.state] == [ClaimState.ENDED] * 2
     for partition in (0, 1):
         twin.release(twin.want("t", partition))
     twin.turn()

@@ -1,0 +1,66 @@
+"""The campaign at the size of a test run, and the simulator's own promises."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from tests.simulation import campaign
+from tests.simulation.scenario import KINDS, Scenario, generate
+from tests.simulation.shrink import timeline
+from tests.simulation.simulator import run
+
+HISTORIES = 4_000
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_every_invariant_holds_in_every_history() -> None:
+    result = campaign.run_campaign(1, HISTORIES, 1)
+    assert result.failures == [], timeline(generate(result.failures[0].seed), last=60)
+    assert result.never_fired == []
+    assert set(result.kinds) == set(KINDS)
+
+
+def test_one_seed_is_one_history_to_the_byte() -> None:
+    for seed in range(20):
+        first, second = run(generate(seed)), run(generate(seed), trace=True)
+        assert first.fingerprint == second.fingerprint
+        assert first.fired == second.fired
+
+
+def test_a_history_is_the_same_in_another_process_with_another_hash_seed() -> None:
+    program = (
+        "from tests.simulation.scenario import generate\n"
+        "from tests.simulation.simulator import run\n"
+        "print([run(generate(seed)).fingerprint for seed in range(20)])"
+    )
+    texts = {
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env={"PYTHONHASHSEED": hash_seed, "PYTHONPATH": ":".join(sys.path)},
+            capture_output=True,
+            check=True,
+            text=True,
+        ).stdout
+        for hash_seed in ("1", "2")
+    }
+    assert len(texts) == 1, texts
+
+
+def test_a_scenario_survives_json() -> None:
+    for seed in range(50):
+        scenario = generate(seed)
+        again = Scenario.from_json(json.loads(json.dumps(scenario.to_json())))
+        assert again == scenario
+        if seed < 5:
+            assert run(again).fingerprint == run(scenario).fingerprint
+
+
+def test_a_campaign_in_which_a_fault_never_fired_fails() -> None:
+    result = campaign.Result(histories=campaign.RICH)
+    assert "freeze" in result.never_fired
+    assert not result.good
