@@ -92,7 +92,7 @@ class EmbeddedKafka:
       temporary folder. When a start fails, the error shows their end in any case.
     - `java`: see `find_java`. `jars_from`: see `way` of `kafka_home`.
     - `jvm_options`: more flags for the JVM, such as `-Xmx1g` (the heap has 512 MB, or 320 MB each
-      with three brokers), or `-XX:TieredStopAtLevel=4` for throughput.
+      with three brokers).
     - `timeout_s`: for a start.
     - `progress`: called with a line of text when something takes long; None for silence.
 
@@ -161,19 +161,21 @@ class EmbeddedKafka:
         return self._broker(broker).log
 
     def start(self, broker: int | None = None, *, wait: bool = True) -> None:
-        """Start one broker, or all that do not run, and wait until the cluster serves them.
+        """Bring up one broker, or all, and wait until the cluster serves them.
 
-        A broker starts on its old port with its old data. With `wait=False` a later `start` waits:
-        brokers of a cluster that lost its majority are only ready together. Raises `ServerFailed`,
-        with the end of the log, when one ends or is not ready within `timeout_s`; `PortTaken` when
-        another process has its port meanwhile.
+        A dead one starts on its old port with its old data, a paused one is resumed. With
+        `wait=False` a later `start` waits: brokers of a cluster that lost its majority are only
+        ready together. Raises `ServerFailed`, with the end of the log, when one ends or is not
+        ready within `timeout_s`; `PortTaken` when another process has its port meanwhile.
         """
         if self._state is None:
             self._create()
             return
         wanted = self._cluster.brokers if broker is None else [self._broker(broker)]
         for one in wanted:
-            if not one.running:
+            if one.process is not None and one.running:
+                one.process.signal(signal.SIGCONT)
+            else:
                 self._spawn(one)
         if wait:
             self._wait_ready(wanted)

@@ -148,14 +148,16 @@ class EmbeddedPostgres:
         return f"postgresql://{_USER}@{HOST}:{self.port}/{quote(database)}"
 
     def start(self) -> None:
-        """Start the server, on its old port with its old data after a `stop` or `kill`.
+        """Bring up the server, on its old port with its old data after a `stop` or `kill`.
 
-        Does nothing if it runs. Raises `ServerFailed`, with the end of the log, when it ends or is
+        A paused one is resumed. Raises `ServerFailed`, with the end of the log, when it ends or is
         not ready within `timeout_s`; `PortTaken` when another process has its port meanwhile.
         """
         if self._state is None:
             self._create()
-        elif not self.running:
+        elif self.running:
+            self.resume()
+        else:
             self._spawn()
 
     def stop(self) -> None:

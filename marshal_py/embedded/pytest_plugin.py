@@ -10,8 +10,8 @@ started before a fixture is asked for.
 - `postgres`: a running `EmbeddedPostgres`.
 - `postgres_database`: the URL of an empty database on it, removed after the test.
 
-A test that kills a shared server starts it again; `kafka` and its kin are whole for the next test
-in any case, since each function fixture starts what does not run.
+A test may kill or pause a shared server: `kafka_topic` and `postgres_database` bring it up again,
+before and after each test that uses them.
 
 The environment variables MARSHAL_JAVA and MARSHAL_POSTGRES choose the Java runtime and the
 PostgreSQL binaries (see `find_java` and `find_binaries`).

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,6 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from marshal_py.embedded._guard import release_shared_memory
 
 pytestmark = pytest.mark.kafka
 
@@ -111,5 +114,6 @@ def test_servers_end_even_when_their_guards_are_killed() -> None:
         for guard in pids[:2]:
             os.kill(guard, signal.SIGKILL)
         assert eventually_gone(pids, [])
-        for folder in folders:  # nobody is left who could remove them
-            subprocess.run(["rm", "-rf", str(folder)], check=True)
+        for folder in folders:  # nobody is left who could remove what is not a process
+            release_shared_memory(folder / "data" / "postmaster.pid")
+            shutil.rmtree(folder)

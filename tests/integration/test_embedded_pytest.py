@@ -53,3 +53,21 @@ def test_each_database_is_empty(postgres: EmbeddedPostgres, postgres_database: s
         ).fetchone()
     assert tables == (0,)
     assert postgres_database != postgres.dsn
+
+
+@pytest.mark.kafka
+@pytest.mark.parametrize("harm", ["kill", "pause"])
+def test_a_harmed_broker_is_whole_for_the_next_test(
+    harm: str, kafka: EmbeddedKafka, kafka_topic: Callable[..., str]
+) -> None:
+    assert produce_and_read(kafka, kafka_topic()) == b"hello"
+    getattr(kafka, harm)()
+
+
+@pytest.mark.parametrize("harm", ["kill", "pause"])
+def test_a_harmed_database_is_whole_for_the_next_test(
+    harm: str, postgres: EmbeddedPostgres, postgres_database: str
+) -> None:
+    with psycopg.connect(postgres_database) as connection:
+        assert connection.execute("SELECT 1").fetchone() == (1,)
+    getattr(postgres, harm)()
