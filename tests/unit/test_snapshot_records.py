@@ -10,6 +10,7 @@ import msgpack
 import pytest
 from hypothesis import given
 
+from marshal_py import snapshots
 from marshal_py.errors import MalformedRecord
 from marshal_py.rationalizer import PartitionState, apply
 from marshal_py.snapshots import anchor_of, decode_snapshot, encode_snapshot
@@ -115,11 +116,10 @@ def test_other_records_are_no_snapshots(value: bytes | None) -> None:
 
 
 @spec("S-6")
-def test_a_bomb_is_refused() -> None:
-    squeezer = zlib.compressobj(9)
-    megabyte = bytes(1024 * 1024)
-    state = b"".join(squeezer.compress(megabyte) for _ in range(257)) + squeezer.flush()
+def test_a_bomb_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert snapshots.MAX_STATE_BYTES == 256 * 1024 * 1024
+    monkeypatch.setattr(snapshots, "MAX_STATE_BYTES", 1_000_000)
     array = good()
-    array[7] = state
+    array[7] = zlib.compress(bytes(1_000_001))
     with pytest.raises(MalformedRecord, match="unpacks to over"):
         decode_snapshot(pack(array))
