@@ -11,7 +11,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, NoReturn
 
 from confluent_kafka import (
     TIMESTAMP_LOG_APPEND_TIME,
@@ -227,7 +227,7 @@ class LogReader:
         empty lists when the broker has sent nothing for a while, so that the caller may give up.
         Raises `Truncated`.
         """
-        behind = {p for p, end in self._ends.items() if self._at(p) < end}
+        behind = {p for p in self._ends if self._is_behind(p)}
         while behind:
             messages = self._poll(0.2)
             if events:
@@ -240,21 +240,32 @@ class LogReader:
             else:
                 self._replay_batch(messages)
                 yield messages, []
-            behind = {p for p in behind if self._at(p) < self._ends[p]}
+            behind = {p for p in behind if self._is_behind(p)}
         now_ns = self._clock()
         for p, observer in enumerate(self.observers):
             observer.caught_up_at_offset = self._at(p)
             observer.seen.note(self._at(p) - 1, now_ns)
         self.caught_up = True
 
+    def _is_behind(self, p: int) -> bool:
+        return self._at(p) < self._ends[p] or p in self._anchors
+
     def _note_ends(self, messages: list[Any]) -> None:
-        """Transaction markers may end the log: no record will bring us to its end."""
         for message in messages:
             error = message.error()
-            if error is not None and error.code() == KafkaError._PARTITION_EOF:
-                p = message.partition()
-                if message.topic() == self.topic:
-                    self._ends[p] = min(self._ends[p], self._at(p))
+            if (
+                error is not None
+                and error.code() == KafkaError._PARTITION_EOF
+                and message.topic() == self.topic
+            ):
+                self._at_end(message.partition())
+
+    def _at_end(self, p: int) -> None:
+        """The broker says that there is no more for now."""
+        # Transaction markers may end the log: no record will bring us to its end.
+        self._ends[p] = min(self._ends[p], self._at(p))
+        if p in self._anchors:
+            self._distrust(p)
 
     def _describe(self, deadline: float) -> tuple[int, bool]:
         while True:
@@ -382,12 +393,15 @@ class LogReader:
         if message.offset() == state.next_offset - 1 and anchor_of(message.value()) == anchor:
             self._last_value[p] = message.value()
             return
+        self._distrust(p)
+
+    def _distrust(self, p: int) -> NoReturn:
         logger.error(
             "the snapshot of %s/%d at offset %d is of another log (was the topic made anew?); "
             "it is not used",
             self.topic,
             p,
-            state.next_offset,
+            self._at(p),
         )
         self._distrusted.add(p)
         raise Truncated(f"{self.topic}/{p} is another log than its snapshot's")
@@ -414,8 +428,7 @@ class LogReader:
                 if error.code() != KafkaError._PARTITION_EOF:
                     self._on_error(error)
                 elif message.topic() == topic:
-                    # Transaction markers may end the log: no record will bring us to its end.
-                    self._ends[p] = min(self._ends[p], states[p].next_offset)
+                    self._at_end(p)
                 continue
             if message.topic() != topic:
                 self._on_snapshot(message)
@@ -698,7 +711,7 @@ def _newest_snapshots(
         missing = {p: at for p, at in attempt.items() if p not in newest}
         if not missing:
             break
-        for message in _read_to_end(config, topic, missing, ends, deadline):
+        for message in read_to_end(config, topic, missing, ends, deadline):
             try:
                 snapshot = decode_snapshot(message.value())
             except MalformedRecord as error:
@@ -709,13 +722,17 @@ def _newest_snapshots(
     return newest
 
 
-def _read_to_end(
+def read_to_end(
     config: KafkaConfig,
     topic: str,
     starts: dict[int, int],
     ends: dict[int, int],
     deadline: float,
 ) -> Iterator[Any]:
+    """Yield the records of some partitions from `starts` to below `ends`, or what is left of them.
+
+    Raises `BrokerUnavailable` at the deadline (of `time.monotonic`), or when the brokers refuse.
+    """
     # A consumer of its own: re-assigning one waits for its last fetch to come back.
     consumer = _client(
         Consumer,
