@@ -299,6 +299,46 @@ def test_sigterm_releases(kafka: EmbeddedKafka, topic: str, client: Client) -> N
     assert process.wait(20) == 128 + signal.SIGTERM
 
 
+PAUSED = """
+import sys, time
+from marshal_py import Marshal
+settings = dict(group_id="g", client_id="child", topic={topic!r}, interval_ms=400)
+with Marshal({servers!r}, **settings) as m:
+    claim = m.claim("t", 0, timeout_s=20)
+    print("held", claim.epoch, flush=True)
+    for line in sys.stdin:  # looks at the claim whenever it is asked to
+        print("acts" if claim.held else "does not act", flush=True)
+        if line == "wait\\n":
+            claim._ended.wait(20)
+            print(claim.reason, flush=True)
+"""
+
+
+def test_a_process_that_was_stopped_past_its_lease_does_not_act_when_it_wakes(
+    kafka: EmbeddedKafka, topic: str, client: Client
+) -> None:
+    marshal = client("b")
+    code = PAUSED.format(servers=kafka.bootstrap_servers, topic=topic)
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", code], **pipes) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            epoch = int(process.stdout.readline().split()[1])
+            print("now", file=process.stdin, flush=True)
+            assert process.stdout.readline() == "acts\n"
+            process.send_signal(signal.SIGSTOP)
+            print("wait", file=process.stdin, flush=True)  # the first thing it will do
+            taken = marshal.claim("t", 0, timeout_s=20)
+            assert taken.epoch > epoch
+            process.send_signal(signal.SIGCONT)
+            assert process.stdout.readline() == "does not act\n"
+            assert process.stdout.readline() == "taken over by b\n"
+            assert taken.held
+        finally:
+            process.kill()
+
+
 def test_start_says_what_is_wrong(kafka: EmbeddedKafka) -> None:
     kafka.start()
     with pytest.raises(TopicMissing, match="marshal topic create"):
