@@ -1,0 +1,235 @@
+"""The `harvest` command.
+
+Exit codes: 0 done; 1 a finding or a failure; 2 wrong usage or configuration; 3 the environment
+(a server that cannot be reached).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import signal
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, Any, Final, NoReturn
+
+import typer
+
+from harvest.config import ReaperConfig, load
+from harvest.errors import ConfigurationError, HarvestError
+from harvest.goharvest import libpq_conninfo
+from harvest.outbox import OutboxRecord
+from harvest.stasher import Stasher
+from harvest.store.postgres import PostgresMarkStore
+from marshal_py.errors import MarshalError
+
+__all__ = ["app", "main"]
+
+_LOG: Final = logging.getLogger("harvest")
+_EXIT_CODES: Final = {"usage": 2, "configuration": 2, "log": 3, "environment": 3}
+
+app = typer.Typer(
+    name="harvest",
+    help="Publish the rows of an outbox table to Kafka: in order, and only what was committed.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)
+
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--config", "-c", "-f", help="reaper.yaml, ours or goharvest's.", show_default=False
+    ),
+]
+DatabaseOption = Annotated[
+    str | None,
+    typer.Option(
+        "--database",
+        "-d",
+        help="Connection string, instead of a configuration: key=value pairs or postgresql://…",
+        show_default=False,
+    ),
+]
+TableOption = Annotated[
+    str | None, typer.Option("--table", "-t", help="The outbox table. [dim]default: outbox[/dim]")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
+
+@app.command()
+def init(
+    config: ConfigOption = None,
+    database: DatabaseOption = None,
+    table: TableOption = None,
+    bytes_: Annotated[
+        bool, typer.Option("--bytes", help="Keys and values of any bytes (BYTEA), not text.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Create the outbox table, if it does not exist.
+
+    [dim]Example:[/dim] harvest init --database postgresql://localhost/shop
+    """
+    store, name = _store(config, database, table)
+    created = store.init(value_type="bytes" if bytes_ else "text")
+    if as_json:
+        typer.echo(json.dumps({"table": name, "created": created}))
+    else:
+        typer.echo(f"{name}: created" if created else f"{name}: exists already, left as it is")
+
+
+@app.command()
+def reap(
+    config: Annotated[
+        Path,
+        typer.Option("--config", "-c", "-f", help="reaper.yaml, ours or goharvest's.", exists=True),
+    ],
+    create_topics: Annotated[
+        bool,
+        typer.Option("--create-topics", help="Make the coordination topics if they are missing."),
+    ] = False,
+) -> None:
+    """Harvest, whenever this process leads, until SIGTERM or Ctrl-C.
+
+    Start several: one works, the others stand by. On SIGTERM it finishes what is in flight, hands
+    over and exits with 0.
+
+    [dim]Example:[/dim] harvest reap --config reaper.yaml
+    """
+    settings = load(config)
+    if create_topics:
+        coordination = settings.coordination.model_copy(update={"create_topics": True})
+        settings = settings.model_copy(update={"coordination": coordination})
+    logging.basicConfig(
+        stream=sys.stderr, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s"
+    )
+    logging.getLogger("harvest").setLevel(settings.logging.python_level())
+    logging.getLogger("marshal_py").setLevel(settings.logging.python_level())
+    _reap(settings)
+
+
+def _reap(settings: ReaperConfig) -> None:
+    from harvest.process import reaper
+
+    stopped = False
+
+    def before(number: int, _: FrameType | None) -> NoReturn:
+        raise SystemExit(0)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, before)
+    with reaper(settings) as process:
+
+        def stop(number: int, _: FrameType | None) -> None:
+            nonlocal stopped
+            if stopped and number == signal.SIGINT:
+                raise KeyboardInterrupt
+            stopped = True
+            process.stop()
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, stop)
+        process.run()
+    _LOG.info("stopped: %d rows published", process.stats.published)
+
+
+@app.command()
+def stash(
+    topic: Annotated[str, typer.Argument(help="Kafka topic.")],
+    key: Annotated[str, typer.Argument(help="Key: decides partition and order.")],
+    value: Annotated[
+        str | None, typer.Argument(help="Value; without it, a tombstone.", show_default=False)
+    ] = None,
+    header: Annotated[
+        list[str] | None,
+        typer.Option("--header", "-H", help="name=value, as often as needed.", show_default=False),
+    ] = None,
+    config: ConfigOption = None,
+    database: DatabaseOption = None,
+    table: TableOption = None,
+) -> None:
+    """Insert one row into the outbox, in a transaction of its own. For trying things out.
+
+    [dim]Example:[/dim] harvest stash orders order-1 '{"paid": true}' -d postgresql://localhost/shop
+    """
+    import psycopg
+
+    store, name = _store(config, database, table)
+    record = OutboxRecord(topic, key, value, [_pair(text) for text in header or []])
+    store.connect()
+    with psycopg.connect(store.conninfo) as connection:
+        Stasher(name).stash(connection, record)
+    typer.echo(f"{name}: one row for {topic}, key {key!r}")
+
+
+@app.command()
+def check(
+    config: ConfigOption = None,
+    database: DatabaseOption = None,
+    table: TableOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Look at the database, the table and its privileges; exit with 1 if something is wrong.
+
+    [dim]Example:[/dim] harvest check --config reaper.yaml
+    """
+    store, name = _store(config, database, table)
+    findings = store.check()
+    wrong = any(finding.level == "error" for finding in findings)
+    backlog = None if wrong else store.backlog()
+    if as_json:
+        report: dict[str, Any] = {
+            "table": name,
+            "ok": not wrong,
+            "findings": [
+                {"subject": f.subject, "level": f.level, "text": f.text} for f in findings
+            ],
+        }
+        if backlog is not None:
+            report["backlog_rows"] = backlog.rows
+            report["oldest_age_s"] = backlog.oldest_age_s
+        typer.echo(json.dumps(report))
+    else:
+        for finding in findings:
+            typer.echo(f"{finding.level:<8}{finding.subject:<11}{finding.text}")
+        if backlog is not None:
+            age = "" if backlog.oldest_age_s is None else f", oldest {backlog.oldest_age_s:.1f} s"
+            typer.echo(f"{'ok':<8}{'backlog':<11}{backlog.rows} rows{age}")
+    if wrong:
+        raise typer.Exit(1)
+
+
+def main() -> None:
+    """Entry point: errors become one line and an exit code."""
+    try:
+        app()
+    except (HarvestError, MarshalError) as error:
+        typer.echo(f"harvest: {error}", err=True)
+        sys.exit(_EXIT_CODES[error.blame])
+
+
+def _store(
+    config: Path | None, database: str | None, table: str | None
+) -> tuple[PostgresMarkStore, str]:
+    if (config is None) == (database is None):
+        raise ConfigurationError("give either --config FILE or --database CONNECTION")
+    if config is not None:
+        settings = load(config)
+        name = table or settings.outbox
+        return PostgresMarkStore(settings.database, name), name
+    name = table or "outbox"
+    return PostgresMarkStore(libpq_conninfo(database or ""), name), name
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, separator, value = text.partition("=")
+    if not separator:
+        raise ConfigurationError(f"--header {text!r}: write name=value")
+    return name, value
+
+
+if __name__ == "__main__":
+    main()

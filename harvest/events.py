@@ -1,0 +1,57 @@
+"""What a harvester tells its host program."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from harvest.terms import Term
+
+__all__ = ["Event", "LeaderAcquired", "LeaderFenced", "LeaderRefreshed", "LeaderRevoked", "Stats"]
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderAcquired:
+    """This process was elected; `epoch` is its fencing token. Harvesting is about to begin."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderRefreshed:
+    """Harvesting begins, or begins anew after a failure, under a new term. For information."""
+
+    epoch: int
+    term: Term
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderRevoked:
+    """Leadership ends in good order. The next leader is elected when the handler has returned."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderFenced:
+    """The lease is lost. Another leader may be at work already: stop at once."""
+
+    epoch: int
+
+
+Event: TypeAlias = LeaderAcquired | LeaderRefreshed | LeaderRevoked | LeaderFenced
+
+
+@dataclass(slots=True)
+class Stats:
+    """Counts since the process began. Rows, unless the name says otherwise."""
+
+    marked: int = 0
+    published: int = 0
+    purged: int = 0
+    purged_by_others: int = 0
+    found_published: int = 0
+    """Deleted at the start of a term, since the checkpoint said that they were published."""
+    deliveries: int = 0
+    failed_deliveries: int = 0
+    terms: int = 0

@@ -1,0 +1,503 @@
+"""The mark algorithm: a pure scheduler. Events in, actions out; no thread, clock, random or I/O.
+
+Theory of operation (specs/HARVEST.md §3 to §6)
+-----------------------------------------------
+One `MarkScheduler` lives as long as one leadership. It moves rows through
+
+    marked (tagged in the table) → sent (in the sink) → settled → purged (deleted)
+
+with many rows, of one key too, in each stage at once, and keeps these invariants:
+
+1. *One mark at a time, sends in mark order.* A mark takes the lowest ids that are not ours, and
+   rows are sent in id order within a mark. So a key's rows are sent in the order in which the
+   marks saw them.
+2. *Nothing is sent twice while we know of it.* An id is known from its mark until its purge. A mark
+   that returns a known id (somebody else tagged the row in between) does not send it again.
+3. *Only what the sink has acknowledged is purged.*
+4. *After a failure, everything stops*, drains, and starts again as if by a new leader: open the
+   sink (which fences every earlier writer and tells the committed checkpoint), delete what the
+   checkpoint says is published, take a new term, and mark from the head of the table. There is no
+   other recovery path, so takeover and repair are the same code.
+
+Why order survives a failure, without a barrier of one row in flight per key:
+
+- *A sink with transactions* settles a batch as a whole, and batches one after the other. If batch n
+  fails, or its outcome is unknown, the sink refuses every later one until it is opened again.
+  Opening decides the outcome: the checkpoint is in the same transaction, so either the batch is
+  published and the checkpoint names it, or neither. Its rows still carry their tags, therefore
+  exactly the published ones are deleted, and exactly the others are marked again, in id order.
+- *A sink without transactions* may acknowledge A2 after it failed A1 (same key A). Purging A2 would
+  make the reversal permanent. So from the first failed row of a key on, no later row of that key is
+  purged in this term, acknowledged or not: they are marked and sent again, in order. A reader sees
+  the key's rows from A1 on again, at least once, and the last one last.
+
+Tags of rows that were sent are never reset: the tag is what tells the next term whether they were
+published. `Reset` gives back only rows that were marked and never sent.
+
+Losing the lease ends the scheduler at once. Whatever is unpurged is the next leader's to decide,
+by the same rule.
+"""
+
+# ruff: noqa: S101 - an invariant that does not hold must stop the harvest
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final, TypeAlias
+
+from harvest.rows import Row, payload_bytes
+from harvest.sink.base import Failure
+from harvest.terms import Checkpoint, Term
+
+__all__ = [
+    "Action",
+    "Clear",
+    "ClearFailed",
+    "Cleared",
+    "Event",
+    "Finish",
+    "LeaseLost",
+    "Limits",
+    "Mark",
+    "MarkFailed",
+    "MarkScheduler",
+    "Marked",
+    "Open",
+    "OpenFailed",
+    "Opened",
+    "Purge",
+    "PurgeFailed",
+    "Purged",
+    "Reset",
+    "ResetDone",
+    "Send",
+    "Settled",
+    "Start",
+    "State",
+    "Stop",
+]
+
+_FIRST_MARK: Final = 256  # rows; how large a row is, is not known yet
+_RAMP: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds of a harvester. All are per outbox."""
+
+    mark_query_records: int = 5_000
+    max_in_flight_records: int = 20_000
+    max_in_flight_bytes: int = 32 * 1024 * 1024
+    max_in_flight_batches: int = 32
+    min_poll_interval_ms: int = 2
+    max_poll_interval_ms: int = 100
+    io_error_backoff_ms: int = 100
+    max_io_error_backoff_ms: int = 10_000
+
+
+# --- Events: what has happened ---------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Leadership was won."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """The sink is open and every earlier writer fenced; `checkpoint` is the last one committed."""
+
+    term: Term
+    checkpoint: Checkpoint | None
+
+
+@dataclass(frozen=True, slots=True)
+class OpenFailed:
+    """The sink could not be opened; trying again may help."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cleared:
+    """The rows that the checkpoint names are deleted."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClearFailed:
+    """The database did not answer; nobody knows whether the rows are deleted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Marked:
+    """Mark number `batch` committed and returned `rows`, in id order."""
+
+    batch: int
+    rows: Sequence[Row]
+
+
+@dataclass(frozen=True, slots=True)
+class MarkFailed:
+    """The database did not answer; the mark may have been committed."""
+
+    batch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """The sink has decided about these batches: published, or not as `failure` says."""
+
+    batches: tuple[int, ...]
+    failure: Failure | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Purged:
+    """The published rows of these batches are deleted."""
+
+    batches: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PurgeFailed:
+    """The database did not answer; deleting again is harmless."""
+
+    purges: tuple[Purge, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ResetDone:
+    """The reset was made, or failed; either way nothing is left to do about it."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseLost:
+    """We lead no more. Nothing may be published from now on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Finish what is in flight, then end."""
+
+
+Event: TypeAlias = (
+    Start
+    | Opened
+    | OpenFailed
+    | Cleared
+    | ClearFailed
+    | Marked
+    | MarkFailed
+    | Settled
+    | Purged
+    | PurgeFailed
+    | ResetDone
+    | LeaseLost
+    | Stop
+)
+
+# --- Actions: what is to be done -------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """After `delay_ms`, open the sink afresh; answer Opened or OpenFailed."""
+
+    delay_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Clear:
+    """Delete the rows that `checkpoint` names; answer Cleared or ClearFailed."""
+
+    checkpoint: Checkpoint
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """After `delay_ms`, tag up to `limit` rows; answer Marked or MarkFailed."""
+
+    term: Term
+    batch: int
+    limit: int
+    delay_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Publish `rows` in this order, with `checkpoint`; answer Settled. Sends keep their order."""
+
+    batch: int
+    rows: Sequence[Row]
+    checkpoint: Checkpoint
+
+
+@dataclass(frozen=True, slots=True)
+class Purge:
+    """After `delay_ms`, delete published rows; answer Purged or PurgeFailed."""
+
+    batch: int
+    ids: tuple[int, ...]
+    delay_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Reset:
+    """Untag rows that were marked and never sent; answer ResetDone."""
+
+    ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """The end. Nothing more will be asked for."""
+
+    reason: str
+
+
+Action: TypeAlias = Open | Clear | Mark | Send | Purge | Reset | Finish
+
+
+class State(Enum):
+    """Where a scheduler is."""
+
+    NEW = "new"
+    OPENING = "opening"  # sink being opened, published rows being deleted
+    RUNNING = "running"
+    RECOVERING = "recovering"  # something failed: waiting for everything to come back
+    STOPPING = "stopping"
+    DONE = "done"
+
+
+@dataclass(slots=True)
+class _Batch:
+    rows: Sequence[Row]
+    size_bytes: int
+    low_id: int
+    high_id: int
+    settled: bool = False
+
+
+@dataclass(slots=True)
+class MarkScheduler:
+    """The state machine. Feed every event to `step`, carry out every action it returns."""
+
+    epoch: int
+    limits: Limits = field(default_factory=Limits)
+    state: State = State.NEW
+    in_flight_records: int = 0
+    in_flight_bytes: int = 0
+    _term: Term | None = None
+    _next_batch: int = 0
+    _marking: bool = False
+    _opening: bool = False
+    _resetting: bool = False
+    _batches: dict[int, _Batch] = field(default_factory=dict)
+    _known: set[int] = field(default_factory=set)
+    _broken_keys: set[tuple[str, bytes | None]] = field(default_factory=set)
+    _failures: int = 0
+    _row_bytes: int = 0
+    _ramp: int = _FIRST_MARK
+    _asked: int = 0
+    _idle_ms: int = 0
+
+    def step(self, event: Event) -> list[Action]:
+        """Apply one event; return the actions that follow from it, in order."""
+        if self.state is State.DONE:
+            return []
+        match event:
+            case Settled():
+                actions = self._settled(event)
+            case Marked():
+                actions = self._marked(event)
+            case Purged():
+                actions = self._purged(event)
+            case Start():
+                assert self.state is State.NEW
+                actions = self._open(0)
+            case Opened():
+                actions = self._opened(event)
+            case Cleared():
+                self._opening = False
+                if self.state is State.OPENING:
+                    self.state = State.RUNNING
+                actions = []
+            case OpenFailed() | ClearFailed():
+                self._opening = False
+                actions = [] if self.state is State.STOPPING else self._open(self._backoff_ms())
+            case MarkFailed():
+                self._marking = False
+                actions = self._fail()
+            case PurgeFailed():
+                actions = self._purge_failed(event)
+            case ResetDone():
+                self._resetting = False
+                actions = []
+            case LeaseLost():
+                self.state = State.DONE
+                return [Finish("the lease is lost")]
+            case Stop():
+                if self.state is State.NEW:
+                    self.state = State.DONE
+                    return [Finish("stopped")]
+                self.state = State.STOPPING
+                actions = []
+        return actions + self._continue()
+
+    # --- Opening ---
+
+    def _open(self, delay_ms: int) -> list[Action]:
+        self.state = State.OPENING
+        self._opening = True
+        return [Open(delay_ms)]
+
+    def _opened(self, event: Opened) -> list[Action]:
+        assert not self._batches
+        assert event.term != self._term, "a term is never used twice"
+        self._term = event.term
+        self._next_batch = 0
+        self._known.clear()
+        self._broken_keys.clear()
+        if event.checkpoint is None or self.state is State.STOPPING:
+            self._opening = False
+            if self.state is State.OPENING:
+                self.state = State.RUNNING
+            return []
+        return [Clear(event.checkpoint)]
+
+    # --- The way of a row ---
+
+    def _marked(self, event: Marked) -> list[Action]:
+        self._marking = False
+        rows = event.rows
+        self._learn(rows)
+        if not self._known.isdisjoint([row.id for row in rows]):
+            rows = [row for row in rows if row.id not in self._known]
+        if not rows:
+            return []
+        if self.state is not State.RUNNING:
+            if self.state is State.STOPPING:
+                self._resetting = True
+                return [Reset(tuple([row.id for row in rows]))]
+            return []  # the next term marks them again
+        size = payload_bytes(rows)
+        batch = _Batch(rows, size, rows[0].id, rows[-1].id)
+        self._batches[event.batch] = batch
+        self._known.update([row.id for row in rows])
+        self.in_flight_records += len(rows)
+        self.in_flight_bytes += size
+        return [Send(event.batch, rows, self._checkpoint(event.batch))]
+
+    def _checkpoint(self, batch: int) -> Checkpoint:
+        assert self._term is not None
+        low = min([b.low_id for b in self._batches.values()])
+        high = max([b.high_id for b in self._batches.values()])
+        return Checkpoint(self.epoch, self._term, batch, low, high)
+
+    def _settled(self, event: Settled) -> list[Action]:
+        actions: list[Action] = []
+        if event.failure is None:
+            self._failures = 0
+        for number in event.batches:
+            batch = self._batches[number]
+            assert not batch.settled
+            published = self._published(batch.rows, event.failure)
+            if published:
+                batch.settled = True
+                actions.append(Purge(number, tuple(published)))
+            else:
+                self._forget(number)
+        if event.failure is not None:
+            actions += self._fail()
+        return actions
+
+    def _published(self, rows: Sequence[Row], failure: Failure | None) -> list[int]:
+        """The ids that may be purged: acknowledged, and no earlier row of their key failed."""
+        if failure is not None and failure.undelivered is None:
+            self._broken_keys.update((row.topic, row.key) for row in rows)
+            return []
+        if failure is None and not self._broken_keys:
+            return [row.id for row in rows]
+        undelivered = (failure and failure.undelivered) or frozenset()
+        published = []
+        for row in rows:
+            key = (row.topic, row.key)
+            if row.id in undelivered:
+                self._broken_keys.add(key)
+            elif key not in self._broken_keys:
+                published.append(row.id)
+        return published
+
+    def _purged(self, event: Purged) -> list[Action]:
+        for number in event.batches:
+            self._forget(number)
+        return []
+
+    def _purge_failed(self, event: PurgeFailed) -> list[Action]:
+        if self.state is State.STOPPING:  # the checkpoint names them; the next leader deletes them
+            return self._purged(Purged(tuple(p.batch for p in event.purges)))
+        delay_ms = self._backoff_ms()
+        return [Purge(p.batch, p.ids, delay_ms) for p in event.purges]
+
+    def _forget(self, number: int) -> None:
+        batch = self._batches.pop(number)
+        self._known.difference_update([row.id for row in batch.rows])
+        self.in_flight_records -= len(batch.rows)
+        self.in_flight_bytes -= batch.size_bytes
+
+    def _fail(self) -> list[Action]:
+        if self.state is State.RUNNING:
+            self.state = State.RECOVERING
+        return []
+
+    # --- What next ---
+
+    def _continue(self) -> list[Action]:
+        if self.state is State.RUNNING:
+            return self._mark_if_room()
+        idle = not (self._batches or self._marking or self._opening or self._resetting)
+        if idle and self.state is State.RECOVERING:
+            return self._open(self._backoff_ms())
+        if idle and self.state is State.STOPPING:
+            self.state = State.DONE
+            return [Finish("stopped")]
+        return []
+
+    def _mark_if_room(self) -> list[Action]:
+        limits = self.limits
+        if self._marking or len(self._batches) >= limits.max_in_flight_batches:
+            return []
+        wanted = min(limits.mark_query_records, limits.max_in_flight_records, self._ramp)
+        room = limits.max_in_flight_records - self.in_flight_records
+        if self._row_bytes:
+            fitting = (limits.max_in_flight_bytes - self.in_flight_bytes) // self._row_bytes
+            room = min(room, fitting)
+            wanted = min(wanted, max(1, limits.max_in_flight_bytes // self._row_bytes))
+        limit = min(wanted, room)
+        if self._batches and limit < (wanted + 1) // 2:
+            return []  # a small mark costs as much as a large one: wait for room
+        assert self._term is not None
+        self._marking = True
+        self._asked = max(1, limit)
+        mark = Mark(self._term, self._next_batch, self._asked, self._idle_ms)
+        self._next_batch += 1
+        return [mark]
+
+    def _learn(self, rows: Sequence[Row]) -> None:
+        """Adapt the next mark to what this one returned: when it asks, and for how much."""
+        limits = self.limits
+        if not rows:
+            doubled = max(2 * self._idle_ms, limits.min_poll_interval_ms, 1)
+            self._idle_ms = min(doubled, limits.max_poll_interval_ms)
+            return
+        average = max(1, payload_bytes(rows) // len(rows))
+        self._row_bytes = max(average, (3 * self._row_bytes + average) // 4)
+        full = len(rows) >= self._asked
+        self._idle_ms = 0 if full else min(limits.min_poll_interval_ms, limits.max_poll_interval_ms)
+        if full:
+            self._ramp = min(self._ramp * _RAMP, limits.mark_query_records)
+
+    def _backoff_ms(self) -> int:
+        self._failures += 1
+        doubled = self.limits.io_error_backoff_ms << min(self._failures - 1, 16)
+        return min(doubled, self.limits.max_io_error_backoff_ms)

@@ -1,0 +1,303 @@
+"""Kafka as a sink: in transactions (the default), or idempotent only (specs/HARVEST.md §5).
+
+`TransactionalSink` publishes each delivery as one Kafka transaction, under a `transactional.id`
+that belongs to the outbox and not to the process: opening it fences every earlier producer, and
+aborts or completes what that one had begun. The checkpoint is an offset commit with metadata, in a
+consumer group that no consumer joins, and part of the same transaction.
+
+`IdempotentSink` keeps order and loses nothing, but fences nobody and may repeat rows after a
+failure. It is for brokers, or users, that cannot have transactions.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, Final
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+
+from harvest.errors import SinkUnavailable
+from harvest.rows import Row
+from harvest.sink.base import Failure, StillHeld
+from harvest.sink.settings import consumer_settings, producer_settings
+
+__all__ = ["IdempotentSink", "TransactionalSink"]
+
+_LOG: Final = logging.getLogger("harvest.kafka")
+_OPEN_TIMEOUTS_S: Final = (0.1, 0.25, 1.0, 3.0, 10.0)
+_STEP_S: Final = 0.5  # how long the lease may go unasked while the broker is silent
+_ABORT_TIMEOUT_S: Final = 2.0
+_READ_TIMEOUT_S: Final = 10.0
+_NO_OFFSET: Final = 0  # negative offsets say that nothing was committed
+
+
+class _RowError(Exception):
+    """A row that cannot be handed to the producer."""
+
+    def __init__(self, row: Row, text: str) -> None:
+        super().__init__(text)
+        self.row_id = row.id
+
+
+class _KafkaSink(ABC):
+    """What both sinks share: one producer from `open` to the first failure."""
+
+    atomic: bool
+
+    def __init__(self, config: Mapping[str, Any], transactional_id: str | None) -> None:
+        self._settings = producer_settings(config, transactional_id)
+        self._producer: Producer | None = None
+        self._spare: Producer | None = None
+        self._still_held: StillHeld = lambda: False
+        self._errors: dict[int, str] = {}
+
+    def prepare(self) -> None:
+        """See `Sink.prepare`."""
+        self._spare = self._connected(self._spare or self._new_producer())
+
+    def open(self, still_held: StillHeld) -> str | None:
+        """See `Sink.open`."""
+        self.close()
+        self._still_held = still_held
+        return self._open()
+
+    def deliver(self, rows: Sequence[Row], checkpoint: str) -> Failure | None:
+        """See `Sink.deliver`."""
+        producer = self._producer
+        if producer is None:
+            return Failure("an earlier delivery failed, and the sink was not opened again")
+        if not self._still_held():
+            return self._failed("the lease is lost")
+        self._errors = {}
+        try:
+            return self._deliver(producer, rows, checkpoint)
+        except _RowError as error:
+            self._errors[error.row_id] = str(error)
+            return self._failed(f"row {error.row_id}: {error}")
+        except KafkaException as error:
+            return self._failed(_text(error))
+
+    def close(self) -> None:
+        """See `Sink.close`."""
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            _drop(producer)
+
+    @abstractmethod
+    def _open(self) -> str | None: ...
+
+    @abstractmethod
+    def _deliver(
+        self, producer: Producer, rows: Sequence[Row], checkpoint: str
+    ) -> Failure | None: ...
+
+    def _new_producer(self) -> Producer:
+        # Without this, librdkafka writes to standard error.
+        return Producer(self._settings, logger=logging.getLogger("harvest.rdkafka"))
+
+    def _connected(self, producer: Producer) -> Producer:
+        """A connected producer begins in milliseconds; one that is not waits for a retry timer."""
+        try:
+            producer.list_topics("__consumer_offsets", timeout=_READ_TIMEOUT_S)
+        except KafkaException as error:
+            raise SinkUnavailable(f"Kafka cannot be reached: {_text(error)}") from error
+        return producer
+
+    def _produce(self, producer: Producer, rows: Sequence[Row]) -> None:
+        produce, failed = producer.produce, self._row_failed
+        for row in rows:
+            headers = _headers(row) if row.header_keys or row.header_values else None
+            report = partial(failed, row.id)
+            while True:
+                try:
+                    if headers is None:
+                        produce(row.topic, row.value, row.key, on_delivery=report)
+                    else:
+                        produce(row.topic, row.value, row.key, headers=headers, on_delivery=report)
+                    break
+                except BufferError:  # the producer's queue is full
+                    producer.poll(0.01)
+                    if not self._still_held():
+                        raise _lease_lost() from None
+                except KafkaException as error:
+                    raise _RowError(row, _text(error)) from error
+
+    def _row_failed(self, row_id: int, error: KafkaError | None, _: object) -> None:
+        if error is not None:
+            self._errors[row_id] = error.str()
+
+    def _failed(self, reason: str, undelivered: frozenset[int] | None = None) -> Failure:
+        self.close()
+        errors = self._errors
+        if errors:
+            row_id, text = next(iter(errors.items()))
+            reason = f"{reason}; {len(errors)} rows failed, the first is row {row_id}: {text}"
+        return Failure(reason, undelivered, dict(errors))
+
+
+class TransactionalSink(_KafkaSink):
+    """Deliveries as Kafka transactions, with checkpoints. Implements `Sink`.
+
+    - `config`: librdkafka settings of the producer, all passed through.
+    - `base_config`: those of the reader of the checkpoint.
+    - `name`: of the outbox, the same in every process that may harvest it. The `transactional.id`
+      and the consumer group that keeps the checkpoint are both ``harvest.NAME``.
+    - `checkpoint_topic`: a topic that exists; its partition 0 is what the offset is committed for.
+    """
+
+    atomic = True
+
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        *,
+        base_config: Mapping[str, Any],
+        name: str,
+        checkpoint_topic: str,
+    ) -> None:
+        super().__init__(config, f"harvest.{name}")
+        self._reader = Consumer(
+            consumer_settings(base_config, f"harvest.{name}"),
+            logger=logging.getLogger("harvest.rdkafka"),
+        )
+        self._checkpoint_topic = checkpoint_topic
+
+    def _open(self) -> str | None:
+        producer = self._fence()
+        checkpoint = self._read_checkpoint()
+        self._producer = producer
+        return checkpoint
+
+    def _fence(self) -> Producer:
+        """A producer that has fenced all others of this outbox.
+
+        If the one before has a transaction open, the broker aborts it and says "try again", for
+        which librdkafka waits half a second; a new producer need not.
+        """
+        problem = ""
+        for timeout_s in _OPEN_TIMEOUTS_S:
+            if not self._still_held():
+                raise SinkUnavailable("the lease was lost while Kafka was being opened")
+            producer, self._spare = self._spare or self._new_producer(), None
+            self._connected(producer)
+            try:
+                producer.init_transactions(timeout_s)
+                return producer
+            except KafkaException as error:
+                problem = _text(error)
+                _drop(producer)
+                if not error.args[0].retriable():
+                    break
+        raise SinkUnavailable(f"Kafka began no transactions: {problem}")
+
+    def _read_checkpoint(self) -> str | None:
+        try:
+            (found,) = self._reader.committed(
+                [TopicPartition(self._checkpoint_topic, 0)], timeout=_READ_TIMEOUT_S
+            )
+        except KafkaException as error:
+            raise SinkUnavailable(f"the checkpoint cannot be read: {_text(error)}") from error
+        if found.error is not None:
+            raise SinkUnavailable(f"the checkpoint cannot be read: {found.error.str()}")
+        return found.metadata if found.offset >= 0 and found.metadata else None
+
+    def _deliver(self, producer: Producer, rows: Sequence[Row], checkpoint: str) -> Failure | None:
+        position = TopicPartition(self._checkpoint_topic, 0, _NO_OFFSET, metadata=checkpoint)
+        try:
+            producer.begin_transaction()
+            self._produce(producer, rows)
+            self._insist(
+                producer.send_offsets_to_transaction,
+                [position],
+                self._reader.consumer_group_metadata(),
+            )
+            self._insist(producer.commit_transaction)
+        except (KafkaException, _RowError):
+            with contextlib.suppress(KafkaException):  # readers wait for an open transaction
+                producer.purge()
+                producer.abort_transaction(_ABORT_TIMEOUT_S)
+            raise
+        return None
+
+    def _insist(self, operation: Any, *arguments: Any) -> None:
+        """Call a resumable operation until it succeeds, fails for good, or the lease is lost."""
+        while True:
+            if not self._still_held():
+                raise _lease_lost()
+            try:
+                operation(*arguments, _STEP_S)
+                return
+            except KafkaException as error:
+                if not error.args[0].retriable():
+                    raise
+
+
+class IdempotentSink(_KafkaSink):
+    """Deliveries without transactions: at least once, in order. Implements `Sink`.
+
+    The producer is gapless: when a row fails for good, every later row of its partition fails too.
+    """
+
+    atomic = False
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        super().__init__(config, None)
+
+    def _open(self) -> str | None:
+        producer, self._spare = self._spare or self._new_producer(), None
+        self._producer = self._connected(producer)
+        return None
+
+    def _deliver(self, producer: Producer, rows: Sequence[Row], checkpoint: str) -> Failure | None:
+        del checkpoint
+        handed_over = 0
+        reason = "the broker refused rows"
+        try:
+            self._produce(producer, rows)
+            handed_over = len(rows)
+        except _RowError as error:
+            self._errors[error.row_id] = str(error)
+            handed_over = [row.id for row in rows].index(error.row_id)
+        while producer.flush(_STEP_S):
+            if not self._still_held():
+                reason = "the lease is lost"
+                producer.purge()  # every purged row reports an error
+        if not self._errors:
+            return None
+        never = {row.id for row in rows[handed_over:]}
+        return self._failed(reason, frozenset(self._errors) | never)
+
+
+def _headers(row: Row) -> list[tuple[str, str | bytes | None]]:
+    if len(row.header_keys) != len(row.header_values):
+        raise _RowError(
+            row,
+            f"{len(row.header_keys)} header keys and {len(row.header_values)} header values: "
+            "make the two arrays of one length, or delete the row",
+        )
+    pairs: list[tuple[str, str | bytes | None]] = []
+    for name, value in zip(row.header_keys, row.header_values, strict=True):
+        if name is None:
+            raise _RowError(row, "a header key is NULL: name it, or delete the row")
+        pairs.append((name.decode(errors="surrogateescape"), value))
+    return pairs
+
+
+def _lease_lost() -> KafkaException:
+    return KafkaException(KafkaError(KafkaError._STATE, "the lease is lost"))
+
+
+def _drop(producer: Producer) -> None:
+    """Give up what the producer still has; the object itself goes with its last reference."""
+    with contextlib.suppress(KafkaException):
+        producer.purge()
+        producer.poll(0)
+
+
+def _text(error: KafkaException) -> str:
+    detail = error.args[0]
+    return f"{detail.str()} ({detail.name()})" if isinstance(detail, KafkaError) else str(detail)

@@ -1,0 +1,99 @@
+"""librdkafka settings: what the user gave, what a harvester needs, and what cannot be both."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from harvest.errors import ConfigurationError
+
+__all__ = ["connection_settings", "consumer_settings", "producer_settings"]
+
+_ALL: Final = frozenset({"all", "-1"})
+_REQUIRED: Final[dict[str, tuple[frozenset[str], str]]] = {
+    "acks": (_ALL, "a row is purged when every in-sync replica has it"),
+    "request.required.acks": (_ALL, "a row is purged when every in-sync replica has it"),
+    "enable.idempotence": (
+        frozenset({"true"}),
+        "without it, retries can reorder the rows of a key",
+    ),
+}
+_OURS: Final = {
+    "transactional.id": "it belongs to the outbox; set `delivery` to choose transactions or not",
+    "delivery.report.only.error": "the harvester sets it",
+    "enable.gapless.guarantee": "the harvester sets it",
+    "group.id": "no consumer group is joined",
+    "isolation.level": "the harvester sets it",
+}
+_DEFAULTS: Final[dict[str, Any]] = {
+    "client.id": "harvest",
+    "compression.type": "lz4",
+    # While Kafka finishes a transaction it says "try again" to the next; librdkafka waits so long.
+    "retry.backoff.ms": 5,
+}
+_TIMEOUTS: Final = ("delivery.timeout.ms", "message.timeout.ms")
+_TRANSACTION_TIMEOUT_MS: Final = 15_000
+
+# What says how to reach the brokers; the rest of a configuration is for producers or consumers.
+_CONNECTION: Final = {
+    "bootstrap.servers",
+    "metadata.broker.list",
+    "client.rack",
+    "debug",
+    "log_level",
+}
+_CONNECTION_PREFIXES: Final = (
+    "security.",
+    "sasl.",
+    "ssl.",
+    "socket.",
+    "broker.",
+    "reconnect.",
+    "enable.ssl.",
+    "enable.sasl.",
+)
+
+
+def producer_settings(config: Mapping[str, Any], transactional_id: str | None) -> dict[str, Any]:
+    """The settings of a harvester's producer. Raises `ConfigurationError`, without secrets."""
+    settings = dict(config)
+    for name, why in _OURS.items():
+        if name in settings:
+            raise ConfigurationError(f"Kafka setting {name!r} cannot be given: {why}")
+    for name, (allowed, why) in _REQUIRED.items():
+        if name in settings and str(settings[name]).lower() not in allowed:
+            raise ConfigurationError(
+                f"Kafka setting {name!r} is {settings[name]!r}, must be "
+                f"{' or '.join(sorted(allowed))}: {why}; leave it out"
+            )
+    settings = {**_DEFAULTS, **settings}
+    settings |= {"enable.idempotence": True, "delivery.report.only.error": True}
+    if transactional_id is None:
+        settings["enable.gapless.guarantee"] = True
+        return settings
+    settings["transactional.id"] = transactional_id
+    if "transaction.timeout.ms" not in settings:
+        # A row must not wait longer for its acknowledgement than its transaction may last.
+        given = [int(settings[name]) for name in _TIMEOUTS if name in settings]
+        settings["transaction.timeout.ms"] = max([_TRANSACTION_TIMEOUT_MS, *given])
+    return settings
+
+
+def consumer_settings(config: Mapping[str, Any], group_id: str) -> dict[str, Any]:
+    """The settings of the consumer that reads the checkpoint and never joins its group."""
+    return {
+        **connection_settings(config),
+        "client.id": "harvest",
+        "group.id": group_id,
+        "enable.auto.commit": False,
+        "isolation.level": "read_committed",
+    }
+
+
+def connection_settings(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The part of the settings that says how to reach the brokers."""
+    return {
+        name: value
+        for name, value in config.items()
+        if name in _CONNECTION or name.startswith(_CONNECTION_PREFIXES)
+    }

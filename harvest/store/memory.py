@@ -1,0 +1,167 @@
+"""An outbox table in memory: a fake for tests, held to the same contract as the real stores."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Literal
+from uuid import UUID
+
+from harvest.errors import StoreUnavailable
+from harvest.outbox import OutboxRecord
+from harvest.rows import Row
+from harvest.store.base import Backlog, Finding
+from harvest.terms import Checkpoint, Term
+
+__all__ = ["MemoryMarkStore", "MemoryTable"]
+
+
+@dataclass(slots=True)
+class _Stored:
+    row: Row
+    tag: UUID | None = None
+
+
+@dataclass
+class MemoryTable:
+    """The table. Ids are given when a row is inserted, and seen when its transaction commits, so
+    rows become visible out of the order of their ids, as in a database."""
+
+    committed: dict[int, _Stored] = field(default_factory=dict)
+    next_id: int = 1
+    lock: threading.RLock = field(default_factory=threading.RLock)
+
+    @contextmanager
+    def transaction(self) -> Iterator[MemoryTransaction]:
+        """Commits at the end of the block, rolls back if it raises."""
+        transaction = MemoryTransaction(self)
+        yield transaction
+        transaction.commit()
+
+    def insert(self, *records: OutboxRecord) -> list[int]:
+        """Insert and commit; return the ids."""
+        with self.transaction() as transaction:
+            return [transaction.insert(record) for record in records]
+
+    def tag_of(self, id: int) -> UUID | None:
+        """Who has marked a row."""
+        return self.committed[id].tag
+
+
+class MemoryTransaction:
+    """Rows that nobody else sees yet."""
+
+    def __init__(self, table: MemoryTable) -> None:
+        self._table = table
+        self._rows: list[Row] = []
+
+    def insert(self, record: OutboxRecord) -> int:
+        """Take an id and keep the row until the commit."""
+        with self._table.lock:
+            row_id = self._table.next_id
+            self._table.next_id += 1
+        names = tuple(name.encode() for name, _ in record.headers)
+        values = tuple(_bytes(value) for _, value in record.headers)
+        value = None if record.value is None else _bytes(record.value)
+        self._rows.append(Row(row_id, record.topic, _bytes(record.key), value, names, values))
+        return row_id
+
+    def commit(self) -> None:
+        """Make the rows visible."""
+        with self._table.lock:
+            self._table.committed.update({row.id: _Stored(row) for row in self._rows})
+        self._rows = []
+
+
+class MemoryMarkStore:
+    """A connection to a `MemoryTable`. Implements `harvest.store.base.MarkStore`.
+
+    `fail_next`: the next statement raises `StoreUnavailable`; ``"after"`` commits it first.
+    """
+
+    def __init__(self, table: MemoryTable) -> None:
+        self.table = table
+        self.fail_next: Literal["before", "after"] | None = None
+
+    def connect(self) -> None:
+        """See `MarkStore.connect`."""
+
+    def mark(self, term: Term, batch: int, limit: int, valid_ms: float) -> list[Row]:
+        """See `MarkStore.mark`; only a `valid_ms` of 0 ever runs out here."""
+        with self._statement() as committed:
+            if valid_ms <= 0:
+                return []
+            mine = (term.first, term.last)
+            foreign = [
+                stored
+                for _, stored in sorted(committed.items())
+                if stored.tag is None or not mine[0] <= stored.tag <= mine[1]
+            ][:limit]
+            for stored in foreign:
+                stored.tag = term.tag(batch)
+            return [stored.row for stored in foreign]
+
+    def purge(self, ids: Sequence[int]) -> int:
+        """See `MarkStore.purge`."""
+        with self._statement() as committed:
+            return sum(committed.pop(id, None) is not None for id in ids)
+
+    def clear(self, checkpoint: Checkpoint) -> int:
+        """See `MarkStore.clear`."""
+        first, last = checkpoint.term.first, checkpoint.term.tag(checkpoint.batch)
+        with self._statement() as committed:
+            gone = [
+                id
+                for id, stored in committed.items()
+                if checkpoint.low_id <= id <= checkpoint.high_id
+                and stored.tag is not None
+                and first <= stored.tag <= last
+            ]
+            for id in gone:
+                del committed[id]
+            return len(gone)
+
+    def reset(self, ids: Sequence[int]) -> int:
+        """See `MarkStore.reset`."""
+        with self._statement() as committed:
+            found = [committed[id] for id in ids if id in committed]
+            for stored in found:
+                stored.tag = None
+            return len(found)
+
+    def backlog(self) -> Backlog:
+        """See `MarkStore.backlog`; ages are not kept, the oldest is 0 s old."""
+        with self._statement() as committed:
+            tagged = sum(stored.tag is not None for stored in committed.values())
+            return Backlog(len(committed), tagged, 0.0 if committed else None)
+
+    def init(self, *, value_type: Literal["text", "bytes"] = "text") -> bool:
+        """See `MarkStore.init`: the table always exists."""
+        del value_type
+        return False
+
+    def check(self) -> list[Finding]:
+        """See `MarkStore.check`."""
+        return [Finding("table", "ok", "in memory")]
+
+    def cancel(self) -> None:
+        """See `MarkStore.cancel`: nothing here takes long."""
+
+    def close(self) -> None:
+        """See `MarkStore.close`."""
+
+    @contextmanager
+    def _statement(self) -> Iterator[dict[int, _Stored]]:
+        failure, self.fail_next = self.fail_next, None
+        if failure == "before":
+            raise StoreUnavailable
+        with self.table.lock:
+            yield self.table.committed
+        if failure == "after":
+            raise StoreUnavailable
+
+
+def _bytes(value: str | bytes) -> bytes:
+    return value.encode() if isinstance(value, str) else value
