@@ -77,6 +77,17 @@ def signal_tree(root: subprocess.Popen[bytes], number: int) -> None:
     if number == signal.SIGKILL:
         root.wait()
         wait_for_orphans(set(below))
+    if number == signal.SIGSTOP:
+        wait_until_frozen({root.pid, *below})
+
+
+def wait_until_frozen(pids: set[int]) -> None:
+    """Until processes that were sent SIGSTOP have stopped, which takes a moment; at most 10 s."""
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        if not any(pid in pids and state not in "TtZ" for pid, _, state in processes()):
+            return
+        time.sleep(0.002)
 
 
 def process_control(option: int, value: int) -> None:
@@ -151,6 +162,8 @@ class Guard:
                 signal_tree(server, request["signal"])
             else:
                 server.send_signal(request["signal"])
+                if request["signal"] == signal.SIGSTOP:
+                    wait_until_frozen({server.pid})
         return {"code": server.poll()}
 
     def clean_up(self) -> None:

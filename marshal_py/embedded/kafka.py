@@ -207,7 +207,7 @@ class EmbeddedKafka:
         process.wait(10)
 
     def pause(self, broker: int = 0) -> None:
-        """Freeze a broker (SIGSTOP): connections stay open, nothing answers."""
+        """Freeze a broker (SIGSTOP): connections stay open, nothing answers any more."""
         self._process(broker).signal(signal.SIGSTOP)
 
     def resume(self, broker: int = 0) -> None:

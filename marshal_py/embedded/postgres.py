@@ -175,7 +175,7 @@ class EmbeddedPostgres:
         self._process().signal(signal.SIGKILL, tree=True)
 
     def pause(self) -> None:
-        """Freeze the server (SIGSTOP): connections stay open, nothing answers."""
+        """Freeze the server (SIGSTOP): connections stay open, nothing answers any more."""
         self._process().signal(signal.SIGSTOP, tree=True)
 
     def resume(self) -> None:

@@ -91,7 +91,6 @@ def test_a_paused_broker_is_frozen_until_it_is_resumed(own_kafka: EmbeddedKafka)
     assert own_kafka.running()
     assert process_state(own_kafka.pid()) == "T"
     own_kafka.resume()
-    assert process_state(own_kafka.pid()) != "T"
     produce(own_kafka.bootstrap_servers, topic, b"1")
 
 
