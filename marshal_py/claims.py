@@ -360,7 +360,11 @@ class Claimant:
         self.tick(now_ns)
 
     def applied(self, coordinator: int, events: list[ev.Event], now_ns: int) -> None:
-        """Take in what the fold reported of one coordination partition."""
+        """Take in what the fold reported of one coordination partition.
+
+        Call `tick` when everything that has been folded has been taken in, not before: the world is
+        ahead of what the claimant has heard until then, and timers look at the world.
+        """
         # Waiting claims that may go ahead now: those of these cells, or all of this partition.
         touched: dict[tuple[str, int], None] = {}  # ordered: a set's order differs by process
         reconsider_all = False
@@ -402,7 +406,6 @@ class Claimant:
             waiting = [h for h in found if h is not None and h.state is ClaimState.WAITING]
         for holding in waiting:
             self._consider(holding, now_ns)
-        self.tick(now_ns)
 
     def append_failed(self, seq: int, now_ns: int) -> None:
         """Take in that an append failed, or that nobody knows whether it did (§5.12).
@@ -856,7 +859,9 @@ class Claimant:
         order = self._sent_order[coordinator]
         order.append(seq)
         while len(order) > _MAX_UNSETTLED:  # bound what an endless outage can pile up
-            self._sent.pop(order.popleft(), None)
+            forgotten = self._sent.pop(order.popleft(), None)
+            if forgotten is not None and forgotten.kind == "beat":
+                self._beat_settled(coordinator, sent.t_send_ns)
         self._appends.append(Append(coordinator, seq, encode(record)))
 
     def _check_at(self, holding: Holding, at_ns: int) -> None:

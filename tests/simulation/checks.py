@@ -101,6 +101,8 @@ class Checker:
         if event.epoch <= self.last_epoch[p]:
             self.fail("epochs increase", f"{key}: {event.epoch} after {self.last_epoch[p]}")
         self.last_epoch[p] = event.epoch
+        if event.previous_instance_id == event.instance_id and self.sim.scenario.fenced:
+            self.fail("nobody takes from himself", f"{event.instance_id} claims {key} again")
         self.committed.setdefault(key, -1)
         self._nobody_acts(key, event.epoch, event.client_id, "Claimed")
 

@@ -544,9 +544,15 @@ class Process:
         claimant = self.claimant
         if self.must_replay:
             self._after_truncation(now)
-        for p, visible in enumerate(self.visible):
-            if self.position[p] < visible:
-                self._read(p, visible, now)
+        # As in the live client, one poll brings records of several partitions: all are applied
+        # before the claimant hears of any.
+        batches = [
+            (p, self._read(p, visible, now))
+            for p, visible in enumerate(self.visible)
+            if self.position[p] < visible
+        ]
+        for p, events in batches:
+            claimant.applied(p, events, now)
         if self.failures:
             failures, self.failures = self.failures, []
             for seq in failures:
@@ -575,7 +581,7 @@ class Process:
             self.wake_at = -1
             self.step()
 
-    def _read(self, p: int, visible: int, now: int) -> None:
+    def _read(self, p: int, visible: int, now: int) -> list[ev.Event]:
         partition = self.sim.log.partitions[p]
         state, observer = self.world.states[p], self.observers[p]
         events: list[ev.Event] = []
@@ -587,7 +593,7 @@ class Process:
         self.position[p] = visible
         observer.seen.note(offset, now)
         self.sim.checker.read(self, p, visible)
-        self.claimant.applied(p, events, now)
+        return events
 
     def _after_truncation(self, now: int) -> None:
         self.sim.tell(self.name, "finds the log truncated, replays")

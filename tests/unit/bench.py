@@ -92,8 +92,12 @@ class Client:
             self.claimant.caught_up(p, now_ns)
 
     def read(self, limit: int | None = None) -> None:
-        """Read what is new (at most `limit` records of each partition), in one batch."""
+        """Read what is new (at most `limit` records of each partition), in one batch.
+
+        As in the live client, everything is applied before the claimant hears of anything.
+        """
         log, now_ns = self.bench.log, self.bench.now_ns
+        batches: list[tuple[int, list[Event]]] = []
         for p, state in enumerate(self.world.states):
             records = log.read(p, state.next_offset, limit)
             if records:
@@ -102,7 +106,10 @@ class Client:
                     apply(state, record.offset, record.value, events)
                     self.observers[p].stamped.note(record.offset, record.stamp_ms)
                 self.observers[p].seen.note(records[-1].offset, now_ns)
-                self.claimant.applied(p, events, now_ns)
+                batches.append((p, events))
+        for p, events in batches:
+            self.claimant.applied(p, events, now_ns)
+        self.tick()
 
     def tick(self) -> None:
         """Tell the claimant the time."""

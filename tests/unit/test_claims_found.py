@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from marshal_py import claims
 from marshal_py.claims import ClaimState
 from marshal_py.messages import ReleaseGroup, ResumeGroup, SetPosition
 from tests.unit.bench import INTERVAL_MS, LEASE_MS, Bench
@@ -147,3 +150,40 @@ def test_every_holding_that_was_asked_for_ends_with_exactly_one_notice() -> None
     a.release(holding)
     a.turn()
     assert a.notices(holding) == ["released"]
+
+
+def test_claim_that_turned_up_is_not_claimed_again_before_it_is_heard_of() -> None:
+    # One poll brings two partitions. While the first one's events were told, the timers ran, and
+    # found a cell of the second one held by this very instance, which had not heard of it yet.
+    bench = Bench(partitions=2)
+    a = bench.client("a", member=True)
+    here = a.claimant.home
+    there = next(n for n in range(9) if a.world.coordinator("t", n) != here)
+    assert here == 0
+    a.turn()
+    holding = a.want("t", there)
+    claim = a.appends()
+    a.fail(claim)
+    bench.wait(INTERVAL_MS)
+    a.put(claim)
+    bench.write(ResumeGroup(2, "op", "op.1", "g", 1), here)
+    a.turn()
+    assert a.notices(holding) == ["acquired"]
+    assert a.held(holding)
+
+
+def test_heartbeat_forgotten_in_a_flood_does_not_block_the_next_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(claims, "_MAX_UNSETTLED", 4)
+    bench = Bench()
+    a = bench.client("a")
+    holding = a.get()
+    for _ in range(2):
+        bench.wait(INTERVAL_MS)
+        a.appends()  # two heartbeats that nobody ever answers
+    for n in range(6):
+        a.claimant.claim_messages(holding, n + 1, bench.now_ns)
+    bench.wait(INTERVAL_MS)
+    a.turn()
+    assert a.held(holding)

@@ -123,6 +123,7 @@ class Client:
                 self._fold(p, events)
                 self.observers[p].seen.note(len(records) - 1, self.now)
                 self.claimant.applied(p, events, self.now)
+        self.claimant.tick(self.now)
         self._take()
         return self
 
