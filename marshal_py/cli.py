@@ -1,0 +1,49 @@
+"""The `marshal` command. Each command is a module of `marshal_py.commands`; here they are mounted.
+
+To add a family of commands, make a `typer.Typer` with `marshal_py.commands.run.new_app`, and give
+it a line in `_FAMILIES`. Import what an extra brings inside the commands, so that the others work
+without it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from typing import Final
+
+from marshal_py.commands import claims, snapshots, status, tail
+from marshal_py.commands.run import global_flags, new_app
+
+__all__ = ["app", "main"]
+
+app = new_app(
+    help="Look after coordination on Kafka: who holds what, who leads, and the log behind it.",
+    epilog=(
+        "Exit codes: 0 all well, 1 a finding, 2 wrong usage or configuration, 3 the environment "
+        "(no broker, no topic, a package missing)."
+    ),
+)
+app.callback()(global_flags)
+app.command()(status.status)
+app.command()(claims.claims)
+app.command()(tail.tail)
+app.command()(snapshots.snapshot)
+
+_FAMILIES: Final = {
+    "topic": "marshal_py.commands.topic",
+    "group": "marshal_py.cli_group",
+}
+"""Name of the family → module with its `app`. One that is not there is left out."""
+
+for _name, _module in _FAMILIES.items():
+    if importlib.util.find_spec(_module) is not None:
+        app.add_typer(importlib.import_module(_module).app, name=_name)
+
+
+def main() -> None:
+    """Run the command line."""
+    app(prog_name="marshal")
+
+
+if __name__ == "__main__":
+    main()

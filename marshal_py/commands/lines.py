@@ -1,0 +1,131 @@
+"""An event of the log as one line for people, and as one JSON object."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from marshal_py import events as ev
+from marshal_py.commands.words import clock_time, iso_utc
+
+__all__ = ["ROUTINE", "as_json", "as_line", "touches"]
+
+ROUTINE: Final = (ev.Beat, ev.Renewed)
+"""Events that a healthy group produces without end; shown only when asked for."""
+
+_COLOURS: Final = {
+    "claimed": "green",
+    "released": "cyan",
+    "joined": "green",
+    "left": "cyan",
+    "rejected": "red",
+    "ignored": "red",
+    "paused": "yellow",
+    "resumed": "yellow",
+    "position": "yellow",
+    "forgotten": "yellow",
+}
+
+_REASONS: Final = {
+    "group_paused": "the group is paused",
+    "stale_version": "the cell had changed meanwhile",
+    "not_held": "nobody holds it",
+    "wrong_epoch": "it is held under another epoch",
+    "offset_not_ahead": "these messages were claimed before",
+    "not_paused": "the group is not paused",
+    "still_held": "cells of the group are held",
+}
+
+_WHY_IGNORED: Final = {
+    "undecodable": "no record of this protocol",
+    "unknown_type": "a record of an unknown type",
+    "unknown_version": "a record of another protocol version",
+    "offset_repeated": "an offset that came before",
+}
+
+
+def touches(event: ev.Event, group: str | None, topic: str | None) -> bool:
+    """Say whether the event is of this group and this topic (None: any)."""
+    if group is not None and getattr(event, "group_id", None) != group:
+        return False
+    return topic is None or getattr(event, "topic", None) == topic
+
+
+def as_json(event: ev.Event, coordinator: int, stamp_ms: int | None) -> dict[str, Any]:
+    """Return the event with its place in the log and the broker's time, ready for JSON."""
+    document: dict[str, Any] = {
+        "time": None if stamp_ms is None else iso_utc(stamp_ms),
+        "timestamp_ms": stamp_ms,
+        "coordinator": coordinator,
+    }
+    fields: dict[str, Any] = msgspec.to_builtins(event)
+    return document | fields
+
+
+def as_line(event: ev.Event, coordinator: int, stamp_ms: int | None, *, date: bool) -> str:
+    """Return the event as one line in rich's markup."""
+    from rich.markup import escape
+
+    time = "?" if stamp_ms is None else clock_time(stamp_ms, date=date)
+    verb, text = _say(event)
+    group = getattr(event, "group_id", "")
+    colour = _COLOURS.get(verb, "default")
+    where = f"{coordinator}@{event.offset}"
+    return f"[dim]{time}  {where:>9}[/]  {escape(group):<12} [{colour}]{verb:<9}[/] {escape(text)}"
+
+
+def _say(event: ev.Event) -> tuple[str, str]:
+    match event:
+        case ev.Claimed():
+            return (
+                "claimed",
+                f"{_cell(event)} by {event.client_id}, epoch {event.epoch}{_was(event)}",
+            )
+        case ev.Released():
+            at = "" if event.next_offset < 0 else f" at offset {event.next_offset}"
+            return "released", f"{_cell(event)} by {event.client_id}{at}"
+        case ev.Renewed():
+            at = "" if event.next_offset < 0 else f" at offset {event.next_offset}"
+            return "renewed", f"{_cell(event)} by {event.client_id}{at}"
+        case ev.MessagesClaimed():
+            start = max(0, event.from_offset)
+            return "messages", f"{_cell(event)} {start}–{event.to_offset - 1} by {event.client_id}"
+        case ev.PositionSet():
+            return "position", f"{_cell(event)} set to {event.next_offset} by {event.client_id}"
+        case ev.MemberJoined():
+            interval = f"interval {event.interval_ms} ms"
+            return "joined", f"{event.client_id}, instance {event.instance_id}, {interval}"
+        case ev.MemberLeft():
+            how = "said goodbye" if event.why == "left" else "not heard of for a long time"
+            return "left", f"{event.client_id}, {how}"
+        case ev.Beat():
+            of = f"{event.entries} claim{'s' if event.entries != 1 else ''}"
+            return "beat", f"{event.client_id}, {of}"
+        case ev.GroupPaused():
+            return "paused", f"by {event.client_id} until {iso_utc(event.expires_at_ms)}"
+        case ev.GroupResumed():
+            return "resumed", f"by {event.client_id}"
+        case ev.GroupForgotten():
+            return "forgotten", f"{event.cells} cells, by {event.client_id}"
+        case ev.Rejected():
+            cell = "" if event.topic is None else f" of {event.topic}/{event.partition}"
+            held = "" if event.holder is None else f"; {event.holder} holds it, epoch {event.epoch}"
+            why = _REASONS.get(event.reason, event.reason)
+            return "rejected", f"{event.record}{cell} by {event.client_id}: {why}{held}"
+        case ev.Ignored():
+            return "ignored", _WHY_IGNORED.get(event.why, event.why)
+
+
+def _cell(
+    event: ev.Claimed | ev.Released | ev.Renewed | ev.MessagesClaimed | ev.PositionSet,
+) -> str:
+    return f"{event.topic}/{event.partition}"
+
+
+def _was(event: ev.Claimed) -> str:
+    if event.previous_holder is None:
+        return ""
+    if event.previous_holder == event.client_id:
+        return ", resumed from its earlier instance"
+    return f", taken over from {event.previous_holder} (epoch {event.previous_epoch})"

@@ -1,0 +1,224 @@
+"""Reading the coordination log once, without joining: the world, and how old everything in it is.
+
+A command that has just started has watched nobody, so it cannot know by its own clock how long a
+holder has been silent (specs/PROTOCOL.md §5.1). It has two honest ways, and says which it took:
+
+- *timestamps*: from the broker's timestamp of the cell's last record to this machine's clock. That
+  is as good as the two clocks agree. A record from the future shows that this clock is behind; the
+  newest record is "now", then.
+- *observed*: watch the log for some seconds as a client does. No two clocks are compared.
+"""
+
+from __future__ import annotations
+
+import time
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, NamedTuple, TypeVar
+
+from confluent_kafka import TIMESTAMP_CREATE_TIME
+
+from marshal_py.commands.connection import Connection
+from marshal_py.commands.words import age
+from marshal_py.errors import BrokerUnavailable
+from marshal_py.log import LogReader, Truncated, boottime_ns
+from marshal_py.rationalizer import Cell
+from marshal_py.world import MS, Liveness, World
+
+__all__ = ["Look", "Silence", "look", "open_reader", "until_silent"]
+
+TRIES: Final = 3
+T = TypeVar("T")
+
+
+def open_reader(connection: Connection) -> LogReader:
+    """Return a reader of the connection's log, not opened yet."""
+    return LogReader(
+        {"reconnect.backoff.max.ms": 500, **connection.kafka},
+        topic=connection.topic,
+        snapshot_topic=connection.snapshot_topic,
+    )
+
+
+def until_silent(
+    connection: Connection, batches: Iterator[tuple[list[Any], T]]
+) -> Iterator[tuple[list[Any], T]]:
+    """Pass on what is read; raise `BrokerUnavailable` when nothing comes for the timeout."""
+    heard_s = time.monotonic()
+    for messages, rest in batches:
+        if messages:
+            heard_s = time.monotonic()
+        elif time.monotonic() - heard_s > connection.timeout_s:
+            raise BrokerUnavailable(
+                f"the brokers have sent nothing for {connection.timeout_s:g} s, before the end of "
+                f"{connection.topic!r}"
+            )
+        yield messages, rest
+
+
+class Silence(NamedTuple):
+    """For how long a holder has been silent, and what that makes it.
+
+    `at_least`: the last record lies before all that was read, so `ms` is a lower bound.
+    """
+
+    ms: int
+    at_least: bool
+    liveness: Liveness
+    basis: Literal["timestamps", "observed"]
+
+    def __str__(self) -> str:
+        return f"{'>' if self.at_least else ''}{age(self.ms)}"
+
+
+@dataclass
+class _Stamps:
+    """The timestamp of every record read of one coordination partition."""
+
+    offsets: array[int] = field(default_factory=lambda: array("q"))
+    times: array[int] = field(default_factory=lambda: array("q"))
+
+    def at(self, offset: int) -> tuple[int, bool] | None:
+        """Return (time, exact); for an offset before all that was read, an upper bound."""
+        index = bisect_left(self.offsets, offset)
+        if index == len(self.offsets):
+            return None
+        return self.times[index], self.offsets[index] == offset
+
+
+@dataclass
+class Look:
+    """The world at one moment, read from the log by somebody who takes no part in it."""
+
+    reader: LogReader
+    stamps: list[_Stamps]
+    observed_ms: float = 0.0
+    taken_ms: int = 0
+    """This machine's clock when the reading ended, ms since 1970."""
+    observed_until_ns: int = 0
+    log_append_time: bool = True
+
+    @property
+    def world(self) -> World:
+        """What the fold has built."""
+        return self.reader.world
+
+    @property
+    def newest_ms(self) -> int | None:
+        """Timestamp of the newest record that was read, ms since 1970."""
+        return max((max(s.times[-1:], default=0) for s in self.stamps), default=0) or None
+
+    @property
+    def behind_ms(self) -> int:
+        """By how much this machine's clock is behind the broker's at least; 0: not seen to be."""
+        return max(0, (self.newest_ms or 0) - self.taken_ms)
+
+    def cell_silence(self, coordinator: int, cell: Cell) -> Silence | None:
+        """Say how long the holder has been silent; None if nobody holds the cell."""
+        return self.silence(coordinator, cell.version, cell.interval_ms) if cell.held else None
+
+    def silence(self, coordinator: int, version: int, interval_ms: int) -> Silence:
+        """Say how long ago the record at `version` was, and what that means at this interval."""
+        observer = self.reader.observers[coordinator]
+        seen_ns = observer.seen.at(version)
+        caught_up = observer.caught_up_at_offset
+        if seen_ns is not None and caught_up is not None:
+            watched_ms = max(0, self.observed_until_ns - seen_ns) // MS
+            if version >= caught_up:
+                return _judge(watched_ms, interval_ms, "observed")
+            if watched_ms > 2 * interval_ms:
+                return _judge(watched_ms, interval_ms, "observed", at_least=True)
+        found = self.stamps[coordinator].at(version)
+        if found is None:
+            return Silence(0, True, "unknown", "timestamps")
+        stamp, exact = found
+        now_ms = self.taken_ms + self.behind_ms
+        return _judge(max(0, now_ms - stamp), interval_ms, "timestamps", at_least=not exact)
+
+    def explain(self) -> str:
+        """Say in a sentence or two how silences were measured, and what may be wrong with them."""
+        if self.observed_ms:
+            text = (
+                f"Silence: watched for {self.observed_ms / 1000:.1f} s; of holders that said "
+                "nothing meanwhile, from the broker's timestamps to this machine's clock."
+            )
+        else:
+            text = (
+                "Silence: from the broker's timestamps to this machine's clock, as good as the two "
+                "agree; --observe SECONDS watches the log instead."
+            )
+        if self.behind_ms:
+            text += (
+                f" This machine's clock is behind by {age(self.behind_ms)} or more: measured "
+                "against the newest record."
+            )
+        if not self.log_append_time:
+            text += (
+                " The topic does not have message.timestamp.type=LogAppendTime: these are the "
+                "producers' clocks."
+            )
+        return text
+
+
+def _judge(
+    ms: int,
+    interval_ms: int,
+    basis: Literal["timestamps", "observed"],
+    *,
+    at_least: bool = False,
+) -> Silence:
+    liveness: Liveness = "unknown"
+    if ms > 2 * interval_ms:
+        liveness = "stale"
+    elif ms < interval_ms and not at_least:
+        liveness = "fresh"
+    return Silence(ms, at_least, liveness, basis)
+
+
+def look(connection: Connection, *, observe_s: float = 0.0) -> Look:
+    """Read the log to its end, then watch it for `observe_s` seconds.
+
+    Raises `TopicMissing`, `BrokerUnavailable`, `LogHole`, `ConfigurationError`.
+    """
+    for attempt in range(1, TRIES + 1):
+        reader = open_reader(connection)
+        try:
+            return _look(connection, reader, observe_s)
+        except Truncated as error:
+            if attempt == TRIES:
+                raise BrokerUnavailable(f"the log changes while it is read: {error}") from None
+        finally:
+            reader.close()
+    raise AssertionError("unreachable")
+
+
+def _look(connection: Connection, reader: LogReader, observe_s: float) -> Look:
+    reader.open(connection.timeout_s)
+    found = Look(reader, [_Stamps() for _ in range(reader.world.partitions)])
+    for messages, _ in until_silent(connection, reader.history(events=False)):
+        _note(found, messages)
+    began_ns = boottime_ns()
+    end_ns = began_ns + int(observe_s * 1e9)
+    while (left_ns := end_ns - boottime_ns()) > 0:
+        messages = reader.poll(min(0.2, left_ns / 1e9))
+        for _ in reader.fold(messages):
+            pass
+        _note(found, messages)
+    found.observed_until_ns = boottime_ns()
+    found.observed_ms = (found.observed_until_ns - began_ns) / MS if observe_s else 0.0
+    found.taken_ms = time.time_ns() // MS
+    return found
+
+
+def _note(found: Look, messages: list[Any]) -> None:
+    topic = found.reader.topic
+    for message in messages:
+        if message.error() is None and message.topic() == topic:
+            kind, stamp = message.timestamp()
+            if kind == TIMESTAMP_CREATE_TIME:
+                found.log_append_time = False
+            stamps = found.stamps[message.partition()]
+            stamps.offsets.append(message.offset())
+            stamps.times.append(max(0, stamp))

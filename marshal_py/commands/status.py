@@ -1,0 +1,357 @@
+"""`marshal status`: groups, members, leaders, pauses, snapshots and the size of the log."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Annotated, Final
+
+import typer
+
+from marshal_py.admin import admin_client
+from marshal_py.commands.connection import Connection
+from marshal_py.commands.look import Look, look
+from marshal_py.commands.offsets import extent
+from marshal_py.commands.run import FINDING, JsonFlag, Observe, command, console, print_json, table
+from marshal_py.commands.snapshots import read_snapshots
+from marshal_py.commands.words import age, count, iso_utc, liveness_style
+from marshal_py.errors import TopicMissing
+
+__all__ = ["Status", "status", "take_status"]
+
+LEADER: Final = "leader:"
+MANY_RECORDS: Final = 500_000
+"""So many records beyond the newest snapshot, and starting takes seconds."""
+
+
+@dataclass
+class Member:
+    group: str
+    client_id: str
+    instance_id: str
+    interval_ms: int
+    claims: int
+    liveness: str
+    silence_ms: int
+    silence_at_least: bool
+
+
+@dataclass
+class Group:
+    group: str
+    members: int
+    held: int
+    stale: int
+    free: int
+    paused: bool
+
+
+@dataclass
+class Leader:
+    group: str
+    name: str
+    leader: str | None
+    epoch: int
+    liveness: str | None
+    silence_ms: int | None
+
+
+@dataclass
+class Pause:
+    group: str
+    partitions: int
+    of: int
+    expires: str
+    expires_ms: int
+    expired: bool
+
+
+@dataclass
+class SnapshotAge:
+    coordinator: int
+    next_offset: int | None
+    records_since: int
+    age_ms: int | None
+    size_bytes: int | None
+    writer: str | None
+    problem: str | None = None
+
+
+@dataclass
+class Status:
+    """What `marshal status --json` prints."""
+
+    topic: str
+    partitions: int
+    records: int
+    first_offsets: list[int]
+    next_offsets: list[int]
+    newest_record_ms_ago: int | None
+    clock_behind_ms: int
+    groups: list[Group] = field(default_factory=list)
+    members: list[Member] = field(default_factory=list)
+    leaders: list[Leader] = field(default_factory=list)
+    pauses: list[Pause] = field(default_factory=list)
+    snapshots: list[SnapshotAge] = field(default_factory=list)
+    attention: list[str] = field(default_factory=list)
+    measured: str = ""
+
+
+@command()
+def status(
+    connection: Connection,
+    observe_s: Observe = 0.0,
+    check: Annotated[
+        bool, typer.Option("--check", help="Exit with 1 if anything needs attention.")
+    ] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Show groups, members, leaders, pauses, snapshots and the size of the log.
+
+    Reads the log and takes no part: nothing is written, no member appears.
+
+    [bold]Examples[/]
+
+      marshal status -b localhost:9092
+
+      marshal status --check --json | jq .attention
+    """
+    taken = take_status(connection, observe_s)
+    if as_json:
+        print_json(asdict(taken))
+    else:
+        _print(taken)
+    if check and taken.attention:
+        raise typer.Exit(FINDING)
+
+
+def take_status(connection: Connection, observe_s: float = 0.0) -> Status:
+    """Read the log and return what is to be said of it. Raises as `look` does."""
+    found = look(connection, observe_s=observe_s)
+    ends = found.reader.extent()
+    newest = found.newest_ms
+    taken = Status(
+        connection.topic,
+        len(ends),
+        sum(end - first for first, end in ends.values()),
+        [ends[p][0] for p in sorted(ends)],
+        [ends[p][1] for p in sorted(ends)],
+        None if newest is None else max(0, found.taken_ms - newest),
+        found.behind_ms,
+        measured=found.explain(),
+    )
+    _groups(taken, found)
+    _pauses(taken, found)
+    _snapshots(taken, found, connection)
+    taken.attention += [str(mismatch) for mismatch in found.reader.mismatches]
+    return taken
+
+
+def _groups(taken: Status, found: Look) -> None:
+    held_by: dict[tuple[str, str], int] = {}
+    for name in found.world.groups():
+        group = Group(name, 0, 0, 0, 0, found.world.paused(name))
+        taken.groups.append(group)
+        for p, key, cell in found.world.cells(name):
+            silence = found.cell_silence(p, cell)
+            if key[1].startswith(LEADER):
+                taken.leaders.append(
+                    Leader(
+                        name,
+                        key[1].removeprefix(LEADER),
+                        cell.holder,
+                        cell.epoch,
+                        silence and silence.liveness,
+                        silence and silence.ms,
+                    )
+                )
+            if silence is None or cell.holder is None:
+                group.free += 1
+                continue
+            group.held += 1
+            held_by[name, cell.holder] = held_by.get((name, cell.holder), 0) + 1
+            if silence.liveness == "stale":
+                group.stale += 1
+        if group.stale:
+            taken.attention.append(
+                f"group {name}: {count(group.stale, 'claim')} held by clients that are silent for "
+                "over two intervals; anyone may take them"
+            )
+    home = found.world.home
+    for view in found.world.members():
+        member = view.member
+        silence = found.silence(home(view.group_id), member.version, member.interval_ms)
+        next(g for g in taken.groups if g.group == view.group_id).members += 1
+        taken.members.append(
+            Member(
+                view.group_id,
+                view.client_id,
+                member.instance_id,
+                member.interval_ms,
+                held_by.get((view.group_id, view.client_id), 0),
+                silence.liveness,
+                silence.ms,
+                silence.at_least,
+            )
+        )
+    taken.members.sort(key=lambda m: (m.group, m.client_id))
+    taken.leaders.sort(key=lambda m: (m.group, m.name))
+
+
+def _pauses(taken: Status, found: Look) -> None:
+    now_ms = found.taken_ms
+    for name in found.world.groups():
+        expiries = [s.paused[name] for s in found.world.states if name in s.paused]
+        if not expiries:
+            continue
+        expires_ms = max(expiries)
+        pause = Pause(
+            name,
+            len(expiries),
+            taken.partitions,
+            iso_utc(expires_ms),
+            expires_ms,
+            expires_ms <= now_ms,
+        )
+        taken.pauses.append(pause)
+        if pause.expired:
+            taken.attention.append(
+                f"group {name}: its pause expired {age(now_ms - expires_ms)} ago and nobody ended "
+                "it; `marshal group resume` does"
+            )
+        elif pause.partitions < pause.of:
+            taken.attention.append(
+                f"group {name}: paused in {pause.partitions} of {pause.of} coordination "
+                "partitions only; repeat `marshal group pause` or `marshal group resume`"
+            )
+
+
+def _snapshots(taken: Status, found: Look, connection: Connection) -> None:
+    try:
+        ends = extent(admin_client(connection.kafka), connection.snapshot_topic, connection)
+    except TopicMissing:
+        taken.attention.append(
+            f"there is no topic {connection.snapshot_topic!r}: every start replays the whole log; "
+            "`marshal topic create` makes it"
+        )
+        ends = {}
+    newest = {
+        record.coordinator: record
+        for record in read_snapshots(connection, {p: end for p, (_, end) in ends.items()})
+    }
+    for p, (first, end) in sorted(found.reader.extent().items()):
+        record = newest.get(p)
+        if record is None:
+            since = end - first
+            taken.snapshots.append(SnapshotAge(p, None, since, None, None, None))
+        else:
+            snapshot = record.snapshot
+            since = end - (first if snapshot is None else snapshot.next_offset)
+            taken.snapshots.append(
+                SnapshotAge(
+                    p,
+                    None if snapshot is None else snapshot.next_offset,
+                    since,
+                    max(0, found.taken_ms - record.written_ms),
+                    record.size_bytes,
+                    None if snapshot is None else snapshot.writer,
+                    record.problem,
+                )
+            )
+            if record.problem:
+                taken.attention.append(
+                    f"the newest snapshot of partition {p} is not usable: {record.problem}"
+                )
+        if since > MANY_RECORDS and ends:
+            taken.attention.append(
+                f"partition {p}: {since:,} records since the newest snapshot; `marshal snapshot` "
+                "writes one"
+            )
+
+
+def _print(taken: Status) -> None:
+    out = console()
+    newest = taken.newest_record_ms_ago
+    out.print(
+        f"[bold]{taken.topic}[/]  {count(taken.partitions, 'partition')}, "
+        f"{count(taken.records, 'record')}, "
+        + ("empty" if newest is None else f"newest {age(newest)} ago")
+    )
+    if taken.groups:
+        groups = table("GROUP", "MEMBERS", "HELD", "STALE", "FREE", "", right=_NUMBERS)
+        for g in taken.groups:
+            groups.add_row(
+                g.group,
+                str(g.members),
+                str(g.held),
+                f"[red]{g.stale}[/]" if g.stale else "0",
+                str(g.free),
+                "[yellow]paused[/]" if g.paused else "",
+            )
+        out.print("", groups, sep="\n")
+    if taken.members:
+        members = table(
+            "MEMBER", "GROUP", "INSTANCE", "CLAIMS", "INTERVAL", "SILENCE", "LIVENESS",
+            right=("CLAIMS", "INTERVAL", "SILENCE"),
+        )  # fmt: skip
+        for m in taken.members:
+            members.add_row(
+                m.client_id,
+                m.group,
+                m.instance_id,
+                str(m.claims),
+                age(m.interval_ms),
+                f"{'>' if m.silence_at_least else ''}{age(m.silence_ms)}",
+                liveness_style(m.liveness),
+            )
+        out.print("", members, sep="\n")
+    if taken.leaders:
+        leaders = table(
+            "LEADER OF", "GROUP", "LEADER", "EPOCH", "SILENCE", "LIVENESS",
+            right=("EPOCH", "SILENCE"),
+        )  # fmt: skip
+        for leader in taken.leaders:
+            leaders.add_row(
+                leader.name,
+                leader.group,
+                leader.leader or "(none)",
+                str(leader.epoch),
+                "" if leader.silence_ms is None else age(leader.silence_ms),
+                liveness_style(leader.liveness),
+            )
+        out.print("", leaders, sep="\n")
+    for pause in taken.pauses:
+        out.print(
+            f"\n[yellow]paused[/] {pause.group} in {pause.partitions} of {pause.of} coordination "
+            f"partitions, {'expired' if pause.expired else 'until'} {pause.expires}"
+        )
+    _print_snapshots(taken)
+    for text in taken.attention:
+        out.print("[bold yellow]attention:[/] ", end="")
+        out.print(text, markup=False)
+    if taken.members or any(g.held for g in taken.groups):
+        out.print(f"[dim]{taken.measured}[/]")
+
+
+_NUMBERS: Final = ("MEMBERS", "HELD", "STALE", "FREE")
+
+
+def _print_snapshots(taken: Status) -> None:
+    out = console()
+    written = [s for s in taken.snapshots if s.age_ms is not None]
+    if not written:
+        out.print(f"\nno snapshots; a start replays {count(taken.records, 'record')}\n")
+        return
+    snapshots = table(
+        "SNAPSHOT OF", "UP TO", "RECORDS SINCE", "AGE", "BYTES", "WRITTEN BY",
+        right=("SNAPSHOT OF", "UP TO", "RECORDS SINCE", "AGE", "BYTES"),
+    )  # fmt: skip
+    for s in taken.snapshots:
+        snapshots.add_row(
+            str(s.coordinator),
+            "none" if s.next_offset is None else str(s.next_offset),
+            f"{s.records_since:,}",
+            "" if s.age_ms is None else age(s.age_ms),
+            "" if s.size_bytes is None else f"{s.size_bytes:,}",
+            s.writer or "",
+        )
+    out.print("", snapshots, "", sep="\n")

@@ -1,0 +1,82 @@
+"""Times, sizes and cells in words and in JSON."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from typing import Final
+
+from marshal_py.errors import InvalidArgument
+
+__all__ = ["age", "clock_time", "count", "iso_utc", "liveness_style", "parse_since"]
+
+_AGO: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+_UNIT_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def age(ms: float) -> str:
+    """Return a duration in two figures or so: 0.4 s, 12 s, 3.5 min, 7 h, 12 d."""
+    for limit, unit, name in (
+        (1_000, 1, "ms"),
+        (60_000, 1_000, "s"),
+        (3_600_000, 60_000, "min"),
+        (2 * 86_400_000, 3_600_000, "h"),
+    ):
+        if ms < limit:
+            value = ms / unit
+            digits = 1 if value < 10 and name != "ms" else 0
+            return f"{value:.{digits}f} {name}"
+    return f"{ms / 86_400_000:.0f} d"
+
+
+def count(number: int, what: str) -> str:
+    """Return '1 record', '2,345 records'."""
+    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
+
+
+def iso_utc(ms: int) -> str:
+    """Return a time in ms since 1970 as 2026-11-21T12:00:00.123Z."""
+    moment = dt.datetime.fromtimestamp(ms / 1000, dt.UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def clock_time(ms: int, *, date: bool = False) -> str:
+    """Return the local time of day, with milliseconds; with `date`, the day before it."""
+    moment = dt.datetime.fromtimestamp(ms / 1000).astimezone()
+    text = f"{moment:%H:%M:%S}.{ms % 1000:03d}"
+    return f"{moment:%Y-%m-%d} {text}" if date else text
+
+
+def liveness_style(liveness: str | None) -> str:
+    """Return a liveness in rich's markup: green, yellow or red."""
+    colour = {"fresh": "green", "unknown": "yellow", "stale": "red"}.get(liveness or "")
+    return f"[{colour}]{liveness}[/]" if colour else ""
+
+
+def parse_since(text: str, now_ms: int) -> tuple[int | None, int | None]:
+    """Return (offset, None) or (None, ms since 1970) for what `--since` was given.
+
+    An offset (`1500`), a duration before now (`90s`, `10m`, `2h`, `1d`), a time of day (`14:05`,
+    local) or a date and time (`2026-11-21T14:05:00Z`; local if it has no zone). Raises
+    `InvalidArgument`.
+    """
+    text = text.strip()
+    if text.isdecimal():
+        return int(text), None
+    ago = _AGO.fullmatch(text)
+    if ago is not None:
+        return None, max(0, now_ms - int(float(ago[1]) * _UNIT_MS[ago[2]]))
+    try:
+        moment = dt.datetime.fromisoformat(text)
+    except ValueError:
+        moment = None
+    if moment is None:
+        try:
+            today = dt.datetime.fromtimestamp(now_ms / 1000).date()
+            moment = dt.datetime.combine(today, dt.time.fromisoformat(text))
+        except ValueError:
+            raise InvalidArgument(
+                f"--since {text!r} is neither an offset (1500), a duration (10m, 2h), nor a time "
+                "(14:05, 2026-11-21T14:05:00Z)"
+            ) from None
+    return None, max(0, int(moment.timestamp() * 1000))
