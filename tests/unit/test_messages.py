@@ -187,6 +187,45 @@ def test_an_unknown_element_must_still_be_whole(added: bytes) -> None:
     assert not decodes(b"\x97" + pack(RESUME)[1:] + added)
 
 
+def sample(opcode: int) -> bytes:
+    """The bytes of a small value that starts with `opcode`."""
+    head = bytes([opcode])
+    if opcode <= 0x7F or opcode >= 0xE0 or opcode in (0xC0, 0xC2, 0xC3):
+        return head
+    if opcode <= 0x9F:
+        return head + b"\xc0" * ((opcode & 0x0F) * (2 if opcode <= 0x8F else 1))
+    if opcode <= 0xBF:
+        return head + b"x" * (opcode & 0x1F)
+    counted = {0xC4: 1, 0xC5: 2, 0xC6: 4, 0xD9: 1, 0xDA: 2, 0xDB: 4, 0xC7: 1, 0xC8: 2, 0xC9: 4}
+    if opcode in counted:
+        extra = b"\x05" if 0xC7 <= opcode <= 0xC9 else b""
+        return head + (3).to_bytes(counted[opcode], "big") + extra + b"xyz"
+    containers = {0xDC: (2, 1), 0xDD: (4, 1), 0xDE: (2, 2), 0xDF: (4, 2)}
+    if opcode in containers:
+        size, per_item = containers[opcode]
+        return head + (3).to_bytes(size, "big") + b"\xc0" * 3 * per_item
+    fixed = [4, 8, 1, 2, 4, 8, 1, 2, 4, 8, 2, 3, 5, 9, 17]  # 0xca to 0xd8
+    return head + b"\x00" * fixed[opcode - 0xCA]
+
+
+@spec("R-7", "R-8")
+@pytest.mark.parametrize("opcode", [n for n in range(256) if n != 0xC1])
+def test_every_opcode_is_skipped_as_a_whole(opcode: int) -> None:
+    value = sample(opcode)
+    record = pack(RESUME)[1:]
+    for header in (b"\x97", b"\xdc\x00\x07", b"\xdd\x00\x00\x00\x07"):
+        assert decodes(header + record + value)
+        assert not decodes(header + record + value[:-1])
+        assert not decodes(header + record + value + b"\xc0")
+    assert decodes(b"\x98" + record + value + b"\xc0")
+    inside = (
+        b"\x97" + pack([2, 2, *COMMON, []])[1:-1] + b"\x91\x96" + pack(["t", 0, 5, -1, b""])[1:]
+    )
+    assert decodes(inside + value)
+    assert not decodes(inside + value[:-1])
+    assert not decodes(inside + value + b"\xc0")
+
+
 @spec("R-8")
 def test_nothing_may_follow_the_array() -> None:
     for array in (RESUME, [*RESUME, None]):
