@@ -116,7 +116,7 @@ def _reap(settings: ReaperConfig) -> None:
 
     stopped = False
 
-    def before(number: int, _: FrameType | None) -> NoReturn:
+    def before(_number: int, _: FrameType | None) -> NoReturn:
         raise SystemExit(0)
 
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -74,6 +74,13 @@ class MemorySink:
             if not self._still_held():
                 self._writer = -1
                 return Failure("the lease is lost")
+            bad = {r.id: "headers" for r in rows if len(r.header_keys) != len(r.header_values)}
+            if bad:
+                self._writer = -1
+                good = [row for row in rows if row.id not in bad]
+                if not self._atomic:
+                    self._publish(good, checkpoint)
+                return Failure("bad rows", None if self._atomic else frozenset(bad), bad)
             if fault is None:
                 self._publish(rows, checkpoint)
                 return None

@@ -33,10 +33,14 @@ class MemoryTable:
     next_id: int = 1
     lock: threading.RLock = field(default_factory=threading.RLock)
 
+    def begin(self) -> MemoryTransaction:
+        """A transaction; it is rolled back unless it commits."""
+        return MemoryTransaction(self)
+
     @contextmanager
     def transaction(self) -> Iterator[MemoryTransaction]:
         """Commits at the end of the block, rolls back if it raises."""
-        transaction = MemoryTransaction(self)
+        transaction = self.begin()
         yield transaction
         transaction.commit()
 
@@ -72,6 +76,10 @@ class MemoryTransaction:
         """Make the rows visible."""
         with self._table.lock:
             self._table.committed.update({row.id: _Stored(row) for row in self._rows})
+        self._rows = []
+
+    def rollback(self) -> None:
+        """Forget the rows; their ids are gone."""
         self._rows = []
 
 
