@@ -210,6 +210,10 @@ class LogReader:
             ]
         self._consumer.assign(assignment)
 
+    def extent(self) -> dict[int, tuple[int, int]]:
+        """Return (first offset, next offset) of each partition, as `open` found them."""
+        return {p: (self._begins[p], self._ends[p]) for p in self._ends}
+
     def replay(self, *, progress: Callable[[int, int], None] | None = None) -> None:
         """Apply everything up to the ends that `open` saw; `progress(done, total)` as it goes.
 
