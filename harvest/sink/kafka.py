@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -32,6 +33,13 @@ _OPEN_TIMEOUTS_S: Final = (0.1, 0.25, 1.0, 3.0, 10.0)
 _STEP_S: Final = 0.5  # how long the lease may go unasked while the broker is silent
 _ABORT_TIMEOUT_S: Final = 2.0
 _READ_TIMEOUT_S: Final = 10.0
+_RETRY_S: Final = 0.05
+_COORDINATOR_MOVES: Final = {
+    KafkaError.NOT_COORDINATOR,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.UNSTABLE_OFFSET_COMMIT,
+}
 _NO_OFFSET: Final = 0  # negative offsets say that nothing was committed
 
 
@@ -195,15 +203,21 @@ class TransactionalSink(_KafkaSink):
         raise SinkUnavailable(f"Kafka began no transactions: {problem}")
 
     def _read_checkpoint(self) -> str | None:
-        try:
-            (found,) = self._reader.committed(
-                [TopicPartition(self._checkpoint_topic, 0)], timeout=_READ_TIMEOUT_S
-            )
-        except KafkaException as error:
-            raise SinkUnavailable(f"the checkpoint cannot be read: {_text(error)}") from error
-        if found.error is not None:
-            raise SinkUnavailable(f"the checkpoint cannot be read: {found.error.str()}")
-        return found.metadata if found.offset >= 0 and found.metadata else None
+        deadline = time.monotonic() + _READ_TIMEOUT_S
+        while True:
+            try:
+                (found,) = self._reader.committed(
+                    [TopicPartition(self._checkpoint_topic, 0)], timeout=_READ_TIMEOUT_S
+                )
+                if found.error is not None:
+                    raise KafkaException(found.error)
+                return found.metadata if found.offset >= 0 and found.metadata else None
+            except KafkaException as error:
+                lasting = error.args[0].code() not in _COORDINATOR_MOVES
+                if lasting or time.monotonic() > deadline or not self._still_held():
+                    text = f"the checkpoint cannot be read: {_text(error)}"
+                    raise SinkUnavailable(text) from error
+                time.sleep(_RETRY_S)
 
     def _deliver(self, producer: Producer, rows: Sequence[Row], checkpoint: str) -> Failure | None:
         position = TopicPartition(self._checkpoint_topic, 0, _NO_OFFSET, metadata=checkpoint)

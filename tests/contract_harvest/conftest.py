@@ -170,7 +170,7 @@ def read_topic(servers: str, topic: str) -> list[tuple[bytes | None, bytes | Non
         }
         ended: set[int] = set()
         while len(ended) < len(partitions):
-            for message in consumer.consume(1000, timeout=10.0):
+            for message in consumer.consume(1000, timeout=0.1):
                 if message.error() is None:
                     found[message.partition()].append(
                         (message.key(), message.value(), message.headers())
