@@ -1,0 +1,154 @@
+"""``python -m tests.mutation``: run every mutant, print who caught it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+from rich.console import Console
+
+from tests.mutation.load import DoesNotApply, Mutant
+from tests.mutation.mutants import MUTANTS
+
+ROOT: Final = Path(__file__).parents[2]
+UNIT_TESTS: Final = (
+    "tests/unit/test_claims_found.py",
+    "tests/unit/test_claims.py",
+    "tests/unit/test_claims_properties.py",
+    "tests/unit/test_spec_claimant.py",
+    "tests/unit/test_world.py",
+    "tests/unit/test_rationalizer.py",
+    "tests/unit/test_rationalizer_properties.py",
+    "tests/unit/test_vectors.py",
+)
+UNIT_TESTS_S: Final = 300
+
+app = typer.Typer(add_completion=False)
+errors = Console(stderr=True)
+
+
+@app.command()
+def main(
+    histories: Annotated[
+        int, typer.Option(min=0, help="Histories after which the campaign gives up.")
+    ] = 2_000,
+    seed: Annotated[int, typer.Option(help="The seed of the first history.")] = 1,
+    processes: Annotated[int, typer.Option(min=1, help="Mutants at a time.")] = 1,
+    only: Annotated[str, typer.Option(help="Only mutants whose name contains this.")] = "",
+    both: Annotated[
+        bool, typer.Option("--both", help="Run the unit tests, too, where the campaign caught it.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the table as JSON.")] = False,
+) -> None:
+    """Leave out one guard after the other; the campaign or a unit test must notice.
+
+    Exit status: 0 all were caught; 1 some were not; 3 some mutants do not apply any more.
+
+    Example: python -m tests.mutation --json > mutants.json
+    """
+    chosen = [mutant for mutant in MUTANTS if only in mutant.name]
+    for mutant in chosen:
+        try:
+            mutant.code()
+        except DoesNotApply as problem:
+            errors.print(f"does not apply: {problem}", markup=False)
+            raise typer.Exit(3) from None
+    rows: list[dict[str, Any]] = []
+    with ThreadPoolExecutor(processes) as pool:
+        for row in pool.map(lambda m: try_mutant(m, histories, seed, both), chosen):
+            rows.append(row)
+            if not as_json:
+                _print(row)
+    survivors = [row["mutant"] for row in rows if row["caught_by"] is None]
+    if as_json:
+        by_campaign = [row for row in rows if row["invariant"] is not None]
+        summary = {
+            "mutants": len(rows),
+            "caught": len(rows) - len(survivors),
+            "caught_by_campaign": len(by_campaign),
+            "histories_at_most": histories,
+            "seed": seed,
+            "survivors": survivors,
+            "table": rows,
+        }
+        typer.echo(json.dumps(summary, indent=1))
+    else:
+        typer.echo(f"\n{len(rows) - len(survivors)} of {len(rows)} mutants were caught")
+        for name in survivors:
+            typer.echo(f"  NOT CAUGHT: {name}")
+    raise typer.Exit(1 if survivors else 0)
+
+
+def try_mutant(mutant: Mutant, histories: int, seed: int, both: bool) -> dict[str, Any]:
+    """Run one mutant; return its row of the table."""
+    started = time.monotonic()
+    found: dict[str, Any] = {"caught": None, "histories": 0}
+    if histories:
+        found = _campaign(mutant, histories, seed)
+    invariant = found["caught"][0] if found["caught"] else None
+    test = None
+    if invariant is None or both:
+        test = _unit_tests(mutant)
+    return {
+        "mutant": mutant.name,
+        "caught_by": f"invariant: {invariant}" if invariant else test and f"test: {test}",
+        "invariant": invariant,
+        "histories": found["histories"],
+        "test": test,
+        "seconds": round(time.monotonic() - started, 1),
+    }
+
+
+def _campaign(mutant: Mutant, histories: int, seed: int) -> dict[str, Any]:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.mutation.child", mutant.name, str(histories), str(seed)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode != 0:
+        raise RuntimeError(f"{mutant.name}: {done.stderr}")
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def _unit_tests(mutant: Mutant) -> str | None:
+    """Return the first unit test that fails, None if all pass."""
+    tests = [name for name in UNIT_TESTS if (ROOT / name).exists()]
+    command = [sys.executable, "-m", "pytest", "-p", "tests.mutation.plugin", "-x", "-q"]
+    try:
+        done = subprocess.run(
+            [*command, "-p", "no:cacheprovider", "--timeout", "60", *tests],
+            cwd=ROOT,
+            env={**os.environ, "MUTANT": mutant.name},
+            capture_output=True,
+            text=True,
+            timeout=UNIT_TESTS_S,
+        )
+    except subprocess.TimeoutExpired:
+        return "it hangs"
+    if done.returncode == 0:
+        return None
+    for line in done.stdout.splitlines():
+        if line.startswith(("FAILED ", "ERROR ")):
+            return line.split(" ", 1)[1].split(" - ")[0].rsplit("/", 1)[-1]
+    if done.returncode in (1, 2):
+        return "the tests cannot start"
+    raise RuntimeError(f"{mutant.name}: pytest ended with {done.returncode}\n{done.stdout}")
+
+
+def _print(row: dict[str, Any]) -> None:
+    caught = row["caught_by"] or "NOT CAUGHT"
+    after = f"after {row['histories']}" if row["invariant"] else ""
+    typer.echo(f"{row['mutant']:<78} {caught} {after}")
+
+
+if __name__ == "__main__":
+    app()

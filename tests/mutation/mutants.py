@@ -1,0 +1,947 @@
+"""The mutants: one for every guard of the fold, the claimant and the measuring of silence.
+
+Each name says which guard is missing. Three kinds come at the end: mistakes that the simulation
+found in this project once, and the known bugs of Go Marshal, made again with this code.
+"""
+
+from __future__ import annotations
+
+from tests.mutation.load import Edit, Mutant
+
+FOLD = "marshal_py.rationalizer"
+CLAIMS = "marshal_py.claims"
+WORLD = "marshal_py.world"
+
+_TOUCHED = "                touched[event.topic, event.partition] = None"
+
+
+def _fold(name: str, function: str, old: str, new: str) -> Mutant:
+    return Mutant(f"fold: {name}", FOLD, (Edit(function, old, new),))
+
+
+def _claimant(name: str, function: str, old: str, new: str) -> Mutant:
+    return Mutant(f"claimant: {name}", CLAIMS, (Edit(f"Claimant.{function}", old, new),))
+
+
+def _world(name: str, function: str, old: str, new: str) -> Mutant:
+    return Mutant(f"silence: {name}", WORLD, (Edit(function, old, new),))
+
+
+_THE_FOLD = [
+    _fold("offsets that come again", "apply", "if offset < state.next_offset:", "if False:"),
+    _fold(
+        "its own position", "apply", "state.next_offset = offset + 1", "state.next_offset = offset"
+    ),
+    _fold("dead members go", "apply", "_drop_dead_members(state, offset, events)", "pass"),
+    _fold(
+        "dead members go only at boundaries",
+        "apply",
+        "if offset // SWEEP_EVERY != (state.next_offset - 1) // SWEEP_EVERY:",
+        "if True:",
+    ),
+    _fold("foreign records are skipped", "apply", "if record is None:", "if False:"),
+    _fold("heartbeat: the epoch", "_heartbeat", " or cell.epoch != entry.epoch", ""),
+    _fold("heartbeat: the cell is held", "_heartbeat", " or cell.holder is None", ""),
+    _fold("heartbeat: the version moves", "_heartbeat", "cell.version = offset", "pass"),
+    _fold("heartbeat: the metadata", "_heartbeat", "cell.metadata = entry.metadata", "pass"),
+    _fold(
+        "heartbeat: the position goes up only",
+        "_heartbeat",
+        "if entry.next_offset > cell.next_offset:",
+        "if True:",
+    ),
+    _fold(
+        "heartbeat: the position is stored",
+        "_heartbeat",
+        "cell.next_offset = entry.next_offset",
+        "pass",
+    ),
+    _fold(
+        "heartbeat: it makes no holder (version 1 did)",
+        "_heartbeat",
+        "cell.version = offset",
+        "cell.version = offset; cell.holder = record.client_id; "
+        "cell.instance_id = record.instance_id",
+    ),
+    _fold(
+        "heartbeat: an entry that is rejected rejects only itself",
+        "_heartbeat",
+        "            continue\n",
+        "            break\n",
+    ),
+    _fold(
+        "goodbye: only of the instance that is known",
+        "_membership",
+        "if known is None or known.instance_id != record.instance_id:\n            return",
+        "if known is None:\n            return",
+    ),
+    _fold("goodbye: the member goes", "_membership", "del state.members[key]", "pass"),
+    _fold(
+        "claim: not in a paused group", "_claim", "if record.group_id in state.paused:", "if False:"
+    ),
+    _fold(
+        "claim: compare and swap",
+        "_claim",
+        "elif record.expected_version != (NO_OFFSET if cell is None else cell.version):",
+        "elif False:",
+    ),
+    _fold(
+        "claim: compare and swap on the epoch is not enough",
+        "_claim",
+        "NO_OFFSET if cell is None else cell.version",
+        "NO_OFFSET if cell is None else cell.epoch",
+    ),
+    _fold(
+        "claim: compare and swap, older is not enough",
+        "_claim",
+        "record.expected_version != (",
+        "record.expected_version < (",
+    ),
+    _fold(
+        "claim: positions are kept",
+        "_claim",
+        "if cell is None:\n        cell = state.cells[key] = Cell()\n    if",
+        "cell = state.cells[key] = Cell()\n    if",
+    ),
+    _fold("claim: the holder", "_claim", "cell.holder = record.client_id", "pass"),
+    _fold("claim: the instance", "_claim", "cell.instance_id = record.instance_id", "pass"),
+    _fold(
+        "claim: a new epoch",
+        "_claim",
+        "cell.epoch = cell.version = offset",
+        "cell.version = offset; cell.epoch = max(cell.epoch, 0)",
+    ),
+    _fold(
+        "claim: a new version",
+        "_claim",
+        "cell.epoch = cell.version = offset",
+        "cell.epoch = offset",
+    ),
+    _fold(
+        "claim: the interval of the holder",
+        "_claim",
+        "cell.interval_ms = record.interval_ms",
+        "cell.interval_ms = cell.interval_ms or record.interval_ms",
+    ),
+    _fold("claim: the metadata goes", "_claim", 'cell.metadata = b""', "pass"),
+    _fold("release, messages: the epoch", "_held_cell", " and cell.epoch == record.epoch", ""),
+    _fold("release, messages: the cell is held", "_held_cell", " and cell.held and", " and"),
+    _fold(
+        "release: the cell is free", "_release", "_vacate(cell, offset)", "cell.version = offset"
+    ),
+    _fold(
+        "release: the position goes up only",
+        "_release",
+        "if record.next_offset > cell.next_offset:",
+        "if True:",
+    ),
+    _fold(
+        "release: the position is stored",
+        "_release",
+        "cell.next_offset = record.next_offset",
+        "pass",
+    ),
+    _fold(
+        "messages: only beyond what was claimed",
+        "_claim_messages",
+        "if record.proposed_offset <= cell.claimed_offset:",
+        "if False:",
+    ),
+    _fold(
+        "messages: not the same again",
+        "_claim_messages",
+        "record.proposed_offset <= cell.claimed_offset",
+        "record.proposed_offset < cell.claimed_offset",
+    ),
+    _fold(
+        "messages: what was claimed is kept",
+        "_claim_messages",
+        "cell.claimed_offset = record.proposed_offset",
+        "pass",
+    ),
+    _fold("messages: the version moves", "_claim_messages", "cell.version = offset", "pass"),
+    _fold(
+        "pause: it pauses",
+        "_pause_group",
+        "state.paused[record.group_id] = record.expires_at_ms",
+        "pass",
+    ),
+    _fold(
+        "resume: it resumes",
+        "_resume_group",
+        "state.paused.pop(record.group_id, None)",
+        "state.paused.get(record.group_id)",
+    ),
+    _fold(
+        "position: only in a paused group",
+        "_set_position",
+        "if record.group_id not in state.paused:",
+        "if False:",
+    ),
+    _fold(
+        "position: compare and swap",
+        "_set_position",
+        "elif record.expected_version != (NO_OFFSET if cell is None else cell.version):",
+        "elif False:",
+    ),
+    _fold(
+        "position: nobody holds the cell then",
+        "_set_position",
+        "_vacate(cell, offset)",
+        "cell.version = offset",
+    ),
+    _fold(
+        "position: messages may be claimed again",
+        "_set_position",
+        "cell.next_offset = cell.claimed_offset = record.next_offset",
+        "cell.next_offset = record.next_offset",
+    ),
+    _fold(
+        "forget: only a paused group", "_forget_group", "if group not in state.paused:", "if False:"
+    ),
+    _fold(
+        "forget: nothing that is held",
+        "_forget_group",
+        "elif any(key[0] == group and cell.held for key, cell in state.cells.items()):",
+        "elif False:",
+    ),
+    _fold(
+        "forget: only this group",
+        "_forget_group",
+        "gone = [key for key in state.cells if key[0] == group]",
+        "gone = list(state.cells)",
+    ),
+    _fold("forget: the cells go", "_forget_group", "del state.cells[key]", "pass"),
+    _fold("forget: the members go", "_forget_group", "del state.members[member]", "pass"),
+    _fold(
+        "a cell without holder has no instance",
+        "_vacate",
+        "cell.holder = cell.instance_id = None",
+        "cell.holder = None",
+    ),
+    _fold("a cell that is given up has a new version", "_vacate", "cell.version = offset", "pass"),
+    _fold("a cell that is given up has no metadata", "_vacate", 'cell.metadata = b""', "pass"),
+    _fold(
+        "members: the horizon",
+        "_drop_dead_members",
+        "offset - m.version > MEMBER_HORIZON",
+        "offset - m.version > MEMBER_HORIZON // 2",
+    ),
+    _fold(
+        "position of a cell: what was claimed counts",
+        "Cell.position",
+        "return max(self.next_offset, self.claimed_offset)",
+        "return self.next_offset",
+    ),
+]
+
+_THE_LEASE = [
+    _claimant(
+        "lease: the margin", "__init__", "(2 * interval_ms - margin_ms)", "(2 * interval_ms)"
+    ),
+    _claimant(
+        "lease: two intervals, not three",
+        "__init__",
+        "(2 * interval_ms - margin_ms)",
+        "(3 * interval_ms - margin_ms)",
+    ),
+    Mutant(
+        "claimant: lease: it ends",
+        CLAIMS,
+        (
+            Edit(
+                "Holding.held",
+                "self.state is ClaimState.HELD and now_ns < self.lease_until_ns",
+                "self.state in (ClaimState.HELD, ClaimState.LAPSED)",
+            ),
+        ),
+    ),
+    _claimant(
+        "lease: measured from before the sending of a heartbeat",
+        "_on_beat",
+        "return sent.t_send_ns",
+        "return now_ns",
+    ),
+    _claimant(
+        "lease: measured from before the sending of the claim",
+        "_on_claimed",
+        "self._extend_lease(holding, sent.t_send_ns, now_ns)",
+        "self._extend_lease(holding, now_ns, now_ns)",
+    ),
+    _claimant(
+        "lease: it never gets shorter",
+        "_extend_lease",
+        "if until_ns <= holding.lease_until_ns:",
+        "if False:",
+    ),
+    _claimant(
+        "lease: what is read too late renews nothing",
+        "_extend_lease",
+        "and now_ns < until_ns ",
+        "",
+    ),
+    _claimant(
+        "lease: the user hears of a lapse",
+        "_let_lapse",
+        'self._notices.append(Notice("lapsed", holding))',
+        "pass",
+    ),
+    _claimant(
+        "lease: a lapse is noticed", "_let_lapse", "holding.state = ClaimState.LAPSED", "pass"
+    ),
+    _claimant(
+        "lease: the next lapse is watched for",
+        "_let_lapse",
+        "self._timer(earliest_ns, coordinator << 1 | 1, None)",
+        "pass",
+    ),
+    _claimant(
+        "lease: the first lapse is watched for",
+        "_extend_lease",
+        "self._timer(until_ns, holding.coordinator << 1 | 1, None)",
+        "pass",
+    ),
+    _claimant(
+        "renewal: only by its own epoch", "_on_renewed", " or holding.epoch != event.epoch", ""
+    ),
+    _claimant(
+        "renewal: only by accepted entries (a rejected one renewed)",
+        "_on_rejected",
+        'self._end(holding, "the log says that it is not ours", "lost")',
+        "self._extend_lease(holding, now_ns, now_ns)",
+    ),
+    _claimant(
+        "renewal: by heartbeats of this instance",
+        "_on_beat",
+        "if event.instance_id != self.instance_id or event.client_id != self.client_id:",
+        "if event.client_id != self.client_id:",
+    ),
+    _claimant(
+        "renewal: by heartbeats of this client",
+        "_on_beat",
+        "if event.instance_id != self.instance_id or event.client_id != self.client_id:",
+        "if event.instance_id != self.instance_id:",
+    ),
+    Mutant(
+        "claimant: renewal: nobody else's heartbeat renews",
+        CLAIMS,
+        (
+            Edit(
+                "Claimant.applied",
+                "if renewed_at_ns is not None and event.instance_id == self.instance_id:",
+                "if True:",
+            ),
+            Edit("Claimant.applied", "event, renewed_at_ns, now_ns)", "event, now_ns, now_ns)"),
+        ),
+    ),
+    _claimant(
+        "renewal: what nobody sent renews nothing",
+        "_on_beat",
+        "if sent is None:\n            return None",
+        "if sent is None:\n            return now_ns",
+    ),
+    _claimant(
+        "renewal: heartbeats go on",
+        "_beat",
+        "self._beat_at(coordinator, now_ns + self.interval_ms * MS)",
+        "pass",
+    ),
+    _claimant(
+        "renewal: once an interval",
+        "_beat",
+        "now_ns + self.interval_ms * MS",
+        "now_ns + 2 * self.interval_ms * MS",
+    ),
+    _claimant(
+        "renewal: while lapsed, too", "_beat", "if not h.paused]", "if h.state is ClaimState.HELD]"
+    ),
+    _claimant(
+        "renewal: heartbeats do not pile up",
+        "_beat",
+        "self._beats_in_flight[coordinator] >= MAX_BEATS_IN_FLIGHT",
+        "False",
+    ),
+    _claimant(
+        "renewal: the first heartbeat at once",
+        "_on_claimed",
+        "        self._beat_at(coordinator, now_ns)\n",
+        "        self._beat_at(coordinator, now_ns + self.interval_ms * MS)\n",
+    ),
+]
+
+_CLAIMING = [
+    _claimant(
+        "claiming: not before it has caught up",
+        "_consider",
+        "observer.caught_up_at_offset is None or self.leaving",
+        "self.leaving",
+    ),
+    _claimant(
+        "claiming: not when leaving",
+        "_consider",
+        "observer.caught_up_at_offset is None or self.leaving",
+        "observer.caught_up_at_offset is None",
+    ),
+    _claimant(
+        "claiming: not in a paused group",
+        "_consider",
+        "if self.group_id in state.paused:",
+        "if False:",
+    ),
+    _claimant(
+        "claiming: not while its own release is on the way",
+        "_consider",
+        "if holding.key in self._releasing:",
+        "if False:",
+    ),
+    _claimant(
+        "claiming: a held cell only when it may",
+        "_consider",
+        "if not self._may_take(cell, observer, holding.coordinator, now_ns):",
+        "if False:",
+    ),
+    _claimant(
+        "claiming: the wait of two intervals",
+        "_may_take",
+        "silence_ns > 2 * cell.interval_ms * MS",
+        "silence_ns > cell.interval_ms * MS",
+    ),
+    _claimant(
+        "claiming: the wait, nearly two intervals",
+        "_may_take",
+        "silence_ns > 2 * cell.interval_ms * MS",
+        "silence_ns > 2 * cell.interval_ms * MS * 19 // 20",
+    ),
+    _claimant(
+        "claiming: the interval of the holder, not its own",
+        "_may_take",
+        "silence_ns > 2 * cell.interval_ms * MS",
+        "silence_ns > 2 * self.interval_ms * MS",
+    ),
+    _claimant(
+        "claiming: silence must have been observed",
+        "_may_take",
+        "if silence_ns is not None and silence_ns",
+        "if silence_ns is None or silence_ns",
+    ),
+    _claimant(
+        "claiming: it looks again in time",
+        "_consider",
+        "now_ns + 2 * cell.interval_ms * MS - silence_ns + 1",
+        "now_ns + 20 * cell.interval_ms * MS - silence_ns + 1",
+    ),
+    _claimant(
+        "claiming: it looks again",
+        "_consider",
+        "self._check_at(holding, now_ns + 2 * cell.interval_ms * MS - silence_ns + 1)",
+        "pass",
+    ),
+    _claimant(
+        "claiming: with the version that it saw",
+        "_consider",
+        "NO_OFFSET if cell is None else cell.version,",
+        "state.next_offset,",
+    ),
+    _claimant(
+        "claiming: on after a rejection",
+        "_on_rejected",
+        "holding.state = ClaimState.WAITING\n                self._consider(holding, now_ns)",
+        "pass",
+    ),
+    _claimant(
+        "claiming: on after a failed append",
+        "append_failed",
+        "self._check_at(holding, now_ns + RETRY_NS)",
+        "pass",
+    ),
+    _claimant(
+        "claiming: on after a release",
+        "applied",
+        "self._on_released(coordinator, event)\n" + _TOUCHED,
+        "self._on_released(coordinator, event)",
+    ),
+    _claimant(
+        "claiming: on after a position was set",
+        "applied",
+        ", event)\n" + _TOUCHED + "\n            elif kind is ev.GroupPaused",
+        ", event)\n            elif kind is ev.GroupPaused",
+    ),
+    _claimant(
+        "claiming: on after a pause",
+        "applied",
+        "elif kind is ev.GroupResumed or kind is ev.GroupForgotten:",
+        "elif kind is ev.GroupForgotten:",
+    ),
+    _claimant(
+        "claiming: on after a loss that nobody was told of",
+        "applied",
+        "self._on_claimed(coordinator, event, now_ns)\n" + _TOUCHED,
+        "self._on_claimed(coordinator, event, now_ns)",
+    ),
+    _claimant("claiming: at the start", "caught_up", "self._consider(holding, now_ns)", "pass"),
+    _claimant(
+        "claiming: what nobody wants any more is given back",
+        "_on_claimed",
+        "self._give_back(key, coordinator, event.epoch, now_ns)\n            return",
+        "return",
+    ),
+    _claimant(
+        "claiming: the position of the cell",
+        "_on_claimed",
+        "holding.next_offset = holding.stored_offset = cell.next_offset",
+        "pass",
+    ),
+    _claimant(
+        "claiming: what was claimed of the messages",
+        "_on_claimed",
+        "holding.claimed_offset = cell.claimed_offset",
+        "pass",
+    ),
+    _claimant("claiming: the epoch", "_on_claimed", "holding.epoch = event.epoch\n", "pass\n"),
+    _claimant(
+        "claiming: another's claim ends its own",
+        "_on_claimed",
+        "self._lose(current, event)",
+        "pass",
+    ),
+    _claimant(
+        "claiming: another's claim is not its own",
+        "_on_claimed",
+        "if event.instance_id != self.instance_id or event.client_id != self.client_id:",
+        "if event.client_id != self.client_id:",
+    ),
+    _claimant(
+        "resume: only its own name", "_may_take", "if cell.holder == self.client_id:", "if True:"
+    ),
+    _claimant(
+        "resume: only what was claimed before it caught up",
+        "_may_take",
+        " and cell.epoch < caught_up_at",
+        "",
+    ),
+    _claimant("resume: only when asked for", "_may_take", "self.resume and ", ""),
+    _claimant("resume: it does", "_may_take", "if self.resume and", "if False and"),
+    _claimant("twin: the loser knows", "_lose", "self.twin = event.instance_id", "pass"),
+    _claimant(
+        "twin: the loser says so",
+        "_lose",
+        'self._notices.append(Notice("duplicate_client_id", holding, self._twin_text()))',
+        "pass",
+    ),
+    _claimant(
+        "twin: the loser forgets what it wanted",
+        "_lose",
+        "self._forget(other, self._twin_text())",
+        "pass",
+    ),
+    _claimant(
+        "twin: the loser wants nothing new", "want", "if self.twin is not None:", "if False:"
+    ),
+    _claimant(
+        "twin: only losses to its own name", "_lose", " and event.client_id == self.client_id", ""
+    ),
+    _claimant(
+        "cold start: can be switched off",
+        "_stale_by_timestamps",
+        "if self.cold_start_skew_ms is None:\n            return False",
+        "self.cold_start_skew_ms = self.cold_start_skew_ms or 0",
+    ),
+    _claimant(
+        "cold start: its own record must be later",
+        "_stale_by_timestamps",
+        "if cell.version >= probe:",
+        "if False:",
+    ),
+    _claimant(
+        "cold start: two intervals",
+        "_stale_by_timestamps",
+        "2 * cell.interval_ms + self.cold_start_skew_ms",
+        "self.cold_start_skew_ms",
+    ),
+    _claimant(
+        "cold start: the skew",
+        "_stale_by_timestamps",
+        "2 * cell.interval_ms + self.cold_start_skew_ms",
+        "2 * cell.interval_ms",
+    ),
+    _claimant(
+        "cold start: the resolution of the timeline",
+        "_stale_by_timestamps",
+        "own_ms -= observer.stamped.resolution",
+        "pass",
+    ),
+    _claimant(
+        "cold start: the interval of the holder",
+        "_stale_by_timestamps",
+        "2 * cell.interval_ms +",
+        "2 * self.interval_ms +",
+    ),
+    _claimant(
+        "cold start: one probe that was read",
+        "applied",
+        "if renewed_at_ns is not None and self._probe[coordinator] is None:",
+        "if self._probe[coordinator] is None:",
+    ),
+    _claimant(
+        "cold start: it probes",
+        "_stale_by_timestamps",
+        "self._beat_at(coordinator, now_ns)",
+        "pass",
+    ),
+    _claimant(
+        "cold start: a failed probe is made again",
+        "append_failed",
+        "self._probing[sent.coordinator] = False",
+        "pass",
+    ),
+]
+
+_ENDING = [
+    _claimant(
+        "release: its record is sent",
+        "_start_release",
+        "self._send_release(holding, now_ns)",
+        "pass",
+    ),
+    Mutant(
+        "claimant: release: nobody acts any more",
+        CLAIMS,
+        (
+            Edit(
+                "Holding.held",
+                "self.state is ClaimState.HELD",
+                "self.state in (ClaimState.HELD, ClaimState.RELEASING)",
+            ),
+            Edit("Claimant._start_release", "holding.lease_until_ns = 0", "pass"),
+        ),
+    ),
+    Mutant(
+        "claimant: release: nothing renews any more",
+        CLAIMS,
+        (
+            Edit(
+                "Claimant._start_release",
+                "self._drop(holding)",
+                "self._wanted.pop(holding.key, None)",
+            ),
+            Edit(
+                "Claimant._extend_lease",
+                "holding.state is ClaimState.LAPSED and",
+                "holding.state in (ClaimState.LAPSED, ClaimState.RELEASING) and",
+            ),
+        ),
+    ),
+    _claimant(
+        "release: again after a failed append",
+        "append_failed",
+        "self._timer(holding.release_at_ns, _RELEASE, holding)",
+        "pass",
+    ),
+    _claimant(
+        "release: it is over when it was read",
+        "_on_released",
+        "if releasing is not None and releasing.epoch == event.epoch:",
+        "if False:",
+    ),
+    _claimant(
+        "release: it is over when it was rejected",
+        "_on_rejected",
+        'self._end(sent.holding, "it was not ours any more", "released")',
+        "pass",
+    ),
+    _claimant(
+        "release: a waiting claim is cancelled",
+        "release",
+        'self._forget(holding, "cancelled")',
+        "pass",
+    ),
+    _claimant("release: with the position", "_send_release", "holding.next_offset,", "-1,"),
+    _claimant("pause: the holder stops", "applied", "self._on_paused(coordinator, now_ns)", "pass"),
+    _claimant(
+        "pause: the holder stops at once", "_on_paused", "holding.state = ClaimState.LAPSED", "pass"
+    ),
+    _claimant("pause: nothing renews", "_beat", "if not h.paused]", "]"),
+    _claimant(
+        "pause: a heartbeat in flight does not bring it back",
+        "_extend_lease",
+        " and not holding.paused",
+        "",
+    ),
+    _claimant(
+        "pause: the release waits for the lease",
+        "_on_paused",
+        "max(now_ns, holding.lease_until_ns)",
+        "now_ns",
+    ),
+    _claimant(
+        "pause: the release comes",
+        "_on_paused",
+        "self._timer(holding.release_at_ns, _RELEASE, holding)",
+        "pass",
+    ),
+    _claimant(
+        "pause: the user hears of it",
+        "_on_paused",
+        'self._notices.append(Notice("paused", holding))',
+        "pass",
+    ),
+    _claimant(
+        "position set: the holder has lost it",
+        "applied",
+        "self._lose(self._ours[coordinator].get((event.topic, event.partition)), event)",
+        "pass",
+    ),
+    _claimant("end: told", "_end", "self._notices.append(Notice(kind, holding, reason))", "pass"),
+    _claimant(
+        "end: told once",
+        "_end",
+        "if holding.state is ClaimState.ENDED:\n            return",
+        "pass",
+    ),
+    _claimant("end: off the lists", "_end", "self._drop(holding)", "pass"),
+    _claimant("leaving: releases", "leave", "self.release(holding, now_ns)", "pass"),
+    _claimant(
+        "leaving: says goodbye", "leave", "self._send_beat(self.home, [], 2, now_ns)", "pass"
+    ),
+    _claimant(
+        "leaving: waits for its releases", "settled", "not self._releasing\n            and ", ""
+    ),
+    _claimant(
+        "leaving: waits for its claims in flight",
+        "settled",
+        "sent.holding.state is ClaimState.ENDED",
+        "False",
+    ),
+    _claimant(
+        "truncation: leases are dropped",
+        "truncated",
+        "if holding.state in (*_OURS, ClaimState.RELEASING):",
+        "if False:",
+    ),
+    _claimant(
+        "truncation: heartbeats start anew", "truncated", "self._beats_in_flight[p] = 0", "pass"
+    ),
+    _claimant(
+        "truncation: claims in flight are forgotten",
+        "truncated",
+        "holding.state = ClaimState.WAITING",
+        "pass",
+    ),
+    _claimant(
+        "partition count changed: silence",
+        "stop_claiming",
+        "self.leaving = self.silent = True",
+        "self.leaving = True",
+    ),
+    _claimant(
+        "partition count changed: no claims",
+        "stop_claiming",
+        "self._forget(holding, reason)",
+        "pass",
+    ),
+    _claimant("commit: only what is held", "commit", "if holding.state not in _OURS:", "if False:"),
+    _claimant(
+        "commit: goes up only", "commit", "max(holding.next_offset, next_offset)", "next_offset"
+    ),
+    _claimant(
+        "commit: at once, when asked",
+        "commit",
+        "self._beat_at(holding.coordinator, now_ns)",
+        "pass",
+    ),
+    _claimant(
+        "commit: told when stored",
+        "_on_renewed",
+        'self._notices.append(Notice("stored", holding, "", event.next_offset))',
+        "pass",
+    ),
+    _claimant(
+        "messages: only what is held",
+        "claim_messages",
+        "if holding.state not in _OURS:",
+        "if False:",
+    ),
+    _claimant(
+        "messages: accepted is told",
+        "_on_messages",
+        'self._notices.append(Notice("messages_claimed", holding, "", event.seq))',
+        "pass",
+    ),
+    _claimant(
+        "messages: rejected is not accepted",
+        "_on_rejected",
+        '"messages_rejected", sent.holding',
+        '"messages_claimed", sent.holding',
+    ),
+    _claimant(
+        "messages: of unknown outcome are not accepted",
+        "append_failed",
+        '"messages_rejected", holding, "unknown outcome", seq',
+        '"messages_claimed", holding, "", seq',
+    ),
+    _claimant(
+        "messages: claims under its epoch",
+        "claim_messages",
+        "holding.epoch, proposed_offset",
+        "self.world.cell(self.group_id, *holding.key).epoch, proposed_offset",
+    ),
+    _claimant("membership: only at home", "_beat", "coordinator == self.home and", "True and"),
+    _claimant(
+        "membership: heartbeats begin", "caught_up", "self._beat_at(coordinator, now_ns)", "pass"
+    ),
+    _claimant(
+        "memory: what is settled is forgotten",
+        "_on_beat",
+        "self._sent.pop(event.seq, None)",
+        "self._sent.get(event.seq)",
+    ),
+    _claimant(
+        "memory: what nobody answers is forgotten",
+        "_append",
+        "while len(order) > _MAX_UNSETTLED:",
+        "while False:",
+    ),
+]
+
+_SILENCE = [
+    _world(
+        "the last time of a tick, not the first", "Timeline.note", "times[-1] = time\n", "pass\n"
+    ),
+    _world(
+        "the time at which it had been seen",
+        "Timeline.at",
+        "self._times[index]",
+        "self._times[max(0, index - 1)]",
+    ),
+    _world("times never decrease", "Timeline.note", "time = max(time, times[-1])", "pass"),
+    _world(
+        "what was not seen has no time",
+        "Timeline.at",
+        "if index < len(self._times) else None",
+        "if index < len(self._times) else self._times[0]",
+    ),
+    _world("old points go", "Timeline.note", "del times[:keep], offsets[:keep]", "pass"),
+    _world(
+        "a longer interval needs a longer memory",
+        "Observer.allow",
+        "if 4 * interval_ms * MS > self.seen.horizon:",
+        "if False:",
+    ),
+    _world(
+        "unknown before catching up",
+        "Observer.silence_ns",
+        "None if seen_at is None else max(0, now_ns - seen_at)",
+        "max(0, now_ns - (seen_at or 0))",
+    ),
+    _world(
+        "stale only beyond two intervals",
+        "Observer.liveness",
+        "silence <= 2 * interval",
+        "silence <= interval",
+    ),
+    _world(
+        "unknown while not observed",
+        "Observer.liveness",
+        'if silence is None:\n            return "unknown"',
+        'if silence is None:\n            return "stale"',
+    ),
+    _world(
+        "the coordinating partition",
+        "coordinating_partition",
+        'topic.encode() + partition.to_bytes(4, "big")',
+        "topic.encode()",
+    ),
+]
+
+_FOUND = [
+    _claimant(
+        "found: an end takes a later claim of the cell off the lists",
+        "_drop",
+        "if holdings.get(holding.key) is holding:",
+        "if holding.key in holdings:",
+    ),
+    _claimant(
+        "found: a failed claim keeps a client from leaving",
+        "append_failed",
+        "self._sent[seq] = sent._replace(holding=None)",
+        "pass",
+    ),
+    _claimant(
+        "found: a pause of what nobody was told of",
+        "_on_paused",
+        "if not holding.acquired:",
+        "if False:",
+    ),
+    _claimant(
+        "found: a fenced instance that had not been told claims on",
+        "_lose",
+        "if not holding.acquired and self.twin is None:",
+        "if not holding.acquired:",
+    ),
+    _claimant(
+        "found: timers look ahead of what was heard",
+        "applied",
+        "self._on_claimed(coordinator, event, now_ns)\n",
+        "self.tick(now_ns); self._on_claimed(coordinator, event, now_ns)\n",
+    ),
+    _claimant(
+        "found: a forgotten heartbeat is in flight for ever",
+        "_append",
+        "self._beat_settled(coordinator, sent.t_send_ns)",
+        "pass",
+    ),
+]
+
+_GO_MARSHAL = [
+    _claimant(
+        "Go Marshal #55, deadlock: who waits for an answer is not woken by it",
+        "_beat_settled",
+        "self._beat_at(coordinator, now_ns)",
+        "pass",
+    ),
+    Mutant(
+        "claimant: Go Marshal #57, split brain: who lost a claim goes on",
+        CLAIMS,
+        (
+            Edit("Claimant._on_claimed", "self._lose(current, event)", "pass"),
+            Edit(
+                "Claimant._on_rejected",
+                'self._end(holding, "the log says that it is not ours", "lost")',
+                "pass",
+            ),
+            Edit(
+                "Holding.held",
+                "self.state is ClaimState.HELD and now_ns < self.lease_until_ns",
+                "self.state in (ClaimState.HELD, ClaimState.LAPSED)",
+            ),
+        ),
+    ),
+    _claimant(
+        "Go Marshal #61, dropped partition: a waiting claim is not looked at again",
+        "tick",
+        "if holding.check_at_ns == due_ns and holding.state is ClaimState.WAITING:",
+        "if False:",
+    ),
+    _claimant(
+        "Go Marshal #88, wedged claim: a failed append leaves it between two states",
+        "append_failed",
+        "holding.state = ClaimState.WAITING\n",
+        "pass\n",
+    ),
+    _claimant(
+        "Go Marshal #91, deadlock on termination: an answer that never comes is waited for",
+        "append_failed",
+        "if holding.state is ClaimState.RELEASING:",
+        "if False:",
+    ),
+]
+
+MUTANTS: tuple[Mutant, ...] = (
+    *_THE_FOLD,
+    *_THE_LEASE,
+    *_CLAIMING,
+    *_ENDING,
+    *_SILENCE,
+    *_FOUND,
+    *_GO_MARSHAL,
+)
