@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from marshal_py import messages as m
 from marshal_py.errors import MalformedRecord
-from marshal_py.extras import MAX_NESTING
+from marshal_py.extras import MAX_NESTING, int_at
 from tests.unit import reference_fold as reference
 from tests.unit import strategies as some
 from tests.unit.spec import spec
@@ -508,6 +508,48 @@ def test_decoded_records_can_be_written_again(value: bytes) -> None:
     except MalformedRecord:
         return
     assert m.decode(m.encode(record)) == record
+
+
+EDGES = [0, 1, 127, 128, 255, 256, 65_535, 65_536, 2**31, 2**32 - 1, 2**32, 2**63, 2**64 - 1]
+EDGES += [-1, -32, -33, -128, -129, -(2**15), -(2**15) - 1, -(2**31), -(2**31) - 1, -(2**63)]
+FORMS = {"B": 0xCC, "H": 0xCD, "I": 0xCE, "Q": 0xCF, "b": 0xD0, "h": 0xD1, "i": 0xD2, "q": 0xD3}
+
+
+@spec("F-12", "F-13")
+@pytest.mark.parametrize("number", EDGES)
+def test_a_type_or_version_may_be_any_int_in_any_form(number: int) -> None:
+    forms = [pack(number)]
+    for code, opcode in FORMS.items():
+        try:
+            forms.append(bytes([opcode]) + struct.pack(f">{code}", number))
+        except struct.error:
+            continue
+    for form in forms:
+        assert int_at(b"?" + form + b"?", 1) == (number, 1 + len(form))
+        assert m.why_malformed(b"\x92\x01" + form) == "unknown_version"
+        assert m.why_malformed(b"\x92" + form + b"\x02") == (
+            "undecodable" if number == 1 else "unknown_type"
+        )
+        for short in range(len(form)):
+            assert m.why_malformed(b"\x92\x01" + form[:short]) == "undecodable"
+
+
+@spec("F-11")
+@pytest.mark.parametrize("opcode", range(256))
+def test_only_an_int_is_a_type_or_version(opcode: int) -> None:
+    is_int = opcode <= 0x7F or opcode >= 0xE0 or 0xCC <= opcode <= 0xD3
+    value = sample(opcode) if opcode != 0xC1 else b"\xc1"
+    assert (m.why_malformed(b"\x92\x01" + value) != "undecodable") == (is_int and opcode != 2)
+    assert (m.why_malformed(b"\x92" + value + b"\x03") != "undecodable") == is_int
+
+
+@spec("F-11")
+@pytest.mark.parametrize("opcode", range(256))
+def test_only_an_array_of_two_or_more_is_asked_for_its_version(opcode: int) -> None:
+    counts = {0xDC: b"\x00\x02", 0xDD: b"\x00\x00\x00\x02"}
+    value = bytes([opcode]) + counts.get(opcode, b"") + b"\x01\x03"
+    is_array = 0x92 <= opcode <= 0x9F or opcode in counts
+    assert m.why_malformed(value) == ("unknown_version" if is_array else "undecodable")
 
 
 # ------------------------------------------------------------------ refusing to write
