@@ -11,7 +11,7 @@ import importlib
 import importlib.util
 from typing import Final
 
-from marshal_py.commands import claims, snapshots, status, tail
+from marshal_py.commands import claims, demo, snapshots, status, tail
 from marshal_py.commands.run import global_flags, new_app
 
 __all__ = ["app", "main"]
@@ -28,6 +28,7 @@ app.command()(status.status)
 app.command()(claims.claims)
 app.command()(tail.tail)
 app.command()(snapshots.snapshot)
+app.command()(demo.demo)
 
 _FAMILIES: Final = {
     "topic": "marshal_py.commands.topic",

@@ -10,7 +10,7 @@ from typing import Any
 from marshal_py.errors import ConfigurationError
 from marshal_py.settings import DEFAULT_TOPIC, KafkaConfig, kafka_config
 
-__all__ = ["Connection", "Flags", "read_config_file"]
+__all__ = ["Connection", "Flags", "parse_settings", "read_config_file"]
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Connection:
             merged |= read_config_file(flags.config_file)
         if flags.bootstrap_servers:
             merged["bootstrap.servers"] = flags.bootstrap_servers
-        merged |= dict(map(_setting, flags.settings))
+        merged |= parse_settings(flags.settings)
         if "bootstrap.servers" not in merged and "metadata.broker.list" not in merged:
             raise ConfigurationError(
                 "no brokers given: add `-b HOST:PORT`, set MARSHAL_BOOTSTRAP_SERVERS, or put "
@@ -65,6 +65,11 @@ class Connection:
         if not timeout_s > 0:
             raise ConfigurationError(f"--timeout {timeout_s:g} must be above 0 seconds")
         return cls(kafka_config(merged), flags.topic or DEFAULT_TOPIC, timeout_s)
+
+
+def parse_settings(texts: Sequence[str]) -> dict[str, Any]:
+    """Return the settings given as `-X KEY=VALUE`. Raises `ConfigurationError`."""
+    return dict(map(_setting, texts))
 
 
 def _setting(text: str) -> tuple[str, str]:

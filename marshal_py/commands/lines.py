@@ -9,7 +9,7 @@ import msgspec
 from marshal_py import events as ev
 from marshal_py.commands.words import clock_time, iso_utc
 
-__all__ = ["ROUTINE", "as_json", "as_line", "touches"]
+__all__ = ["ROUTINE", "as_json", "as_line", "as_text", "touches"]
 
 ROUTINE: Final = (ev.Beat, ev.Renewed)
 """Events that a healthy group produces without end; shown only when asked for."""
@@ -35,6 +35,7 @@ _REASONS: Final = {
     "offset_not_ahead": "these messages were claimed before",
     "not_paused": "the group is not paused",
     "still_held": "cells of the group are held",
+    "in_doubt": "refused here, but its sender may read it otherwise",
 }
 
 _WHY_IGNORED: Final = {
@@ -73,6 +74,11 @@ def as_line(event: ev.Event, coordinator: int, stamp_ms: int | None, *, date: bo
     colour = _COLOURS.get(verb, "default")
     where = f"{coordinator}@{event.offset}"
     return f"[dim]{time}  {where:>9}[/]  {escape(group):<12} [{colour}]{verb:<9}[/] {escape(text)}"
+
+
+def as_text(event: ev.Event) -> str:
+    """Return what happened, without place and time."""
+    return " ".join(_say(event))
 
 
 def _say(event: ev.Event) -> tuple[str, str]:

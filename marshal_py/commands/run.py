@@ -30,6 +30,7 @@ __all__ = [
     "USAGE",
     "JsonFlag",
     "Observe",
+    "Settings",
     "command",
     "console",
     "errors_as_exit_codes",
@@ -37,6 +38,7 @@ __all__ = [
     "new_app",
     "note",
     "print_json",
+    "reflow",
     "table",
 ]
 
