@@ -36,6 +36,7 @@ Reason: TypeAlias = Literal[
     "offset_not_ahead",
     "not_paused",
     "still_held",
+    "in_doubt",  # in version 1 only: refused, but its sender may have read it otherwise
 ]
 
 

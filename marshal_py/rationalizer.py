@@ -116,7 +116,7 @@ class Member(Struct, array_like=True, gc=False):
 class PartitionState:
     """The fold's state of one coordination partition. Changed by `apply` and nothing else."""
 
-    __slots__ = ("cells", "members", "next_offset", "partition", "paused")
+    __slots__ = ("cells", "foreign", "members", "next_offset", "partition", "paused")
 
     def __init__(self, partition: int) -> None:
         self.partition: int = partition
@@ -127,6 +127,8 @@ class PartitionState:
         """(group_id, client_id) → member."""
         self.paused: dict[str, int] = {}
         """Paused group → expires_at_ms."""
+        self.foreign: bytes | None = None
+        """The last value that was no record, for whoever wants to say what it was. Not state."""
 
     def encode(self) -> bytes:
         """Return the canonical bytes of this state: equal states have equal bytes (§6.1)."""
@@ -189,6 +191,7 @@ def apply(
     except DECODE_ERRORS:
         record = decode_extended(value)
         if record is None:
+            state.foreign = value
             if events is not None:
                 events.append(ev.Ignored(offset, why_malformed(value)))
             return
