@@ -215,25 +215,24 @@ class MarkLeader:
         return m.Opened(Term.of(secrets.randbits(60)), checkpoint)
 
     def _purge_work(self, actions: Sequence[m.Action]) -> None:
-        purges = [action for action in actions if isinstance(action, m.Purge)]
-        if purges:
-            self._events.put(self._purge(tuple(purges)))
         for action in actions:
-            if isinstance(action, m.Reset):
+            if isinstance(action, m.Purge):
+                self._events.put(self._purge(action))
+            elif isinstance(action, m.Reset):
                 try:
                     self._purger.reset(action.ids)
                 except HarvestError as error:
                     _LOG.warning("marked rows could not be handed back: %s", error)
                 self._events.put(m.ResetDone())
 
-    def _purge(self, purges: tuple[m.Purge, ...]) -> m.Event:
-        self._hurry.wait(max([purge.delay_ms for purge in purges]) / 1000)
-        ids = purges[0].ids if len(purges) == 1 else [i for purge in purges for i in purge.ids]
+    def _purge(self, action: m.Purge) -> m.Event:
+        self._hurry.wait(action.delay_ms / 1000)
+        ids = action.ids
         try:
             found = self._purger.purge(ids)
         except HarvestError as error:
             _LOG.warning("published rows could not be deleted: %s", error)
-            return m.PurgeFailed(purges)
+            return m.PurgeFailed()
         self._stats.purged += found
         if found < len(ids):
             self._stats.purged_by_others += len(ids) - found
@@ -243,7 +242,7 @@ class MarkLeader:
                 len(ids) - found,
                 len(ids),
             )
-        return m.Purged(tuple([purge.batch for purge in purges]))
+        return m.Purged()
 
     # --- Telling ---
 

@@ -13,7 +13,7 @@ with many rows, of one key too, in each stage at once, and keeps these invariant
    marks saw them.
 2. *Nothing is sent twice while we know of it.* An id is known from its mark until its purge. A mark
    that returns a known id (somebody else tagged the row in between) does not send it again.
-3. *Only what the sink has acknowledged is purged.*
+3. *Only what the sink has acknowledged is purged*, one purge at a time, in the order of the sends.
 4. *After a failure, everything stops*, drains, and starts again as if by a new leader: open the
    sink (which fences every earlier writer and tells the committed checkpoint), delete what the
    checkpoint says is published, take a new term, and mark from the head of the table. There is no
@@ -153,16 +153,12 @@ class Settled:
 
 @dataclass(frozen=True, slots=True)
 class Purged:
-    """The published rows of these batches are deleted."""
-
-    batches: tuple[int, ...]
+    """The rows of the last `Purge` are deleted."""
 
 
 @dataclass(frozen=True, slots=True)
 class PurgeFailed:
     """The database did not answer; deleting again is harmless."""
-
-    purges: tuple[Purge, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,10 +230,9 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Purge:
-    """After `delay_ms`, delete published rows; answer Purged or PurgeFailed."""
+    """After `delay_ms`, delete published rows, all or none; answer Purged or PurgeFailed."""
 
-    batch: int
-    ids: tuple[int, ...]
+    ids: Sequence[int]
     delay_ms: int = 0
 
 
@@ -275,7 +270,8 @@ class _Batch:
     size_bytes: int
     low_id: int
     high_id: int
-    settled: bool = False
+    published_ids: Sequence[int] | None = None
+    """What is to be purged, once the batch is settled."""
 
 
 @dataclass(slots=True)
@@ -292,9 +288,12 @@ class MarkScheduler:
     _marking: bool = False
     _opening: bool = False
     _resetting: bool = False
+    _purging: tuple[int, ...] = ()
+    """The batches of the purge under way."""
     _batches: dict[int, _Batch] = field(default_factory=dict)
     _known: set[int] = field(default_factory=set)
     _broken_keys: set[tuple[str, bytes | None]] = field(default_factory=set)
+    _giving_up: bool = False
     _failures: int = 0
     _row_bytes: int = 0
     _ramp: int = _FIRST_MARK
@@ -311,7 +310,7 @@ class MarkScheduler:
             case Marked():
                 actions = self._marked(event)
             case Purged():
-                actions = self._purged(event)
+                actions = self._purged()
             case Start():
                 assert self.state is State.NEW
                 actions = self._open(0)
@@ -327,9 +326,10 @@ class MarkScheduler:
                 actions = [] if self.state is State.STOPPING else self._open(self._backoff_ms())
             case MarkFailed():
                 self._marking = False
-                actions = self._fail()
+                self._fail()
+                actions = []
             case PurgeFailed():
-                actions = self._purge_failed(event)
+                actions = self._purge_failed()
             case ResetDone():
                 self._resetting = False
                 actions = []
@@ -395,21 +395,19 @@ class MarkScheduler:
         return Checkpoint(self.epoch, self._term, batch, low, high)
 
     def _settled(self, event: Settled) -> list[Action]:
-        actions: list[Action] = []
         if event.failure is None:
             self._failures = 0
         for number in event.batches:
             batch = self._batches[number]
-            assert not batch.settled
+            assert batch.published_ids is None
             published = self._published(batch.rows, event.failure)
-            if published:
-                batch.settled = True
-                actions.append(Purge(number, tuple(published)))
+            if published and not self._giving_up:
+                batch.published_ids = published
             else:
                 self._forget(number)
         if event.failure is not None:
-            actions += self._fail()
-        return actions
+            self._fail()
+        return self._purge(0)
 
     def _published(self, rows: Sequence[Row], failure: Failure | None) -> list[int]:
         """The ids that may be purged: acknowledged, and no earlier row of their key failed."""
@@ -428,16 +426,36 @@ class MarkScheduler:
                 published.append(row.id)
         return published
 
-    def _purged(self, event: Purged) -> list[Action]:
-        for number in event.batches:
+    def _purge(self, delay_ms: int) -> list[Action]:
+        """Purge all that may be purged, unless a purge is under way.
+
+        One at a time: if a later row of a key could be gone while an earlier one is not, a crash
+        in between would publish the earlier one last.
+        """
+        if self._purging:
+            return []
+        settled = [n for n, batch in self._batches.items() if batch.published_ids is not None]
+        if not settled:
+            return []
+        self._purging = tuple(settled)
+        ids = [i for n in settled for i in self._batches[n].published_ids or ()]
+        return [Purge(ids, delay_ms)]
+
+    def _purged(self) -> list[Action]:
+        for number in self._purging:
+            self._forget(number)
+        self._purging = ()
+        return self._purge(0)
+
+    def _purge_failed(self) -> list[Action]:
+        self._purging = ()
+        if self.state is not State.STOPPING:
+            return self._purge(self._backoff_ms())
+        # What stays is tagged, and the next leader decides on it; a later purge would overtake it.
+        self._giving_up = True
+        for number in [n for n, b in self._batches.items() if b.published_ids is not None]:
             self._forget(number)
         return []
-
-    def _purge_failed(self, event: PurgeFailed) -> list[Action]:
-        if self.state is State.STOPPING:  # the checkpoint names them; the next leader deletes them
-            return self._purged(Purged(tuple(p.batch for p in event.purges)))
-        delay_ms = self._backoff_ms()
-        return [Purge(p.batch, p.ids, delay_ms) for p in event.purges]
 
     def _forget(self, number: int) -> None:
         batch = self._batches.pop(number)
@@ -445,10 +463,9 @@ class MarkScheduler:
         self.in_flight_records -= len(batch.rows)
         self.in_flight_bytes -= batch.size_bytes
 
-    def _fail(self) -> list[Action]:
+    def _fail(self) -> None:
         if self.state is State.RUNNING:
             self.state = State.RECOVERING
-        return []
 
     # --- What next ---
 

@@ -6,6 +6,7 @@ and opens, purges and resets. Within a lane they keep their order; between lanes
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections import deque
 from dataclasses import dataclass, field
@@ -105,19 +106,16 @@ class Leader:
                 rows = [row for send in sends for row in send.rows]
                 failure = sink.deliver(rows, sends[-1].checkpoint.encode())
                 return m.Settled(tuple(send.batch for send in sends), failure)
-            case m.Purge(batch, ids):
-                world.purges.append((self.epoch, ids))
+            case m.Purge(ids):
                 assert set(ids) <= {row.id for row in world.broker.published}, "purged unpublished"
                 try:
                     store.purge(ids)
                 except StoreUnavailable:
-                    return m.PurgeFailed((action,))
-                return m.Purged((batch,))
+                    return m.PurgeFailed()
+                return m.Purged()
             case m.Reset(ids):
-                try:
+                with contextlib.suppress(StoreUnavailable):
                     store.reset(ids)
-                except StoreUnavailable:
-                    pass
                 return m.ResetDone()
         raise AssertionError(action)
 
@@ -135,7 +133,6 @@ class World:
     broker: MemoryBroker = field(default_factory=MemoryBroker)
     leaders: list[Leader] = field(default_factory=list)
     terms: int = 0
-    purges: list[tuple[int, tuple[int, ...]]] = field(default_factory=list)
     open_transactions: dict[str, tuple[MemoryTransaction, list[int]]] = field(default_factory=dict)
     committed: dict[str, list[int]] = field(default_factory=lambda: {key: [] for key in KEYS})
 
@@ -174,6 +171,8 @@ class World:
         """Without further faults, until the table is empty; then stop, and let it finish."""
         leader.store.fail_next, leader.sink.fault, leader.sink.fail_open = None, None, False
         for _ in range(2_000):
+            if leader.finished:
+                leader = self.elect()
             if not self.table.committed and leader.scheduler.state is m.State.RUNNING:
                 break
             leader.run(self.random.choice(leader.busy_lanes()))

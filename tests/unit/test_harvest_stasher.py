@@ -1,0 +1,210 @@
+"""The Stasher without a server: SQLite, and a recording DB-API driver of each parameter style."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import sys
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import sqlalchemy
+from sqlalchemy.orm import Session
+
+from harvest import InvalidRecord, NoTransaction, OutboxRecord, Stasher, UnsupportedConnection
+
+DDL = """
+CREATE TABLE outbox (
+  id INTEGER PRIMARY KEY AUTOINCREMENT, create_time TEXT NOT NULL, kafka_topic TEXT NOT NULL,
+  kafka_key NOT NULL, kafka_value, kafka_header_keys TEXT NOT NULL,
+  kafka_header_values TEXT NOT NULL, leader_id TEXT)
+"""
+RECORD = OutboxRecord("orders", "k", "v", {"a": "1"})
+
+
+@pytest.fixture
+def sqlite() -> Iterator[sqlite3.Connection]:
+    connection = sqlite3.connect(":memory:")
+    connection.execute(DDL)
+    connection.commit()
+    yield connection
+    connection.close()
+
+
+def rows(connection: sqlite3.Connection) -> list[tuple[Any, ...]]:
+    return connection.execute(
+        "SELECT kafka_topic, kafka_key, kafka_value, kafka_header_keys, kafka_header_values "
+        "FROM outbox ORDER BY id"
+    ).fetchall()
+
+
+def test_a_row_lives_and_dies_with_the_callers_transaction(sqlite: sqlite3.Connection) -> None:
+    stasher = Stasher()
+    stasher.stash(sqlite, RECORD)
+    assert sqlite.in_transaction
+    sqlite.rollback()
+    assert rows(sqlite) == []
+    stasher.stash(sqlite, RECORD)
+    sqlite.commit()
+    assert rows(sqlite) == [("orders", "k", "v", '["a"]', '["1"]')]
+
+
+def test_a_cursor_will_do(sqlite: sqlite3.Connection) -> None:
+    cursor = sqlite.cursor()
+    Stasher().stash(cursor, RECORD)
+    assert len(rows(sqlite)) == 1
+    cursor.execute("SELECT 1")
+    assert cursor.fetchone() == (1,)
+
+
+def test_many_keep_their_order(sqlite: sqlite3.Connection) -> None:
+    count = Stasher().stash_many(sqlite, (OutboxRecord("t", str(n)) for n in range(1234)))
+    assert count == 1234
+    assert [row[1] for row in rows(sqlite)] == [str(n) for n in range(1234)]
+
+
+def test_a_connection_that_commits_by_itself_is_refused() -> None:
+    with sqlite3.connect(":memory:", isolation_level=None) as connection:
+        connection.execute(DDL)
+        with pytest.raises(NoTransaction, match="sqlite3 connection is in autocommit"):
+            Stasher().stash(connection, RECORD)
+        connection.execute("BEGIN")
+        Stasher().stash(connection, RECORD)
+        assert connection.in_transaction
+    connection.close()
+
+
+@pytest.mark.parametrize("thing", [object(), "postgresql://", None, 3])
+def test_what_is_no_connection_is_refused(thing: object) -> None:
+    with pytest.raises(UnsupportedConnection, match="psycopg 3 or DB-API"):
+        Stasher().stash(thing, RECORD)
+
+
+def test_sqlalchemy_connection_and_session() -> None:
+    engine = sqlalchemy.create_engine("sqlite://", poolclass=sqlalchemy.StaticPool)
+    with engine.begin() as connection:
+        connection.exec_driver_sql(DDL)
+    stasher = Stasher()
+    with engine.connect() as connection:
+        stasher.stash(connection, RECORD)
+        connection.rollback()
+    with Session(engine) as session, session.begin():
+        stasher.stash_many(session, [RECORD, RECORD])
+    with engine.connect() as connection:
+        count = connection.exec_driver_sql("SELECT count(*) FROM outbox").scalar_one()
+    assert count == 2
+    engine.dispose()
+
+
+class FakeCursor:
+    def __init__(self, connection: FakeConnection) -> None:
+        self.connection = connection
+        self.description = [("kafka_key", connection.type_code), ("kafka_value", 25)]
+
+    def execute(self, statement: str, parameters: Any = None) -> None:
+        self.connection.executed.append((statement, parameters))
+
+    def fetchone(self) -> None: ...
+    def fetchall(self) -> list[Any]:
+        return []
+
+    def close(self) -> None: ...
+
+
+class FakeConnection:
+    type_code = 25
+
+    def __init__(self) -> None:
+        self.executed: list[tuple[str, Any]] = []
+
+    def cursor(self) -> FakeCursor:
+        return FakeCursor(self)
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
+    """A DB-API module; its classes claim to come from it."""
+    module = types.ModuleType("somedriver")
+    monkeypatch.setitem(sys.modules, "somedriver", module)
+    for cls in (FakeConnection, FakeCursor):
+        monkeypatch.setattr(cls, "__module__", "somedriver.inner")
+    return module
+
+
+VALUES = ("orders", "k", "v", ["a"], ["1"])
+
+
+@pytest.mark.parametrize(
+    ("style", "placeholders", "parameters"),
+    [
+        ("format", "%s, %s, %s, %s, %s", VALUES),
+        ("pyformat", "%s, %s, %s, %s, %s", VALUES),
+        ("qmark", "?, ?, ?, ?, ?", VALUES),
+        ("numeric", ":1, :2, :3, :4, :5", VALUES),
+        ("named", ":p0, :p1, :p2, :p3, :p4", {f"p{n}": v for n, v in enumerate(VALUES)}),
+    ],
+)
+def test_every_parameter_style(
+    driver: types.ModuleType, style: str, placeholders: str, parameters: Any
+) -> None:
+    driver.paramstyle = style  # type: ignore[attr-defined]
+    connection = FakeConnection()
+    Stasher("shop.outbox").stash(connection, RECORD)
+    statement, given = connection.executed[-1]
+    assert f"(CURRENT_TIMESTAMP, {placeholders})" in statement
+    assert statement.startswith('INSERT INTO "shop"."outbox" ')
+    assert given == parameters
+
+
+def test_a_driver_that_hides_its_style_is_told(driver: types.ModuleType) -> None:
+    with pytest.raises(UnsupportedConnection, match="Stasher\\(table, paramstyle="):
+        Stasher().stash(FakeConnection(), RECORD)
+    connection = FakeConnection()
+    Stasher(paramstyle="qmark").stash(connection, RECORD)
+    assert "?, ?" in connection.executed[-1][0]
+
+
+def test_the_types_of_the_columns_are_asked_for_once(driver: types.ModuleType) -> None:
+    driver.paramstyle = "qmark"  # type: ignore[attr-defined]
+    connection = FakeConnection()
+    stasher = Stasher()
+    for _ in range(3):
+        stasher.stash(connection, RECORD)
+    assert [s.split()[0] for s, _ in connection.executed] == [
+        "SELECT",
+        "INSERT",
+        "INSERT",
+        "INSERT",
+    ]
+
+
+def test_text_and_bytes_are_converted_to_what_the_column_is(
+    driver: types.ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver.paramstyle = "qmark"  # type: ignore[attr-defined]
+    monkeypatch.setattr(FakeConnection, "type_code", 17)  # kafka_key is BYTEA, kafka_value text
+    connection = FakeConnection()
+    Stasher().stash(connection, OutboxRecord("t", "ä", "ö".encode(), {"h": b"x"}))
+    assert connection.executed[-1][1] == ("t", "ä".encode(), "ö", ["h"], ["x"])
+
+
+@pytest.mark.parametrize(
+    ("record", "text"),
+    [
+        (OutboxRecord("t", b"\xff", "v"), "key is not UTF-8.*BYTEA"),
+        (OutboxRecord("t", "k", "a\x00b"), "value holds a NUL.*BYTEA"),
+        (OutboxRecord("t", "k", "v", {"h": b"\xff"}), "headers, 'h' is not UTF-8"),
+    ],
+)
+def test_what_a_text_column_cannot_hold_is_refused(record: OutboxRecord, text: str) -> None:
+    with pytest.raises(InvalidRecord, match=text):
+        Stasher(column_type="text", paramstyle="qmark").stash(FakeConnection(), record)
+
+
+def test_sqlite_keeps_bytes_as_they_are(sqlite: sqlite3.Connection) -> None:
+    Stasher().stash(sqlite, OutboxRecord("t", b"\xff", b"\x00\xfe"))
+    (row,) = rows(sqlite)
+    assert row[1:3] == (b"\xff", b"\x00\xfe")
+    assert json.loads(row[3]) == []
