@@ -7,7 +7,7 @@ import signal
 import tempfile
 import time
 import uuid
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -35,6 +35,9 @@ _LOG_FLAGS = (
     "-Dorg.slf4j.simpleLogger.showDateTime=true",
     "-Dorg.slf4j.simpleLogger.dateTimeFormat=HH:mm:ss.SSS",
 )
+
+
+PropertiesOf = Callable[[int, Mapping[str, object]], Mapping[str, object]]
 
 
 @dataclass
@@ -86,6 +89,7 @@ class EmbeddedKafka:
     - `properties`: broker settings over the defaults, which suit tests: replication factors fit the
       number of brokers, no rebalance delay, no automatic topics. A broker counts as dead after 1 s
       (three: 3 s); for so long a killed one has to wait before it is let in again.
+      A function (broker, defaults) -> settings gives each broker its own.
     - `client_config`: librdkafka settings that a client needs because of these `properties`, such
       as those for SASL; for the readiness check and for `admin`.
     - `log_dir`: folder for the brokers' own logs, kept afterwards; None puts them into the
@@ -104,7 +108,7 @@ class EmbeddedKafka:
         brokers: int = 1,
         *,
         version: str = DEFAULT_VERSION,
-        properties: Mapping[str, object] | None = None,
+        properties: Mapping[str, object] | PropertiesOf | None = None,
         client_config: Mapping[str, Any] | None = None,
         log_dir: Path | str | None = None,
         java: str | None = None,
@@ -117,7 +121,7 @@ class EmbeddedKafka:
             raise InvalidArgument(f"brokers={brokers!r} must be 1 or 3")
         self.brokers = brokers
         self.version = version
-        self._properties = dict(properties or {})
+        self._properties = properties if callable(properties) else dict(properties or {})
         self._client_config = dict(client_config or {})
         self._log_dir = Path(log_dir).absolute() if log_dir is not None else None
         self._java = java
@@ -324,7 +328,9 @@ class EmbeddedKafka:
             settings = broker_settings.listeners(broker.node_id, port, controller_ports)
             settings |= {"log.dirs": own / "data"}
             settings |= broker_settings.defaults_for_tests(self.version, self.brokers)
-            broker_settings.write(own / "server.properties", settings | self._properties)
+            given = self._properties
+            settings |= given(index, settings) if callable(given) else given
+            broker_settings.write(own / "server.properties", settings)
             cluster.brokers.append(broker)
             self._spawn(broker)
         self._wait_ready(cluster.brokers)
