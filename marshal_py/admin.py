@@ -104,8 +104,11 @@ def create_topics(
     admin = admin_client(config)
     deadline = time.monotonic() + timeout_s
     try:
-        brokers = len(admin.list_topics(timeout=timeout_s).brokers)
-        plans = plan_topics(brokers, **choices)
+        found = admin.list_topics(timeout=timeout_s)
+        there = found.topics.get(choices.get("topic", DEFAULT_TOPIC))
+        if there is not None and there.partitions:  # the snapshot topic has to have as many
+            choices["partitions"] = len(there.partitions)
+        plans = plan_topics(len(found.brokers), **choices)
         futures = admin.create_topics(
             [
                 NewTopic(

@@ -66,6 +66,11 @@ class Connection:
             raise ConfigurationError(f"--timeout {timeout_s:g} must be above 0 seconds")
         return cls(kafka_config(merged), flags.topic or DEFAULT_TOPIC, timeout_s)
 
+    @classmethod
+    def of_servers(cls, servers: str, topic: str = DEFAULT_TOPIC) -> Connection:
+        """Return a connection that needs nothing but the brokers' addresses."""
+        return cls.of(Flags(servers, topic=topic))
+
 
 def parse_settings(texts: Sequence[str]) -> dict[str, Any]:
     """Return the settings given as `-X KEY=VALUE`. Raises `ConfigurationError`."""

@@ -49,6 +49,10 @@ def demo(
     interval_ms: Annotated[
         int, typer.Option("--interval-ms", min=100, max=10_000, help="The heartbeat interval.")
     ] = 1_000,
+    drain_limit_s: Annotated[
+        float,
+        typer.Option("--drain-limit", min=1.0, help="Seconds to wait for the last rows."),
+    ] = 60.0,
     log_dir: Annotated[
         Path | None,
         typer.Option("--log-dir", metavar="DIR", help="Keep the processes' logs here."),
@@ -84,6 +88,7 @@ def demo(
             rate=rate,
             seed=seed,
             interval_ms=interval_ms,
+            drain_limit_s=drain_limit_s,
             kafka=kafka,
             kafka_settings=parse_settings(settings or ()),
             postgres=postgres,

@@ -146,8 +146,7 @@ Bootstrap = Annotated[
         "--bootstrap-servers",
         "-b",
         metavar="HOST:PORT,…",
-        envvar="MARSHAL_BOOTSTRAP_SERVERS",
-        help="The Kafka brokers.",
+        help="The Kafka brokers; or $MARSHAL_BOOTSTRAP_SERVERS.",
         rich_help_panel=_PANEL,
     ),
 ]
@@ -165,8 +164,7 @@ ConfigFile = Annotated[
     typer.Option(
         "--config",
         metavar="FILE",
-        envvar="MARSHAL_CONFIG",
-        help="librdkafka settings in a .properties or .yaml file.",
+        help="librdkafka settings in a .properties or .yaml file; or $MARSHAL_CONFIG.",
         rich_help_panel=_PANEL,
     ),
 ]
@@ -203,8 +201,7 @@ def topic_option(*names: str) -> Any:
         typer.Option(
             *names,
             metavar="NAME",
-            envvar="MARSHAL_TOPIC",
-            help="The coordination topic: __marshal.",
+            help="The coordination topic: __marshal, or $MARSHAL_TOPIC.",
             rich_help_panel=_PANEL,
         ),
     ]
@@ -273,8 +270,15 @@ def global_flags(
     timeout_s: Timeout = None,
     verbose: Verbose = False,
 ) -> None:
-    """Keep the flags that stand before the command's name for the command."""
-    ctx.obj = _flags({name: value for name, value in locals().items() if name != "ctx"})
+    """Keep the flags that stand before the command's name, and the environment's, for it."""
+    given = _flags({name: value for name, value in locals().items() if name != "ctx"})
+    config = os.environ.get("MARSHAL_CONFIG")
+    environment = Flags(
+        os.environ.get("MARSHAL_BOOTSTRAP_SERVERS"),
+        config_file=Path(config) if config else None,
+        topic=os.environ.get("MARSHAL_TOPIC"),
+    )
+    ctx.obj = given.over(environment)
 
 
 def _flags(given: dict[str, Any]) -> Flags:

@@ -91,8 +91,16 @@ def tail(
         reader.open(connection.timeout_s, since_offset=since_offset, since_ms=since_ms)
         _warn_of_gaps(reader, since_offset)
         past = filter(wanted, in_order(reader, _history(connection, reader)))
+        shown = 0
         for found in past if since is not None else deque(past, maxlen=lines):
             show(found)
+            shown += 1
+        if shown == 0 and lines and not follow:
+            note(
+                "no such events in that time"
+                if since is not None
+                else "no such events since the newest snapshots; --since looks further back"
+            )
         while follow:
             for found in filter(wanted, _live(reader)):
                 show(found)

@@ -19,7 +19,6 @@ __all__ = ["Director", "Fault", "Takeover", "View"]
 
 START_LIMIT_S: Final = 60.0
 TAKEOVER_LIMIT_S: Final = 30.0
-DRAIN_LIMIT_S: Final = 60.0
 STEP_S: Final = 0.1
 
 
@@ -71,6 +70,7 @@ class Director:
     config: DemoConfig
     cast: Cast
     seconds: float
+    drain_limit_s: float
     view: View
     log: LogWatch = field(init=False)
     topic: TopicWatch = field(init=False)
@@ -203,12 +203,12 @@ class Director:
         rows = self.stats.committed_rows
         self.drained = self._wait(
             lambda: len(self.topic.rows) >= rows and len(self.deliveries.rows) >= rows,
-            DRAIN_LIMIT_S,
+            self.drain_limit_s,
         )
         if not self.drained:
             self.view.tell(
                 self.at_s,
-                f"not drained after {DRAIN_LIMIT_S:g} s: {rows} rows committed, "
+                f"not drained after {self.drain_limit_s:g} s: {rows} rows committed, "
                 f"{len(self.topic.rows)} in Kafka, {len(self.deliveries.rows)} handled",
             )
 

@@ -154,7 +154,7 @@ def as_table(result: Comparison, director: Director) -> Table:
     for fault in director.faults:
         took = "[bold red]none[/]" if fault.acted_s is None else f"{fault.acted_s:.2f}"
         table.add_row(f"{fault.name} {fault.kind}", took, _who(director, fault))
-    _section(table, "WHO HELD WHAT", "", "seconds after the first write")
+    _section(table, "WHO HELD WHAT", "", "s after the first write; † until somebody took over")
     for cell, holds in director.log.cells.items():
         if holds:
             table.add_row(_cell_name(director, cell), "", _timeline(director, cell))

@@ -34,7 +34,7 @@ def run(options: Options, *, as_json: bool) -> bool:
     progress = console(stderr=True)
     view = LiveView(progress) if progress.is_terminal else PlainView(progress)
     with _sigterm_ends(), view, open_stage(options, view.say) as stage:
-        director = Director(stage.config, stage.cast, options.seconds, view)
+        director = Director(stage.config, stage.cast, options.seconds, options.drain_limit_s, view)
         try:
             director.run()
             view.say("comparing the database, Kafka and the consumers")

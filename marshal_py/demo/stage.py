@@ -36,6 +36,7 @@ class Options:
     rate: float = 200.0
     seed: int = 0
     interval_ms: int = 1_000
+    drain_limit_s: float = 60.0
     kafka: str | None = None
     kafka_settings: dict[str, Any] = field(default_factory=dict, repr=False)
     postgres: str | None = field(default=None, repr=False)
