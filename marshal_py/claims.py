@@ -41,7 +41,7 @@ import itertools
 from collections import deque
 from collections.abc import Iterable
 from enum import Enum
-from typing import Any, Final, Literal, NamedTuple, TypeAlias
+from typing import Any, ClassVar, Final, Literal, NamedTuple, TypeAlias
 
 from marshal_py import events as ev
 from marshal_py.errors import DuplicateClientId, InvalidArgument, NotHeld
@@ -194,6 +194,8 @@ class Claimant:
     Not thread-safe, and does no I/O.
     """
 
+    _holding: ClassVar[type[Holding]] = Holding
+
     def __init__(
         self,
         world: World,
@@ -270,7 +272,7 @@ class Claimant:
             raise DuplicateClientId(self._twin_text())
         holding = self._wanted.get((topic, partition))
         if holding is None:
-            holding = Holding(topic, partition, self.world.coordinator(topic, partition))
+            holding = self._holding(topic, partition, self.world.coordinator(topic, partition))
             self._wanted[holding.key] = holding
             self._consider(holding, now_ns)
         return holding
@@ -746,7 +748,7 @@ class Claimant:
 
     def _give_back(self, key: tuple[str, int], coordinator: int, epoch: int, now_ns: int) -> None:
         """Release an epoch that no user was told of."""
-        holding = Holding(*key, coordinator)
+        holding = self._holding(*key, coordinator)
         holding.epoch = epoch
         self._start_release(holding, now_ns)
 

@@ -27,6 +27,7 @@ __all__ = [
     "MalformedRecord",
     "MarshalError",
     "NotHeld",
+    "NotInVersion1",
     "PartitionCountChanged",
     "SnapshotMismatch",
     "TopicMissing",
@@ -52,6 +53,10 @@ class Closed(MarshalError):
 
 class NotHeld(MarshalError):
     """The claim is not held any more; stop the work that it covered."""
+
+
+class NotInVersion1(MarshalError):
+    """The text records of version 1 cannot carry this; it needs version 2, the default wire."""
 
 
 class ClaimTimeout(MarshalError, TimeoutError):
