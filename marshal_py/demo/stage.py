@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
@@ -26,6 +26,8 @@ from marshal_py.errors import BrokerUnavailable, ConfigurationError
 __all__ = ["Options", "Stage", "open_stage"]
 
 Say = Callable[[str], None]
+
+CONNECT_LIMIT_S: Final = 10.0
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,8 @@ def open_stage(options: Options, say: Say) -> Iterator[Stage]:
     Raises what the embedded servers raise, `BrokerUnavailable`, and `ConfigurationError` when the
     user's servers refuse.
     """
+    if options.postgres is not None:
+        _check_dsn(options.postgres)
     with contextlib.ExitStack() as stack:
         kafka, dsn, servers = _servers(options, say, stack)
         own = secrets.token_hex(3)
@@ -87,6 +91,20 @@ def open_stage(options: Options, say: Say) -> Iterator[Stage]:
         # The processes go before the tables and topics that they use.
         stack.callback(guard.close)
         yield Stage(config, Cast(config, guard, log_dir), servers)
+
+
+def _check_dsn(dsn: str) -> None:
+    import psycopg
+    from psycopg.conninfo import conninfo_to_dict
+
+    try:
+        conninfo_to_dict(dsn)
+    except psycopg.ProgrammingError:
+        # libpq quotes the part that it cannot read, which may be a password.
+        raise ConfigurationError(
+            "--postgres cannot be read: write postgresql://USER@HOST/DATABASE or key=value pairs; "
+            "percent-encode special characters in a URL"
+        ) from None
 
 
 def _servers(
@@ -131,36 +149,45 @@ def _name(server: EmbeddedKafka | EmbeddedPostgres) -> str:
 
 def _prepare(config: DemoConfig, options: Options, stack: contextlib.ExitStack) -> None:
     """Make topics and tables; on the user's servers, have them removed in the end."""
-    import psycopg
-
+    from harvest.errors import HarvestError
     from harvest.store.postgres import PostgresMarkStore
     from marshal_py.demo.writer import create_tables, drop_tables
 
     admin = admin_client(config.kafka)
-    if options.kafka is not None:
-        stack.callback(_remove_topics, admin, config)
-    create_topics(config.kafka, topic=config.coordination_topic)
-    _create_topic(admin, config)
+    try:
+        brokers = len(admin.list_topics(timeout=CONNECT_LIMIT_S).brokers)
+    except KafkaException as error:
+        raise BrokerUnavailable(f"no answer from Kafka: {error.args[0].str()}") from None
     if options.postgres is not None:
         stack.callback(_quietly, drop_tables, config)
-    try:
-        create_tables(config)
-    except psycopg.Error as error:
-        # The connection string is not part of what libpq says, but the user and the host may be.
-        text = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        unreachable = isinstance(error, psycopg.OperationalError)
-        raise (BrokerUnavailable if unreachable else ConfigurationError)(
-            f"PostgreSQL: {text}"
-        ) from None
+    _in_database(create_tables, config)
     store = PostgresMarkStore(config.dsn, config.outbox)
     try:
         store.init()
+    except HarvestError as error:
+        raise ConfigurationError(f"harvest init: {error}") from None
     finally:
         store.close()
+    if options.kafka is not None:
+        stack.callback(_remove_topics, admin, config)
+    create_topics(config.kafka, topic=config.coordination_topic)
+    _create_topic(admin, config, brokers)
 
 
-def _create_topic(admin: AdminClient, config: DemoConfig) -> None:
-    brokers = len(admin.list_topics(timeout=10).brokers)
+def _in_database(function: Callable[[DemoConfig], None], config: DemoConfig) -> None:
+    import psycopg
+
+    try:
+        function(config)
+    except psycopg.Error as error:
+        # libpq never says the password; one line of what it says will do.
+        text = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        unreachable = isinstance(error, psycopg.OperationalError)
+        kind = BrokerUnavailable if unreachable else ConfigurationError
+        raise kind(f"PostgreSQL: {text}") from None
+
+
+def _create_topic(admin: AdminClient, config: DemoConfig, brokers: int) -> None:
     topic = NewTopic(config.topic, PARTITIONS, min(3, brokers))
     try:
         admin.create_topics([topic], operation_timeout=20)[config.topic].result(20)

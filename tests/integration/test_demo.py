@@ -176,7 +176,7 @@ def test_a_demo_that_is_interrupted_leaves_nothing_behind(
 def test_servers_that_are_down_are_one_line(kafka: EmbeddedKafka, postgres_database: str) -> None:
     kafka.start()
     for arguments, says in (
-        (["--kafka", "127.0.0.1:1", "--postgres", postgres_database], "brokers"),
+        (["--kafka", "127.0.0.1:1", "--postgres", postgres_database], "Kafka"),
         (
             [
                 "--kafka",
