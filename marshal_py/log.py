@@ -33,10 +33,11 @@ from marshal_py.errors import (
     TopicMissing,
 )
 from marshal_py.events import Event
-from marshal_py.rationalizer import SWEEP_EVERY, PartitionState, apply
+from marshal_py.rationalizer import SWEEP_EVERY, PartitionState
 from marshal_py.settings import KafkaConfig
 from marshal_py.snapshots import Snapshot, anchor_of, decode_snapshot, encode_snapshot
-from marshal_py.world import Observer, World
+from marshal_py.wire import MSGPACK, Wire
+from marshal_py.world import Observer
 
 __all__ = ["Batch", "LogReader", "LogWriter", "SnapshotDue", "Truncated"]
 
@@ -111,10 +112,12 @@ class LogReader:
         clock: Callable[[], int] = boottime_ns,
         use_snapshots: bool = True,
         compare_snapshots: bool = True,
+        wire: Wire = MSGPACK,
     ) -> None:
         self.topic = topic
         self.snapshot_topic = snapshot_topic
-        self.world = World(0)
+        self.wire = wire
+        self.world = wire.world()
         self.observers: list[Observer] = []
         self.caught_up = False
         self.replayed = 0
@@ -125,6 +128,8 @@ class LogReader:
         """Coordination partition → `next_offset` of the newest valid snapshot seen."""
         self.mismatches: list[SnapshotMismatch] = []
         self.partition_count_error: PartitionCountChanged | None = None
+        self.met_other_wire = False
+        """Whether records of the other version were met; it is logged once."""
         self._clock = clock
         self._use_snapshots = use_snapshots
         self._compare = compare_snapshots
@@ -179,7 +184,7 @@ class LogReader:
         if self._partitions and count != self._partitions:
             raise self._changed(count)
         self._partitions = count
-        self.world.states[:] = [PartitionState(p) for p in range(count)]
+        self.world.states[:] = [self.wire.state(p) for p in range(count)]
         self.observers[:] = [Observer() for _ in range(count)]
         self._last_value = [None] * count
         self._digests = [{} for _ in range(count)]
@@ -293,6 +298,8 @@ class LogReader:
             self._pause(deadline, "no metadata of the coordination topic")
 
     def _has_snapshots(self, deadline: float) -> bool:
+        if not self.wire.has_snapshots:
+            return False
         found = self._consumer.list_topics(
             self.snapshot_topic, timeout=max(0.1, deadline - time.monotonic())
         ).topics[self.snapshot_topic]
@@ -377,7 +384,7 @@ class LogReader:
         if restored > begin:
             return restored - 1
         self._anchors.pop(p, None)  # the record is gone by retention, which is as it should be
-        if restored == begin or begin == 0:
+        if restored == begin or begin == 0 or not self.wire.has_snapshots:
             return begin
         raise self._hole(p)
 
@@ -424,7 +431,7 @@ class LogReader:
 
     def _replay_batch(self, messages: list[Any]) -> None:
         """Apply a batch without events. This loop is the start-up time of every process."""
-        states, topic, last = self.world.states, self.topic, {}
+        states, topic, last, apply = self.world.states, self.topic, {}, self.wire.apply
         for message in messages:
             p = message.partition()
             error = message.error()
@@ -444,10 +451,11 @@ class LogReader:
             state = states[p]
             if offset < state.next_offset:
                 raise Truncated(f"{topic}/{p}: offset {offset} came again")
-            apply(state, offset, message.value())
+            apply(state, offset, message.value(), None)
             last[p] = message
             self.replayed += 1
         for p, message in last.items():
+            self._look_at_foreign(states[p])
             self._last_value[p] = message.value()
             kind, stamp_ms = message.timestamp()
             if kind == TIMESTAMP_LOG_APPEND_TIME:
@@ -481,15 +489,17 @@ class LogReader:
             if offset < state.next_offset:
                 raise Truncated(f"{self.topic}/{p}: offset {offset} came again")
             found = events.setdefault(p, [])
-            if offset // SWEEP_EVERY != (state.next_offset - 1) // SWEEP_EVERY:
+            crossing = offset // SWEEP_EVERY != (state.next_offset - 1) // SWEEP_EVERY
+            if crossing and self.wire.has_snapshots:
                 self._cross(p, state, offset, message.value(), found)
             else:
-                apply(state, offset, message.value(), found)
+                self.wire.apply(state, offset, message.value(), found)
             self._last_value[p] = message.value()
             kind, stamp_ms = message.timestamp()
             if kind == TIMESTAMP_LOG_APPEND_TIME:
                 self.observers[p].stamped.note(offset, stamp_ms)
         for p, found in events.items():
+            self._look_at_foreign(self.world.states[p])
             now_ns = self._clock()
             self.observers[p].seen.note(self._at(p) - 1, now_ns)
             yield Batch(p, found, now_ns)
@@ -499,7 +509,7 @@ class LogReader:
     ) -> None:
         """Keep the digest of the state at a boundary, then apply the record beyond it (§6.5)."""
         if state.next_offset == 0:
-            apply(state, offset, value, found)
+            self.wire.apply(state, offset, value, found)
             return
         encoded, next_offset = state.encode(), state.next_offset
         digests = self._digests[p]
@@ -507,9 +517,15 @@ class LogReader:
         while len(digests) > KEPT_DIGESTS:
             del digests[next(iter(digests))]
         anchor, before = anchor_of(self._last_value[p]), len(found)
-        apply(state, offset, value, found)
+        self.wire.apply(state, offset, value, found)
         sender = next((getattr(e, "instance_id", "") for e in found[before:][::-1]), "")
         self.due.append(SnapshotDue(p, next_offset, anchor, encoded, sender))
+
+    def _look_at_foreign(self, state: PartitionState) -> None:
+        value, state.foreign = state.foreign, None
+        if value is not None and not self.met_other_wire and self.wire.is_other(value):
+            self.met_other_wire = True
+            logger.error("%s/%d: %s", self.topic, state.partition, self.wire.met_other)
 
     def _on_snapshot(self, message: Any) -> None:
         try:

@@ -9,8 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from marshal_py.errors import ConfigurationError
+from marshal_py.errors import ConfigurationError, MalformedRecord
 from marshal_py.messages import MAX_ID_LENGTH, MAX_INTERVAL_MS, MAX_MEMBER_METADATA_BYTES
+from marshal_py.text.codec import check_name
+from marshal_py.wire import WireName
 
 __all__ = ["DEFAULT_TOPIC", "KafkaConfig", "default_client_id", "kafka_config"]
 
@@ -72,6 +74,12 @@ def new_instance_id() -> str:
     return os.urandom(8).hex()
 
 
+DEFAULT_INTERVAL_MS: Final[dict[WireName, int]] = {"msgpack": 5_000, "text": 60_000}
+"""Go Marshal has 60 s compiled in, and all clients of a text log must agree."""
+
+_TEXT_COMPRESSION: Final = ("none", "gzip", "snappy", "inherit")
+
+
 def _check_id(name: str, value: object) -> str:
     if not isinstance(value, str) or not 0 < len(value) <= MAX_ID_LENGTH:
         raise ConfigurationError(
@@ -109,8 +117,14 @@ class ClientSettings:
     member_metadata: bytes
     connect_timeout_ms: int
     snapshot_every: int
+    wire: WireName = "msgpack"
 
     def __post_init__(self) -> None:
+        if self.wire not in DEFAULT_INTERVAL_MS:
+            raise ConfigurationError(
+                f"wire = {self.wire!r} must be 'msgpack' (version 2) or 'text' (version 1, as Go "
+                "Marshal has it)"
+            )
         _check_id("group_id", self.group_id)
         _check_id("client_id", self.client_id)
         _check_int("interval_ms", self.interval_ms, 20, MAX_INTERVAL_MS, "milliseconds")
@@ -130,3 +144,29 @@ class ClientSettings:
             raise ConfigurationError(
                 f"member_metadata must be at most {MAX_MEMBER_METADATA_BYTES} bytes"
             )
+        if self.wire == "text":
+            self._check_text()
+
+    def _check_text(self) -> None:
+        """Refuse what version 1 records cannot carry, or Go clients cannot read."""
+        try:
+            check_name("group_id", self.group_id)
+            check_name("client_id", self.client_id)
+        except MalformedRecord as error:
+            raise ConfigurationError(str(error)) from None
+        if self.interval_ms % 1000:
+            raise ConfigurationError(
+                f"interval_ms = {self.interval_ms}: with wire='text' it must be whole seconds, and "
+                "the same in all clients (Go Marshal has 60000)"
+            )
+        if self.member_metadata:
+            raise ConfigurationError(
+                "member_metadata: version 1 (wire='text') has no members; leave it empty"
+            )
+        for key in ("compression.type", "compression.codec"):
+            codec = self.kafka.get(key, "none")
+            if codec not in _TEXT_COMPRESSION:
+                raise ConfigurationError(
+                    f"config {key!r} = {codec!r}: Go Marshal cannot read it; with wire='text' use "
+                    "none, gzip or snappy"
+                )
