@@ -270,11 +270,7 @@ def _membership(
     if events is not None and (known is None or known.instance_id != record.instance_id):
         events.append(
             ev.MemberJoined(
-                offset,
-                record.client_id,
-                record.instance_id,
-                record.group_id,
-                record.seq,
+                *_from(offset, record),
                 record.interval_ms,
             )
         )
@@ -299,13 +295,7 @@ def _claim(
     if events is not None:
         events.append(
             ev.Claimed(
-                offset,
-                record.client_id,
-                record.instance_id,
-                record.group_id,
-                record.seq,
-                record.topic,
-                record.partition,
+                *_about(offset, record),
                 offset,
                 record.interval_ms,
                 cell.holder,
@@ -332,13 +322,7 @@ def _release(
     if events is not None:
         events.append(
             ev.Released(
-                offset,
-                record.client_id,
-                record.instance_id,
-                record.group_id,
-                record.seq,
-                record.topic,
-                record.partition,
+                *_about(offset, record),
                 record.epoch,
                 cell.next_offset,
             )
@@ -360,13 +344,7 @@ def _claim_messages(
     if events is not None:
         events.append(
             ev.MessagesClaimed(
-                offset,
-                record.client_id,
-                record.instance_id,
-                record.group_id,
-                record.seq,
-                record.topic,
-                record.partition,
+                *_about(offset, record),
                 record.epoch,
                 cell.claimed_offset,
                 record.proposed_offset,
@@ -383,11 +361,7 @@ def _pause_group(
     if events is not None:
         events.append(
             ev.GroupPaused(
-                offset,
-                record.client_id,
-                record.instance_id,
-                record.group_id,
-                record.seq,
+                *_from(offset, record),
                 record.expires_at_ms,
             )
         )
@@ -403,7 +377,7 @@ def _resume_group(
     if events is not None:
         events.append(
             ev.GroupResumed(
-                offset, record.client_id, record.instance_id, record.group_id, record.seq
+                *_from(offset, record),
             )
         )
 
@@ -429,13 +403,7 @@ def _set_position(
     if events is not None:
         events.append(
             ev.PositionSet(
-                offset,
-                record.client_id,
-                record.instance_id,
-                record.group_id,
-                record.seq,
-                record.topic,
-                record.partition,
+                *_about(offset, record),
                 record.next_offset,
             )
         )
@@ -460,11 +428,7 @@ def _forget_group(
     for member in [member for member in state.members if member[0] == group]:
         del state.members[member]
     if events is not None:
-        events.append(
-            ev.GroupForgotten(
-                offset, record.client_id, record.instance_id, group, record.seq, len(gone)
-            )
-        )
+        events.append(ev.GroupForgotten(*_from(offset, record), len(gone)))
 
 
 _OTHER: Final[dict[type, Callable[[PartitionState, int, Any, list[Event] | None], None]]] = {
@@ -509,6 +473,18 @@ def _drop_dead_members(state: PartitionState, offset: int, events: list[Event] |
             events.append(ev.MemberLeft(offset, client, member.instance_id, group, "expired"))
 
 
+def _from(offset: int, record: Message) -> tuple[int, str, str, str, int]:
+    """The first fields of an event: where the record is, and who sent it."""
+    return offset, record.client_id, record.instance_id, record.group_id, record.seq
+
+
+def _about(
+    offset: int, record: ClaimingPartition | ReleasingPartition | ClaimingMessages | SetPosition
+) -> tuple[int, str, str, str, int, str, int]:
+    """The first fields of an event about a cell."""
+    return *_from(offset, record), record.topic, record.partition
+
+
 def _reject(
     events: list[Event],
     offset: int,
@@ -520,11 +496,7 @@ def _reject(
 ) -> None:
     events.append(
         ev.Rejected(
-            offset,
-            record.client_id,
-            record.instance_id,
-            record.group_id,
-            record.seq,
+            *_from(offset, record),
             type(record).__name__,
             reason,
             topic,
