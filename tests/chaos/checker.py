@@ -1,0 +1,393 @@
+"""Judges the histories of a run. Shares no code with the product.
+
+Times are nanoseconds since boot, the same for all processes of the machine. An observation is
+[before, after, topic, partition, epoch, until]: at some moment between `before` and `after` the
+process was told that it may act, for a lease that by its own words reaches `until` at least.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.chaos.rawlog import Fold, coordinator
+
+__all__ = ["Case", "Verdict", "judge"]
+
+Cell = tuple[str, str, int]
+"""(group, topic, partition)."""
+
+NEVER = 2**63
+
+
+@dataclass
+class Case:
+    """All that was recorded, as plain data."""
+
+    interval_ms: int
+    histories: dict[str, list[list[Any]]]
+    """Process → its lines, over all its restarts."""
+    director: list[list[Any]]
+    log: dict[int, list[tuple[int, Any, Any]]]
+    """The coordination topic."""
+    topics: dict[str, dict[int, list[tuple[int, Any, Any]]]] = field(default_factory=dict)
+    """The message topics "alo" and "amo", and "rows" as a reader of committed records has it."""
+    truth: list[tuple[str, int, int]] = field(default_factory=list)
+    """(row, key, seq) of every committed transaction."""
+    outbox_left: int = 0
+    quiet_bound_s: float = 30.0
+    takeover_slack_s: float = 6.0
+
+
+@dataclass
+class Verdict:
+    """What was found. No anomaly means that everything held."""
+
+    anomalies: list[str] = field(default_factory=list)
+    figures: dict[str, Any] = field(default_factory=dict)
+
+    def add(self, kind: str, text: str) -> None:
+        """Note one anomaly; those beyond 50 only count."""
+        self.figures["anomalies"] = self.figures.get("anomalies", 0) + 1
+        if len(self.anomalies) < 50:
+            self.anomalies.append(f"{kind}: {text}")
+
+
+@dataclass
+class _Tenure:
+    """What one process said and did under one epoch."""
+
+    process: str
+    epoch: int
+    instance: str
+    first: int = NEVER
+    """The earliest moment by which it had been told that it may act."""
+    looks: list[tuple[int, int]] = field(default_factory=list)
+    """(before, until)."""
+    actions: list[tuple[int, int]] = field(default_factory=list)
+    """(before, end)."""
+    ended: int = NEVER
+    """When it gave the claim up, closed or died: from then on its lease excludes nobody."""
+
+
+def judge(case: Case) -> Verdict:
+    """Check everything."""
+    verdict = Verdict()
+    folds = _fold(case, verdict)
+    tenures = _tenures(case)
+    _epochs_are_in_the_log(case, tenures, folds, verdict)
+    _exclusion(tenures, verdict)
+    _worlds_agree(case, verdict)
+    _at_most_once(case, folds, verdict)
+    _at_least_once(case, folds, verdict)
+    _takeovers(case, tenures, verdict)
+    _quiet(case, tenures, verdict)
+    _rows(case, verdict)
+    _acknowledged(case, verdict)
+    verdict.figures.setdefault("anomalies", 0)
+    return verdict
+
+
+def _fold(case: Case, verdict: Verdict) -> dict[int, Fold]:
+    folds = {}
+    for p, records in case.log.items():
+        fold = folds[p] = Fold(p)
+        for offset, _, value in records:
+            fold.apply(offset, value)
+        for offset in fold.strange:
+            verdict.add("strange record", f"partition {p}, offset {offset}")
+        for epoch, claim in fold.claims.items():
+            if coordinator(claim.key[1], claim.key[2], len(case.log)) != p:
+                verdict.add("wrong coordination partition", f"{claim.key} at {p}/{epoch}")
+    verdict.figures["coordination_records"] = sum(len(r) for r in case.log.values())
+    verdict.figures["claims_accepted"] = sum(len(f.claims) for f in folds.values())
+    verdict.figures["rejected"] = sum(f.rejected for f in folds.values())
+    return folds
+
+
+def _tenures(case: Case) -> dict[Cell, dict[int, _Tenure]]:
+    """Cell → epoch → tenure."""
+    deaths = defaultdict(list)
+    for line in case.director:
+        if line[0] == "dead":
+            deaths[line[2]].append(line[1])
+    found: dict[Cell, dict[int, _Tenure]] = defaultdict(dict)
+    for process, lines in case.histories.items():
+        instance, group = "", process.partition("-")[0]
+        mine: list[_Tenure] = []
+        for line in lines:
+            if line[0] == "start":
+                died = [t for t in deaths[process] if t <= line[1]]
+                for tenure in mine:
+                    tenure.ended = min(tenure.ended, max(died, default=NEVER))
+                instance, mine = line[2], []
+            elif line[0] in ("act", "deliver"):
+                before, after, topic, partition, epoch, until = line[1:7]
+                cell = found[group, topic, partition]
+                if epoch not in cell:
+                    cell[epoch] = _Tenure(process, epoch, instance)
+                    mine.append(cell[epoch])
+                tenure = cell[epoch]
+                if tenure.process == process and tenure.instance == instance:
+                    tenure.first = min(tenure.first, after)
+                    tenure.looks.append((before, until))
+                    tenure.actions.append((before, line[-1]))
+                else:
+                    # Two instances under one epoch: make that visible as a tenure of its own.
+                    cell[-1 - len(cell)] = _Tenure(process, epoch, instance, after)
+            elif line[0] == "release":
+                given_up = found[group, line[2], line[3]].get(line[4])
+                if given_up is not None and given_up.process == process:
+                    given_up.ended = min(given_up.ended, line[1])
+            elif line[0] == "closing":
+                for tenure in mine:
+                    tenure.ended = min(tenure.ended, line[1])
+        last = [t for t in deaths[process] if not lines or t >= lines[-1][1]]
+        for tenure in mine:
+            tenure.ended = min(tenure.ended, min(last, default=NEVER))
+    return found
+
+
+def _epochs_are_in_the_log(
+    case: Case, tenures: dict[Cell, dict[int, _Tenure]], folds: dict[int, Fold], verdict: Verdict
+) -> None:
+    for cell, by_epoch in tenures.items():
+        p = coordinator(cell[1], cell[2], len(case.log))
+        for t in by_epoch.values():
+            claim = folds[p].claims.get(t.epoch)
+            if claim is None or claim.key != cell:
+                verdict.add("no such claim", f"{t.process} acted on {cell} under epoch {t.epoch}")
+            elif (claim.client, claim.instance) != (t.process, t.instance):
+                verdict.add("another's claim", f"{t.process} on {cell} under epoch {t.epoch}")
+
+
+def _exclusion(tenures: dict[Cell, dict[int, _Tenure]], verdict: Verdict) -> None:
+    """Nobody is told that it may act once somebody with a higher epoch was told so.
+
+    Consumers at most once act by what the log says, not by the lease: not for them.
+    """
+    looks = zombies = 0
+    for cell, by_epoch in tenures.items():
+        if cell[0] == "amo":
+            continue
+        order = sorted(by_epoch.values(), key=lambda t: t.epoch)
+        limit, who = NEVER, ""
+        for t in reversed(order):
+            looks += len(t.looks)
+            for before, until in t.looks:
+                if before > limit:
+                    verdict.add(
+                        "two holders",
+                        f"{t.process} was told that it holds {cell} under epoch {t.epoch} "
+                        f"{(before - limit) / 1e6:.1f} ms after {who} had been told so",
+                    )
+                    break
+                if until > limit and t.ended > limit:
+                    verdict.add(
+                        "two leases",
+                        f"the lease of {t.process} on {cell} under epoch {t.epoch} reached "
+                        f"{(until - limit) / 1e6:.1f} ms beyond the moment at which {who} held it",
+                    )
+                    break
+            zombies += sum(before <= limit < end for before, end in t.actions)
+            if t.first < limit:
+                limit, who = t.first, f"{t.process} (epoch {t.epoch})"
+    verdict.figures["actions"] = looks
+    verdict.figures["tenures"] = sum(len(by_epoch) for by_epoch in tenures.values())
+    verdict.figures["actions_overtaken_while_suspended"] = zombies
+
+
+def _worlds_agree(case: Case, verdict: Verdict) -> None:
+    """Every process that told its state had the one that the log leads to, at that offset."""
+    wanted = defaultdict(list)
+    for process, lines in case.histories.items():
+        for line in lines:
+            if line[0] == "world":
+                wanted[line[2]].append((line[3], process, sorted(line[4])))
+    compared = 0
+    for p, told in wanted.items():
+        fold, records = Fold(p), iter(case.log.get(p, []))
+        upcoming = next(records, None)
+        for next_offset, process, cells in sorted(told):
+            while upcoming is not None and upcoming[0] < next_offset:
+                fold.apply(upcoming[0], upcoming[2])
+                upcoming = next(records, None)
+            compared += 1
+            if fold.state() != cells:
+                verdict.add("states differ", f"{process}, partition {p}, at offset {next_offset}")
+    verdict.figures["states_compared"] = compared
+
+
+def _deliveries(case: Case, kind: str) -> dict[int, list[tuple[int, int, int, str]]]:
+    """Partition → (offset, epoch, before, process)."""
+    found = defaultdict(list)
+    for process, lines in case.histories.items():
+        if process.startswith(f"{kind}-"):
+            for line in lines:
+                if line[0] == "deliver":
+                    found[line[4]].append((line[7], line[5], line[1], process))
+    return found
+
+
+def _at_most_once(case: Case, folds: dict[int, Fold], verdict: Verdict) -> None:
+    delivered = lost = 0
+    deliveries = _deliveries(case, "amo")
+    for p, records in case.topics.get("amo", {}).items():
+        ranges = folds[coordinator("amo", p, len(case.log))].ranges
+        seen: dict[int, str] = {}
+        for offset, epoch, _, process in deliveries.get(p, []):
+            who = f"{process} (epoch {epoch})"
+            if offset in seen:
+                verdict.add("delivered twice", f"amo/{p}/{offset}: {seen[offset]} and {who}")
+            if epoch not in ranges or not ranges[epoch].covers(offset):
+                verdict.add("delivered unclaimed", f"amo/{p}/{offset} by {who}")
+            seen[offset] = who
+        delivered += len(seen)
+        lost += len({offset for offset, _, _ in records} - set(seen))
+    verdict.figures["amo_delivered"] = delivered
+    verdict.figures["amo_lost"] = lost
+
+
+def _at_least_once(case: Case, folds: dict[int, Fold], verdict: Verdict) -> None:
+    delivered = again = 0
+    window_ns = 2 * case.interval_ms * 1_000_000
+    deliveries = _deliveries(case, "alo")
+    for p, records in case.topics.get("alo", {}).items():
+        claims = folds[coordinator("alo", p, len(case.log))].claims
+        by_epoch: dict[int, list[tuple[int, int]]] = defaultdict(list)
+        for offset, epoch, before, _ in deliveries.get(p, []):
+            by_epoch[epoch].append((offset, before))
+        seen: set[int] = set()
+        movable: set[int] = set()
+        """What may come again: delivered shortly before its holder ended."""
+        for epoch in sorted(by_epoch):
+            offsets = [offset for offset, _ in by_epoch[epoch]]
+            start = max(0, claims[epoch].position) if epoch in claims else offsets[0]
+            if offsets != list(range(start, start + len(offsets))):
+                verdict.add("not in order", f"alo/{p} under epoch {epoch}: from {start}: {offsets}")
+            repeated = seen & set(offsets)
+            again += len(repeated)
+            if not repeated <= movable:
+                verdict.add(
+                    "came again too late",
+                    f"alo/{p} under epoch {epoch}: {sorted(repeated - movable)}",
+                )
+            seen |= set(offsets)
+            last = by_epoch[epoch][-1][1]
+            # Stored before the next delivery began, and each heartbeat carries what is stored; the
+            # lease at the last delivery came of a heartbeat that was sent within two intervals.
+            stored = [before for _, before in by_epoch[epoch][1:]] + [NEVER]
+            for offset, at in zip(offsets, stored, strict=True):
+                if at >= last - window_ns:
+                    movable.add(offset)
+                else:
+                    movable.discard(offset)
+        missing = sorted({offset for offset, _, _ in records} - seen)
+        if missing:
+            verdict.add("never delivered", f"alo/{p}: {len(missing)} messages, from {missing[:5]}")
+        delivered += len(seen)
+    verdict.figures["alo_delivered"] = delivered
+    verdict.figures["alo_delivered_again"] = again
+
+
+def _takeovers(case: Case, tenures: dict[Cell, dict[int, _Tenure]], verdict: Verdict) -> None:
+    """How long the cells of a killed claimer were without a holder.
+
+    There is a bound where no other fault fell into the time.
+    """
+    bound_s = 2 * case.interval_ms / 1000 + case.takeover_slack_s
+    times, judged = [], 0
+    faults = [line for line in case.director if line[0] == "fault"]
+    for line in case.director:
+        if line[0] != "dead":
+            continue
+        at, process = line[1], line[2]
+        for cell, by_epoch in tenures.items():
+            if cell[0] != "claimer":
+                continue
+            old = [t for t in by_epoch.values() if t.process == process and t.ended == at]
+            if not old or old[-1].looks[-1][1] < at:
+                continue  # it held nothing when it died
+            later = [t.first for t in by_epoch.values() if t.epoch > old[-1].epoch]
+            end = min(later, default=NEVER)
+            wait_s = (end - at) / 1e9
+            times.append(wait_s)
+            window_end = min(end, at + int(bound_s * 1e9))
+            if all(f[2] >= window_end or f[3] <= at - 10**10 or f[1] == "kill" for f in faults):
+                judged += 1
+                if wait_s > bound_s and window_end < case.director[-1][1]:
+                    verdict.add("not free in time", f"{cell} of {process}, {wait_s:.1f} s")
+    finite = [t for t in times if t < 1e6]
+    verdict.figures["takeovers_after_kill"] = len(times)
+    verdict.figures["takeovers_with_bound"] = judged
+    if finite:
+        verdict.figures["takeover_median_s"] = round(statistics.median(finite), 3)
+        verdict.figures["takeover_max_s"] = round(max(finite), 3)
+
+
+def _quiet(case: Case, tenures: dict[Cell, dict[int, _Tenure]], verdict: Verdict) -> None:
+    """Once the faults are over, every cell is held within a stated time."""
+    quiet = next((line for line in case.director if line[0] == "quiet"), None)
+    if quiet is None:
+        return
+    _, at, cells = quiet
+    latest_s = 0.0
+    for topic, count in cells.items():
+        group = "claimer" if topic == "cells" else topic
+        for p in range(count):
+            looks = [
+                before
+                for t in tenures.get((group, topic, p), {}).values()
+                for before, _ in t.looks
+                if before >= at
+            ]
+            wait_s = (min(looks) - at) / 1e9 if looks else float("inf")
+            latest_s = max(latest_s, wait_s)
+            if wait_s > case.quiet_bound_s:
+                verdict.add("not held when quiet", f"{topic}/{p}: {wait_s:.1f} s")
+    verdict.figures["all_held_after_s"] = round(latest_s, 3)
+
+
+def _rows(case: Case, verdict: Verdict) -> None:
+    """Every committed row once, in the order of its key, and none that was rolled back."""
+    import json
+
+    if "rows" not in case.topics:
+        return
+    committed = {row: (key, seq) for row, key, seq in case.truth}
+    relayed: dict[str, int] = defaultdict(int)
+    for p, records in case.topics["rows"].items():
+        last: dict[str, int] = defaultdict(int)
+        for offset, key, value in records:
+            content = json.loads(value)
+            row, seq, name = content["row"], content["seq"], key.decode()
+            relayed[row] += 1
+            if row not in committed:
+                verdict.add("rolled back, but relayed", f"rows/{p}/{offset}: {row}")
+            elif relayed[row] > 1:
+                verdict.add("relayed twice", f"rows/{p}/{offset}: key {name}, seq {seq}")
+            elif seq != last[name] + 1:
+                verdict.add("order of a key", f"rows/{p}/{offset}: {name}: {last[name]}, {seq}")
+            last[name] = max(last[name], seq)
+    missing = len(set(committed) - set(relayed))
+    if missing:
+        verdict.add("not relayed", f"{missing} committed rows; {case.outbox_left} in the outbox")
+    verdict.figures["rows_committed"] = len(committed)
+    verdict.figures["rows_relayed"] = sum(relayed.values())
+
+
+def _acknowledged(case: Case, verdict: Verdict) -> None:
+    """The stage itself: what Kafka acknowledged is there."""
+    there = {
+        (topic, p, offset): value
+        for topic in ("alo", "amo")
+        for p, records in case.topics.get(topic, {}).items()
+        for offset, _, value in records
+    }
+    for line in case.histories.get("writer", []):
+        if line[0] == "acknowledged":
+            found = there.get((line[1], line[2], line[3]))
+            if found is None or found.decode() != line[4]:
+                verdict.add("Kafka lost a record", f"{line[1]}/{line[2]}/{line[3]}")

@@ -1,0 +1,89 @@
+"""What all processes of one run have in common; passed as a file."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+__all__ = ["NETWORKS", "ChaosConfig"]
+
+NETWORKS = ("NETA", "NETB", "NETC")
+"""Each client lives in one; each has a link of its own to every broker, which can be broken."""
+
+
+@dataclass(frozen=True)
+class ChaosConfig:
+    """Settings of one run."""
+
+    folder: str
+    seed: int
+    bootstrap: dict[str, str]
+    """Network → brokers, through its links."""
+    direct: str
+    """The brokers without any link, for what judges."""
+    dsn: str
+    """PostgreSQL through a link."""
+    interval_ms: int = 1_000
+    coordination_partitions: int = 4
+    cells: int = 8
+    partitions: int = 4
+    claimers: int = 4
+    consumers: int = 3
+    """Of each kind: at least once, at most once."""
+    harvesters: int = 2
+    messages_per_s: float = 60.0
+    rows_per_s: float = 60.0
+    batch: int = 20
+    sabotage: str = ""
+    """A rule that the clients leave out, to see whether the checker notices (see `sabotage.py`)."""
+    log: str = "__marshal"
+    networks: tuple[str, ...] = field(default=NETWORKS)
+
+    @property
+    def path(self) -> Path:
+        """Where the processes read this."""
+        return Path(self.folder) / "chaos.json"
+
+    @property
+    def quiet_path(self) -> Path:
+        """Exists once the faults are over: nobody gives anything up any more."""
+        return Path(self.folder) / "quiet"
+
+    def save(self) -> None:
+        """Write it."""
+        self.path.write_text(json.dumps(asdict(self)))
+
+    @classmethod
+    def load(cls, path: str) -> ChaosConfig:
+        """Read what `save` wrote."""
+        content = json.loads(Path(path).read_text())
+        return cls(**{**content, "networks": tuple(content["networks"])})
+
+    def history(self, name: str) -> Path:
+        """The history of a process, over all its restarts."""
+        return Path(self.folder) / f"{name}.history"
+
+    def network(self, name: str) -> str:
+        """The network that a process lives in."""
+        return self.networks[sum(name.encode()) % len(self.networks)]
+
+    @property
+    def claimer_names(self) -> list[str]:
+        """They hold cells and act, and do nothing else."""
+        return [f"claimer-{n}" for n in range(self.claimers)]
+
+    @property
+    def alo_names(self) -> list[str]:
+        """Consumers at least once."""
+        return [f"alo-{n}" for n in range(self.consumers)]
+
+    @property
+    def amo_names(self) -> list[str]:
+        """Consumers at most once."""
+        return [f"amo-{n}" for n in range(self.consumers)]
+
+    @property
+    def harvester_names(self) -> list[str]:
+        """Harvesters of one outbox."""
+        return [f"harvester-{n}" for n in range(self.harvesters)]

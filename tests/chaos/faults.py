@@ -1,0 +1,237 @@
+"""What is done to the servers and processes. Each fault breaks something and heals it again."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from tests.chaos.config import NETWORKS
+
+if TYPE_CHECKING:
+    from tests.chaos.stage import Stage
+
+__all__ = ["FAULTS", "TRACKS", "rest_s"]
+
+Fault = Callable[["Stage", random.Random], str]
+"""Breaks and heals; returns in words to whom it happened."""
+
+
+def _victims(stage: Stage) -> list[str]:
+    return [name for name in stage.names if name not in ("writer", "rows")]
+
+
+def kill(stage: Stage, dice: random.Random) -> str:
+    """SIGKILL a client; it comes back, at once or after its claims were taken over."""
+    name = dice.choice(_victims(stage))
+    stage.kill(name)
+    stage.wait(dice.choice((0.0, 0.3, 2.0, 4.0)))
+    stage.start(name)
+    return name
+
+
+def stop(stage: Stage, dice: random.Random) -> str:
+    """SIGSTOP one or two clients until their leases are long over; then they wake up."""
+    names = dice.sample(_victims(stage), dice.choice((1, 2)))
+    for name in names:
+        stage.pause(name)
+    stage.wait(stage.interval_s * dice.uniform(2.2, 4.5))
+    for name in names:
+        stage.resume(name)
+    return ", ".join(names)
+
+
+def hiccup(stage: Stage, dice: random.Random) -> str:
+    """SIGSTOP a client for about as long as a lease, several times."""
+    name = dice.choice(_victims(stage))
+    for _ in range(3):
+        stage.pause(name)
+        stage.wait(stage.interval_s * dice.uniform(0.3, 2.1))
+        stage.resume(name)
+        stage.wait(0.05)
+    return name
+
+
+def broker_kill(stage: Stage, dice: random.Random) -> str:
+    """SIGKILL a broker and bring it back."""
+    broker = dice.randrange(3)
+    stage.kafka.kill(broker)
+    stage.wait(dice.uniform(0.5, 4.0))
+    stage.kafka.start(broker)
+    return f"broker {broker}"
+
+
+def broker_pause(stage: Stage, dice: random.Random) -> str:
+    """SIGSTOP a broker: its connections stay open, and nothing answers."""
+    broker = dice.randrange(3)
+    stage.kafka.pause(broker)
+    stage.wait(dice.uniform(1.0, 6.0))
+    stage.kafka.resume(broker)
+    return f"broker {broker}"
+
+
+def rolling_restart(stage: Stage, dice: random.Random) -> str:
+    """Stop and start the brokers one after the other, as an upgrade does."""
+    order = dice.sample(range(3), 3)
+    for broker in order:
+        stage.kafka.stop(broker)
+        stage.kafka.start(broker)
+    return f"brokers {order}"
+
+
+def all_brokers_kill(stage: Stage, dice: random.Random) -> str:
+    """SIGKILL all brokers at once, and start them together."""
+    for broker in range(3):
+        stage.kafka.kill(broker)
+    stage.wait(dice.uniform(0.0, 3.0))
+    stage.kafka.start()
+    return "all brokers"
+
+
+_LEADER: Final = re.compile(
+    r"RaftManager id=(\d+)\] Completed transition to Leader\(.*?epoch=(\d+)"
+)
+
+
+def controller_kill(stage: Stage, dice: random.Random) -> str:
+    """SIGKILL the active controller, as its log names it."""
+    terms = {}
+    for broker in range(3):
+        for node, term in _LEADER.findall(stage.kafka.log_path(broker).read_text(errors="replace")):
+            terms[int(term)] = int(node) - 1
+    if not terms:
+        raise RuntimeError("no broker's log names the active controller")
+    broker = terms[max(terms)]
+    stage.kafka.kill(broker)
+    stage.wait(dice.uniform(1.0, 3.0))
+    stage.kafka.start(broker)
+    return f"broker {broker}, term {max(terms)}"
+
+
+def leader_moves(stage: Stage, dice: random.Random) -> str:
+    """Stop a broker in good order, so that others lead; then its partitions go back to it."""
+    broker = dice.randrange(3)
+    stage.kafka.stop(broker)
+    stage.wait(0.5)
+    stage.kafka.start(broker)
+    stage.elect_preferred()
+    return f"broker {broker}"
+
+
+def _links(stage: Stage, dice: random.Random) -> list[str]:
+    """One link, or all of a network, or all to a broker."""
+    network, broker = dice.choice(NETWORKS), dice.randrange(3)
+    shape = dice.choice(("one", "network", "broker"))
+    names = [name for name in stage.network.links if name != "postgres"]
+    if shape == "one":
+        return [f"{network}-{broker}"]
+    if shape == "network":
+        return [name for name in names if name.startswith(f"{network}-")]
+    return [name for name in names if name.endswith(f"-{broker}")]
+
+
+def link_cut(stage: Stage, dice: random.Random) -> str:
+    """Reset connections and refuse new ones."""
+    return _break(stage, dice, "cut")
+
+
+def link_hole(stage: Stage, dice: random.Random) -> str:
+    """Nothing passes, and nobody is told."""
+    return _break(stage, dice, "hole")
+
+
+def link_one_way(stage: Stage, dice: random.Random) -> str:
+    """Nothing passes in one direction: records arrive, and no acknowledgement, or the reverse."""
+    return _break(stage, dice, dice.choice(("hole_up", "hole_down")))
+
+
+def _break(stage: Stage, dice: random.Random, state: str) -> str:
+    names = _links(stage, dice)
+    for name in names:
+        stage.network.set(name, state)  # type: ignore[arg-type]
+    stage.wait(dice.uniform(0.5, 6.0))
+    for name in names:
+        stage.network.set(name, "open")
+    return f"{state}: {', '.join(names)}"
+
+
+def link_slow(stage: Stage, dice: random.Random) -> str:
+    """Every piece takes long, so that heartbeats come in late."""
+    names = _links(stage, dice)
+    for name in names:
+        stage.network.slow(name, dice.uniform(0.05, 0.7))
+    stage.wait(dice.uniform(2.0, 6.0))
+    for name in names:
+        stage.network.slow(name, 0.0)
+    return ", ".join(names)
+
+
+def database_kill(stage: Stage, dice: random.Random) -> str:
+    """SIGKILL PostgreSQL, and start it again: it recovers from its log."""
+    stage.postgres.kill()
+    stage.wait(dice.uniform(0.0, 2.0))
+    stage.postgres.start()
+    return "PostgreSQL"
+
+
+def database_restart(stage: Stage, dice: random.Random) -> str:
+    """Restart PostgreSQL in good order."""
+    stage.postgres.stop()
+    stage.postgres.start()
+    return "PostgreSQL"
+
+
+def database_pause(stage: Stage, dice: random.Random) -> str:
+    """SIGSTOP PostgreSQL."""
+    stage.postgres.pause()
+    stage.wait(dice.uniform(0.5, 4.0))
+    stage.postgres.resume()
+    return "PostgreSQL"
+
+
+def database_disconnect(stage: Stage, dice: random.Random) -> str:
+    """End all sessions, in the middle of transactions and commits."""
+    ended = 0
+    for _ in range(dice.randint(1, 5)):
+        ended += stage.disconnect()
+        stage.wait(dice.uniform(0.0, 0.2))
+    return f"{ended} sessions"
+
+
+def database_link_cut(stage: Stage, dice: random.Random) -> str:
+    """Cut the way to PostgreSQL: whether a commit came through is not known."""
+    stage.network.set("postgres", dice.choice(("cut", "hole_down")))
+    stage.wait(dice.uniform(0.2, 2.0))
+    stage.network.set("postgres", "cut")
+    stage.network.set("postgres", "open")
+    return "PostgreSQL"
+
+
+TRACKS: Final[dict[str, list[Fault]]] = {
+    "processes": [kill, kill, stop, hiccup],
+    "kafka": [
+        broker_kill,
+        broker_pause,
+        rolling_restart,
+        all_brokers_kill,
+        controller_kill,
+        leader_moves,
+    ],
+    "network": [link_cut, link_hole, link_one_way, link_slow],
+    "database": [
+        database_kill,
+        database_restart,
+        database_pause,
+        database_disconnect,
+        database_link_cut,
+    ],
+}
+"""Faults of one track happen one after the other; tracks run side by side."""
+
+FAULTS: Final = sorted({fault.__name__ for faults in TRACKS.values() for fault in faults})
+
+
+def rest_s(track: str, dice: random.Random) -> float:
+    """How long a track rests after a fault, for work to be done in between."""
+    return dice.uniform(0.2, 1.5) if track == "processes" else dice.uniform(0.5, 3.0)

@@ -1,0 +1,228 @@
+"""One run: start, break, heal, collect, judge."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.chaos.checker import Case, judge
+from tests.chaos.faults import FAULTS, TRACKS, rest_s
+from tests.chaos.rawlog import read_topic
+from tests.chaos.recorder import now_ns, read
+from tests.chaos.stage import Stage, open_stage, wait_until
+
+__all__ = ["Result", "run"]
+
+QUIET_BOUND_S = 30.0
+DRAIN_BOUND_S = 90.0
+
+
+@dataclass
+class Result:
+    """The outcome of a run."""
+
+    seed: int
+    fired: Counter[str] = field(default_factory=Counter)
+    figures: dict[str, Any] = field(default_factory=dict)
+    anomalies: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+    @property
+    def passed(self) -> bool:
+        """Whether everything held, and every fault fired."""
+        return not self.anomalies
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "seed": self.seed,
+            "passed": self.passed,
+            "faults": dict(sorted(self.fired.items())),
+            "injections": self.fired.total(),
+            "figures": self.figures,
+            "anomalies": self.anomalies,
+            "seconds": round(self.seconds, 1),
+        }
+
+    def as_text(self) -> str:
+        """For people."""
+        lines = [f"{'fault':<24}fired"]
+        lines += [f"{name:<24}{self.fired[name]:>5}" for name in FAULTS]
+        lines += [f"{'all':<24}{self.fired.total():>5}", ""]
+        lines += [f"{name:<36}{value}" for name, value in self.figures.items()]
+        lines += ["", *(f"ANOMALY {text}" for text in self.anomalies)]
+        end = "everything held" if self.passed else f"{len(self.anomalies)} anomalies"
+        return "\n".join([*lines, f"seed {self.seed}: {end}, {self.seconds:.0f} s"])
+
+
+def run(
+    *,
+    seconds: float,
+    seed: int,
+    folder: Path | None = None,
+    sabotage: str = "",
+    interval_ms: int = 1_000,
+    say: Callable[[str], None] = lambda _: None,
+) -> Result:
+    """Make faults for `seconds` (longer if some fault has not had its turn), then judge."""
+    began_s = time.monotonic()
+    result = Result(seed)
+    here = folder or Path(tempfile.mkdtemp(prefix="marshal-chaos-"))
+    try:
+        with open_stage(seed, folder=here, sabotage=sabotage, interval_ms=interval_ms) as stage:
+            say(f"servers are up after {time.monotonic() - began_s:.0f} s")
+            for name in stage.names:
+                stage.start(name)
+            if not wait_until(lambda: _all_act(stage), 60):
+                result.anomalies.append("the processes did not begin to work within 60 s")
+            say(f"all work after {time.monotonic() - began_s:.0f} s; faults for {seconds:.0f} s")
+            _break(stage, seconds, seed, result, say)
+            _settle(stage, result, say)
+            case = _collect(stage)
+        say("judging")
+        verdict = judge(case)
+        result.anomalies += verdict.anomalies
+        result.figures = verdict.figures
+        _worth(result, sabotage)
+    finally:
+        if folder is None:
+            shutil.rmtree(here, ignore_errors=True)
+    result.seconds = time.monotonic() - began_s
+    return result
+
+
+def _all_act(stage: Stage) -> bool:
+    config = stage.config
+    names = [*config.claimer_names, *config.alo_names, *config.amo_names]
+    ready = all(any(li[0] == "ready" for li in read(config.history(n))) for n in names)
+    with stage.database() as connection:
+        (rows,) = connection.execute("SELECT count(*) FROM truth").fetchone() or (0,)
+    return ready and rows > 0
+
+
+def _break(
+    stage: Stage, seconds: float, seed: int, result: Result, say: Callable[[str], None]
+) -> None:
+    end_s = time.monotonic() + seconds
+    errors: list[str] = []
+
+    def track(name: str) -> None:
+        dice = random.Random(f"{seed}-{name}")
+        rounds = 0
+        while rounds == 0 or time.monotonic() < end_s:
+            faults = dice.sample(TRACKS[name], len(TRACKS[name]))
+            for fault in faults:
+                if errors or (rounds and time.monotonic() >= end_s):
+                    return
+                began = now_ns()
+                try:
+                    whom = fault(stage, dice)
+                except Exception as error:
+                    errors.append(f"{fault.__name__} could not be made: {error!r}")
+                    return
+                stage.record.write("fault", fault.__name__, began, now_ns(), whom)
+                result.fired[fault.__name__] += 1
+                say(f"  {fault.__name__}: {whom}")
+                stage.wait(rest_s(name, dice))
+            rounds += 1
+
+    threads = [threading.Thread(target=track, args=(name,)) for name in TRACKS]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    result.anomalies += errors
+    result.anomalies += [f"{name} never fired" for name in FAULTS if not result.fired[name]]
+
+
+def _settle(stage: Stage, result: Result, say: Callable[[str], None]) -> None:
+    """Heal everything, stop the writers, and wait until all is done that is to be done."""
+    config = stage.config
+    stage.network.heal()
+    stage.kafka.start()
+    stage.postgres.start()
+    for name, runs in stage.running().items():
+        if not runs:
+            result.anomalies.append(f"{name} ended by itself\n{stage.said(name)}")
+            stage.start(name)
+        stage.resume(name)
+    result.anomalies += stage.finish(["writer", "rows"], 70)
+    config.quiet_path.touch()
+    cells = {"cells": config.cells, "alo": config.partitions}
+    stage.record.write("quiet", now_ns(), cells)
+    began_s = time.monotonic()
+    # One more message in each partition: what is held can be seen by what is delivered.
+    _one_more(config.direct, config.partitions)
+    drained = wait_until(lambda: _drained(stage), DRAIN_BOUND_S, 1.0)
+    say(f"drained: {drained}, after {time.monotonic() - began_s:.1f} s")
+    if not drained:
+        result.anomalies.append(f"not all work was done {DRAIN_BOUND_S:.0f} s after the faults")
+    stage.wait(2 * stage.interval_s)
+    rest = [name for name in stage.names if name not in ("writer", "rows")]
+    result.anomalies += stage.finish(rest)
+    stage.record.write("end", now_ns())
+
+
+def _one_more(servers: str, partitions: int) -> None:
+    from confluent_kafka import Producer
+
+    producer = Producer({"bootstrap.servers": servers, "log_level": 0})
+    for topic in ("alo", "amo"):
+        for p in range(partitions):
+            producer.produce(topic, b"last", partition=p)
+    if producer.flush(30):
+        raise RuntimeError("the cluster did not recover")
+
+
+def _drained(stage: Stage) -> bool:
+    """Whether the outbox is empty, and the last message of each topic was delivered."""
+    config = stage.config
+    with stage.database() as connection:
+        (left,) = connection.execute("SELECT count(*) FROM outbox").fetchone() or (1,)
+    if left:
+        return False
+    reached: Counter[int] = Counter()
+    for name in config.alo_names:
+        for line in read(config.history(name)):
+            if line[0] == "deliver":
+                reached[line[4]] = max(reached[line[4]], line[7] + 1)
+    ends = {p: records[-1][0] + 1 for p, records in read_topic(config.direct, "alo").items()}
+    return all(reached[p] == end for p, end in ends.items())
+
+
+def _collect(stage: Stage) -> Case:
+    config = stage.config
+    with stage.database() as connection:
+        truth = connection.execute("SELECT row_id, key, seq FROM truth").fetchall()
+        (left,) = connection.execute("SELECT count(*) FROM outbox").fetchone() or (0,)
+    return Case(
+        interval_ms=config.interval_ms,
+        histories={name: read(config.history(name)) for name in stage.names},
+        director=read(config.history("director")),
+        log=read_topic(config.direct, config.log),
+        topics={
+            "alo": read_topic(config.direct, "alo"),
+            "amo": read_topic(config.direct, "amo"),
+            "rows": read_topic(config.direct, "rows", committed=True),
+        },
+        truth=[(row, key, seq) for row, key, seq in truth],
+        outbox_left=left,
+        quiet_bound_s=QUIET_BOUND_S,
+    )
+
+
+def _worth(result: Result, sabotage: str) -> None:
+    """A run in which nothing happened shows nothing."""
+    for name in ("actions", "tenures", "alo_delivered", "amo_delivered", "rows_relayed"):
+        if not result.figures.get(name):
+            result.anomalies.append(f"nothing was tested: {name} is 0")
+    if not result.figures.get("takeovers_after_kill") and not sabotage:
+        result.anomalies.append("nothing was tested: nobody was killed while it held anything")

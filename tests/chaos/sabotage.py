@@ -1,0 +1,49 @@
+"""Rules of the protocol that a client can be told to leave out, to see whether the checker notices.
+
+Only for `--sabotage`: a checker that never fails shows nothing.
+"""
+
+from __future__ import annotations
+
+from marshal_py.claims import ClaimState
+from marshal_py.client import Claim
+
+__all__ = ["RULES", "apply"]
+
+
+def _no_lease() -> None:
+    """A holder believes that it may act until it reads otherwise."""
+    Claim.held = property(lambda self: self._holding.state is ClaimState.HELD)  # type: ignore[assignment,misc]
+    Claim.remaining_ms = property(lambda self: 1.0 if self.held else 0.0)  # type: ignore[assignment,misc]
+
+
+def _no_log() -> None:
+    """Messages are delivered before the log says that they are claimed."""
+    real = Claim.claim_messages
+
+    def claim_messages(self: Claim, proposed_offset: int, *, timeout_s: float = 10.0) -> bool:
+        real(self, proposed_offset, timeout_s=0.0)
+        return True
+
+    Claim.claim_messages = claim_messages  # type: ignore[method-assign]
+
+
+def _early_commit() -> None:
+    """A consumer stores more than it has handled."""
+    real = Claim.commit
+
+    def commit(
+        self: Claim, next_offset: int, *, wait: bool = False, timeout_s: float = 10.0
+    ) -> None:
+        real(self, next_offset + 3, wait=wait, timeout_s=timeout_s)
+
+    Claim.commit = commit  # type: ignore[method-assign]
+
+
+RULES = {"no_lease": _no_lease, "no_log": _no_log, "early_commit": _early_commit}
+
+
+def apply(rule: str) -> None:
+    """Leave out one rule in this process; "" for none."""
+    if rule:
+        RULES[rule]()

@@ -1,0 +1,242 @@
+"""Servers, links and client processes of one run."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import psycopg
+import yaml
+from confluent_kafka.admin import AdminClient
+
+from marshal_py.admin import create_topics
+from marshal_py.embedded import EmbeddedKafka, EmbeddedPostgres
+from marshal_py.embedded.ports import free_ports
+from marshal_py.embedded.process import Guard, ServerProcess, tail
+from tests.chaos.config import NETWORKS, ChaosConfig
+from tests.chaos.network import Network
+from tests.chaos.recorder import Recorder, now_ns
+
+__all__ = ["Stage", "open_stage"]
+
+_HOST: Final = "127.0.0.1"
+_ROOT: Final = Path(__file__).parents[2]
+
+_TABLES: Final = """
+CREATE TABLE keys (key INT PRIMARY KEY, seq BIGINT NOT NULL);
+INSERT INTO keys SELECT n, 0 FROM generate_series(0, 19) AS n;
+CREATE TABLE truth (row_id TEXT PRIMARY KEY, key INT NOT NULL, seq BIGINT NOT NULL);
+"""
+
+
+class Stage:
+    """What faults are done to. Processes are started, killed, paused and woken by name."""
+
+    def __init__(
+        self,
+        config: ChaosConfig,
+        kafka: EmbeddedKafka,
+        postgres: EmbeddedPostgres,
+        network: Network,
+        guard: Guard,
+    ) -> None:
+        self.config, self.kafka, self.postgres, self.network = config, kafka, postgres, network
+        self.interval_s = config.interval_ms / 1000
+        self.record = Recorder(config.history("director"))
+        self.names = ["writer", "rows", *config.claimer_names, *config.alo_names]
+        self.names += [*config.amo_names, *config.harvester_names]
+        self.hurry = threading.Event()
+        """Ends all waiting."""
+        self._guard = guard
+        self._processes: dict[str, ServerProcess] = {}
+        self._busy = {name: threading.Lock() for name in self.names}
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass, unless the run ends."""
+        self.hurry.wait(seconds)
+
+    def start(self, name: str) -> None:
+        """Start a process, or start it again."""
+        module = ["tests.chaos.workers", str(self.config.path), name]
+        if name.startswith("harvester"):
+            module = ["harvest.cli", "reap", "--config", self._reaper_yaml(name)]
+        path = os.pathsep.join([str(_ROOT), os.environ.get("PYTHONPATH", "")])
+        self._processes[name] = self._guard.spawn(
+            [sys.executable, "-m", *module],
+            env={**os.environ, "PYTHONPATH": path},
+            cwd=Path(self.config.folder),
+            log=Path(self.config.folder) / f"{name}.log",
+        )
+
+    def _reaper_yaml(self, name: str) -> str:
+        config, path = self.config, Path(self.config.folder) / f"{name}.yaml"
+        content = {
+            "kafka": {"bootstrap.servers": config.bootstrap[config.network(name)]},
+            "database": config.dsn,
+            "group": "rows",
+            "name": name,
+            "coordination": {"topic": config.log, "interval_ms": config.interval_ms},
+        }
+        path.write_text(yaml.safe_dump(content))
+        return str(path)
+
+    def kill(self, name: str) -> None:
+        """SIGKILL, and wait for the end."""
+        process = self._processes[name]
+        process.signal(signal.SIGKILL)
+        process.wait(10)
+        self.record.write("dead", now_ns(), name)
+
+    def pause(self, name: str) -> None:
+        """SIGSTOP."""
+        self._processes[name].signal(signal.SIGSTOP)
+
+    def resume(self, name: str) -> None:
+        """SIGCONT."""
+        self._processes[name].signal(signal.SIGCONT)
+
+    def running(self) -> dict[str, bool]:
+        """Which processes run. One that ended by itself is a finding."""
+        return {name: p.poll() is None for name, p in self._processes.items()}
+
+    def finish(self, names: list[str], timeout_s: float = 20.0) -> list[str]:
+        """Ask processes to end, and return those that did not, or not in good order."""
+        bad = []
+        for name in names:
+            self._processes[name].signal(signal.SIGCONT)
+            self._processes[name].signal(signal.SIGTERM)
+        for name in names:
+            if not self._processes[name].wait(timeout_s):
+                bad.append(f"{name} did not end\n{self.said(name)}")
+            elif self._processes[name].poll() != 0:
+                code = self._processes[name].poll()
+                bad.append(f"{name} ended with {code}\n{self.said(name)}")
+        return bad
+
+    def said(self, name: str) -> str:
+        """The end of a process's log."""
+        return tail(Path(self.config.folder) / f"{name}.log", lines=12)
+
+    def elect_preferred(self) -> None:
+        """Let the preferred brokers lead again."""
+        from confluent_kafka import ElectionType
+
+        admin = AdminClient({"bootstrap.servers": self.kafka.bootstrap_servers, "log_level": 0})
+        with contextlib.suppress(Exception):  # nothing to elect is an error too
+            admin.elect_leaders(ElectionType.PREFERRED).result(10)
+
+    def disconnect(self) -> int:
+        """End all other sessions of PostgreSQL; return how many there were."""
+        with contextlib.suppress(psycopg.Error), self.database() as connection:
+            query = (
+                "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
+                "WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'"
+            )
+            row = connection.execute(query).fetchone()
+            return int(row[0]) if row else 0
+        return 0
+
+    def database(self) -> psycopg.Connection[Any]:
+        """A session that no link can break."""
+        return psycopg.connect(self.postgres.dsn, connect_timeout=5, autocommit=True)
+
+
+@contextlib.contextmanager
+def open_stage(
+    seed: int, *, folder: Path | None = None, sabotage: str = "", interval_ms: int = 1_000
+) -> Iterator[Stage]:
+    """Start servers and links, make topics and tables; remove everything in the end.
+
+    `folder` keeps the histories and logs; None for a temporary one.
+    """
+    with contextlib.ExitStack() as stack:
+        here = folder or Path(tempfile.mkdtemp(prefix="marshal-chaos-"))
+        here.mkdir(parents=True, exist_ok=True)
+        network = Network()
+        stack.callback(network.close)
+        inner = {(n, b): p for (n, b), p in zip(_pairs(), free_ports(9), strict=True)}
+        outer = {(n, b): p for (n, b), p in zip(_pairs(), free_ports(9), strict=True)}
+
+        def properties(broker: int, defaults: Mapping[str, object]) -> dict[str, object]:
+            own = str(defaults["listeners"])
+            plain = own.split(",")[0]
+            listeners = ",".join(f"{n}://{_HOST}:{inner[n, broker]}" for n in NETWORKS)
+            advertised = ",".join(f"{n}://{_HOST}:{outer[n, broker]}" for n in NETWORKS)
+            names = ",".join(f"{n}:PLAINTEXT" for n in NETWORKS)
+            return {
+                "listeners": f"{own},{listeners}",
+                "advertised.listeners": f"{plain},{advertised}",
+                "listener.security.protocol.map": f"{defaults['listener.security.protocol.map']},"
+                + names,
+                "inter.broker.listener.name": "PLAINTEXT",
+                "auto.leader.rebalance.enable": "false",
+                "controlled.shutdown.enable": "true",
+            }
+
+        raft = "-Dorg.slf4j.simpleLogger.log.org.apache.kafka.raft=info"
+        kafka = EmbeddedKafka(
+            3, properties=properties, jvm_options=(raft,), log_dir=here, progress=None
+        )
+        postgres = EmbeddedPostgres(log_dir=None)
+        stack.callback(kafka.close)
+        stack.callback(postgres.close)
+        postgres.start()
+        kafka.start()
+        for (name, broker), port in outer.items():
+            network.add(f"{name}-{broker}", port, inner[name, broker])
+        (way,) = free_ports(1)
+        network.add("postgres", way, postgres.port)
+        config = ChaosConfig(
+            folder=str(here),
+            seed=seed,
+            bootstrap={n: ",".join(f"{_HOST}:{outer[n, b]}" for b in range(3)) for n in NETWORKS},
+            direct=kafka.bootstrap_servers,
+            dsn=postgres.dsn.replace(f":{postgres.port}/", f":{way}/"),
+            interval_ms=interval_ms,
+            sabotage=sabotage,
+        )
+        config.save()
+        _prepare(config, kafka, postgres)
+        guard = Guard(here / "guard")
+        stack.callback(guard.close)
+        yield Stage(config, kafka, postgres, network, guard)
+
+
+def _pairs() -> list[tuple[str, int]]:
+    return [(n, b) for n in NETWORKS for b in range(3)]
+
+
+def _prepare(config: ChaosConfig, kafka: EmbeddedKafka, postgres: EmbeddedPostgres) -> None:
+    from harvest.store.postgres import PostgresMarkStore
+
+    create_topics(kafka.bootstrap_servers, topic=config.log, partitions=4)
+    for topic in ("alo", "amo", "rows"):
+        kafka.create_topic(topic, config.partitions)
+    with psycopg.connect(postgres.dsn, autocommit=True) as connection:
+        for statement in _TABLES.split(";"):
+            if statement.strip():
+                connection.execute(statement)
+    store = PostgresMarkStore(postgres.dsn, "outbox")
+    try:
+        store.init()
+    finally:
+        store.close()
+
+
+def wait_until(question: Any, timeout_s: float, pause_s: float = 0.3) -> bool:
+    """Ask until the answer is true; False after `timeout_s`."""
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        with contextlib.suppress(Exception):
+            if question():
+                return True
+        time.sleep(pause_s)
+    return False

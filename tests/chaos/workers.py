@@ -1,0 +1,339 @@
+"""The client processes: `python -m tests.chaos.workers CONFIG NAME`. They use the public API only.
+
+Each records what it does and when, and judges nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+import signal
+import sys
+import threading
+import time
+import uuid
+from typing import Any
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
+
+from marshal_py import Claim, ClaimTimeout, Marshal, NotHeld
+from marshal_py.rationalizer import Cell
+from tests.chaos import sabotage
+from tests.chaos.config import ChaosConfig
+from tests.chaos.recorder import Recorder, now_ns
+
+__all__ = ["main"]
+
+_stop = threading.Event()
+
+
+class _Watched:
+    """A claim, and the recording of what it said and when."""
+
+    def __init__(self, claim: Claim, recorder: Recorder) -> None:
+        self.claim = claim
+        self._recorder = recorder
+
+    def look(self) -> list[Any] | None:
+        """Ask whether we may act: [before, after, topic, partition, epoch, until], or None.
+
+        `until` is a time that the lease reaches at least, by the client's own words.
+        """
+        claim = self.claim
+        epoch, before = claim.epoch, now_ns()
+        remaining_ms = claim.remaining_ms
+        after = now_ns()
+        if remaining_ms <= 0 or claim.epoch != epoch:
+            return None
+        until = before + int(remaining_ms * 1e6)
+        return [before, after, claim.topic, claim.partition, epoch, until]
+
+    def release(self) -> None:
+        """Record first, then release: from the record on nobody may count on this lease."""
+        claim = self.claim
+        self._recorder.write("release", now_ns(), claim.topic, claim.partition, claim.epoch)
+        claim.release(wait=False)
+
+
+class _Worker:
+    def __init__(self, config: ChaosConfig, name: str, topic: str, count: int, mine: int) -> None:
+        self.config, self.name, self.topic, self.count = config, name, topic, count
+        self.mine = mine
+        """The most that it wants to hold at once."""
+        self.quiet = False
+        self.recorder = Recorder(config.history(name))
+        self.random = random.Random(f"{config.seed}-{name}-{now_ns()}")
+        self.claims: dict[int, _Watched] = {}
+        self.kafka = {"bootstrap.servers": config.bootstrap[config.network(name)]}
+        self.marshal = Marshal(
+            self.kafka,
+            group_id=name.partition("-")[0],
+            client_id=name,
+            interval_ms=config.interval_ms,
+            topic=config.log,
+            connect_timeout_ms=600_000,
+            snapshot_every=2_000,
+        )
+
+    def run(self) -> None:
+        """Work until SIGTERM."""
+        self.recorder.write("start", now_ns(), self.marshal.instance_id)
+        self.marshal.start()
+        self.recorder.write("ready", now_ns(), self.marshal.instance_id)
+        share_ns = 0
+        while not _stop.is_set():
+            if now_ns() >= share_ns:
+                self.share()
+                share_ns = now_ns() + 100_000_000
+            self.turn()
+        self.record_world()
+        self.recorder.write("closing", now_ns())
+        self.marshal.close(timeout_s=10)
+        self.recorder.write("end", now_ns(), self.marshal.instance_id)
+
+    def share(self) -> None:
+        """Forget what ended, want some cells (in the end all), and now and then give one up."""
+        if not self.quiet and self.config.quiet_path.exists():
+            self.quiet, self.mine = True, self.count
+        for p, watched in list(self.claims.items()):
+            if watched.claim.reason is not None:
+                del self.claims[p]
+        if self.claims and not self.quiet and self.random.random() < 0.01:
+            p = self.random.choice(list(self.claims))
+            self.before_release(p)
+            self.claims.pop(p).release()
+        order = list(range(self.count))
+        self.random.shuffle(order)
+        for p in order:
+            if len(self.claims) < self.mine and p not in self.claims and self.random.random() < 0.3:
+                self.claims[p] = _Watched(self.marshal.want(self.topic, p), self.recorder)
+
+    def before_release(self, p: int) -> None:
+        """Stop acting on p."""
+
+    def turn(self) -> None:
+        """Do a piece of work."""
+        raise NotImplementedError
+
+    def record_world(self) -> None:
+        """What this client believes the state to be, at which offsets."""
+        with self.marshal.world() as world:
+            for state in world.states:
+                cells = [
+                    [*key, c.holder, c.instance_id, c.epoch, c.version, *_offsets(c)]
+                    for key, c in state.cells.items()
+                ]
+                self.recorder.write("world", now_ns(), state.partition, state.next_offset, cells)
+
+
+def _offsets(cell: Cell) -> tuple[int, int]:
+    return cell.next_offset, cell.claimed_offset
+
+
+class Claimer(_Worker):
+    """Holds cells and acts on them, for a moment each."""
+
+    def turn(self) -> None:
+        for watched in list(self.claims.values()):
+            seen = watched.look()
+            if seen is not None:
+                time.sleep(self.random.choice((0, 0, 0.001, 0.005)))  # the action
+                self.recorder.write("act", *seen, now_ns())
+        _stop.wait(0.01)
+
+
+class _ConsumerWorker(_Worker):
+    def __init__(self, config: ChaosConfig, name: str, topic: str, count: int, mine: int) -> None:
+        super().__init__(config, name, topic, count, mine)
+        self.fetching: dict[int, int] = {}
+        self.consumer = Consumer(
+            {
+                **self.kafka,
+                "group.id": f"chaos-{name}",
+                "enable.auto.commit": False,
+                "fetch.wait.max.ms": 50,
+                "reconnect.backoff.ms": 50,
+                "reconnect.backoff.max.ms": 1_000,
+                "log_level": 0,
+            }
+        )
+
+    def before_release(self, p: int) -> None:
+        if self.fetching.pop(p, None) is not None:
+            self.consumer.incremental_unassign([TopicPartition(self.topic, p)])
+
+    def share(self) -> None:
+        super().share()
+        held = {p: w.claim for p, w in self.claims.items() if w.claim.held}
+        for p in list(self.fetching):
+            if p not in held or held[p].epoch != self.fetching[p]:
+                self.before_release(p)
+        for p, claim in held.items():
+            if p not in self.fetching:
+                start = claim.position if claim.position >= 0 else OFFSET_BEGINNING
+                self.consumer.incremental_assign([TopicPartition(self.topic, p, start)])
+                self.fetching[p] = claim.epoch
+
+    def fetch(self, count: int) -> dict[int, list[Any]]:
+        """Return messages by partition, only those of claims that are held and fetched."""
+        found: dict[int, list[Any]] = {}
+        for message in self.consumer.consume(count, 0.05):
+            p = message.partition()
+            watched = self.claims.get(p) if p is not None else None
+            if p is None or watched is None or message.error() is not None:
+                continue
+            if self.fetching.get(p) == watched.claim.epoch:
+                found.setdefault(p, []).append(message)
+        return found
+
+
+class AtLeastOnce(_ConsumerWorker):
+    """Delivers, then stores the position. A delivery is a line in the history."""
+
+    def turn(self) -> None:
+        for p, messages in self.fetch(50).items():
+            watched = self.claims[p]
+            for message in messages:
+                seen = watched.look()
+                if seen is None:
+                    self.before_release(p)  # what was fetched is gone: start anew when held again
+                    break
+                self.recorder.write("deliver", *seen, message.offset(), now_ns())
+                try:
+                    watched.claim.commit(message.offset() + 1)
+                except NotHeld:
+                    self.before_release(p)
+                    break
+
+
+class AtMostOnce(_ConsumerWorker):
+    """Claims each batch in the log, and delivers it only if the log says so."""
+
+    def turn(self) -> None:
+        for p, messages in self.fetch(self.config.batch).items():
+            watched = self.claims[p]
+            try:
+                ours = watched.claim.claim_messages(messages[-1].offset() + 1, timeout_s=3.0)
+            except NotHeld:
+                ours = False
+            if not ours:
+                self.before_release(p)
+                continue
+            for message in messages:
+                now = now_ns()
+                claim = watched.claim
+                self.recorder.write(
+                    "deliver", now, now, claim.topic, p, claim.epoch, now, message.offset(), now
+                )
+
+
+class MessageWriter:
+    """Writes messages to both topics at a steady rate."""
+
+    def __init__(self, config: ChaosConfig) -> None:
+        self._config = config
+        self._recorder = Recorder(config.history("writer"))
+        self._producer = Producer(
+            {
+                "bootstrap.servers": config.bootstrap[config.network("writer")],
+                "enable.idempotence": True,
+                "acks": "all",
+                "linger.ms": 5,
+                "log_level": 0,
+            }
+        )
+
+    def run(self) -> None:
+        """Write until SIGTERM."""
+        number, run = 0, uuid.uuid4().hex[:8]
+        while not _stop.wait(2 / self._config.messages_per_s):
+            for topic in ("alo", "amo"):
+                number += 1
+                with contextlib.suppress(BufferError):
+                    self._producer.produce(
+                        topic,
+                        f"{run}-{number}".encode(),
+                        partition=number // 2 % self._config.partitions,
+                        on_delivery=self._acknowledged,
+                    )
+            self._producer.poll(0)
+        self._producer.flush(60)
+
+    def _acknowledged(self, error: Any, message: Any) -> None:
+        if error is None:
+            self._recorder.write(
+                "acknowledged",
+                message.topic(),
+                message.partition(),
+                message.offset(),
+                message.value().decode(),
+            )
+
+
+class RowWriter:
+    """Business transactions with outbox rows; some are rolled back, some meet a dead database."""
+
+    def __init__(self, config: ChaosConfig) -> None:
+        self._config = config
+        self._recorder = Recorder(config.history("rows"))
+        self._random = random.Random(f"{config.seed}-rows")
+
+    def run(self) -> None:
+        """Write until SIGTERM, and reconnect for as long as it takes."""
+        import psycopg
+
+        while not _stop.is_set():
+            try:
+                with psycopg.connect(self._config.dsn, connect_timeout=3) as connection:
+                    while not _stop.wait(2 / self._config.rows_per_s):
+                        self._transaction(connection)
+            except psycopg.Error:
+                self._recorder.write("failed", now_ns())
+                _stop.wait(0.2)
+
+    def _transaction(self, connection: Any) -> None:
+        dice = self._random
+        connection.execute("SET LOCAL statement_timeout = '5s'")
+        for key in sorted({dice.randrange(20) for _ in range(dice.randint(1, 3))}):
+            (seq,) = connection.execute(
+                "UPDATE keys SET seq = seq + 1 WHERE key = %s RETURNING seq", (key,)
+            ).fetchone()
+            row = uuid.uuid4().hex
+            connection.execute("INSERT INTO truth VALUES (%s, %s, %s)", (row, key, seq))
+            connection.execute(
+                "INSERT INTO outbox (kafka_topic, kafka_key, kafka_value, create_time, "
+                "kafka_header_keys, kafka_header_values) VALUES ('rows', %s, %s, now(), %s, %s)",
+                (str(key), json.dumps({"row": row, "seq": seq}), [], []),
+            )
+        if dice.random() < 0.1:
+            _stop.wait(dice.uniform(0.01, 0.05))
+        if dice.random() < 0.15:
+            connection.rollback()
+        else:
+            connection.commit()
+
+
+def main() -> None:
+    """Run one process until SIGTERM."""
+    config, name = ChaosConfig.load(sys.argv[1]), sys.argv[2]
+    signal.signal(signal.SIGTERM, lambda *_: _stop.set())
+    sabotage.apply(config.sabotage)
+    kind = name.partition("-")[0]
+    worker: Any
+    if kind == "claimer":
+        # One more than its share, so that some wait for what others hold.
+        worker = Claimer(config, name, "cells", config.cells, config.cells // config.claimers + 1)
+    elif kind in ("alo", "amo"):
+        cls = AtLeastOnce if kind == "alo" else AtMostOnce
+        worker = cls(config, name, kind, config.partitions, config.partitions // 2)
+    elif kind == "writer":
+        worker = MessageWriter(config)
+    else:
+        worker = RowWriter(config)
+    with contextlib.suppress(ClaimTimeout):
+        worker.run()
+
+
+if __name__ == "__main__":
+    main()
