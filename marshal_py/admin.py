@@ -47,12 +47,14 @@ def plan_topics(
     snapshot_topic: str | None = None,
     partitions: int = DEFAULT_PARTITIONS,
     replication_factor: int | None = None,
+    with_snapshots: bool = True,
 ) -> list[TopicPlan]:
     """Choose the settings of both topics for a cluster of so many brokers (§2.3).
 
     Three replicas where there are three brokers, of which two must be in sync for a record to be
     accepted: one broker may fail without losing a claim or stopping the world. Never an unclean
-    leader election, which would roll the log back.
+    leader election, which would roll the log back. `with_snapshots=False` leaves the second topic
+    out: version 1 (wire="text") has none.
     """
     if partitions < 1:
         raise ConfigurationError(f"partitions = {partitions} must be 1 or more")
@@ -65,7 +67,7 @@ def plan_topics(
         "min.insync.replicas": str(max(1, replicas - 1)),
         "unclean.leader.election.enable": "false",
     }
-    return [
+    plans = [
         TopicPlan(
             topic,
             partitions,
@@ -90,6 +92,7 @@ def plan_topics(
             },
         ),
     ]
+    return plans if with_snapshots else plans[:1]
 
 
 def create_topics(
@@ -139,9 +142,15 @@ def create_topics(
         raise ConfigurationError(f"the brokers refused: {problem.str()}") from None
 
 
-def ensure_topics(config: Mapping[str, Any] | str, *, topic: str, snapshot_topic: str) -> None:
-    """Create the topics that are missing, with the settings of `plan_topics`."""
-    create_topics(config, topic=topic, snapshot_topic=snapshot_topic)
+def ensure_topics(
+    config: Mapping[str, Any] | str, *, topic: str, snapshot_topic: str | None
+) -> None:
+    """Create the topics that are missing, with the settings of `plan_topics`.
+
+    With `snapshot_topic=None`, the coordination topic alone.
+    """
+    with_snapshots = snapshot_topic is not None
+    create_topics(config, topic=topic, snapshot_topic=snapshot_topic, with_snapshots=with_snapshots)
 
 
 def _await_leaders(admin: AdminClient, plan: TopicPlan, deadline: float) -> TopicPlan:

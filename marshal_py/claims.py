@@ -335,6 +335,20 @@ class Claimant:
         if self.member:
             self._send_beat(self.home, [], 2, now_ns)
 
+    def keep(self, now_ns: int) -> None:
+        """Stop without releasing: a last heartbeat stores the positions, then there is silence.
+
+        The next instance of this client_id resumes the claims, or they end as after a crash. The
+        caller has stopped acting on them.
+        """
+        for coordinator, ours in enumerate(self._ours):
+            if ours:
+                self._beat(coordinator, now_ns)
+            for holding in ours.values():
+                holding.lease_until_ns = 0
+                holding.state = ClaimState.LAPSED
+        self.leaving = self.silent = True
+
     @property
     def settled(self) -> bool:
         """Whether nothing of ours is left in the log: every release has been read."""

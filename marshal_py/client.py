@@ -30,18 +30,22 @@ from marshal_py.errors import (
     DuplicateClientId,
     MarshalError,
     NotHeld,
+    NotInVersion1,
     TopicMissing,
 )
 from marshal_py.events import Event
 from marshal_py.log import LogReader, LogWriter, Truncated, boottime_ns
 from marshal_py.rationalizer import Cell
 from marshal_py.settings import (
+    DEFAULT_INTERVAL_MS,
     DEFAULT_TOPIC,
     ClientSettings,
     default_client_id,
     kafka_config,
     new_instance_id,
 )
+from marshal_py.text.claimant import TextClaimant
+from marshal_py.wire import MSGPACK, WireName, text_wire
 from marshal_py.world import MS, Liveness, World
 
 __all__ = ["Claim", "Marshal"]
@@ -91,7 +95,15 @@ class Claim:
 
     @property
     def epoch(self) -> int:
-        """The fencing token: the log offset of the accepted claim. Larger for every new holder."""
+        """The fencing token: the log offset of the accepted claim. Larger for every new holder.
+
+        Raises `NotInVersion1` with wire="text".
+        """
+        if self._marshal.settings.wire == "text":
+            raise NotInVersion1(
+                "claim.epoch: records of version 1 (wire='text') carry no fencing epoch, and Go "
+                "clients would not honour one. Use wire='msgpack', after `marshal group migrate`"
+            )
         return self._holding.epoch
 
     @property
@@ -241,12 +253,15 @@ class Marshal:
     - `group_id`: who shares. Claims of different groups do not meet.
     - `client_id`: unique in its group, and best kept over restarts: a client that comes back under
       the same name resumes its claims without waiting. By default a fresh one.
-    - `interval_ms`: the heartbeat interval, 20 or more. A dead holder is replaced after two.
+    - `interval_ms`: the heartbeat interval, 20 or more; 5,000 by default (with wire="text" 60,000,
+      and the same for all clients, in whole seconds). A dead holder is replaced after two.
     - `margin_ms`: what the lease keeps back for clocks whose rates differ; a tenth of the interval.
     - `create_topics`: make the topics with sound settings if they are missing.
     - `resume`, `cold_start_skew_ms`: see specs/PROTOCOL.md §5.8 and §5.3.
     - `member`, `member_metadata`: whether and with which bytes other members see this client.
     - `snapshot_every`: records of a coordination partition between two snapshots.
+    - `wire`: "msgpack" for version 2, or "text" to work beside Go Marshal on its topic. What
+      version 1 cannot give raises `NotInVersion1`: see specs/INTEROP.md.
     - `close_on_sigterm`: on SIGTERM, if the program handles it nowhere else, raise SystemExit in
       the main thread, so that the `with` block ends and everything is released.
 
@@ -263,7 +278,7 @@ class Marshal:
         *,
         group_id: str,
         client_id: str | None = None,
-        interval_ms: int = 5_000,
+        interval_ms: int | None = None,
         margin_ms: int | None = None,
         topic: str = DEFAULT_TOPIC,
         snapshot_topic: str | None = None,
@@ -275,8 +290,13 @@ class Marshal:
         connect_timeout_ms: int = 30_000,
         snapshot_every: int = 50_000,
         close_on_sigterm: bool = True,
+        wire: WireName = "msgpack",
     ) -> None:
         instance_id = new_instance_id()
+        if wire == "text":
+            instance_id = instance_id[:8]  # as Go has it
+        if interval_ms is None:
+            interval_ms = DEFAULT_INTERVAL_MS.get(wire, 5_000)
         if margin_ms is None:
             margin_ms = max(1, interval_ms // 10) if isinstance(interval_ms, int) else 0
         self.settings = ClientSettings(
@@ -294,6 +314,7 @@ class Marshal:
             member_metadata=member_metadata,
             connect_timeout_ms=connect_timeout_ms,
             snapshot_every=snapshot_every,
+            wire=wire,
         )
         self._create_topics = create_topics
         self._close_on_sigterm = close_on_sigterm
@@ -330,7 +351,7 @@ class Marshal:
 
     @property
     def instance_id(self) -> str:
-        """What tells this start of the client from every other: 16 random hex digits."""
+        """What tells this start of the client from every other: random hex digits."""
         return self.settings.instance_id
 
     def start(self) -> Self:
@@ -344,11 +365,15 @@ class Marshal:
             from marshal_py.admin import ensure_topics
 
             ensure_topics(
-                settings.kafka, topic=settings.topic, snapshot_topic=settings.snapshot_topic
+                settings.kafka,
+                topic=settings.topic,
+                snapshot_topic=None if settings.wire == "text" else settings.snapshot_topic,
             )
         kafka = {"client.id": f"marshal-{settings.client_id}", **settings.kafka}
-        # A heartbeat that could not be sent within two intervals is of no use to anyone.
-        timeout_ms = max(2 * settings.interval_ms, 5_000)
+        # A heartbeat that could not be sent within two intervals is of no use to anyone. In version
+        # 1 it would even take the partition away from whoever had claimed it meanwhile.
+        is_text = settings.wire == "text"
+        timeout_ms = settings.interval_ms // 2 if is_text else max(2 * settings.interval_ms, 5_000)
         self._writer = LogWriter(
             kafka,
             topic=settings.topic,
@@ -356,14 +381,41 @@ class Marshal:
             timeout_ms=timeout_ms,
         )
         self._reader = LogReader(
-            kafka, topic=settings.topic, snapshot_topic=settings.snapshot_topic
+            kafka,
+            topic=settings.topic,
+            snapshot_topic=settings.snapshot_topic,
+            wire=text_wire(settings.interval_ms // 1000) if is_text else MSGPACK,
         )
         try:
             self._replay()
         except BaseException:
             self._reader.close()
             raise
-        self._claimant = Claimant(
+        self._claimant = self._new_claimant()
+        self._running = True
+        with self._lock:
+            self._caught_up()
+        self._driver = threading.Thread(target=self._drive, name="marshal-driver", daemon=True)
+        self._driver.start()
+        atexit.register(_close_at_exit, weakref.ref(self))
+        if self._close_on_sigterm:
+            self._restore_signal = _exit_on_sigterm()
+        return self
+
+    def _new_claimant(self) -> Claimant:
+        settings = self.settings
+        if settings.wire == "text":
+            return TextClaimant(
+                self._reader.world,
+                self._reader.observers,
+                client_id=settings.client_id,
+                instance_id=settings.instance_id,
+                group_id=settings.group_id,
+                interval_ms=settings.interval_ms,
+                margin_ms=settings.margin_ms,
+                resume=settings.resume,
+            )
+        return Claimant(
             self._reader.world,
             self._reader.observers,
             client_id=settings.client_id,
@@ -376,31 +428,27 @@ class Marshal:
             resume=settings.resume,
             cold_start_skew_ms=settings.cold_start_skew_ms,
         )
-        self._running = True
-        with self._lock:
-            self._caught_up()
-        self._driver = threading.Thread(target=self._drive, name="marshal-driver", daemon=True)
-        self._driver.start()
-        atexit.register(_close_at_exit, weakref.ref(self))
-        if self._close_on_sigterm:
-            self._restore_signal = _exit_on_sigterm()
-        return self
 
-    def close(self, timeout_s: float = 10.0) -> None:
+    def close(self, timeout_s: float = 10.0, *, release: bool = True) -> None:
         """Release every claim, leave the group, and stop. Safe to call twice.
 
         Waits up to `timeout_s` for the releases to be in the log; what is not by then ends with its
-        lease. Stop acting on the claims before you call this.
+        lease. With `release=False` the claims are kept: a last heartbeat stores their positions,
+        and the next start under the same client_id resumes them, if it comes within two intervals.
+        Stop acting on the claims before you call this.
         """
         with self._lock:
             if not self._running:
                 self._stop.set()
                 return
-            self._claimant.leave(self._clock())
+            if release:
+                self._claimant.leave(self._clock())
+            else:
+                self._claimant.keep(self._clock())
             self._pump()
         deadline = time.monotonic() + timeout_s
         with self._settled:
-            settled = self._settled.wait_for(
+            settled = not release or self._settled.wait_for(
                 lambda: self._claimant.settled or not self._driver.is_alive(), timeout_s
             )
             self._running = False
@@ -780,7 +828,7 @@ def _pause_then_release(on_pause: Hook) -> Hook:
 
 
 def _copy(cell: Cell) -> Cell:
-    return Cell(*(getattr(cell, name) for name in cell.__struct_fields__))
+    return type(cell)(*(getattr(cell, name) for name in cell.__struct_fields__))
 
 
 def _close_at_exit(reference: weakref.ref[Marshal]) -> None:

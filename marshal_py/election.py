@@ -134,7 +134,7 @@ class Leadership:
             self.resign()
 
     def __repr__(self) -> str:
-        return f"<Leadership {self.name!r} held={self.held} epoch={self.epoch}>"
+        return f"<Leadership {self.name!r} held={self.held} claim={self._claim!r}>"
 
 
 class LeaderWatch:
