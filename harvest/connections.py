@@ -111,7 +111,8 @@ class _SqlAlchemy(Adapter):
 
     def require_transaction(self) -> None:
         # SQLAlchemy begins by itself; only the AUTOCOMMIT isolation level escapes that.
-        if self._target.get_execution_options().get("isolation_level") == "AUTOCOMMIT":
+        connection = getattr(self._target, "sync_connection", self._target)
+        if connection.get_execution_options().get("isolation_level") == "AUTOCOMMIT":
             raise NoTransaction(
                 "the SQLAlchemy connection has the isolation level AUTOCOMMIT: "
                 "the row would be published whatever becomes of your other changes"

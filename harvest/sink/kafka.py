@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
-from harvest.errors import SinkUnavailable
+from harvest.errors import ConfigurationError, SinkUnavailable
 from harvest.rows import Row
 from harvest.sink.base import Failure, StillHeld
 from harvest.sink.settings import consumer_settings, producer_settings
@@ -29,6 +29,9 @@ from harvest.sink.settings import consumer_settings, producer_settings
 __all__ = ["IdempotentSink", "TransactionalSink"]
 
 _LOG: Final = logging.getLogger("harvest.kafka")
+_RDKAFKA_LOG: Final = logging.getLogger("harvest.rdkafka")
+_RDKAFKA_LOG.setLevel(logging.CRITICAL + 1)  # what matters of it, we say once; lower it to see all
+_OUTAGE_WARNING_S: Final = 30.0
 _OPEN_TIMEOUTS_S: Final = (0.1, 0.25, 1.0, 3.0, 10.0)
 _STEP_S: Final = 0.5  # how long the lease may go unasked while the broker is silent
 _ABORT_TIMEOUT_S: Final = 2.0
@@ -62,6 +65,7 @@ class _KafkaSink(ABC):
         self._spare: Producer | None = None
         self._still_held: StillHeld = lambda: False
         self._errors: dict[int, str] = {}
+        self._warned_s = float("-inf")
 
     def prepare(self) -> None:
         """See `Sink.prepare`."""
@@ -104,8 +108,16 @@ class _KafkaSink(ABC):
     ) -> Failure | None: ...
 
     def _new_producer(self) -> Producer:
-        # Without this, librdkafka writes to standard error.
-        return Producer(self._settings, logger=logging.getLogger("harvest.rdkafka"))
+        producer: Producer = _client(Producer, {"error_cb": self._outage, **self._settings})
+        return producer
+
+    def _outage(self, error: KafkaError) -> None:
+        if (
+            error.code() == KafkaError._ALL_BROKERS_DOWN
+            and time.monotonic() > self._warned_s + _OUTAGE_WARNING_S
+        ):
+            self._warned_s = time.monotonic()
+            _LOG.warning("no broker answers; trying for as long as it takes")
 
     def _connected(self, producer: Producer) -> Producer:
         """A connected producer begins in milliseconds; one that is not waits for a retry timer."""
@@ -168,10 +180,7 @@ class TransactionalSink(_KafkaSink):
         checkpoint_topic: str,
     ) -> None:
         super().__init__(config, f"harvest.{name}")
-        self._reader = Consumer(
-            consumer_settings(base_config, f"harvest.{name}"),
-            logger=logging.getLogger("harvest.rdkafka"),
-        )
+        self._reader = _client(Consumer, consumer_settings(base_config, f"harvest.{name}"))
         self._checkpoint_topic = checkpoint_topic
 
     def _open(self) -> str | None:
@@ -253,7 +262,9 @@ class TransactionalSink(_KafkaSink):
 class IdempotentSink(_KafkaSink):
     """Deliveries without transactions: at least once, in order. Implements `Sink`.
 
-    The producer is gapless: when a row fails for good, every later row of its partition fails too.
+    The producer is gapless: when the broker refuses a row for good, every later row of its
+    partition fails too. (Not when a row times out. The mark scheduler keeps the order then.) Unless
+    `delivery.timeout.ms` is given, a row waits for the broker for as long as the lease is held.
     """
 
     atomic = False
@@ -284,6 +295,15 @@ class IdempotentSink(_KafkaSink):
             return None
         never = {row.id for row in rows[handed_over:]}
         return self._failed(reason, frozenset(self._errors) | never)
+
+
+def _client(kind: Any, settings: Mapping[str, Any]) -> Any:
+    """A client that logs where we say; without a logger, librdkafka writes to standard error."""
+    try:
+        return kind(settings, logger=_RDKAFKA_LOG)
+    except (KafkaException, TypeError, ValueError) as error:
+        text = _text(error) if isinstance(error, KafkaException) else str(error)
+        raise ConfigurationError(f"Kafka settings: {text}") from None
 
 
 def _headers(row: Row) -> list[tuple[str, str | bytes | None]]:

@@ -70,6 +70,8 @@ def producer_settings(config: Mapping[str, Any], transactional_id: str | None) -
     settings |= {"enable.idempotence": True, "delivery.report.only.error": True}
     if transactional_id is None:
         settings["enable.gapless.guarantee"] = True
+        if not any(name in settings for name in _TIMEOUTS):
+            settings["delivery.timeout.ms"] = 0  # for as long as it takes
         return settings
     settings["transactional.id"] = transactional_id
     if "transaction.timeout.ms" not in settings:

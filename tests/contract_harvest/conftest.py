@@ -7,7 +7,6 @@ from typing import Protocol
 
 import psycopg
 import pytest
-from confluent_kafka import Consumer
 
 from harvest.outbox import OutboxRecord
 from harvest.rows import Row
@@ -19,6 +18,7 @@ from harvest.store.base import MarkStore
 from harvest.store.memory import MemoryMarkStore, MemoryTable
 from harvest.store.postgres import PostgresMarkStore
 from marshal_py.embedded import EmbeddedKafka
+from tests.kafka_reader import read_topic
 
 
 class Transaction(Protocol):
@@ -146,40 +146,6 @@ class KafkaSinkBench:
 
     def published(self) -> list[tuple[bytes | None, bytes | None]]:
         return [(m[0], m[1]) for m in read_topic(self._config["bootstrap.servers"], self.topic)]
-
-
-def read_topic(servers: str, topic: str) -> list[tuple[bytes | None, bytes | None, object]]:
-    """Everything that a read_committed reader sees, partition after partition."""
-    from confluent_kafka import TopicPartition
-
-    consumer = Consumer(
-        {
-            "bootstrap.servers": servers,
-            "group.id": "reader",
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
-            "isolation.level": "read_committed",
-            "auto.offset.reset": "earliest",
-        }
-    )
-    try:
-        partitions = consumer.list_topics(topic, timeout=10).topics[topic].partitions
-        consumer.assign([TopicPartition(topic, p, 0) for p in partitions])
-        found: dict[int, list[tuple[bytes | None, bytes | None, object]]] = {
-            p: [] for p in partitions
-        }
-        ended: set[int] = set()
-        while len(ended) < len(partitions):
-            for message in consumer.consume(1000, timeout=0.1):
-                if message.error() is None:
-                    found[message.partition()].append(
-                        (message.key(), message.value(), message.headers())
-                    )
-                else:
-                    ended.add(message.partition())
-        return [m for p in sorted(found) for m in found[p]]
-    finally:
-        consumer.close()
 
 
 @pytest.fixture(

@@ -1,0 +1,204 @@
+"""Writers, harvester processes and a checker that knows every committed row, on real servers."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psycopg
+
+from harvest import OutboxRecord, Stasher
+from tests.kafka_reader import read_topic
+
+WAIT_S = 60.0
+INTERVAL_MS = 500
+
+
+class Harvester:
+    """One `harvest reap` process and its log."""
+
+    def __init__(self, config: Path, log: Path) -> None:
+        self.log = log
+        with log.open("wb") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "harvest.cli", "reap", "--config", str(config)],
+                stdout=output,
+                stderr=output,
+            )
+
+    def signal(self, number: int) -> None:
+        os.kill(self.process.pid, number)
+
+    def said(self, words: str) -> int:
+        return self.log.read_text().count(words)
+
+    def wait_said(self, words: str, times: int = 1) -> None:
+        wait_until(lambda: self.said(words) >= times, f"{words!r} in {self.log}", self.log)
+
+    def stop(self) -> int:
+        """SIGTERM; return the exit code."""
+        self.signal(signal.SIGTERM)
+        return self.process.wait(WAIT_S)
+
+    def kill(self) -> None:
+        if self.process.poll() is None:
+            self.signal(signal.SIGCONT)
+            self.process.kill()
+        self.process.wait(WAIT_S)
+
+
+def wait_until(condition: object, what: str, log: Path | None = None) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not condition():  # type: ignore[operator]
+        if time.monotonic() > deadline:
+            tail = log.read_text()[-3000:] if log is not None else ""
+            raise AssertionError(f"not within {WAIT_S} s: {what}\n{tail}")
+        time.sleep(0.01)
+
+
+class World:
+    """One outbox, one topic, any number of writers and harvesters."""
+
+    def __init__(
+        self, folder: Path, servers: str, database: str, topic: str, delivery: str, seed: int = 0
+    ) -> None:
+        self.topic = topic
+        self.servers = servers
+        self.database = database
+        self._folder = folder
+        self._random = random.Random(seed)
+        self._harvesters: list[Harvester] = []
+        self._lock = threading.Lock()
+        self.committed: dict[str, list[str]] = defaultdict(list)
+        self.rolled_back: set[str] = set()
+        self.uncertain: set[str] = set()
+        """Committed or not: the server went away before it said."""
+        self.config = folder / "reaper.yaml"
+        self.config.write_text(
+            f"kafka: {{bootstrap.servers: '{servers}'}}\n"
+            f"database: {database}\n"
+            f"group: {topic}\n"
+            f"delivery: {delivery}\n"
+            "coordination:\n"
+            f"  topic: {topic}.marshal\n"
+            f"  interval_ms: {INTERVAL_MS}\n"
+            "  create_topics: true\n"
+        )
+
+    def harvester(self) -> Harvester:
+        """Start a process."""
+        log = self._folder / f"harvester-{len(self._harvesters)}.log"
+        self._harvesters.append(Harvester(self.config, log))
+        return self._harvesters[-1]
+
+    def leader(self) -> Harvester:
+        """The live process that began to lead last, once there is one."""
+        found: list[Harvester] = []
+
+        def look() -> bool:
+            leading = [
+                (h.log.stat().st_mtime, h)
+                for h in self._harvesters
+                if h.process.poll() is None
+                and h.said("leader acquired") > h.said("leader revoked") + h.said("leader fenced")
+            ]
+            found[:] = [h for _, h in sorted(leading, key=lambda pair: pair[0])][-1:]
+            return bool(found)
+
+        wait_until(look, "a leader")
+        return found[0]
+
+    @contextmanager
+    def writing(self, writers: int = 3, pause_s: float = 0.002) -> Iterator[None]:
+        """Transactions all the while. A writer has keys of its own, so their order is known."""
+        stop = threading.Event()
+        threads = [
+            threading.Thread(target=self._write, args=(f"w{n}", stop, pause_s))
+            for n in range(writers)
+        ]
+        for thread in threads:
+            thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join(WAIT_S)
+
+    def _write(self, name: str, stop: threading.Event, pause_s: float) -> None:
+        choose = random.Random(name)
+        stasher = Stasher()
+        count = 0
+        while not stop.is_set():
+            try:
+                with psycopg.connect(self.database) as connection:
+                    while not stop.wait(pause_s * choose.random()):
+                        count += 1
+                        self._transaction(connection, stasher, choose, f"{name}.{count}")
+            except psycopg.OperationalError:
+                time.sleep(0.05)  # the server is down; what was under way may have been committed
+
+    def _transaction(
+        self,
+        connection: psycopg.Connection,
+        stasher: Stasher,
+        choose: random.Random,
+        name: str,
+    ) -> None:
+        writer = name.partition(".")[0]
+        values = [f"{name}.{n}" for n in range(choose.randint(1, 5))]
+        keys = [f"{writer}-{choose.randrange(5)}" for _ in values]
+        stasher.stash_many(
+            connection,
+            [OutboxRecord(self.topic, k, v, {"n": v}) for k, v in zip(keys, values, strict=True)],
+        )
+        if choose.random() < 0.2:
+            connection.rollback()
+            self.rolled_back.update(values)
+            return
+        try:
+            connection.commit()
+        except psycopg.OperationalError:
+            self.uncertain.update(values)
+            raise
+        with self._lock:
+            for key, value in zip(keys, values, strict=True):
+                self.committed[key].append(value)
+
+    def rows_left(self) -> int:
+        with psycopg.connect(self.database, autocommit=True) as connection:
+            ((count,),) = connection.execute("SELECT count(*) FROM outbox").fetchall()
+            return int(count)
+
+    def wait_drained(self) -> None:
+        logs = self._harvesters[-1].log if self._harvesters else None
+        wait_until(lambda: self.rows_left() == 0, "an empty outbox", logs)
+
+    def wait_published(self, more_than: int) -> None:
+        wait_until(lambda: self.published_count() > more_than, "records in Kafka")
+
+    def published_count(self) -> int:
+        return len(read_topic(self.servers, self.topic))
+
+    def published(self) -> dict[str, list[str]]:
+        """What a read_committed reader sees, by key."""
+        found: dict[str, list[str]] = defaultdict(list)
+        for key, value, headers in read_topic(self.servers, self.topic):
+            assert key is not None
+            assert value is not None
+            assert headers == [("n", value)]
+            found[key.decode()].append(value.decode())
+        return found
+
+    def close(self) -> None:
+        for harvester in self._harvesters:
+            harvester.kill()
