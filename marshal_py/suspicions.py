@@ -133,7 +133,7 @@ class Suspicions(Ledger):
         expected = getattr(record, "expected_version", NONE)
         known = event.version != NONE or event.group_id not in self.forgotten
         if expected > event.version and (known or expected >= event.offset):
-            if isinstance(record, ClaimingPartition):
+            if event.version == NONE and isinstance(record, ClaimingPartition):
                 place = coordinating_partition(record.topic, record.partition, self.partitions)
                 if place != self.partition:
                     self._check_place(event)

@@ -1,0 +1,66 @@
+"""Coordination logs for the tests and benchmarks of the audit, written straight into Kafka."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from confluent_kafka import Producer
+
+from marshal_py.messages import ClaimingPartition, Entry, Heartbeat, encode
+from marshal_py.world import coordinating_partition
+
+Record = tuple[int, bytes | None, int | None]
+"""(coordination partition, value, timestamp in ms or None for now)"""
+
+
+def write(servers: str, topic: str, records: Iterable[Record]) -> int:
+    """Append records in their order; return how many."""
+    producer = Producer(
+        {
+            "bootstrap.servers": servers,
+            "enable.idempotence": True,
+            "queue.buffering.max.messages": 500_000,
+            "linger.ms": 5,
+        }
+    )
+    count = 0
+    for partition, value, at_ms in records:
+        more = {} if at_ms is None else {"timestamp": at_ms}
+        while True:
+            try:
+                producer.produce(topic, value, partition=partition, **more)
+                break
+            except BufferError:
+                producer.poll(0.05)
+        count += 1
+    if producer.flush(120):
+        raise RuntimeError("the log could not be written")
+    return count
+
+
+def busy(
+    count: int, *, clients: int = 100, cells: int = 1_000, partitions: int = 8
+) -> list[Record]:
+    """A log of so many records: claims, and then heartbeats of one claim each, with progress."""
+    records: list[Record] = []
+    seqs = [0] * clients
+    offsets = [0] * partitions
+    epochs = []
+
+    def put(p: int, value: bytes) -> None:
+        records.append((p, value, None))
+        offsets[p] += 1
+
+    def head(client: int) -> tuple[int, str, str, str, int]:
+        seqs[client] += 1
+        return (2, f"client-{client}", f"{client:016x}", "group", seqs[client])
+
+    places = [coordinating_partition("data", n, partitions) for n in range(cells)]
+    for n in range(cells):
+        epochs.append(offsets[places[n]])
+        put(places[n], encode(ClaimingPartition(*head(n % clients), "data", n, 5_000, -1)))
+    for n in range(count - cells):
+        cell = n % cells
+        entry = Entry("data", cell, epochs[cell], n)
+        put(places[cell], encode(Heartbeat(*head(cell % clients), [entry])))
+    return records
