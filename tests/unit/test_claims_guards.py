@@ -1,0 +1,221 @@
+"""Guards of the claimant that stand behind other guards, each by itself: events that no healthy log
+brings, leaving, and what it remembers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from marshal_py import claims
+from marshal_py import events as ev
+from marshal_py.claims import ClaimState
+from marshal_py.messages import (
+    ClaimingPartition,
+    Heartbeat,
+    ReleaseGroup,
+    ReleasingPartition,
+    ResumeGroup,
+)
+from marshal_py.world import MS
+from tests.unit.bench import INTERVAL_MS, Bench, Client
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+def until(holding: claims.Holding) -> int:
+    return holding.lease_until_ns
+
+
+# Events that do not come from a healthy log: each guard by itself, without the others behind it
+
+
+def beat(client: Client, seq: int, **changes: Any) -> ev.Beat:
+    fields: dict[str, Any] = {
+        "client_id": client.claimant.client_id,
+        "instance_id": client.claimant.instance_id,
+        "group_id": client.group,
+        **changes,
+    }
+    return ev.Beat(90, fields["client_id"], fields["instance_id"], fields["group_id"], seq, 1, 0)
+
+
+def renewed(client: Client, seq: int, epoch: int, **changes: Any) -> ev.Renewed:
+    fields: dict[str, Any] = {
+        "client_id": client.claimant.client_id,
+        "instance_id": client.claimant.instance_id,
+        "topic": "t",
+        **changes,
+    }
+    return ev.Renewed(
+        90,
+        fields["client_id"],
+        fields["instance_id"],
+        client.group,
+        seq,
+        fields["topic"],
+        0,
+        epoch,
+        5,
+    )
+
+
+def test_renewals_count_only_behind_a_heartbeat_that_this_instance_sent(bench: Bench) -> None:
+    a = bench.client("a")
+    holding = a.get()
+    bench.wait(INTERVAL_MS)
+    (append,) = a.appends()
+    before = until(holding)
+
+    def hears(*events: ev.Event) -> int:
+        a.claimant.applied(0, list(events), bench.now_ns)
+        return until(holding) - before
+
+    assert hears(renewed(a, append.seq, holding.epoch)) == 0
+    other = beat(a, append.seq, instance_id="a.other")
+    assert hears(other, renewed(a, append.seq, holding.epoch)) == 0
+    namesake = beat(a, append.seq, client_id="b")
+    assert hears(namesake, renewed(a, append.seq, holding.epoch)) == 0
+    assert hears(beat(a, 99), renewed(a, 99, holding.epoch)) == 0
+    assert hears(beat(a, append.seq, group_id="h"), renewed(a, append.seq, holding.epoch)) == 0
+    assert hears(beat(a, append.seq), renewed(a, append.seq, holding.epoch)) == INTERVAL_MS * MS
+
+
+def test_renewal_of_another_epoch_instance_or_cell_is_none(bench: Bench) -> None:
+    a = bench.client("a")
+    holding = a.get()
+    before = until(holding)
+    for wrong in (
+        renewed(a, 0, holding.epoch + 1),
+        renewed(a, 0, holding.epoch - 1),
+        renewed(a, 0, holding.epoch, instance_id="a.other"),
+        renewed(a, 0, holding.epoch, topic="u"),
+    ):
+        bench.wait(INTERVAL_MS)
+        (append,) = a.appends()
+        a.claimant.applied(0, [beat(a, append.seq), wrong], bench.now_ns)
+        assert until(holding) == before
+    assert holding.stored_offset == -1
+
+
+def test_entry_rejected_because_the_cell_went_away_unseen_ends_the_claim(bench: Bench) -> None:
+    a = bench.client("a")
+    holding = a.get()
+    a.world.states[0].cells.clear()
+    rejected = ev.Rejected(90, "a", "a.1", "g", 7, "Heartbeat", "not_held", "t", 0, -1, -1, None)
+    a.claimant.applied(0, [rejected], bench.now_ns)
+    assert holding.state is ClaimState.ENDED
+    assert a.notices(holding) == ["acquired", "lost"]
+    assert not a.held(holding)
+
+
+def test_entry_of_an_earlier_epoch_that_is_rejected_ends_nothing(bench: Bench) -> None:
+    a = bench.client("a")
+    first = a.get()
+    bench.wait(INTERVAL_MS)
+    late = a.appends()
+    a.release(first)
+    a.turn()
+    second = a.get()
+    a.put(late)
+    a.turn()
+    assert a.held(second)
+    assert second.epoch > first.epoch
+
+
+def test_events_of_other_groups_are_nothing_to_it(bench: Bench) -> None:
+    a = bench.client("a")
+    holding = a.get()
+    pause_of_another = ReleaseGroup(2, "op", "op.1", "h", 1, 0)
+    bench.write(pause_of_another)
+    bench.write(ClaimingPartition(2, "x", "x.1", "h", 1, "t", 0, 1_000, -1))
+    bench.write(b"nonsense")
+    a.turn()
+    assert a.held(holding)
+    assert a.notices(holding) == ["acquired"]
+
+
+def test_no_takeover_of_what_was_never_observed(bench: Bench) -> None:
+    a, b = bench.client("a"), bench.client("b")
+    a.get()
+    b.read()
+    waiting = b.want()
+    b.observers[0].seen._offsets.clear()
+    b.observers[0].seen._times.clear()
+    bench.wait(10 * INTERVAL_MS)
+    b.tick()
+    assert b.sends() == []
+    assert waiting.state is ClaimState.WAITING
+
+
+def test_nothing_is_wanted_after_leaving(bench: Bench) -> None:
+    a = bench.client("a", member=True)
+    a.turn()
+    a.claimant.leave(bench.now_ns)
+    a.turn()
+    holding = a.want()
+    assert a.sends() == []
+    assert holding.state is ClaimState.WAITING
+    bench.write(ResumeGroup(2, "op", "op.1", "g", 1))
+    a.turn()
+    assert not a.held(holding)
+
+
+def test_leaving_is_settled_when_every_release_was_read(bench: Bench) -> None:
+    a = bench.client("a", member=True)
+    holding = a.get()
+    assert not a.claimant.settled
+    a.claimant.leave(bench.now_ns)
+    assert holding.state is ClaimState.RELEASING
+    assert not a.claimant.settled
+    sent = a.sends()
+    assert [type(record) for record in sent] == [ReleasingPartition, Heartbeat]
+    assert isinstance(sent[1], Heartbeat)
+    assert (sent[1].membership, sent[1].entries) == (2, [])
+
+
+def test_leaving_is_settled_only_when_a_claim_in_flight_was_answered(bench: Bench) -> None:
+    a = bench.client("a")
+    a.want()
+    claim = a.appends()
+    a.claimant.leave(bench.now_ns)
+    assert not a.claimant.settled
+    a.put(claim)
+    a.turn()
+    assert a.claimant.settled
+    cell = a.cell()
+    assert cell is not None
+    assert not cell.held
+
+
+def test_leaving_without_membership_says_no_goodbye(bench: Bench) -> None:
+    a = bench.client("a")
+    a.claimant.leave(bench.now_ns)
+    assert a.sends() == []
+
+
+# Memory
+
+
+def test_what_is_settled_is_forgotten(bench: Bench) -> None:
+    a = bench.client("a", member=True)
+    holding = a.get()
+    for n in range(50):
+        bench.wait(INTERVAL_MS)
+        a.claimant.commit(holding, n, bench.now_ns, flush=True)
+        a.claimant.claim_messages(holding, n + 1, bench.now_ns)
+        a.turn()
+    assert len(a.claimant._sent) == 0
+    assert len(a.claimant._timers) < 8
+
+
+def test_what_nobody_answers_is_bounded(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(claims, "_MAX_UNSETTLED", 10)
+    a = bench.client("a")
+    holding = a.get()
+    for n in range(100):
+        a.claimant.claim_messages(holding, n + 1, bench.now_ns)
+    assert len(a.claimant._sent) <= 10
