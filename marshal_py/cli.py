@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import io
+import sys
 from typing import Final
 
 from marshal_py.commands import claims, demo, snapshots, status, tail
@@ -43,6 +45,9 @@ for _name, _module in _FAMILIES.items():
 
 def main() -> None:
     """Run the command line."""
+    for stream in (sys.stdout, sys.stderr):  # a terminal that lacks a character is no failure
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     app(prog_name="marshal")
 
 

@@ -9,8 +9,17 @@ import typer
 
 from marshal_py.commands.connection import Connection
 from marshal_py.commands.look import Look, look
-from marshal_py.commands.run import JsonFlag, Observe, command, console, note, print_json, table
-from marshal_py.commands.words import age, count, liveness_style
+from marshal_py.commands.run import (
+    JsonFlag,
+    Observe,
+    command,
+    console,
+    note,
+    print_json,
+    show,
+    table,
+)
+from marshal_py.commands.words import age, count, liveness_style, safe
 
 __all__ = ["ClaimRow", "claim_rows", "claims"]
 
@@ -72,10 +81,10 @@ def claims(
     )  # fmt: skip
     for row in rows:
         made.add_row(
-            row.group,
-            row.topic,
+            safe(row.group),
+            safe(row.topic),
             str(row.partition),
-            row.holder or "(free)",
+            safe(row.holder or "(free)"),
             str(row.epoch),
             _offset(row.next_offset),
             _offset(row.claimed_offset),
@@ -84,7 +93,7 @@ def claims(
             if row.silence_ms is None
             else f"{'>' if row.silence_at_least else ''}{age(row.silence_ms)}",
         )
-    console().print(made)
+    show(console(), made)
     note(f"{count(len(rows), 'claim')}. {found.explain()}")
 
 

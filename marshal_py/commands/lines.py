@@ -7,7 +7,7 @@ from typing import Any, Final
 import msgspec
 
 from marshal_py import events as ev
-from marshal_py.commands.words import clock_time, iso_utc
+from marshal_py.commands.words import clock_time, iso_utc, safe
 
 __all__ = ["ROUTINE", "as_json", "as_line", "as_text", "touches"]
 
@@ -66,14 +66,12 @@ def as_json(event: ev.Event, coordinator: int, stamp_ms: int | None) -> dict[str
 
 def as_line(event: ev.Event, coordinator: int, stamp_ms: int | None, *, date: bool) -> str:
     """Return the event as one line in rich's markup."""
-    from rich.markup import escape
-
     time = "?" if stamp_ms is None else clock_time(stamp_ms, date=date)
     verb, text = _say(event)
     group = getattr(event, "group_id", "")
     colour = _COLOURS.get(verb, "default")
     where = f"{coordinator}@{event.offset}"
-    return f"[dim]{time}  {where:>9}[/]  {escape(group):<12} [{colour}]{verb:<9}[/] {escape(text)}"
+    return f"[dim]{time}  {where:>9}[/]  {safe(group):<12} [{colour}]{verb:<9}[/] {safe(text)}"
 
 
 def as_text(event: ev.Event) -> str:

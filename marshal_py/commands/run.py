@@ -18,10 +18,11 @@ from pathlib import Path
 from typing import Annotated, Any, Final, NoReturn
 
 import typer
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.table import Table
 
 from marshal_py.commands.connection import Connection, Flags
+from marshal_py.commands.words import safe
 from marshal_py.errors import Blame, MarshalError, TopicMissing
 
 __all__ = [
@@ -39,6 +40,7 @@ __all__ = [
     "note",
     "print_json",
     "reflow",
+    "show",
     "table",
 ]
 
@@ -70,11 +72,29 @@ def new_app(**settings: Any) -> typer.Typer:
 # Output. Standard output is for what was asked; notes and errors go to standard error.
 
 
-def console(*, stderr: bool = False) -> Console:
-    """Return a console: colours on a terminal only, and lines as long as they are elsewhere."""
+def console(*, stderr: bool = False, wide: bool = True) -> Console:
+    """Return a console with colours on a terminal only.
+
+    `wide`: long lines are left to the terminal, so that no name is ever cut. Otherwise what is
+    printed on a terminal is fitted to it.
+    """
     stream = sys.stderr if stderr else sys.stdout
-    width = None if stream.isatty() else 10_000
+    width = _WIDE if wide or not stream.isatty() else None
     return Console(stderr=stderr, highlight=False, soft_wrap=True, width=width)
+
+
+_WIDE: Final = 10_000
+
+
+def show(out: Console, *renderables: RenderableType) -> None:
+    """Print tables, without the blanks at the ends of lines where nobody would see them."""
+    if out.is_terminal:
+        out.print(*renderables, sep="\n")
+        return
+    with out.capture() as captured:
+        out.print(*renderables, sep="\n")
+    for line in captured.get().splitlines():
+        out.out(line.rstrip(), highlight=False)
 
 
 def table(*columns: str, right: tuple[str, ...] = ()) -> Table:
@@ -89,7 +109,7 @@ def table(*columns: str, right: tuple[str, ...] = ()) -> Table:
 
 def note(text: str) -> None:
     """Say something about the answer, on standard error."""
-    console(stderr=True).print(text, style="dim", markup=False)
+    console(stderr=True).print(safe(text), style="dim")
 
 
 def print_json(document: object, *, indent: int | None = 2) -> None:
@@ -100,14 +120,9 @@ def print_json(document: object, *, indent: int | None = 2) -> None:
 
 def fail(message: str, code: int) -> NoReturn:
     """End the command with one line on standard error."""
-    console(stderr=True).print(f"[bold red]error:[/] {_escape(message)}")
+    text = "\n".join(map(safe, message.splitlines()))
+    console(stderr=True).print(f"[bold red]error:[/] {text}")
     raise typer.Exit(code)
-
-
-def _escape(text: str) -> str:
-    from rich.markup import escape
-
-    return escape(text)
 
 
 def exit_code(error: MarshalError) -> int:

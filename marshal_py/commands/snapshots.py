@@ -10,7 +10,7 @@ from marshal_py.admin import admin_client
 from marshal_py.commands.connection import Connection
 from marshal_py.commands.look import look
 from marshal_py.commands.offsets import extent
-from marshal_py.commands.run import JsonFlag, command, console, note, print_json, table
+from marshal_py.commands.run import JsonFlag, command, console, note, print_json, show, table
 from marshal_py.errors import BrokerUnavailable, MalformedRecord
 from marshal_py.log import LogWriter, read_to_end
 from marshal_py.settings import default_client_id, new_instance_id
@@ -87,7 +87,7 @@ def snapshot(connection: Connection, as_json: JsonFlag = False) -> None:
         )
         for row in written:
             made.add_row(*(f"{value:,}" for value in row.values()))
-        console().print(made)
+        show(console(), made)
 
 
 def _check_written(connection: Connection, log: LogWriter, written: list[dict[str, int]]) -> None:

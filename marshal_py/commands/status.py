@@ -11,9 +11,18 @@ from marshal_py.admin import admin_client
 from marshal_py.commands.connection import Connection
 from marshal_py.commands.look import Look, look
 from marshal_py.commands.offsets import extent
-from marshal_py.commands.run import FINDING, JsonFlag, Observe, command, console, print_json, table
+from marshal_py.commands.run import (
+    FINDING,
+    JsonFlag,
+    Observe,
+    command,
+    console,
+    print_json,
+    show,
+    table,
+)
 from marshal_py.commands.snapshots import read_snapshots
-from marshal_py.commands.words import age, count, iso_utc, liveness_style
+from marshal_py.commands.words import age, count, iso_utc, liveness_style, safe
 from marshal_py.errors import TopicMissing
 
 __all__ = ["Status", "status", "take_status"]
@@ -280,14 +289,14 @@ def _print(taken: Status) -> None:
         groups = table("GROUP", "MEMBERS", "HELD", "STALE", "FREE", "", right=_NUMBERS)
         for g in taken.groups:
             groups.add_row(
-                g.group,
+                safe(g.group),
                 str(g.members),
                 str(g.held),
                 f"[red]{g.stale}[/]" if g.stale else "0",
                 str(g.free),
                 "[yellow]paused[/]" if g.paused else "",
             )
-        out.print("", groups, sep="\n")
+        show(out, "", groups)
     if taken.members:
         members = table(
             "MEMBER", "GROUP", "INSTANCE", "CLAIMS", "INTERVAL", "SILENCE", "LIVENESS",
@@ -295,15 +304,15 @@ def _print(taken: Status) -> None:
         )  # fmt: skip
         for m in taken.members:
             members.add_row(
-                m.client_id,
-                m.group,
-                m.instance_id,
+                safe(m.client_id),
+                safe(m.group),
+                safe(m.instance_id),
                 str(m.claims),
                 age(m.interval_ms),
                 f"{'>' if m.silence_at_least else ''}{age(m.silence_ms)}",
                 liveness_style(m.liveness),
             )
-        out.print("", members, sep="\n")
+        show(out, "", members)
     if taken.leaders:
         leaders = table(
             "LEADER OF", "GROUP", "LEADER", "EPOCH", "SILENCE", "LIVENESS",
@@ -311,23 +320,23 @@ def _print(taken: Status) -> None:
         )  # fmt: skip
         for leader in taken.leaders:
             leaders.add_row(
-                leader.name,
-                leader.group,
-                leader.leader or "(none)",
+                safe(leader.name),
+                safe(leader.group),
+                safe(leader.leader or "(none)"),
                 str(leader.epoch),
                 "" if leader.silence_ms is None else age(leader.silence_ms),
                 liveness_style(leader.liveness),
             )
-        out.print("", leaders, sep="\n")
+        show(out, "", leaders)
     for pause in taken.pauses:
         out.print(
-            f"\n[yellow]paused[/] {pause.group} in {pause.partitions} of {pause.of} coordination "
-            f"partitions, {'expired' if pause.expired else 'until'} {pause.expires}"
+            f"\n[yellow]paused[/] {safe(pause.group)} in {pause.partitions} of {pause.of} "
+            f"coordination partitions, {'expired' if pause.expired else 'until'} {pause.expires}"
         )
     _print_snapshots(taken)
     for text in taken.attention:
         out.print("[bold yellow]attention:[/] ", end="")
-        out.print(text, markup=False)
+        out.print(safe(text))
     if taken.members or any(g.held for g in taken.groups):
         out.print(f"[dim]{taken.measured}[/]")
 
@@ -352,6 +361,6 @@ def _print_snapshots(taken: Status) -> None:
             f"{s.records_since:,}",
             "" if s.age_ms is None else age(s.age_ms),
             "" if s.size_bytes is None else f"{s.size_bytes:,}",
-            s.writer or "",
+            safe(s.writer or ""),
         )
-    out.print("", snapshots, "", sep="\n")
+    show(out, "", snapshots, "")

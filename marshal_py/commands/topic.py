@@ -20,7 +20,16 @@ from marshal_py.admin import (
     plan_topics,
 )
 from marshal_py.commands.connection import Connection
-from marshal_py.commands.run import FINDING, JsonFlag, command, console, new_app, print_json, table
+from marshal_py.commands.run import (
+    FINDING,
+    JsonFlag,
+    command,
+    console,
+    new_app,
+    print_json,
+    show,
+    table,
+)
 from marshal_py.commands.trim import trim
 
 __all__ = ["app", "compare"]
@@ -200,7 +209,7 @@ def _print(result: Result, brokers: int) -> None:
         )
         for name, value in result.config.items():
             made.add_row(f"  {name}", value, WHY.get(name, ""))
-        out.print(made)
+        show(out, made)
         return
     out.print(
         f"[bold]{result.topic}[/] exists: {result.partitions} partitions, replication factor "
@@ -212,4 +221,4 @@ def _print(result: Result, brokers: int) -> None:
     made = table("  DIFFERS IN", "IS", "SOUND", "WHY")
     for d in result.differences:
         made.add_row(f"  {d.setting}", str(d.found), d.sound, d.why)
-    out.print(made)
+    show(out, made)

@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient
 from marshal_py.admin import admin_client
 from marshal_py.commands.connection import Connection
 from marshal_py.commands.offsets import extent
-from marshal_py.commands.run import JsonFlag, command, console, note, print_json, table
+from marshal_py.commands.run import JsonFlag, command, console, note, print_json, show, table
 from marshal_py.commands.snapshots import FoundSnapshot, read_snapshots
 from marshal_py.commands.words import count
 from marshal_py.errors import SnapshotMismatch
@@ -90,7 +90,7 @@ def trim(
             f"{cut.records:,}",
             cut.verified,
         )
-    console().print(made)
+    show(console(), made)
     if records == 0:
         note("nothing to delete; `marshal snapshot` writes a snapshot now")
     elif not yes:

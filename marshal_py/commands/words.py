@@ -6,9 +6,11 @@ import datetime as dt
 import re
 from typing import Final
 
+from rich.markup import escape
+
 from marshal_py.errors import InvalidArgument
 
-__all__ = ["age", "clock_time", "count", "iso_utc", "liveness_style", "parse_since"]
+__all__ = ["age", "clock_time", "count", "iso_utc", "liveness_style", "parse_since", "safe"]
 
 _AGO: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 _UNIT_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -51,6 +53,11 @@ def liveness_style(liveness: str | None) -> str:
     """Return a liveness in rich's markup: green, yellow or red."""
     colour = {"fresh": "green", "unknown": "yellow", "stale": "red"}.get(liveness or "")
     return f"[{colour}]{liveness}[/]" if colour else ""
+
+
+def safe(text: str) -> str:
+    """Return text from the log for rich: nothing in it is markup, or moves the cursor."""
+    return escape("".join(c if c.isprintable() else ascii(c)[1:-1] for c in text))
 
 
 def parse_since(text: str, now_ms: int) -> tuple[int | None, int | None]:

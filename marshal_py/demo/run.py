@@ -13,7 +13,7 @@ from typing import Any
 
 import psycopg
 
-from marshal_py.commands.run import console, print_json
+from marshal_py.commands.run import console, print_json, show
 from marshal_py.demo.compare import Comparison, Entry, compare
 from marshal_py.demo.config import DemoConfig
 from marshal_py.demo.director import Director
@@ -31,7 +31,7 @@ def run(options: Options, *, as_json: bool) -> bool:
     Raises what `open_stage` raises, and `DemoFailed`.
     """
     began_s = time.monotonic()
-    progress = console(stderr=True)
+    progress = console(stderr=True, wide=False)
     view = LiveView(progress) if progress.is_terminal else PlainView(progress)
     with _sigterm_ends(), view, open_stage(options, view.say) as stage:
         director = Director(stage.config, stage.cast, options.seconds, options.drain_limit_s, view)
@@ -47,8 +47,8 @@ def run(options: Options, *, as_json: bool) -> bool:
     if as_json:
         print_json(document, indent=None)
     else:
-        out = console()
-        out.print(as_table(result, director))
+        out = console(wide=False)
+        show(out, as_table(result, director))
         colour = "green" if sound(result, director) else "bold red"
         out.print(f"\n[{colour}]{verdict(result, director)}[/]")
         out.print(f"[dim]{document['took_s']:.0f} s on {stage.servers}; seed {options.seed}[/]")

@@ -470,6 +470,18 @@ def test_a_closed_pipe_is_no_error(kafka: EmbeddedKafka, made: str, tmp_path: Pa
     assert (found.returncode, found.stderr) == (0, "")
 
 
+def test_names_are_shown_as_they_are_even_where_the_terminal_lacks_characters(
+    cli: Cli, client: Callable[..., Marshal]
+) -> None:
+    client("[red]é/\x1b[2J", group_id="[bold]").claim("t", 0, timeout_s=10)
+    for command in (["claims"], ["status"], ["tail"]):
+        found = cli(*command, PYTHONIOENCODING="ascii")
+        assert found.returncode == 0, found.stderr
+        assert "[red]\\xe9/\\x1b[2J" in found.stdout
+        assert "[bold]" in found.stdout
+        assert "\x1b" not in found.stdout
+
+
 def test_every_command_has_help_with_an_example(cli: Cli) -> None:
     for command in (
         ["status"],

@@ -9,7 +9,7 @@ import pytest
 
 from marshal_py import events as ev
 from marshal_py.commands.lines import as_json, as_line, as_text, touches
-from marshal_py.commands.words import age, count, iso_utc, parse_since
+from marshal_py.commands.words import age, count, iso_utc, parse_since, safe
 from marshal_py.errors import InvalidArgument
 
 NOW_MS = 1_795_236_920_123
@@ -127,3 +127,10 @@ def test_filters() -> None:
     assert touches(ignored, None, None)
     assert not touches(ignored, "g", None)
     assert not touches(ignored, None, "t")
+
+
+def test_text_from_the_log_cannot_play_tricks_on_the_terminal() -> None:
+    from rich.text import Text
+
+    shown = Text.from_markup(safe("[red]a[/] \x1b[2J\r\u202e é")).plain
+    assert shown == "[red]a[/] \\x1b[2J\\r\\u202e é"
