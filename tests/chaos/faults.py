@@ -31,6 +31,15 @@ def kill(stage: Stage, dice: random.Random) -> str:
     return name
 
 
+def kill_holders(stage: Stage, dice: random.Random) -> str:
+    """SIGKILL a process that does nothing but hold cells, until others have taken them over."""
+    name = dice.choice(stage.config.claimer_names)
+    stage.kill(name)
+    stage.wait(stage.interval_s * 4)
+    stage.start(name)
+    return name
+
+
 def stop(stage: Stage, dice: random.Random) -> str:
     """SIGSTOP one or two clients until their leases are long over; then they wake up."""
     names = dice.sample(_victims(stage), dice.choice((1, 2)))
@@ -209,7 +218,7 @@ def database_link_cut(stage: Stage, dice: random.Random) -> str:
 
 
 TRACKS: Final[dict[str, list[Fault]]] = {
-    "processes": [kill, kill, stop, hiccup],
+    "processes": [kill, kill_holders, stop, hiccup],
     "kafka": [
         broker_kill,
         broker_pause,

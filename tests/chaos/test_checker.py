@@ -1,0 +1,252 @@
+"""The checker can fail: doctored histories, each with one thing wrong, and it says which."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import msgpack
+import pytest
+
+from tests.chaos.checker import Case, judge
+from tests.chaos.rawlog import coordinator
+
+MS = 1_000_000
+SECOND = 1_000 * MS
+
+
+def _record(kind: int, who: str, seq: int, group: str, *rest: Any) -> bytes:
+    return bytes(msgpack.packb([kind, 2, who, f"i-{who}", group, seq, *rest]))
+
+
+def _log(topic: str, values: list[bytes]) -> dict[int, list[tuple[int, Any, Any]]]:
+    log: dict[int, list[tuple[int, Any, Any]]] = {p: [] for p in range(4)}
+    log[coordinator(topic, 0, 4)] = [(n, None, value) for n, value in enumerate(values)]
+    return log
+
+
+def _act(at_ms: int, epoch: int, *, lease_ms: int = 1_900, work_ms: int = 1) -> list[Any]:
+    at = at_ms * MS
+    return ["act", at, at + 1, "cells", 0, epoch, at + lease_ms * MS, at + work_ms * MS]
+
+
+def _claims() -> Case:
+    """a holds a cell, dies, and b takes it over under epoch 2."""
+    a, b = "claimer-a", "claimer-b"
+    values = [
+        _record(1, a, 0, "claimer", "cells", 0, 1000, -1),
+        _record(2, a, 1, "claimer", [["cells", 0, 0, -1, b""]], 0, 0, b""),
+        _record(1, b, 0, "claimer", "cells", 0, 1000, 1),
+    ]
+    cell = ["claimer", "cells", 0, b, f"i-{b}", 2, 2, -1, -1]
+    return Case(
+        interval_ms=1_000,
+        histories={
+            a: [["start", 1, f"i-{a}"], _act(1_000, 0), _act(1_100, 0)],
+            b: [
+                ["start", 1, f"i-{b}"],
+                _act(4_000, 2),
+                ["world", 5 * SECOND, coordinator("cells", 0, 4), 3, [cell]],
+            ],
+        },
+        director=[["dead", 1_200 * MS, a], ["quiet", 3_900 * MS, {"cells": 1}], ["end", 60**6]],
+        log=_log("cells", values),
+    )
+
+
+def _kinds(case: Case) -> set[str]:
+    return {text.partition(":")[0] for text in judge(case).anomalies}
+
+
+def test_a_clean_take_over_is_clean() -> None:
+    verdict = judge(_claims())
+    assert verdict.anomalies == []
+    assert verdict.figures["takeovers_after_kill"] == 1
+    assert verdict.figures["takeover_median_s"] == pytest.approx(2.8, abs=0.01)
+    assert verdict.figures["states_compared"] == 1
+
+
+def _acts_late(case: Case) -> None:
+    case.histories["claimer-a"].append(_act(4_001, 0))
+
+
+def _lease_too_long(case: Case) -> None:
+    case.histories["claimer-a"].append(_act(1_150, 0, lease_ms=2_900))
+    case.director.pop(0)  # nobody died
+
+
+def _invented_epoch(case: Case) -> None:
+    case.histories["claimer-b"].append(_act(4_100, 7))
+
+
+def _stolen_epoch(case: Case) -> None:
+    case.histories["claimer-a"].append(_act(3_000, 2))
+
+
+def _other_state(case: Case) -> None:
+    case.histories["claimer-b"][-1][4][0][5] = 0
+
+
+def _too_slow(case: Case) -> None:
+    case.histories["claimer-b"][1] = _act(20_000, 2)
+
+
+def _never_again(case: Case) -> None:
+    del case.histories["claimer-b"][1]
+
+
+def _garbage(case: Case) -> None:
+    case.log[0].append((100, None, b"\xc1"))
+
+
+def _wrong_place(case: Case) -> None:
+    p = (coordinator("cells", 0, 4) + 1) % 4
+    case.log[p].append((0, None, _record(1, "x", 0, "claimer", "cells", 0, 1000, -1)))
+
+
+@pytest.mark.parametrize(
+    ("doctor", "kind"),
+    [
+        (_acts_late, "two holders"),
+        (_lease_too_long, "two leases"),
+        (_invented_epoch, "no such claim"),
+        (_stolen_epoch, "another's claim"),
+        (_other_state, "states differ"),
+        (_too_slow, "not free in time"),
+        (_never_again, "not held when quiet"),
+        (_garbage, "strange record"),
+        (_wrong_place, "wrong coordination partition"),
+    ],
+)
+def test_what_is_wrong_with_claims_is_seen(doctor: Callable[[Case], None], kind: str) -> None:
+    case = _claims()
+    doctor(case)
+    assert kind in _kinds(case)
+
+
+def test_a_suspended_action_is_counted_and_no_anomaly() -> None:
+    case = _claims()
+    case.histories["claimer-a"].append(_act(1_150, 0, work_ms=9_000))
+    verdict = judge(case)
+    assert verdict.anomalies == []
+    assert verdict.figures["actions_overtaken_while_suspended"] == 1
+
+
+def _deliver(topic: str, at_ms: int, epoch: int, offset: int) -> list[Any]:
+    at = at_ms * MS
+    return ["deliver", at, at + 1, topic, 0, epoch, at + SECOND, offset, at + 2]
+
+
+def _messages(topic: str, values: list[bytes], delivered: dict[str, list[list[Any]]]) -> Case:
+    records = [(n, None, b"m%d" % n) for n in range(4)]
+    return Case(
+        interval_ms=1_000,
+        histories={name: [["start", 1, f"i-{name}"], *lines] for name, lines in delivered.items()},
+        director=[],
+        log=_log(topic, values),
+        topics={topic: {0: records}},
+    )
+
+
+def _amo(second: list[int], first: int = 2, claimed: int = 4) -> Case:
+    a, b = "amo-a", "amo-b"
+    values = [
+        _record(1, a, 0, "amo", "amo", 0, 1000, -1),
+        _record(4, a, 1, "amo", "amo", 0, 0, 2),
+        _record(1, b, 0, "amo", "amo", 0, 1000, 1),
+        _record(4, a, 2, "amo", "amo", 0, 0, 4),  # a zombie's: another epoch
+        _record(4, b, 1, "amo", "amo", 0, 2, claimed),
+    ]
+    delivered = {
+        a: [_deliver("amo", 1_000 + n, 0, n) for n in range(first)],
+        b: [_deliver("amo", 5_000 + n, 2, n) for n in second],
+    }
+    return _messages("amo", values, delivered)
+
+
+def test_messages_claimed_and_delivered_once_are_fine() -> None:
+    verdict = judge(_amo([2, 3]))
+    assert verdict.anomalies == []
+    assert verdict.figures["amo_delivered"] == 4
+
+
+def test_a_message_delivered_twice_is_seen() -> None:
+    assert "delivered twice" in _kinds(_amo([1, 2, 3]))
+
+
+def test_a_message_delivered_without_a_claim_is_seen() -> None:
+    assert "delivered unclaimed" in _kinds(_amo([2, 3], claimed=3))
+    assert "delivered unclaimed" in _kinds(_amo([], first=3))  # the zombie's range was rejected
+
+
+def _alo(second: list[int], *, stored: int = 1, first_ms: tuple[int, ...] = (1000, 1001)) -> Case:
+    a, b = "alo-a", "alo-b"
+    values = [
+        _record(1, a, 0, "alo", "alo", 0, 1000, -1),
+        _record(2, a, 1, "alo", [["alo", 0, 0, stored, b""]], 0, 0, b""),
+        _record(1, b, 0, "alo", "alo", 0, 1000, 1),
+    ]
+    delivered = {
+        a: [_deliver("alo", at, 0, n) for n, at in enumerate(first_ms)],
+        b: [_deliver("alo", 9_000 + n, 2, n) for n in second],
+    }
+    return _messages("alo", values, delivered)
+
+
+def test_a_message_that_comes_again_within_the_bound_is_fine() -> None:
+    verdict = judge(_alo([1, 2, 3]))
+    assert verdict.anomalies == []
+    assert verdict.figures["alo_delivered_again"] == 1
+
+
+def test_a_message_that_was_never_delivered_is_seen() -> None:
+    assert "never delivered" in _kinds(_alo([1, 2]))
+
+
+def test_a_message_that_was_passed_over_is_seen() -> None:
+    assert "not in order" in _kinds(_alo([2, 3], stored=1))
+    assert "not in order" in _kinds(_alo([1, 3, 2]))
+
+
+def test_a_message_that_comes_again_late_is_seen() -> None:
+    """The holder went on for more than two intervals, so it must have stored the first ones."""
+    late = _alo([1, 2, 3], first_ms=(1_000, 1_001, 1_002, 3_100))
+    assert "came again too late" in _kinds(late)
+
+
+def _rows(rows: list[tuple[str, str, int]]) -> Case:
+    records = [
+        (n, key.encode(), json.dumps({"row": row, "seq": seq}).encode())
+        for n, (row, key, seq) in enumerate(rows)
+    ]
+    case = Case(1_000, {}, [], {p: [] for p in range(4)}, {"rows": {0: records}})
+    case.truth = [("r1", 7, 1), ("r2", 7, 2), ("r3", 8, 1)]
+    return case
+
+
+_GOOD = [("r1", "7", 1), ("r3", "8", 1), ("r2", "7", 2)]
+
+
+@pytest.mark.parametrize(
+    ("rows", "kinds"),
+    [
+        (_GOOD, set()),
+        (_GOOD[:2], {"not relayed"}),
+        ([*_GOOD, _GOOD[0]], {"relayed twice"}),
+        ([*_GOOD, ("r9", "8", 2)], {"rolled back, but relayed"}),
+        ([_GOOD[2], _GOOD[0], _GOOD[1]], {"order of a key"}),
+    ],
+)
+def test_rows_are_relayed_once_and_in_order(
+    rows: list[tuple[str, str, int]], kinds: set[str]
+) -> None:
+    assert _kinds(_rows(rows)) == kinds
+
+
+def test_a_record_that_kafka_lost_is_seen() -> None:
+    case = _amo([2, 3])
+    case.histories["writer"] = [["acknowledged", "amo", 0, 3, "m3"]]
+    assert _kinds(case) == set()
+    case.histories["writer"].append(["acknowledged", "amo", 0, 4, "m4"])
+    assert _kinds(case) == {"Kafka lost a record"}
