@@ -390,6 +390,13 @@ def test_entries_are_an_array_of_arrays() -> None:
     for value in NOT_ARRAYS:
         assert not decodes([*MINIMAL[2][:6], value])
         assert not decodes([*MINIMAL[2][:6], [value]])
+    # The same when elements that nobody knows follow, which is another way through the codec.
+    for value in ([], [["t", 0, 5, -1]]):
+        assert decodes([*MINIMAL[2][:6], value, 0, 0, b"", None])
+    for value in [*NOT_ARRAYS, ""]:
+        assert not decodes([*MINIMAL[2][:6], value, 0, 0, b"", None])
+        assert not decodes([*MINIMAL[2][:6], [value], 0, 0, b"", None])
+        assert not decodes([*MINIMAL[2][:6], [[value, 0, 5, -1, b"", None]]]) or value == "c"
     entry = ["t", 0, 5, -1, b""]
     assert decodes([*MINIMAL[2][:6], [entry] * 8192])
     assert not decodes([*MINIMAL[2][:6], [entry] * 8193])
