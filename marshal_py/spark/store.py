@@ -150,6 +150,11 @@ class Store:
 
     # Reading
 
+    def exists(self) -> bool:
+        """Say whether a run has been committed here."""
+        fs, base = self._fs
+        return bool(self._runs(fs, f"{base}/_checkpoint"))
+
     def table(self, name: str, columns: list[str] | None = None) -> pa.Table:
         """Return a table, all of it. Raises `ConfigurationError` if there is no audit here."""
         import pyarrow.dataset as ds

@@ -1,0 +1,392 @@
+"""The audit as one HTML file: charts inside, no script, nothing loaded from elsewhere."""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+import statistics
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from html import escape
+from typing import Any, Final
+
+from marshal_py.anomalies import MEANING
+from marshal_py.spark.store import Store
+
+__all__ = ["render", "summary", "write_report"]
+
+Record = dict[str, Any]
+
+MAX_ANOMALIES: Final = 500
+MAX_CELLS: Final = 60
+MAX_BARS: Final = 400
+"""Claims drawn for one cell; the tables hold all of them."""
+
+_WIDTH, _LEFT, _ROW = 1000, 240, 18
+
+_STYLE: Final = """
+body{font:15px/1.45 system-ui,sans-serif;margin:2rem auto;max-width:1080px;padding:0 1rem;
+color:#1b1f24;background:#fff}
+h1{font-size:1.5rem}h2{font-size:1.15rem;margin-top:2.2rem;border-bottom:1px solid #d0d7de}
+table{border-collapse:collapse;font-size:.86rem;width:100%}
+th,td{text-align:left;padding:.25rem .6rem;border-bottom:1px solid #eaeef2;vertical-align:top}
+th{color:#57606a;font-weight:600}td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}
+.tiles{display:flex;flex-wrap:wrap;gap:.8rem}.tile{border:1px solid #d0d7de;border-radius:8px;
+padding:.6rem 1rem;min-width:8rem}.tile b{display:block;font-size:1.4rem}
+.bad b{color:#b42318}.good b{color:#1a7f37}code,pre{font:12px ui-monospace,monospace}
+pre{white-space:pre-wrap;word-break:break-all;background:#f6f8fa;padding:.6rem;border-radius:6px}
+svg{width:100%;height:auto}svg text{font:11px system-ui,sans-serif;fill:#57606a}
+.note{color:#57606a;font-size:.86rem}:target{outline:2px solid #bf8700}
+@media(prefers-color-scheme:dark){body{background:#0d1117;color:#e6edf3}
+th,.note,svg text{color:#9198a1;fill:#9198a1}pre{background:#161b22}
+td,th,h2,.tile{border-color:#30363d}.bad b{color:#ff7b72}.good b{color:#3fb950}}
+"""
+
+
+def write_report(store: Store, name: str = "report.html") -> str:
+    """Write the report beside the tables; return its path. Raises `ConfigurationError`."""
+    return store.write_text(name, render(store))
+
+
+def summary(store: Store) -> dict[str, Any]:
+    """Return the counts of all tables, and of the anomalies by kind."""
+    kinds = Counter(store.table("anomalies", ["kind"]).column("kind").to_pylist())
+    tables = ("claims", "takeovers", "rejections", "batches", "elections", "operations")
+    return {
+        "rows": {name: store.table(name, ["coordinator"]).num_rows for name in tables},
+        "anomalies": dict(kinds.most_common()),
+    }
+
+
+def render(store: Store) -> str:
+    """Return the report of everything that the folder holds, as one HTML document."""
+    claims = store.table("claims").to_pylist()
+    anomalies = sorted(store.table("anomalies").to_pylist(), key=lambda a: a["at"])
+    takeovers = store.table("takeovers").to_pylist()
+    rejections = store.table("rejections").to_pylist()
+    elections = store.table("elections").to_pylist()
+    times = [c["from_at"] for c in claims if c["from_at"]] + [a["at"] for a in anomalies]
+    times += [c["last_beat_at"] for c in claims if c["last_beat_at"]]
+    times += [c["until_at"] for c in claims if c["until_at"]]
+    span = (min(times), max(times)) if times else None
+    parts = [
+        _tiles(claims, takeovers, rejections, anomalies, span),
+        _anomalies(anomalies),
+        _holders(claims, span),
+        _takeovers(takeovers),
+        _lag(store),
+        _rejections(rejections),
+        _elections(elections),
+        _records(anomalies),
+    ]
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width,initial-scale=1">'
+        f"<title>Audit of the coordination log</title><style>{_STYLE}</style></head><body>"
+        f"<h1>Audit of the coordination log</h1>{''.join(parts)}</body></html>\n"
+    )
+
+
+def _tiles(
+    claims: list[Record],
+    takeovers: list[Record],
+    rejections: list[Record],
+    anomalies: list[Record],
+    span: tuple[dt.datetime, dt.datetime] | None,
+) -> str:
+    held = sum(c["until_at"] is None for c in claims)
+    tiles = [
+        ("claims", f"{len(claims):,}", ""),
+        ("held now", f"{held:,}", ""),
+        ("takeovers", f"{len(takeovers):,}", ""),
+        ("rejected", f"{len(rejections):,}", ""),
+        ("anomalies", f"{len(anomalies):,}", "bad" if anomalies else "good"),
+    ]
+    boxes = "".join(f'<div class="tile {c}"><b>{v}</b>{n}</div>' for n, v, c in tiles)
+    when = "The log holds no claim." if span is None else f"{_when(span[0])} to {_when(span[1])}"
+    return f'<p class="note">{when}, broker time (UTC).</p><div class="tiles">{boxes}</div>'
+
+
+def _anomalies(anomalies: list[Record]) -> str:
+    if not anomalies:
+        return "<h2>Anomalies</h2><p>None.</p>"
+    kinds = Counter(a["kind"] for a in anomalies)
+    by_kind = _table(
+        ("kind", "count", "meaning"),
+        ((k, f"{n:,}", MEANING.get(k, "")) for k, n in kinds.most_common()),
+        numbers=("count",),
+    )
+    shown = anomalies[:MAX_ANOMALIES]
+    each = _table(
+        ("time", "kind", "who", "cell", "what", "record"),
+        (
+            (
+                _when(a["at"]),
+                a["kind"],
+                " ".join(filter(None, (a["group_id"], a["client_id"]))),
+                _cell(a),
+                a["what"],
+                _link(a),
+            )
+            for a in shown
+        ),
+        raw=("record",),
+    )
+    more = _more(len(anomalies), len(shown), "anomalies")
+    return f"<h2>Anomalies</h2>{by_kind}<br>{each}{more}"
+
+
+def _holders(claims: list[Record], span: tuple[dt.datetime, dt.datetime] | None) -> str:
+    title = "<h2>Who held what, when</h2>"
+    if span is None or not claims:
+        return f"{title}<p>Nobody held anything.</p>"
+    cells: dict[tuple[str, str, int], list[Record]] = {}
+    for claim in claims:
+        key = (claim["group_id"], claim["topic"], claim["partition"])
+        cells.setdefault(key, []).append(claim)
+    # The busiest cells tell most.
+    chosen = sorted(sorted(cells, key=lambda key: (-len(cells[key]), key))[:MAX_CELLS])
+    begin, end = span
+    seconds = max(0.001, (end - begin).total_seconds())
+    scale = (_WIDTH - _LEFT - 10) / seconds
+    body = []
+    for row, key in enumerate(chosen):
+        y = row * _ROW + 4
+        label = f"{key[0]} · {key[1]}/{key[2]}"
+        body.append(f'<text x="0" y="{y + 11}">{escape(_short(label, 38))}</text>')
+        ordered = sorted(cells[key], key=lambda c: int(c["epoch"]))
+        for claim in ordered[-MAX_BARS:]:
+            start, until = claim["from_at"] or begin, claim["until_at"] or end
+            x = _LEFT + (start - begin).total_seconds() * scale
+            width = max(1.0, (until - start).total_seconds() * scale)
+            how = claim["how"] or "held"
+            tip = (
+                f"{claim['client_id']}, epoch {claim['epoch']}: {_when(start)} to {_when(until)}, "
+                f"{how}; offsets {claim['first_offset']} to {claim['last_offset']}"
+            )
+            body.append(
+                f'<rect x="{x:.1f}" y="{y}" width="{width:.1f}" height="{_ROW - 5}" rx="2" '
+                f'fill="{_colour(claim["client_id"] or "")}"><title>{escape(tip)}</title></rect>'
+            )
+    height = len(chosen) * _ROW + 22
+    axis = "".join(
+        f'<text x="{_LEFT + (_WIDTH - _LEFT - 10) * n / 4:.0f}" y="{height - 4}" '
+        f'text-anchor="{("start", "middle", "middle", "middle", "end")[n]}">'
+        f"{_when(begin + (end - begin) * n / 4)}</text>"
+        for n in range(5)
+    )
+    clients = sorted({c["client_id"] for c in claims if c["client_id"]})[:20]
+    legend = " ".join(
+        f'<span style="color:{_colour(name)}">■</span> {escape(name)}' for name in clients
+    )
+    return (
+        f'{title}<svg viewBox="0 0 {_WIDTH} {height}" role="img">{"".join(body)}{axis}</svg>'
+        f'<p class="note">{legend}</p>{_more(len(cells), len(chosen), "cells")}'
+    )
+
+
+def _takeovers(takeovers: list[Record]) -> str:
+    title = "<h2>Takeovers</h2>"
+    taken = [t for t in takeovers if t["how"] == "taken_over"]
+    if not taken:
+        return f"{title}<p>Nobody took over from anybody. Restarts: {len(takeovers)}.</p>"
+    rows = []
+    for name, column in (
+        ("silence before, ms", "silence_ms"),
+        ("first heartbeat after, ms", "first_beat_ms"),
+    ):
+        values = sorted(t[column] for t in taken if t[column] is not None)
+        if values:
+            picks = (values[0], statistics.median(values), values[-1 - len(values) // 20])
+            rows.append((name, len(values), *(f"{v:,.0f}" for v in (*picks, values[-1]))))
+    names = ("time", "takeovers", "least", "median", "95 %", "most")
+    table = _table(names, rows, numbers=names[1:])
+    silences = [
+        t["silence_ms"] / t["from_interval_ms"]
+        for t in taken
+        if t["silence_ms"] is not None and t["from_interval_ms"]
+    ]
+    chart = _histogram(silences, "silence before the takeover, in heartbeat intervals")
+    return f"{title}{table}{chart}"
+
+
+def _histogram(values: list[float], caption: str, bins: int = 40) -> str:
+    if not values:
+        return ""
+    low, high = 0.0, max(values) * 1.02 or 1.0
+    counts = [0] * bins
+    for value in values:
+        counts[min(bins - 1, int((value - low) / (high - low) * bins))] += 1
+    top, width = max(counts), _WIDTH / bins
+    bars = "".join(
+        f'<rect x="{n * width:.1f}" y="{120 - 100 * c / top:.1f}" width="{width - 2:.1f}" '
+        f'height="{100 * c / top:.1f}" fill="#4c78a8"><title>{c}</title></rect>'
+        for n, c in enumerate(counts)
+        if c
+    )
+    return (
+        f'<svg viewBox="0 0 {_WIDTH} 140" role="img">{bars}<text x="0" y="136">0</text>'
+        f'<text x="{_WIDTH}" y="136" text-anchor="end">{high:.1f}</text></svg>'
+        f'<p class="note">{caption}</p>'
+    )
+
+
+def _lag(store: Store) -> str:
+    """Lag of each group and topic: ends of the topic less the positions at the same moment."""
+    title = "<h2>Lag</h2>"
+    ends = store.table("ends").to_pylist()
+    if not ends:
+        return f"{title}<p>No claimed topic exists in Kafka.</p>"
+    positions: dict[tuple[str, str, int], list[tuple[dt.datetime, int]]] = {}
+    for row in store.table("positions").to_pylist():
+        at = max(row["next_offset"] or 0, row["claimed_offset"] or 0)
+        key = (row["group_id"], row["topic"], row["partition"])
+        positions.setdefault(key, []).append((row["at"], at))
+    lags: dict[tuple[str, str], Counter[dt.datetime]] = {}
+    by_topic: dict[tuple[str, int], list[Record]] = {}
+    for row in ends:
+        by_topic.setdefault((row["topic"], row["partition"]), []).append(row)
+    for (group, topic, partition), seen in positions.items():
+        seen.sort()
+        line = lags.setdefault((group, topic), Counter())
+        for row in by_topic.get((topic, partition), []):
+            before = bisect_right(seen, row["at"], key=lambda s: s[0])
+            done = seen[before - 1][1] if before else 0
+            line[row["at"]] += max(0, row["end_offset"] - done)
+    rows = [
+        (f"{group} · {topic}", f"{line[max(line)]:,}", f"{max(line.values()):,}")
+        for (group, topic), line in sorted(lags.items())
+        if line
+    ]
+    table = _table(("group and topic", "messages behind", "most"), rows, numbers=("most",))
+    return f"{title}{_lines({k: v for k, v in lags.items() if len(v) > 1})}{table}"
+
+
+def _lines(lines: dict[tuple[str, str], Counter[dt.datetime]]) -> str:
+    times = [at for line in lines.values() for at in line]
+    if not times:
+        return ""
+    begin, seconds = min(times), max(0.001, (max(times) - min(times)).total_seconds())
+    top = max(max(line.values()) for line in lines.values()) or 1
+    drawn = []
+    for (group, topic), line in list(lines.items())[:12]:
+        points = " ".join(
+            f"{(at - begin).total_seconds() / seconds * _WIDTH:.1f},{150 - 130 * lag / top:.1f}"
+            for at, lag in sorted(line.items())
+        )
+        drawn.append(
+            f'<polyline points="{points}" fill="none" stroke-width="1.5" '
+            f'stroke="{_colour(group + topic)}"><title>{escape(f"{group} · {topic}")}</title>'
+            "</polyline>"
+        )
+    return (
+        f'<svg viewBox="0 0 {_WIDTH} 170" role="img">{"".join(drawn)}'
+        f'<text x="0" y="14">{top:,} messages</text><text x="0" y="166">{_when(begin)}</text>'
+        f'<text x="{_WIDTH}" y="166" text-anchor="end">{_when(max(times))}</text></svg>'
+    )
+
+
+def _rejections(rejections: list[Record]) -> str:
+    title = "<h2>Rejected records</h2>"
+    if not rejections:
+        return f"{title}<p>None.</p>"
+    counts = Counter((r["record"], r["reason"], r["group_id"]) for r in rejections)
+    rows = ((*key, f"{n:,}") for key, n in counts.most_common(50))
+    names = ("record", "reason", "group", "count")
+    return (
+        f"{title}{_table(names, rows, numbers=('count',))}"
+        '<p class="note">Races that the log decides: two claims at once, a heartbeat that was on '
+        "its way when the claim ended.</p>"
+    )
+
+
+def _elections(elections: list[Record]) -> str:
+    if not elections:
+        return ""
+    latest = sorted(elections, key=lambda e: (e["name"], -e["epoch"]))[:100]
+    rows = (
+        (
+            e["name"],
+            e["group_id"],
+            e["client_id"],
+            e["epoch"],
+            _when(e["from_at"]),
+            _when(e["until_at"]),
+            e["how"] or "leads",
+            "" if e["vacancy_ms"] is None else f"{e['vacancy_ms']:,}",
+        )
+        for e in latest
+    )
+    names = ("name", "group", "leader", "epoch", "from", "until", "how", "vacant before, ms")
+    return f"<h2>Elections</h2>{_table(names, rows, numbers=('epoch', names[-1]))}"
+
+
+def _records(anomalies: list[Record]) -> str:
+    blocks: dict[str, str] = {}
+    for a in anomalies[:MAX_ANOMALIES]:
+        if a["record"] is not None:
+            blocks.setdefault(
+                _anchor(a),
+                f'<h3 id="{_anchor(a)}">partition {a["coordinator"]}, offset {a["log_offset"]}, '
+                f"{_when(a['at'])}</h3><pre>{escape(a['record'])}</pre>",
+            )
+    return f"<h2>Records</h2>{''.join(blocks.values())}" if blocks else ""
+
+
+# Pieces
+
+
+def _anchor(a: Record) -> str:
+    return f"r-{a['coordinator']}-{a['log_offset']}"
+
+
+def _link(a: Record) -> str:
+    where = f"{a['coordinator']}/{a['log_offset']}"
+    return where if a["record"] is None else f'<a href="#{_anchor(a)}">{where}</a>'
+
+
+def _cell(row: Record) -> str:
+    return "" if row["topic"] is None else f"{row['topic']}/{row['partition']}"
+
+
+def _when(at: dt.datetime | None) -> str:
+    return "" if at is None else at.strftime("%Y-%m-%d %H:%M:%S.") + f"{at.microsecond // 1000:03d}"
+
+
+def _short(text: str, most: int) -> str:
+    return text if len(text) <= most else text[: most // 2] + "…" + text[-(most // 2) + 1 :]
+
+
+def _colour(name: str) -> str:
+    hue = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=2).digest(), "big") % 360
+    return f"hsl({hue} 55% 50%)"
+
+
+def _more(total: int, shown: int, what: str) -> str:
+    if shown >= total:
+        return ""
+    return f'<p class="note">{shown:,} of {total:,} {what}; the tables hold all.</p>'
+
+
+def _table(
+    names: Sequence[str],
+    rows: Iterable[Sequence[Any]],
+    *,
+    numbers: Sequence[str] = (),
+    raw: Sequence[str] = (),
+) -> str:
+    kinds: list[tuple[str, Callable[[str], str]]] = [
+        (' class="n"' if name in numbers else "", str if name in raw else escape) for name in names
+    ]
+    head = "".join(f"<th{k}>{escape(n)}</th>" for n, (k, _) in zip(names, kinds, strict=True))
+    body = "".join(
+        "<tr>"
+        + "".join(
+            f"<td{k}>{show('' if value is None else str(value))}</td>"
+            for value, (k, show) in zip(row, kinds, strict=True)
+        )
+        + "</tr>"
+        for row in rows
+    )
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
