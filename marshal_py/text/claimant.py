@@ -14,7 +14,7 @@ that is not acted on.
 
 Holding. The first heartbeat that comes back starts the lease; each later one renews it. The lease
 is 1 HB less the margin, where version 2 has 2 HB: Go clients whose clock is ahead by almost as much
-as 1 HB still wait for longer than we act. Heartbeats go out every HB / 2, one record a claim. Their
+as 1 HB still wait for longer than we act. Heartbeats go out every HB / 3, one record a claim. Their
 times are a little behind our clock (`STAMP_BEHIND_S`): Go takes a time ahead of its own clock for
 no claim at all, and clocks are never equal.
 
@@ -38,6 +38,7 @@ from __future__ import annotations
 import itertools
 import math
 import time
+import zlib
 from collections import deque
 from collections.abc import Callable
 from typing import Any, ClassVar, Final, NamedTuple, cast
@@ -73,6 +74,12 @@ STAMP_BEHIND_S: Final = 2.0
 
 SETTLE_S: Final = 10
 """How long a claim is suspended when another is in doubt, at most (half of HB, if less)."""
+
+JITTER_S: Final = 3
+"""How much later than 2 HB a stale cell is claimed, at most (a tenth of HB, if less)."""
+
+BEATS_PER_INTERVAL: Final = 3
+"""Heartbeats of a claim in one HB: one may get lost without a lapse."""
 
 MAX_BEATS: Final = 2
 """Heartbeats of one claim that may be unread: more would only pile up in an outage."""
@@ -152,8 +159,9 @@ class TextClaimant(Claimant):
         self.wall_s = wall_s
         self.lease_ns = (interval_ms - margin_ms) * MS
         self._interval_s = interval_ms // 1000
-        self._beat_every_ns = interval_ms * MS // 2
+        self._beat_every_ns = interval_ms * MS // BEATS_PER_INTERVAL
         self._settle_ns = min(SETTLE_S * 1000, interval_ms // 2) * MS
+        self._jitter_below_ns = min(JITTER_S * 1000, interval_ms // 10) * MS
         self._behind_s = min(STAMP_BEHIND_S, interval_ms / 4000)
         self._unread: list[deque[_Unread]] = [
             deque(maxlen=_MAX_UNREAD) for _ in range(world.partitions)
@@ -255,6 +263,7 @@ class TextClaimant(Claimant):
             self._sent.pop(seq)
             if sent.holding is not None:
                 self._beat_is_settled(_text(sent.holding), now_ns)
+                self._beat_at(sent.coordinator, now_ns + RETRY_NS)
             return
         super().append_failed(seq, now_ns)
         if sent is not None and sent.kind == "claim" and sent.holding is not None:
@@ -361,12 +370,17 @@ class TextClaimant(Claimant):
         # Two intervals of silence, and times that let our claim be granted. Truncation to seconds
         # and our stamps' delay cost up to three more.
         silence_ns = observer.silence_ns(cell, now_ns) or 0
-        left_ns = 2 * self.interval_ms * MS - silence_ns + 1
+        left_ns = 2 * self.interval_ms * MS + self._jitter_ns(cell, holding) - silence_ns
         if left_ns > 0 or not granted:
             by_record_ns = 0 if granted else max(1, 2 * self._interval_s - age_s) * _S
             self._wait(holding, now_ns + max(left_ns, by_record_ns), f"{cell.holder} holds it")
             return
         self._send_claim(holding, state, now_ns)
+
+    def _jitter_ns(self, cell: TextCell, holding: Holding) -> int:
+        """Spread the claims of those who wait for the same cell, so that the first one is read."""
+        what = f"{self.instance_id}/{holding.topic}/{holding.partition}/{cell.version}"
+        return zlib.crc32(what.encode()) % self._jitter_below_ns + 1
 
     def _wait(self, holding: Holding, until_ns: int, why: str) -> None:
         self._check_at(holding, until_ns)
@@ -385,10 +399,10 @@ class TextClaimant(Claimant):
 
     def _doubt_left_ns(self, cell: TextCell, observer: Observer, now_ns: int) -> int:
         """Return how long a free cell is to be left alone, because a claim on it is in doubt."""
-        if cell.doubt == NO_OFFSET or cell.owner == self.client_id:
+        if cell.doubt == NO_OFFSET:
             return 0
         seen_ns = observer.seen.at(cell.doubt)
-        return 0 if seen_ns is None else seen_ns + self.interval_ms * MS - now_ns
+        return 0 if seen_ns is None else seen_ns + 2 * self.interval_ms * MS + 1 - now_ns
 
     def _paused_for_ns(self, state: PartitionState) -> int:
         """Return how much longer the group is paused; our clock decides when we send, as Go's."""
