@@ -43,7 +43,9 @@ def reaper(
 
     Raises what `marshal_py.Marshal` and `MarkStore.connect` raise.
     """
-    make_store(config).connect()  # a missing table is found before anything is written to Kafka
+    store = make_store(config)
+    store.connect()  # a missing table is found before anything is written to Kafka
+    store.close()
     marshal = Marshal(
         connection_settings(config.kafka),
         group_id=config.group,

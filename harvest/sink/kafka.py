@@ -32,10 +32,10 @@ _LOG: Final = logging.getLogger("harvest.kafka")
 _RDKAFKA_LOG: Final = logging.getLogger("harvest.rdkafka")
 _RDKAFKA_LOG.setLevel(logging.CRITICAL + 1)  # what matters of it, we say once; lower it to see all
 _OUTAGE_WARNING_S: Final = 30.0
-_OPEN_TIMEOUTS_S: Final = (0.1, 0.25, 1.0, 3.0, 10.0)
+_OPEN_TIMEOUTS_S: Final = (0.1, 0.25, 1.0, 3.0)
 _STEP_S: Final = 0.5  # how long the lease may go unasked while the broker is silent
 _ABORT_TIMEOUT_S: Final = 2.0
-_READ_TIMEOUT_S: Final = 10.0
+_READ_TIMEOUT_S: Final = 4.0
 _RETRY_S: Final = 0.05
 _COORDINATOR_MOVES: Final = {
     KafkaError.NOT_COORDINATOR,
