@@ -74,6 +74,10 @@ MAX_BEAT_BYTES: Final = 512 * 1024
 RETRY_NS: Final = 100 * MS
 """Pause before an append that failed, and must be made, is made again."""
 
+MIN_PATIENCE_MS: Final = 10_000
+"""After 8 intervals, and at least this long, an append that was neither read nor reported as failed
+counts as failed: a log that was truncated before this client had read so far never brings it."""
+
 
 class ClaimState(Enum):
     WAITING = "waiting"
@@ -246,6 +250,9 @@ class Claimant:
         self._probe: list[int | None] = [None] * count
         """Offset of this instance's first heartbeat in each partition, for the cold start."""
         self._probing = [False] * count
+        self._patience_ns = max(8 * interval_ms, MIN_PATIENCE_MS) * MS
+        self._patient = False
+        """Whether a timer watches for answers that do not come."""
         self._timers: list[tuple[int, int, int, Holding | None]] = []
         self._timer_count = itertools.count()
         self._appends: list[Append] = []
@@ -452,6 +459,22 @@ class Claimant:
             self._sent.pop(seq)
             self._notices.append(Notice("messages_rejected", holding, "unknown outcome", seq))
 
+    def _lose_patience(self, now_ns: int) -> None:
+        """Count as failed what has not been answered for long. It may turn up all the same."""
+        self._patient = False
+        before_ns = now_ns - self._patience_ns
+        late = itertools.takewhile(lambda item: item[1].t_send_ns <= before_ns, self._sent.items())
+        for seq in [seq for seq, _ in late]:
+            self.append_failed(seq, now_ns)
+            self._sent.pop(seq, None)
+        self._watch()
+
+    def _watch(self) -> None:
+        if self._sent and not self._patient:
+            self._patient = True
+            oldest = next(iter(self._sent.values()))
+            self._timer(oldest.t_send_ns + self._patience_ns, _PATIENCE, None)
+
     def truncated(self) -> None:
         """Drop every lease: the log lost records, and will be replayed (§7)."""
         for holding in [*self._wanted.values(), *self._releasing.values()]:
@@ -479,7 +502,9 @@ class Claimant:
             due_ns, _, kind, holding = heapq.heappop(self._timers)
             if holding is None:
                 coordinator = kind >> 1
-                if kind & 1:
+                if kind == _PATIENCE:
+                    self._lose_patience(now_ns)
+                elif kind & 1:
                     if self._lapse_due_ns[coordinator] == due_ns:
                         self._let_lapse(coordinator, now_ns)
                 elif self._beat_due_ns[coordinator] == due_ns:
@@ -655,7 +680,7 @@ class Claimant:
 
     def _extend_lease(self, holding: Holding, t_send_ns: int, now_ns: int) -> None:
         until_ns = t_send_ns + self.lease_ns
-        if until_ns <= holding.lease_until_ns:
+        if self.silent or until_ns <= holding.lease_until_ns:
             return
         holding.lease_until_ns = until_ns
         if holding.state is ClaimState.LAPSED and now_ns < until_ns and not holding.paused:
@@ -879,6 +904,7 @@ class Claimant:
             if forgotten is not None and forgotten.kind == "beat":
                 self._beat_settled(coordinator, sent.t_send_ns)
         self._appends.append(Append(coordinator, seq, encode(record)))
+        self._watch()
 
     def _check_at(self, holding: Holding, at_ns: int) -> None:
         holding.check_at_ns = at_ns
@@ -888,6 +914,7 @@ class Claimant:
         heapq.heappush(self._timers, (at_ns, next(self._timer_count), kind, holding))
 
 
+_PATIENCE: Final = -1
 _CHECK: Final = 0
 _RELEASE: Final = 1
 _WHEN_SETTLED: Final = -1

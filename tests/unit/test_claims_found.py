@@ -8,6 +8,9 @@ from marshal_py import claims
 from marshal_py.claims import ClaimState
 from marshal_py.messages import ReleaseGroup, ResumeGroup, SetPosition
 from tests.unit.bench import INTERVAL_MS, LEASE_MS, Bench
+from tests.unit.spec import spec
+
+PATIENCE_MS = 10_000
 
 
 def pause(bench: Bench) -> None:
@@ -187,3 +190,87 @@ def test_heartbeat_forgotten_in_a_flood_does_not_block_the_next_ones(
     bench.wait(INTERVAL_MS)
     a.turn()
     assert a.held(holding)
+
+
+# A log that is truncated before this client has read that far: nothing tells it, and what it was
+# waiting for never comes (seed 41459: two heartbeats were in flight for ever, no third was sent).
+
+
+@spec("C-33")
+def test_heartbeats_that_are_never_read_do_not_end_the_heartbeats() -> None:
+    bench = Bench()
+    a = bench.client("a", member=True)
+    holding = a.get()
+    for _ in range(2):
+        bench.wait(INTERVAL_MS)
+        a.appends()
+    a.pass_time(int(PATIENCE_MS + INTERVAL_MS), step_ms=100)
+    assert a.held(holding)
+    assert a.notices(holding)[-1] == "regained"
+
+
+@spec("C-33")
+def test_claim_that_is_never_read_is_made_again() -> None:
+    bench = Bench()
+    a = bench.client("a")
+    holding = a.want()
+    a.appends()
+    a.pass_time(PATIENCE_MS - 200, step_ms=100)
+    assert holding.state is ClaimState.CLAIMING
+    a.pass_time(400, step_ms=100)
+    assert a.held(holding)
+
+
+@spec("C-33")
+def test_release_that_is_never_read_is_made_again() -> None:
+    bench = Bench()
+    a = bench.client("a")
+    holding = a.get()
+    a.claimant.leave(bench.now_ns)
+    a.appends()
+    a.pass_time(PATIENCE_MS + 200, step_ms=100)
+    assert holding.state is ClaimState.ENDED
+    assert a.claimant.settled
+
+
+@spec("C-33")
+def test_messages_whose_claim_is_never_read_are_not_claimed() -> None:
+    bench = Bench()
+    a = bench.client("a")
+    holding = a.get()
+    seq = a.claimant.claim_messages(holding, 5, bench.now_ns)
+    late = a.appends()
+    a.notices()
+    a.pass_time(PATIENCE_MS + 200, step_ms=100)
+    assert a.notices(holding) == ["messages_rejected"]
+    assert (a.heard[0].number, a.heard[0].detail) == (seq, "unknown outcome")
+    a.put(late)
+    a.turn()
+    assert a.notices(holding) == []
+
+
+def test_patience_leaves_nothing_behind() -> None:
+    bench = Bench()
+    a = bench.client("a")
+    holding = a.want()
+    for _ in range(5):
+        a.fail(a.appends())
+        bench.wait(100)
+    a.turn()
+    a.pass_time(2 * PATIENCE_MS, step_ms=500)
+    assert a.held(holding)
+    assert len(a.claimant._sent) == 0
+
+
+def test_nothing_is_held_any_more_by_a_client_that_keeps_its_claims_for_the_next_instance() -> None:
+    # A heartbeat, or a claim, that was on the way when the client stopped gave the lease back.
+    bench = Bench()
+    a = bench.client("a")
+    held, claiming = a.get("t", 0), a.want("t", 1)
+    bench.wait(INTERVAL_MS)
+    on_the_way = a.appends()
+    a.claimant.keep(bench.now_ns)
+    a.put(on_the_way)
+    a.turn()
+    assert not a.held(held)
+    assert not a.held(claiming)

@@ -557,11 +557,11 @@ def test_heartbeats_that_do_not_fit_are_split() -> None:
 def test_heartbeats_do_not_pile_up() -> None:
     client = Cluster().client()
     client.hold()
-    for at_ms in range(0, 50 * I, 100):
+    for at_ms in range(0, 9 * I, 100):
         client.at(at_ms)
     assert kinds(client.outbox()) == ["Heartbeat", "Heartbeat"]
     client.land()
-    client.see(50 * I)
+    client.see(9 * I)
     assert kinds(client.outbox()) == ["Heartbeat"]
 
 
