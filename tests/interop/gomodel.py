@@ -54,7 +54,10 @@ def parse_int(text: str) -> int:
 
 
 def parse(raw: bytes, *, before_94: bool = False) -> tuple[str, int, str, str, str, str, int, int]:
-    """Return (type, time, instance, client, group, topic, partition, offset), or raise ValueError."""
+    """Return (type, time, instance, client, group, topic, partition, offset).
+
+    Raises ValueError for what is no record.
+    """
     parts = raw.decode(errors="replace").split("/")
     if len(parts) < 8:
         raise ValueError("length")
@@ -120,7 +123,9 @@ class GoWorld:
         return None
 
 
-def record(kind: str, now: int, who: GoClient, topic: str, number: int, offset: int | None) -> bytes:
+def record(
+    kind: str, now: int, who: GoClient, topic: str, number: int, offset: int | None
+) -> bytes:
     fields = [kind, "1", str(now), who.instance_id, who.client_id, who.group_id, topic, str(number)]
     if offset is not None:
         fields.append(str(offset))

@@ -324,7 +324,9 @@ class Ours(_Client):
                 heard = [
                     (at, i)
                     for i, (at, who, value) in enumerate(sim.log[:claim])
-                    if who == other.name and value.startswith(b"Heartbeat") and at >= other.acting_since
+                    if who == other.name
+                    and value.startswith(b"Heartbeat")
+                    and at >= other.acting_since
                 ]
                 if heard and sim.log[claim][0] - heard[-1][0] < 2 * sim.plan.hb * S:
                     sim.takeovers.append(f"{self.name} from {other.name} at {sim.now / S:.3f}")

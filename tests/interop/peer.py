@@ -1,0 +1,190 @@
+"""A live peer for runs beside Go Marshal: `python -m tests.interop.peer COMMAND …`.
+
+One JSON object a line on standard output. A thin layer on the public API of marshal_py; the
+heartbeat interval, in seconds, comes from MARSHAL_HB.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+from marshal_py import Marshal
+from marshal_py.errors import MalformedRecord
+from marshal_py.text.codec import TextRecord, coordinating_partition, decode, encode
+from marshal_py.text.rationalizer import TextCell, TextState, apply
+
+REPLAYED: Final = 3
+"""The coordination partition of what `replay` reads, as in the recorded states."""
+
+MOST_UNTOUCHED: Final = 4_096
+"""Partitions below the highest one that was touched are shown as untouched, as Go has them: up to
+so many."""
+
+Emit = Callable[..., None]
+
+
+def hb_s() -> int:
+    return int(os.environ.get("MARSHAL_HB", "60"))
+
+
+def write(fields: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(fields) + "\n")
+    sys.stdout.flush()
+
+
+def say(event: str, **fields: Any) -> None:
+    write({"ev": event, **fields})
+
+
+def lines() -> Iterable[str]:
+    return (line for line in sys.stdin if line.strip())
+
+
+def cells_of(
+    state: TextState, marshal_partition: int, now_s: int, only_group: str | None = None
+) -> list[dict[str, Any]]:
+    """Return the cells of one coordination partition as Go's peer prints them."""
+    highest: dict[tuple[str, str], int] = {}
+    for group, topic, partition in state.cells:
+        if only_group in (None, group):
+            highest[group, topic] = max(partition, highest.get((group, topic), 0))
+    shown = []
+    for (group, topic), last in sorted(highest.items()):
+        touched = sorted(p for g, t, p in state.cells if (g, t) == (group, topic))
+        for partition in range(last + 1) if last < MOST_UNTOUCHED else touched:
+            cell = state.cells.get((group, topic, partition)) or TextCell()
+            assert isinstance(cell, TextCell)
+            heard_s = cell.heartbeat_s
+            shown.append(
+                {
+                    "group": group,
+                    "topic": topic,
+                    "partition": partition,
+                    "marshal_partition": marshal_partition,
+                    "instance_id": cell.owner_instance,
+                    "client_id": cell.owner,
+                    "last_release": cell.release_s,
+                    "last_heartbeat": heard_s,
+                    "current_offset": cell.current_offset,
+                    "claimed": heard_s != 0 and abs(now_s - heard_s) < state.span_s,
+                }
+            )
+    return shown
+
+
+def replay() -> None:
+    state, offset, now_s = TextState(REPLAYED, hb_s()), 0, 0
+    for line in lines():
+        request = json.loads(line)
+        op = request["op"]
+        if op == "reset":
+            state, offset, now_s = TextState(REPLAYED, hb_s()), 0, 0
+        elif op == "msg":
+            # The reader's clock is of no interest to the fold: the records carry their own times.
+            now_s = request["now"]
+            apply(state, offset, request["raw"].encode(errors="surrogateescape"))
+            offset += 1
+        elif op == "now":
+            now_s = request["now"]
+        elif op == "state":
+            write({"state": cells_of(state, REPLAYED, now_s)})
+
+
+def hash_stdin() -> None:
+    for line in lines():
+        request = json.loads(line)
+        write({"partition": coordinating_partition(request["topic"], request["now"])})
+
+
+def encode_stdin() -> None:
+    for line in lines():
+        r = json.loads(line)
+        record = TextRecord(
+            r["type"],
+            r["version"],
+            r["time"],
+            r["instance_id"],
+            r["client_id"],
+            r["group_id"],
+            r["topic"],
+            r["partition"],
+            r.get("offset"),
+        )
+        # Names with a slash, too: the client refuses them, the format does not.
+        sys.stdout.buffer.write(encode(record, check=False) + b"\n")
+        sys.stdout.buffer.flush()
+
+
+def as_json(record: TextRecord) -> dict[str, Any]:
+    fields = record._asdict()
+    fields["time"] = fields.pop("time_s")
+    if record.offset is None:
+        del fields["offset"]
+    return fields
+
+
+def decode_stdin() -> None:
+    # An empty line is an empty record.
+    for line in sys.stdin:
+        try:
+            write({"msg": as_json(decode(base64.b64decode(line.strip())))})
+        except MalformedRecord as error:
+            write({"error": str(error)})
+
+
+def observe(args: list[str]) -> None:
+    from tests.interop.flags import Flags
+
+    flags = Flags(args, {"brokers": "", "only-group": "", "once": False, "every": "1s"})
+    group = flags.text("only-group") or None
+    with Marshal(
+        flags.text("brokers"),
+        group_id="observer",
+        interval_ms=hb_s() * 1000,
+        wire="text",
+    ) as marshal:
+        while True:
+            with marshal.world() as world:
+                now_s = int(time.time())
+                cells = [
+                    cell
+                    for state in world.states
+                    if isinstance(state, TextState)
+                    for cell in cells_of(state, state.partition, now_s, group)
+                    if world.coordinator(cell["topic"], 0) == state.partition
+                ]
+            say("world", cells=cells)
+            if flags.flag("once"):
+                return
+            time.sleep(flags.seconds("every"))
+
+
+def main() -> None:
+    command, args = (sys.argv[1] if len(sys.argv) > 1 else ""), sys.argv[2:]
+    if command == "consume":
+        from tests.interop.peer_consume import consume
+
+        consume(args)
+    elif command == "observe":
+        observe(args)
+    elif command in _PURE:
+        _PURE[command]()
+    else:
+        sys.exit(f"usage: peer {{consume,observe,{','.join(_PURE)}}} …")
+
+
+_PURE: Final[dict[str, Callable[[], None]]] = {
+    "replay": replay,
+    "hash-stdin": hash_stdin,
+    "encode": encode_stdin,
+    "decode": decode_stdin,
+}
+
+if __name__ == "__main__":
+    main()
