@@ -226,6 +226,18 @@ class Checker:
                 "a zombie's epoch is smaller", f"{process.name} {holding!r}, the log: {_of(cell)}"
             )
 
+    def resumes(self, process: Process, p: int, cell: Cell) -> None:
+        """`process` claims a cell of its own name that is not silent: only one of its past."""
+        if cell.instance_id == process.instance_id:
+            return
+        caught_up_at = process.observers[p].caught_up_at_offset or 0
+        of_the_past = process.spec.resume and cell.epoch < caught_up_at
+        if not of_the_past and process.spec.cold_start_skew_ms is None:
+            self.fail(
+                "only the past is resumed",
+                f"{process.name}, caught up at {caught_up_at}, claims what {_of(cell)}",
+            )
+
     def acts(self, process: Process, holding: Holding, epoch: int) -> bool:
         """Write to a store that keeps the highest epoch; return whether the fence let it pass."""
         key = (process.group_id, holding.topic, holding.partition)
@@ -283,6 +295,9 @@ class Checker:
             if kind not in _NEXT[before]:
                 self.fail("notices make sense", f"{process.name} {holding!r}: {kind} when {before}")
             self.lives[holding] = _BECOMES[kind]
+            to_a_twin = kind == "lost" and notice.detail == f"taken over by {process.client_id}"
+            if to_a_twin and process.claimant.twin is None:
+                self.fail("a twin is noticed", f"{process.name} {holding!r}")
             if self.stable and kind in ("lapsed", "lost", "regained", "paused"):
                 self.fail("calm after the storm", f"{process.name} {holding!r}: {kind}")
         elif kind == "stored":

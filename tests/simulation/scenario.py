@@ -177,6 +177,8 @@ class _Generator:
                 self._add(self._when(), "skew", p, rng.choice((-8000, -3000, 3000, 8000)))
         longest = max(spec.interval_ms for spec in self.processes) * MS
         settle = self.heal + int(2.1 * longest) + self.interval + 300 * MS
+        if self.kind == "truncation":  # lost answers are given up after 8 intervals, or 10 seconds
+            settle += max(8 * longest, 10_000 * MS) + longest
         self.incidents.sort()
         return Scenario(
             seed=self.seed,
@@ -244,6 +246,7 @@ class _Generator:
             *[self._cut_write] * 5,
             *[self._cut_read] * 3,
             *[self._partition] * 2,
+            *[self._gray] * 2,
             *[self._slow] * 2,
             *[self._release] * 3,
             *[self._group_pause] * 2,
@@ -298,6 +301,20 @@ class _Generator:
         slot, span = self._slot(), self._span()
         self._add(at, "cut_write", slot, span, "hold", 0, 0)
         self._add(at + self.rng.choice((0, 0, span // 2)), "cut_read", slot, span)
+
+    def _gray(self, at: int) -> None:
+        """One process whose network fails in one way after the other, for a few intervals."""
+        rng, slot = self.rng, self._slot()
+        for _ in range(rng.randint(2, 4)):
+            span = int(self.interval * rng.choice((0.2, 0.5, 1, 1.5, 2.5)))
+            if rng.random() < 0.4:
+                self._add(at, "cut_read", slot, span)
+            else:
+                mode = rng.choice(("hold", "lost_ack", "lost_ack", "late", "fail", "fail"))
+                fail_after = int(self.interval * rng.choice((0.02, 0.3)))
+                late = int(self.interval * rng.uniform(0.1, 1)) if mode == "late" else 0
+                self._add(at, "cut_write", slot, span, mode, fail_after, late)
+            at += int(span * rng.choice((0.5, 1, 1)))
 
     def _slow(self, at: int) -> None:
         rng = self.rng

@@ -732,10 +732,13 @@ class Process:
         cell = self.world.states[p].cells.get((self.group_id, record.topic, record.partition))
         if cell is None or not cell.held:
             sim.counts["claims of free cells"] += 1
-        elif cell.holder == self.client_id:
+            return
+        silence = self.observers[p].silence_ns(cell, self.clock.at(sim.now)) or 0
+        if cell.holder == self.client_id:
             sim.counts["resumes"] += 1
+            if silence <= 2 * cell.interval_ms * MS:
+                sim.checker.resumes(self, p, cell)
         else:
-            silence = self.observers[p].silence_ns(cell, self.clock.at(sim.now)) or 0
             if silence > 2 * cell.interval_ms * MS:
                 sim.counts["takeovers"] += 1
             else:
