@@ -1,8 +1,9 @@
 """The `marshal` command. Each command is a module of `marshal_py.commands`; here they are mounted.
 
-To add a family of commands, make a `typer.Typer` with `marshal_py.commands.run.new_app`, and give
-it a line in `_FAMILIES`. Import what an extra brings inside the commands, so that the others work
-without it.
+To add a family of commands (`marshal topic …`), make an `app` with `marshal_py.commands.run.new_app`
+and give its module a line in `_FAMILIES`. To add a single command, give its module a function
+`register(app)` and a line in `_COMMANDS`. Import what an extra brings inside the commands, so that
+the others work without it.
 """
 
 from __future__ import annotations
@@ -37,6 +38,13 @@ _FAMILIES: Final = {
     "group": "marshal_py.cli_group",
 }
 """Name of the family → module with its `app`. One that is not there is left out."""
+
+_COMMANDS: Final = ("marshal_py.cli_audit", "marshal_py.cli_dashboard")
+"""Modules with a function `register`. One that is not there is left out."""
+
+for _module in _COMMANDS:
+    if importlib.util.find_spec(_module) is not None:
+        importlib.import_module(_module).register(app)
 
 for _name, _module in _FAMILIES.items():
     if importlib.util.find_spec(_module) is not None:
