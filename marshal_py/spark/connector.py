@@ -1,7 +1,7 @@
-"""The jars of Spark's Kafka connector, from the Maven registry into the per-user cache.
+"""The jars of Spark's Kafka connector and PostgreSQL's driver, into the per-user cache.
 
 `spark.jars.packages` would resolve them anew at every start, with a Java that may not trust the
-machine's certificates. This fetches four jars once, and works off line from then on.
+machine's certificates. This fetches five jars once, and works off line from then on.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ COORDINATES: Final = (
     "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.0.0",
     "org.apache.kafka:kafka-clients:3.9.2",
     "org.apache.commons:commons-pool2:2.12.1",
+    "org.postgresql:postgresql:42.7.7",
 )
 """What the connector needs beyond the jars inside pyspark. On a cluster: ``--packages`` of these,
 or ``--jars`` of the files that ``python -m marshal_py.spark.connector`` prints."""
@@ -38,7 +39,7 @@ _TIMEOUT_S: Final = 600
 
 
 def connector_jars(*, progress: Progress = to_stderr) -> list[Path]:
-    """Return the connector's jars, downloading them if need be (once; 6 MB).
+    """Return the connector's jars, downloading them if need be (once; 11 MB).
 
     Safe among processes. Raises `DownloadFailed`, which says what was tried.
     """
@@ -57,7 +58,7 @@ def _file_name(coordinate: str) -> str:
 
 
 def _fill(home: Path, progress: Progress) -> None:
-    progress(f"downloading Spark's Kafka connector {SPARK_VERSION} (6 MB, once)")
+    progress(f"downloading Spark's Kafka connector {SPARK_VERSION} (11 MB, once)")
     shutil.rmtree(home, ignore_errors=True)
     failures = []
     for way in (_with_python, _with_mvn):

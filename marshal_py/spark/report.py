@@ -14,7 +14,7 @@ from typing import Any, Final
 from marshal_py.anomalies import MEANING
 from marshal_py.spark.store import Store
 
-__all__ = ["render", "summary", "write_report"]
+__all__ = ["html_page", "html_table", "html_tiles", "render", "summary", "write_report"]
 
 Record = dict[str, Any]
 
@@ -80,12 +80,27 @@ def render(store: Store) -> str:
         _elections(elections),
         _records(anomalies),
     ]
+    return html_page("Audit of the coordination log", "".join(parts))
+
+
+def html_page(title: str, body: str) -> str:
+    """Return a document that stands alone."""
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
-        f"<title>Audit of the coordination log</title><style>{_STYLE}</style></head><body>"
-        f"<h1>Audit of the coordination log</h1>{''.join(parts)}</body></html>\n"
+        f"<title>{escape(title)}</title><style>{_STYLE}</style></head><body>"
+        f"<h1>{escape(title)}</h1>{body}</body></html>\n"
     )
+
+
+def html_tiles(tiles: Iterable[tuple[str, int, bool]]) -> str:
+    """Return figures side by side: (name, number, whether anything but 0 is bad)."""
+    boxes = "".join(
+        f'<div class="tile {"" if not counts else "bad" if number else "good"}">'
+        f"<b>{number:,}</b>{escape(name)}</div>"
+        for name, number, counts in tiles
+    )
+    return f'<div class="tiles">{boxes}</div>'
 
 
 def _tiles(
@@ -96,29 +111,30 @@ def _tiles(
     span: tuple[dt.datetime, dt.datetime] | None,
 ) -> str:
     held = sum(c["until_at"] is None for c in claims)
-    tiles = [
-        ("claims", f"{len(claims):,}", ""),
-        ("held now", f"{held:,}", ""),
-        ("takeovers", f"{len(takeovers):,}", ""),
-        ("rejected", f"{len(rejections):,}", ""),
-        ("anomalies", f"{len(anomalies):,}", "bad" if anomalies else "good"),
-    ]
-    boxes = "".join(f'<div class="tile {c}"><b>{v}</b>{n}</div>' for n, v, c in tiles)
+    boxes = html_tiles(
+        (
+            ("claims", len(claims), False),
+            ("held now", held, False),
+            ("takeovers", len(takeovers), False),
+            ("rejected", len(rejections), False),
+            ("anomalies", len(anomalies), True),
+        )
+    )
     when = "The log holds no claim." if span is None else f"{_when(span[0])} to {_when(span[1])}"
-    return f'<p class="note">{when}, broker time (UTC).</p><div class="tiles">{boxes}</div>'
+    return f'<p class="note">{when}, broker time (UTC).</p>{boxes}'
 
 
 def _anomalies(anomalies: list[Record]) -> str:
     if not anomalies:
         return "<h2>Anomalies</h2><p>None.</p>"
     kinds = Counter(a["kind"] for a in anomalies)
-    by_kind = _table(
+    by_kind = html_table(
         ("kind", "count", "meaning"),
         ((k, f"{n:,}", MEANING.get(k, "")) for k, n in kinds.most_common()),
         numbers=("count",),
     )
     shown = anomalies[:MAX_ANOMALIES]
-    each = _table(
+    each = html_table(
         ("time", "kind", "who", "cell", "what", "record"),
         (
             (
@@ -201,7 +217,7 @@ def _takeovers(takeovers: list[Record]) -> str:
             picks = (values[0], statistics.median(values), values[-1 - len(values) // 20])
             rows.append((name, len(values), *(f"{v:,.0f}" for v in (*picks, values[-1]))))
     names = ("time", "takeovers", "least", "median", "95 %", "most")
-    table = _table(names, rows, numbers=names[1:])
+    table = html_table(names, rows, numbers=names[1:])
     silences = [
         t["silence_ms"] / t["from_interval_ms"]
         for t in taken
@@ -259,7 +275,7 @@ def _lag(store: Store) -> str:
         for (group, topic), line in sorted(lags.items())
         if line
     ]
-    table = _table(("group and topic", "messages behind", "most"), rows, numbers=("most",))
+    table = html_table(("group and topic", "messages behind", "most"), rows, numbers=("most",))
     return f"{title}{_lines({k: v for k, v in lags.items() if len(v) > 1})}{table}"
 
 
@@ -295,7 +311,7 @@ def _rejections(rejections: list[Record]) -> str:
     rows = ((*key, f"{n:,}") for key, n in counts.most_common(50))
     names = ("record", "reason", "group", "count")
     return (
-        f"{title}{_table(names, rows, numbers=('count',))}"
+        f"{title}{html_table(names, rows, numbers=('count',))}"
         '<p class="note">Races that the log decides: two claims at once, a heartbeat that was on '
         "its way when the claim ended.</p>"
     )
@@ -319,7 +335,7 @@ def _elections(elections: list[Record]) -> str:
         for e in latest
     )
     names = ("name", "group", "leader", "epoch", "from", "until", "how", "vacant before, ms")
-    return f"<h2>Elections</h2>{_table(names, rows, numbers=('epoch', names[-1]))}"
+    return f"<h2>Elections</h2>{html_table(names, rows, numbers=('epoch', names[-1]))}"
 
 
 def _records(anomalies: list[Record]) -> str:
@@ -369,13 +385,14 @@ def _more(total: int, shown: int, what: str) -> str:
     return f'<p class="note">{shown:,} of {total:,} {what}; the tables hold all.</p>'
 
 
-def _table(
+def html_table(
     names: Sequence[str],
     rows: Iterable[Sequence[Any]],
     *,
     numbers: Sequence[str] = (),
     raw: Sequence[str] = (),
 ) -> str:
+    """Return a table; columns in `numbers` are set right, those in `raw` are HTML already."""
     kinds: list[tuple[str, Callable[[str], str]]] = [
         (' class="n"' if name in numbers else "", str if name in raw else escape) for name in names
     ]

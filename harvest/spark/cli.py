@@ -1,0 +1,110 @@
+"""`harvest reconcile`: what of an outbox arrived in Kafka, as a verdict, a table and a page."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from harvest.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from harvest.spark.reconcile import Reconciliation
+
+__all__ = ["register"]
+
+
+def register(app: typer.Typer) -> None:
+    """Add `reconcile` to the command line."""
+    app.command()(reconcile)
+
+
+def reconcile(
+    brokers: Annotated[
+        str, typer.Option("--bootstrap-servers", "-b", metavar="HOST:PORT,…", help="Kafka.")
+    ],
+    database: Annotated[
+        str | None,
+        typer.Option("--database", "-d", help="Connection string of PostgreSQL."),
+    ] = None,
+    table: Annotated[str, typer.Option("--table", "-t", help="The outbox table.")] = "outbox",
+    parquet: Annotated[
+        str | None, typer.Option(metavar="PATH", help="A Parquet archive instead of a table.")
+    ] = None,
+    topic: Annotated[
+        list[str] | None,
+        typer.Option(help="Topics to read; by default those that the outbox names."),
+    ] = None,
+    setting: Annotated[
+        list[str] | None,
+        typer.Option("-X", metavar="KEY=VALUE", help="A librdkafka setting; kafka.… for Java's."),
+    ] = None,
+    grace_s: Annotated[
+        float,
+        typer.Option("--grace", metavar="SECONDS", help="Younger rows may still be on their way."),
+    ] = 60.0,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Write the findings, and report.html, here."),
+    ] = None,
+    master: Annotated[str | None, typer.Option(metavar="URL", help="Spark's master.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Compare an outbox with Kafka: what is missing, altered, duplicated, reordered or foreign?
+
+    Exit code 1 if anything differs. The table must still hold what was published; that of mark mode
+    does not, so give its archive. Needs the extra `spark`.
+
+    [dim]Example:[/dim] harvest reconcile -d postgresql://localhost/shop -b localhost:9092 --out r
+    """
+    config: dict[str, str] = {}
+    for text in setting or ():
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise ConfigurationError("-X wants KEY=VALUE, as in `-X security.protocol=SSL`")
+        config[name] = value
+    config["bootstrap.servers"] = brokers
+    from harvest.spark.reconcile import Outbox
+    from harvest.spark.reconcile import reconcile as run
+    from marshal_py.spark.session import spark_session
+
+    outbox = Outbox(dsn=database, table=table, parquet=parquet)
+    spark = spark_session("harvest reconcile", master=master)
+    result = run(
+        spark,
+        outbox,
+        config,
+        topics=topic or None,
+        grace_s=grace_s,
+        out=None if out is None else str(out),
+    )
+    if out is not None:
+        from harvest.spark.report import render
+
+        out.mkdir(parents=True, exist_ok=True)
+        (out / "report.html").write_text(render(result))
+    if as_json:
+        typer.echo(json.dumps({**asdict(result), "clean": result.clean}))
+    else:
+        _show(result)
+    if not result.clean:
+        raise typer.Exit(1)
+
+
+def _show(result: Reconciliation) -> None:
+    typer.echo(
+        f"{result.rows:,} rows, {result.records:,} records, compared in {result.seconds:.1f} s"
+    )
+    if result.pending:
+        typer.echo(f"{result.pending:,} young rows are not in Kafka yet")
+    for kind, count in result.findings.items():
+        typer.echo(f"{kind}: {count:,}")
+    if result.clean:
+        typer.echo("everything arrived: once, unaltered, in the order of its key")
+    for sample in result.samples[:10]:
+        where = "" if sample["offset"] is None else f" at {sample['partition']}/{sample['offset']}"
+        row = "" if sample["id"] is None else f" row {sample['id']}"
+        typer.echo(f"  {sample['kind']}:{row} {sample['topic']} key {sample['key']!r}{where}")

@@ -1,0 +1,155 @@
+"""Two sides of one outbox, compared: fingerprints of many keys at once, and one key in detail.
+
+Rows and records are known by two 64-bit hashes: of (topic, key), and of everything that was to be
+published. The fingerprint of a bucket of keys sums, over its keys, hashes of each row together with
+the one before it of the same key: it changes when anything is missing, added, altered or reordered
+within a key, and not when keys interleave differently. (specs/AUDIT.md §3)
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["BUCKETS", "Found", "Item", "compare_key", "fingerprints"]
+
+BUCKETS: Final = 4096
+_SHIFT: Final = np.uint64(64 - 12)
+_A, _B, _C = (np.uint64(n) for n in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
+_31: Final = np.uint64(31)
+
+Hashes = NDArray[Any]
+
+
+class Prints(NamedTuple):
+    """For each bucket that has rows: its number, how many, and the fingerprint."""
+
+    buckets: Hashes
+    counts: Hashes
+    fingerprints: Hashes
+
+
+def fingerprints(key_hash: Hashes, order: Hashes, row_hash: Hashes) -> Prints:
+    """Return the fingerprints of rows, given as three int64 arrays of one length.
+
+    All rows of a key must be among them. `order` sorts the rows of a key.
+    """
+    keys, rows = key_hash.view(np.uint64), row_hash.view(np.uint64)
+    sequence = np.lexsort((order, keys))
+    keys, rows = keys[sequence], rows[sequence]
+    previous = np.empty_like(rows)
+    previous[:1] = 0
+    previous[1:] = np.where(keys[1:] == keys[:-1], rows[:-1], np.uint64(0))
+    mixed = (rows ^ (previous * _A)) + keys * _B
+    mixed = (mixed ^ (mixed >> _31)) * _C
+    mixed ^= mixed >> _31
+    buckets = keys >> _SHIFT
+    starts = np.flatnonzero(np.r_[True, buckets[1:] != buckets[:-1]][: len(buckets)])
+    if not len(starts):
+        return Prints(buckets, buckets, buckets)
+    counts = np.diff(np.r_[starts, len(buckets)])
+    return Prints(buckets[starts], counts, np.add.reduceat(mixed, starts))
+
+
+class Item(NamedTuple):
+    """One row (`place` is its id) or one record (its partition and offset) of a key."""
+
+    place: tuple[int, ...]
+    row_hash: int
+    at_ms: int
+
+
+class Found(NamedTuple):
+    """One difference. `row` is None for what is only in Kafka, `record` for what is not there."""
+
+    kind: str
+    row: Item | None
+    record: Item | None
+
+
+def compare_key(rows: Sequence[Item], records: Sequence[Item]) -> list[Found]:
+    """Return what differs between the rows and the records of one key of one topic.
+
+    - ``missing``: a row without a record;
+    - ``never_committed``: a record without a row;
+    - ``altered``: both of these at the same place between their neighbours;
+    - ``duplicated``: the second and any later record of a row;
+    - ``reordered``: a record that stands behind one of a later row (the fewest are named);
+    - ``scattered``: the records of the key are in more than one partition, so have no order.
+    """
+    rows, records = sorted(rows), sorted(records)
+    wanted: defaultdict[int, list[int]] = defaultdict(list)
+    for n, row in enumerate(rows):
+        wanted[row.row_hash].append(n)
+    used: Counter[int] = Counter()
+    found: list[Found] = []
+    pairs: list[tuple[int, int]] = []
+    strange: list[int] = []
+    for m, record in enumerate(records):
+        places = wanted.get(record.row_hash)
+        if places is None:
+            strange.append(m)
+        elif used[record.row_hash] < len(places):
+            pairs.append((places[used[record.row_hash]], m))
+            used[record.row_hash] += 1
+        else:
+            found.append(Found("duplicated", rows[places[-1]], record))
+    partner = dict(pairs)
+    missing = [n for n in range(len(rows)) if n not in partner]
+    for n in missing:
+        at = _same_place(n, partner, len(rows), len(records), strange)
+        if at is None:
+            found.append(Found("missing", rows[n], None))
+        else:
+            strange.remove(at)
+            found.append(Found("altered", rows[n], records[at]))
+    found += [Found("never_committed", None, records[m]) for m in strange]
+    in_order = _longest_rising([n for n, _ in pairs])
+    if len({record.place[0] for record in records}) > 1:
+        first = records[0].place[0]
+        other = next(record for record in records if record.place[0] != first)
+        found.append(Found("scattered", None, other))
+    else:
+        found += [
+            Found("reordered", rows[n], records[m])
+            for position, (n, m) in enumerate(pairs)
+            if position not in in_order
+        ]
+    return found
+
+
+def _same_place(
+    n: int, partner: dict[int, int], rows: int, records: int, strange: list[int]
+) -> int | None:
+    """Return the strange record that stands between the records of row n's neighbours."""
+    before = next((partner[i] for i in range(n - 1, -1, -1) if i in partner), -1)
+    after = next((partner[i] for i in range(n + 1, rows) if i in partner), records)
+    at = bisect_left(strange, before)
+    return strange[at] if at < len(strange) and before < strange[at] < after else None
+
+
+def _longest_rising(numbers: list[int]) -> set[int]:
+    """Return the positions of a longest rising subsequence: what is in order."""
+    tails: list[int] = []
+    ends: list[int] = []
+    before: list[int] = []
+    for at, number in enumerate(numbers):
+        length = bisect_left(tails, number)
+        before.append(ends[length - 1] if length else -1)
+        if length == len(tails):
+            tails.append(number)
+            ends.append(at)
+        else:
+            tails[length] = number
+            ends[length] = at
+    kept = set()
+    at = ends[-1] if ends else -1
+    while at >= 0:
+        kept.add(at)
+        at = before[at]
+    return kept

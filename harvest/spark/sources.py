@@ -1,0 +1,143 @@
+"""The two sides of a reconciliation as data frames of the same columns.
+
+``key_hash`` and ``row_hash`` are Spark's xxhash64, of (topic, key) and of (topic, key, value,
+headers); ``a`` and ``b`` place a row (its id, and 0) or a record (partition, offset); ``at_ms`` is
+when it was written. `text_key` and `topic` come only where details are wanted.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from harvest.errors import ConfigurationError
+from harvest.naming import TableName
+from marshal_py.spark.kafka import READER_OPTIONS, java_settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["HASHED", "of_kafka", "of_parquet", "of_postgres"]
+
+HASHED: Final = ("key_hash", "row_hash", "a", "b", "at_ms")
+
+_KEY: Final = "xxhash64(topic, key) AS key_hash"
+_ROW: Final = (
+    "xxhash64(topic, key, value, size(header_keys), header_keys, header_values) AS row_hash"
+)
+
+
+def _hashed(frame: DataFrame) -> DataFrame:
+    return frame.selectExpr(_KEY, _ROW, "a", "b", "at_ms", "topic", "key")
+
+
+def _columns(frame: DataFrame) -> DataFrame:
+    """Bring the outbox's columns to the types that Kafka's side has."""
+    missing = _NEEDED - set(frame.columns)
+    if missing:
+        raise ConfigurationError(
+            f"the outbox has no column {sorted(missing)[0]!r}: see the table in specs/HARVEST.md §1"
+        )
+    headers = [
+        f"transform(coalesce({column}, array()), h -> cast(h AS binary)) AS {name}"
+        for column, name in (
+            ("kafka_header_keys", "header_keys"),
+            ("kafka_header_values", "header_values"),
+        )
+    ]
+    return frame.selectExpr(
+        "kafka_topic AS topic",
+        "cast(kafka_key AS binary) AS key",
+        "cast(kafka_value AS binary) AS value",
+        *headers,
+        "cast(id AS bigint) AS a",
+        "0L AS b",
+        "unix_millis(create_time) AS at_ms",
+    )
+
+
+_NEEDED: Final = {
+    "id",
+    "create_time",
+    "kafka_topic",
+    "kafka_key",
+    "kafka_value",
+    "kafka_header_keys",
+    "kafka_header_values",
+}
+
+
+def of_parquet(spark: SparkSession, path: str, shards: int) -> DataFrame:
+    """Return the rows of a Parquet archive with the outbox's columns; a key is in one partition."""
+    frame = _hashed(_columns(spark.read.parquet(path)))
+    return frame.repartition(shards, "key_hash")
+
+
+def of_postgres(spark: SparkSession, dsn: str, table: str, shards: int) -> DataFrame:
+    """Return the rows of a table in PostgreSQL, read by `shards` connections; a key by one.
+
+    Raises `ConfigurationError` for a connection string or a table name that cannot be read.
+    """
+    from psycopg import ProgrammingError
+    from psycopg.conninfo import conninfo_to_dict
+
+    try:
+        given = conninfo_to_dict(dsn)
+    except ProgrammingError:
+        raise ConfigurationError("the connection string cannot be read") from None
+    host = str(given.get("host") or "localhost")
+    if host.startswith("/"):
+        raise ConfigurationError(
+            f"host={host}: Spark's workers connect over TCP; give a host name instead of a socket"
+        )
+    name = TableName.parse(table).quoted()
+    url = f"jdbc:postgresql://{host}:{given.get('port') or 5432}/{given.get('dbname') or ''}"
+    properties = {"driver": "org.postgresql.Driver", "fetchsize": "20000"}
+    for theirs, ours in (("user", "user"), ("password", "password"), ("sslmode", "sslmode")):
+        if given.get(theirs):
+            properties[ours] = str(given[theirs])
+    key = "coalesce(kafka_topic || ':' || kafka_key::text, '')"
+    predicates = [f"mod(abs(hashtext({key})::bigint), {shards}) = {n}" for n in range(shards)]
+    return _hashed(
+        _columns(spark.read.jdbc(url, name, predicates=predicates, properties=properties))
+    )
+
+
+def of_kafka(
+    spark: SparkSession,
+    config: Mapping[str, Any],
+    starts: Mapping[str, Mapping[int, int]],
+    ends: Mapping[str, Mapping[int, int]],
+) -> DataFrame:
+    """Return the committed records of topics, between offsets; a partition in one task."""
+    wanted = {topic: sorted(parts) for topic, parts in ends.items()}
+    frame = (
+        spark.read.format("kafka")
+        .options(**READER_OPTIONS)
+        .options(**java_settings(config))
+        .option("kafka.isolation.level", "read_committed")
+        .option("includeHeaders", "true")
+        .option("assign", json.dumps(wanted))
+        .option("startingOffsets", json.dumps(_named(starts)))
+        .option("endingOffsets", json.dumps(_named(ends)))
+        .load()
+    )
+    none = "cast(array() AS array<struct<key:string,value:binary>>)"
+    headers = f"coalesce(headers, {none})"
+    return _hashed(
+        frame.selectExpr(
+            "topic",
+            "key",
+            "value",
+            f"transform({headers}, h -> cast(h.key AS binary)) AS header_keys",
+            f"transform({headers}, h -> h.value) AS header_values",
+            "cast(partition AS bigint) AS a",
+            "offset AS b",
+            "unix_millis(timestamp) AS at_ms",
+        )
+    )
+
+
+def _named(offsets: Mapping[str, Mapping[int, int]]) -> dict[str, dict[str, int]]:
+    return {t: {str(p): offset for p, offset in parts.items()} for t, parts in offsets.items()}
