@@ -1,9 +1,9 @@
 """The `marshal` command. Each command is a module of `marshal_py.commands`; here they are mounted.
 
-To add a family of commands (`marshal topic …`), make an `app` with `marshal_py.commands.run.new_app`
-and give its module a line in `_FAMILIES`. To add a single command, give its module a function
-`register(app)` and a line in `_COMMANDS`. Import what an extra brings inside the commands, so that
-the others work without it.
+To add a family of commands (`marshal topic …`), make an `app` with `new_app` of
+`marshal_py.commands.run` and give its module a line in `_FAMILIES`. To add a single command, give
+its module a function `register(app)` and a line in `_COMMANDS`. Import what an extra brings inside
+the commands, so that the others work without it.
 """
 
 from __future__ import annotations
