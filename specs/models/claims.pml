@@ -276,7 +276,11 @@ inline step(x) {
 	:: c[x].out.kind == NONE && c[x].ours && c[x].holder == x + 1 -> write(x, BEAT)
 	/* stop acting, then release; again, if the release was lost */
 	:: c[x].out.kind == NONE && c[x].holder == x + 1 && !c[x].resumable ->
+#ifdef ACT_AFTER_RELEASE
+		c[x].lease = c[x].lease;
+#else
 		lose(x);
+#endif
 		write(x, RELEASE)
 	/* the record arrives, or is lost */
 	:: c[x].out.kind != NONE && length < UNREAD -> arrive(x)

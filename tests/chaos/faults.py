@@ -51,6 +51,15 @@ def stop(stage: Stage, dice: random.Random) -> str:
     return ", ".join(names)
 
 
+def stop_holders(stage: Stage, dice: random.Random) -> str:
+    """SIGSTOP a process that holds cells, in the middle of its acting, until all are taken over."""
+    name = dice.choice(stage.config.claimer_names)
+    stage.pause(name)
+    stage.wait(stage.interval_s * dice.uniform(3.5, 5.0))
+    stage.resume(name)
+    return name
+
+
 def hiccup(stage: Stage, dice: random.Random) -> str:
     """SIGSTOP a client for about as long as a lease, several times."""
     name = dice.choice(_victims(stage))
@@ -218,7 +227,7 @@ def database_link_cut(stage: Stage, dice: random.Random) -> str:
 
 
 TRACKS: Final[dict[str, list[Fault]]] = {
-    "processes": [kill, kill_holders, stop, hiccup],
+    "processes": [kill, kill_holders, stop, stop_holders, hiccup],
     "kafka": [
         broker_kill,
         broker_pause,

@@ -34,6 +34,8 @@ class Result:
     figures: dict[str, Any] = field(default_factory=dict)
     anomalies: list[str] = field(default_factory=list)
     seconds: float = 0.0
+    restarts: int = 0
+    """Harvesters that found a server down when they started, and were started again."""
 
     @property
     def passed(self) -> bool:
@@ -90,7 +92,7 @@ def run(
         say("judging")
         verdict = judge(case)
         result.anomalies += verdict.anomalies
-        result.figures = verdict.figures
+        result.figures = {**verdict.figures, "harvesters_started_again": result.restarts}
         _worth(result, sabotage)
     finally:
         if folder is None:
@@ -138,7 +140,9 @@ def _break(
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join()
+        while thread.is_alive():
+            result.restarts += stage.supervise()
+            thread.join(0.5)
     result.anomalies += errors
     result.anomalies += [f"{name} never fired" for name in FAULTS if not result.fired[name]]
 
@@ -149,6 +153,7 @@ def _settle(stage: Stage, result: Result, say: Callable[[str], None]) -> None:
     stage.network.heal()
     stage.kafka.start()
     stage.postgres.start()
+    result.restarts += stage.supervise()
     for name, runs in stage.running().items():
         if not runs:
             result.anomalies.append(f"{name} ended by itself\n{stage.said(name)}")

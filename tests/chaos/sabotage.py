@@ -13,7 +13,8 @@ __all__ = ["RULES", "apply"]
 
 def _no_lease() -> None:
     """A holder believes that it may act until it reads otherwise."""
-    Claim.held = property(lambda self: self._holding.state is ClaimState.HELD)  # type: ignore[assignment]
+    believes = (ClaimState.HELD, ClaimState.LAPSED)
+    Claim.held = property(lambda self: self._holding.state in believes)  # type: ignore[assignment]
     Claim.remaining_ms = property(lambda self: 1.0 if self.held else 0.0)  # type: ignore[assignment]
 
 

@@ -57,6 +57,7 @@ class Stage:
         """Ends all waiting."""
         self._guard = guard
         self._processes: dict[str, ServerProcess] = {}
+        self._down: set[str] = set()
         self._busy = {name: threading.Lock() for name in self.names}
 
     def wait(self, seconds: float) -> None:
@@ -75,6 +76,7 @@ class Stage:
             cwd=Path(self.config.folder),
             log=Path(self.config.folder) / f"{name}.log",
         )
+        self._down.discard(name)
 
     def _reaper_yaml(self, name: str) -> str:
         config, path = self.config, Path(self.config.folder) / f"{name}.yaml"
@@ -89,10 +91,13 @@ class Stage:
         return str(path)
 
     def kill(self, name: str) -> None:
-        """SIGKILL, and wait for the end."""
-        process = self._processes[name]
-        process.signal(signal.SIGKILL)
-        process.wait(10)
+        """SIGKILL, and wait for the end. Nobody but `start` brings it back."""
+        with self._busy[name]:
+            self._down.add(name)
+            process = self._processes[name]
+            if process.poll() is None:
+                process.signal(signal.SIGKILL)
+                process.wait(10)
         self.record.write("dead", now_ns(), name)
 
     def pause(self, name: str) -> None:
@@ -106,6 +111,20 @@ class Stage:
     def running(self) -> dict[str, bool]:
         """Which processes run. One that ended by itself is a finding."""
         return {name: p.poll() is None for name, p in self._processes.items()}
+
+    def supervise(self) -> int:
+        """Start harvesters again that gave up because a server was down when they began.
+
+        That is what they say they do (exit code 3), and what a supervisor is for.
+        """
+        again = 0
+        for name in self.config.harvester_names:
+            process = self._processes[name]
+            with self._busy[name]:
+                if name not in self._down and process.poll() == 3:
+                    self.start(name)
+                    again += 1
+        return again
 
     def finish(self, names: list[str], timeout_s: float = 20.0) -> list[str]:
         """Ask processes to end, and return those that did not, or not in good order."""
