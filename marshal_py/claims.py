@@ -71,6 +71,11 @@ MAX_BEATS_IN_FLIGHT: Final = 2
 MAX_BEAT_BYTES: Final = 512 * 1024
 """A heartbeat is split beyond this size, well below Kafka's default limit of 1 MB a record."""
 
+MAX_LATE_RENEWALS: Final = 4
+"""So many heartbeats in a row, read when the lease that they gave was over already, and the claim
+is given back: this client reads too late to hold it, and would only keep the others from it. Two of
+them may have been on the way while the process was suspended."""
+
 RETRY_NS: Final = 100 * MS
 """Pause before an append that failed, and must be made, is made again."""
 
@@ -101,6 +106,7 @@ class Holding:
         "claimed_offset",
         "coordinator",
         "epoch",
+        "late_renewals",
         "lease_until_ns",
         "metadata",
         "next_offset",
@@ -128,6 +134,7 @@ class Holding:
         self.claimed_offset = NO_OFFSET
         self.metadata = b""
         self.acquired = False
+        self.late_renewals = 0
         self.paused = False
         self.reason: str | None = None
         """Why it ended; None while it has not."""
@@ -632,6 +639,7 @@ class Claimant:
             return
         cell = self.world.states[coordinator].cells.get((self.group_id, *key))
         holding.epoch = event.epoch
+        holding.late_renewals = 0
         holding.claim_seq = -1
         if cell is not None:
             holding.next_offset = holding.stored_offset = cell.next_offset
@@ -714,6 +722,16 @@ class Claimant:
             holding.stored_offset = event.next_offset
             self._notices.append(Notice("stored", holding, "", event.next_offset))
         self._extend_lease(holding, t_send_ns, now_ns)
+        if holding.lease_until_ns > now_ns:
+            holding.late_renewals = 0
+            return
+        holding.late_renewals += 1
+        if holding.late_renewals == MAX_LATE_RENEWALS and not (holding.paused or self.silent):
+            self._give_back(holding.key, coordinator, holding.epoch, now_ns, holding.next_offset)
+            if holding.acquired:
+                self._end(holding, "its heartbeats were read too late, again and again", "lost")
+            else:
+                self._wait_on(holding)
 
     # Heartbeats (§5.5)
 
@@ -785,10 +803,18 @@ class Claimant:
         self._releasing[holding.key] = holding
         self._send_release(holding, now_ns)
 
-    def _give_back(self, key: tuple[str, int], coordinator: int, epoch: int, now_ns: int) -> None:
-        """Release an epoch that no user was told of."""
+    def _give_back(
+        self,
+        key: tuple[str, int],
+        coordinator: int,
+        epoch: int,
+        now_ns: int,
+        next_offset: int = NO_OFFSET,
+    ) -> None:
+        """Release an epoch without a word to the user, who never heard of it or has lost it."""
         holding = self._holding(*key, coordinator)
         holding.epoch = epoch
+        holding.next_offset = next_offset
         self._start_release(holding, now_ns)
 
     def _drop(self, holding: Holding) -> None:

@@ -7,7 +7,7 @@ import pytest
 from marshal_py import claims
 from marshal_py.claims import ClaimState
 from marshal_py.messages import ReleaseGroup, ResumeGroup, SetPosition
-from tests.unit.bench import INTERVAL_MS, LEASE_MS, Bench
+from tests.unit.bench import INTERVAL_MS, LEASE_MS, Bench, Client
 from tests.unit.spec import spec
 
 PATIENCE_MS = 10_000
@@ -274,3 +274,80 @@ def test_nothing_is_held_any_more_by_a_client_that_keeps_its_claims_for_the_next
     a.turn()
     assert not a.held(held)
     assert not a.held(claiming)
+
+
+# A client that reads the log later than its leases last. It held nothing, and its heartbeats kept
+# everybody else from taking over, for as long as it was slow.
+
+
+class Slow:
+    """Runs a client that writes at once and reads `lag_ms` late."""
+
+    def __init__(self, bench: Bench, client: Client, lag_ms: int) -> None:
+        self.bench, self.client, self.lag_ms = bench, client, lag_ms
+
+    def turn(self) -> None:
+        client, log = self.client, self.bench.log.partitions[0]
+        old = [ms for ms in log.stamps_ms if ms <= self.bench.now_ms - self.lag_ms]
+        behind = len(old) - client.world.states[0].next_offset
+        if behind > 0:
+            client.read(behind)
+        client.send()
+
+
+@spec("C-34")
+@pytest.mark.parametrize("lag_ms", [1_900, 2_000, 2_500, 3_000])
+def test_client_that_reads_too_late_to_hold_anything_gives_back_what_it_has(lag_ms: int) -> None:
+    bench = Bench()
+    a, b = bench.client("a"), bench.client("b")
+    slow = Slow(bench, a, lag_ms)
+    holding = a.get()
+    a.claimant.commit(holding, 7, bench.now_ns, flush=False)
+    waiting = b.want()
+    for _ in range(10 * INTERVAL_MS // 10):
+        bench.wait(10)
+        slow.turn()
+        b.turn()
+        if b.held(waiting):
+            break
+    assert b.held(waiting)
+    assert waiting.next_offset == 7
+    for _ in range(4 * INTERVAL_MS // 10):
+        bench.wait(10)
+        slow.turn()
+        b.turn()
+    assert a.notices(holding)[-1] == "lost"
+    assert "late" in str(holding.reason)
+    assert b.held(waiting)
+
+
+@spec("C-34")
+def test_one_long_pause_is_not_taken_for_slow_reading() -> None:
+    bench = Bench()
+    a = bench.client("a")
+    holding = a.get()
+    for _ in range(5):
+        for _ in range(2):  # two heartbeats on the way are read after a pause
+            bench.wait(INTERVAL_MS)
+            a.send()
+        bench.wait(3 * INTERVAL_MS)
+        a.turn()
+        assert a.held(holding)
+
+
+@spec("C-34")
+def test_slow_reader_goes_on_wanting_what_it_was_not_told_of() -> None:
+    bench = Bench()
+    a = bench.client("a")
+    slow = Slow(bench, a, 2_500)
+    holding = a.want()
+    for _ in range(15 * INTERVAL_MS // 10):
+        bench.wait(10)
+        slow.turn()
+    assert not holding.acquired
+    assert holding.reason is None
+    cell = a.cell()
+    a.pass_time(3 * INTERVAL_MS)
+    assert a.held(holding)
+    assert cell is not None
+    assert holding.epoch > 0
