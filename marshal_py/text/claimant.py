@@ -327,6 +327,7 @@ class TextClaimant(Claimant):
         )
         self._sent[seq] = sent
         self._appends.append(Append(coordinator, seq, value))
+        self._watch()
         return seq
 
     def _stamp_s(self) -> int:

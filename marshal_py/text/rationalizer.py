@@ -313,10 +313,11 @@ def _claim(state: TextState, offset: int, record: TextRecord, events: list[Event
 
 
 def _release(state: TextState, offset: int, record: TextRecord, events: list[Event] | None) -> None:
-    cell: TextCell | None = state.cells.get(  # type: ignore[assignment]
-        (record.group_id, record.topic, record.partition)
-    )
-    if cell is None or cell.owner != record.client_id or cell.owner_instance != record.instance_id:
+    key = (record.group_id, record.topic, record.partition)
+    cell: TextCell | None = state.cells.get(key)  # type: ignore[assignment]
+    if cell is None:  # Go makes an empty one, and shows it
+        cell = state.cells[key] = TextCell(interval_ms=state.interval_ms)
+    if cell.owner != record.client_id or cell.owner_instance != record.instance_id:
         if events is not None:
             _reject(events, offset, record, "not_held", cell)
         return

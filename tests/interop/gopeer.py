@@ -22,7 +22,6 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from tests.interop.gomodel import Bugs, GoClient, GoPanic, GoWorld
 
-TOPIC = "__marshal"
 MAX_RECORDS = 100_000
 
 
@@ -77,12 +76,14 @@ class Peer:
 
     def dial(self) -> None:
         topics = self.log.list_topics(timeout=10).topics
-        self.coordinators = len(topics[TOPIC].partitions)
+        self.coordinators = len(topics[self.options.log].partitions)
         self.partitions = {t: len(topics[t].partitions) for t in self.topics if t in topics}
         behind, starts = {}, []
         for p in range(self.coordinators):
-            low, high = self.log.get_watermark_offsets(TopicPartition(TOPIC, p), timeout=10)
-            starts.append(TopicPartition(TOPIC, p, max(low, high - MAX_RECORDS)))
+            low, high = self.log.get_watermark_offsets(
+                TopicPartition(self.options.log, p), timeout=10
+            )
+            starts.append(TopicPartition(self.options.log, p, max(low, high - MAX_RECORDS)))
             if high > low:
                 behind[p] = high
         self.log.assign(starts)
@@ -105,7 +106,9 @@ class Peer:
             topic = value.split(b"/")[6].decode()
             if self.bugs.stuck_on_slash and value.count(b"/") > 8:
                 say("stuck", record=value.decode())
-            self.producer.produce(TOPIC, value, partition=coordinator(topic, self.coordinators))
+            self.producer.produce(
+                self.options.log, value, partition=coordinator(topic, self.coordinators)
+            )
             self.producer.flush(5)
         self.note_claims()
 
@@ -251,6 +254,7 @@ def parser() -> argparse.ArgumentParser:
     p = argparse.ArgumentParser(prog="gopeer", allow_abbrev=False)
     for name in ("brokers", "client", "group", "topics"):
         p.add_argument(f"-{name}", required=True)
+    p.add_argument("-log", default="__marshal", help="the coordination topic")
     p.add_argument("-greedy", action="store_true")
     p.add_argument("-entire", action="store_true")
     p.add_argument("-quiet", action="store_true")
