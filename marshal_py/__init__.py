@@ -5,6 +5,7 @@ import logging
 from marshal_py.client import Claim, Marshal
 from marshal_py.election import Leader, Leadership, LeaderWatch
 from marshal_py.errors import (
+    AccessDenied,
     BrokerUnavailable,
     ClaimTimeout,
     Closed,
@@ -23,6 +24,7 @@ from marshal_py.errors import (
 )
 
 __all__ = [
+    "AccessDenied",
     "BrokerUnavailable",
     "Claim",
     "ClaimTimeout",

@@ -11,6 +11,7 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from marshal_py.access import REFUSED, denied
 from marshal_py.errors import BrokerUnavailable, ConfigurationError
 from marshal_py.log import rdkafka_logger
 from marshal_py.settings import DEFAULT_TOPIC, kafka_config
@@ -131,6 +132,9 @@ def create_topics(
                 futures[plan.name].result()
                 done.append(plan)
             except KafkaException as error:
+                if error.args[0].code() in REFUSED:
+                    names = kafka_config(config)
+                    raise denied(names, plan.name, "Create", "Describe") from None
                 if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                     raise
                 done.append(TopicPlan(plan.name, 0, 0, existed=True))

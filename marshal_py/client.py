@@ -679,6 +679,8 @@ class Marshal:
                 logger.info("%s: an append failed (%s); the log decides", self.client_id, why)
                 self._claimant.append_failed(seq, now_ns)
             self._claimant.tick(now_ns)
+            if self._writer.refusal is not None and self._failure is None:
+                self._fail(self._writer.refusal)
             if self._reader.partition_count_error is not None and self._failure is None:
                 self._fail(self._reader.partition_count_error)
             self._pump()

@@ -15,6 +15,7 @@ from typing import ClassVar, Literal
 Blame = Literal["usage", "configuration", "log", "environment"]
 
 __all__ = [
+    "AccessDenied",
     "Blame",
     "BrokerUnavailable",
     "ClaimTimeout",
@@ -69,6 +70,10 @@ class ConfigurationError(MarshalError, ValueError):
     """The configuration cannot work."""
 
     blame = "configuration"
+
+
+class AccessDenied(ConfigurationError):
+    """The brokers refuse this client something that it needs; an ACL is missing."""
 
 
 class TopicMissing(MarshalError):

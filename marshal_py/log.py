@@ -6,6 +6,7 @@ it saw what. `LogWriter` owns the producer. Neither has a thread: `Marshal` driv
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import time
@@ -23,7 +24,9 @@ from confluent_kafka import (
     TopicPartition,
 )
 
+from marshal_py.access import REFUSED, denied
 from marshal_py.errors import (
+    AccessDenied,
     BrokerUnavailable,
     ConfigurationError,
     LogHole,
@@ -134,6 +137,9 @@ class LogReader:
         self._use_snapshots = use_snapshots
         self._compare = compare_snapshots
         self._config = config
+        self._was_served = False
+        """Whether the coordination topic could be read from: records came, or its end was told."""
+        self._consumer_trouble = Trouble()
         self._consumer = _client(
             Consumer,
             {
@@ -154,6 +160,7 @@ class LogReader:
                 "statistics.interval.ms": STATS_MS,
                 "stats_cb": self._on_stats,
             },
+            self._consumer_trouble,
         )
         self._last_value: list[bytes | None] = []
         self._digests: list[dict[int, bytes]] = []
@@ -291,6 +298,8 @@ class LogReader:
                         f"`marshal topic create --topic {self.topic} --bootstrap-servers ...`, or "
                         "pass create_topics=True"
                     )
+                if error is not None and error.code() in REFUSED:
+                    raise denied(self._config, self.topic, "Read", "Write")
                 if error is not None and error.code() in _FINAL:
                     raise ConfigurationError(f"coordination topic {self.topic!r}: {error.str()}")
             except KafkaException as problem:
@@ -305,6 +314,10 @@ class LogReader:
         ).topics[self.snapshot_topic]
         if found.error is None and len(found.partitions) >= 1:
             return True
+        if found.error is not None and found.error.code() in REFUSED:
+            problem = denied(self._config, self.snapshot_topic, "Read", "Write")
+            logger.warning("without snapshots, every start replays the whole log: %s", problem)
+            return False
         logger.warning(
             "there is no topic %r: every start replays the whole log; `marshal topic create` "
             "makes it",
@@ -331,8 +344,11 @@ class LogReader:
             self._pause(deadline, f"no leader for some partition of {topic!r}")
 
     def _give_up(self, error: KafkaError, deadline: float) -> None:
-        if time.monotonic() >= deadline:
-            raise BrokerUnavailable(f"no answer from the brokers: {error.str()}") from None
+        if error.code() in REFUSED:
+            raise denied(self._config, self.topic, "Read", "Write") from None
+        if time.monotonic() >= deadline or self._consumer_trouble.repeated:
+            why = self._consumer_trouble.text or error.str()
+            raise BrokerUnavailable(f"no answer from the brokers: {why}") from None
         if error.code() in _FINAL:
             raise BrokerUnavailable(f"the brokers refused: {error.str()}") from None
 
@@ -437,8 +453,9 @@ class LogReader:
             error = message.error()
             if error is not None:
                 if error.code() != KafkaError._PARTITION_EOF:
-                    self._on_error(error)
+                    self._on_error(error, message.topic())
                 elif message.topic() == topic:
+                    self._was_served = True
                     self._at_end(p)
                 continue
             if message.topic() != topic:
@@ -476,7 +493,9 @@ class LogReader:
             error = message.error()
             if error is not None:
                 if error.code() != KafkaError._PARTITION_EOF:
-                    self._on_error(error)
+                    self._on_error(error, message.topic())
+                elif message.topic() == self.topic:
+                    self._was_served = True
                 continue
             if message.topic() != self.topic:
                 self._on_snapshot(message)
@@ -557,10 +576,17 @@ class LogReader:
             return None
         return SnapshotDue(p, state.next_offset, anchor_of(self._last_value[p]), state.encode(), "")
 
-    def _on_error(self, error: KafkaError) -> None:
+    def _on_error(self, error: KafkaError, topic: str | None) -> None:
         if error.code() in _TRUNCATED:
             raise Truncated(f"{self.topic}: {error.str()}")
-        logger.warning("reading %s: %s; trying on", self.topic, error.str())
+        if error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
+            return  # librdkafka looks for the coordinator of a group that nobody uses
+        why: object = error.str()
+        if error.code() in REFUSED:
+            why = problem = denied(self._config, topic or self.topic, "Read")
+            if topic != self.snapshot_topic and not (self._was_served or self.replayed):
+                raise problem
+        logger.warning("reading %s: %s; trying on", topic or self.topic, why)
 
     def _on_stats(self, text: str) -> None:
         topic = json.loads(text).get("topics", {}).get(self.topic)
@@ -592,6 +618,10 @@ class LogWriter:
     ) -> None:
         self.topic = topic
         self.snapshot_topic = snapshot_topic
+        self.refusal: AccessDenied | None = None
+        """Set when the brokers refuse to let this client write, and never let it before."""
+        self._was_served = False
+        self._refusal_told_s = -OUTAGE_WARNING_S
         self._failures: deque[tuple[int, str]] = deque()
         self._config: KafkaConfig = {
             "linger.ms": 0,
@@ -623,8 +653,12 @@ class LogWriter:
         key: bytes | None = None,
     ) -> None:
         def delivered(error: KafkaError | None, _: Message) -> None:
-            if error is not None:
-                failed(error.str())
+            if error is None:
+                self._was_served = True
+                return
+            if error.code() in REFUSED:
+                self._refused(topic)
+            failed(error.str())
 
         try:
             self._producer.produce(
@@ -633,11 +667,26 @@ class LogWriter:
         except (BufferError, KafkaException) as error:
             failed(str(error))
             if isinstance(error, KafkaException) and error.args[0].code() == KafkaError._FATAL:
-                # This producer will never send again; what it still held is reported as failed.
-                logger.error("the producer failed for good (%s); making a new one", error)
-                old, self._producer = self._producer, _client(Producer, self._config)
-                old.purge()
-                old.poll(0)
+                self._replace(error)
+
+    def _replace(self, why: Exception) -> None:
+        """Make a new producer: this one will never send again. What it held counts as failed."""
+        if isinstance(why, KafkaException) and why.args[0].code() in REFUSED:  # no right to write anywhere, so none to be idempotent
+            self._refused(self.topic)
+        else:
+            logger.error("the producer failed for good (%s); making a new one", why)
+        old, self._producer = self._producer, _client(Producer, self._config)
+        old.purge()
+        with contextlib.suppress(*_FATAL):  # it says once more that it failed
+            old.poll(0)
+
+    def _refused(self, topic: str) -> None:
+        problem = denied(self._config, topic, "Write")
+        if topic == self.topic and not self._was_served and self.refusal is None:
+            self.refusal = problem
+        if time.monotonic() - self._refusal_told_s >= OUTAGE_WARNING_S:
+            self._refusal_told_s = time.monotonic()
+            logger.error("%s", problem)
 
     def write_snapshot(self, due: SnapshotDue, partitions: int, writer: str) -> None:
         """Write a snapshot; one that fails is reported and forgotten: the next will do."""
@@ -662,7 +711,10 @@ class LogWriter:
 
     def serve(self) -> None:
         """Run the delivery callbacks that are due."""
-        self._producer.poll(0)
+        try:
+            self._producer.poll(0)
+        except _FATAL as error:
+            self._replace(error)
 
     def take_failures(self) -> list[tuple[int, str]]:
         """Return (seq, why) of the appends that failed, or whose outcome is unknown."""
@@ -673,8 +725,15 @@ class LogWriter:
 
     def flush(self, timeout_s: float) -> int:
         """Wait until everything has been delivered; return how many records have not."""
-        return int(self._producer.flush(timeout_s))
+        try:
+            return int(self._producer.flush(timeout_s))
+        except _FATAL:
+            return len(self._producer)
 
+
+_FATAL: Final = (KafkaException, SystemError)
+"""What polling a producer raises once it has failed for good, and only then. (SystemError is
+confluent-kafka's own mishap when it raises while a callback of ours runs.)"""
 
 _RECONNECT: Final[KafkaConfig] = {"reconnect.backoff.ms": 50, "reconnect.backoff.max.ms": 1_000}
 
@@ -691,15 +750,39 @@ _FINAL: Final = {
 """Errors that trying again cannot mend."""
 
 
-def _client(kind: Any, config: KafkaConfig) -> Any:
+class Trouble:
+    """Why a client gets no answer from its brokers: what TLS or SASL said last, and how often."""
+
+    def __init__(self) -> None:
+        self.text = ""
+        self.count = 0
+        self.told_s = -OUTAGE_WARNING_S
+
+    @property
+    def repeated(self) -> bool:
+        """Whether it came often enough to be no accident, as of a broker that is killed."""
+        return self.count >= 5
+
+    def note(self, text: str) -> None:
+        """Keep it, and log it once in a while."""
+        self.text, self.count = text, self.count + 1
+        if time.monotonic() - self.told_s >= OUTAGE_WARNING_S:
+            self.told_s = time.monotonic()
+            logger.error("%s", text)
+
+
+def _client(kind: Any, config: KafkaConfig, trouble: Trouble | None = None) -> Any:
     """Make a Consumer or Producer; a setting that it refuses becomes a `ConfigurationError`."""
 
     last_warning_s = -OUTAGE_WARNING_S
+    trouble = trouble or Trouble()
 
     def on_error(error: KafkaError) -> None:
         nonlocal last_warning_s
-        if error.fatal() or error.code() in _FINAL:
-            logger.error("%s: %s", kind.__name__, error.str())
+        if error.code() in REFUSED:
+            pass  # whoever asked is told, and tells which right is missing
+        elif error.fatal() or error.code() in _FINAL:
+            trouble.note(f"{kind.__name__}: {error.str()}")
         elif time.monotonic() - last_warning_s >= OUTAGE_WARNING_S:
             last_warning_s = time.monotonic()
             logger.warning(
@@ -781,6 +864,8 @@ def read_to_end(
                     behind.discard(message.partition())
             elif error.code() == KafkaError._PARTITION_EOF:
                 behind.discard(message.partition())
+            elif error.code() in REFUSED:
+                raise denied(config, topic, "Read")
             elif error.code() in _FINAL:
                 raise BrokerUnavailable(f"reading {topic!r}: {error.str()}")
     finally:
