@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -14,13 +15,16 @@ from typing import Annotated, Any, Final
 import typer
 from rich.console import Console
 
-from tests.mutation.load import DoesNotApply, Mutant
+from tests.mutation.find import AnyMutant
+from tests.mutation.load import DoesNotApply
 from tests.mutation.mutants import MUTANTS
+from tests.mutation.systematic import systematic
 
 ROOT: Final = Path(__file__).parents[2]
 UNIT_TESTS: Final = (
     "tests/unit/test_claims_found.py",
     "tests/unit/test_claims.py",
+    "tests/unit/test_claims_guards.py",
     "tests/unit/test_claims_properties.py",
     "tests/unit/test_spec_claimant.py",
     "tests/unit/test_world.py",
@@ -41,6 +45,12 @@ def main(
     ] = 2_000,
     seed: Annotated[int, typer.Option(help="The seed of the first history.")] = 1,
     processes: Annotated[int, typer.Option(min=1, help="Mutants at a time.")] = 1,
+    systematically: Annotated[
+        str,
+        typer.Option(
+            "--systematic", help="Instead: every small change to rationalizer, claims or world."
+        ),
+    ] = "",
     only: Annotated[str, typer.Option(help="Only mutants whose name contains this.")] = "",
     both: Annotated[
         bool, typer.Option("--both", help="Run the unit tests, too, where the campaign caught it.")
@@ -53,7 +63,10 @@ def main(
 
     Example: python -m tests.mutation --json > mutants.json
     """
-    chosen = [mutant for mutant in MUTANTS if only in mutant.name]
+    mutants: Sequence[AnyMutant] = MUTANTS
+    if systematically:
+        mutants = systematic(f"marshal_py.{systematically}")
+    chosen = [mutant for mutant in mutants if only in mutant.name]
     for mutant in chosen:
         try:
             mutant.code()
@@ -86,7 +99,7 @@ def main(
     raise typer.Exit(1 if survivors else 0)
 
 
-def try_mutant(mutant: Mutant, histories: int, seed: int, both: bool) -> dict[str, Any]:
+def try_mutant(mutant: AnyMutant, histories: int, seed: int, both: bool) -> dict[str, Any]:
     """Run one mutant; return its row of the table."""
     started = time.monotonic()
     found: dict[str, Any] = {"caught": None, "histories": 0}
@@ -106,7 +119,7 @@ def try_mutant(mutant: Mutant, histories: int, seed: int, both: bool) -> dict[st
     }
 
 
-def _campaign(mutant: Mutant, histories: int, seed: int) -> dict[str, Any]:
+def _campaign(mutant: AnyMutant, histories: int, seed: int) -> dict[str, Any]:
     done = subprocess.run(
         [sys.executable, "-m", "tests.mutation.child", mutant.name, str(histories), str(seed)],
         cwd=ROOT,
@@ -119,7 +132,7 @@ def _campaign(mutant: Mutant, histories: int, seed: int) -> dict[str, Any]:
     return found
 
 
-def _unit_tests(mutant: Mutant) -> str | None:
+def _unit_tests(mutant: AnyMutant) -> str | None:
     """Return the first unit test that fails, None if all pass."""
     tests = [name for name in UNIT_TESTS if (ROOT / name).exists()]
     command = [sys.executable, "-m", "pytest", "-p", "tests.mutation.plugin", "-x", "-q"]

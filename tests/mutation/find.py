@@ -2,13 +2,33 @@
 
 from __future__ import annotations
 
-from tests.mutation.load import Mutant
+from types import CodeType
+from typing import Protocol
+
 from tests.mutation.mutants import MUTANTS
+from tests.mutation.systematic import systematic
 
 
-def find(name: str) -> Mutant:
+class AnyMutant(Protocol):
+    """What a mutant is to whoever runs it."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def module(self) -> str: ...
+
+    def code(self) -> CodeType:
+        """Compile the changed module."""
+
+
+def find(name: str) -> AnyMutant:
     """Return the mutant of that name. Raises `LookupError`."""
     for mutant in MUTANTS:
         if mutant.name == name:
             return mutant
+    if "#" in name:
+        for other in systematic(name.split("#")[0]):
+            if other.name.split(":")[0] == name.split(":")[0]:
+                return other
     raise LookupError(f"there is no mutant {name!r}")

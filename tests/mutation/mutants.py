@@ -271,8 +271,8 @@ _THE_LEASE = [
     _claimant(
         "lease: it never gets shorter",
         "_extend_lease",
-        "if until_ns <= holding.lease_until_ns:",
-        "if False:",
+        "self.silent or until_ns <= holding.lease_until_ns",
+        "self.silent",
     ),
     _claimant(
         "lease: what is read too late renews nothing",
@@ -461,12 +461,6 @@ _CLAIMING = [
         "self._on_released(coordinator, event)",
     ),
     _claimant(
-        "claiming: on after a position was set",
-        "applied",
-        ", event)\n" + _TOUCHED + "\n            elif kind is ev.GroupPaused",
-        ", event)\n            elif kind is ev.GroupPaused",
-    ),
-    _claimant(
         "claiming: on after a pause",
         "applied",
         "elif kind is ev.GroupResumed or kind is ev.GroupForgotten:",
@@ -545,12 +539,6 @@ _CLAIMING = [
         "_stale_by_timestamps",
         "if self.cold_start_skew_ms is None:\n            return False",
         "self.cold_start_skew_ms = self.cold_start_skew_ms or 0",
-    ),
-    _claimant(
-        "cold start: its own record must be later",
-        "_stale_by_timestamps",
-        "if cell.version >= probe:",
-        "if False:",
     ),
     _claimant(
         "cold start: two intervals",
@@ -890,6 +878,28 @@ _FOUND = [
         "self._beat_settled(coordinator, sent.t_send_ns)",
         "pass",
     ),
+    _claimant(
+        "found: what is never answered is waited for",
+        "_lose_patience",
+        "self.append_failed(seq, now_ns)",
+        "pass",
+    ),
+    _claimant(
+        "found: nobody watches for answers that do not come", "_append", "self._watch()", "pass"
+    ),
+    _claimant(
+        "found: who reads too late keeps the others out",
+        "_on_renewed",
+        "if holding.late_renewals == MAX_LATE_RENEWALS and not (holding.paused or self.silent):",
+        "if False:",
+    ),
+    _claimant(
+        "found: one long pause is taken for slow reading",
+        "_on_renewed",
+        "holding.late_renewals = 0\n",
+        "pass\n",
+    ),
+    _claimant("found: a kept claim comes back", "_extend_lease", "self.silent or ", ""),
 ]
 
 _GO_MARSHAL = [

@@ -362,6 +362,51 @@ def test_messages_are_claimed_under_the_epoch_of_the_holding(bench: Bench) -> No
     assert [record.epoch for record in claimed] == [mine.epoch]
 
 
+# Cold start
+
+
+def old_claim(bench: Bench) -> None:
+    """Somebody claimed t/0 long ago, and is dead."""
+    bench.client("dead").get()
+    bench.wait(60 * INTERVAL_MS)
+
+
+def test_cold_start_takes_an_old_claim_over_after_one_heartbeat_of_its_own(bench: Bench) -> None:
+    old_claim(bench)
+    a = bench.client("a", cold_start_skew_ms=1_000)
+    holding = a.want()
+    assert [type(record) for record in a.sends()] == [Heartbeat]
+    holding = bench.client("b", cold_start_skew_ms=1_000).get()
+    assert holding.epoch > 0
+
+
+def test_probe_that_failed_is_sent_again_for_the_next_claim(bench: Bench) -> None:
+    bench.client("dead").get("t", 0)
+    bench.client("dead2").get("t", 1)
+    bench.wait(60 * INTERVAL_MS)
+    a = bench.client("a", cold_start_skew_ms=1_000)
+    first = a.want("t", 0)
+    a.fail(a.appends())
+    assert a.sends() == []
+    second = a.want("t", 1)
+    a.turn()
+    assert a.held(first)
+    assert a.held(second)
+
+
+def test_one_probe_is_enough_for_all_cells_of_a_partition(bench: Bench) -> None:
+    bench.client("dead").get("t", 0)
+    bench.client("dead2").get("t", 1)
+    bench.wait(60 * INTERVAL_MS)
+    a = bench.client("a", cold_start_skew_ms=1_000)
+    holdings = [a.want("t", 0), a.want("t", 1)]
+    assert [type(record) for record in a.sends()] == [Heartbeat]
+    b = bench.client("b", cold_start_skew_ms=1_000)
+    holdings = [b.want("t", 0), b.want("t", 1)]
+    b.turn()
+    assert all(b.held(holding) for holding in holdings)
+
+
 # Pause
 
 
