@@ -43,6 +43,7 @@ REQUIRED: Final = (
     "restart",
     "set_position",
     "set_position_of_held",
+    "slow_for_good",
     "slow_read",
     "slow_write",
     "suspended_before_acting",

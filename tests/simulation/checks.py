@@ -298,7 +298,11 @@ class Checker:
             to_a_twin = kind == "lost" and notice.detail == f"taken over by {process.client_id}"
             if to_a_twin and process.claimant.twin is None:
                 self.fail("a twin is noticed", f"{process.name} {holding!r}")
-            if self.stable and kind in ("lapsed", "lost", "regained", "paused"):
+            if (
+                self.stable
+                and not process.slow_for_good
+                and kind in ("lapsed", "lost", "regained", "paused")
+            ):
                 self.fail("calm after the storm", f"{process.name} {holding!r}: {kind}")
         elif kind == "stored":
             key = (process.group_id, holding.topic, holding.partition)
@@ -337,6 +341,8 @@ class Checker:
         held: set[CellKey] = set()
         for process in sim.alive:
             now = process.clock.at(sim.now)
+            if process.slow_for_good:
+                continue
             if process.claimant.leaving and not process.claimant.settled:
                 self.fail("leaving ends", f"{process.name} has not settled")
             for holding in process.holdings:

@@ -19,12 +19,13 @@ MS: Final = 1_000
 
 KINDS: Final = {
     # kind: (weight, what is different)
-    "plain": (62, "every assumption of the protocol holds"),
+    "plain": (60, "every assumption of the protocol holds"),
     "twins": (12, "processes share a client_id: exclusion between those two is not promised"),
     "drift": (8, "clock rates differ by more than the margin: only the epoch fences"),
     "skew": (4, "broker clocks differ by more than allowed for: only the epoch fences"),
     "duplicates": (8, "the producer is not idempotent: records may be written twice"),
-    "truncation": (6, "the log loses acknowledged records: no exclusion until all have noticed"),
+    "truncation": (5, "the log loses acknowledged records: no exclusion until all have noticed"),
+    "gray": (3, "one process reads too late for good: the others get everything"),
 }
 
 
@@ -80,13 +81,16 @@ class Scenario:
     """What must be claimed is claimed by then."""
     end_us: int
     delivery_timeout_us: int
+    slow_slot: int = -1
+    """A process that is slow for good, −1 for none, and how late it reads."""
+    slow_read_us: int = 0
     noise: tuple[float, ...] = field(repr=False, default=())
     """Numbers in [0, 1) that latencies and loads are made from."""
 
     @property
     def exclusive(self) -> bool:
         """Whether two processes with different client ids may never act at the same time."""
-        return self.kind in ("plain", "twins", "duplicates")
+        return self.kind in ("plain", "twins", "duplicates", "gray")
 
     @property
     def fenced(self) -> bool:
@@ -179,6 +183,12 @@ class _Generator:
         settle = self.heal + int(2.1 * longest) + self.interval + 300 * MS
         if self.kind == "truncation":  # lost answers are given up after 8 intervals, or 10 seconds
             settle += max(8 * longest, 10_000 * MS) + longest
+        slow_slot, slow_read_us = -1, 0
+        if self.kind == "gray":  # four heartbeats are read too late, then the claim is given back
+            slow_slot = rng.randrange(len(self.processes))
+            own = self.processes[slow_slot].interval_ms * MS
+            slow_read_us = int(own * rng.uniform(2, 4))
+            settle += 4 * (slow_read_us + own) + 2 * longest
         self.incidents.sort()
         return Scenario(
             seed=self.seed,
@@ -192,6 +202,8 @@ class _Generator:
             heal_us=self.heal,
             settle_us=settle,
             end_us=settle + 2 * longest,
+            slow_slot=slow_slot,
+            slow_read_us=slow_read_us,
             delivery_timeout_us=int(self.interval * rng.choice((0.3, 1.0, 2.5))),
             noise=tuple(round(rng.random(), 4) for _ in range(251)),
         )

@@ -167,6 +167,8 @@ class Simulation:
             if self.scenario.kind == "drift":
                 process.clock.change_rate(self.now, MILLION)
                 process.wake_at = -1
+            if process.slot == self.scenario.slow_slot:
+                process.be_slow_for_good()
             process.catch_up_reading()
         self.operator.heal()
 
@@ -189,6 +191,8 @@ class Simulation:
             self.fired["twin"] += 1
         self.slots[slot] = process
         self.alive.append(process)
+        if slot == self.scenario.slow_slot:
+            process.be_slow_for_good()
         process.boot()
 
     def crash(self, process: Process, *, lose_in_flight: bool = False) -> None:
@@ -308,18 +312,20 @@ class Simulation:
         if process is not None:
             self.fired["slow_read"] += 1
             self.tell(process.name, f"reads {extra / 1e3:.0f} ms late for {span / 1e3:.0f} ms")
-            process.slow_until = self.now + span * US
-            process.slow_read_ns = extra * US
-            process.slow_write_ns = 0
+            if not process.slow_for_good:
+                process.slow_until = self.now + span * US
+                process.slow_read_ns = extra * US
+                process.slow_write_ns = 0
 
     def _do_slow_write(self, slot: int, span: int, extra: int) -> None:
         process = self._process(slot)
         if process is not None:
             self.fired["slow_write"] += 1
             self.tell(process.name, f"writes {extra / 1e3:.0f} ms late for {span / 1e3:.0f} ms")
-            process.slow_until = self.now + span * US
-            process.slow_write_ns = extra * US
-            process.slow_read_ns = 0
+            if not process.slow_for_good:
+                process.slow_until = self.now + span * US
+                process.slow_write_ns = extra * US
+                process.slow_read_ns = 0
 
     def _do_duplicate(self, slot: int, span: int, delay: int) -> None:
         process = self._process(slot)
@@ -452,6 +458,7 @@ class Process:
         self.read_cut_until = 0
         self.slow_until = 0
         self.slow_read_ns = self.slow_write_ns = 0
+        self.slow_for_good = False
         self.duplicate_until = self.duplicate_delay_ns = 0
         # what goes through the producer
         self.last_write = [0] * count
@@ -635,6 +642,13 @@ class Process:
         sim.tell(self.name, f"freezes for {span_ns / MS:.0f} ms")
         self.frozen_until = max(self.frozen_until, sim.now + span_ns)
         sim.at(self.frozen_until, self.step)
+
+    def be_slow_for_good(self) -> None:
+        self.sim.fired["slow_for_good"] += 1
+        self.slow_for_good = True
+        self.slow_until = 1 << 62
+        self.slow_read_ns = self.sim.scenario.slow_read_us * US
+        self.slow_write_ns = 0
 
     def call(self, what: Callable[..., None], *args: Any) -> None:
         """A call of the user: now, or when the process runs again."""
