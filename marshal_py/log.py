@@ -346,6 +346,7 @@ class LogReader:
     def _give_up(self, error: KafkaError, deadline: float) -> None:
         if error.code() in REFUSED:
             raise denied(self._config, self.topic, "Read", "Write") from None
+        self._consumer.poll(0)  # to hear what TLS and SASL have said
         if time.monotonic() >= deadline or self._consumer_trouble.repeated:
             why = self._consumer_trouble.text or error.str()
             raise BrokerUnavailable(f"no answer from the brokers: {why}") from None
@@ -671,7 +672,8 @@ class LogWriter:
 
     def _replace(self, why: Exception) -> None:
         """Make a new producer: this one will never send again. What it held counts as failed."""
-        if isinstance(why, KafkaException) and why.args[0].code() in REFUSED:  # no right to write anywhere, so none to be idempotent
+        if isinstance(why, KafkaException) and why.args[0].code() in REFUSED:
+            # No right to write to any topic, and therefore none to be idempotent.
             self._refused(self.topic)
         else:
             logger.error("the producer failed for good (%s); making a new one", why)
