@@ -45,6 +45,7 @@ from typing import Any, ClassVar, Final, NamedTuple, cast
 
 from marshal_py import events as ev
 from marshal_py.claims import (
+    MAX_LATE_RENEWALS,
     RETRY_NS,
     Append,
     Claimant,
@@ -93,7 +94,7 @@ _PENDING: Final = (ClaimState.WAITING, ClaimState.CLAIMING)
 class TextHolding(Holding):
     """One claim of this client, with what only version 1 needs to know of it."""
 
-    __slots__ = ("beats", "flush", "foreign_at", "known_ns", "renew_from_ns")
+    __slots__ = ("beats", "flush", "foreign_at", "known_ns", "refused_at", "renew_from_ns")
 
     def __init__(self, topic: str, partition: int, coordinator: int) -> None:
         super().__init__(topic, partition, coordinator)
@@ -102,6 +103,8 @@ class TextHolding(Holding):
         self.flush = False
         self.foreign_at = NO_OFFSET
         """Offset of the last record of another client about this cell."""
+        self.refused_at = NO_OFFSET
+        """Offset of our last claim that was refused: we do not believe in it."""
         self.known_ns = 0
         """When we sent the last record that, when it was read, found the cell to be ours."""
         self.renew_from_ns = 0
@@ -351,7 +354,7 @@ class TextClaimant(Claimant):
             self._send_claim(holding, state, now_ns)
             return
         if not cell.held:
-            wait_ns = self._doubt_left_ns(cell, observer, now_ns)
+            wait_ns = self._doubt_left_ns(_text(holding), cell, observer, now_ns)
             if wait_ns > 0:
                 self._wait(holding, now_ns + wait_ns, "another client may have claimed it")
             else:
@@ -371,10 +374,12 @@ class TextClaimant(Claimant):
         # Two intervals of silence, and times that let our claim be granted. Truncation to seconds
         # and our stamps' delay cost up to three more.
         silence_ns = observer.silence_ns(cell, now_ns) or 0
-        left_ns = 2 * self.interval_ms * MS + self._jitter_ns(cell, holding) - silence_ns
-        if left_ns > 0 or not granted:
-            by_record_ns = 0 if granted else max(1, 2 * self._interval_s - age_s) * _S
-            self._wait(holding, now_ns + max(left_ns, by_record_ns), f"{cell.holder} holds it")
+        left_ns = 2 * self.interval_ms * MS - silence_ns
+        if not granted:
+            left_ns = max(left_ns, (2 * self._interval_s - age_s) * _S)
+        left_ns += self._jitter_ns(cell, holding)
+        if left_ns > 0:
+            self._wait(holding, now_ns + left_ns, f"{cell.holder} holds it")
             return
         self._send_claim(holding, state, now_ns)
 
@@ -398,12 +403,19 @@ class TextClaimant(Claimant):
             and cell.epoch < caught_up_at
         )
 
-    def _doubt_left_ns(self, cell: TextCell, observer: Observer, now_ns: int) -> int:
-        """Return how long a free cell is to be left alone, because a claim on it is in doubt."""
-        if cell.doubt == NO_OFFSET:
-            return 0
-        seen_ns = observer.seen.at(cell.doubt)
-        return 0 if seen_ns is None else seen_ns + 2 * self.interval_ms * MS + 1 - now_ns
+    def _doubt_left_ns(
+        self, holding: TextHolding, cell: TextCell, observer: Observer, now_ns: int
+    ) -> int:
+        """Return how long a free cell is to be left alone: another may believe to hold it."""
+        left_ns = 0
+        for offset, for_ns in (
+            (cell.doubt, self._settle_ns),
+            (cell.rival, 2 * self.interval_ms * MS),
+        ):
+            seen_ns = observer.seen.at(offset)
+            if offset not in (NO_OFFSET, holding.refused_at) and seen_ns is not None:
+                left_ns = max(left_ns, seen_ns + for_ns + 1 - now_ns)
+        return left_ns
 
     def _paused_for_ns(self, state: PartitionState) -> int:
         """Return how much longer the group is paused; our clock decides when we send, as Go's."""
@@ -470,9 +482,32 @@ class TextClaimant(Claimant):
     def _still_ours(self, holding: TextHolding, unread: _Unread | None, now_ns: int) -> None:
         """What we asked has been read, and nobody had come between."""
         holding.claim_seq = -1
-        if unread is not None:
-            holding.known_ns = max(holding.known_ns, unread.t_send_ns)
-            self._renew(holding, now_ns)
+        if unread is None:
+            return
+        holding.known_ns = max(holding.known_ns, unread.t_send_ns)
+        if self._renew(holding, now_ns) or now_ns - unread.t_send_ns < self.interval_ms * MS:
+            return
+        # This client reads too late to hold anything, and would only keep the others from it.
+        holding.late_renewals += 1
+        if holding.late_renewals == MAX_LATE_RENEWALS:
+            self._give_back(
+                holding.key, holding.coordinator, holding.epoch, now_ns, holding.next_offset
+            )
+            self._end(holding, "its records were read too late, again and again", "lost")
+
+    def _give_back(
+        self,
+        key: tuple[str, int],
+        coordinator: int,
+        epoch: int,
+        now_ns: int,
+        next_offset: int = NO_OFFSET,
+    ) -> None:
+        """As `Claimant._give_back`. A version 1 release sets the position: it is to stay."""
+        cell = self.world.states[coordinator].cells.get((self.group_id, *key))
+        if next_offset == NO_OFFSET and cell is not None:
+            next_offset = cell.next_offset
+        super()._give_back(key, coordinator, epoch, now_ns, next_offset)
 
     def _on_refused(self, coordinator: int, event: ev.Rejected, own: bool, now_ns: int) -> None:
         if event.topic is None or event.partition is None:
@@ -487,6 +522,7 @@ class TextClaimant(Claimant):
                 self._still_ours(_text(holding), unread, now_ns)
             else:
                 holding.claim_seq = -1
+                _text(holding).refused_at = event.offset
                 holding.state = ClaimState.WAITING
                 self._consider(holding, now_ns)
         elif own and event.record == RELEASING_PARTITION:
@@ -526,6 +562,8 @@ class TextClaimant(Claimant):
             self._notices.append(Notice("stored", holding, "", event.next_offset))
         if unread.t_send_ns >= holding.renew_from_ns:
             self._extend_lease(holding, unread.t_send_ns, now_ns)
+        if holding.lease_until_ns > now_ns:
+            holding.late_renewals = 0
         if event.offset != event.epoch:  # the heartbeat that reclaims is counted as a claim
             self._beat_is_settled(holding, now_ns)
 

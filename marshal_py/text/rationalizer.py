@@ -24,9 +24,11 @@ ReleaseGroup        (versions before 2017)             the group is paused until
 A claim that is refused here is **in doubt** if its sender may have read it as granted: its clock
 lies before h, or more than 2 HB less a slack after it (it may read its record that much later than
 it wrote it). Whoever holds such a cell stops until the doubt is settled, and whoever waits for it
-waits from there on (`marshal_py.text.claimant`). An owner that was replaced without having released
-leaves a doubt as well: a Go client does not notice, and goes on. A doubt is forgotten when the
-owner's own records have covered 3 HB without a word from the other.
+waits from there on (`marshal_py.text.claimant`). The doubt is forgotten when the holder's own
+records have covered the slack: whoever takes its claim for granted sends a heartbeat at once.
+
+An owner that was replaced without having released is a **rival**: a Go client does not notice, and
+goes on. It is forgotten when the new owner's own records have covered 3 HB without a word from it.
 
 A cell costs a dictionary entry, whatever its partition number is; numbers that no Kafka partition
 has are skipped.
@@ -77,9 +79,13 @@ class TextCell(Cell, array_like=True, gc=False):
     current_offset: int = 0
     """As the records have it; `next_offset` is the same, with −1 for "none" where this is 0."""
     doubt: int = NO_OFFSET
-    """Offset of the last record of another client that may believe to hold the cell; −1: none."""
+    """Offset of the last refused claim that its sender may have taken for granted; −1: none."""
     doubt_s: int = 0
-    """What the owner's clock showed when the doubt came up, or shortly before."""
+    """What the owner's clock had shown last when the doubt came up."""
+    rival: int = NO_OFFSET
+    """Offset of the last record of a replaced owner that may still act; −1: none."""
+    rival_s: int = 0
+    """What the new owner's clock showed when it came."""
 
 
 class TextState(PartitionState):
@@ -167,7 +173,7 @@ def _renew(state: PartitionState, offset: int, value: bytes) -> bool:
     if cell.holder == owner and cell.instance_id == instance and seconds:
         cell.heartbeat_s = seconds
         cell.version = offset
-        if cell.doubt >= 0:
+        if cell.doubt >= 0 or cell.rival >= 0:
             _settle(state, cell, seconds)  # type: ignore[arg-type]
     else:
         _own(state, cell, offset, seconds, instance, owner, key, None)  # type: ignore[arg-type]
@@ -216,7 +222,7 @@ def _heartbeat(
     else:
         cell.heartbeat_s = time_s
         cell.version = offset
-        if cell.doubt >= 0:
+        if cell.doubt >= 0 or cell.rival >= 0:
             _settle(state, cell, time_s)
     cell.current_offset = current
     cell.next_offset = current if current > 0 else NO_OFFSET
@@ -271,7 +277,7 @@ def _own(
             )
         )
     if cell.holder is not None and cell.holder != client:
-        cell.doubt, cell.doubt_s = cell.version, time_s
+        cell.rival, cell.rival_s = cell.version, time_s
     cell.owner, cell.owner_instance = client, instance
     cell.holder, cell.instance_id = (client, instance) if time_s else (None, None)
     cell.heartbeat_s, cell.release_s = time_s, 0
@@ -279,9 +285,11 @@ def _own(
 
 
 def _settle(state: TextState, cell: TextCell, time_s: int) -> None:
-    """Forget a doubt that came up long ago, by the owner's own clock."""
-    if time_s - cell.doubt_s >= state.span_s + state.interval_ms // 1000:
+    """Forget what came up long ago, by the owner's own clock."""
+    if time_s - cell.doubt_s >= state.span_s - state.sure_s:
         cell.doubt = NO_OFFSET
+    if time_s - cell.rival_s >= state.span_s + state.interval_ms // 1000:
+        cell.rival = NO_OFFSET
 
 
 def _claim(state: TextState, offset: int, record: TextRecord, events: list[Event] | None) -> None:
@@ -322,8 +330,7 @@ def _release(state: TextState, offset: int, record: TextRecord, events: list[Eve
             _reject(events, offset, record, "not_held", cell)
         return
     was_held = cell.held
-    if cell.doubt >= 0:
-        _settle(state, cell, record.time_s)
+    _settle(state, cell, record.time_s)
     current = record.offset or 0
     cell.holder = cell.instance_id = None
     cell.heartbeat_s, cell.release_s = 0, record.time_s

@@ -232,7 +232,7 @@ def test_a_heartbeat_takes_the_cell_from_anyone() -> None:
     claimed = events[-2]
     assert isinstance(claimed, ev.Claimed)
     assert (claimed.previous_holder, claimed.previous_epoch) == ("a", 0)
-    assert cell_of(state).doubt == 0  # a may go on
+    assert cell_of(state).rival == 0  # a may go on
 
 
 def test_a_release_needs_the_owner_and_its_instance() -> None:
@@ -252,16 +252,24 @@ def test_offset_zero_means_no_position() -> None:
     assert (cell_of(state).current_offset, cell_of(state).next_offset) == (0, -1)
 
 
-def test_a_doubt_is_forgotten_when_the_owner_has_covered_three_intervals() -> None:
+def test_a_rival_is_forgotten_when_the_owner_has_covered_three_intervals() -> None:
     taken = (BEAT_A, "Heartbeat/1/1001/ib/b/g/t/0/2")
     state, _ = fold(*taken, "Heartbeat/1/1180/ib/b/g/t/0/2")
-    assert cell_of(state).doubt == 0
+    assert cell_of(state).rival == 0
     state, _ = fold(*taken, "Heartbeat/1/1181/ib/b/g/t/0/2")
-    assert cell_of(state).doubt == -1
+    assert cell_of(state).rival == -1
     # The same without events, where heartbeats go another way through the code.
     state = TextState(0, HB)
     for offset, raw in enumerate((*taken, "Heartbeat/1/1181/ib/b/g/t/0/2")):
         apply(state, offset, raw.encode())
+    assert cell_of(state).rival == -1
+
+
+def test_a_doubt_is_forgotten_when_the_owner_has_covered_the_slack() -> None:
+    doubted = (BEAT_A, "ClaimingPartition/1/999/ib/b/g/t/0")
+    state, _ = fold(*doubted, "Heartbeat/1/1029/ia/a/g/t/0/2")
+    assert cell_of(state).doubt == 1
+    state, _ = fold(*doubted, "Heartbeat/1/1030/ia/a/g/t/0/2")
     assert cell_of(state).doubt == -1
 
 
