@@ -211,6 +211,15 @@ class Claim:
         if wait and not self._ended.wait(timeout_s):
             raise ClaimTimeout(f"the release of {self!r} was not seen within {timeout_s} s")
 
+    def wait_held(self, timeout_s: float | None = None) -> bool:
+        """Wait until the claim is held, for the first time or again after a lapse.
+
+        Returns True when it is, False when it ended instead (see `reason`) or after `timeout_s`.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self.held or self._ended.is_set(), timeout_s)
+            return self.held
+
     def wait_lost(self, timeout_s: float | None = None) -> bool:
         """Wait until the right to act ends: the lease lapsed, or the claim was lost or released.
 
@@ -490,7 +499,7 @@ class Marshal:
         Any names will do: a claim need not be about a Kafka topic that exists. A free cell takes
         one round trip; one whose holder died, two of the holder's intervals. Raises `ClaimTimeout`
         after `timeout_s` (None: wait for ever), `DuplicateClientId`, `InvalidArgument`, `Closed`.
-        Claiming what this client holds already returns the same claim.
+        Claiming what this client has already returns the same claim, once it is held.
         """
         return self.claim_many([(topic, partition)], timeout_s=timeout_s)[0]
 
@@ -499,28 +508,32 @@ class Marshal:
     ) -> list[Claim]:
         """Claim several (topic, partition) at once; wait until all are held.
 
-        Raises as `claim` does; on `ClaimTimeout` those that were won are released again.
+        Raises as `claim` does; those that this call has won are then released again.
         """
+        with self._lock:
+            had = set(self._claims.values())
         claims = [self.want(topic, partition) for topic, partition in keys]
-        self._await(claims, timeout_s)
+        try:
+            self._await(claims, timeout_s)
+        except BaseException:
+            for claim in claims:
+                if claim not in had:
+                    claim.release(wait=False)
+            raise
         return claims
 
     def _await(self, claims: list[Claim], timeout_s: float | None) -> None:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        try:
-            for claim in claims:
-                left = None if deadline is None else max(0.0, deadline - time.monotonic())
-                if not claim._acquired.wait(left):
-                    raise ClaimTimeout(self._why_not(claim, timeout_s))
-                if claim._ended.is_set():
-                    self._check_open()
-                    if self._claimant.twin is not None:
-                        raise DuplicateClientId(claim.reason)
-                    raise NotHeld(f"{claim!r} ended at once: {claim.reason}")
-        except BaseException:
-            for claim in claims:
-                claim.release(wait=False)
-            raise
+        for claim in claims:
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            if claim.wait_held(left):
+                continue
+            if not claim._ended.is_set():
+                raise ClaimTimeout(self._why_not(claim, timeout_s))
+            self._check_open()
+            if self._claimant.twin is not None:
+                raise DuplicateClientId(claim.reason)
+            raise NotHeld(f"{claim!r} ended at once: {claim.reason}")
 
     def try_claim(self, topic: str, partition: int, *, timeout_s: float = 10.0) -> Claim | None:
         """Claim (topic, partition) if that is possible now; None if a live client holds it."""
@@ -730,10 +743,12 @@ class Marshal:
             claim._decided.set()
         elif kind == "acquired":
             claim._not_held.clear()
+            claim._changed.notify_all()
             claim._acquired.set()
             claim._decided.set()
         elif kind == "regained":
             claim._not_held.clear()
+            claim._changed.notify_all()
             logger.info("%s: %r regained", self.client_id, claim)
             self._hook(claim.on_regained, claim)
         elif kind == "lapsed":

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
@@ -93,20 +92,22 @@ class Leadership:
 
     def campaign(self, timeout_s: float | None = None) -> Self:
         """Wait until elected. Raises `ClaimTimeout` after `timeout_s`, and what `claim` raises."""
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        while True:
-            left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            claim = self._marshal.want(self._topic, 0)
+        claim = self._marshal.want(self._topic, 0)
+        if claim is not self._claim:
             claim.on_lost = self._relay("on_lost")
             claim.on_lapsed = self._relay("on_lapsed")
             claim.on_regained = self._relay("on_regained")
-            try:
-                self._marshal._await([claim], left)
-            except ClaimTimeout as error:
-                raise ClaimTimeout(f"not elected leader of {self.name!r}: {error}") from None
-            self._claim = claim
-            if claim.held:
-                return self
+        try:
+            self._marshal._await([claim], timeout_s)
+        except ClaimTimeout as error:
+            if claim is not self._claim:
+                claim.release(wait=False)
+            raise ClaimTimeout(f"not elected leader of {self.name!r}: {error}") from None
+        except BaseException:
+            claim.release(wait=False)
+            raise
+        self._claim = claim
+        return self
 
     def resign(self, *, wait: bool = True, timeout_s: float = 10.0) -> None:
         """Hand over. Stop acting before you call this; the next leader need not wait."""

@@ -262,7 +262,7 @@ def test_at_most_once_ranges_are_claimed_once(client: Client) -> None:
 def test_close_releases_everything(client: Client) -> None:
     first, second = client("a", interval_ms=60_000), client("b", interval_ms=60_000)
     first.claim_many([("t", p) for p in range(20)], timeout_s=10)
-    with second.world() as world:
+    with first.world() as world:
         assert sum(cell.held for _, _, cell in world.cells("g")) == 20
     first.close()
     claims = second.claim_many([("t", p) for p in range(20)], timeout_s=10)
@@ -586,3 +586,13 @@ def test_ten_clients_race_for_one_cell_and_one_wins(client: Client) -> None:
     for marshal in clients:  # everybody has read the same log to the same end
         marshal.claim("barrier", int(marshal.client_id[1:]), timeout_s=10)
     assert sum(claim.held for claim in claims) == 1
+
+
+def test_a_failed_claim_of_many_leaves_what_was_held_before(client: Client) -> None:
+    first, second = client("a", interval_ms=60_000), client("b", interval_ms=60_000)
+    kept = first.claim("t", 0, timeout_s=10)
+    second.claim("t", 2, timeout_s=10)
+    with pytest.raises(ClaimTimeout):
+        first.claim_many([("t", 0), ("t", 1), ("t", 2)], timeout_s=0.5)
+    assert kept.held
+    assert second.claim("t", 1, timeout_s=10).held, "the one that it had won was given back"

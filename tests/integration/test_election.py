@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from marshal_py import ClaimTimeout, InvalidArgument, Leader, Leadership, Marshal
+from marshal_py import Claim, ClaimTimeout, InvalidArgument, Leader, Leadership, Marshal
 from marshal_py.admin import create_topics
 from marshal_py.embedded.kafka import EmbeddedKafka
 
@@ -116,6 +116,32 @@ def test_a_deposed_leader_hears_that_it_lost(client: Client) -> None:
     again = first  # the same candidate may stand again
     second.resign()
     assert again.campaign(timeout_s=20).epoch > second.epoch
+
+
+def test_a_candidate_whose_leadership_lapsed_waits_until_it_comes_back(
+    kafka: EmbeddedKafka, client: Client
+) -> None:
+    marshal = client("a", interval_ms=300)
+    leadership = marshal.leader("job").campaign(timeout_s=10)
+    epoch = leadership.epoch
+    wants: list[str] = []
+    want = marshal.want
+
+    def counted(topic: str, partition: int) -> Claim:
+        wants.append(topic)
+        return want(topic, partition)
+
+    marshal.want = counted  # type: ignore[method-assign]
+    kafka.pause(0)
+    try:
+        assert leadership.wait_lost(10)
+        with pytest.raises(ClaimTimeout):
+            leadership.campaign(timeout_s=0.5)
+        assert len(wants) == 1, "it waits; it does not ask again and again"
+    finally:
+        kafka.resume(0)
+    assert leadership.campaign(timeout_s=30).held
+    assert leadership.epoch == epoch, "nobody took over meanwhile"
 
 
 @pytest.mark.parametrize("name", ["", "x" * 250, 7])
