@@ -408,12 +408,10 @@ class TextClaimant(Claimant):
     ) -> int:
         """Return how long a free cell is to be left alone: another may believe to hold it."""
         left_ns = 0
-        for offset, for_ns in (
-            (cell.doubt, self._settle_ns),
-            (cell.rival, 2 * self.interval_ms * MS),
-        ):
+        doubt = NO_OFFSET if cell.doubt == holding.refused_at else cell.doubt
+        for offset, for_ns in ((doubt, self._settle_ns), (cell.rival, 2 * self.interval_ms * MS)):
             seen_ns = observer.seen.at(offset)
-            if offset not in (NO_OFFSET, holding.refused_at) and seen_ns is not None:
+            if offset != NO_OFFSET and seen_ns is not None:
                 left_ns = max(left_ns, seen_ns + for_ns + 1 - now_ns)
         return left_ns
 
