@@ -113,31 +113,7 @@ def create_topics(
         if there is not None and there.partitions:  # the snapshot topic has to have as many
             choices["partitions"] = len(there.partitions)
         plans = plan_topics(len(found.brokers), **choices)
-        futures = admin.create_topics(
-            [
-                NewTopic(
-                    plan.name,
-                    num_partitions=plan.partitions,
-                    replication_factor=plan.replication_factor,
-                    config=plan.config,
-                )
-                for plan in plans
-            ],
-            operation_timeout=timeout_s,
-            request_timeout=timeout_s,
-        )
-        done: list[TopicPlan] = []
-        for plan in plans:
-            try:
-                futures[plan.name].result()
-                done.append(plan)
-            except KafkaException as error:
-                if error.args[0].code() in REFUSED:
-                    names = kafka_config(config)
-                    raise denied(names, plan.name, "Create", "Describe") from None
-                if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                    raise
-                done.append(TopicPlan(plan.name, 0, 0, existed=True))
+        done = [_create(admin, config, plan, deadline) for plan in plans]
         return [_await_leaders(admin, plan, deadline) for plan in done]
     except KafkaException as error:
         problem = error.args[0]
@@ -155,6 +131,43 @@ def ensure_topics(
     """
     with_snapshots = snapshot_topic is not None
     create_topics(config, topic=topic, snapshot_topic=snapshot_topic, with_snapshots=with_snapshots)
+
+
+_NOT_YET: Final = {
+    KafkaError._TIMED_OUT,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.INVALID_REPLICATION_FACTOR,
+    KafkaError.NOT_CONTROLLER,
+    KafkaError.REQUEST_TIMED_OUT,
+}
+"""What a cluster answers while brokers that it has already named are still joining it."""
+
+
+def _create(
+    admin: AdminClient, config: Mapping[str, Any] | str, plan: TopicPlan, deadline: float
+) -> TopicPlan:
+    while True:
+        left_s = max(1.0, deadline - time.monotonic())
+        topic = NewTopic(
+            plan.name,
+            num_partitions=plan.partitions,
+            replication_factor=plan.replication_factor,
+            config=plan.config,
+        )
+        try:
+            admin.create_topics([topic], operation_timeout=left_s, request_timeout=left_s)[
+                plan.name
+            ].result()
+            return plan
+        except KafkaException as error:
+            code = error.args[0].code()
+            if code in REFUSED:
+                raise denied(kafka_config(config), plan.name, "Create", "Describe") from None
+            if code == KafkaError.TOPIC_ALREADY_EXISTS:
+                return TopicPlan(plan.name, 0, 0, existed=True)
+            if code not in _NOT_YET or time.monotonic() > deadline:
+                raise
+        time.sleep(0.1)  # a cluster tells nobody when it is complete
 
 
 def _await_leaders(admin: AdminClient, plan: TopicPlan, deadline: float) -> TopicPlan:
