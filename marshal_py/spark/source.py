@@ -147,6 +147,8 @@ class ClaimedReader(DataSourceStreamReader):
         self._draining: set[str] = set()
         self._turns: dict[str, int] = {}
         """How often the planning of a partition went back to its committed position."""
+        self._heard: dict[str, tuple[int, float]] = {}
+        """Member → (log offset of its last heartbeat, when this was first seen, in seconds)."""
         self._handed_out: dict[tuple[str, int, int, int], bool] = {}
         self._ticks = 0
 
@@ -265,9 +267,7 @@ class ClaimedReader(DataSourceStreamReader):
                 del self._wanted[name]
                 self._draining.discard(name)
                 claim.release(wait=False)
-        with marshal.world() as world:
-            members = max(1, sum(1 for _ in world.members(self.options.group_id)))
-        share = -(-len(names) // members)
+        share = -(-len(names) // self._members())
         mine = [name for name in self._wanted if name not in self._draining]
         for name in mine[share:]:
             claim = self._wanted[name]
@@ -283,6 +283,23 @@ class ClaimedReader(DataSourceStreamReader):
             if name not in self._wanted and marshal.liveness(topic, int(number)) in (None, "stale"):
                 self._wanted[name] = marshal.want(topic, int(number))
                 mine.append(name)
+
+    def _members(self) -> int:
+        """How many members of the group live: heard of within two of their intervals, or new."""
+        now = time.monotonic()
+        with self._client().world() as world:
+            found = {m.client_id: m.member for m in world.members(self.options.group_id)}
+        heard = {}
+        for client, member in found.items():
+            version, at = self._heard.get(client, (None, now))
+            heard[client] = (member.version, at if version == member.version else now)
+        self._heard = heard
+        alive = [
+            client
+            for client, (_, at) in heard.items()
+            if now - at <= 2 * found[client].interval_ms / 1000
+        ]
+        return max(1, len(alive))
 
     def _is_open(self, claim: Claim) -> bool:
         """Whether the cell is free, its holder is silent, or the holder is this very client."""
