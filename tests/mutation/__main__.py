@@ -59,7 +59,8 @@ def main(
 ) -> None:
     """Leave out one guard after the other; the campaign or a unit test must notice.
 
-    Exit status: 0 all were caught; 1 some were not; 3 some mutants do not apply any more.
+    Exit status: 0 all were caught; 1 some were not; 3 some mutants do not apply any more, or the
+    unit tests fail without a mutant.
 
     Example: python -m tests.mutation --json > mutants.json
     """
@@ -73,6 +74,10 @@ def main(
         except DoesNotApply as problem:
             errors.print(f"does not apply: {problem}", markup=False)
             raise typer.Exit(3) from None
+    failing = _unit_tests(None)
+    if failing is not None:
+        errors.print(f"without any mutant, {failing} fails", markup=False)
+        raise typer.Exit(3)
     rows: list[dict[str, Any]] = []
     with ThreadPoolExecutor(processes) as pool:
         for row in pool.map(lambda m: try_mutant(m, histories, seed, both), chosen):
@@ -132,15 +137,16 @@ def _campaign(mutant: AnyMutant, histories: int, seed: int) -> dict[str, Any]:
     return found
 
 
-def _unit_tests(mutant: AnyMutant) -> str | None:
-    """Return the first unit test that fails, None if all pass."""
-    tests = [name for name in UNIT_TESTS if (ROOT / name).exists()]
+def _unit_tests(mutant: AnyMutant | None) -> str | None:
+    """Return the first unit test that fails, with a mutant or with none; None if all pass."""
+    name = "" if mutant is None else mutant.name
+    tests = [path for path in UNIT_TESTS if (ROOT / path).exists()]
     command = [sys.executable, "-m", "pytest", "-p", "tests.mutation.plugin", "-x", "-q"]
     try:
         done = subprocess.run(
             [*command, "-p", "no:cacheprovider", "--timeout", "60", *tests],
             cwd=ROOT,
-            env={**os.environ, "MUTANT": mutant.name},
+            env={**os.environ, "MUTANT": name},
             capture_output=True,
             text=True,
             timeout=UNIT_TESTS_S,
@@ -154,7 +160,7 @@ def _unit_tests(mutant: AnyMutant) -> str | None:
             return line.split(" ", 1)[1].split(" - ")[0].rsplit("/", 1)[-1]
     if done.returncode in (1, 2):
         return "the tests cannot start"
-    raise RuntimeError(f"{mutant.name}: pytest ended with {done.returncode}\n{done.stdout}")
+    raise RuntimeError(f"{name}: pytest ended with {done.returncode}\n{done.stdout}")
 
 
 def _print(row: dict[str, Any]) -> None:

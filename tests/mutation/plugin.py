@@ -1,4 +1,4 @@
-"""A pytest plugin: ``-p tests.mutation.plugin`` with MUTANT=name in the environment."""
+"""A pytest plugin: ``-p tests.mutation.plugin``, with the mutant's name, or nothing, in MUTANT."""
 
 from __future__ import annotations
 
@@ -7,5 +7,6 @@ import os
 from tests.mutation.find import find
 from tests.mutation.load import install
 
-_mutant = find(os.environ["MUTANT"])
-install(_mutant.module, _mutant.code())
+if os.environ["MUTANT"]:
+    _mutant = find(os.environ["MUTANT"])
+    install(_mutant.module, _mutant.code())

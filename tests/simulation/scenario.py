@@ -268,6 +268,7 @@ class _Generator:
             self._clocks,
             self._leader_change,
             self._log_oddity,
+            *([self._cold_start] * 2 if self.skew_ms is not None else []),
         ]
 
     # Incidents
@@ -365,6 +366,20 @@ class _Generator:
                 self._add(at, "crash", slot, False)
                 if rng.random() < 0.7:
                     self._add(back + rng.uniform(0, self.interval), "restart", slot)
+
+    def _cold_start(self, at: int) -> None:
+        """A process starts while the broker's clock has just gone ahead, as far as is allowed."""
+        rng, slot = self.rng, self._slot()
+        skew_ms = self.skew_ms or 0
+        for p in range(self.partitions):
+            self._add(at, "skew", p, -skew_ms // 2)
+        self._add(at, "crash", slot, False)
+        later = at + self.interval * rng.uniform(0.2, 2.5)
+        if rng.random() < 0.5:
+            self._add(at, "cut_write", self._slot(), int(3 * self.interval), "fail", 1000, 0)
+        for p in range(self.partitions):
+            self._add(later, "skew", p, skew_ms // 2)
+        self._add(later, "restart", slot)
 
     def _leave(self, at: int) -> None:
         slot = self._slot()

@@ -108,6 +108,10 @@ class Simulation:
             self.fired["long_tail"] += 1
         return int(us * US)
 
+    def by_heal(self, true_ns: int) -> int:
+        """When something late happens: not after faults have ended, unless it is that now."""
+        return min(true_ns, max(self.scenario.heal_us * US, self.now))
+
     def tell(self, who: str, text: str) -> None:
         if self.trace is not None:
             self.trace.append((self.now // US, who, text))
@@ -480,7 +484,7 @@ class Process:
         first = sim.latency(self.spec.read_us)
         for p in range(len(self.booted)):
             delay = sim.latency(self.spec.read_us) * 5 if self.spec.staggered else first
-            sim.at(sim.now + delay, self._booted, p)
+            sim.at(max(sim.by_heal(sim.now + delay), sim.now + 1), self._booted, p)
         if self.spec.staggered:
             self._want_all()
         sim.at(sim.now + self.spec.work_every_us * US, self.work)
@@ -712,7 +716,7 @@ class Process:
             elif mode == "late":
                 sim.fired["written_after_failure"] += 1
                 sim.at(now + fail_after, self._failed, seq)
-                sim.at(now + fail_after + late + latency, sim.write, self, p, value)
+                sim.at(sim.by_heal(now + fail_after + late) + latency, sim.write, self, p, value)
                 return
             else:
                 sim.fired["lost_ack"] += 1
@@ -729,7 +733,8 @@ class Process:
         sim.at(arrives, sim.write, self, p, value)
         if now < self.duplicate_until:
             sim.fired["duplicate_record"] += 1
-            sim.at(arrives + self.duplicate_delay_ns + 1, sim.write, self, p, value)
+            again = sim.by_heal(arrives + self.duplicate_delay_ns)
+            sim.at(max(again, arrives) + 1, sim.write, self, p, value)
 
     def _failed(self, seq: int) -> None:
         self.appends_failed += 1

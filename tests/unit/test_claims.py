@@ -394,6 +394,37 @@ def test_probe_that_failed_is_sent_again_for_the_next_claim(bench: Bench) -> Non
     assert a.held(second)
 
 
+def test_somebody_elses_heartbeat_is_no_probe(bench: Bench) -> None:
+    old_claim(bench)
+    a = bench.client("a", cold_start_skew_ms=1_000)
+    holding = a.want()
+    probe = a.appends()
+    bench.client("other", member=True).send()
+    a.read()
+    assert a.sends() == []
+    a.put(probe)
+    a.turn()
+    assert a.held(holding)
+
+
+@pytest.mark.parametrize(("elapsed_ms", "takes"), [(2_500, False), (2_520, True)])
+def test_cold_start_allows_for_the_coarseness_of_its_own_measuring(
+    bench: Bench, elapsed_ms: int, takes: bool
+) -> None:
+    # Another record within the same 10 ms as the probe makes the probe look up to 9 ms later.
+    holder = bench.client("dead")
+    holder.want()
+    (claim,) = holder.appends()
+    bench.log.append(0, claim.value, 1_000_000)
+    a = bench.client("a", cold_start_skew_ms=500)
+    a.want()
+    (probe,) = a.appends()
+    bench.log.append(0, probe.value, 1_000_000 + elapsed_ms)
+    bench.log.append(0, b"anything", 1_000_000 + elapsed_ms + 9)
+    a.read()
+    assert bool(a.sends()) is takes
+
+
 def test_one_probe_is_enough_for_all_cells_of_a_partition(bench: Bench) -> None:
     bench.client("dead").get("t", 0)
     bench.client("dead2").get("t", 1)
