@@ -46,6 +46,7 @@ from typing import Any, ClassVar, Final, Literal, NamedTuple, TypeAlias
 from marshal_py import events as ev
 from marshal_py.errors import DuplicateClientId, InvalidArgument, NotHeld
 from marshal_py.messages import (
+    MAX_MEMBER_METADATA_BYTES,
     MAX_METADATA_BYTES,
     MAX_PARTITION,
     MAX_TOPIC_LENGTH,
@@ -323,6 +324,17 @@ class Claimant:
         if not isinstance(metadata, bytes) or len(metadata) > MAX_METADATA_BYTES:
             raise InvalidArgument(f"metadata must be at most {MAX_METADATA_BYTES} bytes")
         holding.metadata = metadata
+
+    def set_member_metadata(self, metadata: bytes, now_ns: int) -> None:
+        """Set what this client tells the other members, at most 4,096 bytes, and tell it now."""
+        if not isinstance(metadata, bytes) or len(metadata) > MAX_MEMBER_METADATA_BYTES:
+            raise InvalidArgument(
+                f"member_metadata must be at most {MAX_MEMBER_METADATA_BYTES} bytes"
+            )
+        self.member_metadata = metadata
+        if self.member and self.observers[self.home].caught_up_at_offset is not None:
+            self._beat_at(self.home, now_ns)
+            self.tick(now_ns)
 
     def claim_messages(self, holding: Holding, proposed_offset: int, now_ns: int) -> int:
         """Claim every message below `proposed_offset` for at-most-once delivery (§5.11).

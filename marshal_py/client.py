@@ -81,6 +81,8 @@ class Claim:
         self._ended = threading.Event()
         self._changed = threading.Condition(marshal._lock)
         self._messages: dict[int, str | None] = {}
+        self._watch: Callable[[Notice], None] | None = None
+        """Hears of everything at once, in the driver and under the client's lock: be quick."""
         self.on_lost: Hook | None = None
         """Called once, in the hook thread, when the log says that the claim is somebody else's."""
         self.on_lapsed: Hook | None = None
@@ -189,6 +191,15 @@ class Claim:
             self._changed.wait_for(lambda: seq in self._messages or self._ended.is_set(), timeout_s)
             marshal._proposals.pop(seq, None)
             return self._messages.pop(seq, "no answer") is None and self.held
+
+    def _propose(self, proposed_offset: int) -> int:
+        """Claim messages without waiting; the verdict is a notice with this seq to `_watch`."""
+        marshal = self._marshal
+        with marshal._lock:
+            marshal._check_open()
+            seq = marshal._claimant.claim_messages(self._holding, proposed_offset, marshal._clock())
+            marshal._pump()
+            return seq
 
     def set_metadata(self, metadata: bytes) -> None:
         """Publish up to 256 bytes with the claim, from the next heartbeat on."""
@@ -337,6 +348,10 @@ class Marshal:
         """id(holding) → claim."""
         self._proposals: dict[int, Claim] = {}
         self._listeners: list[Listener] = []
+        self._watchers: list[Listener] = []
+        """Like listeners, but called in the driver and under the lock: be quick."""
+        self._before_beat: list[Callable[[], None]] = []
+        """Called in the driver, under the lock, before heartbeats are made: refresh offsets."""
         self._hooks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._hook_thread: threading.Thread | None = None
         self._last_snapshot_s: dict[int, float] = {}
@@ -450,6 +465,7 @@ class Marshal:
             if not self._running:
                 self._stop.set()
                 return
+            self._refresh_offsets()
             if release:
                 self._claimant.leave(self._clock())
             else:
@@ -634,6 +650,13 @@ class Marshal:
 
         return stop
 
+    def set_member_metadata(self, metadata: bytes) -> None:
+        """Tell the other members of the group something else (up to 4,096 bytes), at once."""
+        with self._lock:
+            self._check_open()
+            self._claimant.set_member_metadata(metadata, self._clock())
+            self._pump()
+
     @property
     def failure(self) -> MarshalError | None:
         """Why this client has stopped claiming, None while it has not."""
@@ -685,12 +708,17 @@ class Marshal:
         with self._lock:
             for batch in self._reader.fold(messages):
                 self._claimant.applied(batch.coordinator, batch.events, batch.now_ns)
+                for watcher in self._watchers:
+                    watcher(batch.coordinator, batch.events)
                 if self._listeners and batch.events:
                     self._tell(batch.coordinator, batch.events)
             now_ns = self._clock()
             for seq, why in self._writer.take_failures():
                 logger.info("%s: an append failed (%s); the log decides", self.client_id, why)
                 self._claimant.append_failed(seq, now_ns)
+            due_ns = self._claimant.next_deadline_ns()
+            if due_ns is not None and due_ns <= now_ns:
+                self._refresh_offsets()
             self._claimant.tick(now_ns)
             if self._writer.refusal is not None and self._failure is None:
                 self._fail(self._writer.refusal)
@@ -699,6 +727,10 @@ class Marshal:
             self._pump()
             if self._reader.due:
                 self._write_snapshots()
+
+    def _refresh_offsets(self) -> None:
+        for refresh in self._before_beat:
+            refresh()
 
     def _truncated(self, error: Truncated) -> None:
         logger.error("%s: %s; leases are dropped, replaying", self.client_id, error)
@@ -737,6 +769,8 @@ class Marshal:
         kind = notice.kind
         if claim is None:
             return
+        if claim._watch is not None:
+            claim._watch(notice)
         if kind == "stored":
             claim._changed.notify_all()
         elif kind == "waiting":
