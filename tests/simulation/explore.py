@@ -204,7 +204,7 @@ class Explorer:
             for at, state in level:
                 for step, after in self._steps(state):
                     report.steps += 1
-                    report.actions[step.split(" ", 1)[1]] += 1
+                    report.actions[_without_name(step)] += 1
                     key = _hash(after)
                     if key in seen:
                         continue
@@ -528,6 +528,12 @@ def _hash(state: State) -> int:
             state.left,
         )
     )
+
+
+def _without_name(step: str) -> str:
+    """``a0 reads 1`` is ``reads 1`` whoever does it."""
+    who, what = step.split(" ", 1)
+    return what if who[-1].isdigit() else step
 
 
 def _path(trail: list[tuple[int, str]], at: int) -> list[str]:
