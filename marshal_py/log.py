@@ -469,11 +469,11 @@ class LogReader:
             state = states[p]
             if offset < state.next_offset:
                 raise Truncated(f"{topic}/{p}: offset {offset} came again")
-            apply(state, offset, message.value(), None)
+            if not apply(state, offset, message.value(), None):
+                self._met_foreign(p, message.value())
             last[p] = message
             self.replayed += 1
         for p, message in last.items():
-            self._look_at_foreign(states[p])
             self._last_value[p] = message.value()
             kind, stamp_ms = message.timestamp()
             if kind == TIMESTAMP_LOG_APPEND_TIME:
@@ -510,42 +510,40 @@ class LogReader:
                 raise Truncated(f"{self.topic}/{p}: offset {offset} came again")
             found = events.setdefault(p, [])
             crossing = offset // SWEEP_EVERY != (state.next_offset - 1) // SWEEP_EVERY
-            if crossing and self.wire.has_snapshots:
-                self._cross(p, state, offset, message.value(), found)
-            else:
-                self.wire.apply(state, offset, message.value(), found)
+            fold = self._cross if crossing and self.wire.has_snapshots else self.wire.apply
+            if not fold(state, offset, message.value(), found):
+                self._met_foreign(p, message.value())
             self._last_value[p] = message.value()
             kind, stamp_ms = message.timestamp()
             if kind == TIMESTAMP_LOG_APPEND_TIME:
                 self.observers[p].stamped.note(offset, stamp_ms)
         for p, found in events.items():
-            self._look_at_foreign(self.world.states[p])
             now_ns = self._clock()
             self.observers[p].seen.note(self._at(p) - 1, now_ns)
             yield Batch(p, found, now_ns)
 
     def _cross(
-        self, p: int, state: PartitionState, offset: int, value: bytes | None, found: list[Event]
-    ) -> None:
+        self, state: PartitionState, offset: int, value: bytes | None, found: list[Event] | None
+    ) -> bool:
         """Keep the digest of the state at a boundary, then apply the record beyond it (§6.5)."""
-        if state.next_offset == 0:
-            self.wire.apply(state, offset, value, found)
-            return
+        if state.next_offset == 0 or found is None:
+            return self.wire.apply(state, offset, value, found)
+        p = state.partition
         encoded, next_offset = state.encode(), state.next_offset
         digests = self._digests[p]
         digests[next_offset] = anchor_of(encoded)
         while len(digests) > KEPT_DIGESTS:
             del digests[next(iter(digests))]
         anchor, before = anchor_of(self._last_value[p]), len(found)
-        self.wire.apply(state, offset, value, found)
+        is_record = self.wire.apply(state, offset, value, found)
         sender = next((getattr(e, "instance_id", "") for e in found[before:][::-1]), "")
         self.due.append(SnapshotDue(p, next_offset, anchor, encoded, sender))
+        return is_record
 
-    def _look_at_foreign(self, state: PartitionState) -> None:
-        value, state.foreign = state.foreign, None
-        if value is not None and not self.met_other_wire and self.wire.is_other(value):
+    def _met_foreign(self, p: int, value: bytes | None) -> None:
+        if not self.met_other_wire and value is not None and self.wire.is_other(value):
             self.met_other_wire = True
-            logger.error("%s/%d: %s", self.topic, state.partition, self.wire.met_other)
+            logger.error("%s/%d: %s", self.topic, p, self.wire.met_other)
 
     def _on_snapshot(self, message: Any) -> None:
         try:

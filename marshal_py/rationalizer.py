@@ -127,8 +127,6 @@ class PartitionState:
         """(group_id, client_id) → member."""
         self.paused: dict[str, int] = {}
         """Paused group → expires_at_ms."""
-        self.foreign: bytes | None = None
-        """The last value that was no record, for whoever wants to say what it was. Not state."""
 
     def encode(self) -> bytes:
         """Return the canonical bytes of this state: equal states have equal bytes (§6.1)."""
@@ -171,8 +169,10 @@ _state_decoder: Final = msgspec.msgpack.Decoder(
 
 def apply(
     state: PartitionState, offset: int, value: bytes | None, events: list[Event] | None = None
-) -> None:
+) -> bool:
     """Apply the record at `offset` to `state`, in place; append what happened to `events`.
+
+    Returns False for a foreign record, which changes nothing (§4.3), and True otherwise.
 
     Without `events` the transitions are the same, and faster: nobody is told of them. Records must
     come in increasing offset order; one that does not is reported and changes nothing. Offsets may
@@ -181,7 +181,7 @@ def apply(
     if offset < state.next_offset:
         if events is not None:
             events.append(ev.Ignored(offset, "offset_repeated"))
-        return
+        return True
     if offset // SWEEP_EVERY != (state.next_offset - 1) // SWEEP_EVERY:
         _drop_dead_members(state, offset, events)
     state.next_offset = offset + 1
@@ -191,15 +191,15 @@ def apply(
     except DECODE_ERRORS:
         record = decode_extended(value)
         if record is None:
-            state.foreign = value
             if events is not None:
                 events.append(ev.Ignored(offset, why_malformed(value)))
-            return
+            return False
 
     if type(record) is Heartbeat:
         _heartbeat(state, offset, record, events)
     else:
         _OTHER[type(record)](state, offset, record, events)
+    return True
 
 
 def _heartbeat(

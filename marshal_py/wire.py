@@ -39,7 +39,7 @@ class Wire:
     name: WireName
     world: Callable[[], World]
     state: Callable[[int], PartitionState]
-    apply: Callable[[PartitionState, int, bytes | None, list[Event] | None], None]
+    apply: Callable[[PartitionState, int, bytes | None, list[Event] | None], bool]
     has_snapshots: bool
     is_other: Callable[[bytes], bool]
     met_other: str

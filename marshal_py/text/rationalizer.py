@@ -124,7 +124,7 @@ class TextWorld(World):
 
 def apply(
     state: PartitionState, offset: int, value: bytes | None, events: list[Event] | None = None
-) -> None:
+) -> bool:
     """Apply the record at `offset` to `state`, a `TextState`; append what happened to `events`.
 
     As `marshal_py.rationalizer.apply`. The `seq` of events is the time in the record. Never raises.
@@ -132,7 +132,7 @@ def apply(
     if offset < state.next_offset:
         if events is not None:
             events.append(ev.Ignored(offset, "offset_repeated"))
-        return
+        return True
     state.next_offset = offset + 1
 
     if (
@@ -141,18 +141,18 @@ def apply(
         and value[:12] == _USUAL
         and _renew(state, offset, value)
     ):
-        return
+        return True
     try:
         record = decode_any(value)
         if not 0 <= record.partition <= MAX_PARTITION:
             raise MalformedRecord("no Kafka partition has this number")
     except MalformedRecord:
-        state.foreign = value
         if events is not None:
             events.append(ev.Ignored(offset, "undecodable"))
-        return
+        return False
     if record.type in _OTHER:
         _OTHER[record.type](state, offset, record, events)  # type: ignore[arg-type]
+    return True
 
 
 def _renew(state: PartitionState, offset: int, value: bytes) -> bool:
