@@ -144,17 +144,21 @@ def parse(text: str, *, source: str = "the configuration") -> ReaperConfig:
     """Read a configuration from YAML text. Raises `ConfigurationError`."""
     try:
         content = yaml.safe_load(text)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        # ValueError: a date or number that is none. RecursionError: nested without end.
         mark = getattr(error, "problem_mark", None)
         where = f", line {mark.line + 1}" if mark is not None else ""
         raise ConfigurationError(f"{source} is no YAML{where}") from None
     if not isinstance(content, Mapping):
         raise ConfigurationError(f"{source} is empty, or no mapping of keys to values")
-    if "harvest" in content:
-        from harvest.goharvest import convert
+    try:
+        if "harvest" in content:
+            from harvest.goharvest import convert
 
-        return convert(content, source)
-    return validated(ReaperConfig, _expanded(dict(content), source), source)
+            return convert(content, source)
+        return validated(ReaperConfig, _expanded(dict(content), source), source)
+    except RecursionError:  # a YAML alias may stand inside of what it names
+        raise ConfigurationError(f"{source} contains itself") from None
 
 
 def validated(model: type[M], content: Mapping[str, Any], source: str) -> M:

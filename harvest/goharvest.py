@@ -32,7 +32,9 @@ _UNIT_MS: Final = {
     "m": 60e3,
     "h": 3600e3,
 }
-_PART: Final = re.compile(r"(\d+\.?\d*|\.\d+)(ns|us|µs|μs|ms|s|m|h)")
+_PART: Final = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|μs|ms|s|m|h)")
+_LONGEST_DURATION: Final = 100
+_UNREADABLE: Final = "dataSource cannot be read: write key=value pairs or a URL"
 _DEFAULT_SOURCE: Final = (
     "host=localhost port=5432 user=postgres password= dbname=postgres sslmode=disable"
 )
@@ -46,8 +48,9 @@ def parse_duration_ms(value: object) -> float:
     Raises ValueError.
     """
     if isinstance(value, int) and not isinstance(value, bool):
-        return value * 1e-6
-    if isinstance(value, str):
+        if abs(value) < 2**63:  # as a Go duration has to be
+            return value * 1e-6
+    elif isinstance(value, str) and len(value) <= _LONGEST_DURATION:
         text = value.strip()
         parts = _PART.findall(text)
         if parts and "".join(number + unit for number, unit in parts) == text:
@@ -156,7 +159,10 @@ def libpq_conninfo(source: str) -> str:
     setting (`search_path=billing`) as a key of its own. Raises `ConfigurationError`."""
     known = {option.keyword.decode() for option in psycopg.pq.Conninfo.get_defaults()}
     if source.startswith(("postgres://", "postgresql://")):
-        parts = urlsplit(source)
+        try:
+            parts = urlsplit(source)
+        except ValueError:
+            raise ConfigurationError(_UNREADABLE) from None
         pairs = parse_qsl(parts.query, keep_blank_values=True)
         kept, options = _split(pairs, known)
         if options:
@@ -164,11 +170,14 @@ def libpq_conninfo(source: str) -> str:
         return urlunsplit(parts._replace(query=urlencode(kept, quote_via=quote)))
     matches = list(_PAIR.finditer(source))
     if "".join(match[0] for match in matches).strip() != source.strip():
-        raise ConfigurationError("dataSource cannot be read: write key=value pairs or a URL")
+        raise ConfigurationError(_UNREADABLE)
     kept, options = _split([(m[1], _unquoted(m[2])) for m in matches], known)
     if options:
         kept.append(("options", options))
-    return psycopg.conninfo.make_conninfo("", **dict(kept))
+    try:
+        return psycopg.conninfo.make_conninfo("", **dict(kept))
+    except psycopg.Error:  # its text may quote what it could not read
+        raise ConfigurationError(_UNREADABLE) from None
 
 
 def _split(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from marshal_py.errors import ConfigurationError
 from marshal_py.settings import DEFAULT_TOPIC, KafkaConfig, kafka_config
@@ -124,13 +124,18 @@ def _yaml(path: Path, text: str) -> dict[str, Any]:
         ) from None
     try:
         tree = yaml.safe_load(text)
-    except yaml.YAMLError as error:
+        return _flat(path, tree) if isinstance(tree, Mapping) else _no_mapping(path)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        if isinstance(error, ConfigurationError):
+            raise
+        # ValueError: a date or number that is none. RecursionError: a bomb.
         mark = getattr(error, "problem_mark", None)
         where = f", line {mark.line + 1}" if mark is not None else ""
         raise ConfigurationError(f"--config {path}{where}: not valid YAML") from None
-    if not isinstance(tree, Mapping):
-        raise ConfigurationError(f"--config {path}: not a mapping of settings to values")
-    return _flat(path, tree)
+
+
+def _no_mapping(path: Path) -> NoReturn:
+    raise ConfigurationError(f"--config {path}: not a mapping of settings to values")
 
 
 def _flat(path: Path, tree: Mapping[Any, Any], prefix: str = "") -> dict[str, Any]:

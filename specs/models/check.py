@@ -93,7 +93,7 @@ def check(model: Model, mutation: str, *, large: bool = False) -> Outcome:
     began_s = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         _run(["spin", "-a", *flags, str(FOLDER / f"{model.name}.pml")], folder)
-        _run(["gcc", "-O2", "-DSAFETY", "-DNOFAIR", "-DBFS", "-o", "pan", "pan.c"], folder)
+        _run(["gcc", "-O1", "-DSAFETY", "-DNOFAIR", "-DBFS", "-o", "pan", "pan.c"], folder)
         told = _run(["./pan", "-w24"], folder)
     states = re.search(r"(\d+) states, stored", told)
     depth = re.search(r"depth reached (\d+)", told)

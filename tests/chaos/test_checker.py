@@ -246,7 +246,10 @@ def test_rows_are_relayed_once_and_in_order(
 
 def test_a_record_that_kafka_lost_is_seen() -> None:
     case = _amo([2, 3])
-    case.histories["writer"] = [["acknowledged", "amo", 0, 3, "m3"]]
+    case.histories["writer"] = [
+        ["acknowledged", "amo", 0, 3, "m3"],
+        ["acknowledged", "amo", 0, None, "m2"],
+    ]
     assert _kinds(case) == set()
     case.histories["writer"].append(["acknowledged", "amo", 0, 4, "m4"])
     assert _kinds(case) == {"Kafka lost a record"}

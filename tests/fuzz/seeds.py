@@ -1,0 +1,72 @@
+"""Good inputs, for a fuzzer to start from."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from marshal_py.messages import (
+    ClaimingMessages,
+    ClaimingPartition,
+    Entry,
+    ForgetGroup,
+    Heartbeat,
+    ReleaseGroup,
+    ReleasingPartition,
+    ResumeGroup,
+    SetPosition,
+    encode,
+)
+from marshal_py.rationalizer import PartitionState, apply
+from marshal_py.snapshots import anchor_of, encode_snapshot
+
+__all__ = ["SEEDS"]
+
+_HEAD: Final = (2, "c", "i", "g", 1)
+RECORDS: Final = [
+    encode(record)
+    for record in (
+        ClaimingPartition(*_HEAD, "t", 0, 1_000, -1),
+        Heartbeat(*_HEAD, [Entry("t", 0, 0, 5, b"m")], 1, 1_000, b"x"),
+        ClaimingMessages(*_HEAD, "t", 0, 0, 9),
+        ReleasingPartition(*_HEAD, "t", 0, 0, 7),
+        ReleaseGroup(*_HEAD, 5),
+        SetPosition(*_HEAD, "t", 0, 3, 3),
+        ForgetGroup(*_HEAD),
+        ResumeGroup(*_HEAD),
+    )
+]
+
+
+def _snapshot() -> bytes:
+    state = PartitionState(0)
+    for offset, value in enumerate(RECORDS[:3]):
+        apply(state, offset, value)
+    return encode_snapshot(
+        state.encode(),
+        coordinator=0,
+        partitions=1,
+        next_offset=3,
+        anchor=anchor_of(RECORDS[2]),
+        writer="c",
+    )
+
+
+SEEDS: Final[dict[str, list[bytes]]] = {
+    "record": RECORDS,
+    "log": [b"".join(len(r).to_bytes(2, "big") + r for r in RECORDS)],
+    "snapshot": [_snapshot()],
+    "version_1": [b"Heartbeat/1500000000/c/g/topic/0/5", b"ClaimingPartition/1/2/i/c/g/t/0"],
+    "properties": [b"bootstrap.servers=a:1\n# x\nsasl.password=y\n"],
+    "yaml": [b"bootstrap:\n  servers: a:1\nssl: {ca: {location: /x}}\n"],
+    "setting": [b"acks=all"],
+    "reaper_yaml": [
+        b"kafka: {bootstrap.servers: 'a:1'}\ndatabase: host=x password=y\ngroup: g\n",
+        b"{bootstrap.servers: a}\n  leaderTopic: x\n  leaderGroupID: y\n  dataSource: host=x\n",
+    ],
+    "connection_string": [
+        b"host=x password='a b' dbname=y",
+        b"postgres://u:p@[::1/d?a=b",
+        b"1m100ms",
+    ],
+    "table_name": [b'public."Out Box"', b"outbox"],
+}

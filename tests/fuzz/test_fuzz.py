@@ -1,0 +1,84 @@
+"""Every decoder on hostile input (see `targets`)."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from tests.fuzz.__main__ import NAMES
+from tests.fuzz.seeds import SEEDS
+from tests.fuzz.targets import TARGETS
+
+
+def test_every_target_is_known_to_the_command() -> None:
+    assert list(TARGETS) == NAMES
+
+
+@st.composite
+def _damaged(draw: st.DrawFn, seeds: list[bytes]) -> bytes:
+    """A good input with some bytes replaced, removed, doubled or added."""
+    data = bytearray(draw(st.sampled_from(seeds)))
+    for _ in range(draw(st.integers(0, 4))):
+        at = draw(st.integers(0, max(0, len(data) - 1)))
+        cut = draw(st.integers(0, 3))
+        data[at : at + cut] = draw(st.binary(max_size=4))
+    return bytes(data)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@given(data=st.data())
+@settings(max_examples=300, deadline=2_000)
+def test_nothing_but_the_documented_errors(name: str, data: st.DataObject) -> None:
+    TARGETS[name](data.draw(st.one_of(st.binary(max_size=300), _damaged(SEEDS[name]))))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_extremes(name: str) -> None:
+    deep = b"\x91" * 10_000
+    wide = b"\xdd\xff\xff\xff\xff"
+    for data in (b"", b"\0", deep, wide, b"\xc6\xff\xff\xff\xff", b"[" * 5_000, b"{a: " * 500):
+        TARGETS[name](data)
+    for data in (b"a: &a [*a, *a]", b"&b [" * 50, b"a: &a {b: *a}", b"a: 2001-99-99"):
+        TARGETS[name](data)
+    TARGETS[name](b"a: " + b"9" * 5_000)
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("atheris") is None, reason="atheris not installed: pip install atheris"
+)
+@pytest.mark.parametrize("name", ["record", "log", "snapshot", "version_1"])
+def test_a_few_seconds_of_guided_fuzzing(name: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.fuzz", name, "--seconds", "3"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3_000:]
+
+
+_COMMANDS = ["status", "claims", "tail", "topic", "create", "trim", "offsets", "snapshot"]
+_FLAGS = ["--json", "--topic", "--partitions", "-X", "--config", "--group", "--since", "--timeout"]
+_VALUES = ["-1", "0", "1e9", "NaN", "=", "a=b", "--help", "--no-such"]
+_WORDS = st.one_of(st.sampled_from(_COMMANDS + _FLAGS + _VALUES), st.text(max_size=8))
+
+
+@given(st.lists(_WORDS, max_size=5))
+@settings(max_examples=100, deadline=None)
+def test_no_command_line_ends_in_a_traceback(words: list[str]) -> None:
+    """Without brokers, so nothing is contacted: each ends with help, or an error of ours."""
+    from marshal_py.cli import app
+    from marshal_py.errors import MarshalError
+
+    words = [w for w in words if not w.startswith("-b") and w not in ("demo", "run", "audit")]
+    result = CliRunner(env={"MARSHAL_BOOTSTRAP_SERVERS": ""}).invoke(app, words)
+    if result.exception is not None:
+        assert isinstance(result.exception, SystemExit | MarshalError), result.exception
+        assert result.exit_code in (0, 1, 2, 3)
