@@ -14,6 +14,7 @@ import io
 import sys
 from typing import Final
 
+from marshal_py import cli_migrate
 from marshal_py.commands import claims, demo, snapshots, status, tail
 from marshal_py.commands.run import global_flags, new_app
 
@@ -48,7 +49,14 @@ for _module in _COMMANDS:
 
 for _name, _module in _FAMILIES.items():
     if importlib.util.find_spec(_module) is not None:
-        app.add_typer(importlib.import_module(_module).app, name=_name)
+        _family = importlib.import_module(_module).app
+    elif _name == "group":
+        _family = new_app(help="Look after a group: its pause, its positions, its version.")
+    else:
+        continue
+    if _name == "group":
+        cli_migrate.register(_family)
+    app.add_typer(_family, name=_name)
 
 
 def main() -> None:
