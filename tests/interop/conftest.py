@@ -61,11 +61,15 @@ class Stage:
     def go(self, client: str, topics: str, *args: object, hb: int = HB) -> PeerProcess:
         """Start a Go client."""
         peer = PeerProcess(
-            "gopeer",
+            "tests.interop.gopeer",
             *("-brokers", self.brokers, "-log", self.log, "-magic0"),
             *("-client", client, "-group", self.group, "-topics", topics, *args),
             hb=hb,
         )
+        return self.kept(peer)
+
+    def kept(self, peer: PeerProcess) -> PeerProcess:
+        """Have the peer killed when the test is over."""
         self._closing.append(lambda: peer.__exit__(None, None, None))
         return peer
 

@@ -23,12 +23,14 @@ class PeerProcess:
     Leaving the block kills it.
     """
 
+    event_key = "ev"
+
     def __init__(self, module: str, *args: object, hb: int = 4) -> None:
         self.events: list[dict[str, Any]] = []
         self._changed = threading.Condition()
         self._errors: list[str] = []
         self.process = subprocess.Popen(
-            [sys.executable, "-m", f"tests.interop.{module}", *map(str, args)],
+            [sys.executable, "-m", module, *map(str, args)],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -46,7 +48,8 @@ class PeerProcess:
         assert self.process.stdout is not None
         for line in self.process.stdout:
             with self._changed:
-                self.events.append(json.loads(line))
+                fields = json.loads(line)
+                self.events.append({"ev": fields.pop(self.event_key), **fields})
                 self._changed.notify_all()
         with self._changed:
             self._changed.notify_all()
