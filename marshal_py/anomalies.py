@@ -47,7 +47,7 @@ MEANING: Final[dict[str, str]] = {
     "offset_repeated": "an offset that had been read came again",
     "wrong_partition": "a record in a coordination partition that does not decide about its cell",
     "foreign_sender": "a record was accepted under an epoch that another client had won",
-    "sequence": "the numbers of one instance's records do not increase",
+    "sequence": "one instance wrote two records with the same number",
     "duplicate_client_id": "two live processes use the same client_id in one group",
     "early_takeover": "a claim was taken before its holder had been silent for two intervals",
     "late_heartbeat": "a heartbeat came more than two intervals after the one before",
@@ -57,7 +57,7 @@ MEANING: Final[dict[str, str]] = {
     "impossible_epoch": "a record names an epoch that no claim of its cell has had",
     "impossible_version": "a claim expects a version that its cell has not had",
     "position_went_back": "a holder reported a lower position than before",
-    "claimed_not_ahead": "messages were claimed for at-most-once delivery a second time",
+    "claimed_not_ahead": "a holder claims messages that were claimed, and handed out, before",
     "snapshot_differs": "a snapshot is not the state that the log gives",
     "snapshot_damaged": "a record of the snapshot topic cannot be read",
     "log_hole": "records are gone that no snapshot covers",
@@ -84,6 +84,9 @@ DRIFT_MS: Final = 5
 
 ZOMBIE_BEATS: Final = 3
 """Rejected heartbeats for one lost claim: one or two may have been on their way."""
+
+OLDER_RECORDS: Final = 3
+"""Records of an instance after the first of a newer one: one or two may have been on their way."""
 
 MANY_SENDERS: Final = 10_000
 """Beyond so many instances in one coordination partition, silent ones are forgotten."""

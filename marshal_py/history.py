@@ -309,11 +309,7 @@ class History(Suspicions):
             ),
         )
         if event.reason == "offset_not_ahead":
-            self._report(
-                "claimed_not_ahead",
-                event,
-                "messages were claimed that had been claimed before",
-            )
+            self._check_messages(event, decode(self._value))
         elif event.reason in ("wrong_epoch", "not_held"):
             self._check_epoch(event, decode(self._value))
         elif event.reason == "stale_version":

@@ -80,6 +80,10 @@ class Sender(Struct, gc=False):
     offset: int
     newer: str | None = None
     """The instance of the same client that was first seen after this one."""
+    after_newer: int = 0
+    """Records of this one since then."""
+    seen: int = 1
+    """Bit n: seq − n was read."""
     flags: int = 0
 
 

@@ -18,6 +18,7 @@ __all__ = ["Suspicions"]
 # Bits of `Track.flags` and `Sender.flags`: what was reported once for this claim or instance.
 _LATE, _DRIFT, _FOREIGN, _BACK = 1, 2, 4, 8
 _SEQUENCE, _DUPLICATE = 1, 2
+_WINDOW = 2**63 - 1
 
 
 class Suspicions(Ledger):
@@ -25,6 +26,7 @@ class Suspicions(Ledger):
 
     _snapshots: list[SnapshotSeen]
     _due: int
+    _late_offset: int = NONE
 
     def _check_wait(self, track: Track, event: Any, silence_ms: int | None) -> None:
         """A claimant waits for two intervals of silence, less what clocks may differ (§5.2)."""
@@ -100,6 +102,8 @@ class Suspicions(Ledger):
     def _check_back(self, track: Track, event: ev.Renewed) -> None:
         """No progress: did the heartbeat say so, or did it say less than before?"""
         offset = event.offset
+        if offset == self._late_offset:
+            return  # what it says was true before
         if self._entries[0] != offset:
             record = decode(self._value)
             entries = record.entries if isinstance(record, Heartbeat) else []
@@ -175,6 +179,19 @@ class Suspicions(Ledger):
             )
             seen.first_ms = NONE  # once for each lost claim
 
+    def _check_messages(self, event: ev.Rejected, record: Message) -> None:
+        """The same claim again is a retry whose first answer was lost; less was claimed before."""
+        track = self.tracks.get((event.group_id, event.topic or "", event.partition or 0))
+        proposed = getattr(record, "proposed_offset", NONE)
+        late = event.offset == self._late_offset
+        if track is not None and not late and proposed < track.claimed_offset:
+            self._report(
+                "claimed_not_ahead",
+                event,
+                f"claims the messages below {proposed}, and those below {track.claimed_offset} had "
+                "been claimed before",
+            )
+
     def _sender(self, event: Any) -> None:
         """Check the order and the identity of a record's sender."""
         key = (event.group_id, event.client_id, event.instance_id)
@@ -188,23 +205,41 @@ class Suspicions(Ledger):
             return
         if sender.offset == event.offset:
             return
-        if event.seq <= sender.seq and not sender.flags & _SEQUENCE:
+        ahead = event.seq - sender.seq
+        if ahead > 0:
+            sender.seen = ((sender.seen << ahead) | 1) & _WINDOW if ahead < 63 else 1
+            sender.seq = event.seq
+        else:
+            self._out_of_order(sender, event, -ahead)
+        sender.offset = event.offset
+        if sender.newer is not None:
+            self._older(sender, event)
+
+    def _out_of_order(self, sender: Sender, event: Any, behind: int) -> None:
+        """A producer that replaces a failed one may overtake it; nobody writes a number twice."""
+        self._late_offset = event.offset
+        if behind < 63 and not sender.seen >> behind & 1:
+            sender.seen |= 1 << behind
+            return
+        if not sender.flags & _SEQUENCE:
             sender.flags |= _SEQUENCE
             self._report(
                 "sequence",
                 event,
-                f"seq {event.seq} follows seq {sender.seq} of the same instance: a copy of it "
-                "runs, or its producer is not idempotent",
+                f"seq {event.seq} comes again after seq {sender.seq} of the same instance: a copy "
+                "of it runs, or its producer is not idempotent",
             )
-        sender.seq = event.seq
-        sender.offset = event.offset
-        if sender.newer is not None and not sender.flags & _DUPLICATE:
+
+    def _older(self, sender: Sender, event: Any) -> None:
+        """A dead process's last records may come late. A living one goes on and on."""
+        sender.after_newer += 1
+        if sender.after_newer >= an.OLDER_RECORDS and not sender.flags & _DUPLICATE:
             sender.flags |= _DUPLICATE
             self._report(
                 "duplicate_client_id",
                 event,
-                f"writes on although instance {sender.newer} of the same client_id had begun: two "
-                "processes share it",
+                f"wrote {sender.after_newer} records after instance {sender.newer} of the same "
+                "client_id had begun: two processes share it",
             )
 
     def _forget_senders(self) -> None:
