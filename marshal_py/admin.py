@@ -12,8 +12,8 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from marshal_py.access import REFUSED, denied
+from marshal_py.clients import rdkafka_logger
 from marshal_py.errors import BrokerUnavailable, ConfigurationError
-from marshal_py.log import rdkafka_logger
 from marshal_py.settings import DEFAULT_TOPIC, kafka_config
 
 __all__ = ["DEFAULT_PARTITIONS", "TopicPlan", "create_topics", "ensure_topics", "plan_topics"]

@@ -34,7 +34,7 @@ from marshal_py.errors import (
     TopicMissing,
 )
 from marshal_py.events import Event
-from marshal_py.log import LogReader, LogWriter, Truncated, boottime_ns
+from marshal_py.log import LogReader, Truncated, boottime_ns
 from marshal_py.rationalizer import Cell
 from marshal_py.settings import (
     DEFAULT_INTERVAL_MS,
@@ -47,6 +47,7 @@ from marshal_py.settings import (
 from marshal_py.text.claimant import TextClaimant
 from marshal_py.wire import MSGPACK, WireName, text_wire
 from marshal_py.world import MS, Liveness, World
+from marshal_py.writer import LogWriter
 
 __all__ = ["Claim", "Marshal"]
 

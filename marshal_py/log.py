@@ -1,16 +1,14 @@
-"""The coordination log over confluent-kafka: replay and tail it, append to it (PROTOCOL.md §6, §7).
+"""Reading the coordination log: replay it and tail it (specs/PROTOCOL.md §6, §7).
 
 `LogReader` owns the consumer, the world that it folds, and this reader's own measurements of when
-it saw what. `LogWriter` owns the producer. Neither has a thread: `Marshal` drives both from one.
+it saw what. It has no thread: `Marshal` drives it, and the `LogWriter` of `writer.py`, from one.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple, NoReturn
 
@@ -19,14 +17,12 @@ from confluent_kafka import (
     Consumer,
     KafkaError,
     KafkaException,
-    Message,
-    Producer,
     TopicPartition,
 )
 
 from marshal_py.access import REFUSED, denied
+from marshal_py.clients import FINAL, RECONNECT, Trouble, connect, read_to_end
 from marshal_py.errors import (
-    AccessDenied,
     BrokerUnavailable,
     ConfigurationError,
     LogHole,
@@ -38,16 +34,13 @@ from marshal_py.errors import (
 from marshal_py.events import Event
 from marshal_py.rationalizer import SWEEP_EVERY, PartitionState
 from marshal_py.settings import KafkaConfig
-from marshal_py.snapshots import Snapshot, anchor_of, decode_snapshot, encode_snapshot
+from marshal_py.snapshots import Snapshot, SnapshotDue, anchor_of, decode_snapshot
 from marshal_py.wire import MSGPACK, Wire
 from marshal_py.world import Observer
 
-__all__ = ["Batch", "LogReader", "LogWriter", "SnapshotDue", "Truncated"]
+__all__ = ["Batch", "LogReader", "Truncated", "boottime_ns"]
 
 logger = logging.getLogger("marshal_py.log")
-rdkafka_logger = logging.getLogger("marshal_py.rdkafka")
-rdkafka_logger.setLevel(logging.CRITICAL)  # what it says, `logger` says once; lower it to see all
-
 BATCH: Final = 2_000
 """Messages per `consume`: more is slower in librdkafka, not faster."""
 
@@ -55,9 +48,6 @@ KEPT_DIGESTS: Final = 8
 """Boundaries per coordination partition whose digest is kept to compare snapshots with."""
 
 STATS_MS: Final = 10_000
-
-OUTAGE_WARNING_S: Final = 30.0
-"""An outage is worth one line in this time, not one for each attempt to connect."""
 
 _TRUNCATED: Final = {
     KafkaError._AUTO_OFFSET_RESET,
@@ -78,16 +68,6 @@ _CLOCK: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 class Truncated(Exception):
     """The log lost records that had been applied; the caller drops its leases and replays."""
-
-
-class SnapshotDue(NamedTuple):
-    """The state at a boundary, which the client whose record crossed it may write down."""
-
-    coordinator: int
-    next_offset: int
-    anchor: bytes
-    state: bytes
-    crossed_by: str
 
 
 class Batch(NamedTuple):
@@ -140,7 +120,7 @@ class LogReader:
         self._was_served = False
         """Whether the coordination topic could be read from: records came, or its end was told."""
         self._consumer_trouble = Trouble()
-        self._consumer = _client(
+        self._consumer = connect(
             Consumer,
             {
                 "fetch.wait.max.ms": 100,
@@ -148,7 +128,7 @@ class LogReader:
                 "queued.min.messages": 300_000,
                 "fetch.queue.backoff.ms": 5,
                 "topic.metadata.refresh.interval.ms": 30_000,
-                **_RECONNECT,
+                **RECONNECT,
                 **config,
                 "group.id": "marshal",  # librdkafka wants one; nothing is committed under it
                 "enable.auto.commit": False,
@@ -300,7 +280,7 @@ class LogReader:
                     )
                 if error is not None and error.code() in REFUSED:
                     raise denied(self._config, self.topic, "Read", "Write")
-                if error is not None and error.code() in _FINAL:
+                if error is not None and error.code() in FINAL:
                     raise ConfigurationError(f"coordination topic {self.topic!r}: {error.str()}")
             except KafkaException as problem:
                 self._give_up(problem.args[0], deadline)
@@ -350,7 +330,7 @@ class LogReader:
         if time.monotonic() >= deadline or self._consumer_trouble.repeated:
             why = self._consumer_trouble.text or error.str()
             raise BrokerUnavailable(f"no answer from the brokers: {why}") from None
-        if error.code() in _FINAL:
+        if error.code() in FINAL:
             raise BrokerUnavailable(f"the brokers refused: {error.str()}") from None
 
     def _pause(self, deadline: float, what: str) -> None:
@@ -562,11 +542,10 @@ class LogReader:
             mismatch = SnapshotMismatch(
                 f"{snapshot.writer}'s snapshot of {self.topic}/{p} at offset "
                 f"{snapshot.next_offset} differs from the state of this process: one of the two "
-                "does not follow the protocol. Compare their versions; `marshal verify` replays "
-                "the log"
+                "does not follow the protocol: compare their versions"
             )
-            logger.error("%s", mismatch)
             self.mismatches.append(mismatch)
+            logger.error("%s", mismatch)
 
     def snapshot_now(self, p: int) -> SnapshotDue | None:
         """Return the present state of one partition, None where nothing was ever written."""
@@ -606,197 +585,6 @@ class LogReader:
         self._consumer.close()
 
 
-class LogWriter:
-    """Appends records to the coordination topic: all in-sync replicas, idempotent, in order.
-
-    For any thread. Failures are queued; the driver takes them with `take_failures`.
-    """
-
-    def __init__(
-        self, config: KafkaConfig, *, topic: str, snapshot_topic: str, timeout_ms: int
-    ) -> None:
-        self.topic = topic
-        self.snapshot_topic = snapshot_topic
-        self.refusal: AccessDenied | None = None
-        """Set when the brokers refuse to let this client write, and never let it before."""
-        self._was_served = False
-        self._refusal_told_s = -OUTAGE_WARNING_S
-        self._failures: deque[tuple[int, str]] = deque()
-        self._config: KafkaConfig = {
-            "linger.ms": 0,
-            "message.timeout.ms": timeout_ms,
-            "message.max.bytes": 32 * 1024 * 1024,  # for snapshots; the broker has its own limit
-            **_RECONNECT,
-            **config,
-            "acks": "all",
-            "enable.idempotence": True,
-        }
-        self._producer = _client(Producer, self._config)
-
-    def append(self, coordinator: int, seq: int, value: bytes) -> None:
-        """Hand a record to the producer; it is sent at once, and retried until it times out."""
-        self._produce(
-            self.topic,
-            value,
-            partition=coordinator,
-            failed=lambda why: self._failures.append((seq, why)),
-        )
-
-    def _produce(
-        self,
-        topic: str,
-        value: bytes,
-        *,
-        partition: int,
-        failed: Callable[[str], None],
-        key: bytes | None = None,
-    ) -> None:
-        def delivered(error: KafkaError | None, _: Message) -> None:
-            if error is None:
-                self._was_served = True
-                return
-            if error.code() in REFUSED:
-                self._refused(topic)
-            failed(error.str())
-
-        try:
-            self._producer.produce(
-                topic, value, key=key, partition=partition, on_delivery=delivered
-            )
-        except (BufferError, KafkaException) as error:
-            failed(str(error))
-            if isinstance(error, KafkaException) and error.args[0].code() == KafkaError._FATAL:
-                self._replace(error)
-
-    def _replace(self, why: Exception) -> None:
-        """Make a new producer: this one will never send again. What it held counts as failed."""
-        if isinstance(why, KafkaException) and why.args[0].code() in REFUSED:
-            # No right to write to any topic, and therefore none to be idempotent.
-            self._refused(self.topic)
-        else:
-            logger.error("the producer failed for good (%s); making a new one", why)
-        old, self._producer = self._producer, _client(Producer, self._config)
-        old.purge()
-        with contextlib.suppress(*_FATAL):  # it says once more that it failed
-            old.poll(0)
-
-    def _refused(self, topic: str) -> None:
-        problem = denied(self._config, topic, "Write")
-        if topic == self.topic and not self._was_served and self.refusal is None:
-            self.refusal = problem
-        if time.monotonic() - self._refusal_told_s >= OUTAGE_WARNING_S:
-            self._refusal_told_s = time.monotonic()
-            logger.error("%s", problem)
-
-    def write_snapshot(self, due: SnapshotDue, partitions: int, writer: str) -> None:
-        """Write a snapshot; one that fails is reported and forgotten: the next will do."""
-        value = encode_snapshot(
-            due.state,
-            coordinator=due.coordinator,
-            partitions=partitions,
-            next_offset=due.next_offset,
-            anchor=due.anchor,
-            writer=writer,
-        )
-
-        self._produce(
-            self.snapshot_topic,
-            value,
-            key=str(due.coordinator).encode(),
-            partition=due.coordinator,
-            failed=lambda why: logger.warning(
-                "a snapshot of partition %d failed: %s", due.coordinator, why
-            ),
-        )
-
-    def serve(self) -> None:
-        """Run the delivery callbacks that are due."""
-        try:
-            self._producer.poll(0)
-        except _FATAL as error:
-            self._replace(error)
-
-    def take_failures(self) -> list[tuple[int, str]]:
-        """Return (seq, why) of the appends that failed, or whose outcome is unknown."""
-        failures = []
-        while self._failures:
-            failures.append(self._failures.popleft())
-        return failures
-
-    def flush(self, timeout_s: float) -> int:
-        """Wait until everything has been delivered; return how many records have not."""
-        try:
-            return int(self._producer.flush(timeout_s))
-        except _FATAL:
-            return len(self._producer)
-
-
-_FATAL: Final = (KafkaException, SystemError)
-"""What polling a producer raises once it has failed for good, and only then. (SystemError is
-confluent-kafka's own mishap when it raises while a callback of ours runs.)"""
-
-_RECONNECT: Final[KafkaConfig] = {"reconnect.backoff.ms": 50, "reconnect.backoff.max.ms": 1_000}
-
-_FINAL: Final = {
-    KafkaError._AUTHENTICATION,
-    KafkaError._SSL,
-    KafkaError._UNSUPPORTED_FEATURE,
-    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
-    KafkaError.SASL_AUTHENTICATION_FAILED,
-    KafkaError.TOPIC_AUTHORIZATION_FAILED,
-    KafkaError.UNSUPPORTED_SASL_MECHANISM,
-    KafkaError.UNSUPPORTED_VERSION,
-}
-"""Errors that trying again cannot mend."""
-
-
-class Trouble:
-    """Why a client gets no answer from its brokers: what TLS or SASL said last, and how often."""
-
-    def __init__(self) -> None:
-        self.text = ""
-        self.count = 0
-        self.told_s = -OUTAGE_WARNING_S
-
-    @property
-    def repeated(self) -> bool:
-        """Whether it came often enough to be no accident, as of a broker that is killed."""
-        return self.count >= 5
-
-    def note(self, text: str) -> None:
-        """Keep it, and log it once in a while."""
-        self.text, self.count = text, self.count + 1
-        if time.monotonic() - self.told_s >= OUTAGE_WARNING_S:
-            self.told_s = time.monotonic()
-            logger.error("%s", text)
-
-
-def _client(kind: Any, config: KafkaConfig, trouble: Trouble | None = None) -> Any:
-    """Make a Consumer or Producer; a setting that it refuses becomes a `ConfigurationError`."""
-
-    last_warning_s = -OUTAGE_WARNING_S
-    trouble = trouble or Trouble()
-
-    def on_error(error: KafkaError) -> None:
-        nonlocal last_warning_s
-        if error.code() in REFUSED:
-            pass  # whoever asked is told, and tells which right is missing
-        elif error.fatal() or error.code() in _FINAL:
-            trouble.note(f"{kind.__name__}: {error.str()}")
-        elif time.monotonic() - last_warning_s >= OUTAGE_WARNING_S:
-            last_warning_s = time.monotonic()
-            logger.warning(
-                "%s: %s; reconnecting for as long as it takes", kind.__name__, error.str()
-            )
-
-    try:
-        return kind({"error_cb": on_error, **config}, logger=rdkafka_logger)
-    except (KafkaException, TypeError, ValueError) as error:
-        problem = error.args[0] if error.args else error
-        text = problem.str() if isinstance(problem, KafkaError) else str(problem)
-        raise ConfigurationError(f"librdkafka refuses the configuration: {text}") from None
-
-
 def _newest_snapshots(
     config: KafkaConfig,
     topic: str,
@@ -823,50 +611,3 @@ def _newest_snapshots(
             if snapshot.coordinator == message.partition() and acceptable(snapshot):
                 newest[snapshot.coordinator] = snapshot
     return newest
-
-
-def read_to_end(
-    config: KafkaConfig,
-    topic: str,
-    starts: dict[int, int],
-    ends: dict[int, int],
-    deadline: float,
-) -> Iterator[Any]:
-    """Yield the records of some partitions from `starts` to below `ends`, or what is left of them.
-
-    Raises `BrokerUnavailable` at the deadline (of `time.monotonic`), or when the brokers refuse.
-    """
-    # A consumer of its own: re-assigning one waits for its last fetch to come back.
-    consumer = _client(
-        Consumer,
-        {
-            **_RECONNECT,
-            **config,
-            "group.id": "marshal",
-            "enable.auto.commit": False,
-            "auto.offset.reset": "earliest",
-            "enable.partition.eof": True,
-        },
-    )
-    try:
-        consumer.assign([TopicPartition(topic, p, at) for p, at in starts.items()])
-        behind = set(starts)
-        while behind:
-            message = consumer.poll(0.2)
-            if message is None:
-                if time.monotonic() > deadline:
-                    raise BrokerUnavailable(f"no answer while reading {topic!r}")
-                continue
-            error = message.error()
-            if error is None:
-                yield message
-                if message.offset() + 1 >= ends[message.partition()]:
-                    behind.discard(message.partition())
-            elif error.code() == KafkaError._PARTITION_EOF:
-                behind.discard(message.partition())
-            elif error.code() in REFUSED:
-                raise denied(config, topic, "Read")
-            elif error.code() in _FINAL:
-                raise BrokerUnavailable(f"reading {topic!r}: {error.str()}")
-    finally:
-        consumer.close()

@@ -116,7 +116,7 @@ class Member(Struct, array_like=True, gc=False):
 class PartitionState:
     """The fold's state of one coordination partition. Changed by `apply` and nothing else."""
 
-    __slots__ = ("cells", "foreign", "members", "next_offset", "partition", "paused")
+    __slots__ = ("cells", "members", "next_offset", "partition", "paused")
 
     def __init__(self, partition: int) -> None:
         self.partition: int = partition

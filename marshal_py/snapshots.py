@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import zlib
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, NamedTuple
 
 import msgspec
 from msgspec import Meta, Struct
@@ -19,7 +19,14 @@ from msgspec import Meta, Struct
 from marshal_py.errors import MalformedRecord
 from marshal_py.rationalizer import PartitionState
 
-__all__ = ["MAX_STATE_BYTES", "Snapshot", "anchor_of", "decode_snapshot", "encode_snapshot"]
+__all__ = [
+    "MAX_STATE_BYTES",
+    "Snapshot",
+    "SnapshotDue",
+    "anchor_of",
+    "decode_snapshot",
+    "encode_snapshot",
+]
 
 MAX_STATE_BYTES: Final = 256 * 1024 * 1024
 """A snapshot that unpacks to more is refused: nobody's state is that large, but a bomb may be."""
@@ -61,6 +68,16 @@ class Snapshot(Struct, frozen=True):
                 f"of partition {state.partition} at {state.next_offset}"
             )
         return state
+
+
+class SnapshotDue(NamedTuple):
+    """The state at a boundary, which the client whose record crossed it may write down."""
+
+    coordinator: int
+    next_offset: int
+    anchor: bytes
+    state: bytes
+    crossed_by: str
 
 
 def anchor_of(value: bytes | None) -> bytes:

@@ -7,14 +7,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from marshal_py.admin import admin_client
+from marshal_py.clients import read_to_end
 from marshal_py.commands.connection import Connection
 from marshal_py.commands.look import look
 from marshal_py.commands.offsets import extent
 from marshal_py.commands.run import JsonFlag, command, console, note, print_json, show, table
 from marshal_py.errors import BrokerUnavailable, MalformedRecord
-from marshal_py.log import LogWriter, read_to_end
 from marshal_py.settings import default_client_id, new_instance_id
 from marshal_py.snapshots import Snapshot, decode_snapshot
+from marshal_py.writer import LogWriter
 
 __all__ = ["FoundSnapshot", "read_snapshots", "snapshot"]
 

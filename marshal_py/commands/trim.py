@@ -11,13 +11,13 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from marshal_py.admin import admin_client
+from marshal_py.clients import read_to_end
 from marshal_py.commands.connection import Connection
 from marshal_py.commands.offsets import extent
 from marshal_py.commands.run import JsonFlag, command, console, note, print_json, show, table
 from marshal_py.commands.snapshots import FoundSnapshot, read_snapshots
 from marshal_py.commands.words import count
 from marshal_py.errors import SnapshotMismatch
-from marshal_py.log import read_to_end
 from marshal_py.rationalizer import PartitionState, apply
 from marshal_py.snapshots import Snapshot, anchor_of
 

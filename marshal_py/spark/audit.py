@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from marshal_py.anomalies import Kind
+from marshal_py.clients import read_to_end
 from marshal_py.errors import ConfigurationError, LogHole, MalformedRecord, TopicMissing
 from marshal_py.history import History, SnapshotSeen
-from marshal_py.log import read_to_end
 from marshal_py.rationalizer import PartitionState
 from marshal_py.settings import DEFAULT_TOPIC, kafka_config
 from marshal_py.snapshots import Snapshot, anchor_of, decode_snapshot

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
+from marshal_py.clients import rdkafka_logger
 from marshal_py.errors import BrokerUnavailable, ConfigurationError, TopicMissing
-from marshal_py.log import rdkafka_logger
 
 __all__ = ["READER_OPTIONS", "Offsets", "java_settings", "librdkafka_settings"]
 

@@ -375,8 +375,8 @@ def test_snapshot_and_trim(cli: Cli, client: Callable[..., Marshal], made: str) 
 def test_trim_refuses_a_snapshot_that_a_replay_does_not_lead_to(
     cli: Cli, kafka: EmbeddedKafka, client: Callable[..., Marshal], made: str
 ) -> None:
-    from marshal_py.log import LogWriter
     from marshal_py.rationalizer import PartitionState
+    from marshal_py.writer import LogWriter
 
     a = client("a", interval_ms=60_000)
     a.claim_many([("orders", p) for p in range(8)], timeout_s=10)

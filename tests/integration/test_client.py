@@ -462,8 +462,9 @@ def fill(kafka: EmbeddedKafka, topic: str, coordinator: int, count: int) -> None
 def test_a_snapshot_of_another_log_is_not_used(
     kafka: EmbeddedKafka, topic: str, client: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from marshal_py.log import LogWriter, SnapshotDue
     from marshal_py.rationalizer import PartitionState, apply
+    from marshal_py.snapshots import SnapshotDue
+    from marshal_py.writer import LogWriter
 
     holder = client("a")
     claim = holder.claim("t", 0, timeout_s=10)

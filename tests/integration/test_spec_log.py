@@ -12,9 +12,9 @@ import pytest
 from marshal_py import Marshal
 from marshal_py.admin import create_topics
 from marshal_py.embedded.kafka import EmbeddedKafka
-from marshal_py.log import LogWriter, SnapshotDue
 from marshal_py.rationalizer import PartitionState
-from marshal_py.snapshots import anchor_of
+from marshal_py.snapshots import SnapshotDue, anchor_of
+from marshal_py.writer import LogWriter
 from tests.unit.spec import spec
 
 pytestmark = pytest.mark.kafka

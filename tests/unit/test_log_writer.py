@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from marshal_py import log
-from marshal_py.log import LogWriter
+from marshal_py import writer as writing
+from marshal_py.writer import LogWriter
 
 
 class StubProducer:
@@ -44,7 +44,7 @@ def producers(monkeypatch: pytest.MonkeyPatch) -> list[StubProducer]:
         made.append(StubProducer())
         return made[-1]
 
-    monkeypatch.setattr(log, "_client", client)
+    monkeypatch.setattr(writing, "connect", client)
     return made
 
 
