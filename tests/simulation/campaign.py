@@ -46,6 +46,7 @@ REQUIRED: Final = (
     "slow_for_good",
     "slow_read",
     "slow_write",
+    "start_from_snapshot",
     "suspended_before_acting",
     "truncation",
     "twin",

@@ -13,7 +13,7 @@ cell are disjoint if and only if no check fails.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
 from marshal_py import events as ev
@@ -62,6 +62,8 @@ class Checker:
         self.overlaps = 0
         """Where exclusion is not promised: how often two processes could act at a time."""
         self.stable = False
+        self.claims: defaultdict[CellKey, list[tuple[int, str]]] = defaultdict(list)
+        """Every accepted claim: its epoch and the instance."""
         self.committed: dict[CellKey, int] = {}
         self.stored: dict[tuple[CellKey, int], int] = {}
         self.generation: Counter[CellKey] = Counter()
@@ -86,7 +88,7 @@ class Checker:
                 self._claimed(p, event)
             elif isinstance(event, ev.Released | ev.PositionSet):
                 key = (event.group_id, event.topic, event.partition)
-                self._nobody_acts(key, -1, event.client_id, type(event).__name__)
+                self._nobody_acts(key, -1, event.instance_id, type(event).__name__)
                 if isinstance(event, ev.PositionSet):
                     self._reset(key, event.next_offset)
             elif isinstance(event, ev.MessagesClaimed):
@@ -103,8 +105,9 @@ class Checker:
         self.last_epoch[p] = event.epoch
         if event.previous_instance_id == event.instance_id and self.sim.scenario.fenced:
             self.fail("nobody takes from himself", f"{event.instance_id} claims {key} again")
+        self.claims[key].append((event.epoch, event.instance_id))
         self.committed.setdefault(key, -1)
-        self._nobody_acts(key, event.epoch, event.client_id, "Claimed")
+        self._nobody_acts(key, event.epoch, event.instance_id, "Claimed")
 
     def _nobody_acts(self, key: CellKey, epoch: int, by: str, record: str) -> None:
         sim = self.sim
@@ -119,7 +122,7 @@ class Checker:
                     and holding.topic == key[1]
                     and holding.partition == key[2]
                 ):
-                    if sim.exclusive and (process.client_id != by or record != "Claimed"):
+                    if sim.exclusive and not self._fenced_by_a_twin(process, holding):
                         left = (holding.lease_until_ns - now) / MS
                         self.fail(
                             "exclusion",
@@ -127,6 +130,18 @@ class Checker:
                             f"{key} under epoch {holding.epoch} for {left:.3f} ms more",
                         )
                     self.overlaps += 1
+
+    def _fenced_by_a_twin(self, process: Process, holding: Holding) -> bool:
+        """Whether a process of the same client_id has taken the cell: then no lease excludes."""
+        if self.sim.scenario.kind != "twins":
+            return False
+        key = (process.group_id, holding.topic, holding.partition)
+        return any(
+            epoch > holding.epoch
+            and instance_id != process.instance_id
+            and instance_id.split(".")[0] == process.client_id
+            for epoch, instance_id in self.claims[key]
+        )
 
     def _stored(self, p: int, event: ev.Renewed | ev.Released) -> None:
         key = (event.group_id, event.topic, event.partition)
@@ -210,8 +225,7 @@ class Checker:
                     f"{process.name} {verb} {holding!r}, the log gives it to {cell.instance_id}",
                 )
             return
-        same_client = cell is not None and cell.holder == process.client_id
-        if sim.exclusive and not same_client:
+        if sim.exclusive and not self._fenced_by_a_twin(process, holding):
             self.fail(
                 "exclusion",
                 f"{process.name} {verb} {holding!r}, but the log says {_of(cell)}",

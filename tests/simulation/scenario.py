@@ -63,6 +63,8 @@ class ProcessSpec:
     resume: bool = True
     cold_start_skew_ms: int | None = None
     staggered: bool = False
+    snapshots: bool = False
+    """Starts from a snapshot where there is one, and knows one append time of its whole replay."""
 
 
 @dataclass(slots=True)
@@ -240,6 +242,7 @@ class _Generator:
                 resume=rng.random() < 0.7,
                 cold_start_skew_ms=self.skew_ms,
                 staggered=rng.random() < 0.2,
+                snapshots=rng.random() < 0.5,
             )
         )
         return len(self.processes) - 1

@@ -37,6 +37,9 @@ from tests.simulation.scenario import MILLION, Incident, ProcessSpec, Scenario
 US: Final = 1_000
 """Nanoseconds in a microsecond."""
 
+SNAPSHOT_EVERY: Final = 32
+"""Records between two snapshots of a coordination partition."""
+
 GARBAGE: Final[tuple[bytes | None, ...]] = (
     None,
     b"",
@@ -72,6 +75,8 @@ class Simulation:
         self.truth = [PartitionState(p) for p in range(scenario.partitions)]
         self.true_events: list[list[list[ev.Event]]] = [[] for _ in range(scenario.partitions)]
         self.world = World(scenario.partitions)
+        self.snapshots = [(0, b"")] * scenario.partitions
+        """The newest snapshot of each partition: records that it covers, and the state."""
         self.skew_ms = [0] * scenario.partitions
         self.down_until = [0] * scenario.partitions
         self.alive: list[Process] = []
@@ -227,6 +232,8 @@ class Simulation:
             self.tell(f"log {p}", f"{offset}: {_describe(events)}")
         self.checker.written(p, events)
         index = len(partition)
+        if index % SNAPSHOT_EVERY == 0:
+            self.snapshots[p] = (index, self.truth[p].encode())
         for process in self.alive:
             if process.booted[p]:
                 delay = self.latency(process.spec.read_us)
@@ -244,6 +251,7 @@ class Simulation:
         self.tell(f"log {p}", f"loses its last {records} records")
         partition.truncate(records)
         del self.true_events[p][-records:]
+        self.snapshots[p] = (0, b"")
         self.truth[p] = state = PartitionState(p)
         for offset, value in zip(partition.offsets, partition.values, strict=True):
             apply(state, offset, value)
@@ -513,11 +521,16 @@ class Process:
         sim = self.sim
         partition = sim.log.partitions[p]
         state, observer = self.world.states[p], self.observers[p]
-        for offset, value, stamp_ms in zip(
-            partition.offsets, partition.values, partition.stamps_ms, strict=True
-        ):
-            apply(state, offset, value)
-            observer.stamped.note(offset, stamp_ms)
+        start = 0
+        if self.spec.snapshots:
+            start, data = sim.snapshots[p]
+            if start:
+                sim.fired["start_from_snapshot"] += 1
+                state = self.world.states[p] = PartitionState.decode(data)
+        for index in range(start, len(partition)):
+            apply(state, partition.offsets[index], partition.values[index])
+            if not self.spec.snapshots or index == len(partition) - 1:
+                observer.stamped.note(partition.offsets[index], partition.stamps_ms[index])
         self.booted[p] = True
         self.position[p] = self.visible[p] = len(partition)
         observer.caught_up_at_offset = partition.end
@@ -684,7 +697,7 @@ class Process:
         if append.value[1] == 1:
             self._sends_claim(append.value)
         if departs > sim.now:
-            sim.at(departs, self._depart, append)
+            sim.at(sim.by_heal(departs), self._depart, append)
         else:
             self._depart(append)
 
