@@ -141,11 +141,14 @@ def decode_stdin() -> None:
 def observe(args: list[str]) -> None:
     from tests.interop.flags import Flags
 
-    flags = Flags(args, {"brokers": "", "only-group": "", "once": False, "every": "1s"})
+    flags = Flags(
+        args, {"brokers": "", "only-group": "", "once": False, "every": "1s", "log": "__marshal"}
+    )
     group = flags.text("only-group") or None
     with Marshal(
         flags.text("brokers"),
         group_id="observer",
+        topic=flags.text("log"),
         interval_ms=hb_s() * 1000,
         wire="text",
     ) as marshal:
