@@ -54,6 +54,12 @@ MODELS = (
         ("UNREAD=2",),
         ("UNREAD=2", "MESSAGES=4"),
     ),
+    Model(
+        "mark",
+        ("MARK_LATE", "NO_FENCE", "NO_CHECKPOINT", "NO_CLEAR", "PURGE_EARLY", "GUESS"),
+        ("ROWS=2",),
+        ("ROWS=3",),
+    ),
 )
 
 
@@ -133,7 +139,7 @@ def main() -> int:
         return 3
     outcomes = []
     if not options.json:
-        print(f"{'model':<8}{'rule left out':<22}{'two at once':<13}{'states':>12}{'s':>8}")
+        print(f"{'model':<8}{'rule left out':<22}{'violation':<13}{'states':>12}{'s':>8}")
     for model in MODELS:
         for mutation in ("", *model.mutations):
             outcome = check(model, mutation, large=options.large)

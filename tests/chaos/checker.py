@@ -266,7 +266,11 @@ def _at_least_once(case: Case, folds: dict[int, Fold], verdict: Verdict) -> None
             offsets = [offset for offset, _ in by_epoch[epoch]]
             start = max(0, claims[epoch].position) if epoch in claims else offsets[0]
             if offsets != list(range(start, start + len(offsets))):
-                verdict.add("not in order", f"alo/{p} under epoch {epoch}: from {start}: {offsets}")
+                at = next((n for n, o in enumerate(offsets) if o != start + n), 0)
+                verdict.add(
+                    "not in order",
+                    f"alo/{p} under epoch {epoch}: {start + at} was due, {offsets[at]} came",
+                )
             repeated = seen & set(offsets)
             again += len(repeated)
             if not repeated <= movable:
