@@ -160,6 +160,8 @@ class TextClaimant(Claimant):
             cold_start_skew_ms=None,
         )
         self.wall_s = wall_s
+        self.heeds_pauses = True
+        """An admin that paused the group claims all the same, to set positions."""
         self.lease_ns = (interval_ms - margin_ms) * MS
         self._interval_s = interval_ms // 1000
         self._beat_every_ns = interval_ms * MS // BEATS_PER_INTERVAL
@@ -418,7 +420,7 @@ class TextClaimant(Claimant):
     def _paused_for_ns(self, state: PartitionState) -> int:
         """Return how much longer the group is paused; our clock decides when we send, as Go's."""
         until_ms = state.paused.get(self.group_id)
-        if until_ms is None:
+        if until_ms is None or not self.heeds_pauses:
             return 0
         return max(0, until_ms + 1000 - int(self.wall_s() * 1000)) * MS
 

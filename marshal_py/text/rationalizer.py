@@ -36,6 +36,7 @@ has are skipped.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Final
 
@@ -116,6 +117,11 @@ class TextWorld(World):
     def coordinator(self, topic: str, partition: int) -> int:  # noqa: ARG002
         """Return the coordination partition of the topic; `partition` does not matter."""
         return coordinating_partition(topic, len(self.states))
+
+    def paused(self, group_id: str) -> bool:
+        """Say whether the group is paused now, by this process's clock."""
+        now_ms = time.time() * 1000
+        return any(now_ms < state.paused.get(group_id, 0) for state in self.states)
 
     def home(self, group_id: str) -> int:  # noqa: ARG002
         """Return 0: version 1 knows no members."""

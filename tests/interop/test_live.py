@@ -8,6 +8,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from marshal_py import ClaimTimeout, DuplicateClientId, InvalidArgument, Marshal
+from marshal_py.text.admin import pause_group, resume_group, set_positions
 from tests.interop.conftest import HB, Stage
 from tests.interop.gomodel import GoWorld, parse
 from tests.interop.gopeer import coordinator
@@ -228,23 +229,56 @@ def test_go_leaves_alone_a_topic_whose_first_partition_we_hold(stage: Stage) -> 
 
 
 def test_a_pause_record_makes_both_sides_release_and_come_back(stage: Stage) -> None:
-    topic = stage.topic(partitions=2, messages=2)
+    topic, mine = stage.topic(partitions=1, messages=2), stage.topic(partitions=1)
     ours = stage.ours("py")
-    claim = ours.claim(topic, 0, timeout_s=10)
+    claim = ours.claim(mine, 0, timeout_s=10)
     claim.on_pause = lambda claim: None  # work has stopped at once
     go = stage.go("go", topic, "-quiet", "-before-94")
-    go.expect("claim", partition=1)
+    go.expect("claim")
     until = int(time.time()) + 6
     pause = f"ReleaseGroup/0/{int(time.time())}/abc/adm/{stage.group}//0/{until}".encode()
     for partition in range(3):
         stage.append(pause, partition=partition)
     assert claim._ended.wait(HB)
     assert claim.reason == "the group was paused"
-    go.expect("unclaim", 10, partition=1)
-    again = ours.claim(topic, 0, timeout_s=20)
+    go.expect("unclaim", 10)
+    again = ours.claim(mine, 0, timeout_s=20)
     assert again.held
     assert time.time() > until
-    go.expect("claim", 15, count=2, partition=1)
+    go.expect("claim", 15, count=2)
+
+
+def test_our_own_pause_is_heeded_by_go_and_by_us_until_it_is_ended(stage: Stage) -> None:
+    topic, mine = stage.topic(partitions=1, messages=2), stage.topic(partitions=1)
+    ours = stage.ours("py")
+    claim = ours.claim(mine, 0, timeout_s=10)
+    claim.on_pause = lambda claim: None
+    go = stage.go("go", topic, "-quiet", "-before-94")
+    go.expect("claim")
+    pause_group(stage.brokers, stage.group, for_s=600, topic=stage.log)
+    assert claim._ended.wait(HB)
+    go.expect("unclaim", 10)
+    again = ours.want(mine, 0)
+    resume_group(stage.brokers, stage.group, topic=stage.log)
+    assert again._acquired.wait(HB)
+    go.expect("claim", 15, count=2)
+
+
+def test_positions_are_set_as_gos_admin_does_it(stage: Stage) -> None:
+    topic = stage.topic(partitions=2, messages=20)
+    go = stage.go("go", topic, "-greedy", "-before-94")
+    go.expect("msg", count=40)
+    set_positions(
+        stage.brokers,
+        stage.group,
+        {(topic, 0): 5, (topic, 1): 15},
+        interval_ms=HB * 1000,
+        topic=stage.log,
+    )
+    go.expect("claim", 20, count=4)
+    go.expect("msg", count=40 + 15 + 5)
+    again = [(e["partition"], e["offset"]) for e in go.said("msg")[40:]]
+    assert sorted(again) == [(0, n) for n in range(5, 20)] + [(1, n) for n in range(15, 20)]
 
 
 # The log
