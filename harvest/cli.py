@@ -20,6 +20,7 @@ from harvest.config import ReaperConfig, load
 from harvest.errors import ConfigurationError, HarvestError
 from harvest.goharvest import libpq_conninfo
 from harvest.outbox import OutboxRecord
+from harvest.spark import cli as spark_cli
 from harvest.stasher import Stasher
 from harvest.store.postgres import PostgresMarkStore
 from marshal_py.errors import MarshalError
@@ -37,6 +38,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
+
+spark_cli.register(app)
 
 ConfigOption = Annotated[
     Path | None,
