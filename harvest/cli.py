@@ -39,8 +39,6 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 
-spark_cli.register(app)
-
 ConfigOption = Annotated[
     Path | None,
     typer.Option(
@@ -203,6 +201,9 @@ def check(
             typer.echo(f"{'ok':<8}{'backlog':<11}{backlog.rows} rows{age}")
     if wrong:
         raise typer.Exit(1)
+
+
+spark_cli.register(app)
 
 
 def main() -> None:
