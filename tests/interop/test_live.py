@@ -7,7 +7,7 @@ import time
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from marshal_py import ClaimTimeout, DuplicateClientId, InvalidArgument, Marshal
+from marshal_py import ClaimTimeout, DuplicateClientId, InvalidArgument, Marshal, NotInVersion1
 from marshal_py.text.admin import pause_group, resume_group, set_positions
 from tests.interop.conftest import HB, Stage
 from tests.interop.gomodel import GoWorld, parse
@@ -375,6 +375,20 @@ def test_the_elections_api_is_the_same(stage: Stage) -> None:
         assert watch.current.client_id == "one"
     with two.leader("job") as leadership:
         assert leadership.held
+
+
+def test_what_version_1_cannot_give_is_refused_and_the_claim_goes_on(stage: Stage) -> None:
+    ours = stage.ours("py")
+    claim = ours.claim("x", 0, timeout_s=10)
+    with pytest.raises(NotInVersion1, match="epoch"):
+        print(claim.epoch)
+    with pytest.raises(NotInVersion1, match="at-most-once"):
+        claim.claim_messages(5)
+    with pytest.raises(NotInVersion1, match="metadata"):
+        claim.set_metadata(b"x")
+    assert claim.held
+    claim.commit(7, wait=True)
+    assert "held" in repr(claim)
 
 
 def test_a_topic_with_a_slash_is_refused(stage: Stage) -> None:
