@@ -20,6 +20,9 @@ Cell = tuple[str, str, int]
 """(group, topic, partition)."""
 
 NEVER = 2**63
+GRACE_NS = 5 * 10**9
+"""How long after a fault things may still be slow."""
+KILLS = ("kill", "kill_holders", "calm_kill")
 
 
 @dataclass
@@ -319,7 +322,7 @@ def _takeovers(case: Case, tenures: dict[Cell, dict[int, _Tenure]], verdict: Ver
             wait_s = (end - at) / 1e9
             times.append(wait_s)
             window_end = min(end, at + int(bound_s * 1e9))
-            if all(f[2] >= window_end or f[3] <= at - 10**10 or f[1] == "kill" for f in faults):
+            if all(f[2] >= window_end or f[3] <= at - GRACE_NS or f[1] in KILLS for f in faults):
                 judged += 1
                 if wait_s > bound_s and window_end < case.director[-1][1]:
                     verdict.add("not free in time", f"{cell} of {process}, {wait_s:.1f} s")

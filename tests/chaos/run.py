@@ -170,10 +170,22 @@ def _settle(stage: Stage, result: Result, say: Callable[[str], None]) -> None:
     say(f"drained: {drained}, after {time.monotonic() - began_s:.1f} s")
     if not drained:
         result.anomalies.append(f"not all work was done {DRAIN_BOUND_S:.0f} s after the faults")
-    stage.wait(2 * stage.interval_s)
+    _kill_in_peace(stage)
     rest = [name for name in stage.names if name not in ("writer", "rows")]
     result.anomalies += stage.finish(rest)
     stage.record.write("end", now_ns())
+
+
+def _kill_in_peace(stage: Stage) -> None:
+    """Kill two that hold cells while nothing else is broken: there is a bound for what follows."""
+    stage.wait(6)
+    for name in stage.config.claimer_names[:2]:
+        began = now_ns()
+        stage.kill(name)
+        stage.wait(4 * stage.interval_s)
+        stage.start(name)
+        stage.record.write("fault", "calm_kill", began, now_ns(), name)
+        stage.wait(2 * stage.interval_s)
 
 
 def _one_more(servers: str, partitions: int) -> None:
@@ -231,3 +243,5 @@ def _worth(result: Result, sabotage: str) -> None:
             result.anomalies.append(f"nothing was tested: {name} is 0")
     if not result.figures.get("takeovers_after_kill") and not sabotage:
         result.anomalies.append("nothing was tested: nobody was killed while it held anything")
+    if not result.figures.get("takeovers_with_bound") and not sabotage:
+        result.anomalies.append("nothing was tested: no take-over had a bound")
