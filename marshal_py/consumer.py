@@ -32,6 +32,7 @@ from marshal_py.errors import (
     ConfigurationError,
     MarshalError,
     NotHeld,
+    NotInVersion1,
 )
 from marshal_py.keeper import Keeper
 from marshal_py.settings import kafka_config
@@ -88,6 +89,7 @@ class Consumer:
       or milliseconds since 1970.
     - `auto_ack`: a message (or batch) is done when the loop asks for the next. With False, `ack`
       says so, in any order and from any thread.
+    - `greedy`: with ``wire="text"`` alone: take all that is free at once, not one by one.
     - `claim_entire_topic`: all partitions of a topic go to one member; the claim on partition 0
       decides.
     - `max_claims`, `weight`, `by_lag`, `labels`, `prefer`: this member's part in the sharing, see
@@ -124,6 +126,7 @@ class Consumer:
         labels: Mapping[str, str] | None = None,
         prefer: Iterable[str] = (),
         batch_size: int = FETCH,
+        greedy: bool = False,
         keep_on_close: bool = False,
         kafka: Mapping[str, Any] | None = None,
         key_deserializer: Callable[..., Any] | None = None,
@@ -143,6 +146,7 @@ class Consumer:
         self.mode: Mode = mode
         self.auto_ack = auto_ack
         self.keep_on_close = keep_on_close
+        self.greedy = greedy
         self.claim_entire_topic = claim_entire_topic
         self.subscription = Subscription(
             frozenset(names),
@@ -227,25 +231,46 @@ class Consumer:
         group_id: str | None,
         settings: dict[str, Any],
     ) -> Marshal:
-        metadata = self.subscription.encode()
         if isinstance(config, Marshal):
             if group_id is not None or settings:
                 given = ", ".join([*(["group_id"] if group_id else []), *settings])
                 raise ConfigurationError(
                     f"{given}: this is a matter of the Marshal that was passed; set it there"
                 )
-            if not config.settings.member or config.settings.wire != "msgpack":
+            self._check_wire(config.settings.wire)
+            if not config.settings.member and config.settings.wire != "text":
                 raise ConfigurationError(
-                    "the Marshal of a consumer must be a member of its group: leave member=True "
-                    "and wire='msgpack'"
+                    "the Marshal of a consumer must be a member of its group: leave member=True"
                 )
             return config
         if group_id is None:
             raise ConfigurationError("group_id is missing: the name of those who share the topics")
-        for name in ("member", "member_metadata", "wire"):
+        for name in ("member", "member_metadata"):
             if name in settings:
                 raise ConfigurationError(f"{name} is set by the consumer itself")
+        wire = settings.get("wire", "msgpack")
+        self._check_wire(wire)
+        metadata = b"" if wire == "text" else self.subscription.encode()
         return Marshal(config, group_id=group_id, member_metadata=metadata, **settings)
+
+    def _check_wire(self, wire: str) -> None:
+        """Refuse what version 1 cannot give, and what only version 1 can (specs/INTEROP.md §4)."""
+        wanted = self.subscription
+        if wire == "text":
+            if self.mode == "at_most_once":
+                raise NotInVersion1(
+                    "mode='at_most_once': version 1 clients (wire='text') ignore claims of "
+                    "messages, so two of them could deliver the same one"
+                )
+            if wanted.weight != 1 or wanted.by_lag or wanted.labels or wanted.prefer:
+                raise NotInVersion1(
+                    "weight, by_lag, labels and prefer: version 1 (wire='text') has no members "
+                    "that could be told of them"
+                )
+        elif self.greedy:
+            raise ConfigurationError(
+                "greedy: members of version 2 share by themselves; it is for wire='text'"
+            )
 
     # Life
 
@@ -262,7 +287,9 @@ class Consumer:
                 if not self.marshal._started:
                     self.marshal.start()
                     self._owns_marshal = True
-                if self.marshal.settings.member_metadata != self.subscription.encode():
+                if self.marshal.settings.wire != "text" and (
+                    self.marshal.settings.member_metadata != self.subscription.encode()
+                ):
                     self.marshal.set_member_metadata(self.subscription.encode())
                 self._keeper.start()
             except BaseException:
@@ -298,7 +325,7 @@ class Consumer:
             self.marshal.close(
                 max(1.0, deadline - time.monotonic()), release=not self.keep_on_close
             )
-        elif self.marshal._running:
+        elif self.marshal._running and self.marshal.settings.wire != "text":
             with contextlib.suppress(MarshalError):
                 self.marshal.set_member_metadata(b"")
         self._drop(chain.from_iterable(run.rest for run in [*self._proposed, *self._in_hand()]))
@@ -645,7 +672,7 @@ class Consumer:
 
     def _sort_out(self, messages: list[Any]) -> None:
         errors = list(map(_error_of, messages))
-        if errors.count(None) != len(errors):
+        if any(error is not None for error in errors):  # KafkaError cannot be compared to None
             for message, error in zip(messages, errors, strict=True):
                 if error is not None:
                     self._on_error(message, error)

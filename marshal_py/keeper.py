@@ -32,6 +32,7 @@ from marshal_py.errors import (
 )
 from marshal_py.events import Event
 from marshal_py.sharing import Look, Sharing
+from marshal_py.text.sharing import TextSharing
 
 if TYPE_CHECKING:
     from marshal_py.consumer import Consumer
@@ -54,7 +55,8 @@ class Keeper:
         """Why the loop should stop, None while it should not."""
         self._consumer = consumer
         self._admin: Any = None
-        self._sharing: Sharing
+        self._is_text = consumer.marshal.settings.wire == "text"
+        self._sharing: Sharing | TextSharing
         self._topics: dict[str, int] = {}
         """Topics that are wanted and exist → number of partitions."""
         self.topics_seen: set[str] = set()
@@ -78,7 +80,10 @@ class Keeper:
 
     def start(self) -> None:
         consumer, marshal = self._consumer, self._consumer.marshal
-        self._sharing = Sharing(marshal, consumer.subscription, settle_ms=consumer.settle_ms)
+        if self._is_text:
+            self._sharing = TextSharing(marshal, consumer.subscription, greedy=consumer.greedy)
+        else:
+            self._sharing = Sharing(marshal, consumer.subscription, settle_ms=consumer.settle_ms)
         with marshal._lock:
             marshal._watchers.append(self._watch)
             marshal._before_beat.append(consumer.refresh_offsets)
@@ -116,7 +121,8 @@ class Keeper:
         subscription = dataclasses.replace(self._consumer.subscription, **changes)
         self._consumer.subscription = subscription
         self._sharing.subscription = subscription
-        self._consumer.marshal.set_member_metadata(subscription.encode())
+        if not self._is_text:
+            self._consumer.marshal.set_member_metadata(subscription.encode())
         self._plan_due = True
         self.wake()
 
@@ -397,6 +403,9 @@ class Keeper:
                 end,
                 first,
             )
+            if self._is_text:  # positions of version 1 may go back, and Go would wait for ever
+                with self._consumer.marshal._lock:
+                    part.holding.next_offset = first
         part.out_of_range = False
         self._unassign(part)
         self._assign(part, first)
