@@ -45,7 +45,9 @@ class Stage:
         return name
 
     def produce(self, topic: str, partitions: int, messages: int) -> None:
-        producer = Producer({"bootstrap.servers": self.brokers})
+        producer = Producer(
+            {"bootstrap.servers": self.brokers, "queue.buffering.max.messages": 1_000_000}
+        )
         for number in range(messages):
             for partition in range(partitions):
                 producer.produce(topic, str(number).encode(), partition=partition)
