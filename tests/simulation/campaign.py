@@ -47,6 +47,8 @@ REQUIRED: Final = (
     "slow_read",
     "slow_write",
     "start_from_snapshot",
+    "stop_claiming",
+    "stranger",
     "suspended_before_acting",
     "truncation",
     "twin",

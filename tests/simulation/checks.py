@@ -19,13 +19,12 @@ from typing import TYPE_CHECKING
 from marshal_py import events as ev
 from marshal_py.claims import ClaimState, Holding, Notice
 from marshal_py.rationalizer import Cell, CellKey
+from tests.simulation.common import MS
 from tests.unit import readable, reference_fold
 
 if TYPE_CHECKING:
-    from tests.simulation.simulator import Process, Simulation
-
-MS = 1_000_000
-"""Nanoseconds in a millisecond."""
+    from tests.simulation.process import Process
+    from tests.simulation.simulator import Simulation
 
 _NEXT: dict[str, tuple[str, ...]] = {
     # what a holding's user may hear after what
@@ -93,6 +92,9 @@ class Checker:
                     self._reset(key, event.next_offset)
             elif isinstance(event, ev.MessagesClaimed):
                 self._messages_claimed(event)
+            elif isinstance(event, ev.Beat) and event.membership:
+                if p != self.sim.world.home(event.group_id):
+                    self.fail("members report at home", f"{event.instance_id} in {p}")
             elif isinstance(event, ev.GroupForgotten):
                 for key in list(self.committed):
                     if key[0] == event.group_id and self.sim.coordinator(key) == p:
@@ -115,7 +117,7 @@ class Checker:
             if process.group_id != key[0]:
                 continue
             now = process.clock.at(sim.now)
-            for holding in process.holdings:
+            for holding in process.user.holdings:
                 if (
                     holding.held(now)
                     and holding.epoch != epoch
@@ -189,35 +191,50 @@ class Checker:
     # A process has made a step
 
     def stepped(self, process: Process, now: int) -> None:
-        claimant = process.claimant
-        for holding in process.holdings:
+        for holding in process.user.holdings:
             state = holding.state
             if state is ClaimState.HELD:
-                if now >= holding.lease_until_ns:
-                    self.fail(
-                        "a lease that is over lapses", f"{process.name} {holding!r} after a tick"
-                    )
-                if not holding.acquired:
-                    self.fail("held is announced", f"{process.name} {holding!r} without notice")
-                self.may_act(process, holding, "holds")
+                self._holds(process, holding, now)
             if state is ClaimState.WAITING:
                 self._waits_for_something(process, holding, now)
             elif state is ClaimState.HELD or state is ClaimState.LAPSED:
-                p = holding.coordinator
-                if holding.paused:
-                    if holding.release_at_ns is None:
-                        self.fail("a paused claim is released", f"{process.name} {holding!r}")
-                elif (
-                    claimant._beat_due_ns[p] is None
-                    and not claimant._beats_in_flight[p]
-                    and not claimant.silent
-                ):
-                    self.fail("claims are renewed", f"{process.name} {holding!r}: no beat is due")
+                self._is_ours(process, holding)
+        if process.claimant.twin is not None and not process.user.heard_of_twin:
+            self.fail("a twin is noticed", f"{process.name} says nothing")
+
+    def _holds(self, process: Process, holding: Holding, now: int) -> None:
+        if now >= holding.lease_until_ns:
+            self.fail("a lease that is over lapses", f"{process.name} {holding!r} after a tick")
+        if not holding.acquired:
+            self.fail("held is announced", f"{process.name} {holding!r} without notice")
+        if process.group_id in process.world.states[holding.coordinator].paused:
+            self.fail("a pause ends the acting", f"{process.name} {holding!r}")
+        self.may_act(process, holding, "holds")
+
+    def _is_ours(self, process: Process, holding: Holding) -> None:
+        """What a process takes for its own agrees with what it has read, and is looked after."""
+        claimant, p = process.claimant, holding.coordinator
+        cell = process.world.states[p].cells.get((process.group_id, *holding.key))
+        if cell is None or cell.epoch != holding.epoch or cell.holder is None:
+            self.fail("who has read of a loss knows", f"{process.name} {holding!r}: {_of(cell)}")
+        if holding.acquired and process.user.stored[holding] != holding.stored_offset:
+            self.fail("what is stored is told", f"{process.name} {holding!r}")
+        if holding.paused:
+            if holding.release_at_ns is None:
+                self.fail("a paused claim is released", f"{process.name} {holding!r}")
+            if self.lives.get(holding) != "paused":
+                self.fail("a pause is told", f"{process.name} {holding!r}")
+        elif (
+            claimant._beat_due_ns[p] is None
+            and not claimant._beats_in_flight[p]
+            and not claimant.silent
+        ):
+            self.fail("claims are renewed", f"{process.name} {holding!r}: no beat is due")
 
     def may_act(self, process: Process, holding: Holding, verb: str) -> None:
         """`process` may act on `holding` by its own clock: the log must agree."""
         sim = self.sim
-        cell = process.true_cell(holding)
+        cell = process.user.true_cell(holding)
         if cell is not None and cell.epoch == holding.epoch and cell.holder is not None:
             if cell.instance_id != process.instance_id and sim.scenario.fenced:
                 self.fail(
@@ -272,7 +289,17 @@ class Checker:
         if process.group_id in state.paused or holding.key in claimant._releasing:
             return
         cell = state.cells.get((process.group_id, *holding.key))
+        past = observer.caught_up_at_offset
         due = holding.check_at_ns
+        its_past = (
+            process.spec.resume
+            and cell is not None
+            and cell.holder == process.client_id
+            and cell.instance_id != process.instance_id
+            and cell.epoch < past
+        )
+        if its_past and (due is None or due > now + 100 * MS):
+            self.fail("its past is resumed at once", f"{process.name} {holding!r}")
         if due is None:
             self.fail("a waiting claim is woken", f"{process.name} {holding!r}: no timer")
             return
@@ -303,7 +330,7 @@ class Checker:
     def notice(self, process: Process, notice: Notice) -> None:
         holding, kind = notice.holding, notice.kind
         if kind in _BECOMES:
-            if holding not in process.wanted_ever:
+            if holding not in process.user.wanted_ever:
                 return  # a claim that turned up after it was given up: nobody knows of it
             before = self.lives.get(holding, "new")
             if kind not in _NEXT[before]:
@@ -325,9 +352,21 @@ class Checker:
             ):
                 self.fail("stored is in the log", f"{process.name} {holding!r}: {notice.number}")
 
-    def ended_unheard(self, process: Process, holding: Holding) -> None:
+    def ended(self, process: Process, holding: Holding) -> None:
         if self.lives.get(holding, "new") != "ended":
             self.fail("every end is announced", f"{process.name} {holding!r}: no notice")
+        released = holding.reason in ("released", "the group was paused")
+        if released and holding.stored_offset < holding.next_offset:
+            self.fail("a release stores the position", f"{process.name} {holding!r}")
+
+    def left(self, process: Process) -> None:
+        """A process says that nothing of its own is left in the log."""
+        if process.appends_failed or not self.sim.scenario.fenced:
+            return  # what was reported as failed may still turn up
+        for state in self.sim.truth:
+            for key, cell in state.cells.items():
+                if cell.instance_id == process.instance_id:
+                    self.fail("who leaves holds nothing", f"{process.name}: {key} {_of(cell)}")
 
     def deliver(self, process: Process, seq: int, start: int, stop: int) -> None:
         """`process` delivers messages [start, stop) at most once, its claim `seq` was accepted."""
@@ -357,19 +396,39 @@ class Checker:
             now = process.clock.at(sim.now)
             if process.slow_for_good:
                 continue
-            if process.claimant.leaving and not process.claimant.settled:
+            leaves = process.user.failed_before_leaving is not None
+            if leaves and not process.claimant.settled:
                 self.fail("leaving ends", f"{process.name} has not settled")
-            for holding in process.holdings:
+            for holding in process.user.holdings:
                 key = (process.group_id, *holding.key)
                 if holding.held(now):
                     held.add(key)
                 if holding.state is ClaimState.RELEASING:
                     self.fail("liveness", f"{process.name} still releases {holding!r}")
-                if holding.state is ClaimState.LAPSED:
+                if holding.state is ClaimState.LAPSED and not process.claimant.silent:
                     self.fail("liveness", f"{process.name} is still lapsed: {holding!r}")
-                wanted.add(key)
+                if not process.claimant.silent:
+                    wanted.add(key)
+            self._settled_process(process)
+        for process in sim.left:
+            state = sim.truth[process.claimant.home]
+            member = state.members.get((process.group_id, process.client_id))
+            stays = member is not None and member.instance_id == process.instance_id
+            if stays and process.appends_failed == process.user.failed_before_leaving:
+                self.fail("who leaves says goodbye", process.name)
         for key in sorted(wanted - held):
             self.fail("liveness", f"nobody holds {key}: {_of(sim.true_cell(key))}")
+
+    def _settled_process(self, process: Process) -> None:
+        sim, claimant = self.sim, process.claimant
+        for batch in process.user.batches.values():
+            if sim.now - batch.since_ns > 3_000 * MS and sim.scenario.fenced:
+                self.fail("every claim of messages is answered", f"{process.name} {batch}")
+        members = sim.truth[claimant.home].members
+        known = members.get((process.group_id, process.client_id))
+        quiet = claimant.silent or claimant.leaving
+        if process.spec.member and not quiet and known is None:
+            self.fail("members are seen", process.name)
 
     def finished(self) -> None:
         """The log is read by an independent fold, and by a fresh reader without events."""

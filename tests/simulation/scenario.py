@@ -271,6 +271,8 @@ class _Generator:
             self._clocks,
             self._leader_change,
             self._log_oddity,
+            *[self._stranger] * 2,
+            self._stop_claiming,
             *([self._cold_start] * 2 if self.skew_ms is not None else []),
         ]
 
@@ -408,10 +410,23 @@ class _Generator:
     def _log_oddity(self, at: int) -> None:
         rng = self.rng
         p = rng.randrange(self.partitions)
-        if rng.random() < 0.5:
-            self._add(at, "gap", p, rng.choice((1, 5000, 70_000)))
+        if rng.random() < 0.4:
+            self._add(at, "gap", p, rng.choice((1, 5000, 40_000, 65_530, 70_000)))
         else:
             self._add(at, "garbage", p, rng.randrange(8))
+
+    def _stranger(self, at: int) -> None:
+        for _ in range(self.rng.randint(1, 4)):
+            p = self.rng.randrange(self.partitions)
+            self._add(at, "stranger", p, self.rng.randrange(10_000))
+            at += int(self.rng.uniform(0, 1) * self.interval)
+
+    def _stop_claiming(self, at: int) -> None:
+        slot = self._slot()
+        self._add(at, "stop_claiming", slot)
+        if self.rng.random() < 0.5:
+            self._add(at + self.interval * self.rng.choice((1, 4)), "crash", slot, False)
+            self._add(at + self.interval * 5, "restart", slot)
 
     def _twin(self, at: int) -> None:
         """Another process under the same client_id, beside the first or while that one sleeps."""

@@ -1,0 +1,40 @@
+"""Units, and small things that several parts of the simulator use."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from marshal_py import events as ev
+from marshal_py.messages import ResumeGroup, encode
+
+US: Final = 1_000
+"""Nanoseconds in a microsecond."""
+
+MS: Final = 1_000_000
+"""Nanoseconds in a millisecond."""
+
+GARBAGE: Final[tuple[bytes | None, ...]] = (
+    None,
+    b"",
+    b"\xc1",
+    b"Heartbeat/1/a/b/c",
+    b"\x93\x01\x02\xa1",
+    encode(ResumeGroup(2, "x", "x", "elsewhere", 1))[:-1],
+    b"\x96\x0b\x02\xa1a\xa1b\xa1g\x00",
+    b"\x96\x02\x03\xa1a\xa1b\xa1g\x00",
+)
+
+
+def describe(events: list[ev.Event]) -> str:
+    return "; ".join(_one(event) for event in events) or "nothing"
+
+
+def _one(event: Any) -> str:
+    kind = type(event).__name__
+    who = getattr(event, "instance_id", "")
+    where = f" {event.topic}/{event.partition}" if getattr(event, "topic", None) else ""
+    more = ""
+    for name in ("epoch", "previous_epoch", "next_offset", "to_offset", "seq", "reason", "record"):
+        if hasattr(event, name):
+            more += f" {name}={getattr(event, name)}"
+    return f"{kind} by {who}{where}{more}"

@@ -1,0 +1,165 @@
+"""Somebody with the command line."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from marshal_py.messages import (
+    ClaimingMessages,
+    ClaimingPartition,
+    Entry,
+    ForgetGroup,
+    Heartbeat,
+    Message,
+    ReleaseGroup,
+    ReleasingPartition,
+    ResumeGroup,
+    SetPosition,
+    encode,
+)
+from marshal_py.rationalizer import CellKey, PartitionState, apply
+from marshal_py.testing import VirtualClock
+from marshal_py.world import Observer
+from tests.simulation.common import MS
+
+if TYPE_CHECKING:
+    from tests.simulation.simulator import Simulation
+
+
+class Operator:
+    """Somebody with the command line: pauses groups, sets positions, forgets, resumes.
+
+    Reads every record 5 ms late, and waits before it moves a held cell as a claimant does.
+    """
+
+    def __init__(self, sim: Simulation) -> None:
+        self.sim = sim
+        self.positions: dict[CellKey, int] = {}
+        self.forgets: set[tuple[str, int]] = set()
+        self.paused: dict[str, None] = {}
+        self.seq = 0
+        self.sent: dict[tuple[int, str], int] = {}
+        self.clock = VirtualClock(5 * MS)
+        self.replay()
+
+    def replay(self) -> None:
+        log = self.sim.log
+        count = len(log.partitions)
+        self.states = [PartitionState(p) for p in range(count)]
+        self.observers = [Observer() for _ in range(count)]
+        self.position = [0] * count
+        for observer, partition in zip(self.observers, log.partitions, strict=True):
+            observer.caught_up_at_offset = partition.end
+            observer.seen.note(partition.end - 1, self.clock.at(self.sim.now))
+        self.step()
+
+    def arrive(self) -> None:
+        self.step()
+
+    def step(self) -> None:
+        sim = self.sim
+        now = self.clock.at(sim.now)
+        for p, partition in enumerate(sim.log.partitions):
+            start, stop = self.position[p], len(partition)
+            if start < stop:
+                for index in range(start, stop):
+                    apply(self.states[p], partition.offsets[index], partition.values[index])
+                self.position[p] = stop
+                self.observers[p].seen.note(partition.offsets[stop - 1], now)
+        for cell_key in list(self.positions):
+            self._try_position(cell_key, now)
+        for group, p in sorted(self.forgets):
+            self._try_forget(group, p)
+
+    def _try_position(self, key: CellKey, now: int) -> None:
+        sim = self.sim
+        p = sim.coordinator(key)
+        state = self.states[p]
+        if key[0] not in state.paused:
+            return
+        cell = state.cells.get(key)
+        if cell is not None and cell.held:
+            silence = self.observers[p].silence_ns(cell, now) or 0
+            wait = 2 * cell.interval_ms * MS + 1 - silence
+            if wait > 0:
+                sim.at(sim.now + wait, self.step)
+                return
+            sim.fired["set_position_of_held"] += 1
+        sim.fired["set_position"] += 1
+        next_offset = self.positions.pop(key)
+        version = -1 if cell is None else cell.version
+        self._send(
+            p,
+            SetPosition(2, "op", "op.1", key[0], self._seq(), key[1], key[2], next_offset, version),
+        )
+
+    def _try_forget(self, group: str, p: int) -> None:
+        state = self.states[p]
+        if group not in state.paused:
+            return
+        if any(key[0] == group and cell.held for key, cell in state.cells.items()):
+            if self.sim.noise() < 0.9:
+                return  # now and then it tries all the same
+        else:
+            self.sim.fired["forget_group"] += 1
+            self.forgets.discard((group, p))
+        self._send(p, ForgetGroup(2, "op", "op.1", group, self._seq()))
+
+    def meddle(self, p: int, which: int) -> None:
+        """A client with bugs writes what no client should: the fold must refuse nearly all of it.
+
+        Only the heartbeat with the right epoch is accepted: the epoch alone says whose a claim is.
+        """
+        state = self.sim.truth[p]
+        held = [(key, cell) for key, cell in sorted(state.cells.items()) if cell.held]
+        if not held:
+            return
+        key, cell = held[which % len(held)]
+        group, topic, partition = key
+        who: tuple[Literal[2], str, str, str] = (2, "stranger", "stranger.1", group)
+        wrong = cell.epoch - 1 if cell.epoch else 7
+        at = (topic, partition)
+        old = min(cell.version - 1, cell.epoch + which % 3)
+        records: tuple[Message, ...] = (
+            ClaimingPartition(*who, self._seq(), *at, 1_000, max(-1, old)),
+            ClaimingPartition(*who, self._seq(), *at, 1_000, cell.version + 5),
+            Heartbeat(*who, self._seq(), [Entry(*at, wrong, 9**9)]),
+            Heartbeat(*who, self._seq(), [Entry(*at, cell.epoch, 0, b"stranger")]),
+            ReleasingPartition(*who, self._seq(), *at, wrong, 9**9),
+            ReleasingPartition(*who, self._seq(), *at, cell.epoch + 1, 9**9),
+            ClaimingMessages(*who, self._seq(), *at, wrong, 9**9),
+            ClaimingMessages(*who, self._seq(), *at, cell.epoch, max(0, cell.claimed_offset)),
+            SetPosition(*who, self._seq(), *at, 0, old),
+            ForgetGroup(*who, self._seq()),
+            ResumeGroup(*who, self._seq()),
+        )
+        record = records[which % len(records)]
+        if group in state.paused and not isinstance(record, Heartbeat):
+            return  # then some of these would be right
+        self.sim.write(None, p, encode(record))
+
+    def pause(self, group: str) -> None:
+        self.sim.fired["pause_group"] += 1
+        self.paused[group] = None
+        for p in range(len(self.states)):
+            self._send(p, ReleaseGroup(2, "op", "op.1", group, self._seq(), 0))
+
+    def resume(self, group: str) -> None:
+        self.paused.pop(group, None)
+        self.forgets = {item for item in self.forgets if item[0] != group}
+        self.positions = {key: at for key, at in self.positions.items() if key[0] != group}
+        for p in range(len(self.states)):
+            self._send(p, ResumeGroup(2, "op", "op.1", group, self._seq()))
+
+    def heal(self) -> None:
+        for group in self.sim.scenario.groups:
+            if group in self.paused or any(group in state.paused for state in self.states):
+                self.resume(group)
+
+    def _seq(self) -> int:
+        self.seq += 1
+        return self.seq
+
+    def _send(self, p: int, record: Message) -> None:
+        sim = self.sim
+        sim.at(sim.now + MS + int(sim.noise() * 20 * MS), sim.write, None, p, encode(record))
