@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from marshal_py import ConfigurationError, Marshal
+from marshal_py import ConfigurationError, Marshal, NotInVersion1
 from marshal_py.admin import plan_topics
+from marshal_py.consumer import Consumer
 from marshal_py.errors import MalformedRecord
 from marshal_py.messages import Heartbeat, encode
 from marshal_py.text.admin import pause_group, set_positions
@@ -54,6 +55,31 @@ def test_compression_is_what_go_can_read(key: str) -> None:
         with pytest.raises(ConfigurationError, match="Go Marshal cannot read it"):
             Marshal({"bootstrap.servers": SERVERS, key: codec}, group_id="g", wire="text")
         Marshal({"bootstrap.servers": SERVERS, key: codec}, group_id="g")
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "message"),
+    [
+        ({"mode": "at_most_once"}, NotInVersion1, "at_most_once"),
+        ({"weight": 2.0}, NotInVersion1, "weight"),
+        ({"by_lag": True}, NotInVersion1, "by_lag"),
+        ({"labels": {"a": "b"}}, NotInVersion1, "labels"),
+        ({"prefer": ["t/1"]}, NotInVersion1, "prefer"),
+        ({"wire": "msgpack", "greedy": True}, ConfigurationError, "greedy"),
+    ],
+)
+def test_a_consumer_refuses_what_version_1_cannot_give(
+    settings: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    given = {"group_id": "g", "topics": "t", "wire": "text", **settings}
+    with pytest.raises(error, match=message):
+        Consumer(SERVERS, **given)
+
+
+def test_a_consumer_takes_a_text_client_of_ones_own() -> None:
+    assert Consumer(made(), topics="t", greedy=True).marshal.settings.wire == "text"
+    with pytest.raises(NotInVersion1):
+        Consumer(made(), topics="t", mode="at_most_once")
 
 
 def test_a_text_log_has_no_snapshot_topic() -> None:
