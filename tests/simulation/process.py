@@ -293,7 +293,8 @@ class Process:
         if self.was_silent and kind in (1, 2) and self.user.failed_before_leaving is None:
             sim.checker.fail("silence", f"{self.name} sends a record of type {kind}")
         if departs > sim.now:
-            sim.at(sim.by_heal(departs), self._depart, append)
+            # Just before the process runs again: its producer keeps the order.
+            sim.at(max(sim.by_heal(departs) - 1, sim.now), self._depart, append)
         else:
             self._depart(append)
 
