@@ -166,7 +166,7 @@ def _unit_tests(mutant: AnyMutant | None) -> str | None:
 def _print(row: dict[str, Any]) -> None:
     caught = row["caught_by"] or "NOT CAUGHT"
     after = f"after {row['histories']}" if row["invariant"] else ""
-    typer.echo(f"{row['mutant']:<78} {caught} {after}")
+    typer.echo(f"{row['mutant']:<100} {caught} {after}")
 
 
 if __name__ == "__main__":

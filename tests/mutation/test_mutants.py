@@ -1,0 +1,65 @@
+"""The mutation check at the size of a test run: every mutant still applies, and some are tried."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.mutation.__main__ import try_mutant
+from tests.mutation.find import find
+from tests.mutation.load import DoesNotApply, Edit, Mutant
+from tests.mutation.mutants import MUTANTS
+from tests.mutation.systematic import systematic
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_every_mutant_applies(mutant: Mutant) -> None:
+    assert mutant.code()
+    assert find(mutant.name) is mutant
+
+
+def test_names_are_unique() -> None:
+    assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS)
+
+
+@pytest.mark.parametrize(
+    ("edit", "problem"),
+    [
+        (Edit("apply", "no such text", ""), "0 times"),
+        (Edit("apply", "offset", ""), "times"),
+        (Edit("no_such_function", "x", ""), "no function"),
+        (Edit("apply", "if offset < state.next_offset:", "if"), "invalid syntax"),
+    ],
+)
+def test_mutant_that_does_not_fit_the_source_says_so(edit: Edit, problem: str) -> None:
+    with pytest.raises(DoesNotApply, match=problem):
+        Mutant("wrong", "marshal_py.rationalizer", (edit,)).code()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    ("name", "invariant"),
+    [
+        ("fold: heartbeat: the epoch", None),
+        ("fold: claim: compare and swap", None),
+        ("claimant: lease: the margin", "exclusion"),
+        ("claimant: claiming: the wait of two intervals", "exclusion"),
+        ("claimant: release: nobody acts any more", "exclusion"),
+        ("claimant: found: an end takes a later claim of the cell off the lists", None),
+    ],
+)
+def test_a_campaign_catches(name: str, invariant: str | None) -> None:
+    row: dict[str, Any] = try_mutant(find(name), 300, 1, both=False)
+    assert row["invariant"] is not None, row
+    if invariant is not None:
+        assert row["invariant"] == invariant
+
+
+def test_systematic_mutants_can_be_made() -> None:
+    for module in ("rationalizer", "claims", "world"):
+        mutants = systematic(f"marshal_py.{module}")
+        assert len(mutants) > 50
+        assert find(mutants[7].name) == mutants[7]
+        assert mutants[7].code() != mutants[8].code()
