@@ -350,7 +350,9 @@ class Keeper:
 
         def unassign() -> None:
             del consumer._active[part.key]
-            consumer._consumer.incremental_unassign([TopicPartition(part.topic, part.partition)])
+            where = [TopicPartition(part.topic, part.partition)]
+            consumer._consumer.resume(where)  # a pause would outlive the assignment
+            consumer._consumer.incremental_unassign(where)
 
         if part.assigned:
             part.assigned = False
