@@ -3,6 +3,7 @@
 import logging
 
 from marshal_py.client import Claim, Marshal
+from marshal_py.consumer import Batch, Consumer
 from marshal_py.election import Leader, Leadership, LeaderWatch
 from marshal_py.errors import (
     AccessDenied,
@@ -25,11 +26,13 @@ from marshal_py.errors import (
 
 __all__ = [
     "AccessDenied",
+    "Batch",
     "BrokerUnavailable",
     "Claim",
     "ClaimTimeout",
     "Closed",
     "ConfigurationError",
+    "Consumer",
     "DuplicateClientId",
     "GroupPausedError",
     "InvalidArgument",

@@ -38,7 +38,7 @@ from marshal_py.keeper import Keeper
 from marshal_py.settings import kafka_config
 from marshal_py.subscription import Subscription
 
-__all__ = ["Consumer", "Mode", "Start"]
+__all__ = ["Batch", "Consumer", "Mode", "Start"]
 
 logger = logging.getLogger("marshal_py.consumer")
 

@@ -24,6 +24,7 @@ time nothing keeps the two sides apart.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, Literal, NamedTuple, TypeAlias
 
@@ -50,6 +51,8 @@ StepState: TypeAlias = Literal["free", "held", "moved", "in_use", "target_ahead"
 """
 
 _BLOCKING: Final = ("in_use", "target_ahead")
+
+LOOK_S: Final = 0.02
 
 
 class Step(NamedTuple):
@@ -126,16 +129,31 @@ class Bridge:
         After this, and not before, processes of the target may start. Raises `ConfigurationError`
         for partitions that cannot be moved as they are, `ClaimTimeout` if the claims take longer.
         """
+        steps = self._check()
+        self.moved = {(s.topic, s.partition) for s in steps if s.state == "moved"}
+        claims = {key: self.target.want(*key) for key in self.keys if key not in self.moved}
+        deadline = time.monotonic() + timeout_s
+        try:
+            # What a process of the target does at the same moment shows while we wait.
+            while not all(claim.held for claim in claims.values()):
+                if time.monotonic() >= deadline:
+                    raise ClaimTimeout(f"the target side was not claimed within {timeout_s:g} s")
+                self._check()
+                time.sleep(LOOK_S)
+        except BaseException:
+            for claim in claims.values():
+                claim.release(wait=False)
+            raise
+        self._target_claims = claims
+        for key in self.keys:
+            self._source_claims[key] = self.source.want(*key)
+
+    def _check(self) -> list[Step]:
         steps = self.plan()
         blocked = [step for step in steps if step.state in _BLOCKING]
         if blocked:
             raise ConfigurationError("; ".join(explain(step) for step in blocked[:5]))
-        self.moved = {(s.topic, s.partition) for s in steps if s.state == "moved"}
-        waiting = [key for key in self.keys if key not in self.moved]
-        claims = self.target.claim_many(waiting, timeout_s=timeout_s)
-        self._target_claims = dict(zip(waiting, claims, strict=True))
-        for key in self.keys:
-            self._source_claims[key] = self.source.want(*key)
+        return steps
 
     def step(self) -> list[Step]:
         """Move what can be moved now; return it. Repeats the positions of what was moved before.

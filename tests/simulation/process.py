@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from marshal_py import events as ev
 from marshal_py.claims import Append, Claimant, ClaimState
-from marshal_py.messages import ClaimingPartition, decode
+from marshal_py.messages import ClaimingPartition, Heartbeat, decode
 from marshal_py.rationalizer import PartitionState, apply
 from marshal_py.testing import VirtualClock
 from marshal_py.world import Observer, World
@@ -60,7 +60,9 @@ class Process:
         self.wake_at = -1
         self.fenced = False
         """Whether it knew, after its last step, that a twin has fenced it."""
-        self.was_silent = False
+        self.told_to_stop = False
+        self.paused_epochs: set[tuple[str, int, int]] = set()
+        """What it had read the pause of, after its last step: nothing renews that any more."""
         # faults that are armed
         self.freeze_before_send = 0
         self.crash_amid_send: tuple[int, bool] | None = None
@@ -179,7 +181,9 @@ class Process:
         if self.dead:
             return
         self.fenced = claimant.twin is not None
-        self.was_silent = claimant.silent
+        self.paused_epochs = {
+            (h.topic, h.partition, h.epoch) for h in self.user.holdings if h.paused
+        }
         sim.checker.stepped(self, now)
         deadline = claimant.next_deadline_ns()
         if deadline is not None:
@@ -290,8 +294,10 @@ class Process:
         kind = append.value[1]
         if kind == 1:
             self._sends_claim(append.value)
-        if self.was_silent and kind in (1, 2) and self.user.failed_before_leaving is None:
+        if self.told_to_stop and kind in (1, 2) and self.user.failed_before_leaving is None:
             sim.checker.fail("silence", f"{self.name} sends a record of type {kind}")
+        if self.paused_epochs and kind == 2:
+            self._sends_beat(append.value)
         if departs > sim.now:
             # Just before the process runs again: its producer keeps the order.
             sim.at(max(sim.by_heal(departs) - 1, sim.now), self._depart, append)
@@ -352,6 +358,13 @@ class Process:
         self.failures.append(seq)
         self.step()
 
+    def _sends_beat(self, value: bytes) -> None:
+        record = decode(value)
+        assert isinstance(record, Heartbeat)
+        for entry in record.entries:
+            if (entry.topic, entry.partition, entry.epoch) in self.paused_epochs:
+                self.sim.checker.fail("a pause ends the renewing", f"{self.name} {entry}")
+
     def _sends_claim(self, value: bytes) -> None:
         record = decode(value)
         assert isinstance(record, ClaimingPartition)
@@ -377,3 +390,8 @@ class Process:
     def stop_claiming(self) -> None:
         """The topic has another number of partitions now: the client goes silent for good."""
         self.claimant.stop_claiming("the number of partitions changed")
+        self._pump(self.clock.at(self.sim.now))
+        self.told_to_stop = True
+        for holding in self.user.holdings:
+            if holding.state in (ClaimState.WAITING, ClaimState.CLAIMING):
+                self.sim.checker.fail("silence", f"{self.name} still wants {holding!r}")

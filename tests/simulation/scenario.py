@@ -19,13 +19,13 @@ MS: Final = 1_000
 
 KINDS: Final = {
     # kind: (weight, what is different)
-    "plain": (60, "every assumption of the protocol holds"),
+    "plain": (58, "every assumption of the protocol holds"),
     "twins": (12, "processes share a client_id: exclusion between those two is not promised"),
     "drift": (8, "clock rates differ by more than the margin: only the epoch fences"),
     "skew": (4, "broker clocks differ by more than allowed for: only the epoch fences"),
     "duplicates": (8, "the producer is not idempotent: records may be written twice"),
     "truncation": (5, "the log loses acknowledged records: no exclusion until all have noticed"),
-    "gray": (3, "one process reads too late for good: the others get everything"),
+    "gray": (5, "one process reads too late for good: the others get everything"),
 }
 
 
@@ -189,7 +189,7 @@ class _Generator:
         if self.kind == "gray":  # four heartbeats are read too late, then the claim is given back
             slow_slot = rng.randrange(len(self.processes))
             own = self.processes[slow_slot].interval_ms * MS
-            slow_read_us = int(own * rng.uniform(2, 4))
+            slow_read_us = int(own * rng.choice((rng.uniform(2, 3.4), rng.uniform(2, 5))))
             settle += 4 * (slow_read_us + own) + 2 * longest
         self.incidents.sort()
         return Scenario(

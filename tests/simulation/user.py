@@ -69,7 +69,8 @@ class User:
             self.holdings.append(holding)
 
     def want_again(self, key: int) -> None:
-        if not self.process.dead and key not in self.given_up:
+        gone = self.process.dead or self.process.told_to_stop
+        if not gone and key not in self.given_up:
             self.process.call(self.want, key)
 
     def release(self, key: int) -> None:
@@ -94,6 +95,9 @@ class User:
         if sim.trace is not None and kind != "waiting":
             sim.tell(process.name, f"hears {kind} {holding!r} {notice.detail}")
         sim.checker.notice(process, notice)
+        over = holding.state is ClaimState.LAPSED and not holding.paused
+        if kind in ("acquired", "regained") and over:
+            sim.checker.fail("held is announced", f"{process.name} {kind}, and it is over")
         if kind == "acquired":
             self.stored[holding] = holding.stored_offset
             if self.spec.work == "amo":
