@@ -51,12 +51,10 @@ def fill(kafka: EmbeddedKafka, count: int, partitions: int) -> str:
 
 def rate(messages: Iterable[Any], count: int) -> float:
     """Return messages a second, from the first one on."""
-    got = 0
     started = 0.0
-    for _ in messages:
-        if not got:
+    for got, _ in enumerate(messages, start=1):
+        if got == 1:
             started = time.perf_counter()
-        got += 1
         if got == count:
             break
     return (count - 1) / (time.perf_counter() - started)
