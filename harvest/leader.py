@@ -1,23 +1,20 @@
-"""One leadership: carries out what the mark scheduler asks for, in three lanes, until it ends.
+"""A leadership in mark mode.
 
 The lanes are marks and clears (one database connection), the sink, and purges and resets (a second
-connection). The scheduler runs in the calling thread.
+connection).
 """
 
 from __future__ import annotations
 
 import logging
 import secrets
-import threading
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from queue import Empty, SimpleQueue
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
 
 from harvest import mark as m
 from harvest.errors import HarvestError
 from harvest.events import Event, LeaderRefreshed, Stats
-from harvest.lanes import Lane
+from harvest.leading import Leader, Work
 from harvest.lease import Lease
 from harvest.sink.base import Sink
 from harvest.store.base import MarkStore
@@ -27,8 +24,6 @@ __all__ = ["MarkLeader"]
 
 _LOG: Final = logging.getLogger("harvest")
 _MERGED_ROWS: Final = 10_000
-_CLOSE_TIMEOUT_S: Final = 5.0
-_WATCH_S: Final = 0.5
 
 _LANES: Final[dict[type[m.Action], str]] = {
     m.Mark: "mark",
@@ -40,19 +35,8 @@ _LANES: Final[dict[type[m.Action], str]] = {
 }
 
 
-class _Crashed:
-    """A lane ended with an error that nobody foresaw."""
-
-    def __init__(self, error: BaseException) -> None:
-        self.error = error
-
-
-class MarkLeader:
-    """Harvests while `lease` is held. Use once: `run` returns when leadership is over.
-
-    `marker` and `purger` are two stores of the same table. `stop` may be called from any thread or
-    signal handler.
-    """
+class MarkLeader(Leader[m.MarkScheduler]):
+    """A leadership in mark mode; see `Leader`. `marker` and `purger` are stores of one table."""
 
     def __init__(
         self,
@@ -66,95 +50,23 @@ class MarkLeader:
         on_event: Callable[[Event], None],
         drain_timeout_s: float = 10.0,
     ) -> None:
-        self._lease = lease
+        super().__init__(lease, m.MarkScheduler(lease.epoch, limits), sink, drain_timeout_s)
         self._marker = marker
         self._purger = purger
-        self._sink = sink
         self._stats = stats
         self._on_event = on_event
-        self._drain_timeout_s = drain_timeout_s
-        self._scheduler = m.MarkScheduler(lease.epoch, limits)
-        self._events: SimpleQueue[m.Event | _Crashed] = SimpleQueue()
-        self._hurry = threading.Event()
-        """Set when nothing may wait any more: idle polls and back-offs end at once."""
-        self._over = threading.Event()
-        self._stop_at_s: float | None = None
 
-    def stop(self) -> None:
-        """Finish what is in flight, then let `run` return. At most `drain_timeout_s` later."""
-        self._events.put(m.Stop())
+    def _works(self) -> Mapping[str, Work]:
+        return {"mark": self._mark_work, "sink": self._sink_work, "purge": self._purge_work}
 
-    def run(self) -> bool:
-        """Harvest until stopped (True) or until the lease is lost (False).
+    def _lane_of(self, action: m.Action) -> str:
+        return _LANES[type(action)]
 
-        Raises what a lane raised unexpectedly.
-        """
-        lanes: dict[str, Lane[m.Action]] = {
-            "mark": Lane("mark", self._mark_work, self._crashed),
-            "sink": Lane("sink", self._sink_work, self._crashed),
-            "purge": Lane("purge", self._purge_work, self._crashed),
-        }
-        watcher = threading.Thread(target=self._watch, name="harvest-lease", daemon=True)
-        watcher.start()
-        try:
-            return self._loop(lanes)
-        finally:
-            self._over.set()
-            self._hurry.set()
-            self._close(lanes)
+    def _break_off(self, lane: str) -> None:
+        (self._marker if lane == "mark" else self._purger).cancel()
 
-    def _loop(self, lanes: dict[str, Lane[m.Action]]) -> bool:
-        actions = self._scheduler.step(m.Start())
-        while True:
-            for action in actions:
-                if isinstance(action, m.Finish):
-                    _LOG.info("harvesting ends: %s", action.reason)
-                    return self._stop_at_s is not None
-                lanes[_LANES[type(action)]].put(action)
-            event = self._next()
-            if isinstance(event, _Crashed):
-                raise event.error
-            if isinstance(event, m.Stop) and self._stop_at_s is None:
-                self._stop_at_s = time.monotonic() + self._drain_timeout_s
-                self._hurry.set()
-            self._count(event)
-            actions = self._scheduler.step(event)
-
-    def _next(self) -> m.Event | _Crashed:
-        if self._stop_at_s is None:
-            return self._events.get()
-        try:
-            return self._events.get(timeout=max(0.0, self._stop_at_s - time.monotonic()))
-        except Empty:
-            _LOG.warning(
-                "%d rows in flight were not settled within %g s; the next leader decides on them",
-                self._scheduler.in_flight_records,
-                self._drain_timeout_s,
-            )
-            return m.LeaseLost()
-
-    def _close(self, lanes: dict[str, Lane[m.Action]]) -> None:
-        if not lanes["mark"].close(0.05):
-            self._marker.cancel()
-        if not lanes["purge"].close(0.05):
-            self._purger.cancel()
-        for name, lane in lanes.items():
-            if not lane.close(_CLOSE_TIMEOUT_S):
-                _LOG.error("the %s thread hangs; it is left behind", name)
-        self._sink.close()
-
-    def _watch(self) -> None:
-        while not self._over.is_set():
-            if self._lease.wait_lost(_WATCH_S):
-                self._hurry.set()
-                self._events.put(m.LeaseLost())
-                return
-
-    def _crashed(self, error: BaseException) -> None:
-        self._events.put(_Crashed(error))
-
-    def _may_act(self) -> bool:
-        return self._lease.held and not self._over.is_set()
+    def _in_flight(self) -> int:
+        return self._scheduler.in_flight_records
 
     # --- The lanes ---
 
@@ -246,7 +158,7 @@ class MarkLeader:
 
     # --- Telling ---
 
-    def _count(self, event: m.Event) -> None:
+    def _count(self, event: Any) -> None:
         stats = self._stats
         match event:
             case m.Marked(_, rows):

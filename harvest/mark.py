@@ -49,6 +49,7 @@ from typing import Final, TypeAlias
 
 from harvest.rows import Row, payload_bytes
 from harvest.sink.base import Failure
+from harvest.steps import Finish, LeaseLost, Open, OpenFailed, Start, Stop
 from harvest.terms import Checkpoint, Term
 
 __all__ = [
@@ -101,21 +102,11 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
-    """Leadership was won."""
-
-
-@dataclass(frozen=True, slots=True)
 class Opened:
     """The sink is open and every earlier writer fenced; `checkpoint` is the last one committed."""
 
     term: Term
     checkpoint: Checkpoint | None
-
-
-@dataclass(frozen=True, slots=True)
-class OpenFailed:
-    """The sink could not be opened; trying again may help."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,16 +157,6 @@ class ResetDone:
     """The reset was made, or failed; either way nothing is left to do about it."""
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseLost:
-    """We lead no more. Nothing may be published from now on."""
-
-
-@dataclass(frozen=True, slots=True)
-class Stop:
-    """Finish what is in flight, then end."""
-
-
 Event: TypeAlias = (
     Start
     | Opened
@@ -193,13 +174,6 @@ Event: TypeAlias = (
 )
 
 # --- Actions: what is to be done -------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Open:
-    """After `delay_ms`, open the sink afresh; answer Opened or OpenFailed."""
-
-    delay_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,13 +215,6 @@ class Reset:
     """Untag rows that were marked and never sent; answer ResetDone."""
 
     ids: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Finish:
-    """The end. Nothing more will be asked for."""
-
-    reason: str
 
 
 Action: TypeAlias = Open | Clear | Mark | Send | Purge | Reset | Finish

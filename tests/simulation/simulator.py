@@ -121,10 +121,10 @@ class Simulation:
             self.checker.finished()
         except Violation as problem:
             violation = (problem.invariant, str(problem.args[1]))
-        except Exception as error:
+        except Exception as problem:
             if self.trace is not None:
                 self.tell("!", traceback.format_exc())
-            violation = ("nothing raises", f"{type(error).__name__}: {error}")
+            violation = ("nothing raises", f"{type(problem).__name__}: {problem}")
         if violation is not None:
             self.tell("!", f"{violation[0]}: {violation[1]}")
         self.counts["overlaps"] = self.checker.overlaps

@@ -1,0 +1,157 @@
+"""One leadership, whatever the algorithm: lanes carry out what a scheduler asks for, until it ends.
+
+The scheduler runs in the calling thread. Each lane is a thread; what lanes answer, and the end of
+the lease, come back as events through one queue.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from queue import Empty, SimpleQueue
+from typing import Any, Final, Generic, Protocol, TypeVar
+
+from harvest.lanes import Lane
+from harvest.lease import Lease
+from harvest.sink.base import Sink
+from harvest.steps import Finish, LeaseLost, Start, Stop
+
+__all__ = ["Leader", "Scheduler", "Work"]
+
+_LOG: Final = logging.getLogger("harvest")
+_CLOSE_TIMEOUT_S: Final = 5.0
+_WATCH_S: Final = 0.5
+
+
+class Scheduler(Protocol):
+    """A pure state machine: events in, actions out."""
+
+    def step(self, event: Any) -> Sequence[Any]:
+        """Apply one event; return the actions that follow, in order."""
+
+
+S = TypeVar("S", bound=Scheduler)
+Work = Callable[[Sequence[Any]], None]
+
+
+class _Crashed:
+    """A lane ended with an error that nobody foresaw."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+
+class Leader(ABC, Generic[S]):
+    """Harvests while `lease` is held. Use once: `run` returns when leadership is over.
+
+    `stop` may be called from any thread or signal handler.
+    """
+
+    def __init__(self, lease: Lease, scheduler: S, sink: Sink, drain_timeout_s: float) -> None:
+        self._lease = lease
+        self._scheduler = scheduler
+        self._sink = sink
+        self._drain_timeout_s = drain_timeout_s
+        self._events: SimpleQueue[Any] = SimpleQueue()
+        self._hurry = threading.Event()
+        """Set when nothing may wait any more: idle polls and back-offs end at once."""
+        self._over = threading.Event()
+        self._stop_at_s: float | None = None
+
+    # --- What an algorithm adds ---
+
+    @abstractmethod
+    def _works(self) -> Mapping[str, Work]:
+        """The lanes by name, in the order in which they are closed, and what each does."""
+
+    @abstractmethod
+    def _lane_of(self, action: Any) -> str:
+        """Which lane carries out `action`."""
+
+    @abstractmethod
+    def _break_off(self, lane: str) -> None:
+        """Make what a lane is doing end soon, if that is possible."""
+
+    @abstractmethod
+    def _count(self, event: Any) -> None:
+        """Tell statistics and listeners of an event, before the scheduler hears it."""
+
+    @abstractmethod
+    def _in_flight(self) -> int:
+        """Rows that are not settled."""
+
+    # --- The loop ---
+
+    def stop(self) -> None:
+        """Finish what is in flight, then let `run` return. At most `drain_timeout_s` later."""
+        self._events.put(Stop())
+
+    def run(self) -> bool:
+        """Harvest until stopped (True) or until the lease is lost (False).
+
+        Raises what a lane raised unexpectedly.
+        """
+        lanes = {name: Lane(name, work, self._crashed) for name, work in self._works().items()}
+        watcher = threading.Thread(target=self._watch, name="harvest-lease", daemon=True)
+        watcher.start()
+        try:
+            return self._loop(lanes)
+        finally:
+            self._over.set()
+            self._hurry.set()
+            self._close(lanes)
+
+    def _loop(self, lanes: Mapping[str, Lane[Any]]) -> bool:
+        actions = self._scheduler.step(Start())
+        while True:
+            for action in actions:
+                if isinstance(action, Finish):
+                    _LOG.info("harvesting ends: %s", action.reason)
+                    return self._stop_at_s is not None
+                lanes[self._lane_of(action)].put(action)
+            event = self._next()
+            if isinstance(event, _Crashed):
+                raise event.error
+            if isinstance(event, Stop) and self._stop_at_s is None:
+                self._stop_at_s = time.monotonic() + self._drain_timeout_s
+                self._hurry.set()
+            self._count(event)
+            actions = self._scheduler.step(event)
+
+    def _next(self) -> Any:
+        if self._stop_at_s is None:
+            return self._events.get()
+        try:
+            return self._events.get(timeout=max(0.0, self._stop_at_s - time.monotonic()))
+        except Empty:
+            _LOG.warning(
+                "%d rows in flight were not settled within %g s; the next leader decides on them",
+                self._in_flight(),
+                self._drain_timeout_s,
+            )
+            return LeaseLost()
+
+    def _close(self, lanes: Mapping[str, Lane[Any]]) -> None:
+        for name, lane in lanes.items():
+            if name != "sink" and not lane.close(0.05):
+                self._break_off(name)
+        for name, lane in lanes.items():
+            if not lane.close(_CLOSE_TIMEOUT_S):
+                _LOG.error("the %s thread hangs; it is left behind", name)
+        self._sink.close()
+
+    def _watch(self) -> None:
+        while not self._over.is_set():
+            if self._lease.wait_lost(_WATCH_S):
+                self._hurry.set()
+                self._events.put(LeaseLost())
+                return
+
+    def _crashed(self, error: BaseException) -> None:
+        self._events.put(_Crashed(error))
+
+    def _may_act(self) -> bool:
+        return self._lease.held and not self._over.is_set()

@@ -1,0 +1,46 @@
+"""Events and actions that every harvesting algorithm has."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["Finish", "LeaseLost", "Open", "OpenFailed", "Start", "Stop"]
+
+# --- Events ---
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Leadership was won."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenFailed:
+    """The sink could not be opened; trying again may help."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseLost:
+    """We lead no more. Nothing may be published from now on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Finish what is in flight, then end."""
+
+
+# --- Actions ---
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """After `delay_ms`, open the sink afresh; answer Opened or OpenFailed."""
+
+    delay_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """The end. Nothing more will be asked for."""
+
+    reason: str
