@@ -15,7 +15,7 @@ import sys
 from typing import Final
 
 from marshal_py import cli_migrate
-from marshal_py.commands import claims, demo, snapshots, status, tail
+from marshal_py.commands import claims, demo, groups, lag, snapshots, status, tail
 from marshal_py.commands.run import global_flags, new_app
 
 __all__ = ["app", "main"]
@@ -30,6 +30,9 @@ app = new_app(
 app.callback()(global_flags)
 app.command()(status.status)
 app.command()(claims.claims)
+app.command()(groups.groups)
+app.command()(groups.members)
+app.command()(lag.lag)
 app.command()(tail.tail)
 app.command()(snapshots.snapshot)
 app.command()(demo.demo)

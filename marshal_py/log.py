@@ -150,17 +150,25 @@ class LogReader:
         self._partitions = 0
         self._distrusted: set[int] = set()
         self._not_after: dict[int, int] = {}
+        self._until: dict[int, int] = {}
+        """Where to stop, when the past is asked for."""
 
     # Opening
 
     def open(
-        self, timeout_s: float, *, since_offset: int | None = None, since_ms: int | None = None
+        self,
+        timeout_s: float,
+        *,
+        since_offset: int | None = None,
+        since_ms: int | None = None,
+        until_ms: int | None = None,
     ) -> None:
         """Connect and restore the newest snapshots; `replay` reads on from there.
 
         With `since_offset` (in every coordination partition) or `since_ms` (the broker's time), a
         snapshot that lies later is passed over, so that `history` tells of all since then; unless
-        the log does not reach back so far.
+        the log does not reach back so far. With `until_ms`, what the broker stamped later is not
+        there for this reader: it sees the world as it was.
 
         Raises `TopicMissing`, `BrokerUnavailable` after `timeout_s` without an answer, `LogHole`
         when records that no snapshot covers are gone, `PartitionCountChanged` on a second call
@@ -183,6 +191,9 @@ class LogReader:
 
         self._begins = self._offsets(self.topic, _EARLIEST, deadline)
         self._ends = self._offsets(self.topic, _LATEST, deadline)
+        self._until = {}
+        if until_ms is not None:
+            self._until = self._ends = self._offsets(self.topic, until_ms + 1, deadline)
         self._not_after = {}
         if since_ms is not None:
             self._not_after = self._offsets(self.topic, since_ms, deadline)
@@ -424,7 +435,16 @@ class LogReader:
         first = self._consumer.poll(timeout_s)
         if first is None:
             return []
-        return [first, *self._consumer.consume(BATCH, 0)]
+        messages = [first, *self._consumer.consume(BATCH, 0)]
+        return [m for m in messages if not self._too_late(m)] if self._until else messages
+
+    def _too_late(self, message: Any) -> bool:
+        """Whether the record is of after the moment that is asked for."""
+        return (
+            message.error() is None
+            and message.topic() == self.topic
+            and message.offset() >= self._until[message.partition()]
+        )
 
     def _replay_batch(self, messages: list[Any]) -> None:
         """Apply a batch without events. This loop is the start-up time of every process."""

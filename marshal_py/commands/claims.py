@@ -10,10 +10,14 @@ import typer
 from marshal_py.commands.connection import Connection
 from marshal_py.commands.look import Look, look
 from marshal_py.commands.run import (
+    AtMoment,
+    GroupFilter,
     JsonFlag,
     Observe,
+    TopicFilter,
     command,
     console,
+    moment,
     note,
     print_json,
     show,
@@ -49,13 +53,10 @@ class ClaimRow:
 @command(coordination_topic=("--coordination-topic",))
 def claims(
     connection: Connection,
-    group: Annotated[
-        str | None, typer.Option("--group", "-g", metavar="GROUP", help="Of this group only.")
-    ] = None,
-    topic: Annotated[
-        str | None, typer.Option("--topic", "-t", metavar="TOPIC", help="Of this topic only.")
-    ] = None,
+    group: GroupFilter = None,
+    topic: TopicFilter = None,
     held: Annotated[bool, typer.Option("--held", help="Without the free ones.")] = False,
+    at: AtMoment = None,
     observe_s: Observe = 0.0,
     as_json: JsonFlag = False,
 ) -> None:
@@ -65,9 +66,11 @@ def claims(
 
       marshal claims -b localhost:9092 --group billing
 
+      marshal claims --topic orders --at 02:13
+
       marshal claims --topic orders --json | jq '.[] | select(.liveness == "stale")'
     """
-    found = look(connection, observe_s=observe_s)
+    found = look(connection, observe_s=observe_s, at_ms=moment(at))
     rows = claim_rows(found, group=group, topic=topic, held=held)
     if as_json:
         print_json([asdict(row) for row in rows])

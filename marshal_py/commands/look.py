@@ -21,8 +21,8 @@ from typing import Any, Final, Literal, NamedTuple, TypeVar
 from confluent_kafka import TIMESTAMP_CREATE_TIME
 
 from marshal_py.commands.connection import Connection
-from marshal_py.commands.words import age
-from marshal_py.errors import BrokerUnavailable
+from marshal_py.commands.words import age, iso_utc
+from marshal_py.errors import BrokerUnavailable, InvalidArgument, LogHole
 from marshal_py.log import LogReader, Truncated, boottime_ns
 from marshal_py.rationalizer import Cell
 from marshal_py.world import MS, Liveness, World
@@ -99,6 +99,8 @@ class Look:
     """This machine's clock when the reading ended, ms since 1970."""
     observed_until_ns: int = 0
     log_append_time: bool = True
+    at_ms: int | None = None
+    """The moment that was asked for; None: now."""
 
     @property
     def world(self) -> World:
@@ -139,7 +141,12 @@ class Look:
 
     def explain(self) -> str:
         """Say in a sentence or two how silences were measured, and what may be wrong with them."""
-        if self.observed_ms:
+        if self.at_ms is not None:
+            text = (
+                f"As it was at {iso_utc(self.at_ms)}, and silence until then, by the broker's "
+                "timestamps."
+            )
+        elif self.observed_ms:
             text = (
                 f"Silence: watched for {self.observed_ms / 1000:.1f} s; of holders that said "
                 "nothing meanwhile, from the broker's timestamps to this machine's clock."
@@ -177,15 +184,24 @@ def _judge(
     return Silence(ms, at_least, liveness, basis)
 
 
-def look(connection: Connection, *, observe_s: float = 0.0) -> Look:
-    """Read the log to its end, then watch it for `observe_s` seconds.
+def look(connection: Connection, *, observe_s: float = 0.0, at_ms: int | None = None) -> Look:
+    """Read the log to its end, then watch it for `observe_s` seconds; or read it up to `at_ms`.
 
-    Raises `TopicMissing`, `BrokerUnavailable`, `LogHole`, `ConfigurationError`.
+    Raises `TopicMissing`, `BrokerUnavailable`, `LogHole`, `ConfigurationError`, `InvalidArgument`.
     """
+    if at_ms is not None and observe_s:
+        raise InvalidArgument("--observe watches what comes; the past (--at) cannot be watched")
     for attempt in range(1, TRIES + 1):
         reader = open_reader(connection)
         try:
-            return _look(connection, reader, observe_s)
+            return _look(connection, reader, observe_s, at_ms)
+        except LogHole:
+            if at_ms is None:
+                raise
+            raise InvalidArgument(
+                f"the log does not reach back to {iso_utc(at_ms)}: older records were deleted "
+                "(`marshal status` shows its size)"
+            ) from None
         except Truncated as error:
             if attempt == TRIES:
                 raise BrokerUnavailable(f"the log changes while it is read: {error}") from None
@@ -194,8 +210,8 @@ def look(connection: Connection, *, observe_s: float = 0.0) -> Look:
     raise AssertionError("unreachable")
 
 
-def _look(connection: Connection, reader: LogReader, observe_s: float) -> Look:
-    reader.open(connection.timeout_s)
+def _look(connection: Connection, reader: LogReader, observe_s: float, at_ms: int | None) -> Look:
+    reader.open(connection.timeout_s, until_ms=at_ms)
     found = Look(reader, [_Stamps() for _ in range(reader.world.partitions)])
     for messages, _ in until_silent(connection, reader.history(events=False)):
         _note(found, messages)
@@ -208,7 +224,8 @@ def _look(connection: Connection, reader: LogReader, observe_s: float) -> Look:
         _note(found, messages)
     found.observed_until_ns = boottime_ns()
     found.observed_ms = (found.observed_until_ns - began_ns) / MS if observe_s else 0.0
-    found.taken_ms = time.time_ns() // MS
+    found.taken_ms = time.time_ns() // MS if at_ms is None else at_ms
+    found.at_ms = at_ms
     return found
 
 

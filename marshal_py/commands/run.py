@@ -13,6 +13,7 @@ import json
 import logging
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, Final, NoReturn
@@ -22,20 +23,24 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 
 from marshal_py.commands.connection import Connection, Flags
-from marshal_py.commands.words import safe
+from marshal_py.commands.words import parse_moment, safe
 from marshal_py.errors import Blame, MarshalError, TopicMissing
 
 __all__ = [
     "ENVIRONMENT",
     "FINDING",
     "USAGE",
+    "AtMoment",
+    "GroupFilter",
     "JsonFlag",
     "Observe",
     "Settings",
+    "TopicFilter",
     "command",
     "console",
     "errors_as_exit_codes",
     "fail",
+    "moment",
     "new_app",
     "note",
     "print_json",
@@ -204,9 +209,28 @@ Observe = Annotated[
         help="Watch the log for so long, and judge silence by what was seen.",
     ),
 ]
+AtMoment = Annotated[
+    str | None,
+    typer.Option(
+        "--at",
+        metavar="TIME",
+        help="As it was then: 02:13, 2026-11-21T02:13:00Z, or so long ago (90s, 2h).",
+    ),
+]
+GroupFilter = Annotated[
+    str | None, typer.Option("--group", "-g", metavar="GROUP", help="Of this group only.")
+]
+TopicFilter = Annotated[
+    str | None, typer.Option("--topic", "-t", metavar="TOPIC", help="Of this topic only.")
+]
 Verbose = Annotated[
     bool, typer.Option("--verbose", "-v", help="Say more, on standard error.", show_default=False)
 ]
+
+
+def moment(text: str | None, option: str = "--at") -> int | None:
+    """Return what an option like `--at` was given, in ms since 1970. Raises `InvalidArgument`."""
+    return None if text is None else parse_moment(text, time.time_ns() // 1_000_000, option)
 
 
 def topic_option(*names: str) -> Any:

@@ -8,7 +8,9 @@ from typing import Annotated, Final
 import typer
 
 from marshal_py.admin import admin_client
+from marshal_py.commands.census import Group, Leader, Member, take_census
 from marshal_py.commands.connection import Connection
+from marshal_py.commands.groups import group_table, member_table
 from marshal_py.commands.look import Look, look
 from marshal_py.commands.offsets import extent
 from marshal_py.commands.run import (
@@ -27,41 +29,8 @@ from marshal_py.errors import TopicMissing
 
 __all__ = ["Status", "status", "take_status"]
 
-LEADER: Final = "leader:"
 MANY_RECORDS: Final = 500_000
 """So many records beyond the newest snapshot, and starting takes seconds."""
-
-
-@dataclass
-class Member:
-    group: str
-    client_id: str
-    instance_id: str
-    interval_ms: int
-    claims: int
-    liveness: str
-    silence_ms: int
-    silence_at_least: bool
-
-
-@dataclass
-class Group:
-    group: str
-    members: int
-    held: int
-    stale: int
-    free: int
-    paused: bool
-
-
-@dataclass
-class Leader:
-    group: str
-    name: str
-    leader: str | None
-    epoch: int
-    liveness: str | None
-    silence_ms: int | None
 
 
 @dataclass
@@ -156,54 +125,14 @@ def take_status(connection: Connection, observe_s: float = 0.0) -> Status:
 
 
 def _groups(taken: Status, found: Look) -> None:
-    held_by: dict[tuple[str, str], int] = {}
-    for name in found.world.groups():
-        group = Group(name, 0, 0, 0, 0, found.world.paused(name))
-        taken.groups.append(group)
-        for p, key, cell in found.world.cells(name):
-            silence = found.cell_silence(p, cell)
-            if key[1].startswith(LEADER):
-                taken.leaders.append(
-                    Leader(
-                        name,
-                        key[1].removeprefix(LEADER),
-                        cell.holder,
-                        cell.epoch,
-                        silence and silence.liveness,
-                        silence and silence.ms,
-                    )
-                )
-            if silence is None or cell.holder is None:
-                group.free += 1
-                continue
-            group.held += 1
-            held_by[name, cell.holder] = held_by.get((name, cell.holder), 0) + 1
-            if silence.liveness == "stale":
-                group.stale += 1
-        if group.stale:
-            taken.attention.append(
-                f"group {name}: {count(group.stale, 'claim')} held by clients that are silent for "
-                "over two intervals; anyone may take them"
-            )
-    home = found.world.home
-    for view in found.world.members():
-        member = view.member
-        silence = found.silence(home(view.group_id), member.version, member.interval_ms)
-        next(g for g in taken.groups if g.group == view.group_id).members += 1
-        taken.members.append(
-            Member(
-                view.group_id,
-                view.client_id,
-                member.instance_id,
-                member.interval_ms,
-                held_by.get((view.group_id, view.client_id), 0),
-                silence.liveness,
-                silence.ms,
-                silence.at_least,
-            )
-        )
-    taken.members.sort(key=lambda m: (m.group, m.client_id))
-    taken.leaders.sort(key=lambda m: (m.group, m.name))
+    census = take_census(found)
+    taken.groups, taken.members, taken.leaders = census.groups, census.members, census.leaders
+    taken.attention += [
+        f"group {group.group}: {count(group.stale, 'claim')} held by clients that are silent for "
+        "over two intervals; anyone may take them"
+        for group in census.groups
+        if group.stale
+    ]
 
 
 def _pauses(taken: Status, found: Look) -> None:
@@ -286,33 +215,9 @@ def _print(taken: Status) -> None:
         + ("empty" if newest is None else f"newest {age(newest)} ago")
     )
     if taken.groups:
-        groups = table("GROUP", "MEMBERS", "HELD", "STALE", "FREE", "", right=_NUMBERS)
-        for g in taken.groups:
-            groups.add_row(
-                safe(g.group),
-                str(g.members),
-                str(g.held),
-                f"[red]{g.stale}[/]" if g.stale else "0",
-                str(g.free),
-                "[yellow]paused[/]" if g.paused else "",
-            )
-        show(out, "", groups)
+        show(out, "", group_table(taken.groups))
     if taken.members:
-        members = table(
-            "MEMBER", "GROUP", "INSTANCE", "CLAIMS", "INTERVAL", "SILENCE", "LIVENESS",
-            right=("CLAIMS", "INTERVAL", "SILENCE"),
-        )  # fmt: skip
-        for m in taken.members:
-            members.add_row(
-                safe(m.client_id),
-                safe(m.group),
-                safe(m.instance_id),
-                str(m.claims),
-                age(m.interval_ms),
-                f"{'>' if m.silence_at_least else ''}{age(m.silence_ms)}",
-                liveness_style(m.liveness),
-            )
-        show(out, "", members)
+        show(out, "", member_table(taken.members))
     if taken.leaders:
         leaders = table(
             "LEADER OF", "GROUP", "LEADER", "EPOCH", "SILENCE", "LIVENESS",
@@ -339,9 +244,6 @@ def _print(taken: Status) -> None:
         out.print(safe(text))
     if taken.members or any(g.held for g in taken.groups):
         out.print(f"[dim]{taken.measured}[/]")
-
-
-_NUMBERS: Final = ("MEMBERS", "HELD", "STALE", "FREE")
 
 
 def _print_snapshots(taken: Status) -> None:

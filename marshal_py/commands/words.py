@@ -10,7 +10,16 @@ from rich.markup import escape
 
 from marshal_py.errors import InvalidArgument
 
-__all__ = ["age", "clock_time", "count", "iso_utc", "liveness_style", "parse_since", "safe"]
+__all__ = [
+    "age",
+    "clock_time",
+    "count",
+    "iso_utc",
+    "liveness_style",
+    "parse_moment",
+    "parse_since",
+    "safe",
+]
 
 _AGO: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 _UNIT_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -63,27 +72,53 @@ def safe(text: str) -> str:
 def parse_since(text: str, now_ms: int) -> tuple[int | None, int | None]:
     """Return (offset, None) or (None, ms since 1970) for what `--since` was given.
 
-    An offset (`1500`), a duration before now (`90s`, `10m`, `2h`, `1d`), a time of day (`14:05`,
-    local) or a date and time (`2026-11-21T14:05:00Z`; local if it has no zone). Raises
-    `InvalidArgument`.
+    An offset (`1500`), or what `parse_moment` takes. Raises `InvalidArgument`.
     """
-    text = text.strip()
-    if text.isdecimal():
+    if text.strip().isdecimal():
         return int(text), None
+    moment_ms = _moment(text.strip(), now_ms)
+    if moment_ms is None:
+        raise InvalidArgument(
+            f"--since {text!r} is neither an offset (1500), a duration (10m, 2h), nor a time "
+            "(14:05, 2026-11-21T14:05:00Z)"
+        )
+    return None, moment_ms
+
+
+def parse_moment(text: str, now_ms: int, option: str = "--at") -> int:
+    """Return the ms since 1970 of what an option that takes a moment was given.
+
+    A duration before now (`90s`, `10m`, `2h`, `1d`), a time of day (`02:13`, local; the last one:
+    of yesterday if it has not come yet today), or a date and time (`2026-11-21T14:05:00Z`; local if
+    it has no zone). Raises `InvalidArgument`.
+    """
+    moment_ms = _moment(text.strip(), now_ms)
+    if moment_ms is None:
+        raise InvalidArgument(
+            f"{option} {text!r} is neither a time (02:13, 2026-11-21T02:13:00Z) nor a duration "
+            "before now (10m, 2h)"
+        )
+    return moment_ms
+
+
+def _moment(text: str, now_ms: int) -> int | None:
     ago = _AGO.fullmatch(text)
     if ago is not None:
-        return None, max(0, now_ms - int(float(ago[1]) * _UNIT_MS[ago[2]]))
+        return max(0, now_ms - int(float(ago[1]) * _UNIT_MS[ago[2]]))
     try:
-        moment = dt.datetime.fromisoformat(text)
+        return _ms(dt.datetime.fromisoformat(text))
     except ValueError:
-        moment = None
-    if moment is None:
-        try:
-            today = dt.datetime.fromtimestamp(now_ms / 1000).date()
-            moment = dt.datetime.combine(today, dt.time.fromisoformat(text))
-        except ValueError:
-            raise InvalidArgument(
-                f"--since {text!r} is neither an offset (1500), a duration (10m, 2h), nor a time "
-                "(14:05, 2026-11-21T14:05:00Z)"
-            ) from None
-    return None, max(0, int(moment.timestamp() * 1000))
+        pass
+    try:
+        time_of_day = dt.time.fromisoformat(text)
+    except ValueError:
+        return None
+    today = dt.datetime.fromtimestamp(now_ms / 1000).date()
+    found_ms = _ms(dt.datetime.combine(today, time_of_day))
+    if found_ms > now_ms:
+        found_ms = _ms(dt.datetime.combine(today - dt.timedelta(days=1), time_of_day))
+    return found_ms
+
+
+def _ms(moment: dt.datetime) -> int:
+    return max(0, int(moment.timestamp() * 1000))

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,71 +18,13 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import NewTopic
 
 from marshal_py import Marshal
-from marshal_py.admin import create_topics
 from marshal_py.commands.connection import Connection
 from marshal_py.commands.look import look
 from marshal_py.embedded import EmbeddedKafka
+from tests.integration.conftest import Cli
+from tests.integration.conftest import cli_environment as _environment
 
 pytestmark = pytest.mark.kafka
-
-INTERVAL_MS = 500
-_topics = iter(range(10_000))
-
-Cli = Callable[..., subprocess.CompletedProcess[str]]
-
-
-@pytest.fixture
-def topic(kafka: EmbeddedKafka) -> str:
-    """The name of a coordination topic that does not exist yet."""
-    kafka.start()
-    return f"__marshal.cli.{os.getpid()}.{next(_topics)}"
-
-
-@pytest.fixture
-def made(kafka: EmbeddedKafka, topic: str) -> str:
-    """A coordination topic."""
-    create_topics(kafka.bootstrap_servers, topic=topic, partitions=4)
-    return topic
-
-
-@pytest.fixture
-def cli(kafka: EmbeddedKafka, topic: str) -> Cli:
-    """Run `marshal` on the broker and the topic of this test."""
-
-    def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "marshal_py.cli", *arguments],
-            env=_environment(kafka.bootstrap_servers, topic) | environment,
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
-
-    return run
-
-
-def _environment(servers: str, topic: str) -> dict[str, str]:
-    return os.environ | {"MARSHAL_BOOTSTRAP_SERVERS": servers, "MARSHAL_TOPIC": topic}
-
-
-@pytest.fixture
-def client(kafka: EmbeddedKafka, made: str) -> Iterator[Callable[..., Marshal]]:
-    started: list[Marshal] = []
-
-    def start(client_id: str, group_id: str = "g", **settings: Any) -> Marshal:
-        marshal = Marshal(
-            kafka.bootstrap_servers,
-            group_id=group_id,
-            client_id=client_id,
-            topic=made,
-            **{"interval_ms": INTERVAL_MS, **settings},
-        ).start()
-        started.append(marshal)
-        return marshal
-
-    yield start
-    for marshal in started:
-        marshal.close()
 
 
 def lines(text: str) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ import pytest
 
 from marshal_py import events as ev
 from marshal_py.commands.lines import as_json, as_line, as_text, touches
-from marshal_py.commands.words import age, count, iso_utc, parse_since, safe
+from marshal_py.commands.words import age, count, iso_utc, parse_moment, parse_since, safe
 from marshal_py.errors import InvalidArgument
 
 NOW_MS = 1_795_236_920_123
@@ -54,12 +54,19 @@ def test_since(text: str, meaning: tuple[int | None, int | None]) -> None:
     assert parse_since(text, NOW_MS) == meaning
 
 
-def test_since_a_time_of_day_is_of_today_here() -> None:
-    _, found_ms = parse_since("14:05", NOW_MS)
+@pytest.mark.parametrize("text", ["14:05", "02:13", "23:59:59"])
+def test_a_time_of_day_is_the_last_one_here(text: str) -> None:
+    _, found_ms = parse_since(text, NOW_MS)
     assert found_ms is not None
-    found = dt.datetime.fromtimestamp(found_ms / 1000)
-    assert (found.hour, found.minute) == (14, 5)
-    assert found.date() == dt.datetime.fromtimestamp(NOW_MS / 1000).date()
+    assert found_ms == parse_moment(text, NOW_MS)
+    assert 0 <= NOW_MS - found_ms < 86_400_000
+    assert f"{dt.datetime.fromtimestamp(found_ms / 1000):%H:%M:%S}".startswith(text)
+
+
+@pytest.mark.parametrize("text", ["", "soon", "-5m", "25:99"])
+def test_a_moment_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(InvalidArgument, match="--until"):
+        parse_moment(text, NOW_MS, "--until")
 
 
 @pytest.mark.parametrize("text", ["", "soon", "-5m", "25:99"])

@@ -1,0 +1,123 @@
+"""`marshal groups` and `marshal members`: who is there, and how much they hold."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from rich.table import Table
+
+from marshal_py.commands.census import Group, Member, take_census
+from marshal_py.commands.connection import Connection
+from marshal_py.commands.look import look
+from marshal_py.commands.run import (
+    AtMoment,
+    GroupFilter,
+    JsonFlag,
+    Observe,
+    command,
+    console,
+    moment,
+    note,
+    print_json,
+    show,
+    table,
+)
+from marshal_py.commands.words import age, count, liveness_style, safe
+
+__all__ = ["group_table", "groups", "member_table", "members"]
+
+
+@command()
+def groups(
+    connection: Connection,
+    at: AtMoment = None,
+    observe_s: Observe = 0.0,
+    as_json: JsonFlag = False,
+) -> None:
+    """List the groups: members, topics, and how many claims are held, stale or free.
+
+    [bold]Examples[/]
+
+      marshal groups -b localhost:9092
+
+      marshal groups --at 02:13 --json | jq '.[] | select(.stale > 0) | .group'
+    """
+    found = look(connection, observe_s=observe_s, at_ms=moment(at))
+    rows = take_census(found).groups
+    if as_json:
+        print_json([asdict(row) for row in rows])
+    elif not rows:
+        note("no groups yet")
+    else:
+        show(console(), group_table(rows))
+        note(f"{count(len(rows), 'group')}. {found.explain()}")
+
+
+@command()
+def members(
+    connection: Connection,
+    group: GroupFilter = None,
+    at: AtMoment = None,
+    observe_s: Observe = 0.0,
+    as_json: JsonFlag = False,
+) -> None:
+    """List the members of the groups: what they want, what they hold, how alive they look.
+
+    A member that died stays listed, as stale, for some 65,000 records of its coordination
+    partition.
+
+    [bold]Examples[/]
+
+      marshal members -b localhost:9092 --group billing
+
+      marshal members --json | jq '.[] | select(.liveness == "stale") | .client_id'
+    """
+    found = look(connection, observe_s=observe_s, at_ms=moment(at))
+    rows = take_census(found, group=group).members
+    if as_json:
+        print_json([asdict(row) for row in rows])
+    elif not rows:
+        note("no members" + (f" in group {group}" if group else " yet"))
+    else:
+        show(console(), member_table(rows))
+        note(f"{count(len(rows), 'member')}. {found.explain()}")
+
+
+def group_table(rows: list[Group]) -> Table:
+    """Return the groups as a table."""
+    made = table(
+        "GROUP", "MEMBERS", "TOPICS", "LEADERS", "HELD", "STALE", "FREE", "",
+        right=("MEMBERS", "TOPICS", "LEADERS", "HELD", "STALE", "FREE"),
+    )  # fmt: skip
+    for g in rows:
+        made.add_row(
+            safe(g.group),
+            str(g.members),
+            str(g.topics),
+            str(g.leaders),
+            str(g.held),
+            f"[red]{g.stale}[/]" if g.stale else "0",
+            str(g.free),
+            "[yellow]paused[/]" if g.paused else "",
+        )
+    return made
+
+
+def member_table(rows: list[Member]) -> Table:
+    """Return the members as a table."""
+    made = table(
+        "MEMBER", "GROUP", "INSTANCE", "CLAIMS", "INTERVAL", "SILENCE", "LIVENESS", "WANTS",
+        right=("CLAIMS", "INTERVAL", "SILENCE"),
+    )  # fmt: skip
+    for m in rows:
+        made.add_row(
+            safe(m.client_id),
+            safe(m.group),
+            safe(m.instance_id),
+            str(m.claims),
+            age(m.interval_ms),
+            f"{'>' if m.silence_at_least else ''}{age(m.silence_ms)}",
+            liveness_style(m.liveness),
+            safe(", ".join(m.wants or ())),
+        )
+    return made

@@ -1,0 +1,173 @@
+"""`marshal lag`: how far each group is behind the ends of its topics."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Annotated
+
+import typer
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import OffsetSpec as _Spec  # type: ignore[attr-defined]
+
+from marshal_py.admin import admin_client
+from marshal_py.commands.census import LEADER, Census, take_census
+from marshal_py.commands.connection import Connection
+from marshal_py.commands.look import Look, look
+from marshal_py.commands.run import (
+    FINDING,
+    GroupFilter,
+    JsonFlag,
+    TopicFilter,
+    command,
+    console,
+    note,
+    print_json,
+    show,
+    table,
+)
+from marshal_py.commands.words import count, liveness_style, safe
+from marshal_py.rationalizer import Cell
+
+__all__ = ["LagRow", "lag", "lag_rows"]
+
+
+@dataclass
+class LagRow:
+    """One partition that a group consumes, or wants to.
+
+    `position` is None where nothing was stored yet, and `lag` with it. `holder` is None when nobody
+    holds the partition; `claimed` is False when nobody ever has.
+    """
+
+    group: str
+    topic: str
+    partition: int
+    position: int | None
+    first_offset: int
+    next_offset: int
+    lag: int | None
+    holder: str | None
+    liveness: str | None
+    claimed: bool
+
+
+@command(coordination_topic=("--coordination-topic",))
+def lag(
+    connection: Connection,
+    group: GroupFilter = None,
+    topic: TopicFilter = None,
+    max_lag: Annotated[
+        int | None,
+        typer.Option("--max", min=0, metavar="N", help="Exit with 1 if a partition is above."),
+    ] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Show for each partition how many messages its group is behind, and who holds it.
+
+    Partitions of the topics that members want are listed too where nobody has claimed them.
+    Claims on what is no Kafka topic have no lag and are left out. LAG counts offsets: transaction
+    markers and compacted records are in it.
+
+    [bold]Examples[/]
+
+      marshal lag -b localhost:9092 --group billing
+
+      marshal lag --max 10000 || echo "somebody is behind"
+    """
+    rows = lag_rows(connection, look(connection), group=group, topic=topic)
+    if as_json:
+        print_json([asdict(row) for row in rows])
+    elif not rows:
+        note("no group consumes a Kafka topic" + (" that matches" if group or topic else ""))
+    else:
+        _print(rows)
+    if max_lag is not None and any((row.lag or 0) > max_lag for row in rows):
+        raise typer.Exit(FINDING)
+
+
+def lag_rows(
+    connection: Connection, found: Look, *, group: str | None = None, topic: str | None = None
+) -> list[LagRow]:
+    """Ask the brokers for the ends of all topics that the groups consume; compare."""
+    admin = admin_client(connection.kafka)
+    there = {
+        name: sorted(metadata.partitions)
+        for name, metadata in admin.list_topics(timeout=connection.timeout_s).topics.items()
+        if metadata.error is None
+    }
+    wanted = _wanted(take_census(found, group=group), there)
+    cells: dict[tuple[str, str, int], tuple[int, Cell]] = {}
+    for coordinator, key, cell in found.world.cells(group):
+        if key[1] in there and not key[1].startswith(LEADER):
+            cells[key] = coordinator, cell
+            wanted.add((key[0], key[1]))
+    wanted = {(g, t) for g, t in wanted if topic is None or t == topic}
+    extents = _extents(admin, {(t, p) for _, t in wanted for p in there[t]}, connection.timeout_s)
+    rows = []
+    for g, t in sorted(wanted):
+        for p in there[t]:
+            first, end = extents[t, p]
+            row = LagRow(g, t, p, None, first, end, None, None, None, (g, t, p) in cells)
+            rows.append(row)
+            if not row.claimed:
+                continue
+            coordinator, cell = cells[g, t, p]
+            silence = found.cell_silence(coordinator, cell)
+            row.holder = cell.holder
+            row.liveness = silence and silence.liveness
+            if cell.position >= 0:
+                row.position, row.lag = cell.position, max(0, end - cell.position)
+    return rows
+
+
+def _wanted(census: Census, there: Iterable[str]) -> set[tuple[str, str]]:
+    """Return (group, topic) for every topic that a member says it consumes, and that exists."""
+    found = set()
+    for member in census.members:
+        for name in member.wants or ():
+            is_pattern = name.startswith("/") and name.endswith("/") and len(name) > 1
+            for topic in there:
+                if re.fullmatch(name[1:-1], topic) if is_pattern else name == topic:
+                    found.add((member.group, topic))
+    return found
+
+
+def _extents(
+    admin: AdminClient, partitions: set[tuple[str, int]], timeout_s: float
+) -> dict[tuple[str, int], tuple[int, int]]:
+    if not partitions:
+        return {}
+    asked = [TopicPartition(t, p) for t, p in sorted(partitions)]
+    answers = []
+    for spec in (_Spec.earliest(), _Spec.latest()):  # type: ignore[no-untyped-call]
+        futures = admin.list_offsets(dict.fromkeys(asked, spec), request_timeout=timeout_s)
+        answers.append({(p.topic, p.partition): f.result().offset for p, f in futures.items()})
+    return {key: (first, answers[1][key]) for key, first in answers[0].items()}
+
+
+def _print(rows: list[LagRow]) -> None:
+    made = table(
+        "GROUP", "TOPIC", "PARTITION", "POSITION", "END", "LAG", "HOLDER", "LIVENESS",
+        right=("PARTITION", "POSITION", "END", "LAG"),
+    )  # fmt: skip
+    for row in rows:
+        made.add_row(
+            safe(row.group),
+            safe(row.topic),
+            str(row.partition),
+            "–" if row.position is None else str(row.position),
+            str(row.next_offset),
+            "–" if row.lag is None else f"{row.lag:,}",
+            safe(row.holder or ("(nobody)" if row.claimed else "(never claimed)")),
+            liveness_style(row.liveness),
+        )
+    show(console(), made)
+    known = [row.lag for row in rows if row.lag is not None]
+    unheld = sum(row.holder is None for row in rows)
+    note(
+        f"{count(len(rows), 'partition')}, {count(sum(known), 'message')} behind altogether"
+        + (f"; {count(unheld, 'partition')} held by nobody" if unheld else "")
+    )
