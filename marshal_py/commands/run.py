@@ -24,7 +24,7 @@ from rich.table import Table
 
 from marshal_py.commands.connection import Connection, Flags
 from marshal_py.commands.words import parse_moment, safe
-from marshal_py.errors import Blame, MarshalError, TopicMissing
+from marshal_py.errors import Blame, InvalidArgument, MarshalError, TopicMissing
 
 __all__ = [
     "ENVIRONMENT",
@@ -228,9 +228,18 @@ Verbose = Annotated[
 ]
 
 
-def moment(text: str | None, option: str = "--at") -> int | None:
-    """Return what an option like `--at` was given, in ms since 1970. Raises `InvalidArgument`."""
-    return None if text is None else parse_moment(text, time.time_ns() // 1_000_000, option)
+def moment(text: str | None) -> int | None:
+    """Return what `--at` was given, in ms since 1970; not later than now.
+
+    Raises `InvalidArgument`.
+    """
+    if text is None:
+        return None
+    now_ms = time.time_ns() // 1_000_000
+    found_ms = parse_moment(text, now_ms)
+    if found_ms > now_ms:
+        raise InvalidArgument(f"--at {text!r} lies in the future")
+    return found_ms
 
 
 def topic_option(*names: str) -> Any:

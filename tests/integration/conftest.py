@@ -9,9 +9,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from marshal_py import Marshal
 from marshal_py.admin import create_topics
+from marshal_py.cli import app
 from marshal_py.embedded import EmbeddedKafka
 
 INTERVAL_MS = 500
@@ -52,6 +54,21 @@ def cli(kafka: EmbeddedKafka, topic: str) -> Cli:
 
 def cli_environment(servers: str, topic: str) -> dict[str, str]:
     return os.environ | {"MARSHAL_BOOTSTRAP_SERVERS": servers, "MARSHAL_TOPIC": topic}
+
+
+@pytest.fixture
+def run(kafka: EmbeddedKafka, topic: str) -> Cli:
+    """As `cli`, in this process: quicker."""
+
+    def invoke(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        done = CliRunner().invoke(
+            app, list(arguments), env=cli_environment(kafka.bootstrap_servers, topic) | environment
+        )
+        if done.exception is not None and not isinstance(done.exception, SystemExit):
+            raise done.exception
+        return subprocess.CompletedProcess(arguments, done.exit_code, done.stdout, done.stderr)
+
+    return invoke
 
 
 @pytest.fixture

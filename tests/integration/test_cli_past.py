@@ -1,0 +1,149 @@
+"""Commands that look back, and at lag, against a real broker: what they say is what was done."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+
+from marshal_py import Consumer, Marshal
+from marshal_py.embedded import EmbeddedKafka
+from tests.integration.conftest import Cli
+
+pytestmark = pytest.mark.kafka
+
+
+def lines(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def claimed_and_killed(kafka: EmbeddedKafka, topic: str, client_id: str) -> None:
+    code = (
+        "import os; from marshal_py import Marshal\n"
+        f"m = Marshal({kafka.bootstrap_servers!r}, group_id='g', client_id={client_id!r}, "
+        f"topic={topic!r}, interval_ms=300).start()\n"
+        "m.claim('orders', 7, timeout_s=10).commit(41, wait=True); os._exit(9)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 9
+
+
+def test_who_held_partition_7_at_a_moment_and_why_it_changed(
+    run: Cli, kafka: EmbeddedKafka, made: str, client: Callable[..., Marshal]
+) -> None:
+    claimed_and_killed(kafka, made, "victim")
+    claim = client("heir").claim("orders", 7, timeout_s=20)
+    claim.release()
+
+    told = json.loads(run("explain", "g", "orders", "7", "--json").stdout)
+    assert [e["kind"] for e in told["history"]] == [
+        *("claimed", "held", "taken_over", "held", "released")
+    ]
+    taken = told["history"][2]
+    assert (taken["client_id"], taken["epoch"]) == ("heir", claim.epoch)
+    assert taken["silence_ms"] >= 570
+    assert "victim (instance" in taken["sentence"]
+    assert "has not been heard of again" in taken["sentence"]
+    assert told["standing"]["holder"] is None
+
+    between_ms = (told["history"][0]["at_ms"] + taken["at_ms"]) // 2
+    then = json.loads(run("explain", "g", "orders", "7", "--at", iso(between_ms), "--json").stdout)[
+        "standing"
+    ]
+    assert (then["holder"], then["position"]) == ("victim", 41)
+    text = run("explain", "g", "orders", "7", "--at", iso(between_ms))
+    assert text.returncode == 0
+    assert "victim held orders/7 of g" in text.stdout
+    assert "After that:" in text.stdout
+    assert "\x1b" not in text.stdout
+
+    rows = json.loads(run("claims", "--json", "--at", iso(between_ms)).stdout)
+    assert [(r["holder"], r["next_offset"]) for r in rows] == [("victim", 41)]
+    assert [g["held"] for g in json.loads(run("groups", "--json", "--at", iso(between_ms)).stdout)]
+    before = iso(told["history"][0]["at_ms"] - 1)
+    assert json.loads(run("claims", "--json", "--at", before).stdout) == []
+    assert "nobody has ever claimed it" in run("explain", "g", "orders", "7", "--at", before).stdout
+
+    nobody = run("explain", "g", "orders", "8")
+    assert nobody.returncode == 1
+    assert "has never claimed orders/8" in nobody.stderr
+    assert run("explain", "g", "orders", "7", "--at", "2100-01-01").returncode == 2
+    assert run("claims", "--at", "02:13", "--observe", "1").returncode == 2
+
+
+def iso(ms: int) -> str:
+    from marshal_py.commands.words import iso_utc
+
+    return iso_utc(ms)
+
+
+def test_a_trimmed_log_tells_what_is_left(
+    run: Cli, kafka: EmbeddedKafka, made: str, client: Callable[..., Marshal]
+) -> None:
+    a = client("a", interval_ms=60_000)
+    claim = a.claim("orders", 7, timeout_s=10)
+    began = iso(time.time_ns() // 1_000_000 - 5_000)
+    assert run("snapshot").returncode == 0
+    assert run("topic", "trim", "--yes").returncode == 0
+    claim.release()
+    told = json.loads(run("explain", "g", "orders", "7", "--json").stdout)
+    assert [e["kind"] for e in told["history"]] == ["held", "released"]
+    assert "before the log begins" in told["history"][0]["sentence"]
+    gone = run("claims", "--at", began)
+    assert gone.returncode == 2
+    assert "does not reach back" in gone.stderr
+
+
+def test_groups_members_and_lag(
+    run: Cli,
+    kafka: EmbeddedKafka,
+    made: str,
+    client: Callable[..., Marshal],
+    kafka_topic: Callable[..., str],
+) -> None:
+    orders = kafka_topic(partitions=2)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    for i in range(10):
+        producer.produce(orders, str(i), partition=i % 2)
+    assert producer.flush(10) == 0
+    client("other", group_id="h").claim("elsewhere", 3, timeout_s=10)
+    with Consumer(
+        kafka.bootstrap_servers,
+        group_id="g",
+        client_id="c",
+        topics=[orders],
+        topic=made,
+        max_claims=1,
+        interval_ms=500,
+    ) as consumer:
+        messages = [message for message, _ in zip(consumer, range(3), strict=False)]
+        held = messages[0].partition()
+        assert held is not None
+        consumer.commit()
+        members = json.loads(run("members", "--json", "-g", "g").stdout)
+        assert [(m["client_id"], m["claims"], m["wants"]) for m in members] == [("c", 1, [orders])]
+        groups = json.loads(run("groups", "--json").stdout)
+        assert [(g["group"], g["members"], g["topics"], g["held"]) for g in groups] == [
+            ("g", 1, 1, 1),
+            ("h", 1, 1, 1),
+        ]
+        rows = json.loads(run("lag", "--json").stdout)
+        assert [(r["topic"], r["partition"], r["next_offset"]) for r in rows] == [
+            (orders, 0, 5),
+            (orders, 1, 5),
+        ]
+        mine, other = rows[held], rows[1 - held]
+        assert (mine["holder"], mine["lag"]) == ("c", 5 - mine["position"])
+        assert mine["position"] >= 2
+        assert (other["holder"], other["claimed"], other["lag"]) == (None, False, None)
+        shown = run("lag")
+        assert "(never claimed)" in shown.stdout
+        assert "held by nobody" in shown.stderr
+        assert run("lag", "--max", "100").returncode == 0
+        assert run("lag", "--max", "0", "-t", orders).returncode == 1
+        assert json.loads(run("lag", "--json", "-g", "h").stdout) == []
