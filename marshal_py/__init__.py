@@ -12,6 +12,7 @@ from marshal_py.errors import (
     Closed,
     ConfigurationError,
     DuplicateClientId,
+    GroupInUse,
     GroupPausedError,
     InvalidArgument,
     LogHole,
@@ -23,6 +24,7 @@ from marshal_py.errors import (
     SnapshotMismatch,
     TopicMissing,
 )
+from marshal_py.groups import GroupAdmin
 
 __all__ = [
     "AccessDenied",
@@ -34,6 +36,8 @@ __all__ = [
     "ConfigurationError",
     "Consumer",
     "DuplicateClientId",
+    "GroupAdmin",
+    "GroupInUse",
     "GroupPausedError",
     "InvalidArgument",
     "Leader",

@@ -59,6 +59,7 @@ from marshal_py.messages import (
     Membership,
     Message,
     ReleasingPartition,
+    ResumeGroup,
     encode,
 )
 from marshal_py.rationalizer import Cell
@@ -352,6 +353,16 @@ class Claimant:
         )
         self._append(record, holding.coordinator, _Sent(now_ns, 0, "messages", holding))
         return seq
+
+    def end_pause(self, coordinator: int) -> None:
+        """Resume the group in one coordination partition: its pause has expired (§5.9).
+
+        Whoever else does so too is refused, and nothing waits for the outcome.
+        """
+        if not self.leaving:
+            seq = next(self._seq)
+            record = ResumeGroup(*self._header(seq))
+            self._appends.append(Append(coordinator, seq, encode(record)))
 
     def leave(self, now_ns: int) -> None:
         """Release everything, want nothing any more, and say goodbye to the group."""

@@ -12,6 +12,7 @@ import atexit
 import contextlib
 import logging
 import queue
+import random
 import signal
 import threading
 import time
@@ -356,6 +357,7 @@ class Marshal:
         self._hooks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._hook_thread: threading.Thread | None = None
         self._last_snapshot_s: dict[int, float] = {}
+        self._look_at_pauses_s = 0.0
         self._restore_signal: Callable[[], None] | None = None
         self._reader: LogReader
         self._writer: LogWriter
@@ -721,6 +723,7 @@ class Marshal:
             if due_ns is not None and due_ns <= now_ns:
                 self._refresh_offsets()
             self._claimant.tick(now_ns)
+            self._end_expired_pauses()
             if self._writer.refusal is not None and self._failure is None:
                 self._fail(self._writer.refusal)
             if self._reader.partition_count_error is not None and self._failure is None:
@@ -728,6 +731,20 @@ class Marshal:
             self._pump()
             if self._reader.due:
                 self._write_snapshots()
+
+    def _end_expired_pauses(self) -> None:
+        """A pause that is over by this machine's clock is ended by whichever client looks first.
+
+        Each looks about once a second and at a moment of its own, so that few records are written.
+        """
+        now_s = time.monotonic()
+        if now_s < self._look_at_pauses_s or self.settings.wire == "text":
+            return
+        self._look_at_pauses_s = now_s + random.uniform(0.5, 1.5)
+        now_ms = time.time() * 1000
+        for state in self._reader.world.states:
+            if state.paused.get(self.group_id, now_ms + 1) <= now_ms:
+                self._claimant.end_pause(state.partition)
 
     def _refresh_offsets(self) -> None:
         for refresh in self._before_beat:

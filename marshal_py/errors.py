@@ -22,6 +22,7 @@ __all__ = [
     "Closed",
     "ConfigurationError",
     "DuplicateClientId",
+    "GroupInUse",
     "GroupPausedError",
     "InvalidArgument",
     "LogHole",
@@ -98,6 +99,12 @@ class GroupPausedError(MarshalError):
     """The group is paused; `marshal group resume` lets claims in again."""
 
     blame = "usage"
+
+
+class GroupInUse(MarshalError):
+    """The group has members that live; stop them first."""
+
+    blame = "environment"
 
 
 class MalformedRecord(MarshalError, ValueError):

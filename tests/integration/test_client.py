@@ -541,7 +541,7 @@ def test_the_group_pause_stops_holders_and_claims(client: Client) -> None:
     stopped = threading.Event()
     claim.on_pause = lambda _: stopped.set()
     for p in range(4):
-        record = ReleaseGroup(VERSION, "admin", "i", "g", 1, 0)
+        record = ReleaseGroup(VERSION, "admin", "i", "g", 1, 2**50)  # far off
         marshal._writer.append(p, 2**40, encode(record))
     assert claim._ended.wait(20)
     assert stopped.is_set()
