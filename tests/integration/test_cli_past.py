@@ -147,3 +147,46 @@ def test_groups_members_and_lag(
         assert run("lag", "--max", "100").returncode == 0
         assert run("lag", "--max", "0", "-t", orders).returncode == 1
         assert json.loads(run("lag", "--json", "-g", "h").stdout) == []
+
+
+def test_verify_finds_nothing_wrong_then_foreign_bytes_then_a_liar(
+    run: Cli, kafka: EmbeddedKafka, made: str, client: Callable[..., Marshal]
+) -> None:
+    from marshal_py.commands.connection import Connection
+    from marshal_py.commands.look import look
+    from marshal_py.writer import LogWriter
+
+    a = client("a", interval_ms=60_000)
+    a.claim_many([("orders", p) for p in range(8)], timeout_s=10)[3].commit(99, wait=True)
+    assert run("snapshot").returncode == 0
+    done = run("verify", "--json")
+    verdict = json.loads(done.stdout)
+    assert (done.returncode, verdict["ok"], verdict["findings"]) == (0, True, [])
+    assert verdict["records"] > 8
+    assert verdict["snapshots"] >= 1
+    assert "nothing is wrong" in run("verify").stdout
+
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    producer.produce(made, b"\xff", partition=0)
+    assert producer.flush(10) == 0
+    foreign = run("verify")
+    assert foreign.returncode == 0
+    assert "foreign_record" in foreign.stdout
+    assert run("verify", "--strict").returncode == 1
+
+    found = look(Connection.of_servers(kafka.bootstrap_servers, made))
+    due = next(
+        d for p in range(4) if (d := found.reader.snapshot_now(p)) is not None and d.next_offset > 2
+    )
+    wrong = found.world.states[due.coordinator]
+    next(iter(wrong.cells.values())).holder = "nobody"
+    servers = {"bootstrap.servers": kafka.bootstrap_servers}
+    writer = LogWriter(servers, topic=made, snapshot_topic=f"{made}.snapshots", timeout_ms=10_000)
+    writer.write_snapshot(due._replace(state=wrong.encode()), 4, "liar")
+    assert writer.flush(10) == 0
+    lied = run("verify", "--json")
+    assert lied.returncode == 1
+    findings = {f["kind"]: f for f in json.loads(lied.stdout)["findings"]}
+    assert findings["snapshot_differs"]["client_id"] == "liar"
+    assert "holder is 'nobody' in it and 'a' by the log" in findings["snapshot_differs"]["what"]
+    assert findings["snapshot_differs"]["coordinator"] == due.coordinator
