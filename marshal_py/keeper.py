@@ -407,9 +407,10 @@ class Keeper:
             )
             if self._is_text:  # positions of version 1 may go back, and Go would wait for ever
                 with self._consumer.marshal._lock:
-                    part.holding.next_offset = first
+                    part.holding.next_offset = part.holding.stored_offset = first
         part.out_of_range = False
         self._unassign(part)
+        part.start(first)  # or what is known of the old position would be stored again
         self._assign(part, first)
 
     # From messages back to a claim

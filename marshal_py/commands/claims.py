@@ -8,13 +8,15 @@ from typing import Annotated
 import typer
 
 from marshal_py.commands.connection import Connection
-from marshal_py.commands.look import Look, look
+from marshal_py.commands.look import Look, look, wire_of
 from marshal_py.commands.run import (
     AtMoment,
     GroupFilter,
+    Interval,
     JsonFlag,
     Observe,
     TopicFilter,
+    WireFlag,
     command,
     console,
     moment,
@@ -24,13 +26,17 @@ from marshal_py.commands.run import (
     table,
 )
 from marshal_py.commands.words import age, count, liveness_style, safe
+from marshal_py.messages import NO_OFFSET
 
 __all__ = ["ClaimRow", "claim_rows", "claims"]
 
 
 @dataclass
 class ClaimRow:
-    """One cell. `holder` is None when nobody holds it; offsets are −1 where there is none."""
+    """One cell. `holder` is None when nobody holds it; offsets are −1 where there is none.
+
+    So is `epoch` in a log of version 1, which has none.
+    """
 
     group: str
     topic: str
@@ -58,6 +64,8 @@ def claims(
     held: Annotated[bool, typer.Option("--held", help="Without the free ones.")] = False,
     at: AtMoment = None,
     observe_s: Observe = 0.0,
+    wire: WireFlag = "msgpack",
+    interval_s: Interval = 60,
     as_json: JsonFlag = False,
 ) -> None:
     """List the claims: group, topic, partition, holder, epoch, offsets and liveness.
@@ -69,8 +77,10 @@ def claims(
       marshal claims --topic orders --at 02:13
 
       marshal claims --topic orders --json | jq '.[] | select(.liveness == "stale")'
+
+      marshal claims --wire text --held     (a log shared with Go Marshal)
     """
-    found = look(connection, observe_s=observe_s, at_ms=moment(at))
+    found = look(connection, observe_s=observe_s, at_ms=moment(at), wire=wire_of(wire, interval_s))
     rows = claim_rows(found, group=group, topic=topic, held=held)
     if as_json:
         print_json([asdict(row) for row in rows])
@@ -88,7 +98,7 @@ def claims(
             safe(row.topic),
             str(row.partition),
             safe(row.holder or "(free)"),
-            str(row.epoch),
+            _offset(row.epoch),
             _offset(row.next_offset),
             _offset(row.claimed_offset),
             liveness_style(row.liveness),
@@ -114,7 +124,7 @@ def claim_rows(
                 *key,
                 cell.holder,
                 cell.instance_id,
-                cell.epoch,
+                NO_OFFSET if found.is_text else cell.epoch,
                 cell.version,
                 cell.next_offset,
                 cell.claimed_offset,

@@ -8,8 +8,9 @@ import msgspec
 
 from marshal_py import events as ev
 from marshal_py.commands.words import clock_time, iso_utc, safe
+from marshal_py.messages import NO_OFFSET
 
-__all__ = ["ROUTINE", "as_json", "as_line", "as_text", "touches"]
+__all__ = ["ROUTINE", "as_json", "as_line", "as_text", "touches", "without_epoch"]
 
 ROUTINE: Final = (ev.Beat, ev.Renewed)
 """Events that a healthy group produces without end; shown only when asked for."""
@@ -53,6 +54,15 @@ def touches(event: ev.Event, group: str | None, topic: str | None) -> bool:
     return topic is None or getattr(event, "topic", None) == topic
 
 
+def without_epoch(event: ev.Event) -> ev.Event:
+    """Return an event of a version 1 log, whose records carry no epoch, with −1 for it."""
+    if isinstance(event, ev.Claimed):
+        return msgspec.structs.replace(event, epoch=NO_OFFSET, previous_epoch=NO_OFFSET)
+    if isinstance(event, ev.Released | ev.Renewed | ev.Rejected):
+        return msgspec.structs.replace(event, epoch=NO_OFFSET)
+    return event
+
+
 def as_json(event: ev.Event, coordinator: int, stamp_ms: int | None) -> dict[str, Any]:
     """Return the event with its place in the log and the broker's time, ready for JSON."""
     document: dict[str, Any] = {
@@ -84,7 +94,7 @@ def _say(event: ev.Event) -> tuple[str, str]:
         case ev.Claimed():
             return (
                 "claimed",
-                f"{_cell(event)} by {event.client_id}, epoch {event.epoch}{_was(event)}",
+                f"{_cell(event)} by {event.client_id}{_epoch(event.epoch)}{_was(event)}",
             )
         case ev.Released():
             at = "" if event.next_offset < 0 else f" at offset {event.next_offset}"
@@ -114,7 +124,9 @@ def _say(event: ev.Event) -> tuple[str, str]:
             return "forgotten", f"{event.cells} cells, by {event.client_id}"
         case ev.Rejected():
             cell = "" if event.topic is None else f" of {event.topic}/{event.partition}"
-            held = "" if event.holder is None else f"; {event.holder} holds it, epoch {event.epoch}"
+            held = ""
+            if event.holder is not None:
+                held = f"; {event.holder} holds it{_epoch(event.epoch)}"
             why = _REASONS.get(event.reason, event.reason)
             return "rejected", f"{event.record}{cell} by {event.client_id}: {why}{held}"
         case ev.Ignored():
@@ -127,9 +139,14 @@ def _cell(
     return f"{event.topic}/{event.partition}"
 
 
+def _epoch(epoch: int) -> str:
+    return "" if epoch < 0 else f", epoch {epoch}"
+
+
 def _was(event: ev.Claimed) -> str:
     if event.previous_holder is None:
         return ""
     if event.previous_holder == event.client_id:
         return ", resumed from its earlier instance"
-    return f", taken over from {event.previous_holder} (epoch {event.previous_epoch})"
+    was = "" if event.previous_epoch < 0 else f" (epoch {event.previous_epoch})"
+    return f", taken over from {event.previous_holder}{was}"

@@ -7,6 +7,9 @@ holder has been silent (specs/PROTOCOL.md §5.1). It has two honest ways, and sa
   is as good as the two clocks agree. A record from the future shows that this clock is behind; the
   newest record is "now", then.
 - *observed*: watch the log for some seconds as a client does. No two clocks are compared.
+
+In a log of version 1 (`wire="text"`) Go's records have no timestamps. There, *timestamps* means the
+time in the holder's last record, from its own clock: what all clients of that version judge by.
 """
 
 from __future__ import annotations
@@ -22,24 +25,47 @@ from confluent_kafka import TIMESTAMP_CREATE_TIME
 
 from marshal_py.commands.connection import Connection
 from marshal_py.commands.words import age, iso_utc
-from marshal_py.errors import BrokerUnavailable, InvalidArgument, LogHole
+from marshal_py.errors import BrokerUnavailable, InvalidArgument, LogHole, MalformedRecord
 from marshal_py.log import LogReader, Truncated, boottime_ns
 from marshal_py.rationalizer import Cell
+from marshal_py.text.codec import decode_any
+from marshal_py.text.rationalizer import TextCell
+from marshal_py.wire import MSGPACK, Wire, WireName, text_wire
 from marshal_py.world import MS, Liveness, World
 
-__all__ = ["Look", "Silence", "look", "open_reader", "until_silent"]
+__all__ = ["Look", "Silence", "look", "open_reader", "stamp_ms", "until_silent", "wire_of"]
 
 TRIES: Final = 3
 T = TypeVar("T")
 
 
-def open_reader(connection: Connection) -> LogReader:
+def wire_of(name: WireName, interval_s: int) -> Wire:
+    """Return the version that `--wire` names; `interval_s` is for version 1 alone."""
+    return text_wire(interval_s) if name == "text" else MSGPACK
+
+
+def open_reader(connection: Connection, wire: Wire = MSGPACK) -> LogReader:
     """Return a reader of the connection's log, not opened yet."""
     return LogReader(
         {"reconnect.backoff.max.ms": 500, **connection.kafka},
         topic=connection.topic,
         snapshot_topic=connection.snapshot_topic,
+        wire=wire,
     )
+
+
+def stamp_ms(message: Any, wire: Wire) -> int:
+    """Return the record's timestamp in ms since 1970, −1 for none.
+
+    Where the broker has none, as for Go Marshal's records, it is the time that the record carries.
+    """
+    stamp: int = message.timestamp()[1]
+    if stamp >= 0 or wire.name != "text":
+        return stamp
+    try:
+        return max(-1, decode_any(message.value()).time_s * 1000)
+    except MalformedRecord:
+        return -1
 
 
 def until_silent(
@@ -108,6 +134,11 @@ class Look:
         return self.reader.world
 
     @property
+    def is_text(self) -> bool:
+        """Whether the log is of version 1."""
+        return self.reader.wire.name == "text"
+
+    @property
     def newest_ms(self) -> int | None:
         """Timestamp of the newest record that was read, ms since 1970."""
         return max((max(s.times[-1:], default=0) for s in self.stamps), default=0) or None
@@ -115,14 +146,24 @@ class Look:
     @property
     def behind_ms(self) -> int:
         """By how much this machine's clock is behind the broker's at least; 0: not seen to be."""
+        if self.is_text:
+            return 0  # the times are those of many clients
         return max(0, (self.newest_ms or 0) - self.taken_ms)
 
     def cell_silence(self, coordinator: int, cell: Cell) -> Silence | None:
         """Say how long the holder has been silent; None if nobody holds the cell."""
-        return self.silence(coordinator, cell.version, cell.interval_ms) if cell.held else None
+        if not cell.held:
+            return None
+        watched = self._watched(coordinator, cell.version, cell.interval_ms)
+        if watched is None and isinstance(cell, TextCell):
+            ms = self.taken_ms - cell.heartbeat_s * 1000
+            if ms < -cell.interval_ms:
+                return Silence(0, True, "unknown", "timestamps")  # its clock is far ahead
+            return _judge(max(0, ms), cell.interval_ms, "timestamps")
+        return watched or self.silence(coordinator, cell.version, cell.interval_ms)
 
-    def silence(self, coordinator: int, version: int, interval_ms: int) -> Silence:
-        """Say how long ago the record at `version` was, and what that means at this interval."""
+    def _watched(self, coordinator: int, version: int, interval_ms: int) -> Silence | None:
+        """Say what watching has shown, None if it is not enough."""
         observer = self.reader.observers[coordinator]
         seen_ns = observer.seen.at(version)
         caught_up = observer.caught_up_at_offset
@@ -132,6 +173,13 @@ class Look:
                 return _judge(watched_ms, interval_ms, "observed")
             if watched_ms > 2 * interval_ms:
                 return _judge(watched_ms, interval_ms, "observed", at_least=True)
+        return None
+
+    def silence(self, coordinator: int, version: int, interval_ms: int) -> Silence:
+        """Say how long ago the record at `version` was, and what that means at this interval."""
+        watched = self._watched(coordinator, version, interval_ms)
+        if watched is not None:
+            return watched
         found = self.stamps[coordinator].at(version)
         if found is None:
             return Silence(0, True, "unknown", "timestamps")
@@ -141,6 +189,16 @@ class Look:
 
     def explain(self) -> str:
         """Say in a sentence or two how silences were measured, and what may be wrong with them."""
+        if self.is_text:
+            if not self.observed_ms:
+                return (
+                    "Silence: from the time in the holder's last record to this machine's clock, "
+                    "as good as the two agree; --observe SECONDS watches the log instead."
+                )
+            return (
+                f"Silence: watched for {self.observed_ms / 1000:.1f} s; of holders that said "
+                "nothing meanwhile, from the time in their last record to this machine's clock."
+            )
         if self.at_ms is not None:
             text = (
                 f"As it was at {iso_utc(self.at_ms)}, and silence until then, by the broker's "
@@ -184,15 +242,23 @@ def _judge(
     return Silence(ms, at_least, liveness, basis)
 
 
-def look(connection: Connection, *, observe_s: float = 0.0, at_ms: int | None = None) -> Look:
+def look(
+    connection: Connection,
+    *,
+    observe_s: float = 0.0,
+    at_ms: int | None = None,
+    wire: Wire = MSGPACK,
+) -> Look:
     """Read the log to its end, then watch it for `observe_s` seconds; or read it up to `at_ms`.
 
     Raises `TopicMissing`, `BrokerUnavailable`, `LogHole`, `ConfigurationError`, `InvalidArgument`.
     """
     if at_ms is not None and observe_s:
         raise InvalidArgument("--observe watches what comes; the past (--at) cannot be watched")
+    if at_ms is not None and wire.name == "text":
+        raise InvalidArgument("--at needs the broker's timestamps; Go Marshal's records have none")
     for attempt in range(1, TRIES + 1):
-        reader = open_reader(connection)
+        reader = open_reader(connection, wire)
         try:
             return _look(connection, reader, observe_s, at_ms)
         except LogHole:
@@ -233,9 +299,8 @@ def _note(found: Look, messages: list[Any]) -> None:
     topic = found.reader.topic
     for message in messages:
         if message.error() is None and message.topic() == topic:
-            kind, stamp = message.timestamp()
-            if kind == TIMESTAMP_CREATE_TIME:
+            if message.timestamp()[0] == TIMESTAMP_CREATE_TIME:
                 found.log_append_time = False
             stamps = found.stamps[message.partition()]
             stamps.offsets.append(message.offset())
-            stamps.times.append(max(0, stamp))
+            stamps.times.append(max(0, stamp_ms(message, found.reader.wire)))

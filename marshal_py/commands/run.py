@@ -25,6 +25,7 @@ from rich.table import Table
 from marshal_py.commands.connection import Connection, Flags
 from marshal_py.commands.words import parse_moment, safe
 from marshal_py.errors import Blame, InvalidArgument, MarshalError, TopicMissing
+from marshal_py.wire import WireName
 
 __all__ = [
     "ENVIRONMENT",
@@ -32,10 +33,12 @@ __all__ = [
     "USAGE",
     "AtMoment",
     "GroupFilter",
+    "Interval",
     "JsonFlag",
     "Observe",
     "Settings",
     "TopicFilter",
+    "WireFlag",
     "command",
     "console",
     "errors_as_exit_codes",
@@ -222,6 +225,21 @@ GroupFilter = Annotated[
 ]
 TopicFilter = Annotated[
     str | None, typer.Option("--topic", "-t", metavar="TOPIC", help="Of this topic only.")
+]
+WireFlag = Annotated[
+    WireName,
+    typer.Option(
+        "--wire", help="The records' version: msgpack, or text for a log shared with Go Marshal."
+    ),
+]
+Interval = Annotated[
+    int,
+    typer.Option(
+        "--interval",
+        min=1,
+        metavar="SECONDS",
+        help="With --wire text: the heartbeat interval that all its clients have.",
+    ),
 ]
 Verbose = Annotated[
     bool, typer.Option("--verbose", "-v", help="Say more, on standard error.", show_default=False)

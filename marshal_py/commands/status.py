@@ -11,12 +11,14 @@ from marshal_py.admin import admin_client
 from marshal_py.commands.census import Group, Leader, Member, take_census
 from marshal_py.commands.connection import Connection
 from marshal_py.commands.groups import group_table, member_table
-from marshal_py.commands.look import Look, look
+from marshal_py.commands.look import Look, look, wire_of
 from marshal_py.commands.offsets import extent
 from marshal_py.commands.run import (
     FINDING,
+    Interval,
     JsonFlag,
     Observe,
+    WireFlag,
     command,
     console,
     print_json,
@@ -26,6 +28,8 @@ from marshal_py.commands.run import (
 from marshal_py.commands.snapshots import read_snapshots
 from marshal_py.commands.words import age, count, iso_utc, liveness_style, safe
 from marshal_py.errors import TopicMissing
+from marshal_py.messages import NO_OFFSET
+from marshal_py.wire import MSGPACK, Wire
 
 __all__ = ["Status", "status", "take_status"]
 
@@ -81,6 +85,8 @@ def status(
     check: Annotated[
         bool, typer.Option("--check", help="Exit with 1 if anything needs attention.")
     ] = False,
+    wire: WireFlag = "msgpack",
+    interval_s: Interval = 60,
     as_json: JsonFlag = False,
 ) -> None:
     """Show groups, members, leaders, pauses, snapshots and the size of the log.
@@ -92,8 +98,10 @@ def status(
       marshal status -b localhost:9092
 
       marshal status --check --json | jq .attention
+
+      marshal status --wire text     (a log shared with Go Marshal)
     """
-    taken = take_status(connection, observe_s)
+    taken = take_status(connection, observe_s, wire_of(wire, interval_s))
     if as_json:
         print_json(asdict(taken))
     else:
@@ -102,9 +110,9 @@ def status(
         raise typer.Exit(FINDING)
 
 
-def take_status(connection: Connection, observe_s: float = 0.0) -> Status:
+def take_status(connection: Connection, observe_s: float = 0.0, wire: Wire = MSGPACK) -> Status:
     """Read the log and return what is to be said of it. Raises as `look` does."""
-    found = look(connection, observe_s=observe_s)
+    found = look(connection, observe_s=observe_s, wire=wire)
     ends = found.reader.extent()
     newest = found.newest_ms
     taken = Status(
@@ -119,13 +127,20 @@ def take_status(connection: Connection, observe_s: float = 0.0) -> Status:
     )
     _groups(taken, found)
     _pauses(taken, found)
-    _snapshots(taken, found, connection)
+    if wire.has_snapshots:
+        _snapshots(taken, found, connection)
+    if found.reader.met_other_wire:
+        other = "msgpack" if wire.name == "text" else "text"
+        taken.attention.append(f"{wire.met_other}. `--wire {other}` shows what they say")
     taken.attention += [str(mismatch) for mismatch in found.reader.mismatches]
     return taken
 
 
 def _groups(taken: Status, found: Look) -> None:
     census = take_census(found)
+    if found.is_text:  # its records carry no epochs
+        for leader in census.leaders:
+            leader.epoch = NO_OFFSET
     taken.groups, taken.members, taken.leaders = census.groups, census.members, census.leaders
     taken.attention += [
         f"group {group.group}: {count(group.stale, 'claim')} held by clients that are silent for "
@@ -142,6 +157,8 @@ def _pauses(taken: Status, found: Look) -> None:
         if not expiries:
             continue
         expires_ms = max(expiries)
+        if found.is_text and expires_ms <= now_ms:
+            continue  # a pause of version 1 ends by itself
         pause = Pause(
             name,
             len(expiries),
@@ -228,7 +245,7 @@ def _print(taken: Status) -> None:
                 safe(leader.name),
                 safe(leader.group),
                 safe(leader.leader or "(none)"),
-                str(leader.epoch),
+                "–" if leader.epoch < 0 else str(leader.epoch),
                 "" if leader.silence_ms is None else age(leader.silence_ms),
                 liveness_style(leader.liveness),
             )

@@ -10,9 +10,17 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from marshal_py.commands.connection import Connection
-from marshal_py.commands.lines import ROUTINE, as_json, as_line, touches
-from marshal_py.commands.look import open_reader, until_silent
-from marshal_py.commands.run import JsonFlag, command, console, note, print_json
+from marshal_py.commands.lines import ROUTINE, as_json, as_line, touches, without_epoch
+from marshal_py.commands.look import open_reader, stamp_ms, until_silent, wire_of
+from marshal_py.commands.run import (
+    Interval,
+    JsonFlag,
+    WireFlag,
+    command,
+    console,
+    note,
+    print_json,
+)
 from marshal_py.commands.words import parse_since
 from marshal_py.errors import BrokerUnavailable, PartitionCountChanged
 from marshal_py.events import Event
@@ -25,7 +33,10 @@ DEFAULT_LINES = 20
 
 
 class Stamped(NamedTuple):
-    """An event with where and when it was: the broker's time in ms, None if the record has none."""
+    """An event with where and when it was: the broker's time in ms, None if the record has none.
+
+    Of Go Marshal's records the broker has no time: it is theirs.
+    """
 
     stamp_ms: int | None
     coordinator: int
@@ -59,6 +70,8 @@ def tail(
     everything: Annotated[
         bool, typer.Option("--all", "-a", help="Heartbeats and renewals too.")
     ] = False,
+    wire: WireFlag = "msgpack",
+    interval_s: Interval = 60,
     as_json_lines: JsonFlag = False,
 ) -> None:
     """Show what happened: claims, takeovers, releases, members, pauses, rejected records.
@@ -71,6 +84,8 @@ def tail(
       marshal tail -b localhost:9092 -f
 
       marshal tail --since 10m --group billing --json | jq 'select(.event == "Rejected")'
+
+      marshal tail --wire text -f     (a log shared with Go Marshal: its records' own times)
     """
     since_offset, since_ms = None, None
     if since is not None:
@@ -86,7 +101,7 @@ def tail(
         return touches(found.event, group, topic)
 
     show = _json_printer() if as_json_lines else _line_printer()
-    reader = open_reader(connection)
+    reader = open_reader(connection, wire_of(wire, interval_s))
     try:
         reader.open(connection.timeout_s, since_offset=since_offset, since_ms=since_ms)
         _warn_of_gaps(reader, since_offset)
@@ -127,11 +142,13 @@ def _stamped(reader: LogReader, messages: list[Any], batches: list[Batch]) -> li
     stamps: dict[tuple[int, int], int] = {}
     for message in messages:
         if message.error() is None and message.topic() == reader.topic:
-            stamps[message.partition(), message.offset()] = message.timestamp()[1]
+            stamps[message.partition(), message.offset()] = stamp_ms(message, reader.wire)
     found = []
     for batch in batches:
         for event in batch.events:
             stamp = stamps.get((batch.coordinator, event.offset), -1)
+            if reader.wire.name == "text":
+                event = without_epoch(event)
             found.append(Stamped(stamp if stamp >= 0 else None, batch.coordinator, event))
     return found
 

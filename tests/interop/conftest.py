@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterator
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Message, Producer, TopicPartition
 
 from marshal_py import Marshal
 from marshal_py.embedded import EmbeddedKafka
@@ -55,16 +55,46 @@ class Stage:
 
     def append(self, *values: bytes | None, partition: int) -> None:
         """Append records to the coordination topic as they are."""
-        producer = Producer({"bootstrap.servers": self.brokers})
+        producer = Producer(
+            {"bootstrap.servers": self.brokers, "queue.buffering.max.messages": 1_000_000}
+        )
         for value in values:
             producer.produce(self.log, value, partition=partition)
         producer.flush()
+
+    def records(self) -> list[Message]:
+        """Return all messages of the coordination topic."""
+        consumer = Consumer({"bootstrap.servers": self.brokers, "group.id": "none"})
+        found: list[Message] = []
+        try:
+            for p in range(3):
+                _, end = consumer.get_watermark_offsets(TopicPartition(self.log, p), timeout=10)
+                consumer.assign([TopicPartition(self.log, p, 0)])
+                while end and (
+                    not found or found[-1].partition() != p or found[-1].offset() + 1 < end
+                ):
+                    message = consumer.poll(10)
+                    assert message is not None
+                    found.append(message)
+        finally:
+            consumer.close()
+        return found
 
     def go(self, client: str, topics: str, *args: object, hb: int = HB) -> PeerProcess:
         """Start a Go client."""
         peer = PeerProcess(
             "tests.interop.gopeer",
             *("-brokers", self.brokers, "-log", self.log, "-magic0"),
+            *("-client", client, "-group", self.group, "-topics", topics, *args),
+            hb=hb,
+        )
+        return self.kept(peer)
+
+    def py(self, client: str, topics: str, *args: object, hb: int = HB) -> PeerProcess:
+        """Start one of our consumers as a process."""
+        peer = PeerProcess(
+            "tests.interop.peer",
+            *("consume", "-brokers", self.brokers, "-log", self.log),
             *("-client", client, "-group", self.group, "-topics", topics, *args),
             hb=hb,
         )

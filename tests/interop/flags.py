@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Sequence
 from typing import Final
 
 _UNITS: Final = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
@@ -33,6 +34,12 @@ class Flags:
 
     def text(self, name: str) -> str:
         return str(self._values[name])
+
+    def choice(self, name: str, choices: Sequence[str]) -> str:
+        """One of some words; the process ends if it is another."""
+        if self.text(name) not in choices:
+            sys.exit(f"invalid value {self.text(name)!r} for flag -{name}: one of {choices}")
+        return self.text(name)
 
     def flag(self, name: str) -> bool:
         return self._values[name] is True

@@ -26,6 +26,12 @@ class Bugs:
     invalid_ends_start: bool = True
     """A record that does not decode, read before catching up, ends the start-up."""
     stuck_on_slash: bool = True
+    busy_start_panics: bool = True
+    """More than 100,000 records, of which the 100,000th from the end is young."""
+    stuck_on_marker: bool = True
+    """A transaction marker at the end of the log: the start-up never ends."""
+    stuck_beyond_end: bool = True
+    """An offset beyond the log's end: claim and release for ever."""
     deadlock_on_leave: bool = False
     spurious_release: bool = False
 

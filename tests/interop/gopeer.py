@@ -18,9 +18,9 @@ import time
 import uuid
 from typing import Any
 
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
-from tests.interop.gomodel import Bugs, GoClient, GoPanic, GoWorld
+from tests.interop.gomodel import Bugs, GoClient, GoPanic, GoWorld, parse
 
 MAX_RECORDS = 100_000
 
@@ -61,7 +61,14 @@ class Peer:
             kafka |= {"api.version.request": False, "broker.version.fallback": "0.8.2.2"}
         reading = {**kafka, "group.id": "none", "enable.auto.commit": False}
         self.producer = Producer({**kafka, "acks": "all", "message.timeout.ms": 5000})
-        self.log = Consumer({**reading, "auto.offset.reset": "earliest", "fetch.wait.max.ms": 10})
+        self.log = Consumer(
+            {
+                **reading,
+                "auto.offset.reset": "earliest",
+                "fetch.wait.max.ms": 10,
+                "enable.partition.eof": True,
+            }
+        )
         self.data = Consumer({**reading, "auto.offset.reset": "earliest", "fetch.wait.max.ms": 10})
         self.known: set[tuple[str, int]] = set()
         self.partitions: dict[str, int] = {}
@@ -78,7 +85,7 @@ class Peer:
         topics = self.log.list_topics(timeout=10).topics
         self.coordinators = len(topics[self.options.log].partitions)
         self.partitions = {t: len(topics[t].partitions) for t in self.topics if t in topics}
-        behind, starts = {}, []
+        behind, starts, cut = {}, [], set()
         for p in range(self.coordinators):
             low, high = self.log.get_watermark_offsets(
                 TopicPartition(self.options.log, p), timeout=10
@@ -86,16 +93,33 @@ class Peer:
             starts.append(TopicPartition(self.options.log, p, max(low, high - MAX_RECORDS)))
             if high > low:
                 behind[p] = high
+            if high - MAX_RECORDS > low:
+                cut.add(p)
         self.log.assign(starts)
         while behind and not self.stop:
             for message in self.log.consume(1000, 0.1):
-                if message.error() is not None:
-                    continue
                 p, invalid = message.partition(), self.world.invalid
+                if message.error() is not None:
+                    at_end = message.error().code() == KafkaError._PARTITION_EOF
+                    if at_end and not self.bugs.stuck_on_marker:
+                        behind.pop(p, None)
+                    continue
+                if p in cut:
+                    cut.discard(p)
+                    self.check_start(message.value() or b"")
                 self.read(message)
                 ended = self.bugs.invalid_ends_start and self.world.invalid > invalid
                 if message.offset() + 1 >= behind.get(p, 0) or ended:
                     behind.pop(p, None)
+
+    def check_start(self, raw: bytes) -> None:
+        """The first record that is read of a log that was cut short."""
+        try:
+            age_s = self.now() - parse(raw)[1]
+        except ValueError:
+            return
+        if age_s < 2 * self.hb and self.bugs.busy_start_panics:
+            raise GoPanic("send on closed channel")
 
     def read(self, message: Any) -> None:
         cell = self.world.read(message.value() or b"", int(self.now()))
@@ -124,12 +148,18 @@ class Peer:
             self.known = held
             if self.options.entire:
                 say("topic_claims", topics=sorted(t for t, p in held if p == 0))
-            self.data.assign([TopicPartition(t, p, self.start_of(t, p)) for t, p in sorted(held)])
+            starts = {key: self.start_of(*key) for key in sorted(held)}
+            self.data.assign([TopicPartition(*key, at) for key, at in starts.items() if at >= 0])
+            for key in [key for key, at in starts.items() if at < 0]:
+                self.send(self.client.release(key, self.now()))
 
     def start_of(self, topic: str, partition: int) -> int:
+        """Return where to consume from, -1 where there is nothing to consume (a bug)."""
         low, high = self.data.get_watermark_offsets(TopicPartition(topic, partition), timeout=10)
         claim = self.client.claims[topic, partition]
         claim.offset = max(low, claim.offset)
+        if claim.offset > high and self.bugs.stuck_beyond_end:
+            return -1
         return min(claim.offset, high)
 
     def reclaim(self) -> None:

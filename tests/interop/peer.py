@@ -7,16 +7,24 @@ heartbeat interval, in seconds, comes from MARSHAL_HB.
 from __future__ import annotations
 
 import base64
+import binascii
 import json
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from marshal_py import Marshal
-from marshal_py.errors import MalformedRecord
-from marshal_py.text.codec import TextRecord, coordinating_partition, decode, encode
+from marshal_py.errors import MalformedRecord, MarshalError
+from marshal_py.text.codec import (
+    CLAIMING_PARTITION,
+    TextRecord,
+    coordinating_partition,
+    decode,
+    encode,
+)
 from marshal_py.text.rationalizer import TextCell, TextState, apply
 
 REPLAYED: Final = 3
@@ -26,16 +34,21 @@ MOST_UNTOUCHED: Final = 4_096
 """Partitions below the highest one that was touched are shown as untouched, as Go has them: up to
 so many."""
 
-Emit = Callable[..., None]
+_stdout_lock = threading.Lock()
 
 
 def hb_s() -> int:
-    return int(os.environ.get("MARSHAL_HB", "60"))
+    text = os.environ.get("MARSHAL_HB") or "60"
+    if not text.isdecimal() or int(text) == 0:
+        sys.exit(f"MARSHAL_HB = {text!r} must be whole seconds, 1 or more")
+    return int(text)
 
 
 def write(fields: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps(fields) + "\n")
-    sys.stdout.flush()
+    """Print one line. For any thread; not for signal handlers."""
+    with _stdout_lock:
+        sys.stdout.write(json.dumps(fields) + "\n")
+        sys.stdout.flush()
 
 
 def say(event: str, **fields: Any) -> None:
@@ -44,6 +57,11 @@ def say(event: str, **fields: Any) -> None:
 
 def lines() -> Iterable[str]:
     return (line for line in sys.stdin if line.strip())
+
+
+def as_go(text: str) -> str:
+    """Return the text that Go's JSON would have read: half a surrogate pair becomes U+FFFD."""
+    return "".join("\ufffd" if "\ud800" <= c <= "\udfff" else c for c in text)
 
 
 def cells_of(
@@ -88,7 +106,7 @@ def replay() -> None:
         elif op == "msg":
             # The reader's clock is of no interest to the fold: the records carry their own times.
             now_s = request["now"]
-            apply(state, offset, request["raw"].encode(errors="surrogateescape"))
+            apply(state, offset, as_go(request["raw"]).encode())
             offset += 1
         elif op == "now":
             now_s = request["now"]
@@ -99,7 +117,7 @@ def replay() -> None:
 def hash_stdin() -> None:
     for line in lines():
         request = json.loads(line)
-        write({"partition": coordinating_partition(request["topic"], request["now"])})
+        write({"partition": coordinating_partition(as_go(request["topic"]), request["now"])})
 
 
 def encode_stdin() -> None:
@@ -109,12 +127,12 @@ def encode_stdin() -> None:
             r["type"],
             r["version"],
             r["time"],
-            r["instance_id"],
-            r["client_id"],
-            r["group_id"],
-            r["topic"],
+            as_go(r["instance_id"]),
+            as_go(r["client_id"]),
+            as_go(r["group_id"]),
+            as_go(r["topic"]),
             r["partition"],
-            r.get("offset"),
+            None if r["type"] == CLAIMING_PARTITION else r.get("offset", 0),
         )
         # Names with a slash, too: the client refuses them, the format does not.
         sys.stdout.buffer.write(encode(record, check=False) + b"\n")
@@ -134,7 +152,7 @@ def decode_stdin() -> None:
     for line in sys.stdin:
         try:
             write({"msg": as_json(decode(base64.b64decode(line.strip())))})
-        except MalformedRecord as error:
+        except (MalformedRecord, binascii.Error) as error:
             write({"error": str(error)})
 
 
@@ -170,16 +188,23 @@ def observe(args: list[str]) -> None:
 
 def main() -> None:
     command, args = (sys.argv[1] if len(sys.argv) > 1 else ""), sys.argv[2:]
-    if command == "consume":
-        from tests.interop.peer_consume import consume
+    try:
+        if command == "consume":
+            from tests.interop.peer_consume import consume
 
-        consume(args)
-    elif command == "observe":
-        observe(args)
-    elif command in _PURE:
-        _PURE[command]()
-    else:
-        sys.exit(f"usage: peer {{consume,observe,{','.join(_PURE)}}} …")
+            consume(args)
+        elif command == "observe":
+            observe(args)
+        elif command in _PURE:
+            _PURE[command]()
+        else:
+            sys.exit(f"usage: peer {{consume,observe,{','.join(_PURE)}}} …")
+    except MarshalError as error:
+        sys.exit(f"{type(error).__name__}: {error}")
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:  # whoever read has gone; nothing must be flushed to them at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 _PURE: Final[dict[str, Callable[[], None]]] = {

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
-import sys
 import threading
 import time
-from typing import Any
 
+from marshal_py import ClaimTimeout
 from marshal_py.consumer import Consumer
 from tests.interop.flags import Flags
 from tests.interop.peer import hb_s, say
@@ -33,8 +33,12 @@ FLAGS: dict[str, str | bool] = {
 }
 
 
+COMMITS = ("after", "before", "none")
+TERMS = ("release", "keep", "exit")
+
+
 class Watch(threading.Thread):
-    """Tells of claims as they come and go, with the time at which that was seen."""
+    """Tells of claims as they come and go, with the time at which that was seen, and when asked."""
 
     def __init__(self, consumer: Consumer, entire: bool) -> None:
         super().__init__(daemon=True)
@@ -43,6 +47,8 @@ class Watch(threading.Thread):
         self._known: set[tuple[str, int]] = set()
         self._lock = threading.Lock()
         self._ending = threading.Event()
+        self.asked = False
+        """Set by a signal handler, which must neither print nor take a lock itself."""
 
     def look(self) -> None:
         with self._lock:
@@ -54,12 +60,12 @@ class Watch(threading.Thread):
                 say("topic_claims", topics=sorted({t for t, p in held if p == 0}))
             self._known = held
 
-    def claims(self) -> list[list[Any]]:
-        return [[claim.topic, claim.partition] for claim in self._consumer.claims()]
-
     def run(self) -> None:
         while not self._ending.wait(0.02):
             self.look()
+            if self.asked:
+                self.asked = False
+                say("claims", claims=sorted(map(list, self._known)))
 
     def end(self) -> None:
         self._ending.set()
@@ -69,12 +75,10 @@ class Watch(threading.Thread):
 
 def consume(args: list[str]) -> None:
     flags = Flags(args, FLAGS)
-    commit, term = flags.text("commit"), flags.text("term")
+    commit, term = flags.choice("commit", COMMITS), flags.choice("term", TERMS)
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     signal.signal(signal.SIGINT, lambda *_: stop.set())
-    say("start")
-    started_s = time.time()
     consumer = Consumer(
         flags.text("brokers"),
         topics=flags.text("topics").split(","),
@@ -90,46 +94,46 @@ def consume(args: list[str]) -> None:
         auto_ack=False,
         keep_on_close=term == "keep",
     )
+    watch = Watch(consumer, flags.flag("entire"))
+    signal.signal(signal.SIGUSR1, lambda *_: setattr(watch, "asked", True))
+    say("start")
+    started_s = time.time()
     consumer.start()
     say("dialed")
-    watch = Watch(consumer, flags.flag("entire"))
-    signal.signal(signal.SIGUSR1, lambda *_: say("claims", claims=watch.claims()))
     watch.start()
     flush_s, count = flags.seconds("flush"), flags.number("count")
     end_s = started_s + flags.seconds("duration") if flags.seconds("duration") else float("inf")
     seen, flushed_s, quiet = 0, time.time(), flags.flag("quiet")
-
-    while not stop.is_set() and time.time() < end_s:
-        for message in consumer.messages(idle_timeout_s=0.1):
-            if commit == "before":
-                consumer.ack(message)
-            if seen == 0:
-                say("first_message", since_start=time.time() - started_s)
-            seen += 1
-            if not quiet:
-                say(
-                    "msg",
-                    topic=message.topic(),
-                    partition=message.partition(),
-                    offset=message.offset(),
-                    t=time.time(),
-                )
-            if commit == "after":
-                consumer.ack(message)
-            if stop.is_set() or time.time() >= end_s or seen == count:
-                break
+    try:
+        while not stop.is_set() and time.time() < end_s and not 0 < count <= seen:
+            for message in consumer.messages(idle_timeout_s=0.1):
+                if commit == "before":
+                    consumer.ack(message)
+                if seen == 0:
+                    say("first_message", since_start=time.time() - started_s)
+                seen += 1
+                if not quiet:
+                    say(
+                        "msg",
+                        topic=message.topic(),
+                        partition=message.partition(),
+                        offset=message.offset(),
+                        t=time.time(),
+                    )
+                if commit == "after":
+                    consumer.ack(message)
+                if stop.is_set() or time.time() >= end_s or seen == count:
+                    break
+                if flush_s and time.time() - flushed_s >= flush_s:
+                    break
             if flush_s and time.time() - flushed_s >= flush_s:
-                break
-        if flush_s and time.time() - flushed_s >= flush_s:
-            consumer.commit()
-            flushed_s = time.time()
-        if count and seen >= count:
-            break
-
-    say("stopping")
-    sys.stdout.flush()
-    if term == "exit":
-        os._exit(0)
-    consumer.close()
-    watch.end()
+                with contextlib.suppress(ClaimTimeout):  # an outage: the next heartbeat stores it
+                    consumer.commit()
+                flushed_s = time.time()
+        say("stopping")
+        if term == "exit":
+            os._exit(0)
+    finally:
+        consumer.close()
+        watch.end()
     say("stopped", messages=seen)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
@@ -91,6 +92,12 @@ class PeerProcess:
                     )
                 self._changed.wait(min(left, 0.2))
 
+    def errors(self) -> str:
+        """Return what it has written to standard error; all of it once it has ended."""
+        if self.process.poll() is not None:
+            self._threads[1].join(5)
+        return "".join(self._errors)
+
     def _alive(self) -> bool:
         return any(thread.is_alive() for thread in self._threads)
 
@@ -129,3 +136,25 @@ class PeerProcess:
         self.process.wait(10)
         for thread in self._threads:
             thread.join(5)
+
+
+def deliveries(*peers: PeerProcess) -> Counter[tuple[str, int, int]]:
+    return Counter(
+        (e["topic"], e["partition"], e["offset"]) for peer in peers for e in peer.said("msg")
+    )
+
+
+def await_all(topic: str, partitions: int, messages: int, *peers: PeerProcess) -> None:
+    expected = {(topic, p, n) for p in range(partitions) for n in range(messages)}
+    deadline = time.monotonic() + 60
+    while not expected <= set(deliveries(*peers)):
+        missing = sorted(expected - set(deliveries(*peers)))
+        assert time.monotonic() < deadline, f"{len(missing)} are missing, such as {missing[:5]}"
+        time.sleep(0.1)
+
+
+def await_claims(count: int, *peers: PeerProcess, timeout_s: float = 40) -> None:
+    deadline = time.monotonic() + timeout_s
+    while sum(len(peer.claims()) for peer in peers) != count:
+        assert time.monotonic() < deadline, [peer.claims() for peer in peers]
+        time.sleep(0.05)

@@ -4,54 +4,19 @@ from __future__ import annotations
 
 import signal
 import time
-from collections import Counter
 
 import pytest
 
 from tests.interop.conftest import HB, Stage
 from tests.interop.gopeer import coordinator
-from tests.interop.processes import PeerProcess
+from tests.interop.processes import await_all, await_claims, deliveries
 
 pytestmark = pytest.mark.kafka
 
 
-def py(stage: Stage, client: str, topics: str, *args: object) -> PeerProcess:
-    """Start one of our consumers."""
-    return stage.kept(
-        PeerProcess(
-            "tests.interop.peer",
-            *("consume", "-brokers", stage.brokers, "-log", stage.log),
-            *("-client", client, "-group", stage.group, "-topics", topics, *args),
-            hb=HB,
-        )
-    )
-
-
-def deliveries(*peers: PeerProcess) -> Counter[tuple[str, int, int]]:
-    return Counter(
-        (e["topic"], e["partition"], e["offset"]) for peer in peers for e in peer.said("msg")
-    )
-
-
-def await_all(topic: str, partitions: int, messages: int, *peers: PeerProcess) -> None:
-    expected = {(topic, p, n) for p in range(partitions) for n in range(messages)}
-    deadline = time.monotonic() + 60
-    while not expected <= set(deliveries(*peers)):
-        missing = sorted(expected - set(deliveries(*peers)))
-        assert time.monotonic() < deadline, f"{len(missing)} are missing, such as {missing[:5]}"
-        time.sleep(0.1)
-
-
-def await_claims(count: int, *peers: PeerProcess, timeout_s: float = 40) -> None:
-    deadline = time.monotonic() + timeout_s
-    while sum(len(peer.claims()) for peer in peers) != count:
-        assert time.monotonic() < deadline, [peer.claims() for peer in peers]
-        time.sleep(0.05)
-
-
 def test_both_share_a_topic_and_every_message_comes_once(stage: Stage) -> None:
     topic = stage.topic(partitions=6, messages=50)
-    ours, go = py(stage, "py", topic), stage.go("go", topic)
+    ours, go = stage.py("py", topic), stage.go("go", topic)
     await_claims(6, ours, go)
     assert not ours.claims() & go.claims()
     await_all(topic, 6, 50, ours, go)
@@ -63,7 +28,7 @@ def test_both_share_a_topic_and_every_message_comes_once(stage: Stage) -> None:
 
 def test_who_leaves_hands_over_to_the_message(stage: Stage) -> None:
     topic = stage.topic(partitions=2, messages=50)
-    ours = py(stage, "py", topic, "-greedy")
+    ours = stage.py("py", topic, "-greedy")
     await_all(topic, 2, 50, ours)
     go = stage.go("go", topic, "-greedy")
     go.expect("dialed")
@@ -73,7 +38,7 @@ def test_who_leaves_hands_over_to_the_message(stage: Stage) -> None:
     go.expect("claim", 15, count=2)
     stage.produce(topic, 2, 20)
     await_all(topic, 2, 70, ours, go)
-    back = py(stage, "py2", topic, "-greedy")
+    back = stage.py("py2", topic, "-greedy")
     back.expect("dialed")
     assert go.terminate() == 0
     back.expect("claim", 15, count=2)
@@ -85,7 +50,7 @@ def test_who_leaves_hands_over_to_the_message(stage: Stage) -> None:
 @pytest.mark.parametrize("dies", ["py", "go"])
 def test_after_a_crash_the_other_goes_on_within_the_bound(stage: Stage, dies: str) -> None:
     topic = stage.topic(partitions=2, messages=50)
-    start = {"py": lambda: py(stage, "py", topic, "-greedy")}
+    start = {"py": lambda: stage.py("py", topic, "-greedy")}
     start["go"] = lambda: stage.go("go", topic, "-greedy")
     first = start.pop(dies)()
     first.expect("claim", count=2)
@@ -108,14 +73,14 @@ def test_after_a_crash_the_other_goes_on_within_the_bound(stage: Stage, dies: st
 @pytest.mark.parametrize("term", ["keep", "exit", "kill"])
 def test_a_restart_under_the_same_name_goes_on_at_once(stage: Stage, term: str) -> None:
     topic = stage.topic(partitions=2, messages=20)
-    first = py(stage, "same", topic, "-greedy", *(["-term", term] if term != "kill" else []))
+    first = stage.py("same", topic, "-greedy", *(["-term", term] if term != "kill" else []))
     await_all(topic, 2, 20, first)
     if term == "kill":
         first.crash()
     else:
         assert first.terminate() == 0
     ended = time.time()
-    second = py(stage, "same", topic)  # not greedy: what it has at once, it resumed
+    second = stage.py("same", topic)  # not greedy: what it has at once, it resumed
     claims = [second.expect("claim", count=n) for n in (1, 2)]
     assert claims[1]["t"] - claims[0]["t"] < 0.5
     assert claims[1]["t"] - ended < 2 * HB
@@ -132,7 +97,7 @@ def test_each_side_resumes_what_the_other_left_under_the_same_name(
     go = stage.go("same", topic, "-greedy", "-term", "keep")
     await_all(topic, 2, 20, go)
     assert go.terminate() == 0
-    ours = py(stage, "same", topic, "-term", "keep")
+    ours = stage.py("same", topic, "-term", "keep")
     claims = [ours.expect("claim", count=n) for n in (1, 2)]
     assert claims[1]["t"] - claims[0]["t"] < 0.5
     stage.produce(topic, 2, 5)
@@ -150,7 +115,7 @@ def test_entire_topics_are_shared_as_a_whole_and_limits_count_topics(
 ) -> None:
     topics = [stage.topic(partitions=3, messages=5) for _ in range(2)]
     names = ",".join(topics)
-    ours = py(stage, "py", names, "-entire", "-max-claims", 1)
+    ours = stage.py("py", names, "-entire", "-max-claims", 1)
     go = stage.go("go", names, "-entire", "-max-claims", 1)
     await_claims(6, ours, go)
     assert len({t for t, _ in ours.claims()}) == len({t for t, _ in go.claims()}) == 1
@@ -160,14 +125,14 @@ def test_entire_topics_are_shared_as_a_whole_and_limits_count_topics(
         await_all(topic, 3, 5, ours, go)
     (theirs,) = {t for t, _ in go.claims()}
     assert go.terminate() == 0
-    third = py(stage, "py2", names, "-entire")
+    third = stage.py("py2", names, "-entire")
     third.expect("claim", 20, count=3)
     assert {t for t, _ in third.claims()} == {theirs}
 
 
 def test_a_limit_is_kept(stage: Stage) -> None:
     topic = stage.topic(partitions=4, messages=5)
-    ours = py(stage, "py", topic, "-greedy", "-max-claims", 1)
+    ours = stage.py("py", topic, "-greedy", "-max-claims", 1)
     go = stage.go("go", topic, "-greedy", "-max-claims", 2)
     await_claims(3, ours, go)
     time.sleep(2 * HB)
@@ -178,7 +143,7 @@ def test_a_limit_is_kept(stage: Stage) -> None:
 
 def test_leaving_under_load_releases_everything_quickly(stage: Stage) -> None:
     topic = stage.topic(partitions=8, messages=20_000)
-    ours = py(stage, "py", topic, "-greedy")
+    ours = stage.py("py", topic, "-greedy")
     ours.expect("claim", count=8)
     ours.expect("msg", count=1_000)
     go = stage.go("go", topic, "-greedy", "-quiet")
@@ -198,7 +163,7 @@ def test_an_offset_beyond_the_end_does_not_keep_us_from_consuming(stage: Stage) 
         f"ReleasingPartition/1/{now}/ia/a/{stage.group}/{topic}/0/10000".encode(),
         partition=coordinator(topic, 3),
     )
-    ours = py(stage, "py", topic)
+    ours = stage.py("py", topic)
     await_all(topic, 1, 5, ours)
     stage.produce(topic, 1, 5)
     await_all(topic, 1, 10, ours)
@@ -211,13 +176,13 @@ def test_an_offset_beyond_the_end_does_not_keep_us_from_consuming(stage: Stage) 
 
 def test_commits_flush_count_and_duration(stage: Stage) -> None:
     topic = stage.topic(partitions=1, messages=30)
-    ours = py(stage, "one", topic, "-count", 10, "-commit", "before")
+    ours = stage.py("one", topic, "-count", 10, "-commit", "before")
     assert ours.process.wait(40) == 0
     ours.expect("stopped")
     assert [o for _, _, o in deliveries(ours)] == list(range(10))
-    ours = py(stage, "two", topic, "-count", 10, "-commit", "none")
+    ours = stage.py("two", topic, "-count", 10, "-commit", "none")
     assert ours.process.wait(40) == 0
     assert [o for _, _, o in deliveries(ours)] == list(range(10, 20))
-    ours = py(stage, "three", topic, "-duration", "5s", "-flush", "200ms")
+    ours = stage.py("three", topic, "-duration", "5s", "-flush", "200ms")
     assert ours.process.wait(40) == 0
     assert [o for _, _, o in deliveries(ours)] == list(range(10, 30))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Producer
 
 from marshal_py import ClaimTimeout, DuplicateClientId, InvalidArgument, Marshal, NotInVersion1
 from marshal_py.text.admin import pause_group, resume_group, set_positions
@@ -14,23 +14,6 @@ from tests.interop.gomodel import GoWorld, parse
 from tests.interop.gopeer import coordinator
 
 pytestmark = pytest.mark.kafka
-
-
-def records(stage: Stage) -> list:
-    """Return all messages of the coordination topic."""
-    consumer = Consumer({"bootstrap.servers": stage.brokers, "group.id": "none"})
-    found = []
-    try:
-        for p in range(3):
-            _, end = consumer.get_watermark_offsets(TopicPartition(stage.log, p), timeout=10)
-            consumer.assign([TopicPartition(stage.log, p, 0)])
-            while end and (not found or found[-1].partition() != p or found[-1].offset() + 1 < end):
-                message = consumer.poll(10)
-                assert message is not None
-                found.append(message)
-    finally:
-        consumer.close()
-    return found
 
 
 def await_held(marshal: Marshal, topic: str, timeout_s: float = 30) -> None:
@@ -90,7 +73,7 @@ def test_after_gos_crash_we_wait_two_intervals_and_go_on_from_its_last_heartbeat
     assert claim._acquired.wait(3 * HB + 5)
     assert time.monotonic() - crashed > HB  # its last heartbeat is no older than half an interval
     assert claim.next_offset == 50
-    stamps = {m.offset(): m for m in records(stage) if m.partition() == claim._holding.coordinator}
+    stamps = {m.offset(): m for m in stage.records() if m.partition() == claim._holding.coordinator}
     assert parse(stamps[last].value())[0] == "Heartbeat"
 
 
@@ -121,7 +104,9 @@ def test_we_resume_at_once_what_a_dead_go_process_of_our_name_held(stage: Stage)
     claims = ours.claim_many([(topic, 0), (topic, 1)], timeout_s=HB)
     assert time.monotonic() - started < HB
     assert all(claim.held for claim in claims)
-    kinds = [parse(m.value())[0] for m in records(stage) if parse(m.value())[2] == ours.instance_id]
+    kinds = [
+        parse(m.value())[0] for m in stage.records() if parse(m.value())[2] == ours.instance_id
+    ]
     assert set(kinds) == {"Heartbeat"}  # no claim, as Go does it
 
 
@@ -173,7 +158,7 @@ def test_a_live_go_client_keeps_its_partition_whatever_its_clock_shows(stage: St
     wanted = [ours.want(topic, p) for topic in topics.values() for p in range(2)]
     time.sleep(3 * HB)
     assert not any(claim.held for claim in wanted)
-    assert not [m.value() for m in records(stage) if b"/py/" in m.value()]  # we did not even try
+    assert not [m.value() for m in stage.records() if b"/py/" in m.value()]  # we did not even try
 
 
 def test_a_dead_go_client_whose_clock_was_ahead_is_replaced_in_the_end(stage: Stage) -> None:
@@ -345,7 +330,7 @@ def test_what_we_write_is_what_go_writes(stage: Stage) -> None:
     claim.commit(3, wait=True)
     claim.release()
     world = GoWorld(hb=HB)
-    found = records(stage)
+    found = stage.records()
     for message in found:
         kind, time_s, instance, client, group, name, number, _ = parse(message.value())
         assert (client, group, name, number) == ("py-é", stage.group, topic, 0)

@@ -1,0 +1,109 @@
+"""`marshal status`, `claims` and `tail` on a log that is shared with Go: `--wire text`."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from typing import Any
+
+import pytest
+
+from marshal_py import Marshal
+from tests.interop.conftest import HB, Stage
+from tests.interop.processes import ROOT
+
+pytestmark = pytest.mark.kafka
+
+
+def marshal(stage: Stage, *args: str, text: bool = True) -> str:
+    wire = ["--wire", "text", "--interval", str(HB)] if text else []
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "marshal_py.cli"),
+            *("--topic", stage.log, "-b", stage.brokers, *args, *wire),
+        ],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_what_both_kinds_hold_is_shown_with_its_age(stage: Stage) -> None:
+    topic = stage.topic(partitions=2, messages=5)
+    go = stage.go("go", topic, "-quiet", "-max-claims", 1)
+    theirs = go.expect("claim")["partition"]
+    ours = stage.ours("py")
+    ours.claim(topic, 1 - theirs, timeout_s=10).commit(3, wait=True)
+    leadership = ours.leader("job").campaign(timeout_s=10)
+
+    rows: list[dict[str, Any]] = json.loads(marshal(stage, "claims", "--json"))
+    assert [(r["topic"], r["partition"], r["holder"]) for r in rows] == sorted(
+        [(topic, theirs, "go"), (topic, 1 - theirs, "py"), ("leader:job", 0, "py")]
+    )
+    for row in rows:
+        assert row["epoch"] == -1  # version 1 has none
+        assert (row["liveness"], row["measured_by"]) == ("fresh", "timestamps")
+        assert row["silence_ms"] < HB * 1000
+
+    status = json.loads(marshal(stage, "status", "--json"))
+    (group,) = status["groups"]
+    assert (group["held"], group["stale"], group["members"]) == (3, 0, 0)
+    (leader,) = status["leaders"]
+    assert (leader["name"], leader["leader"], leader["epoch"]) == ("job", "py", -1)
+    assert (status["attention"], status["snapshots"]) == ([], [])
+    assert status["newest_record_ms_ago"] < 2 * HB * 1000
+    assert "job" in marshal(stage, "status")
+
+    events = [json.loads(line) for line in marshal(stage, "tail", "--json").splitlines()]
+    claimed = {e["client_id"]: e for e in events if e["event"] == "Claimed"}
+    assert claimed.keys() == {"go", "py"}
+    for event in claimed.values():
+        assert event["epoch"] == -1
+        assert abs(event["timestamp_ms"] - time.time() * 1000) < 60_000
+    assert "claimed" in marshal(stage, "tail")
+    assert "epoch" not in marshal(stage, "tail", "--all")
+
+    go.crash()
+    leadership.resign()
+    rows = json.loads(marshal(stage, "claims", "--json", "--observe", str(2.5 * HB)))
+    found = {row["holder"]: row["liveness"] for row in rows}
+    assert found == {"go": "stale", "py": "fresh", None: None}
+
+
+def test_without_the_flag_one_is_told_of_it(stage: Stage) -> None:
+    stage.ours("py").claim("x", 0, timeout_s=10)
+    (told,) = [
+        text
+        for text in json.loads(marshal(stage, "status", "--json", text=False))["attention"]
+        if "version 1" in text
+    ]
+    assert "`--wire text`" in told
+
+
+def test_a_pause_is_shown_until_it_is_over(stage: Stage) -> None:
+    now = int(time.time())
+    for partition in range(3):
+        stage.append(
+            f"ReleaseGroup/0/{now}/abc/adm/{stage.group}//0/{now + 600}".encode(),
+            f"ReleaseGroup/0/{now - 60}/abc/adm/other//0/{now - 30}".encode(),
+            f"Heartbeat/1/{now - 90}/ia/a/other/t/0/1".encode(),
+            f"Heartbeat/1/{now + 90}/ia/a/other/t/1/1".encode(),
+            partition=partition,
+        )
+    status = json.loads(marshal(stage, "status", "--json"))
+    (pause,) = status["pauses"]
+    assert (pause["group"], pause["partitions"], pause["expired"]) == (stage.group, 3, False)
+    rows = json.loads(marshal(stage, "claims", "--json", "--group", "other"))
+    assert {row["partition"]: row["liveness"] for row in rows} == {0: "stale", 1: "unknown"}
+
+
+def test_a_reader_takes_no_part(stage: Stage) -> None:
+    with Marshal(stage.brokers, group_id="g", client_id="c", topic=stage.log, wire="text"):
+        marshal(stage, "claims")
+        marshal(stage, "status")
+    assert stage.records() == []
