@@ -73,7 +73,7 @@ def audit(
         )
     from marshal_py.spark.session import spark_session
 
-    spark = spark_session("marshal audit", master=master)
+    spark = spark_session("marshal audit", master=master, kafka=False)
     from marshal_py.spark.audit import audit as run_audit
     from marshal_py.spark.store import Store
 

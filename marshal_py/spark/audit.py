@@ -1,9 +1,11 @@
 """The audit: the coordination log as tables, by the very fold that the clients run.
 
-One Spark task for each coordination partition reads its new records in offset order with Spark's
-own Kafka source and folds them in `mapInArrow`: no shuffle, no second implementation. Its memory is
-the state of that partition and one batch. Every run goes on from where the last one ended, with the
-history that it kept in the folder; see `store` for why each row is there exactly once.
+One Spark task for each coordination partition reads its new records in offset order and folds them:
+no shuffle, no second implementation. It reads with the very client that the rest of the library
+uses; handing every record from a Java client to Python would cost as much again as the fold. Its
+memory is the state of that partition and what the client has fetched ahead. Every run goes on from
+where the last one ended, with the history that it kept in the folder; see `store` for why each row
+is there exactly once.
 """
 
 from __future__ import annotations
@@ -11,9 +13,11 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
+
+from confluent_kafka import TIMESTAMP_CREATE_TIME
 
 from marshal_py.anomalies import Kind
 from marshal_py.clients import read_to_end
@@ -22,11 +26,12 @@ from marshal_py.history import History, SnapshotSeen
 from marshal_py.rationalizer import PartitionState
 from marshal_py.settings import DEFAULT_TOPIC, kafka_config
 from marshal_py.snapshots import Snapshot, anchor_of, decode_snapshot
-from marshal_py.spark.kafka import READER_OPTIONS, Offsets, java_settings, librdkafka_settings
+from marshal_py.spark.kafka import Offsets, librdkafka_settings, read_range
 from marshal_py.spark.store import Store
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from confluent_kafka import Message
     from pyspark.sql import SparkSession
 
 __all__ = ["AuditRun", "audit"]
@@ -78,8 +83,8 @@ def audit(
 ) -> AuditRun:
     """Fold what is new in the coordination log into the tables of the folder `out`.
 
-    - `config`: librdkafka settings, or just the brokers; keys that begin with ``kafka.`` go to
-      Spark's Java client instead.
+    - `config`: librdkafka settings, or just the brokers; keys that begin with ``kafka.``, which are
+      for Spark's Java client in other pipelines, are left aside.
     - `out`: a local path, or a URI that all executors reach.
     - `sample_ms`: how often the position of each claim becomes a row, in broker time.
 
@@ -287,26 +292,13 @@ class _Driver:
         partitions: int,
         sample_ms: int,
     ) -> dict[int, dict[str, Any]]:
-        starts = {str(p): part.start for p, part in plan.items()}
-        ends = {str(p): part.end for p, part in plan.items()}
-        frame = (
-            spark.read.format("kafka")
-            .options(**READER_OPTIONS)
-            .options(**java_settings(self.config))
-            .option("assign", json.dumps({self.topic: sorted(plan)}))
-            .option("startingOffsets", json.dumps({self.topic: starts}))
-            .option("endingOffsets", json.dumps({self.topic: ends}))
-            .load()
-            .selectExpr(
-                "partition",
-                "offset",
-                "value",
-                "unix_millis(timestamp) AS stamp_ms",
-                "timestampType AS stamp_kind",
-            )
+        numbers = sorted(plan)
+        fold = _task(self.config, self.topic, store, run, plan, partitions, sample_ms)
+        done = (
+            spark.range(0, len(numbers), 1, numPartitions=len(numbers))
+            .mapInArrow(fold, "partition int, result string")
+            .collect()
         )
-        fold = _task(store, run, plan, partitions, sample_ms)
-        done = frame.mapInArrow(fold, "partition int, result string").collect()
         # A range of nothing but transaction markers gives no row: it stays for the next run.
         return {row["partition"]: json.loads(row["result"]) for row in done}
 
@@ -336,35 +328,39 @@ class _Driver:
         return rows
 
 
-def _task(store: Store, run: int, plan: dict[int, _Part], partitions: int, sample_ms: int) -> Any:
-    """Return the function that folds the partitions of one task."""
+def _task(
+    config: Mapping[str, Any],
+    topic: str,
+    store: Store,
+    run: int,
+    plan: dict[int, _Part],
+    partitions: int,
+    sample_ms: int,
+) -> Any:
+    """Return the function that folds the coordination partitions of one task."""
+    numbers = sorted(plan)
 
     def fold(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow
 
-        jobs: dict[int, _Job] = {}
         for batch in batches:
-            for p, piece in _by_partition(batch):
-                if p not in jobs:
-                    jobs[p] = _Job(store, run, p, plan[p], partitions, sample_ms)
-                jobs[p].feed(piece)
-        for p, job in jobs.items():
-            result = json.dumps(job.close())
-            yield pyarrow.RecordBatch.from_arrays(
-                [pyarrow.array([p], pyarrow.int32()), pyarrow.array([result])],
-                names=["partition", "result"],
-            )
+            for index in batch.column("id").to_pylist():
+                p = numbers[index]
+                part = plan[p]
+                job = _Job(store, run, p, part, partitions, sample_ms)
+                for messages in read_range(config, topic, p, part.start, part.end):
+                    job.feed(messages)
+                if not job.records:
+                    continue
+                yield pyarrow.RecordBatch.from_arrays(
+                    [
+                        pyarrow.array([p], pyarrow.int32()),
+                        pyarrow.array([json.dumps(job.close())]),
+                    ],
+                    names=["partition", "result"],
+                )
 
     return fold
-
-
-def _by_partition(batch: pa.RecordBatch) -> Sequence[tuple[int, pa.RecordBatch]]:
-    import pyarrow.compute as pc
-
-    numbers = pc.unique(batch.column("partition")).to_pylist()
-    if len(numbers) == 1:
-        return [(numbers[0], batch)]
-    return [(p, batch.filter(pc.equal(batch.column("partition"), p))) for p in numbers]
 
 
 class _Job:
@@ -386,16 +382,23 @@ class _Job:
         self.before = self.history.records
         self.from_ms = -1
 
-    def feed(self, batch: pa.RecordBatch) -> None:
-        import pyarrow.compute as pc
+    @property
+    def records(self) -> int:
+        """How many records this run has folded so far."""
+        return self.history.records - self.before
 
-        offsets = batch.column("offset").to_pylist()
-        stamps = batch.column("stamp_ms").to_pylist()
+    def feed(self, messages: list[Message]) -> None:
+        offsets = [message.offset() for message in messages]
+        stamps = [message.timestamp() for message in messages]
+        times_ms = [at_ms for _, at_ms in stamps]
         if self.from_ms < 0:
-            self.from_ms = stamps[0]
-        if pc.min(batch.column("stamp_kind")).as_py() == 0:
-            self.history.saw_create_time(offsets[0], stamps[0])
-        self.history.feed(offsets, batch.column("value").to_pylist(), stamps)
+            self.from_ms = times_ms[0]
+        if not self.history.create_time:
+            for offset, (kind, at_ms) in zip(offsets, stamps, strict=True):
+                if kind == TIMESTAMP_CREATE_TIME:
+                    self.history.saw_create_time(offset, at_ms)
+                    break
+        self.history.feed(offsets, [message.value() for message in messages], times_ms)
         self._take()
 
     def _take(self) -> None:
@@ -414,7 +417,7 @@ class _Job:
         return {
             "next_offset": history.state.next_offset,
             "anchor": anchor_of(history._value).hex(),
-            "records": history.records - self.before,
+            "records": self.records,
             "from_ms": self.from_ms,
             "until_ms": history.latest_ms,
             "rows": self.rows.counts,

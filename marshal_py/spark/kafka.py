@@ -1,17 +1,19 @@
-"""What the Spark pipelines need of Kafka in the driver: offsets, and settings in Java's words."""
+"""What the Spark pipelines need of Kafka: offsets, ranges of records, settings in Java's words."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from marshal_py.clients import rdkafka_logger
-from marshal_py.errors import BrokerUnavailable, ConfigurationError, TopicMissing
+from marshal_py.access import REFUSED, denied
+from marshal_py.clients import FINAL, RECONNECT, connect, rdkafka_logger
+from marshal_py.errors import BrokerUnavailable, ConfigurationError, LogHole, TopicMissing
 
-__all__ = ["READER_OPTIONS", "Offsets", "java_settings", "librdkafka_settings"]
+__all__ = ["READER_OPTIONS", "Offsets", "java_settings", "librdkafka_settings", "read_range"]
 
 READER_OPTIONS: Final[dict[str, str]] = {
     # 500, the default, costs more in calls than in bytes.
@@ -88,6 +90,80 @@ def _quoted(text: str) -> str:
 def librdkafka_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings without those that are meant for Java (``kafka.…``)."""
     return {name: value for name, value in config.items() if not name.startswith("kafka.")}
+
+
+def read_range(
+    config: Mapping[str, Any],
+    topic: str,
+    partition: int,
+    start: int,
+    end: int,
+    timeout_s: float = 30.0,
+) -> Iterator[list[Message]]:
+    """Yield the records of one partition from offset `start` to below `end`, in lists.
+
+    Raises `LogHole` if `start` is deleted by now, `AccessDenied`, and `BrokerUnavailable` after
+    `timeout_s` without an answer.
+    """
+    consumer = connect(
+        Consumer,
+        {
+            **RECONNECT,
+            "queued.min.messages": 100_000,
+            "fetch.queue.backoff.ms": 5,
+            **librdkafka_settings(config),
+            "group.id": "marshal-audit",  # librdkafka wants one; nothing is committed
+            "enable.auto.commit": False,
+            "auto.offset.reset": "error",
+            "enable.partition.eof": True,
+        },
+    )
+    try:
+        consumer.assign([TopicPartition(topic, partition, start)])
+        answered = time.monotonic()
+        while start < end:
+            # A call waits for all that it asks for: never for more than there is.
+            found = consumer.consume(min(_CALL, end - start), _WAIT_S)
+            if not found:
+                if time.monotonic() - answered > timeout_s:
+                    raise BrokerUnavailable(f"no answer while reading {topic}/{partition}")
+                continue
+            answered = time.monotonic()
+            start, at_end = _check_range(config, topic, found, start)
+            if at_end or start > end:
+                found = [m for m in found if m.error() is None and m.offset() < end]
+            if found:
+                yield found
+            if at_end:
+                return
+    finally:
+        consumer.close()
+
+
+def _check_range(
+    config: Mapping[str, Any], topic: str, found: list[Message], start: int
+) -> tuple[int, bool]:
+    """Return the offset after these records, and whether they are the partition's last."""
+    for message in found:
+        error = message.error()
+        if error is None:
+            continue
+        where = f"{topic}/{message.partition()}"
+        if error.code() == KafkaError._PARTITION_EOF:
+            return start, True
+        if error.code() in REFUSED:
+            raise denied(librdkafka_settings(config), topic, "Read")
+        if error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
+            raise LogHole(f"record {where}/{start} is gone: it was deleted during this run")
+        if error.code() in FINAL:
+            raise BrokerUnavailable(f"reading {where}: {error.str()}")
+        found.remove(message)
+        return _check_range(config, topic, found, start)
+    return (found[-1].offset() + 1 if found else start), False
+
+
+_CALL: Final = 2_000  # records; larger calls are slower, for the memory that they touch
+_WAIT_S: Final = 0.2
 
 
 class Offsets:
