@@ -388,7 +388,7 @@ class _Job:
         return self.history.records - self.before
 
     def feed(self, messages: list[Message]) -> None:
-        offsets = [message.offset() for message in messages]
+        offsets = [message.offset() or 0 for message in messages]
         stamps = [message.timestamp() for message in messages]
         times_ms = [at_ms for _, at_ms in stamps]
         if self.from_ms < 0:

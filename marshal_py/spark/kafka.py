@@ -131,7 +131,7 @@ def read_range(
             answered = time.monotonic()
             start, at_end = _check_range(config, topic, found, start)
             if at_end or start > end:
-                found = [m for m in found if m.error() is None and m.offset() < end]
+                found = [m for m in found if m.error() is None and (m.offset() or 0) < end]
             if found:
                 yield found
             if at_end:
@@ -159,7 +159,7 @@ def _check_range(
             raise BrokerUnavailable(f"reading {where}: {error.str()}")
         found.remove(message)
         return _check_range(config, topic, found, start)
-    return (found[-1].offset() + 1 if found else start), False
+    return ((found[-1].offset() or 0) + 1 if found else start), False
 
 
 _CALL: Final = 2_000  # records; larger calls are slower, for the memory that they touch
