@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from functools import partial
-from itertools import chain
+from itertools import chain, groupby
 from types import TracebackType
 from typing import Any, Final, Literal, Self, TypeAlias
 
@@ -35,6 +35,7 @@ from marshal_py.errors import (
     NotInVersion1,
 )
 from marshal_py.keeper import Keeper
+from marshal_py.mirror import OffsetMirror
 from marshal_py.settings import kafka_config
 from marshal_py.subscription import Subscription
 
@@ -97,6 +98,9 @@ class Consumer:
     - `batch_size`: most messages in one batch.
     - `keep_on_close`: keep the claims over a restart: `close` stores positions and releases
       nothing. A new start under the same `client_id` within two intervals goes on at once.
+    - `mirror_offsets`: copy the positions every few seconds to Kafka's own committed offsets, under
+      the group's name (or the name given here), for lag exporters. No other Kafka consumer group of
+      that name may be in use. A failure is a warning, and stops nothing.
     - `kafka`: librdkafka settings for the messages alone, such as ``isolation.level``.
     - `key_deserializer`, `value_deserializer`: as for confluent-kafka's DeserializingConsumer.
     - `settings`: all else is for `Marshal`: `client_id`, `interval_ms`, `create_topics`, ...
@@ -128,6 +132,7 @@ class Consumer:
         batch_size: int = FETCH,
         greedy: bool = False,
         keep_on_close: bool = False,
+        mirror_offsets: bool | str = False,
         kafka: Mapping[str, Any] | None = None,
         key_deserializer: Callable[..., Any] | None = None,
         value_deserializer: Callable[..., Any] | None = None,
@@ -205,6 +210,10 @@ class Consumer:
         self._life = threading.Lock()
         self._consumer: Any = None
         self._keeper = Keeper(self)
+        self._mirror: OffsetMirror | None = None
+        if mirror_offsets:
+            name = self.marshal.group_id if mirror_offsets is True else mirror_offsets
+            self._mirror = OffsetMirror(base, name, self._claimed)
 
     @property
     def manual(self) -> bool:
@@ -292,6 +301,8 @@ class Consumer:
                 ):
                     self.marshal.set_member_metadata(self.subscription.encode())
                 self._keeper.start()
+                if self._mirror is not None:
+                    self._mirror.start()
             except BaseException:
                 self._consumer.close()
                 if self._owns_marshal:
@@ -315,6 +326,8 @@ class Consumer:
                 self._started = True
                 return
         deadline = time.monotonic() + timeout_s
+        if self._mirror is not None:
+            self._mirror.keep()
         mine = self._loop_thread == threading.get_ident()
         if mine:
             self._looping = False
@@ -328,6 +341,8 @@ class Consumer:
         elif self.marshal._running and self.marshal.settings.wire != "text":
             with contextlib.suppress(MarshalError):
                 self.marshal.set_member_metadata(b"")
+        if self._mirror is not None:
+            self._mirror.close(max(1.0, deadline - time.monotonic()))
         self._drop(chain.from_iterable(run.rest for run in [*self._proposed, *self._in_hand()]))
         with self._kafka_lock:
             self._commands.clear()
@@ -671,37 +686,42 @@ class Consumer:
             self._commands.popleft()()
 
     def _sort_out(self, messages: list[Any]) -> None:
-        errors = list(map(_error_of, messages))
-        if any(error is not None for error in errors):  # KafkaError cannot be compared to None
-            for message, error in zip(messages, errors, strict=True):
-                if error is not None:
-                    self._on_error(message, error)
-            messages = [m for m, e in zip(messages, errors, strict=True) if e is None]
+        """Put what was fetched on `_ready`, by partition; order matters within a partition only.
+
+        Every message passes here: the loops are those of `map` and `groupby`, not of Python.
+        """
+        if any(map(_error_of, messages)):
+            messages = self._without_errors(messages)
             if not messages:
                 return
         active = self._active
-        numbers = list(map(_partition_of, messages))
-        if len(self._keeper.topics_seen) == 1:
-            topic = next(iter(self._keeper.topics_seen))
-            if numbers.count(numbers[0]) == len(numbers):
-                part = active.get((topic, numbers[0]))
-                if part is not None:
-                    self._ready.append(Run(part, messages))
-                return
-            keys = [(topic, number) for number in numbers]
-        else:
-            keys = list(zip(map(_topic_of, messages), numbers, strict=True))
+        if len(active) == 1:  # nothing else is fetched
+            [part] = active.values()
+            if _key(messages[0]) == part.key == _key(messages[-1]):
+                self._ready.append(Run(part, messages))
+            return
+        seen = self._keeper.topics_seen
+        only = next(iter(seen)) if len(seen) == 1 else None
         groups: dict[tuple[str, int], list[Any]] = {}
-        for key, message in zip(keys, messages, strict=True):
-            group = groups.get(key)
-            if group is None:
-                groups[key] = [message]
+        for number, same_number in groupby(messages, _partition_of):
+            if only is not None:
+                groups.setdefault((only, number), []).extend(same_number)
+                continue
+            for topic, group in groupby(same_number, _topic_of):
+                groups.setdefault((topic, number), []).extend(group)
+        for key, found in groups.items():
+            if key in active:
+                self._ready.append(Run(active[key], found))
+
+    def _without_errors(self, messages: list[Any]) -> list[Any]:
+        good = []
+        for message in messages:
+            error = message.error()
+            if error is None:
+                good.append(message)
             else:
-                group.append(message)
-        for key, group in groups.items():
-            part = active.get(key)
-            if part is not None:
-                self._ready.append(Run(part, group))
+                self._on_error(message, error)
+        return good
 
     def _on_error(self, message: Any, error: KafkaError) -> None:
         part = self._active.get(_key(message))
@@ -781,6 +801,9 @@ class Consumer:
     def claims(self) -> list[Claim]:
         """Return the claims of the partitions that this consumer works on now."""
         return [part.claim for part in list(self._active.values()) if part.claim.held]
+
+    def _claimed(self) -> list[Claim]:
+        return [part.claim for part in list(self._active.values())]
 
     def claim_of(self, message: Message) -> Claim:
         """Return the claim that a message was read under: its `epoch` fences. Raises `NotHeld`."""

@@ -410,6 +410,63 @@ def test_kafkas_own_committed_offsets_follow_where_there_are_any(
     assert committed_offsets(operator._admin, name, 10) == {(topic, 0): 25, (topic, 2): 30}
 
 
+def test_positions_are_mirrored_for_the_tools_that_read_kafkas_own(
+    kafka: EmbeddedKafka, coordination: str, kafka_topic: Callable[..., str], admin: Admin
+) -> None:
+    topic = kafka_topic(partitions=2)
+    fill(kafka.bootstrap_servers, topic, 100, partitions=2)
+    group = f"mirrored-{next(_names)}"
+    common: dict[str, Any] = {
+        "group_id": group,
+        "topics": [topic],
+        "topic": coordination,
+        "interval_ms": INTERVAL_MS,
+        "mirror_offsets": True,
+    }
+    loop = Loop(Consumer(kafka.bootstrap_servers, client_id="c", **common))
+    assert loop.consumer._mirror is not None
+    loop.consumer._mirror._every_s = 0.1
+    operator = admin(group)
+    both = {(topic, 0): 50, (topic, 1): 50}
+    until(lambda: len(loop.got) == 100)
+    loop.consumer.commit()
+    loop.close()
+    assert committed_offsets(operator._admin, group, 10, even_if_active=False) == both
+    fill(kafka.bootstrap_servers, topic, 10, partitions=2, start=100)
+    loop = Loop(Consumer(kafka.bootstrap_servers, client_id="c", mode="at_most_once", **common))
+    until(lambda: len(loop.got) == 10)
+    assert loop.consumer._mirror is not None
+    loop.consumer._mirror._round()
+    assert set(committed_offsets(operator._admin, group, 10).values()) == {55}
+    loop.close()
+
+
+def test_a_mirror_that_fails_is_a_warning_and_stops_nothing(
+    kafka: EmbeddedKafka,
+    coordination: str,
+    kafka_group: tuple[str, str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    name, topic = kafka_group
+    member = KafkaConsumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": name})
+    member.subscribe([topic])
+    until(lambda: member.poll(0.1) is not None or bool(member.assignment()))
+    consumer = Consumer(
+        kafka.bootstrap_servers,
+        group_id="g",
+        topics=[topic],
+        topic=coordination,
+        interval_ms=INTERVAL_MS,
+        mirror_offsets=name,
+    )
+    loop = Loop(consumer)
+    until(lambda: len(loop.got) == 90)
+    loop.close()
+    assert loop.error is None
+    assert "give the marshal group another name" in caplog.text
+    member.close()
+
+
 # Forget
 
 
