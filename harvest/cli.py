@@ -68,18 +68,34 @@ def init(
     bytes_: Annotated[
         bool, typer.Option("--bytes", help="Keys and values of any bytes (BYTEA), not text.")
     ] = False,
+    notify: Annotated[
+        bool | None,
+        typer.Option(
+            "--notify/--no-notify",
+            help="Make or remove the trigger that wakes an idle harvester.",
+            show_default=False,
+        ),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Create the outbox table, if it does not exist.
+
+    --notify adds a trigger that says when rows were inserted: new rows are published within
+    milliseconds. Without it an idle harvester looks less and less often, at the latest every
+    `limits.max_poll_interval_ms`.
 
     [dim]Example:[/dim] harvest init --database postgresql://localhost/shop
     """
     store, name = _store(config, database, table)
     created = store.init(value_type="bytes" if bytes_ else "text")
-    if as_json:
-        typer.echo(json.dumps({"table": name, "created": created}))
-    else:
-        typer.echo(f"{name}: created" if created else f"{name}: exists already, left as it is")
+    report = {"table": name, "created": created}
+    lines = [f"{name}: created" if created else f"{name}: exists already, left as it is"]
+    if notify is not None:
+        changed = store.install_notify(remove=not notify)
+        report["notify"] = notify
+        state = "there" if notify else "not there"
+        lines.append(f"{name}: the trigger is {state}{'' if changed else ' already'}")
+    typer.echo(json.dumps(report) if as_json else "\n".join(lines))
 
 
 @app.command()

@@ -44,6 +44,7 @@ class LimitsConfig(_Strict):
     max_in_flight_batches: int = Field(default=_DEFAULTS.max_in_flight_batches, ge=1)
     min_poll_interval_ms: int = Field(default=_DEFAULTS.min_poll_interval_ms, ge=0)
     max_poll_interval_ms: int = Field(default=_DEFAULTS.max_poll_interval_ms, ge=1)
+    notified_poll_interval_ms: int = Field(default=_DEFAULTS.notified_poll_interval_ms, ge=1)
     io_error_backoff_ms: int = Field(default=_DEFAULTS.io_error_backoff_ms, ge=1)
     max_io_error_backoff_ms: int = Field(default=_DEFAULTS.max_io_error_backoff_ms, ge=1)
     drain_timeout_ms: int = Field(default=10_000, ge=0)

@@ -19,6 +19,7 @@ from harvest.lease import Lease
 from harvest.sink.base import Sink
 from harvest.store.base import MarkStore
 from harvest.terms import Checkpoint, Term
+from harvest.wake import Bell
 
 __all__ = ["MarkLeader"]
 
@@ -48,9 +49,17 @@ class MarkLeader(Leader[m.MarkScheduler]):
         limits: m.Limits,
         stats: Stats,
         on_event: Callable[[Event], None],
+        bell: Bell | None = None,
         drain_timeout_s: float = 10.0,
     ) -> None:
-        super().__init__(lease, m.MarkScheduler(lease.epoch, limits), sink, drain_timeout_s)
+        super().__init__(
+            lease,
+            m.MarkScheduler(lease.epoch, limits),
+            sink,
+            drain_timeout_s,
+            bell=bell,
+            notified_poll_ms=limits.notified_poll_interval_ms,
+        )
         self._marker = marker
         self._purger = purger
         self._stats = stats
@@ -89,7 +98,7 @@ class MarkLeader(Leader[m.MarkScheduler]):
         return m.Cleared()
 
     def _mark(self, action: m.Mark) -> m.Event:
-        if action.delay_ms and self._hurry.wait(action.delay_ms / 1000):
+        if not self._wait_for_rows(action.delay_ms):
             return m.Marked(action.batch, ())
         valid_ms = self._lease.remaining_ms
         if valid_ms <= 0 or not self._may_act():

@@ -18,6 +18,7 @@ from harvest.lanes import Lane
 from harvest.lease import Lease
 from harvest.sink.base import Sink
 from harvest.steps import Finish, LeaseLost, Start, Stop
+from harvest.wake import Bell
 
 __all__ = ["Leader", "Scheduler", "Work"]
 
@@ -50,11 +51,22 @@ class Leader(ABC, Generic[S]):
     `stop` may be called from any thread or signal handler.
     """
 
-    def __init__(self, lease: Lease, scheduler: S, sink: Sink, drain_timeout_s: float) -> None:
+    def __init__(
+        self,
+        lease: Lease,
+        scheduler: S,
+        sink: Sink,
+        drain_timeout_s: float,
+        *,
+        bell: Bell | None = None,
+        notified_poll_ms: int = 1_000,
+    ) -> None:
         self._lease = lease
         self._scheduler = scheduler
         self._sink = sink
         self._drain_timeout_s = drain_timeout_s
+        self._bell = bell or Bell()
+        self._notified_poll_ms = notified_poll_ms
         self._events: SimpleQueue[Any] = SimpleQueue()
         self._hurry = threading.Event()
         """Set when nothing may wait any more: idle polls and back-offs end at once."""
@@ -101,7 +113,7 @@ class Leader(ABC, Generic[S]):
             return self._loop(lanes)
         finally:
             self._over.set()
-            self._hurry.set()
+            self._no_more_waiting()
             self._close(lanes)
 
     def _loop(self, lanes: Mapping[str, Lane[Any]]) -> bool:
@@ -117,7 +129,7 @@ class Leader(ABC, Generic[S]):
                 raise event.error
             if isinstance(event, Stop) and self._stop_at_s is None:
                 self._stop_at_s = time.monotonic() + self._drain_timeout_s
-                self._hurry.set()
+                self._no_more_waiting()
             self._count(event)
             actions = self._scheduler.step(event)
 
@@ -146,12 +158,26 @@ class Leader(ABC, Generic[S]):
     def _watch(self) -> None:
         while not self._over.is_set():
             if self._lease.wait_lost(_WATCH_S):
-                self._hurry.set()
+                self._no_more_waiting()
                 self._events.put(LeaseLost())
                 return
 
     def _crashed(self, error: BaseException) -> None:
         self._events.put(_Crashed(error))
+
+    def _no_more_waiting(self) -> None:
+        self._hurry.set()
+        self._bell.ring()
+
+    def _wait_for_rows(self, delay_ms: float) -> bool:
+        """Wait before the table is read again; False if there is no time left to read it.
+
+        With the bell armed, for rows to be heard of; otherwise for `delay_ms`.
+        """
+        if delay_ms:
+            self._bell.wait((self._notified_poll_ms if self._bell.armed else delay_ms) / 1000)
+        self._bell.clear()
+        return not self._hurry.is_set()
 
     def _may_act(self) -> bool:
         return self._lease.held and not self._over.is_set()

@@ -93,7 +93,9 @@ class Limits:
     max_in_flight_bytes: int = 32 * 1024 * 1024
     max_in_flight_batches: int = 32
     min_poll_interval_ms: int = 2
-    max_poll_interval_ms: int = 100
+    max_poll_interval_ms: int = 600
+    notified_poll_interval_ms: int = 1_000
+    """How often to look all the same, while the database tells of new rows."""
     io_error_backoff_ms: int = 100
     max_io_error_backoff_ms: int = 10_000
 
@@ -185,7 +187,10 @@ class Clear:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """After `delay_ms`, tag up to `limit` rows; answer Marked or MarkFailed."""
+    """After `delay_ms`, or when new rows are heard of, tag up to `limit` rows.
+
+    Answer Marked or MarkFailed.
+    """
 
     term: Term
     batch: int
@@ -471,8 +476,9 @@ class MarkScheduler:
         """Adapt the next mark to what this one returned: when it asks, and for how much."""
         limits = self.limits
         if not rows:
-            doubled = max(2 * self._idle_ms, limits.min_poll_interval_ms, 1)
-            self._idle_ms = min(doubled, limits.max_poll_interval_ms)
+            # By a quarter each time: a row waits at most about a quarter of the silence before it.
+            longer = max(self._idle_ms + max(self._idle_ms // 4, 1), limits.min_poll_interval_ms)
+            self._idle_ms = min(longer, limits.max_poll_interval_ms)
             return
         average = max(1, payload_bytes(rows) // len(rows))
         self._row_bytes = max(average, (3 * self._row_bytes + average) // 4)

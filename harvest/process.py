@@ -12,6 +12,7 @@ from harvest.reaper import Reaper
 from harvest.sink.base import Sink
 from harvest.sink.kafka import IdempotentSink, TransactionalSink
 from harvest.sink.settings import connection_settings
+from harvest.store.notify import PostgresListener
 from harvest.store.postgres import PostgresMarkStore
 from marshal_py import Marshal
 
@@ -20,7 +21,8 @@ __all__ = ["make_sink", "make_store", "reaper"]
 
 def make_store(config: ReaperConfig) -> PostgresMarkStore:
     """The outbox table of `config`; connects when it is first used."""
-    return PostgresMarkStore(config.database, config.table)
+    durable = config.delivery == "transactional"
+    return PostgresMarkStore(config.database, config.table, durable=durable)
 
 
 def make_sink(config: ReaperConfig) -> Sink:
@@ -62,5 +64,6 @@ def reaper(
             sinks=lambda: make_sink(config),
             limits=config.limits.limits(),
             on_event=on_event,
+            listener=PostgresListener(store.conninfo, config.table),
             drain_timeout_s=config.limits.drain_timeout_ms / 1000,
         )

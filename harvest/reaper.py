@@ -15,6 +15,7 @@ from harvest.lease import Candidate, Lease
 from harvest.mark import Limits
 from harvest.sink.base import Sink, SinkFactory
 from harvest.store.base import MarkStore, StoreFactory
+from harvest.wake import Bell, Listener
 
 __all__ = ["Reaper"]
 
@@ -56,6 +57,7 @@ class Reaper:
         sinks: SinkFactory,
         limits: Limits | None = None,
         on_event: Callable[[Event], None] | None = None,
+        listener: Listener | None = None,
         drain_timeout_s: float = 10.0,
     ) -> None:
         self.stats = Stats()
@@ -65,6 +67,8 @@ class Reaper:
         self._limits = limits or Limits()
         self._on_event = on_event or (lambda _: None)
         self._drain_timeout_s = drain_timeout_s
+        self._listener = listener
+        self._bell = Bell()
         self._stopping = threading.Event()
         self._leader: MarkLeader | None = None
 
@@ -84,6 +88,8 @@ class Reaper:
         tools = self._tools()
         tools.connect()
         ready = True
+        if self._listener is not None:
+            self._listener.start(self._bell)
         _LOG.info("standing by")
         try:
             while not self._stopping.is_set():
@@ -95,6 +101,8 @@ class Reaper:
                 tools.close()
                 tools, ready = self._tools(), False
         finally:
+            if self._listener is not None:
+                self._listener.close()
             tools.close()
 
     def _lead(self, lease: Lease, tools: _Tools) -> None:
@@ -109,6 +117,7 @@ class Reaper:
             limits=self._limits,
             stats=self.stats,
             on_event=self._on_event,
+            bell=self._bell,
             drain_timeout_s=self._drain_timeout_s,
         )
         if self._stopping.is_set():  # it came before there was a leader to tell

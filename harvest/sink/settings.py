@@ -29,7 +29,7 @@ _DEFAULTS: Final[dict[str, Any]] = {
     "client.id": "harvest",
     "compression.type": "lz4",
     # While Kafka finishes a transaction it says "try again" to the next; librdkafka waits so long.
-    "retry.backoff.ms": 5,
+    "retry.backoff.ms": 1,  # and longer each time it says so again
 }
 _TIMEOUTS: Final = ("delivery.timeout.ms", "message.timeout.ms")
 _TRANSACTION_TIMEOUT_MS: Final = 15_000

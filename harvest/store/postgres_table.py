@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Final, Literal
+from typing import Any, Final, Literal
 
 import psycopg
 from psycopg import sql
@@ -17,6 +17,7 @@ from psycopg.types.string import ByteaBinaryLoader
 
 from harvest.errors import ConfigurationError, SchemaError, StoreUnavailable, TableMissing
 from harvest.naming import TableName
+from harvest.store import notify
 from harvest.store.base import Finding
 from harvest.store.schema import column_findings
 
@@ -44,7 +45,7 @@ class PostgresTable:
     Raises `ConfigurationError` for a `conninfo` or `table` that cannot be read.
     """
 
-    _session: ClassVar[str] = "SET default_transaction_isolation = 'read committed'"
+    _session = "SET default_transaction_isolation = 'read committed'"
 
     def __init__(self, conninfo: str, table: str | TableName) -> None:
         self._table = TableName.parse(table) if isinstance(table, str) else table
@@ -63,6 +64,14 @@ class PostgresTable:
     def conninfo(self) -> str:
         """The connection string, with our defaults. May hold a password."""
         return self._conninfo
+
+    def install_notify(self, *, remove: bool = False) -> bool:
+        """Create the trigger that tells of new rows, or remove it; whether there was a need to."""
+        connection = self._connected()
+        try:
+            return notify.install(connection, self._table, remove=remove)
+        except psycopg.Error as error:
+            raise SchemaError(f"the trigger on {self._table}: {_said(error)}") from error
 
     def cancel(self) -> None:
         """From any thread: break off the statement under way, which then raises."""

@@ -1,0 +1,112 @@
+"""Processes of the latency benchmark: a writer, a reader, and the bare loop that is the ceiling.
+
+All stamp with CLOCK_MONOTONIC, which is one clock for all processes of a machine.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+
+import psycopg
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+VALUE_BYTES = 256
+INSERT = (
+    "INSERT INTO outbox (create_time, kafka_topic, kafka_key, kafka_value, kafka_header_keys, "
+    "kafka_header_values) VALUES (now(), %s, %s, %s, '{}', '{}')"
+)
+
+
+def write(dsn: str, topic: str, rate: float, seconds: float) -> None:
+    """Commit single rows at a rate; the value begins with the time before the INSERT was sent."""
+    commits_ms = []
+    with psycopg.connect(dsn, autocommit=True, prepare_threshold=0) as connection:
+        count = int(rate * seconds)
+        started = time.monotonic_ns()
+        for n in range(count):
+            wait_s = started / 1e9 + n / rate - time.monotonic()
+            if wait_s > 0:
+                time.sleep(wait_s)
+            stamp = time.monotonic_ns()
+            value = f"{stamp}|".ljust(VALUE_BYTES, "x")
+            connection.execute(INSERT, (topic, f"key-{n % 100}", value))
+            commits_ms.append((time.monotonic_ns() - stamp) / 1e6)
+        late_s = time.monotonic() - started / 1e9 - count / rate
+    print(json.dumps({"commits_ms": commits_ms, "late_s": late_s}))
+
+
+def read(servers: str, topic: str, count: int, timeout_s: float) -> None:
+    """Read `count` committed records as they come; print how old each was in milliseconds."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": servers,
+            "group.id": "latency",
+            "enable.auto.commit": False,
+            "isolation.level": "read_committed",
+            "auto.offset.reset": "latest",
+            "fetch.wait.max.ms": 500,
+            "fetch.queue.backoff.ms": 1,
+        }
+    )
+    partitions = consumer.list_topics(topic, timeout=10).topics[topic].partitions
+    starts = []
+    for p in partitions:
+        _, high = consumer.get_watermark_offsets(TopicPartition(topic, p), timeout=10)
+        starts.append(TopicPartition(topic, p, high))
+    consumer.assign(starts)
+    consumer.poll(0.5)
+    print("ready", flush=True)
+    ages_ms: list[float] = []
+    deadline = time.monotonic() + timeout_s
+    while len(ages_ms) < count and time.monotonic() < deadline:
+        message = consumer.poll(0.2)
+        if message is None or message.error():
+            continue
+        now = time.monotonic_ns()
+        ages_ms.append((now - int(message.value().partition(b"|")[0])) / 1e6)
+    consumer.close()
+    print(json.dumps(ages_ms))
+
+
+def bare(servers: str, dsn: str) -> None:
+    """INSERT → NOTIFY → SELECT → produce(acks=all): no mark, no delete, no fence, no restart."""
+    producer = Producer(
+        {
+            "bootstrap.servers": servers,
+            "enable.idempotence": True,
+            "linger.ms": 0,
+            "compression.type": "lz4",
+        }
+    )
+    listener = psycopg.connect(dsn, autocommit=True)
+    selecter = psycopg.connect(dsn, autocommit=True)
+    row = listener.execute("SELECT 'outbox'::regclass::oid::text").fetchone()
+    assert row is not None
+    listener.execute(f'LISTEN "harvest.{row[0]}"')
+    last = 0
+    print("ready", flush=True)
+    while os.getppid() != 1:
+        for _ in listener.notifies(timeout=0.5, stop_after=1):
+            pass
+        rows = selecter.execute(
+            "SELECT id, kafka_topic, kafka_key, kafka_value FROM outbox WHERE id > %s ORDER BY id",
+            (last,),
+            binary=True,
+        ).fetchall()
+        for row_id, topic, key, value in rows:
+            producer.produce(topic, value, key)
+            last = row_id
+        producer.poll(0)
+
+
+if __name__ == "__main__":
+    what, *arguments = sys.argv[1:]
+    if what == "write":
+        write(arguments[0], arguments[1], float(arguments[2]), float(arguments[3]))
+    elif what == "read":
+        read(arguments[0], arguments[1], int(arguments[2]), float(arguments[3]))
+    else:
+        bare(arguments[0], arguments[1])

@@ -1,0 +1,178 @@
+"""How long a row takes from its INSERT to a read_committed reader, beside a bare loop."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psycopg
+
+from harvest.store.postgres import PostgresMarkStore
+from marshal_py.embedded import EmbeddedKafka, EmbeddedPostgres
+from tests.benchmarks.harness import Figure, Options, median, percentile, run, say
+
+PARTITIONS = 6
+_READY_S = 30.0
+
+
+@dataclass(frozen=True)
+class Side:
+    """What is measured: a configuration of `harvest reap`, or the bare loop."""
+
+    name: str
+    settings: str | None
+    notify: bool = True
+
+
+SIDES = (
+    Side("bare loop", None),
+    Side("exactly once", "delivery: transactional"),
+    Side("exactly once, polling", "delivery: transactional", notify=False),
+    Side("at least once", "delivery: idempotent"),
+    Side("at least once, polling", "delivery: idempotent", notify=False),
+)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of one side at one rate, in milliseconds."""
+
+    p50: float
+    p99: float
+    commit_p50: float
+    complete: bool
+
+
+def child(*arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "tests.benchmarks._latency", *arguments]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+def output_of(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline()
+
+
+class Bench:
+    """One outbox and one topic for each side."""
+
+    def __init__(self, kafka: EmbeddedKafka, postgres: EmbeddedPostgres, folder: Path) -> None:
+        self.kafka = kafka
+        self.postgres = postgres
+        self.folder = folder
+
+    @contextmanager
+    def harvesting(self, side: Side) -> Iterator[tuple[str, str]]:
+        """Start the side; give the database and the topic."""
+        dsn = self.postgres.create_database()
+        topic = self.kafka.create_topic(partitions=PARTITIONS)
+        store = PostgresMarkStore(dsn, "outbox")
+        store.init()
+        if side.notify:
+            store.install_notify()
+        store.close()
+        if side.settings is None:
+            process = child("bare", self.kafka.bootstrap_servers, dsn)
+            output_of(process)
+        else:
+            process = self._reap(side, dsn, topic)
+        try:
+            yield dsn, topic
+        finally:
+            process.terminate()
+            process.wait(_READY_S)
+            self.postgres.drop_database(dsn.rpartition("/")[2].partition("?")[0])
+
+    def _reap(self, side: Side, dsn: str, topic: str) -> subprocess.Popen[str]:
+        config = self.folder / f"{topic}.yaml"
+        config.write_text(
+            f"kafka: {{bootstrap.servers: '{self.kafka.bootstrap_servers}'}}\n"
+            f"database: {dsn}\ngroup: {topic}\n{side.settings}\n"
+            f"coordination: {{topic: {topic}.marshal, create_topics: true}}\n"
+        )
+        log = self.folder / f"{topic}.log"
+        with log.open("w") as stream:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "harvest.cli", "reap", "-c", str(config)],
+                stderr=stream,
+                text=True,
+            )
+        deadline = time.monotonic() + _READY_S
+        while "harvesting as" not in log.read_text():
+            if time.monotonic() > deadline:
+                raise RuntimeError(log.read_text())
+            time.sleep(0.05)
+        return process
+
+    def run(self, dsn: str, topic: str, rate: int, seconds: float) -> Run:
+        """Write at `rate` for `seconds` and read it all."""
+        count = int(rate * seconds)
+        reader = child("read", self.kafka.bootstrap_servers, topic, str(count), str(seconds + 20))
+        output_of(reader)
+        writer = child("write", dsn, topic, str(rate), str(seconds))
+        written = json.loads(output_of(writer))
+        ages = json.loads(output_of(reader))
+        for process in (reader, writer):
+            process.wait(_READY_S)
+        ages = ages[count // 10 :]  # connections, caches
+        return Run(
+            percentile(ages, 50),
+            percentile(ages, 99),
+            percentile(written["commits_ms"], 50),
+            len(ages) == count - count // 10 and written["late_s"] < 0.1,
+        )
+
+
+def measure(options: Options, sides: tuple[Side, ...] = SIDES) -> list[Figure]:
+    figures = []
+    seconds = 2.0 if options.quick else 5.0
+    with (
+        EmbeddedKafka() as kafka,
+        EmbeddedPostgres(durable=True) as postgres,
+        tempfile.TemporaryDirectory() as folder,
+    ):
+        bench = Bench(kafka, postgres, Path(folder))
+        bare: dict[int, tuple[float, float]] = {}
+        for side in sides:
+            with bench.harvesting(side) as (dsn, topic):
+                bench.run(dsn, topic, 100, 1.0)
+                for rate in (100, 1_000):
+                    runs = [bench.run(dsn, topic, rate, seconds) for _ in range(options.repeats)]
+                    if not all(r.complete for r in runs):
+                        say(f"{side.name} at {rate}/s: rows are missing, or the writer was late")
+                    p50, p99 = median(r.p50 for r in runs), median(r.p99 for r in runs)
+                    bare.setdefault(rate, (p50, p99))
+                    say(f"{side.name} at {rate}/s: p50 {p50:.2f} ms, p99 {p99:.2f} ms")
+                    is_bare = side.settings is None
+                    for index, (name, value, goal) in enumerate((("p50", p50, 2), ("p99", p99, 8))):
+                        figures.append(
+                            Figure(
+                                f"{side.name}, {rate}/s, {name}",
+                                value,
+                                "ms",
+                                None if is_bare else bare[rate][index],
+                                "" if is_bare else f"≤ {goal} ms",
+                                None if is_bare else value <= goal,
+                            )
+                        )
+                    figures.append(
+                        Figure(
+                            f"{side.name}, {rate}/s, the INSERT itself p50",
+                            median(r.commit_p50 for r in runs),
+                            "ms",
+                        )
+                    )
+            with psycopg.connect(postgres.dsn, autocommit=True) as connection:
+                connection.execute("CHECKPOINT")
+    return figures
+
+
+if __name__ == "__main__":
+    run(measure, __doc__)
