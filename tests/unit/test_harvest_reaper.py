@@ -17,6 +17,7 @@ from harvest.reaper import Reaper
 from harvest.sink.memory import MemoryBroker, MemorySink
 from harvest.store.base import MarkStore
 from harvest.store.memory import MemoryMarkStore, MemoryTable
+from harvest.wake import Bell
 
 WAIT_S = 20.0
 LIMITS = Limits(io_error_backoff_ms=1, max_io_error_backoff_ms=5, max_poll_interval_ms=5)
@@ -177,6 +178,51 @@ def test_a_database_fault_repeats_and_loses_nothing(bench: Bench, fault: str, wh
         ids += bench.insert(5)
         assert bench.broker.wait_for(10) == ids
     assert bench.table.committed == {}
+
+
+class FakeListener:
+    def __init__(self) -> None:
+        self.bell = Bell()
+
+    def start(self, bell: Bell) -> None:
+        self.bell = bell
+        bell.armed = True
+        bell.ring()
+
+    def close(self) -> None:
+        self.bell.armed = False
+
+
+def test_a_bell_wakes_an_idle_harvester_long_before_its_next_poll(bench: Bench) -> None:
+    listener = FakeListener()
+    bench.reaper = Reaper(
+        candidate=bench.candidate,
+        stores=bench.store,
+        sinks=bench.sink,
+        limits=Limits(notified_poll_interval_ms=600_000),
+        listener=listener,
+    )
+    published = 0
+    with bench.running():
+        for count in (1, 3, 2):
+            bench.insert(count)
+            published += count
+            listener.bell.ring()
+            assert len(bench.broker.wait_for(published)) == published
+    assert not listener.bell.armed
+
+
+def test_stopping_does_not_wait_for_the_next_poll(bench: Bench) -> None:
+    bench.reaper = Reaper(
+        candidate=bench.candidate,
+        stores=bench.store,
+        sinks=bench.sink,
+        limits=Limits(notified_poll_interval_ms=600_000),
+        listener=FakeListener(),
+    )
+    with bench.running():
+        bench.candidate.wait_for(1)
+    assert bench.candidate.resigned == 1
 
 
 def test_stopping_before_the_election(bench: Bench) -> None:
