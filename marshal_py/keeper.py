@@ -32,6 +32,7 @@ from marshal_py.errors import (
 )
 from marshal_py.events import Event
 from marshal_py.sharing import Look, Sharing
+from marshal_py.text.positions import committed_position
 from marshal_py.text.sharing import TextSharing
 
 if TYPE_CHECKING:
@@ -297,20 +298,23 @@ class Keeper:
         position = part.claim.position
         part.floor = part.claim.claimed_offset
         if position < 0:
-            if consumer.start_ms == -2:
-                position = OFFSET_BEGINNING
-            else:
-                try:
-                    position = self._look_up(part, consumer.start_ms)
-                except KafkaException as error:
-                    logger.warning(
-                        "%s: no start offset of %s/%d yet: %s",
-                        self._name,
-                        part.topic,
-                        part.partition,
-                        error.args[0].str(),
+            try:
+                if self._is_text:
+                    position = committed_position(
+                        self._admin, consumer.marshal.group_id, *part.key, timeout_s=2.0
                     )
-                    return
+                if position < 0:
+                    start_ms = consumer.start_ms
+                    position = OFFSET_BEGINNING if start_ms == -2 else self._look_up(part, start_ms)
+            except KafkaException as error:
+                logger.warning(
+                    "%s: no start offset of %s/%d yet: %s",
+                    self._name,
+                    part.topic,
+                    part.partition,
+                    error.args[0].str(),
+                )
+                return
         part.start(max(position, -1))
         part.stage = Stage.ACTIVE
         self._assign(part, position)

@@ -15,6 +15,7 @@ of both, in the same group, and keeps one rule: **a partition is free on at most
 
 What a process released comes over to the message. What a process held when it died comes over as
 of its last heartbeat, after the wait that its version asks for: within the at-least-once bound.
+Where the log of version 1 has no position, what Go clients committed to Kafka counts, as for them.
 
 A bridge that ends keeps its claims for two of its intervals; started again within that time, under
 the same client_id, it goes on where it was: the two logs are all that it needs to know. After that
@@ -26,12 +27,16 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final, Literal, NamedTuple, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
+from confluent_kafka import KafkaException
+
+from marshal_py.admin import admin_client
 from marshal_py.client import Claim, Marshal
 from marshal_py.errors import ClaimTimeout, ConfigurationError, NotHeld
 from marshal_py.messages import NO_OFFSET
 from marshal_py.rationalizer import Cell
+from marshal_py.text.positions import committed_position
 
 __all__ = ["Bridge", "Step", "StepState", "explain", "look", "partitions_of"]
 
@@ -102,6 +107,7 @@ class Bridge:
         self.moved: set[Key] = set()
         self.intruders: set[Key] = set()
         """Moved partitions that a process of the source took all the same."""
+        self._admin: Any = None
         self._source_claims: dict[Key, Claim] = {}
         self._target_claims: dict[Key, Claim] = {}
 
@@ -189,7 +195,11 @@ class Bridge:
             target = self._target_claims[key] = self.target.want(*key)
         if not target.held:
             return False
-        position = claim.position
+        try:
+            position = self._source_position(claim)
+        except KafkaException as error:
+            logger.warning("%s/%d: %s; trying again", *key, error.args[0].str())
+            return False
         if target.position > position and not self.skip_to_target:
             return False  # a process of the source has set its position back meanwhile
         try:
@@ -204,6 +214,16 @@ class Bridge:
         self.moved.add(key)
         del self._target_claims[key]
         return True
+
+    def _source_position(self, claim: Claim) -> int:
+        """Return where the source is; without a word in its log, where Go would begin."""
+        if claim.position >= 0 or self.source.settings.wire != "text":
+            return claim.position
+        if self._admin is None:
+            self._admin = admin_client(self.source.settings.kafka)
+        return committed_position(
+            self._admin, self.source.group_id, claim.topic, claim.partition, timeout_s=5.0
+        )
 
     def _repeat(self, key: Key, claim: Claim) -> None:
         position = _position(self.target.cell(*key))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import io
 import json
 import os
 import sys
@@ -187,6 +188,9 @@ def observe(args: list[str]) -> None:
 
 
 def main() -> None:
+    for stream in (sys.stdin, sys.stdout):  # whatever the locale is
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding="utf-8", errors="surrogateescape")
     command, args = (sys.argv[1] if len(sys.argv) > 1 else ""), sys.argv[2:]
     try:
         if command == "consume":

@@ -6,6 +6,7 @@ import signal
 import time
 
 import pytest
+from confluent_kafka import Consumer, TopicPartition
 
 from tests.interop.conftest import HB, Stage
 from tests.interop.gopeer import coordinator
@@ -186,3 +187,38 @@ def test_commits_flush_count_and_duration(stage: Stage) -> None:
     ours = stage.py("three", topic, "-duration", "5s", "-flush", "200ms")
     assert ours.process.wait(40) == 0
     assert [o for _, _, o in deliveries(ours)] == list(range(10, 30))
+
+
+def test_without_a_position_in_the_log_it_is_the_committed_one_as_for_go(stage: Stage) -> None:
+    topic = stage.topic(partitions=2, messages=20)
+    kafka = Consumer({"bootstrap.servers": stage.brokers, "group.id": stage.group})
+    kafka.commit(offsets=[TopicPartition(topic, 0, 15)], asynchronous=False)
+    kafka.close()
+    ours = stage.py("py", topic, "-greedy", "-count", 25)
+    assert ours.process.wait(40) == 0
+    assert sorted(deliveries(ours)) == [
+        *((topic, 0, n) for n in range(15, 20)),
+        *((topic, 1, n) for n in range(20)),
+    ]
+    again = stage.py("py2", topic, "-greedy")
+    again.expect("claim", count=2)
+    stage.produce(topic, 2, 1)
+    await_claims(2, again)
+    again.expect("msg", count=2)
+    assert set(deliveries(again)) == {(topic, 0, 20), (topic, 1, 20)}  # the log's own come first
+
+
+def test_a_pause_of_the_group_interrupts_our_consumers_and_loses_nothing(stage: Stage) -> None:
+    topic = stage.topic(partitions=2, messages=10)
+    ours = stage.py("py", topic, "-greedy")
+    go = stage.go("go", topic, "-greedy", "-before-94")
+    await_all(topic, 2, 10, ours, go)
+    until = int(time.time()) + 6
+    pause = f"ReleaseGroup/0/{int(time.time())}/abc/adm/{stage.group}//0/{until}".encode()
+    for partition in range(3):
+        stage.append(pause, partition=partition)
+    await_claims(0, ours, go)
+    stage.produce(topic, 2, 10)
+    await_all(topic, 2, 20, ours, go)
+    assert min(e["t"] for p in (ours, go) for e in p.said("msg") if e["offset"] >= 10) >= until
+    assert set(deliveries(ours, go).values()) == {1}

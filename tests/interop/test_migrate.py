@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
 
 from marshal_py import ConfigurationError, Marshal
 from marshal_py.migrate import Bridge
@@ -257,6 +257,23 @@ def test_a_target_that_is_ahead_or_in_use_is_refused(stage: Stage, closing: list
     cell = new.cell(topic, 0)
     assert cell is not None
     assert (cell.holder, cell.next_offset) == (None, 99)
+
+
+def test_without_a_position_in_the_log_the_committed_one_comes_over(
+    stage: Stage, closing: list[Marshal]
+) -> None:
+    topic = stage.topic(partitions=2, messages=20)
+    kafka = Consumer({"bootstrap.servers": stage.brokers, "group.id": stage.group})
+    kafka.commit(offsets=[TopicPartition(topic, 0, 15)], asynchronous=False)
+    kafka.close()
+    text, new = pair(stage, closing)
+    bridge = Bridge(text, new, {topic: 2})
+    bridge.block(10)
+    while not bridge.complete:
+        bridge.step()
+        time.sleep(0.05)
+    positions = [cell.next_offset for p in range(2) if (cell := new.cell(topic, p)) is not None]
+    assert positions == [15, -1]
 
 
 def test_a_process_of_the_source_that_takes_what_was_moved_is_reported(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import signal
 import subprocess
 import sys
 import time
@@ -35,15 +36,24 @@ FIELDS = {
 }
 
 
-def peer(command: str, lines: list[str], *args: str) -> list[str]:
-    done = subprocess.run(
+def run(
+    command: str, lines: list[str], *args: str, env: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
         [sys.executable, "-m", "tests.interop.peer", command, *args],
         input="".join(line + "\n" for line in lines),
         capture_output=True,
-        text=True,
+        encoding="utf-8",
         cwd=ROOT,
         timeout=60,
+        env=env,
     )
+
+
+def peer(
+    command: str, lines: list[str], *args: str, env: dict[str, str] | None = None
+) -> list[str]:
+    done = run(command, lines, *args, env=env)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     return done.stdout.splitlines()
@@ -122,6 +132,46 @@ def test_replay_takes_hostile_records_as_they_come() -> None:
     assert (cell["partition"], cell["current_offset"], cell["claimed"]) == (50_000_000, 3, True)
 
 
+@pytest.mark.parametrize("env", [{}, {"LC_ALL": "C"}, {"LC_ALL": "C", "PYTHONUTF8": "0"}])
+def test_text_that_is_not_ascii_needs_no_environment(env: dict[str, str]) -> None:
+    (vector,) = [v for v in VECTORS["encode"] if "é" in v["bytes_utf8"]][:1]
+    line = json.dumps(vector["input"], ensure_ascii=False)
+    assert peer("encode", [line], env=env) == [vector["bytes_utf8"]]
+    hashes = [v for v in VECTORS["hash"] if not v["topic"].isascii()][:20]
+    asked = [{"topic": v["topic"], "now": v["marshal_partitions"]} for v in hashes]
+    found = peer("hash-stdin", [json.dumps(a, ensure_ascii=False) for a in asked], env=env)
+    assert [json.loads(line)["partition"] for line in found] == [v["partition"] for v in hashes]
+
+
+def test_input_that_is_none_is_answered_line_by_line() -> None:
+    good = base64.b64encode(b"Heartbeat/1/2/i/c/g/t/1/2").decode()
+    found = [json.loads(line) for line in peer("decode", ["a", "", good])]
+    assert "error" in found[0]
+    assert "length" in found[1]["error"]
+    assert found[2]["msg"]["offset"] == 2
+    # Half a surrogate pair is what JSON can say and UTF-8 cannot: Go reads it as U+FFFD.
+    raw = "Heartbeat/1/1000/i/\ud800/g/t/0/3"
+    lines = [json.dumps({"op": "msg", "now": 1000, "raw": raw}), '{"op":"state"}']
+    (line,) = peer("replay", lines)
+    assert json.loads(line)["state"][0]["client_id"] == "\ufffd"
+
+
+@pytest.mark.parametrize(
+    ("args", "word"),
+    [
+        (["nonsense"], "usage"),
+        (["consume", "-nothing"], "-nothing"),
+        (["consume", "-term", "softly"], "softly"),
+        (["observe", "-brokers"], "-brokers"),
+    ],
+)
+def test_wrong_arguments_end_with_a_word_and_a_code(args: list[str], word: str) -> None:
+    done = run(args[0], [], *args[1:])
+    assert done.returncode != 0
+    assert word in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_flags_are_read_as_go_reads_them() -> None:
     flags = Flags(
         ["-a", "x", "--b=y", "-on", "-off=false", "-d", "1m1.5s"],
@@ -153,3 +203,37 @@ def test_observe_shows_the_world_that_go_sees(stage: Stage) -> None:
         assert cell["claimed"]
         assert cell["current_offset"] == 3
         assert abs(time.time() - cell["last_heartbeat"]) < 3 * HB
+
+
+@pytest.mark.kafka
+def test_a_missing_topic_ends_the_peer_with_a_word_and_a_code(stage: Stage) -> None:
+    args = ["-brokers", stage.brokers, "-log", "no-such-log"]
+    for command, more in (
+        ("observe", ["-once"]),
+        ("consume", ["-client", "c", "-group", "g", "-topics", stage.topic()]),
+    ):
+        done = run(command, [], *args, *more)
+        assert done.returncode == 1
+        assert "TopicMissing" in done.stderr
+        assert "Traceback" not in done.stderr
+
+
+@pytest.mark.kafka
+def test_signals_are_taken_at_any_time(stage: Stage) -> None:
+    topic = stage.topic(partitions=2, messages=30_000)
+    peer = stage.py("py", topic, "-greedy")
+    peer.expect("start")
+    peer.process.send_signal(signal.SIGUSR1)  # while it dials
+    peer.expect("claims")
+    peer.expect("claim", count=2)
+    for n in range(2, 22):  # and while it prints
+        peer.process.send_signal(signal.SIGUSR1)
+        peer.expect("claims", count=n)
+    assert peer.said("claims")[-1]["claims"] == [[topic, 0], [topic, 1]]
+    assert peer.terminate() == 0
+    assert peer.errors() == ""
+
+    early = stage.py("early", topic)
+    early.expect("start")
+    assert early.terminate() == 0
+    assert [e["ev"] for e in early.events] == ["start", "dialed", "stopping", "stopped"]
