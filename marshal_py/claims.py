@@ -444,7 +444,7 @@ class Claimant:
             elif kind is ev.Rejected:
                 self._on_rejected(coordinator, event, now_ns)
             elif kind is ev.MessagesClaimed:
-                self._on_messages(event)
+                self._on_messages(coordinator, event)
             elif kind is ev.PositionSet:
                 self._lose(self._ours[coordinator].get((event.topic, event.partition)), event)
                 touched[event.topic, event.partition] = None
@@ -876,14 +876,15 @@ class Claimant:
         if current is not None and current.epoch == event.epoch:
             self._lose(current, event)
 
-    def _on_messages(self, event: ev.MessagesClaimed) -> None:
-        sent = self._sent.pop(event.seq, None) if event.instance_id == self.instance_id else None
-        if sent is None or sent.holding is None:
-            return
-        holding = sent.holding
-        if holding.epoch == event.epoch:
+    def _on_messages(self, coordinator: int, event: ev.MessagesClaimed) -> None:
+        holding = self._ours[coordinator].get((event.topic, event.partition))
+        if holding is not None and holding.epoch == event.epoch:
+            # Also what was taken for failed and turned up late: within our epoch nobody else can.
             holding.claimed_offset = event.to_offset
-            self._notices.append(Notice("messages_claimed", holding, "", event.seq))
+        sent = self._sent.pop(event.seq, None) if event.instance_id == self.instance_id else None
+        if sent is not None and sent.holding is not None and sent.holding.epoch == event.epoch:
+            sent.holding.claimed_offset = event.to_offset
+            self._notices.append(Notice("messages_claimed", sent.holding, "", event.seq))
 
     def _on_paused(self, coordinator: int, now_ns: int) -> None:
         for holding in list(self._ours[coordinator].values()):

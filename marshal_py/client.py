@@ -161,6 +161,8 @@ class Claim:
         marshal, holding = self._marshal, self._holding
         with self._changed:
             marshal._check_open()
+            if wait:
+                marshal._refresh_offsets()  # the heartbeat carries all claims
             marshal._claimant.commit(holding, next_offset, marshal._clock(), flush=wait)
             marshal._pump()
             if not wait:
@@ -657,6 +659,7 @@ class Marshal:
         """Tell the other members of the group something else (up to 4,096 bytes), at once."""
         with self._lock:
             self._check_open()
+            self._refresh_offsets()  # the heartbeat that tells it carries claims, too
             self._claimant.set_member_metadata(metadata, self._clock())
             self._pump()
 
@@ -716,12 +719,13 @@ class Marshal:
                 if self._listeners and batch.events:
                     self._tell(batch.coordinator, batch.events)
             now_ns = self._clock()
-            for seq, why in self._writer.take_failures():
+            failures = self._writer.take_failures()
+            due_ns = self._claimant.next_deadline_ns()
+            if failures or (due_ns is not None and due_ns <= now_ns):
+                self._refresh_offsets()  # heartbeats may go out now
+            for seq, why in failures:
                 logger.info("%s: an append failed (%s); the log decides", self.client_id, why)
                 self._claimant.append_failed(seq, now_ns)
-            due_ns = self._claimant.next_deadline_ns()
-            if due_ns is not None and due_ns <= now_ns:
-                self._refresh_offsets()
             self._claimant.tick(now_ns)
             self._end_expired_pauses()
             if self._writer.refusal is not None and self._failure is None:

@@ -247,6 +247,8 @@ def test_messages_whose_claim_is_never_read_are_not_claimed() -> None:
     a.put(late)
     a.turn()
     assert a.notices(holding) == []
+    # whole clients, seed 49: the consumer asked in vain, ever after, whether they were its own
+    assert holding.claimed_offset == 5
 
 
 def test_patience_leaves_nothing_behind() -> None:

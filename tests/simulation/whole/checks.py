@@ -1,0 +1,249 @@
+"""What consumers must keep to, checked at every record of the log and at every message handed out.
+
+The ledger knows the truth: it folds the coordination topic the moment a record enters it, and hears
+from the simulated users what they were given and when they were done. It shares with the product
+only the fold.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from marshal_py import events as ev
+from marshal_py.messages import Heartbeat, decode
+from marshal_py.rationalizer import Cell, PartitionState, apply
+from marshal_py.world import coordinating_partition
+from tests.simulation.whole.cluster import Cluster
+from tests.simulation.whole.green import Violation
+
+if TYPE_CHECKING:
+    from tests.simulation.whole.consumers import Member
+
+LOG = "__marshal"
+Key = tuple[str, int]
+
+
+@dataclass
+class Tenure:
+    """What one holder did with one partition under one epoch."""
+
+    instance_id: str
+    start: int
+    """The position that the claim gave it."""
+    handed: list[int] = field(default_factory=list)
+    done: set[int] = field(default_factory=set)
+    first: int = 0
+    """The first of `handed` that is not done."""
+    prefix: int = -1
+    """Everything below was done, as far as it was handed out."""
+    told: int = -1
+    """And everything below this the product has been told of: the loop has come back for more."""
+    proposals: list[tuple[int, int]] = field(default_factory=list)
+    """Ranges of messages that the log gave to it."""
+
+
+class Ledger:
+    """The truth about one group."""
+
+    def __init__(self, cluster: Cluster, group_id: str, *, amo: bool) -> None:
+        self.cluster = cluster
+        self.group_id = group_id
+        self.amo = amo
+        self.partitions = len(cluster.topics[LOG])
+        self.states = [PartitionState(p) for p in range(self.partitions)]
+        self.tenures: dict[tuple[Key, int], Tenure] = {}
+        self.delivered: defaultdict[Key, set[int]] = defaultdict(set)
+        """What need not come (again)."""
+        self.times: dict[tuple[Key, int], int] = {}
+        self.exclusive = True
+        """Whether different instances never act at the same time; not between twins."""
+        self.calm = False
+        self.moved_in_calm = ""
+        cluster.watch = self.written
+
+    def cell(self, key: Key) -> Cell | None:
+        return self.state(key).cells.get((self.group_id, *key))
+
+    def state(self, key: Key) -> PartitionState:
+        return self.states[coordinating_partition(*key, self.partitions)]
+
+    # The log
+
+    def written(self, topic: str, p: int, offset: int, value: bytes | None) -> None:
+        if topic != LOG:
+            return
+        events: list[ev.Event] = []
+        apply(self.states[p], offset, value, events)
+        for event in events:
+            self.cluster.hub.tell(f"log {p}", f"{offset}: {event}")
+            if getattr(event, "group_id", None) == self.group_id:
+                self._event(event)
+
+    def _event(self, event: Any) -> None:
+        match event:
+            case ev.Claimed():
+                self._claimed(event)
+            case ev.Renewed() | ev.Released():
+                self._stored(event)
+                if isinstance(event, ev.Released):
+                    self._moved(f"released {event.topic}/{event.partition}")
+            case ev.MessagesClaimed():
+                tenure = self.tenures[(event.topic, event.partition), event.epoch]
+                tenure.proposals.append((event.from_offset, event.to_offset))
+            case ev.PositionSet():
+                self._reset((event.topic, event.partition), event.next_offset)
+            case ev.GroupForgotten():
+                for key in list(self.delivered):
+                    if self.cell(key) is None:
+                        self._reset(key, 0)
+
+    def _claimed(self, event: ev.Claimed) -> None:
+        key = (event.topic, event.partition)
+        cell = self.cell(key)
+        assert cell is not None
+        start = max(cell.next_offset, cell.claimed_offset, 0)
+        self.tenures[key, event.epoch] = Tenure(event.instance_id, start, prefix=start, told=start)
+        self._moved(f"{event.instance_id} claims {key}")
+
+    def _moved(self, what: str) -> None:
+        if self.calm and not self.moved_in_calm:
+            self.moved_in_calm = what
+
+    def _stored(self, event: ev.Renewed | ev.Released) -> None:
+        """What is stored was done: nothing is lost when another goes on from there."""
+        key = (event.topic, event.partition)
+        tenure = self.tenures.get((key, event.epoch))
+        if self.amo or tenure is None:
+            return
+        partition = self.cluster.topics[key[0]][key[1]]
+        index = partition.index(tenure.prefix)  # offsets without a message need nobody
+        done_to = partition.offsets[index] if index < len(partition.offsets) else partition.end
+        if event.next_offset > max(done_to, tenure.prefix):
+            raise Violation(
+                "at least once: stored is done",
+                f"{event.instance_id} stores {event.next_offset} of {key}, done to {tenure.prefix}",
+            )
+
+    def _reset(self, key: Key, next_offset: int) -> None:
+        """An operator moved the position: what lies beyond it comes (again), nothing before it."""
+        self.delivered[key] = set(range(next_offset))
+
+    # What a member sends
+
+    def about_to_produce(self, member: Member, topic: str, value: bytes) -> None:
+        """Each heartbeat carries all that is done: so only one interval's work comes again."""
+        if topic != LOG or self.amo:
+            return
+        record = decode(value)
+        if not isinstance(record, Heartbeat):
+            return
+        for entry in record.entries:
+            tenure = self.tenures.get(((entry.topic, entry.partition), entry.epoch))
+            if tenure is not None and max(entry.next_offset, tenure.start) < tenure.told:
+                self.cluster.hub.fail(  # not raised: this is within the product
+                    "at least once: a heartbeat carries what is done",
+                    f"{member.name}: {entry.next_offset} of {entry.topic}/{entry.partition}, done "
+                    f"to {tenure.told}",
+                )
+
+    # What users get and do
+
+    def handed(self, member: Member, message: Any, epoch: int) -> None:
+        """A member's loop got a message."""
+        hub = self.cluster.hub
+        key, offset = (message.topic(), message.partition()), message.offset()
+        text = f"{member.name} gets {key[0]}/{key[1]}/{offset} under epoch {epoch}"
+        hub.tell(member.name, text)
+        hub.counts["messages"] += 1
+        tenure = self.tenures.get((key, epoch))
+        if tenure is None or tenure.instance_id != member.instance_id:
+            raise Violation("who delivers has claimed", text)
+        cell = self.cell(key)
+        over = cell is None or cell.epoch != epoch or cell.holder is None
+        if over and not self.amo:
+            hub.counts["overlaps"] += 1
+            if self.exclusive:
+                raise Violation("exclusion", f"{text}, the log: {cell}")
+        if member.has_read_pause() and not self.amo:
+            raise Violation("a pause ends delivery", text)
+        if tenure.handed and offset <= tenure.handed[-1]:
+            raise Violation("order", f"{text}, after {tenure.handed[-1]}")
+        if self.amo:
+            if offset in self.delivered[key]:
+                raise Violation("at most once", f"{text}, and it was delivered before")
+            if not any(low <= offset < high for low, high in tenure.proposals):
+                raise Violation("at most once: claimed", f"{text}: {tenure.proposals}")
+        else:
+            self._nothing_skipped(key, tenure, offset, text)
+            if offset in self.delivered[key]:
+                hub.counts["came again"] += 1
+        tenure.handed.append(offset)
+        self.delivered[key].add(offset)
+        self.times[key, offset] = hub.now
+
+    def _nothing_skipped(self, key: Key, tenure: Tenure, offset: int, text: str) -> None:
+        partition = self.cluster.topics[key[0]][key[1]]
+        after = tenure.handed[-1] + 1 if tenure.handed else tenure.start
+        due = partition.offsets[partition.index(after)]
+        if offset != due:
+            raise Violation("at least once: nothing is skipped", f"{text}, but {due} was due")
+
+    def done(self, key: Key, epoch: int, offset: int) -> None:
+        """The user is done with a message: the loop asks for the next, or it was acknowledged."""
+        tenure = self.tenures.get((key, epoch))
+        if tenure is None:
+            return
+        tenure.done.add(offset)
+        while tenure.first < len(tenure.handed):
+            handed = tenure.handed[tenure.first]
+            if handed not in tenure.done:
+                break
+            tenure.done.discard(handed)
+            tenure.first += 1
+            tenure.prefix = handed + 1
+
+    def told(self, key: Key, epoch: int) -> None:
+        """What the user is done with is known to the consumer from now on."""
+        tenure = self.tenures.get((key, epoch))
+        if tenure is not None:
+            tenure.told = tenure.prefix
+
+    # The end
+
+    def nothing_is_lost(self, since_ns: int) -> None:
+        """At least once, all was delivered; at most once, all that was written in peace."""
+        for topic, partitions in self.cluster.topics.items():
+            if topic.startswith("__"):
+                continue
+            for p, partition in enumerate(partitions):
+                offsets = [
+                    offset
+                    for offset, (_, value, _) in zip(
+                        partition.offsets, partition.records, strict=True
+                    )
+                    if not self.amo or int(value or b"0") >= since_ns
+                ]
+                missing = sorted(set(offsets) - self.delivered[topic, p])
+                if missing:
+                    raise Violation(
+                        "nothing is lost",
+                        f"{topic}/{p}: {len(missing)} of {len(offsets)} never came, from "
+                        f"{missing[:3]}; the log: {self.cell((topic, p))}",
+                    )
+
+    def shares_are_fair(self, members: list[Member], keys: list[Key]) -> None:
+        """Each partition has a live holder, and nobody has two more than another."""
+        held: dict[str, int] = {member.instance_id: 0 for member in members}
+        for key in keys:
+            cell = self.cell(key)
+            if cell is None or cell.instance_id not in held:
+                raise Violation("every partition has a holder", f"{key}: {cell}")
+            held[cell.instance_id] += 1
+        counts = {m.name: (held[m.instance_id], m.limit) for m in members}
+        free = [count for count, limit in counts.values() if count < limit]
+        if free and max(count for count, _ in counts.values()) - min(free) > 1:
+            raise Violation("shares are fair", f"{counts}")
+        if any(count > limit for count, limit in counts.values()):
+            raise Violation("nobody holds more than it wants", f"{counts}")

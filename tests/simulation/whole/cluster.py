@@ -1,0 +1,463 @@
+"""A Kafka cluster in virtual time, and the parts of confluent-kafka that the product uses of it.
+
+Each machine has a `Link` to the cluster. What it writes may be held, refused, written late, or
+written and never acknowledged; what it reads comes late, or not at all for a while; a partition may
+be without a leader. A producer keeps its order within a partition, and writes nothing twice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, Final
+
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    TIMESTAMP_LOG_APPEND_TIME,
+    KafkaError,
+    KafkaException,
+    Message,
+    TopicPartition,
+)
+
+from tests.simulation.whole.green import MS, Hub, Machine, current_thread, machine
+
+EPOCH_MS: Final = 1_800_000_000_000
+
+Watcher = Callable[[str, int, int, bytes | None], None]
+
+
+class Partition:
+    """One partition: its records, and whether somebody leads it."""
+
+    def __init__(self) -> None:
+        self.offsets: list[int] = []
+        self.records: list[tuple[bytes | None, bytes | None, int]] = []
+        self.end = 0
+        self.begin = 0
+        self.down_until = 0
+
+    def index(self, offset: int) -> int:
+        """The index of the first record at or after an offset."""
+        low, high = 0, len(self.offsets)
+        while low < high:
+            middle = (low + high) // 2
+            if self.offsets[middle] < offset:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+
+class Link:
+    """The way of one machine to the cluster, and what is wrong with it."""
+
+    def __init__(self, cluster: Cluster, owner: Machine) -> None:
+        self.cluster = cluster
+        self.machine = owner
+        self.write_cut: tuple[int, str, int] | None = None
+        """Until when, how ("hold", "fail", "late", "lost_ack"), and by how much."""
+        self.read_cut_until = 0
+        self.slow_until = 0
+        self.slow_ns = 0
+        self.lose_in_flight = False
+        self.appends_failed = 0
+        self.consumers: list[SimConsumer] = []
+        self.about_to_produce: Callable[[str, int, bytes], None] = lambda *_: None
+
+    def latency(self) -> int:
+        hub = self.cluster.hub
+        x = hub.random.random()
+        ns = int((0.3 + 2.0 * x) * MS)
+        if x > 0.98:
+            hub.fired["long_tail"] += 1
+            ns *= 10
+        return ns + (self.slow_ns if hub.now < self.slow_until else 0)
+
+    def heal(self) -> None:
+        self.write_cut = None
+        self.read_cut_until = self.slow_until = 0
+        for consumer in self.consumers:
+            consumer.catch_up()
+
+
+class Cluster:
+    """Topics. `watch` hears of every record at the moment at which it enters the log."""
+
+    def __init__(self, hub: Hub) -> None:
+        self.hub = hub
+        self.topics: dict[str, list[Partition]] = {}
+        self.watch: Watcher = lambda *_: None
+        self.links: dict[Machine, Link] = {}
+        self.healed = False
+
+    def create(self, topic: str, partitions: int) -> None:
+        self.topics[topic] = [Partition() for _ in range(partitions)]
+
+    def link(self, owner: Machine) -> Link:
+        if owner not in self.links:
+            self.links[owner] = Link(self, owner)
+        return self.links[owner]
+
+    def append(
+        self, topic: str, p: int, value: bytes | None, key: bytes | None = None, gap: int = 0
+    ) -> int:
+        """A record enters the log, now."""
+        partition = self.topics[topic][p]
+        partition.end += gap
+        offset = partition.end
+        partition.offsets.append(offset)
+        partition.records.append((key, value, EPOCH_MS + self.hub.now // MS))
+        partition.end = offset + 1
+        self.watch(topic, p, offset, value)
+        for link in self.links.values():
+            for consumer in link.consumers:
+                consumer.appended(topic, p)
+        return offset
+
+    def connect(self, kind: Any, config: dict[str, Any], trouble: Any = None) -> Any:
+        """Stands for `marshal_py.clients.connect`."""
+        del trouble
+        link = self.link(machine())
+        return {"Consumer": SimConsumer, "Producer": SimProducer, "AdminClient": SimAdmin}[
+            kind.__name__
+        ](link, config)
+
+
+def _round_trip(link: Link, timeout_s: float) -> None:
+    """Ask a broker something. Raises `KafkaException` when nobody answers in time."""
+    hub, me = link.cluster.hub, current_thread()
+    span = link.latency() + link.latency()
+    blocked = max(link.read_cut_until, link.write_cut[0] if link.write_cut else 0)
+    if hub.now < blocked:
+        span += blocked - hub.now
+    if span > timeout_s * 1e9:
+        hub.fired["request_timeout"] += 1
+        me.park(timeout_s)
+        raise KafkaException(KafkaError(KafkaError._TRANSPORT, "simulated"))
+    me.park(span / 1e9)
+
+
+def _metadata(link: Link) -> Any:
+    return SimpleNamespace(
+        topics={
+            name: SimpleNamespace(error=None, partitions=dict.fromkeys(range(len(partitions))))
+            for name, partitions in link.cluster.topics.items()
+        }
+    )
+
+
+class SimConsumer:
+    """As `confluent_kafka.Consumer`, of what the product calls."""
+
+    def __init__(self, link: Link, config: dict[str, Any]) -> None:
+        self.link = link
+        self.hub = link.cluster.hub
+        self.eof = bool(config.get("enable.partition.eof"))
+        self._positions: dict[tuple[str, int], int] = {}
+        self._paused: set[tuple[str, int]] = set()
+        self._visible: dict[tuple[str, int], int] = {}
+        """Records (by index) that have reached this consumer."""
+        self._told_end: dict[tuple[str, int], int] = {}
+        self._turn: deque[tuple[str, int]] = deque()
+        self._waiters: list[Callable[[], None]] = []
+        self.closed = False
+        link.consumers.append(self)
+
+    # What comes
+
+    def _partition(self, key: tuple[str, int]) -> Partition:
+        return self.link.cluster.topics[key[0]][key[1]]
+
+    def appended(self, topic: str, p: int) -> None:
+        key = (topic, p)
+        if key in self._positions:
+            count = len(self._partition(key).offsets)
+            self.hub.at(self.hub.now + self.link.latency(), self._arrive, key, count)
+
+    def _arrive(self, key: tuple[str, int], count: int) -> None:
+        if self.link.machine.dead or key not in self._positions:
+            return
+        if self.hub.now < self.link.read_cut_until:
+            self.hub.fired["cut_read"] += 1
+            self.hub.at(self.link.read_cut_until, self._arrive, key, count)
+            return
+        if count > self._visible.get(key, 0):
+            self._visible[key] = count
+            self._wake()
+
+    def _wake(self) -> None:
+        for wake in self._waiters:
+            wake()
+        self._waiters.clear()
+
+    def catch_up(self) -> None:
+        for key in self._positions:
+            self._visible[key] = len(self._partition(key).offsets)
+        self._wake()
+
+    # Assigning
+
+    def assign(self, partitions: list[TopicPartition]) -> None:
+        self._positions.clear()
+        self.incremental_assign(partitions)
+
+    def incremental_assign(self, partitions: list[TopicPartition]) -> None:
+        for at in partitions:
+            key = (at.topic, at.partition)
+            if key in self._positions:
+                raise KafkaException(KafkaError(KafkaError._CONFLICT, f"{key} is assigned"))
+            partition = self._partition(key)
+            offset = at.offset
+            self._positions[key] = partition.begin if offset == OFFSET_BEGINNING else offset
+            self._visible[key] = 0
+            self._told_end.pop(key, None)
+            self._turn.append(key)
+            self.hub.at(
+                self.hub.now + self.link.latency(), self._arrive, key, len(partition.offsets)
+            )
+            if self.eof:
+                self.hub.at(self.hub.now + 3 * self.link.latency(), self._wake)
+
+    def incremental_unassign(self, partitions: list[TopicPartition]) -> None:
+        for at in partitions:
+            key = (at.topic, at.partition)
+            if key not in self._positions:
+                raise KafkaException(KafkaError(KafkaError._CONFLICT, f"{key} is not assigned"))
+            del self._positions[key]
+            self._turn.remove(key)
+
+    def pause(self, partitions: list[TopicPartition]) -> None:
+        self._paused.update((at.topic, at.partition) for at in partitions)
+
+    def resume(self, partitions: list[TopicPartition]) -> None:
+        self._paused.difference_update((at.topic, at.partition) for at in partitions)
+        self._wake()
+
+    # Reading
+
+    def poll(self, timeout: float = -1) -> Any:
+        found = self._take(1)
+        if not found and timeout != 0:
+            me = current_thread()
+            wake = me.waker()
+            self._waiters.append(wake)
+            me.park(None if timeout < 0 else timeout)
+            if wake in self._waiters:
+                self._waiters.remove(wake)
+            found = self._take(1)
+        return found[0] if found else None
+
+    def consume(self, num_messages: int = 1, timeout: float = -1) -> list[Any]:
+        assert timeout == 0
+        return self._take(num_messages)
+
+    def _take(self, most: int) -> list[Any]:
+        found: list[Any] = []
+        for _ in range(len(self._turn)):
+            key = self._turn[0]
+            self._turn.rotate(-1)
+            if key in self._paused:
+                continue
+            found += self._take_of(key, most - len(found))
+            if len(found) >= most:
+                break
+        return found
+
+    def _take_of(self, key: tuple[str, int], most: int) -> list[Any]:
+        partition, at = self._partition(key), self._positions[key]
+        if at > partition.end or at < partition.begin:
+            self._positions[key] = partition.end  # told once
+            error = KafkaError(KafkaError._AUTO_OFFSET_RESET, "simulated")
+            return [Message(topic=key[0], partition=key[1], offset=at, error=error)]
+        start = partition.index(at)
+        stop = min(self._visible[key], start + most)
+        found = [
+            Message(
+                topic=key[0],
+                partition=key[1],
+                offset=partition.offsets[n],
+                key=partition.records[n][0],
+                value=partition.records[n][1],
+                timestamp=(TIMESTAMP_LOG_APPEND_TIME, partition.records[n][2]),
+            )
+            for n in range(start, stop)
+        ]
+        if found:
+            self._positions[key] = partition.offsets[stop - 1] + 1
+        elif (
+            self.eof
+            and start == len(partition.offsets)
+            and self._told_end.get(key) != partition.end
+            and self._visible[key] == len(partition.offsets)
+        ):
+            self._told_end[key] = partition.end
+            error = KafkaError(KafkaError._PARTITION_EOF, "simulated")
+            found = [Message(topic=key[0], partition=key[1], offset=partition.end, error=error)]
+        return found
+
+    # Asking
+
+    def list_topics(self, topic: str | None = None, timeout: float = -1) -> Any:
+        _round_trip(self.link, timeout)
+        return _metadata(self.link)
+
+    def offsets_for_times(
+        self, partitions: list[TopicPartition], timeout: float = -1
+    ) -> list[TopicPartition]:
+        _round_trip(self.link, timeout)
+        return [
+            TopicPartition(at.topic, at.partition, _offset(self.link, at, at.offset))
+            for at in partitions
+        ]
+
+    def close(self) -> None:
+        self.closed = True
+        self._positions.clear()
+        self._turn.clear()
+        if self in self.link.consumers:
+            self.link.consumers.remove(self)
+
+
+def _offset(link: Link, at: TopicPartition, which: int) -> int:
+    partition = link.cluster.topics[at.topic][at.partition]
+    assert which in (-1, -2)
+    return partition.end if which == -1 else partition.begin
+
+
+class SimAdmin:
+    """As `confluent_kafka.admin.AdminClient`, of what a consumer asks."""
+
+    def __init__(self, link: Link, config: dict[str, Any]) -> None:
+        self.link = link
+
+    def list_topics(self, timeout: float = -1) -> Any:
+        _round_trip(self.link, timeout)
+        return _metadata(self.link)
+
+    def list_offsets(self, queries: dict[Any, Any], request_timeout: float) -> dict[Any, Any]:
+        _round_trip(self.link, request_timeout)
+        answers = {}
+        for at, spec in queries.items():
+            offset = _offset(self.link, at, spec._value)
+            answers[at] = SimpleNamespace(
+                result=lambda offset=offset: SimpleNamespace(offset=offset)
+            )
+        return answers
+
+
+class SimProducer:
+    """As `confluent_kafka.Producer` with idempotence: in order, nothing twice."""
+
+    def __init__(self, link: Link, config: dict[str, Any]) -> None:
+        self.link = link
+        self.hub = link.cluster.hub
+        self.timeout_ns = int(config.get("message.timeout.ms", 300_000)) * MS
+        self._last: dict[tuple[str, int], int] = {}
+        self._reports: deque[tuple[Any, Any]] = deque()
+        self._waiting = 0
+        self._wakers: list[Callable[[], None]] = []
+
+    def produce(
+        self,
+        topic: str,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        partition: int,
+        on_delivery: Any,
+    ) -> None:
+        link, hub, now = self.link, self.hub, self.hub.now
+        link.about_to_produce(topic, partition, value or b"")
+        self._waiting += 1
+        where = (topic, partition)
+        arrives = now + link.latency()
+        cut = link.write_cut
+        report_lost = False
+        if cut is not None and now < cut[0]:
+            until, mode, by_ns = cut
+            if mode == "fail":
+                hub.fired["append_fails"] += 1
+                hub.at(now + by_ns, self._report, on_delivery, KafkaError._MSG_TIMED_OUT)
+                return
+            if mode == "late":
+                hub.fired["written_after_failure"] += 1
+                hub.at(now + by_ns, self._report, on_delivery, KafkaError._MSG_TIMED_OUT)
+                hub.at(arrives + 2 * by_ns, self._write, where, value, key, None)
+                return
+            if mode == "lost_ack":
+                hub.fired["lost_ack"] += 1
+                report_lost = True
+            else:
+                hub.fired["cut_write"] += 1
+                arrives += until - now
+        arrives = max(arrives, link.cluster.topics[topic][partition].down_until + link.latency())
+        if arrives - now > self.timeout_ns:
+            hub.fired["delivery_timeout"] += 1
+            hub.at(now + self.timeout_ns, self._report, on_delivery, KafkaError._MSG_TIMED_OUT)
+            return
+        arrives = self._last[where] = max(arrives, self._last.get(where, 0) + 1)
+        hub.at(arrives, self._write, where, value, key, None if report_lost else on_delivery)
+        if report_lost and cut is not None:
+            hub.at(arrives + cut[2], self._report, on_delivery, KafkaError._MSG_TIMED_OUT)
+
+    def _write(
+        self, where: tuple[str, int], value: bytes | None, key: bytes | None, on_delivery: Any
+    ) -> None:
+        owner = self.link.machine
+        if owner.dead:
+            if self.link.lose_in_flight:
+                self.hub.fired["in_flight_lost"] += 1
+                return
+            self.hub.fired["written_after_death"] += 1
+        self.link.cluster.append(*where, value, key)
+        if on_delivery is not None:
+            self.hub.at(self.hub.now + self.link.latency(), self._report, on_delivery, None)
+
+    def _report(self, on_delivery: Any, code: int | None) -> None:
+        self._waiting -= 1
+        if code is not None:
+            self.link.appends_failed += 1
+        self._reports.append((on_delivery, None if code is None else KafkaError(code, "simulated")))
+        for wake in self._wakers:
+            wake()
+        self._wakers.clear()
+
+    def poll(self, timeout: float = 0) -> int:
+        count = 0
+        while self._reports:
+            on_delivery, error = self._reports.popleft()
+            count += 1
+            if on_delivery is not None:
+                on_delivery(error, None)
+        return count
+
+    def flush(self, timeout: float = -1) -> int:
+        me = current_thread()
+        deadline = me.machine.now_ns + int(timeout * 1e9)
+        while self._waiting and me.machine.now_ns < deadline:
+            self._wakers.append(me.waker())
+            me.park((deadline - me.machine.now_ns) / 1e9)
+        self.poll(0)
+        return self._waiting
+
+    def purge(self) -> None:
+        """Nothing is kept back here."""
+
+    def __len__(self) -> int:
+        return self._waiting
+
+
+@contextlib.contextmanager
+def quiet_logs() -> Any:
+    """The product's log lines are of no interest: thousands of histories tell the same."""
+    import logging
+
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(before)

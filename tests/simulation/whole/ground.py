@@ -1,0 +1,87 @@
+"""Puts the product on simulated ground: its modules get green threads, virtual clocks, a cluster.
+
+Every module of the two packages that has imported `threading`, `time` or `queue` finds the
+simulated one under that name; nothing else of it changes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import sys
+import threading
+import time
+import types
+from collections.abc import Iterator
+from typing import Any
+
+from marshal_py import client as client_module
+from marshal_py import clients as clients_module
+from marshal_py import consumer as consumer_module
+from tests.simulation.whole import green
+from tests.simulation.whole.cluster import Cluster, quiet_logs
+
+_PACKAGES = ("marshal_py", "harvest")
+_ALONE = ("marshal_py.embedded", "marshal_py.spark", "marshal_py.testing", "marshal_py.commands")
+
+
+def _modules() -> list[types.ModuleType]:
+    return [
+        module
+        for name, module in list(sys.modules.items())
+        if name.split(".")[0] in _PACKAGES and not name.startswith(_ALONE)
+    ]
+
+
+class _Ground:
+    """What takes the place of what; found once, put in and taken out for each history."""
+
+    def __init__(self, hub: green.Hub, cluster: Cluster) -> None:
+        self.hub, self.cluster = hub, cluster
+        self._instances = 0
+        self._undo: list[tuple[types.ModuleType, str, Any]] = []
+
+    def put(self, module: types.ModuleType, name: str, value: Any) -> None:
+        self._undo.append((module, name, getattr(module, name)))
+        setattr(module, name, value)
+
+    def instance_id(self) -> str:
+        self._instances += 1
+        return f"{green.machine().name}.{self._instances}"
+
+    def lay(self) -> None:
+        connect = self.cluster.connect
+        replacements = [
+            (threading, green.THREADING),
+            (time, green.TIME),
+            (queue, green.QUEUE),
+            (queue.SimpleQueue, green.SimpleQueue),
+            (clients_module.connect, connect),
+        ]
+        for module in _modules():
+            for name, value in list(vars(module).items()):
+                for real, simulated in replacements:
+                    if value is real:
+                        self.put(module, name, simulated)
+        self.put(client_module, "new_instance_id", self.instance_id)
+        self.put(client_module, "atexit", types.SimpleNamespace(register=lambda *_: None))
+        self.put(consumer_module, "_now_ns", green.TIME.monotonic_ns)
+
+    def clear(self) -> None:
+        for module, name, value in reversed(self._undo):
+            setattr(module, name, value)
+
+
+@contextlib.contextmanager
+def ground(hub: green.Hub, cluster: Cluster) -> Iterator[_Ground]:
+    """Let the product run on `hub` and `cluster` for as long as the block lasts."""
+    laid = _Ground(hub, cluster)
+    green.use(hub)
+    laid.lay()
+    try:
+        with quiet_logs():
+            yield laid
+            hub.end()
+    finally:
+        laid.clear()
+        green.use(None)
