@@ -433,7 +433,7 @@ class Consumer:
                 messages = run.messages
                 if self._deserializers != (None, None):
                     messages = [self._deserialize(message) for message in messages]
-                run.rest = iter(())
+                run.whole, run.rest = True, iter(())
                 yield Batch(messages, part.claim)
         finally:
             self._looping = False
@@ -518,7 +518,9 @@ class Consumer:
             )
             if gone or part.claim.held:
                 if not gone:
-                    self._ready.extendleft(reversed(part.parked))
+                    # What the log has given to us goes out before what was proposed after it.
+                    self._proposed.extendleft(r for r in reversed(part.parked) if r.seq >= 0)
+                    self._ready.extendleft(r for r in reversed(part.parked) if r.seq < 0)
                 elif self._amo:
                     self._drop(chain.from_iterable(run.messages for run in part.parked))
                 part.parked.clear()
@@ -542,11 +544,11 @@ class Consumer:
                 continue
             self._proposed.popleft()
             self._verdicts.pop(run.seq, None)
-            if verdict and run.part.claim.held:
+            if verdict and run.part.claim.held and not run.part.parked:
                 self._top_up()
                 return run
             if verdict and not run.part.claim._ended.is_set():
-                run.part.parked.append(run)  # ours, and the lease may come back
+                run.part.parked.append(run)  # ours; the lease may come back, or has: in order
                 self._parked.append(run.part)
             elif verdict:
                 self._drop(run.messages)
@@ -582,11 +584,9 @@ class Consumer:
                 return
             run = self._ready.popleft()
             part = run.part
-            if run.seq >= 0:  # it was ours when the lease lapsed
-                self._proposed.append(run)
-            elif part.stage is not Stage.ACTIVE:
+            if part.stage is not Stage.ACTIVE:
                 continue
-            elif part.parked or not part.claim.held:
+            if part.parked or not part.claim.held:
                 part.parked.append(run)
                 self._parked.append(part)
             elif run.messages[0].offset() >= part.floor:

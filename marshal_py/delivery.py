@@ -62,7 +62,7 @@ class Run:
     each message.
     """
 
-    __slots__ = ("end", "messages", "part", "rest", "seq")
+    __slots__ = ("end", "messages", "part", "rest", "seq", "whole")
 
     def __init__(self, part: HeldPartition, messages: list[Any]) -> None:
         self.part = part
@@ -71,6 +71,8 @@ class Run:
         self.end: int = messages[-1].offset() + 1
         self.seq = -1
         """At most once: the number of the proposal that claims these messages."""
+        self.whole = False
+        """Handed out as one batch: nothing of it is done before the loop comes back."""
 
     @property
     def handed_out(self) -> int:
@@ -170,7 +172,7 @@ class HeldPartition:
         run = self.run  # read once: the loop may finish it meanwhile, and sets the base first
         if run is None:
             return self._base
-        in_hand = max(run.handed_out - 1, 0)
+        in_hand = 0 if run.whole else max(run.handed_out - 1, 0)
         offset: int = run.messages[in_hand].offset()
         if offset in self._done:
             offset += 1

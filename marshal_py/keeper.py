@@ -522,8 +522,9 @@ class Keeper:
             unit, since_s = self._giving
             patience_s = 2 * self._consumer.marshal.settings.interval_ms / 1000
             holder = look.holders.get(unit, "gone")
-            if holder == self._name and unit in self._consumer.parts:
-                return  # still being drained
+            given = self._consumer.parts.get(unit)
+            if holder == self._name and given is not None and given.stage is not Stage.ACTIVE:
+                return  # still being drained; if it is active, it has come back to us
             if holder is None and now_s - since_s < patience_s:
                 return  # whoever lacks one will take it
             self._giving = None

@@ -1,9 +1,9 @@
 """Whole clients in virtual time: the real `Marshal`, `Consumer` and `Reaper`, threads and all.
 
 `tests.simulation` drives the protocol's pure parts, a hundred histories a second and more. Here the
-product runs as its users run it: driver, keeper, scout and lane threads, the loop over messages,
-`close`. Only the ground is simulated: threads and locks are green threads of one scheduler
-(`green`), clocks are virtual, and confluent-kafka's clients talk to a simulated cluster (`cluster`).
+product runs as its users run it: driver, keeper, scout, lanes, the loop over messages and
+`close`. Only the ground is simulated: threads and locks are of one scheduler (`green`), clocks
+are virtual, and confluent-kafka's clients talk to a simulated cluster (`cluster`).
 
 - `consumers`: members that share topics, at least once and at most once;
 - `harvesters`: reapers of an outbox, in a simulated database.

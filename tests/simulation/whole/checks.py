@@ -235,13 +235,14 @@ class Ledger:
 
     def shares_are_fair(self, members: list[Member], keys: list[Key]) -> None:
         """Each partition has a live holder, and nobody has two more than another."""
-        held: dict[str, int] = {member.instance_id: 0 for member in members}
+        held = {member.spec.client_id: 0 for member in members}
+        instances = {member.instance_id: member for member in members}
         for key in keys:
             cell = self.cell(key)
-            if cell is None or cell.instance_id not in held:
+            if cell is None or cell.instance_id not in instances:
                 raise Violation("every partition has a holder", f"{key}: {cell}")
-            held[cell.instance_id] += 1
-        counts = {m.name: (held[m.instance_id], m.limit) for m in members}
+            held[instances[cell.instance_id].spec.client_id] += 1
+        counts = {m.spec.client_id: (held[m.spec.client_id], m.limit) for m in members}
         free = [count for count, limit in counts.values() if count < limit]
         if free and max(count for count, _ in counts.values()) - min(free) > 1:
             raise Violation("shares are fair", f"{counts}")

@@ -160,6 +160,8 @@ class SimConsumer:
         self._paused: set[tuple[str, int]] = set()
         self._visible: dict[tuple[str, int], int] = {}
         """Records (by index) that have reached this consumer."""
+        self._pending: set[tuple[str, int]] = set()
+        """Where there may be something to take."""
         self._told_end: dict[tuple[str, int], int] = {}
         self._turn: deque[tuple[str, int]] = deque()
         self._waiters: list[Callable[[], None]] = []
@@ -184,9 +186,9 @@ class SimConsumer:
             self.hub.fired["cut_read"] += 1
             self.hub.at(self.link.read_cut_until, self._arrive, key, count)
             return
-        if count > self._visible.get(key, 0):
-            self._visible[key] = count
-            self._wake()
+        self._visible[key] = max(count, self._visible[key])
+        self._pending.add(key)
+        self._wake()
 
     def _wake(self) -> None:
         for wake in self._waiters:
@@ -196,12 +198,15 @@ class SimConsumer:
     def catch_up(self) -> None:
         for key in self._positions:
             self._visible[key] = len(self._partition(key).offsets)
+            self._pending.add(key)
         self._wake()
 
     # Assigning
 
     def assign(self, partitions: list[TopicPartition]) -> None:
         self._positions.clear()
+        self._turn.clear()
+        self._pending.clear()
         self.incremental_assign(partitions)
 
     def incremental_assign(self, partitions: list[TopicPartition]) -> None:
@@ -218,8 +223,6 @@ class SimConsumer:
             self.hub.at(
                 self.hub.now + self.link.latency(), self._arrive, key, len(partition.offsets)
             )
-            if self.eof:
-                self.hub.at(self.hub.now + 3 * self.link.latency(), self._wake)
 
     def incremental_unassign(self, partitions: list[TopicPartition]) -> None:
         for at in partitions:
@@ -228,12 +231,15 @@ class SimConsumer:
                 raise KafkaException(KafkaError(KafkaError._CONFLICT, f"{key} is not assigned"))
             del self._positions[key]
             self._turn.remove(key)
+            self._pending.discard(key)
 
     def pause(self, partitions: list[TopicPartition]) -> None:
         self._paused.update((at.topic, at.partition) for at in partitions)
 
     def resume(self, partitions: list[TopicPartition]) -> None:
-        self._paused.difference_update((at.topic, at.partition) for at in partitions)
+        keys = {(at.topic, at.partition) for at in partitions}
+        self._paused -= keys
+        self._pending |= keys & self._positions.keys()
         self._wake()
 
     # Reading
@@ -256,14 +262,17 @@ class SimConsumer:
 
     def _take(self, most: int) -> list[Any]:
         found: list[Any] = []
+        if not self._pending:
+            return found
         for _ in range(len(self._turn)):
             key = self._turn[0]
             self._turn.rotate(-1)
-            if key in self._paused:
+            if key not in self._pending or key in self._paused:
                 continue
             found += self._take_of(key, most - len(found))
             if len(found) >= most:
                 break
+            self._pending.discard(key)
         return found
 
     def _take_of(self, key: tuple[str, int], most: int) -> list[Any]:
@@ -317,6 +326,7 @@ class SimConsumer:
         self.closed = True
         self._positions.clear()
         self._turn.clear()
+        self._pending.clear()
         if self in self.link.consumers:
             self.link.consumers.remove(self)
 

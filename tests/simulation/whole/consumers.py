@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -217,6 +218,7 @@ class Member:
                     self.toil()
                     for message in batch:
                         self.done(message, batch.claim.epoch)
+                self.came_back()
             elif self.spec.style == "poll":
                 message = consumer.poll(0.3)
                 self.came_back()
@@ -229,7 +231,7 @@ class Member:
                     if self.hub.random.random() < 0.02:
                         consumer.ack(message)
                         break
-            self.came_back()
+                self.came_back()
 
     def handle(self, consumer: Consumer, message: Any) -> None:
         epoch = consumer.claim_of(message).epoch
@@ -283,6 +285,13 @@ class Member:
         if part is not None and part.claim.epoch == epoch:
             self.done(message, epoch)
             self.came_back()
+
+    def want(self, limit: int | None) -> None:
+        """An operator lets it take so many, None for as many as it was started with."""
+        assert self.consumer is not None
+        self.limit = self.spec.limit if limit is None else limit
+        with contextlib.suppress(*WHEN_CLOSED):
+            self.consumer.set_max_claims(None if self.limit == UNLIMITED else self.limit)
 
     # Ending
 
@@ -346,7 +355,7 @@ class World:
             for _ in range(hub.random.choice((1, 1, 3, 12))):
                 gap = hub.random.choice((0,) * 20 + (1, 3))
                 self.cluster.append(TOPIC, p, b"%d" % hub.now, gap=gap)
-            hub.at(hub.now + int(hub.random.uniform(2, 60) * MS), self.traffic)
+            hub.at(hub.now + int(hub.random.uniform(5, 150) * MS), self.traffic)
 
     def live(self) -> list[Member]:
         return [m for members in self.members.values() for m in members if m.alive]
@@ -420,9 +429,7 @@ class World:
     def do_limit(self, who: int, limit: int | None) -> None:
         def change(member: Member) -> None:
             if member.consumer is not None and member.started and not member.closing:
-                member.limit = UNLIMITED if limit is None else limit
-                consumer = member.consumer
-                member.machine.run(lambda: _unless_over(consumer, limit), "limiter")
+                member.machine.run(lambda: member.want(limit), "limiter")
 
         self._do("limit", who, change)
 
@@ -480,12 +487,14 @@ class World:
         for member in self.live():
             member.link.heal()
             member.machine.frozen_until = min(member.machine.frozen_until, self.hub.now)
+        for who in self.members:
+            self.hub.at(self.hub.now + self.scenario.interval_ms * MS, self.do_limit, who, None)
         for partition in self.cluster.topics[LOG]:
             partition.down_until = 0
         for p, state in enumerate(self.ledger.states):
             if GROUP in state.paused:
                 self._send(p, ResumeGroup(2, "op", "op.1", GROUP, self._next()))
-        if not [m for m in self.live() if not m.closing and m.limit == UNLIMITED]:
+        if not [m for m in self.live() if not m.closing and m.spec.limit == UNLIMITED]:
             self.scenario.members.append(Spec("rescue", "messages", 0.2, 1_000_000))
             self.start(len(self.scenario.members) - 1)
 
@@ -531,13 +540,6 @@ class World:
             for key, cell in state.cells.items():
                 if cell.instance_id == member.instance_id and cell.held:
                     raise Violation("who closes holds nothing", f"{member.name}: {key} {cell}")
-
-
-def _unless_over(consumer: Consumer, limit: int | None) -> None:
-    try:
-        consumer.set_max_claims(limit)
-    except WHEN_CLOSED:
-        return
 
 
 REQUIRED: Final = (

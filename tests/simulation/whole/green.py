@@ -99,7 +99,7 @@ class Hub:
 
 
 class Machine:
-    """One process on a machine of its own: clock, threads, network. Frozen and killed as a whole."""
+    """One process on a machine of its own: its clock and its threads, frozen and killed as one."""
 
     def __init__(self, hub: Hub, name: str, *, rate_ppm: int = 1_000_000) -> None:
         self.hub = hub
@@ -204,7 +204,9 @@ class Thread:
         except BaseException as error:
             if not self.hub.over:
                 where = _where(error)
-                self.hub.fail("nothing raises", f"{self.machine.name}.{self.name}: {error!r}{where}")
+                self.hub.fail(
+                    "nothing raises", f"{self.machine.name}.{self.name}: {error!r}{where}"
+                )
         finally:
             self.alive = False
             for wake in self._joiners:
