@@ -30,7 +30,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+)
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 
 from marshal_py.client import Claim, Marshal
@@ -131,9 +136,57 @@ class MarshalSource(DataSource):
         """The columns of Spark's own Kafka source, without headers."""
         return SCHEMA
 
+    def reader(self, schema: StructType) -> UncommittedReader:  # noqa: ARG002
+        """A look at what the group has not committed yet; claims nothing, commits nothing."""
+        options = SourceOptions.of(self.options)
+        if options.at_most_once:
+            raise ConfigurationError(
+                "delivery = 'at-most-once' with spark.read: Spark plans and reads a batch as often "
+                "as it likes; use marshal_py.spark.batch.claimed_batch, or readStream"
+            )
+        return UncommittedReader(options)
+
     def streamReader(self, schema: StructType) -> ClaimedReader:  # noqa: ARG002
         """Start a client of the group in the driver."""
         return ClaimedReader(SourceOptions.of(self.options))
+
+
+class UncommittedReader(DataSourceReader):
+    """Reads from the positions of a group's claims to the ends of the topics."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self.options = options
+
+    def partitions(self) -> list[Range]:
+        """One range for each partition that has something new. Called in the driver."""
+        options = self.options
+        marshal = Marshal(
+            options.kafka,
+            group_id=options.group_id,
+            topic=options.coordination_topic,
+            create_topics=True,
+            close_on_sigterm=False,
+            member=False,
+        )
+        ranges = []
+        with Offsets(options.kafka) as offsets, marshal:
+            for topic in options.topics:
+                for p, (first, last) in offsets.extent(topic).items():
+                    cell = marshal.cell(topic, p)
+                    begin = -1 if cell is None else cell.position
+                    if begin < 0:
+                        begin = last if options.from_latest else first
+                    if last > begin:
+                        ranges.append(Range(topic, p, max(begin, first), last))
+        most = options.max_rows
+        if most is None:
+            return ranges
+        share = max(1, most // max(1, len(ranges)))
+        return [Range(r.topic, r.partition, r.begin, min(r.end, r.begin + share)) for r in ranges]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read one range. Raises `RuntimeError` when records of it are gone."""
+        return read_range(self.options.kafka, cast(Range, partition))
 
 
 class ClaimedReader(DataSourceStreamReader):

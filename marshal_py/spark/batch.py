@@ -1,0 +1,215 @@
+"""Batch jobs that share topics through claims: claim, read with Spark's own source, commit.
+
+::
+
+    with claimed_batch(spark, "localhost:9092", group_id="billing", topics=["orders"]) as batch:
+        batch.frame.groupBy("key").count().write.saveAsTable("orders_by_key")
+
+Two jobs that run at once, on one cluster or on two, never work on one partition at the same time;
+the next run goes on where the last one ended. What holds: specs/AUDIT.md §6.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from marshal_py.client import Claim, Marshal
+from marshal_py.errors import ConfigurationError, NotHeld
+from marshal_py.settings import DEFAULT_TOPIC
+from marshal_py.spark.kafka import READER_OPTIONS, Offsets, java_settings, librdkafka_settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["ClaimedBatch", "ClaimedRange", "claimed_batch"]
+
+_EMPTY = (
+    "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, "
+    "timestampType int, headers array<struct<key:string,value:binary>>"
+)
+
+
+@dataclass(frozen=True)
+class ClaimedRange:
+    """Records of one partition, from offset `begin` to below `end`, held under `epoch`."""
+
+    topic: str
+    partition: int
+    epoch: int
+    begin: int
+    end: int
+
+
+@dataclass(frozen=True)
+class ClaimedBatch:
+    """What one run works on: `frame` has the columns of Spark's Kafka source, with headers."""
+
+    frame: DataFrame
+    ranges: tuple[ClaimedRange, ...]
+    """Empty where there was nothing new, or others hold every partition."""
+
+    @property
+    def records(self) -> int:
+        """At most so many records: offsets of transaction markers count as well."""
+        return sum(r.end - r.begin for r in self.ranges)
+
+
+@contextmanager
+def claimed_batch(
+    spark: SparkSession,
+    config: Mapping[str, Any] | str,
+    *,
+    group_id: str,
+    topics: Sequence[str],
+    client_id: str | None = None,
+    delivery: Literal["at-least-once", "at-most-once"] = "at-least-once",
+    starting: Literal["earliest", "latest"] = "earliest",
+    max_records: int | None = None,
+    max_partitions: int | None = None,
+    interval_ms: int = 5_000,
+    coordination_topic: str = DEFAULT_TOPIC,
+    timeout_s: float = 30.0,
+) -> Iterator[ClaimedBatch]:
+    """Claim what is free of `topics`, give it as a data frame, and commit it when the block ends.
+
+    - `config`: librdkafka settings, or just the brokers; keys that begin with ``kafka.`` are for
+      Spark's Java client.
+    - `max_records`: at most so many, shared evenly by the partitions; `max_partitions` leaves the
+      rest to other jobs.
+    - at least once: the positions are stored when the block ends without an exception. Otherwise,
+      and when the process dies, the records come again.
+    - at most once: the ranges are claimed in the log before the block begins. Read the frame once:
+      Spark reads again what it computes again (cache it, run with ``spark.task.maxFailures=1`` and
+      without speculation).
+
+    Raises `NotHeld` at the end of the block if a claim was lost meanwhile: its records may be
+    handled by somebody else as well, so fence what you write with `ClaimedRange.epoch`. Raises
+    `ConfigurationError`, `TopicMissing` and `BrokerUnavailable` before anything is claimed.
+    """
+    given = {"bootstrap.servers": config} if isinstance(config, str) else dict(config)
+    _check(topics, delivery, starting, max_records, max_partitions)
+    with Offsets(given, timeout_s) as offsets:
+        parts = [(t, p) for t in topics for p in offsets.partitions(t)]
+        marshal = Marshal(
+            librdkafka_settings(given),
+            group_id=group_id,
+            client_id=client_id,
+            interval_ms=interval_ms,
+            topic=coordination_topic,
+            create_topics=True,
+            close_on_sigterm=False,
+        )
+        with marshal:
+            claims = _claim(marshal, parts, max_partitions, timeout_s)
+            extents = {topic: offsets.extent(topic) for topic in topics}
+            share = None if max_records is None else max(1, max_records // max(1, len(claims)))
+            held = list(_ranges(claims, extents, starting, share, delivery == "at-most-once"))
+            ranges = tuple(r for r, _ in held)
+            yield ClaimedBatch(_frame(spark, given, ranges), ranges)
+            if delivery == "at-least-once":
+                _commit(held, timeout_s)
+
+
+def _check(
+    topics: Sequence[str],
+    delivery: str,
+    starting: str,
+    max_records: int | None,
+    max_partitions: int | None,
+) -> None:
+    if isinstance(topics, str) or not topics:
+        raise ConfigurationError(f"topics = {topics!r}: give a list of names, as in ['orders']")
+    if delivery not in ("at-least-once", "at-most-once"):
+        raise ConfigurationError(f"delivery = {delivery!r}: 'at-least-once' or 'at-most-once'")
+    if starting not in ("earliest", "latest"):
+        raise ConfigurationError(f"starting = {starting!r}: 'earliest' or 'latest'")
+    for name, value in (("max_records", max_records), ("max_partitions", max_partitions)):
+        if value is not None and value < 1:
+            raise ConfigurationError(f"{name} = {value}: 1 or more, or None for no limit")
+
+
+def _claim(
+    marshal: Marshal, parts: list[tuple[str, int]], most: int | None, timeout_s: float
+) -> list[Claim]:
+    """Claim what nobody alive holds, all at once."""
+    waiting: list[Claim] = []
+    for topic, partition in parts:
+        if most is not None and len(waiting) == most:
+            break
+        cell = marshal.cell(topic, partition)
+        ours = cell is None or cell.holder in (None, marshal.client_id)
+        if ours or marshal.liveness(topic, partition) == "stale":
+            waiting.append(marshal.want(topic, partition))
+    deadline = time.monotonic() + min(timeout_s, 10.0)
+    claims = []
+    for claim in waiting:
+        if claim.wait_held(max(0.0, deadline - time.monotonic())):
+            claims.append(claim)
+        else:
+            claim.release(wait=False)
+    return claims
+
+
+def _ranges(
+    claims: list[Claim],
+    extents: dict[str, dict[int, tuple[int, int]]],
+    starting: str,
+    share: int | None,
+    at_most_once: bool,
+) -> Iterator[tuple[ClaimedRange, Claim]]:
+    for claim in claims:
+        first, last = extents[claim.topic][claim.partition]
+        begin = claim.position
+        if begin < 0:
+            begin = first if starting == "earliest" else last
+            if not at_most_once and starting == "latest":
+                claim.commit(begin)  # so that the next run begins here
+        begin = max(begin, first)  # retention deleted the rest
+        end = last if share is None else min(last, begin + share)
+        if end <= begin or (at_most_once and not claim.claim_messages(end)):
+            continue
+        yield ClaimedRange(claim.topic, claim.partition, claim.epoch, begin, end), claim
+
+
+def _frame(
+    spark: SparkSession, config: Mapping[str, Any], ranges: Sequence[ClaimedRange]
+) -> DataFrame:
+    if not ranges:
+        return spark.createDataFrame([], _EMPTY)
+    assigned: dict[str, list[int]] = {}
+    starts: dict[str, dict[str, int]] = {}
+    ends: dict[str, dict[str, int]] = {}
+    for r in ranges:
+        assigned.setdefault(r.topic, []).append(r.partition)
+        starts.setdefault(r.topic, {})[str(r.partition)] = r.begin
+        ends.setdefault(r.topic, {})[str(r.partition)] = r.end
+    return (
+        spark.read.format("kafka")
+        .options(**READER_OPTIONS)
+        .option("kafka.isolation.level", "read_committed")
+        .options(**java_settings(config))
+        .option("includeHeaders", "true")
+        .option("assign", json.dumps(assigned))
+        .option("startingOffsets", json.dumps(starts))
+        .option("endingOffsets", json.dumps(ends))
+        .load()
+    )
+
+
+def _commit(held: list[tuple[ClaimedRange, Claim]], timeout_s: float) -> None:
+    lost = []
+    for wanted, claim in held:
+        try:
+            claim.commit(wanted.end, wait=True, timeout_s=timeout_s)
+        except NotHeld:
+            lost.append(f"{wanted.topic}/{wanted.partition} from {wanted.begin} to {wanted.end}")
+    if lost:
+        raise NotHeld(
+            f"lost while the batch was at work: {', '.join(lost)}; these records may be handled by "
+            "another job as well. The other partitions are committed"
+        )
