@@ -15,7 +15,18 @@ import sys
 from typing import Final
 
 from marshal_py import cli_migrate
-from marshal_py.commands import claims, demo, explain, groups, lag, snapshots, status, tail, verify
+from marshal_py.commands import (
+    claims,
+    demo,
+    explain,
+    groups,
+    lag,
+    snapshots,
+    status,
+    tail,
+    top,
+    verify,
+)
 from marshal_py.commands.run import global_flags, new_app
 
 __all__ = ["app", "main"]
@@ -34,6 +45,7 @@ app.command()(groups.groups)
 app.command()(groups.members)
 app.command()(lag.lag)
 app.command()(tail.tail)
+app.command()(top.top)
 app.command()(explain.explain)
 app.command()(verify.verify)
 app.command()(snapshots.snapshot)

@@ -32,6 +32,7 @@ from marshal_py.errors import (
     MarshalError,
     NotHeld,
     NotInVersion1,
+    SnapshotMismatch,
     TopicMissing,
 )
 from marshal_py.events import Event
@@ -667,6 +668,16 @@ class Marshal:
     def failure(self) -> MarshalError | None:
         """Why this client has stopped claiming, None while it has not."""
         return self._failure
+
+    @property
+    def snapshot_mismatches(self) -> tuple[SnapshotMismatch, ...]:
+        """The snapshots read so far that differ from what this process made of the log.
+
+        Not empty: some client does not follow the protocol, or its memory is damaged. Each is
+        logged as an error as well (specs/PROTOCOL.md §6.5); `marshal verify` says who is wrong.
+        """
+        reader: LogReader | None = getattr(self, "_reader", None)  # there is none before `start`
+        return () if reader is None else tuple(reader.mismatches)
 
     # The driver
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 
 from rich.table import Table
@@ -83,11 +84,12 @@ def members(
         note(f"{count(len(rows), 'member')}. {found.explain()}")
 
 
-def group_table(rows: list[Group]) -> Table:
-    """Return the groups as a table."""
+def group_table(rows: list[Group], moved_per_s: Mapping[str, float] | None = None) -> Table:
+    """Return the groups as a table; with `moved_per_s`, how fast their positions move."""
     made = table(
         "GROUP", "MEMBERS", "TOPICS", "LEADERS", "HELD", "STALE", "FREE", "",
-        right=("MEMBERS", "TOPICS", "LEADERS", "HELD", "STALE", "FREE"),
+        *(["OFFSETS/S"] if moved_per_s else []),
+        right=("MEMBERS", "TOPICS", "LEADERS", "HELD", "STALE", "FREE", "OFFSETS/S"),
     )  # fmt: skip
     for g in rows:
         made.add_row(
@@ -99,6 +101,7 @@ def group_table(rows: list[Group]) -> Table:
             f"[red]{g.stale}[/]" if g.stale else "0",
             str(g.free),
             "[yellow]paused[/]" if g.paused else "",
+            *([f"{moved_per_s.get(g.group, 0):,.0f}"] if moved_per_s else []),
         )
     return made
 

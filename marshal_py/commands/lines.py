@@ -10,7 +10,17 @@ from marshal_py import events as ev
 from marshal_py.commands.words import clock_time, iso_utc, safe
 from marshal_py.messages import NO_OFFSET
 
-__all__ = ["ROUTINE", "as_json", "as_line", "as_text", "touches", "without_epoch"]
+__all__ = [
+    "KINDS",
+    "ROUTINE",
+    "ROUTINE_KINDS",
+    "as_json",
+    "as_line",
+    "as_text",
+    "kinds_of",
+    "touches",
+    "without_epoch",
+]
 
 ROUTINE: Final = (ev.Beat, ev.Renewed)
 """Events that a healthy group produces without end; shown only when asked for."""
@@ -47,11 +57,54 @@ _WHY_IGNORED: Final = {
 }
 
 
-def touches(event: ev.Event, group: str | None, topic: str | None) -> bool:
-    """Say whether the event is of this group and this topic (None: any)."""
+_KIND_OF: Final[dict[type, str]] = {
+    ev.Claimed: "claimed",
+    ev.Released: "released",
+    ev.Renewed: "renewed",
+    ev.MessagesClaimed: "messages",
+    ev.PositionSet: "position",
+    ev.MemberJoined: "joined",
+    ev.MemberLeft: "left",
+    ev.Beat: "beat",
+    ev.GroupPaused: "paused",
+    ev.GroupResumed: "resumed",
+    ev.GroupForgotten: "forgotten",
+    ev.Rejected: "rejected",
+    ev.Ignored: "ignored",
+}
+
+KINDS: Final = (*_KIND_OF.values(), "takeover")
+"""What events are called; a takeover is a claim of what somebody else held."""
+
+ROUTINE_KINDS: Final = frozenset(_KIND_OF[kind] for kind in ROUTINE)
+
+
+def kinds_of(event: ev.Event) -> set[str]:
+    """Return what an event is called."""
+    kinds = {_KIND_OF[type(event)]}
+    if isinstance(event, ev.Claimed) and event.previous_holder not in (None, event.client_id):
+        kinds.add("takeover")
+    return kinds
+
+
+def touches(
+    event: ev.Event,
+    group: str | None,
+    topic: str | None,
+    *,
+    partition: int | None = None,
+    client: str | None = None,
+) -> bool:
+    """Say whether the event is of this group, topic, partition and client (None: any)."""
     if group is not None and getattr(event, "group_id", None) != group:
         return False
-    return topic is None or getattr(event, "topic", None) == topic
+    if topic is not None and getattr(event, "topic", None) != topic:
+        return False
+    if partition is not None and getattr(event, "partition", None) != partition:
+        return False
+    if client is None or getattr(event, "client_id", None) == client:
+        return True
+    return client in (getattr(event, "previous_holder", None), getattr(event, "holder", None))
 
 
 def without_epoch(event: ev.Event) -> ev.Event:

@@ -26,6 +26,7 @@ from confluent_kafka import TIMESTAMP_CREATE_TIME
 from marshal_py.commands.connection import Connection
 from marshal_py.commands.words import age, iso_utc
 from marshal_py.errors import BrokerUnavailable, InvalidArgument, LogHole, MalformedRecord
+from marshal_py.events import Event
 from marshal_py.log import LogReader, Truncated, boottime_ns
 from marshal_py.rationalizer import Cell
 from marshal_py.text.codec import decode_any
@@ -33,7 +34,16 @@ from marshal_py.text.rationalizer import TextCell
 from marshal_py.wire import MSGPACK, Wire, WireName, text_wire
 from marshal_py.world import MS, Liveness, World
 
-__all__ = ["Look", "Silence", "look", "open_reader", "stamp_ms", "until_silent", "wire_of"]
+__all__ = [
+    "Look",
+    "Silence",
+    "begin",
+    "look",
+    "open_reader",
+    "stamp_ms",
+    "until_silent",
+    "wire_of",
+]
 
 TRIES: Final = 3
 T = TypeVar("T")
@@ -105,6 +115,14 @@ class _Stamps:
 
     offsets: array[int] = field(default_factory=lambda: array("q"))
     times: array[int] = field(default_factory=lambda: array("q"))
+    bound: int | None = None
+
+    def note(self, offset: int, time_ms: int) -> None:
+        """Keep one more; forget the oldest of very many, as a view that stays open must."""
+        self.offsets.append(offset)
+        self.times.append(time_ms)
+        if self.bound is not None and len(self.offsets) > 2 * self.bound:
+            del self.offsets[: self.bound], self.times[: self.bound]
 
     def at(self, offset: int) -> tuple[int, bool] | None:
         """Return (time, exact); for an offset before all that was read, an upper bound."""
@@ -149,6 +167,29 @@ class Look:
         if self.is_text:
             return 0  # the times are those of many clients
         return max(0, (self.newest_ms or 0) - self.taken_ms)
+
+    def bound(self, records: int) -> None:
+        """Keep the timestamps of so many records of each partition, and of the same again."""
+        for stamps in self.stamps:
+            stamps.bound = records
+
+    def watch(self, seconds: float) -> list[tuple[int | None, int, Event]]:
+        """Wait up to `seconds` for more of the log; return (ms, coordinator, event) of it.
+
+        Raises `Truncated` when the log lost records that had been read.
+        """
+        messages = self.reader.poll(seconds)
+        batches = list(self.reader.fold(messages))
+        _note(self, messages)
+        self.observed_until_ns = boottime_ns()
+        self.taken_ms = time.time_ns() // MS
+        found = []
+        for batch in batches:
+            stamps = self.stamps[batch.coordinator]
+            for event in batch.events:
+                stamp = stamps.at(event.offset)
+                found.append((None if stamp is None else stamp[0], batch.coordinator, event))
+        return found
 
     def cell_silence(self, coordinator: int, cell: Cell) -> Silence | None:
         """Say how long the holder has been silent; None if nobody holds the cell."""
@@ -277,21 +318,23 @@ def look(
 
 
 def _look(connection: Connection, reader: LogReader, observe_s: float, at_ms: int | None) -> Look:
-    reader.open(connection.timeout_s, until_ms=at_ms)
-    found = Look(reader, [_Stamps() for _ in range(reader.world.partitions)])
-    for messages, _ in until_silent(connection, reader.history(events=False)):
-        _note(found, messages)
+    found = begin(connection, reader, at_ms=at_ms)
     began_ns = boottime_ns()
     end_ns = began_ns + int(observe_s * 1e9)
     while (left_ns := end_ns - boottime_ns()) > 0:
-        messages = reader.poll(min(0.2, left_ns / 1e9))
-        for _ in reader.fold(messages):
-            pass
+        found.watch(min(0.2, left_ns / 1e9))
+    found.observed_ms = (boottime_ns() - began_ns) / MS if observe_s else 0.0
+    return found
+
+
+def begin(connection: Connection, reader: LogReader, *, at_ms: int | None = None) -> Look:
+    """Open the reader and read to the end of the log, or up to `at_ms`. Raises as `look` does."""
+    reader.open(connection.timeout_s, until_ms=at_ms)
+    found = Look(reader, [_Stamps() for _ in range(reader.world.partitions)], at_ms=at_ms)
+    for messages, _ in until_silent(connection, reader.history(events=False)):
         _note(found, messages)
     found.observed_until_ns = boottime_ns()
-    found.observed_ms = (found.observed_until_ns - began_ns) / MS if observe_s else 0.0
     found.taken_ms = time.time_ns() // MS if at_ms is None else at_ms
-    found.at_ms = at_ms
     return found
 
 
@@ -302,5 +345,4 @@ def _note(found: Look, messages: list[Any]) -> None:
             if message.timestamp()[0] == TIMESTAMP_CREATE_TIME:
                 found.log_append_time = False
             stamps = found.stamps[message.partition()]
-            stamps.offsets.append(message.offset())
-            stamps.times.append(max(0, stamp_ms(message, found.reader.wire)))
+            stamps.note(message.offset(), max(0, stamp_ms(message, found.reader.wire)))

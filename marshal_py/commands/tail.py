@@ -10,19 +10,30 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from marshal_py.commands.connection import Connection
-from marshal_py.commands.lines import ROUTINE, as_json, as_line, touches, without_epoch
+from marshal_py.commands.lines import (
+    KINDS,
+    ROUTINE,
+    ROUTINE_KINDS,
+    as_json,
+    as_line,
+    kinds_of,
+    touches,
+    without_epoch,
+)
 from marshal_py.commands.look import open_reader, stamp_ms, until_silent, wire_of
 from marshal_py.commands.run import (
+    GroupFilter,
     Interval,
     JsonFlag,
+    TopicFilter,
     WireFlag,
     command,
     console,
     note,
     print_json,
 )
-from marshal_py.commands.words import parse_since
-from marshal_py.errors import BrokerUnavailable, PartitionCountChanged
+from marshal_py.commands.words import parse_duration, parse_moment, parse_since
+from marshal_py.errors import BrokerUnavailable, InvalidArgument, LogHole, PartitionCountChanged
 from marshal_py.events import Event
 from marshal_py.log import Batch, LogReader, Truncated
 from marshal_py.world import MS
@@ -58,14 +69,40 @@ def tail(
             help="From an offset (1500), a duration ago (10m) or a time (14:05) on.",
         ),
     ] = None,
-    lines: Annotated[
-        int, typer.Option("--lines", "-n", min=0, help="Without --since: so many of the last.")
-    ] = DEFAULT_LINES,
-    group: Annotated[
-        str | None, typer.Option("--group", "-g", metavar="GROUP", help="Of this group only.")
+    until: Annotated[
+        str | None,
+        typer.Option("--until", "-u", metavar="TIME", help="Up to this time (14:05) or 5m ago."),
     ] = None,
-    topic: Annotated[
-        str | None, typer.Option("--topic", "-t", metavar="TOPIC", help="Of this topic only.")
+    at: Annotated[
+        str | None,
+        typer.Option("--at", metavar="TIME", help="What happened around this time; see --around."),
+    ] = None,
+    around: Annotated[
+        str, typer.Option("--around", metavar="DURATION", help="With --at: so long before, after.")
+    ] = "30s",
+    lines: Annotated[
+        int, typer.Option("--lines", "-n", min=0, help="Without a time: so many of the last.")
+    ] = DEFAULT_LINES,
+    group: GroupFilter = None,
+    topic: TopicFilter = None,
+    partition: Annotated[
+        int | None, typer.Option("--partition", "-p", metavar="N", help="Of this partition only.")
+    ] = None,
+    client: Annotated[
+        str | None,
+        typer.Option(
+            "--client", "-c", metavar="ID", help="Sent by this client, or taking from it."
+        ),
+    ] = None,
+    kinds: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--event",
+            "-e",
+            metavar="KIND",
+            help=f"Only these; may be repeated: {', '.join(KINDS)}.",
+            autocompletion=lambda: list(KINDS),
+        ),
     ] = None,
     everything: Annotated[
         bool, typer.Option("--all", "-a", help="Heartbeats and renewals too.")
@@ -77,43 +114,65 @@ def tail(
     """Show what happened: claims, takeovers, releases, members, pauses, rejected records.
 
     Each line has the broker's time, where the record is (coordination partition@offset), and the
-    group. Of partitions among themselves, only the time tells the order.
+    group. Of partitions among themselves, only the time tells the order. Times are local; TZ=UTC
+    changes that.
 
     [bold]Examples[/]
 
       marshal tail -b localhost:9092 -f
 
+      marshal tail --at 02:13 --around 2m --topic orders
+
+      marshal tail --since 1d -e takeover -e rejected
+
       marshal tail --since 10m --group billing --json | jq 'select(.event == "Rejected")'
 
       marshal tail --wire text -f     (a log shared with Go Marshal: its records' own times)
     """
-    since_offset, since_ms = None, None
-    if since is not None:
-        since_offset, since_ms = parse_since(since, time.time_ns() // MS)
+    since_offset, since_ms, until_ms = _window(since, until, at, around)
+    if follow and until_ms is not None:
+        raise InvalidArgument("--follow goes on for ever: leave --until and --at out")
+    unknown = set(kinds or ()) - set(KINDS)
+    if unknown:
+        raise InvalidArgument(f"--event {min(unknown)!r} is none of {', '.join(KINDS)}")
+    if kinds and not ROUTINE_KINDS.isdisjoint(kinds):
+        everything = True
 
     def wanted(found: Stamped) -> bool:
-        if isinstance(found.event, ROUTINE) and not everything:
+        event = found.event
+        if isinstance(event, ROUTINE) and not everything:
             return False
-        if since_offset is not None and found.event.offset < since_offset:
+        if since_offset is not None and event.offset < since_offset:
             return False
         if since_ms is not None and (found.stamp_ms or 0) < since_ms:
             return False
-        return touches(found.event, group, topic)
+        if until_ms is not None and (found.stamp_ms or 0) > until_ms:
+            return False
+        if kinds and kinds_of(event).isdisjoint(kinds):
+            return False
+        return touches(event, group, topic, partition=partition, client=client)
 
     show = _json_printer() if as_json_lines else _line_printer()
     reader = open_reader(connection, wire_of(wire, interval_s))
     try:
-        reader.open(connection.timeout_s, since_offset=since_offset, since_ms=since_ms)
+        reader.open(
+            connection.timeout_s,
+            since_offset=since_offset,
+            since_ms=since_ms,
+            # Go Marshal's records have no time of the broker's: they are filtered one by one.
+            until_ms=None if wire == "text" else until_ms,
+        )
         _warn_of_gaps(reader, since_offset)
         past = filter(wanted, in_order(reader, _history(connection, reader)))
         shown = 0
-        for found in past if since is not None else deque(past, maxlen=lines):
+        timed = since is not None or at is not None
+        for found in past if timed else deque(past, maxlen=lines):
             show(found)
             shown += 1
         if shown == 0 and lines and not follow:
             note(
                 "no such events in that time"
-                if since is not None
+                if timed
                 else "no such events since the newest snapshots; --since looks further back"
             )
         while follow:
@@ -121,10 +180,34 @@ def tail(
                 show(found)
             if reader.partition_count_error is not None:
                 raise PartitionCountChanged(str(reader.partition_count_error))
+    except LogHole:
+        if until_ms is None:
+            raise
+        raise InvalidArgument(
+            "the log does not reach back so far: older records are gone"
+        ) from None
     except Truncated as error:
         raise BrokerUnavailable(f"the log lost records while it was read: {error}") from None
     finally:
         reader.close()
+
+
+def _window(
+    since: str | None, until: str | None, at: str | None, around: str
+) -> tuple[int | None, int | None, int | None]:
+    """Return (first offset, first ms, last ms), None where there is no bound."""
+    now_ms = time.time_ns() // MS
+    if at is not None:
+        if since is not None or until is not None:
+            raise InvalidArgument("--at has its own window (--around): no --since or --until")
+        middle_ms = parse_moment(at, now_ms)
+        width_ms = parse_duration(around, "--around")
+        return None, max(0, middle_ms - width_ms), middle_ms + width_ms
+    since_offset, since_ms = (None, None) if since is None else parse_since(since, now_ms)
+    until_ms = None if until is None else parse_moment(until, now_ms, "--until")
+    if since_ms is not None and until_ms is not None and until_ms < since_ms:
+        raise InvalidArgument(f"--until {until!r} is before --since {since!r}")
+    return since_offset, since_ms, until_ms
 
 
 def _history(connection: Connection, reader: LogReader) -> Iterator[list[Stamped]]:

@@ -16,6 +16,7 @@ __all__ = [
     "count",
     "iso_utc",
     "liveness_style",
+    "parse_duration",
     "parse_moment",
     "parse_since",
     "safe",
@@ -99,6 +100,14 @@ def parse_moment(text: str, now_ms: int, option: str = "--at") -> int:
             "before now (10m, 2h)"
         )
     return moment_ms
+
+
+def parse_duration(text: str, option: str) -> int:
+    """Return a duration (`500ms`, `90s`, `10m`, `2h`, `1d`) in ms. Raises `InvalidArgument`."""
+    found = _AGO.fullmatch(text.strip())
+    if found is None:
+        raise InvalidArgument(f"{option} {text!r} is no duration (500ms, 90s, 10m, 2h, 1d)")
+    return int(float(found[1]) * _UNIT_MS[found[2]])
 
 
 def _moment(text: str, now_ms: int) -> int | None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
+import signal
 import subprocess
 import sys
 import time
@@ -14,7 +17,7 @@ from confluent_kafka import Producer
 
 from marshal_py import Consumer, Marshal
 from marshal_py.embedded import EmbeddedKafka
-from tests.integration.conftest import Cli
+from tests.integration.conftest import Cli, cli_environment
 
 pytestmark = pytest.mark.kafka
 
@@ -190,3 +193,81 @@ def test_verify_finds_nothing_wrong_then_foreign_bytes_then_a_liar(
     assert findings["snapshot_differs"]["client_id"] == "liar"
     assert "holder is 'nobody' in it and 'a' by the log" in findings["snapshot_differs"]["what"]
     assert findings["snapshot_differs"]["coordinator"] == due.coordinator
+
+
+def test_tail_around_a_moment_and_by_kind(run: Cli, client: Callable[..., Marshal]) -> None:
+    a, b = client("a"), client("b")
+    for marshal in (a, b):
+        claim = marshal.claim("orders", 0, timeout_s=10)
+        marshal.claim("orders", 1, timeout_s=10).release()
+        claim.release()
+    shown = lines(run("tail", "--json", "-e", "claimed", "-e", "released").stdout)
+    assert [e["event"] for e in shown].count("Claimed") == 4
+    assert {e["event"] for e in shown} == {"Claimed", "Released"}
+    assert lines(run("tail", "--json", "-e", "takeover").stdout) == []
+    assert {e["client_id"] for e in lines(run("tail", "--json", "-c", "a").stdout)} == {"a"}
+    assert {e["partition"] for e in lines(run("tail", "--json", "-p", "1").stdout)} == {1}
+
+    middle = shown[3]
+    around = lines(run("tail", "--json", "--at", middle["time"], "--around", "0ms").stdout)
+    assert middle in around
+    assert {e["timestamp_ms"] for e in around} == {middle["timestamp_ms"]}
+    until = lines(run("tail", "--json", "--since", "0", "--until", middle["time"]).stdout)
+    assert middle in until
+    assert max(e["timestamp_ms"] for e in until) == middle["timestamp_ms"]
+    for wrong in (
+        ["--at", "1m", "--since", "2m"],
+        ["--since", "1m", "--until", "2m"],
+        ["-f", "--until", "1m"],
+        ["-e", "nonsense"],
+        ["--at", "1m", "--around", "soon"],
+    ):
+        assert run("tail", *wrong).returncode == 2, wrong
+
+
+def test_top_shows_what_is_there_and_that_it_moves(
+    run: Cli, client: Callable[..., Marshal]
+) -> None:
+    a = client("a", interval_ms=100)
+    a.claim("orders", 0, timeout_s=10).commit(5, wait=True)
+    a.leader("night").campaign(10)
+    frames = lines(run("top", "--json", "--count", "2", "--every", "0.5").stdout)
+    assert [f["members"][0]["client_id"] for f in frames] == ["a", "a"]
+    assert frames[0]["records_per_s"] is None
+    assert frames[1]["records_per_s"] > 0
+    assert [(x["name"], x["leader"]) for x in frames[1]["leaders"]] == [("night", "a")]
+    text = run("top", "--count", "1").stdout
+    assert "night: a" in text
+    assert "no stale claim" in text
+    assert "\x1b" not in text
+
+
+def test_top_on_a_terminal_fits_it_and_leaves_with_ctrl_c(
+    kafka: EmbeddedKafka, made: str, client: Callable[..., Marshal]
+) -> None:
+    a = client("a", interval_ms=100)
+    leader, follower = pty.openpty()
+    with subprocess.Popen(
+        [sys.executable, "-m", "marshal_py.cli", "top", "--every", "0.2"],
+        env=cli_environment(kafka.bootstrap_servers, made) | {"TERM": "xterm-256color"},
+        stdin=follower,
+        stdout=follower,
+        stderr=follower,
+    ) as process:
+        os.close(follower)
+        seen = b""
+
+        def read_until(text: bytes) -> None:
+            nonlocal seen
+            while text not in seen:
+                seen += os.read(leader, 4096)  # raises once the command has ended
+
+        read_until(b"MEMBER")
+        a.claim("orders", 1, timeout_s=10)
+        read_until(b"orders/1")
+        process.send_signal(signal.SIGINT)
+        read_until(b"\x1b[?1049l")
+        assert process.wait(20) == 0
+    assert b"\x1b[?1049h" in seen, "an alternate screen: what was there comes back"
+    assert b"Traceback" not in seen
+    os.close(leader)
