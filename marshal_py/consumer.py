@@ -34,10 +34,15 @@ from marshal_py.errors import (
     NotHeld,
     NotInVersion1,
 )
+from marshal_py.handling import Executor, Handling, OnFailure, Retry, Stuck
 from marshal_py.keeper import Keeper
 from marshal_py.mirror import OffsetMirror
+from marshal_py.notes import Note
+from marshal_py.ordering import Ordering
+from marshal_py.runner import Runner, RunStats
 from marshal_py.settings import kafka_config
 from marshal_py.subscription import Subscription
+from marshal_py.workers import workers_for
 
 __all__ = ["Batch", "Consumer", "Mode", "Start"]
 
@@ -202,10 +207,12 @@ class Consumer:
         self._loop_thread: int | None = None
         self._looping = False
         self._acks_from_elsewhere = False
-        self._last_run_s = 0.0
+        self._handed_out_s: float | None = None
+        """At most once: when the last run went out, until the next is asked for."""
         self._kafka_lock = threading.Lock()
         self._commands: deque[Callable[[], None]] = deque()
         self._closing = threading.Event()
+        self._runner: Runner | None = None
         self._started = False
         self._life = threading.Lock()
         self._consumer: Any = None
@@ -218,21 +225,26 @@ class Consumer:
     @property
     def manual(self) -> bool:
         """Whether messages are acknowledged one by one."""
-        return not self.auto_ack and not self._amo
+        return (not self.auto_ack or self._runner is not None) and not self._amo
 
     def busy_with(self, part: HeldPartition) -> bool:
         """Whether something of `part` is in the user's hands, or must still go there."""
+        if self._runner is not None:
+            return self._runner.busy_with(part) or (
+                self._amo and (bool(part.parked) or self._has_proposed(part))
+            )
         if self._amo:
             if self._closing.is_set() and not self._looping:
                 return False  # nobody will come for it
             return bool(
-                (part.run is not None and self._looping)
-                or part.parked
-                or any(run.part is part for run in list(self._proposed))
+                (part.run is not None and self._looping) or part.parked or self._has_proposed(part)
             )
         if self.manual:
             return part.outstanding > 0
         return part.run is not None and self._looping
+
+    def _has_proposed(self, part: HeldPartition) -> bool:
+        return any(run.part is part for run in list(self._proposed))
 
     def _client_of(
         self,
@@ -317,6 +329,7 @@ class Consumer:
         Waits up to `timeout_s`, altogether, for messages that other threads still have to
         acknowledge; what is not done by then will be delivered again, here or elsewhere. A message
         that this thread has in hand is not waited for. For any thread, and safe to call twice.
+        `run`, if it runs in another thread, returns.
         """
         with self._life:
             if self._closing.is_set():
@@ -329,6 +342,8 @@ class Consumer:
         if self._mirror is not None:
             self._mirror.keep()
         mine = self._loop_thread == threading.get_ident()
+        if self._runner is not None and not mine:
+            self._runner.stop(timeout_s)
         if mine:
             self._looping = False
         # Nobody but this thread has ever acknowledged anything: nobody is there to wait for.
@@ -405,6 +420,113 @@ class Consumer:
         finally:
             self._looping = False
 
+    def run(
+        self,
+        handler: Callable[..., Any],
+        *,
+        workers: int = 8,
+        ordering: Ordering = "key",
+        executor: Executor | None = None,
+        batch_size: int | None = None,
+        retry: Retry | None = None,
+        on_failure: OnFailure = "stop",
+        not_retriable: type[BaseException] | tuple[type[BaseException], ...] = (),
+        dead_letter_topic: str = "{topic}.dlq",
+        max_buffered: int = 10_000,
+        max_buffered_bytes: int = 64 * 1024 * 1024,
+        max_ahead: int = 100_000,
+        stuck_after_s: float | None = 60.0,
+        on_stuck: Callable[[Stuck], None] | None = None,
+        drain_timeout_s: float = 30.0,
+    ) -> RunStats:
+        """Call `handler(message)`, or `handler(message, claim)`, for each message, side by side.
+
+        Returns after `stop` or `close`; the consumer is closed then. A message is done when its
+        handler returns (`auto_ack` plays no part); what is stored is the lowest offset not done.
+
+        - `workers`: so many handlers run at a time. `executor`: in threads, in processes (the
+          handler must be importable, and is given a `MessageCopy` and a `ClaimSnapshot`), or as
+          asyncio tasks. By default asyncio for an ``async def`` handler, threads for others.
+        - `ordering`: messages of a partition that have the same key one after the other
+          (``"key"``; those without a key have no order), all of a partition, or none.
+        - `batch_size`: the handler is given a `Batch` of up to so many messages of one partition,
+          as many as are there. A batch that fails is split, and its messages come one by one.
+        - `retry`: how often and when a message comes again that a handler failed with; by default
+          3 attempts. Only what is behind it in order waits. `not_retriable`: exceptions after which
+          there is no other attempt.
+        - `on_failure`: then ``"stop"`` (`run` raises `HandlerFailed`), ``"dead_letter"`` (it is
+          written to `dead_letter_topic` before it counts as done: see `marshal_py.dead_letters`),
+          ``"skip"``, or a function that is given a `Failure` and returns one of these, or
+          ``"retry"``.
+        - `max_buffered`, `max_buffered_bytes`: so many messages, and so many bytes of them, wait or
+          run; fetching rests meanwhile. librdkafka's own queue comes on top
+          (``queued.max.messages.kbytes``). `max_ahead`: no partition gets further ahead of its
+          stored position, which is how much may come again after a crash.
+        - `stuck_after_s`: a handler that runs for longer is reported in the log and to `on_stuck`
+          (in the thread of `run`: be quick). It is neither killed nor is its claim lost.
+        - `drain_timeout_s`: when stopped, and when a partition goes to another member, what runs is
+          finished within that time; what is not by then will be delivered again.
+
+        When a claim is lost, what was not started is dropped; what runs ends, and counts for
+        nothing. With ``mode="at_most_once"`` nothing is tried again. Ctrl-C and SIGTERM, in the
+        main thread, stop it as `stop` does, and are let through afterwards.
+
+        Raises `ConfigurationError` before anything touches the network, `TopicMissing` for a
+        dead-letter topic, and as iterating does. Guarantees: specs/GUARANTEES.md.
+        """
+        handling = Handling(
+            handler,
+            workers,
+            ordering,
+            executor,
+            batch_size,
+            retry,
+            on_failure,
+            not_retriable if isinstance(not_retriable, tuple) else (not_retriable,),
+            dead_letter_topic,
+            max_buffered,
+            max_buffered_bytes,
+            max_ahead,
+            stuck_after_s,
+            on_stuck,
+            drain_timeout_s,
+            self._amo,
+        )
+        return self._run(Runner(self, handling, workers_for(handling)))
+
+    def _run(self, runner: Runner) -> RunStats:
+        if self._runner is not None:
+            raise Closed("run() can be called once only; make a new consumer")
+        self._enter_loop()
+        self._settle_hand()
+        with self.marshal._lock:  # the keeper makes no partition meanwhile
+            self._runner = runner
+            for part in list(self.parts.values()):
+                part.manual = self.manual
+        try:
+            runner.run()
+        finally:
+            self._looping = False
+            self.close()
+        return runner.stats()
+
+    def stop(self, drain_timeout_s: float | None = None) -> None:
+        """Have `run` finish what is in flight, within `drain_timeout_s`, and return.
+
+        Does not wait. For any thread, and for signal handlers: it takes no lock.
+        """
+        runner = self._runner
+        if runner is not None:
+            runner.stop(drain_timeout_s)
+
+    def stats(self) -> RunStats:
+        """Return what `run` has done so far."""
+        return RunStats() if self._runner is None else self._runner.stats()
+
+    def troubles(self) -> dict[tuple[str, int], Note]:
+        """Return, for partitions held by `run`, which messages fail or do not come to an end."""
+        return {} if self._runner is None else self._runner.troubles()
+
     def batches(self, *, idle_timeout_s: float | None = None) -> Iterator[Batch]:
         """Hand out messages in batches, each of one partition, of at most `batch_size`.
 
@@ -414,14 +536,7 @@ class Consumer:
         self._enter_loop()
         try:
             while True:
-                if self._hand is not None:
-                    run = self._hand
-                    self._hand = None
-                    if rest := list(run.rest):  # a loop over messages was left in the middle
-                        run.part.finish(run, returned=rest[0])
-                        self._ready.appendleft(Run(run.part, rest))
-                    else:
-                        run.part.finish(run)
+                self._settle_hand()
                 run_or_none = self._next_run(idle_timeout_s)
                 if run_or_none is None:
                     return
@@ -437,6 +552,17 @@ class Consumer:
                 yield Batch(messages, part.claim)
         finally:
             self._looping = False
+
+    def _settle_hand(self) -> None:
+        """The run in hand is done, as far as it was handed out."""
+        run, self._hand = self._hand, None
+        if run is None:
+            return
+        if rest := list(run.rest):  # a loop over messages was left in the middle
+            run.part.finish(run, returned=rest[0])
+            self._ready.appendleft(Run(run.part, rest))
+        else:
+            run.part.finish(run)
 
     def poll(self, timeout_s: float = 1.0) -> Message | None:
         """Return the next message, None if there is none within `timeout_s`.
@@ -557,8 +683,9 @@ class Consumer:
 
     def _adapt(self) -> None:
         """Let a proposal claim about `TARGET_S` of work."""
-        now_s = time.monotonic()
-        took_s, self._last_run_s = now_s - self._last_run_s, now_s
+        if self._handed_out_s is None:
+            return
+        took_s, self._handed_out_s = time.monotonic() - self._handed_out_s, None
         if took_s < TARGET_S / 2:
             self._proposal_size = min(2 * self._proposal_size, MAX_PROPOSAL, self._most())
         elif took_s > 2 * TARGET_S:

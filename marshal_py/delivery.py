@@ -18,6 +18,7 @@ from operator import length_hint
 from typing import Any
 
 from marshal_py.client import Claim
+from marshal_py.notes import Note
 
 __all__ = ["Batch", "HeldPartition", "Run", "Stage"]
 
@@ -95,6 +96,10 @@ class HeldPartition:
         """Whether Kafka is asked for its messages."""
         self.suspended = False
         """The lease has lapsed, and fetching pauses until it is regained."""
+        self.throttled = False
+        """`Consumer.run` has enough of it for now, and fetching pauses."""
+        self.note = Note()
+        """What is published with the claim."""
         self.out_of_range = False
         """Kafka has no message at our position; the keeper finds another."""
         self.run: Run | None = None
@@ -108,6 +113,7 @@ class HeldPartition:
         self._window: deque[list[int]] = deque()
         """Offsets that were handed out, in order, in lists of which the first may be part gone."""
         self._done: set[int] = set()
+        self._withdrawn = 0
         self._window_lock = threading.Lock()
 
     def start(self, offset: int) -> None:
@@ -200,12 +206,23 @@ class HeldPartition:
                 done.clear()  # acknowledged, but never handed out under this claim
             return self._base
 
+    def withdraw(self, count: int) -> None:
+        """So many messages were handed out and will never be acknowledged under this claim."""
+        self._withdrawn += count
+
+    @property
+    def ahead(self) -> int:
+        """How many messages were handed out above the position, done or not (`auto_ack=False`)."""
+        self._manual_position()
+        with self._window_lock:
+            return sum(map(len, self._window))
+
     @property
     def outstanding(self) -> int:
         """How many messages were handed out and are not acknowledged (`auto_ack=False`)."""
         self._manual_position()
         with self._window_lock:
-            waiting = sum(map(len, self._window)) - len(self._done)
+            waiting = sum(map(len, self._window)) - len(self._done) - self._withdrawn
             run = self.run
             return waiting - (0 if run is None else length_hint(run.rest))
 

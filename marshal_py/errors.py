@@ -21,9 +21,11 @@ __all__ = [
     "ClaimTimeout",
     "Closed",
     "ConfigurationError",
+    "DeadLetterFailed",
     "DuplicateClientId",
     "GroupInUse",
     "GroupPausedError",
+    "HandlerFailed",
     "InvalidArgument",
     "LogHole",
     "MalformedRecord",
@@ -55,6 +57,16 @@ class Closed(MarshalError):
 
 class NotHeld(MarshalError):
     """The claim is not held any more; stop the work that it covered."""
+
+
+class HandlerFailed(MarshalError):
+    """A handler failed with a message for the last time, and on_failure says to stop."""
+
+
+class DeadLetterFailed(MarshalError):
+    """The dead-letter topic does not take a message, and trying again would not help."""
+
+    blame = "configuration"
 
 
 class NotInVersion1(MarshalError):

@@ -14,6 +14,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 from confluent_kafka import OFFSET_BEGINNING, KafkaException, TopicPartition
 from confluent_kafka import admin as kafka_admin
 from confluent_kafka.admin import AdminClient
@@ -31,6 +32,7 @@ from marshal_py.errors import (
     TopicMissing,
 )
 from marshal_py.events import Event
+from marshal_py.notes import Note
 from marshal_py.sharing import Look, Sharing
 from marshal_py.text.positions import committed_position
 from marshal_py.text.sharing import TextSharing
@@ -126,6 +128,25 @@ class Keeper:
             self._consumer.marshal.set_member_metadata(subscription.encode())
         self._plan_due = True
         self.wake()
+
+    @property
+    def wanted_topics(self) -> set[str]:
+        """The topics that are wanted and exist."""
+        return set(self._topics)
+
+    def throttle(self, part: HeldPartition, throttled: bool) -> None:
+        """Fetch no more of `part` for now, or again. For the loop of `Consumer.run`."""
+        part.throttled = throttled
+        self._pause(part)
+
+    def note_trouble(self, part: HeldPartition, note: Note) -> None:
+        """Publish what is to be said of the messages of `part`, beside its lag."""
+        self._publish(part, msgspec.structs.replace(note, cost=part.note.cost))
+
+    def _publish(self, part: HeldPartition, note: Note) -> None:
+        part.note = note
+        if not self._is_text:  # records of version 1 have no room for it
+            part.claim.set_metadata(note.encode())
 
     def _watch(self, _: int, events: list[Event]) -> None:
         if self._sharing.tells(events):
@@ -368,12 +389,16 @@ class Keeper:
             return
         # Fetched messages would only pile up until the lease is regained, or the claim is lost.
         part.suspended = not held
-        self._pause(part, paused=not held)
+        self._pause(part)
 
-    def _pause(self, part: HeldPartition, *, paused: bool) -> None:
+    def _pause(self, part: HeldPartition) -> None:
+        """Have Kafka asked for the messages of `part`, or not, as things stand when it is done."""
+
         def pause() -> None:
+            if not part.assigned:
+                return
             kafka, where = self._consumer._consumer, [TopicPartition(part.topic, part.partition)]
-            if paused:
+            if part.suspended or part.throttled or part.stage is Stage.DRAINING:
                 kafka.pause(where)
             else:
                 kafka.resume(where)
@@ -425,7 +450,7 @@ class Keeper:
         if not self._consumer._amo:
             self._unassign(part)
         elif part.assigned:
-            self._pause(part, paused=True)
+            self._pause(part)
 
     def _is_drained(self, part: HeldPartition) -> bool:
         consumer = self._consumer
@@ -590,5 +615,5 @@ class Keeper:
         for key, lag in self._lags.items():
             part = self._consumer.parts.get(key)
             if part is not None and part.stage is Stage.ACTIVE:
-                part.claim.set_metadata(b"L" + bytes([weigh(lag)]))
+                self._publish(part, msgspec.structs.replace(part.note, cost=weigh(lag)))
         self._plan_due = True

@@ -22,6 +22,7 @@ from marshal_py.events import (
     PositionSet,
     Released,
 )
+from marshal_py.notes import Note
 from marshal_py.rationalizer import Cell, Member
 from marshal_py.subscription import Subscription
 from marshal_py.world import MS, Observer, World
@@ -191,5 +192,4 @@ class Sharing:
 
 def _published_cost(cell: Cell) -> int:
     """The cost that the holder published with its claim, 1 where there is none."""
-    data = cell.metadata
-    return data[1] if len(data) == 2 and data[:1] == b"L" else 1
+    return Note.decode(cell.metadata).cost
