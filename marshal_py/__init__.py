@@ -11,9 +11,11 @@ from marshal_py.errors import (
     ClaimTimeout,
     Closed,
     ConfigurationError,
+    DeadLetterFailed,
     DuplicateClientId,
     GroupInUse,
     GroupPausedError,
+    HandlerFailed,
     InvalidArgument,
     LogHole,
     MalformedRecord,
@@ -25,6 +27,8 @@ from marshal_py.errors import (
     TopicMissing,
 )
 from marshal_py.groups import GroupAdmin
+from marshal_py.handling import Failure, Retry, Stuck
+from marshal_py.runner import RunStats
 
 __all__ = [
     "AccessDenied",
@@ -35,10 +39,13 @@ __all__ = [
     "Closed",
     "ConfigurationError",
     "Consumer",
+    "DeadLetterFailed",
     "DuplicateClientId",
+    "Failure",
     "GroupAdmin",
     "GroupInUse",
     "GroupPausedError",
+    "HandlerFailed",
     "InvalidArgument",
     "Leader",
     "LeaderWatch",
@@ -50,7 +57,10 @@ __all__ = [
     "NotHeld",
     "NotInVersion1",
     "PartitionCountChanged",
+    "Retry",
+    "RunStats",
     "SnapshotMismatch",
+    "Stuck",
     "TopicMissing",
 ]
 
