@@ -672,6 +672,7 @@ class Consumer:
             self._verdicts.pop(run.seq, None)
             if verdict and run.part.claim.held and not run.part.parked:
                 self._top_up()
+                self._handed_out_s = time.monotonic()
                 return run
             if verdict and not run.part.claim._ended.is_set():
                 run.part.parked.append(run)  # ours; the lease may come back, or has: in order
