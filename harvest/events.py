@@ -22,7 +22,8 @@ class LeaderRefreshed:
     """Harvesting begins, or begins anew after a failure, under a new term. For information."""
 
     epoch: int
-    term: Term
+    term: Term | None = None
+    """In mark mode."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,3 +56,9 @@ class Stats:
     deliveries: int = 0
     failed_deliveries: int = 0
     terms: int = 0
+    late: int = 0
+    """Published after rows with higher ids, since their transactions committed late (range)."""
+    gaps: int = 0
+    """Ranges of ids that are open now (range)."""
+    dead_ids: int = 0
+    """Ids that turned out to belong to no row (range)."""

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from harvest import mark as m
 from harvest.errors import HarvestError
 from harvest.events import Event, LeaderRefreshed, Stats
-from harvest.leading import Leader, Work
+from harvest.leading import Leader, Work, merged
 from harvest.lease import Lease
 from harvest.sink.base import Sink
 from harvest.store.base import MarkStore
@@ -111,7 +111,7 @@ class MarkLeader(Leader[m.MarkScheduler]):
         return m.Marked(action.batch, rows)
 
     def _sink_work(self, actions: Sequence[m.Action]) -> None:
-        for sends in _merged(actions):
+        for sends in merged(actions, _MERGED_ROWS):
             if isinstance(sends, m.Open):
                 self._events.put(self._open(sends))
                 continue
@@ -181,23 +181,3 @@ class MarkLeader(Leader[m.MarkScheduler]):
                 stats.terms += 1
                 _LOG.info("harvesting as leader id %s…, epoch %d", term, self._lease.epoch)
                 self._on_event(LeaderRefreshed(self._lease.epoch, term))
-
-
-def _merged(actions: Iterable[m.Action]) -> Iterator[m.Open | list[m.Send]]:
-    """Sends that follow one another as one delivery, up to a bound; opens as they are."""
-    sends: list[m.Send] = []
-    rows = 0
-    for action in actions:
-        if isinstance(action, m.Send):
-            if sends and rows + len(action.rows) > _MERGED_ROWS:
-                yield sends
-                sends, rows = [], 0
-            sends.append(action)
-            rows += len(action.rows)
-        elif isinstance(action, m.Open):
-            if sends:
-                yield sends
-                sends, rows = [], 0
-            yield action
-    if sends:
-        yield sends

@@ -10,17 +10,20 @@ import logging
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from queue import Empty, SimpleQueue
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from harvest.lanes import Lane
 from harvest.lease import Lease
 from harvest.sink.base import Sink
+<<<<<<< HEAD
 from harvest.steps import Finish, LeaseLost, Start, Stop
 from harvest.wake import Bell
+=======
+from harvest.steps import Finish, LeaseLost, Open, Start, Stop
 
-__all__ = ["Leader", "Scheduler", "Work"]
+__all__ = ["Leader", "Scheduler", "Work", "merged"]
 
 _LOG: Final = logging.getLogger("harvest")
 _CLOSE_TIMEOUT_S: Final = 5.0
@@ -67,6 +70,7 @@ class Leader(ABC, Generic[S]):
         self._drain_timeout_s = drain_timeout_s
         self._bell = bell or Bell()
         self._notified_poll_ms = notified_poll_ms
+        self._lanes: Mapping[str, Lane[Any]] = {}
         self._events: SimpleQueue[Any] = SimpleQueue()
         self._hurry = threading.Event()
         """Set when nothing may wait any more: idle polls and back-offs end at once."""
@@ -106,7 +110,8 @@ class Leader(ABC, Generic[S]):
 
         Raises what a lane raised unexpectedly.
         """
-        lanes = {name: Lane(name, work, self._crashed) for name, work in self._works().items()}
+        works = self._works()
+        self._lanes = lanes = {name: Lane(name, works[name], self._crashed) for name in works}
         watcher = threading.Thread(target=self._watch, name="harvest-lease", daemon=True)
         watcher.start()
         try:
@@ -161,6 +166,14 @@ class Leader(ABC, Generic[S]):
                 self._no_more_waiting()
                 self._events.put(LeaseLost())
                 return
+            self._tick()
+
+    def _tick(self) -> None:
+        """Called about twice a second while the lease is held, in a thread of its own."""
+
+    def _put(self, lane: str, work: Any) -> None:
+        """Give a lane something to do. For any thread."""
+        self._lanes[lane].put(work)
 
     def _crashed(self, error: BaseException) -> None:
         self._events.put(_Crashed(error))
@@ -181,3 +194,23 @@ class Leader(ABC, Generic[S]):
 
     def _may_act(self) -> bool:
         return self._lease.held and not self._over.is_set()
+
+
+def merged(actions: Iterable[Any], limit: int) -> Iterator[Any]:
+    """Sends that follow one another as lists of up to `limit` rows; other actions as they are."""
+    sends: list[Any] = []
+    rows = 0
+    for action in actions:
+        if isinstance(action, Open):
+            if sends:
+                yield sends
+                sends, rows = [], 0
+            yield action
+            continue
+        if sends and rows + len(action.rows) > limit:
+            yield sends
+            sends, rows = [], 0
+        sends.append(action)
+        rows += len(action.rows)
+    if sends:
+        yield sends

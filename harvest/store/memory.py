@@ -11,6 +11,7 @@ from uuid import UUID
 
 from harvest.errors import StoreUnavailable
 from harvest.outbox import OutboxRecord
+from harvest.positions import Position
 from harvest.rows import Row
 from harvest.store.base import Backlog, Finding
 from harvest.terms import Checkpoint, Term
@@ -32,6 +33,13 @@ class MemoryTable:
     committed: dict[int, _Stored] = field(default_factory=dict)
     next_id: int = 1
     lock: threading.RLock = field(default_factory=threading.RLock)
+    running: list[MemoryTransaction] = field(default_factory=list)
+    """Those that have drawn an id and have not ended."""
+    transactions: int = 0
+    saved: dict[int, Position] = field(default_factory=dict)
+    """Copies of the checkpoints of range mode, by shard."""
+    shards: int | None = None
+    """How many shards it is harvested in, in range mode."""
 
     def begin(self) -> MemoryTransaction:
         """A transaction; it is rolled back unless it commits."""
@@ -60,12 +68,28 @@ class MemoryTransaction:
     def __init__(self, table: MemoryTable) -> None:
         self._table = table
         self._rows: list[Row] = []
+        self.prepared = False
+        with table.lock:
+            table.transactions += 1
+            self.name = f"t{table.transactions}"
+
+    def prepare(self) -> None:
+        """Go on under another name, as a prepared transaction of PostgreSQL does."""
+        with self._table.lock:
+            self.prepared = True
+            self.name = f"prepared {self.name}"
+
+    def draw(self) -> int:
+        """Take an id, for a row or for nothing."""
+        with self._table.lock:
+            if self not in self._table.running:
+                self._table.running.append(self)
+            self._table.next_id += 1
+            return self._table.next_id - 1
 
     def insert(self, record: OutboxRecord) -> int:
         """Take an id and keep the row until the commit."""
-        with self._table.lock:
-            row_id = self._table.next_id
-            self._table.next_id += 1
+        row_id = self.draw()
         names = tuple(name.encode() for name, _ in record.headers)
         values = tuple(_bytes(value) for _, value in record.headers)
         value = None if record.value is None else _bytes(record.value)
@@ -76,11 +100,17 @@ class MemoryTransaction:
         """Make the rows visible."""
         with self._table.lock:
             self._table.committed.update({row.id: _Stored(row) for row in self._rows})
-        self._rows = []
+            self._end()
 
     def rollback(self) -> None:
         """Forget the rows; their ids are gone."""
+        with self._table.lock:
+            self._end()
+
+    def _end(self) -> None:
         self._rows = []
+        if self in self._table.running:
+            self._table.running.remove(self)
 
 
 class MemoryMarkStore:

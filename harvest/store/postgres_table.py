@@ -45,7 +45,13 @@ class PostgresTable:
     Raises `ConfigurationError` for a `conninfo` or `table` that cannot be read.
     """
 
+<<<<<<< HEAD
     _session = "SET default_transaction_isolation = 'read committed'"
+=======
+    _marked: ClassVar[bool] = True
+    """Whether the table needs what mark mode needs."""
+    _session: ClassVar[str] = "SET default_transaction_isolation = 'read committed'"
+>>>>>>> 979922f (Range mode: scheduler, gaps, checkpoint, PostgreSQL and memory stores, simulation)
 
     def __init__(self, conninfo: str, table: str | TableName) -> None:
         self._table = TableName.parse(table) if isinstance(table, str) else table
@@ -111,7 +117,7 @@ class PostgresTable:
                 f"the table {self._table} does not exist in the database "
                 f"{self._connected().info.dbname!r}: run `harvest init`"
             )
-        wrong = [f.text for f in column_findings(types) if f.level == "error"]
+        wrong = [f.text for f in column_findings(types, marked=self._marked) if f.level == "error"]
         if wrong:
             problems = "; ".join(wrong)
             raise SchemaError(f"the table {self._table} cannot be harvested: {problems}")
@@ -131,7 +137,7 @@ class PostgresTable:
             text = f"{self._table} does not exist: run `harvest init`, or create it as documented"
             return [*findings, Finding("table", "error", text)]
         findings.append(Finding("table", "ok", f"{self._table} exists"))
-        findings += column_findings(types)
+        findings += column_findings(types, marked=self._marked)
         return findings + self._check_index() + self._check_privileges(privileges)
 
     def _check_index(self) -> list[Finding]:

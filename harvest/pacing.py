@@ -1,0 +1,75 @@
+"""How much to ask a table for, and when: bounds in rows and bytes, polls that back off. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from harvest.mark import Limits
+
+__all__ = ["Pace"]
+
+_FIRST_ROWS: Final = 256  # how large a row is, is not known yet
+_RAMP: Final = 4
+
+
+@dataclass(slots=True)
+class Pace:
+    """Decides the size and the delay of the next question, from what the last ones returned."""
+
+    limits: Limits = field(default_factory=Limits)
+    idle_ms: int = 0
+    """How long to wait before the next question."""
+    _failures: int = 0
+    _row_bytes: int = 0
+    _ramp: int = _FIRST_ROWS
+    _asked: int = 0
+
+    def room(self, batches: int, records: int, size_bytes: int) -> int:
+        """For how many rows to ask while so much is in flight; 0: wait until there is more room.
+
+        A small question costs as much as a large one, so small room is no room.
+        """
+        limits = self.limits
+        if batches >= limits.max_in_flight_batches:
+            return 0
+        wanted = min(limits.mark_query_records, limits.max_in_flight_records, self._ramp)
+        room = limits.max_in_flight_records - records
+        if self._row_bytes:
+            room = min(room, (limits.max_in_flight_bytes - size_bytes) // self._row_bytes)
+            wanted = min(wanted, max(1, limits.max_in_flight_bytes // self._row_bytes))
+        limit = min(wanted, room)
+        if batches and limit < (wanted + 1) // 2:
+            return 0
+        self._asked = max(1, limit)
+        return self._asked
+
+    def learn(self, records: int, size_bytes: int, *, full: bool) -> None:
+        """The question returned so much; `full`: all that it asked for."""
+        limits = self.limits
+        if not records and not full:
+            self.wait_longer()
+            return
+        if records:
+            average = max(1, size_bytes // records)
+            self._row_bytes = max(average, (3 * self._row_bytes + average) // 4)
+        self.idle_ms = 0 if full else min(limits.min_poll_interval_ms, limits.max_poll_interval_ms)
+        if full:
+            self._ramp = min(self._ramp * _RAMP, limits.mark_query_records)
+
+    def wait_longer(self) -> None:
+        """There is nothing to do: ask later the next time."""
+        # By a quarter each time: a row waits at most about a quarter of the silence before it.
+        longer = self.idle_ms + max(self.idle_ms // 4, 1)
+        limits = self.limits
+        self.idle_ms = min(max(longer, limits.min_poll_interval_ms), limits.max_poll_interval_ms)
+
+    def succeeded(self) -> None:
+        """The next failure is a first one."""
+        self._failures = 0
+
+    def backoff_ms(self) -> int:
+        """How long to wait after one more failure."""
+        self._failures += 1
+        doubled = self.limits.io_error_backoff_ms << min(self._failures - 1, 16)
+        return min(doubled, self.limits.max_io_error_backoff_ms)

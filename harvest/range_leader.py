@@ -1,0 +1,243 @@
+"""A leadership in range mode, of one shard.
+
+The lanes are questions to the table, the sink, and copies of the checkpoint on a second database
+connection.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from harvest import range as r
+from harvest.errors import CheckpointError, ConfigurationError, HarvestError
+from harvest.events import Event, LeaderRefreshed, Stats
+from harvest.leading import Leader, Work, merged
+from harvest.lease import Lease
+from harvest.mark import Limits
+from harvest.positions import Position
+from harvest.sink.base import Sink
+from harvest.store.range_base import RangeStore, Window
+from harvest.wake import Bell
+
+__all__ = ["RangeLeader"]
+
+_LOG: Final = logging.getLogger("harvest")
+_MERGED_ROWS: Final = 20_000
+_REFRESH_S: Final = 2.0
+"""How long a checkpoint without rows may wait."""
+_RENEW_S: Final = 3600.0
+"""A checkpoint is renewed long before Kafka forgets it (`offsets.retention.minutes`)."""
+_SAVE_S: Final = 1.0
+
+_LANES: Final[dict[type[r.Action], str]] = {
+    r.Look: "table",
+    r.Read: "table",
+    r.AskHolders: "table",
+    r.Lookup: "table",
+    r.Fetch: "table",
+    r.Open: "sink",
+    r.Send: "sink",
+}
+
+
+class RangeLeader(Leader[r.RangeScheduler]):
+    """A leadership in range mode; see `Leader`. `reader` and `saver` are stores of one shard."""
+
+    def __init__(
+        self,
+        lease: Lease,
+        *,
+        reader: RangeStore,
+        saver: RangeStore,
+        sink: Sink,
+        limits: Limits,
+        stats: Stats,
+        on_event: Callable[[Event], None],
+        shard: int = 0,
+        shards: int = 1,
+        bell: Bell | None = None,
+        drain_timeout_s: float = 10.0,
+    ) -> None:
+        scheduler = r.RangeScheduler(lease.epoch, shard, shards, limits)
+        super().__init__(
+            lease,
+            scheduler,
+            sink,
+            drain_timeout_s,
+            bell=bell,
+            notified_poll_ms=limits.notified_poll_interval_ms,
+        )
+        self._reader = reader
+        self._saver = saver
+        self._stats = stats
+        self._on_event = on_event
+        self._committed: Position | None = None
+        self._committed_s = 0.0
+        self._refreshed_s = 0.0
+        self._saved: Position | None = None
+        self._saved_s = 0.0
+        self._was_crowded = False
+
+    def _works(self) -> Mapping[str, Work]:
+        return {"table": self._table_work, "sink": self._sink_work, "save": self._save_work}
+
+    def _lane_of(self, action: r.Action) -> str:
+        return _LANES[type(action)]
+
+    def _break_off(self, lane: str) -> None:
+        (self._reader if lane == "table" else self._saver).cancel()
+
+    def _in_flight(self) -> int:
+        return self._scheduler.in_flight_records
+
+    # --- The lanes ---
+
+    def _table_work(self, actions: Sequence[r.Action]) -> None:
+        for action in actions:
+            try:
+                self._events.put(self._asked(action))
+            except (CheckpointError, ConfigurationError):
+                raise
+            except HarvestError as error:
+                _LOG.warning("the outbox could not be read: %s", error)
+                self._events.put(r.AskFailed())
+
+    def _asked(self, action: r.Action) -> r.Event:
+        match action:
+            case r.Read(after, limit, delay_ms):
+                if not self._wait_for_rows(delay_ms):
+                    return r.ReadDone(Window((), after))
+                return r.ReadDone(self._reader.read(after, limit))
+            case r.AskHolders():
+                return r.HoldersSeen(self._reader.holders())
+            case r.Lookup(ranges):
+                return r.Found(self._reader.lookup(ranges))
+            case r.Fetch(ids):
+                return r.Fetched(self._reader.fetch(ids))
+            case r.Look(position):
+                return self._looked(position)
+        raise AssertionError(action)
+
+    def _looked(self, position: Position | None) -> r.Event:
+        """Whether table, configuration and checkpoint belong together.
+
+        Raises `ConfigurationError` and `CheckpointError`, which end the process: to go on would
+        lose rows or publish them twice.
+        """
+        scheduler = self._scheduler
+        shards = self._reader.layout()
+        if shards != scheduler.shards:
+            raise ConfigurationError(
+                f"shards is {scheduler.shards}, and the outbox is harvested in {shards}: rows "
+                f"would change their shard; write shards: {shards}, or run `harvest shards "
+                f"{scheduler.shards}` while no harvester runs"
+            )
+        bounds = self._reader.bounds()
+        if position is None:
+            copies = [copy for copy in self._reader.saved() if copy.shard == scheduler.shard]
+            if copies:
+                raise CheckpointError(
+                    f"Kafka has no checkpoint of shard {scheduler.shard}, and the database has a "
+                    f"copy of one at id {copies[0].last_id}: is it another Kafka cluster, another "
+                    "group, or have the offsets expired? `harvest checkpoint restore` starts from "
+                    "the copy (what was published after it is published again)"
+                )
+        elif position.last_id > bounds.last:
+            raise CheckpointError(
+                f"the checkpoint is at id {position.last_id}, and the table has drawn ids up to "
+                f"{bounds.last} only: was the table made anew, or an old backup restored? New rows "
+                "would be skipped; `harvest checkpoint reset` starts from the first row"
+            )
+        return r.Looked(bounds)
+
+    def _sink_work(self, actions: Sequence[r.Action]) -> None:
+        for sends in merged(actions, _MERGED_ROWS):
+            if isinstance(sends, r.Open):
+                self._events.put(self._open(sends))
+                continue
+            rows = sends[0].rows
+            if len(sends) > 1:
+                rows = [row for send in sends for row in send.rows]
+            position = sends[-1].position
+            failure = self._sink.deliver(rows, position.encode())
+            if failure is not None:
+                _LOG.warning("%d rows were not published: %s", len(rows), failure.reason)
+            else:
+                self._stats.published += len(rows)
+                self._committed, self._committed_s = position, time.monotonic()
+            self._events.put(r.Settled(tuple([send.number for send in sends]), failure))
+
+    def _open(self, action: r.Open) -> r.Event:
+        self._hurry.wait(action.delay_ms / 1000)
+        if not self._may_act():
+            return r.LeaseLost()
+        try:
+            found = self._sink.open(self._may_act)
+            position = None if found is None else Position.decode(found)
+        except CheckpointError:
+            raise
+        except HarvestError as error:
+            _LOG.warning("the sink could not be opened: %s", error)
+            return r.OpenFailed()
+        self._committed, self._committed_s = position, time.monotonic()
+        return r.Opened(position)
+
+    def _save_work(self, actions: Sequence[Position]) -> None:
+        position = actions[-1]
+        try:
+            self._saver.save(position)
+        except HarvestError as error:
+            _LOG.warning("the copy of the checkpoint could not be written: %s", error)
+
+    # --- Telling, and what is done now and then ---
+
+    def _tick(self) -> None:
+        now_s = time.monotonic()
+        if now_s > self._refreshed_s + _REFRESH_S:
+            self._refreshed_s = now_s
+            self._events.put(r.Refresh(anyway=now_s > self._committed_s + _RENEW_S))
+        committed = self._committed
+        if (
+            committed is not None
+            and committed is not self._saved
+            and now_s > self._saved_s + _SAVE_S
+        ):
+            self._saved, self._saved_s = committed, now_s
+            self._put("save", committed)
+
+    def _count(self, event: Any) -> None:
+        scheduler, stats = self._scheduler, self._stats
+        match event:
+            case r.ReadDone(window):
+                stats.marked += len(window.rows)
+            case r.Fetched(rows):
+                stats.marked += len(rows)
+                stats.late += len(rows)
+            case r.Settled(_, failure):
+                stats.deliveries += 1
+                stats.failed_deliveries += failure is not None
+            case r.Looked():
+                stats.terms += 1
+                epoch = self._lease.epoch
+                _LOG.info("harvesting as leader of shard %d, epoch %d", scheduler.shard, epoch)
+                self._on_event(LeaderRefreshed(epoch, None))
+        stats.gaps = len(scheduler.gaps)
+        stats.dead_ids = scheduler.gaps.dead_ids
+        if scheduler.crowded != self._was_crowded:
+            self._was_crowded = scheduler.crowded
+            self._tell_crowded()
+
+    def _tell_crowded(self) -> None:
+        if self._was_crowded:
+            _LOG.warning(
+                "the position stands still at id %d: %d gaps are open, more than a checkpoint "
+                "holds; what transaction inserts into the outbox for so long, or is prepared and "
+                "forgotten? Late rows are still published",
+                self._scheduler.last_id,
+                len(self._scheduler.gaps),
+            )
+        else:
+            _LOG.info("the position moves again, from id %d", self._scheduler.last_id)
