@@ -17,11 +17,8 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 from harvest.lanes import Lane
 from harvest.lease import Lease
 from harvest.sink.base import Sink
-<<<<<<< HEAD
-from harvest.steps import Finish, LeaseLost, Start, Stop
-from harvest.wake import Bell
-=======
 from harvest.steps import Finish, LeaseLost, Open, Start, Stop
+from harvest.wake import Bell
 
 __all__ = ["Leader", "Scheduler", "Work", "merged"]
 

@@ -45,13 +45,9 @@ class PostgresTable:
     Raises `ConfigurationError` for a `conninfo` or `table` that cannot be read.
     """
 
-<<<<<<< HEAD
-    _session = "SET default_transaction_isolation = 'read committed'"
-=======
-    _marked: ClassVar[bool] = True
+    _marked = True
     """Whether the table needs what mark mode needs."""
-    _session: ClassVar[str] = "SET default_transaction_isolation = 'read committed'"
->>>>>>> 979922f (Range mode: scheduler, gaps, checkpoint, PostgreSQL and memory stores, simulation)
+    _session = "SET default_transaction_isolation = 'read committed'"
 
     def __init__(self, conninfo: str, table: str | TableName) -> None:
         self._table = TableName.parse(table) if isinstance(table, str) else table

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from operator import itemgetter
-from typing import Any, ClassVar, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from psycopg import sql
 from psycopg.rows import TupleRow
@@ -144,9 +144,9 @@ class _Sequence(NamedTuple):
 class PostgresRangeStore(PostgresTable):
     """One shard of the outbox table, for the range algorithm. Implements `RangeStore`."""
 
-    _marked: ClassVar[bool] = False
+    _marked = False
     # Every statement has one good plan, along the primary key.
-    _session: ClassVar[str] = (
+    _session = (
         "SET enable_seqscan = off; SET enable_sort = off; SET enable_bitmapscan = off; "
         "SET enable_hashjoin = off; SET enable_mergejoin = off; SET jit = off; "
         "SET max_parallel_workers_per_gather = 0; "
