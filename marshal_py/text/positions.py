@@ -36,6 +36,8 @@ def committed_position(
     try:
         (found,) = futures[group_id].result().topic_partitions
     except KafkaException as error:
+        if error.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND:  # as new brokers say it
+            return -1
         if error.args[0].code() not in {*REFUSED, KafkaError.GROUP_AUTHORIZATION_FAILED}:
             raise
         logger.warning(

@@ -8,6 +8,7 @@ import time
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
+import marshal_py
 from tests.interop.conftest import HB, Stage
 from tests.interop.gopeer import coordinator
 from tests.interop.processes import await_all, await_claims, deliveries
@@ -206,6 +207,26 @@ def test_without_a_position_in_the_log_it_is_the_committed_one_as_for_go(stage: 
     await_claims(2, again)
     again.expect("msg", count=2)
     assert set(deliveries(again)) == {(topic, 0, 20), (topic, 1, 20)}  # the log's own come first
+
+
+def test_positions_are_committed_to_kafka_as_go_does_if_that_is_asked_for(stage: Stage) -> None:
+    topic = stage.topic(partitions=1, messages=5)
+    with marshal_py.Consumer(
+        stage.brokers,
+        topics=topic,
+        group_id=stage.group,
+        topic=stage.log,
+        wire="text",
+        interval_ms=HB * 1000,
+        mirror_offsets=True,
+    ) as ours:
+        assert sum(1 for _ in zip(range(5), ours, strict=False)) == 5
+        for _ in ours.messages(idle_timeout_s=0.1):
+            raise AssertionError
+    kafka = Consumer({"bootstrap.servers": stage.brokers, "group.id": stage.group})
+    (found,) = kafka.committed([TopicPartition(topic, 0)], timeout=10)
+    kafka.close()
+    assert found.offset == 5
 
 
 def test_a_pause_of_the_group_interrupts_our_consumers_and_loses_nothing(stage: Stage) -> None:
