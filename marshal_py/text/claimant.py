@@ -65,7 +65,7 @@ from marshal_py.text.codec import (
     check_name,
     encode,
 )
-from marshal_py.text.rationalizer import TextCell, slack_s
+from marshal_py.text.rationalizer import TextCell
 from marshal_py.world import MS, Observer, World
 
 __all__ = ["STAMP_BEHIND_S", "TextClaimant", "TextHolding"]
@@ -198,6 +198,12 @@ class TextClaimant(Claimant):
         """Raise `NotInVersion1`: its heartbeats have no room for metadata."""
         raise NotInVersion1(
             "claim metadata: version 1 heartbeats (wire='text') have no field for it"
+        )
+
+    def set_member_metadata(self, metadata: bytes, now_ns: int) -> None:  # noqa: ARG002
+        """Raise `NotInVersion1`: it has no members."""
+        raise NotInVersion1(
+            "member metadata: version 1 (wire='text') has no members that could be told of it"
         )
 
     def claim_messages(
@@ -370,7 +376,8 @@ class TextClaimant(Claimant):
             if granted:
                 self._send_claim(holding, state, now_ns)
                 return
-            if age_s < 2 * self._interval_s - slack_s(self._interval_s):
+            # Later, somebody else's claim may be on its way; to overwrite it would be no help.
+            if 2 * age_s < 3 * self._interval_s:
                 self._send_reclaim(holding, cell, state, now_ns)
                 return
         # Two intervals of silence, and times that let our claim be granted. Truncation to seconds

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from marshal_py import ConfigurationError, Marshal
+from marshal_py import ConfigurationError, Marshal, TopicMissing
 from marshal_py.migrate import Bridge
 from tests.interop.conftest import HB, Stage
 from tests.interop.processes import ROOT, PeerProcess
@@ -202,8 +202,12 @@ def test_with_a_pause_everything_moves_at_once_and_nothing_comes_twice(
     go.expect("claim", count=PARTITIONS)
     go.expect("msg", count=100)
     assert go.terminate() == 0
+    before = len(stage.records())
     code, steps = rehearse(stage)
     assert (code, {step["state"] for step in steps}) == (0, {"free"})
+    assert len(stage.records()) == before  # a rehearsal writes nothing
+    with pytest.raises(TopicMissing):
+        Marshal(stage.brokers, group_id=stage.group, topic=f"{stage.log}.v2").start()
     with Migration(stage, "--source-stopped") as bridge:
         bridge.expect("finished")
     new = worker(stage, "py", topic)

@@ -451,6 +451,16 @@ def test_what_an_earlier_instance_held_is_taken_with_a_heartbeat_alone() -> None
     assert client.log.said("py") == ["Heartbeat 8", "Heartbeat 8"]
 
 
+@pytest.mark.parametrize(("age_s", "at_once"), [(1.4 * HB, True), (1.6 * HB, False)])
+def test_only_what_was_renewed_within_one_and_a_half_intervals_is_resumed(
+    age_s: float, at_once: bool
+) -> None:
+    client = Client(Log(beat("py", -int(age_s), 8)))
+    holding = client.want()
+    client.settle()
+    assert holding.held(client.now) == at_once
+
+
 def test_without_resume_it_is_waited_for() -> None:
     client = Client(Log(beat("py", -30, 8)), resume=False)
     client.want()
@@ -536,5 +546,7 @@ def test_what_version_1_cannot_give_is_refused() -> None:
         client.claimant.claim_messages(holding, 5, client.now)
     with pytest.raises(NotInVersion1, match="metadata"):
         client.claimant.set_metadata(holding, b"x")
+    with pytest.raises(NotInVersion1, match="no members"):
+        client.claimant.set_member_metadata(b"x", client.now)
     with pytest.raises(InvalidArgument, match="slash"):
         client.claimant.want("a/b", 0, client.now)
