@@ -57,6 +57,12 @@ def demo(
         Path | None,
         typer.Option("--log-dir", metavar="DIR", help="Keep the processes' logs here."),
     ] = None,
+    audit: Annotated[
+        bool,
+        typer.Option(
+            "--audit/--no-audit", help="End with audit and reconciliation (extra `spark`)."
+        ),
+    ] = True,
     as_json: JsonFlag = False,
 ) -> None:
     """Show that nothing is lost: outbox, harvesters and consumers at work while some are killed.
@@ -64,7 +70,8 @@ def demo(
     A writer commits, and sometimes rolls back, transactions with outbox rows. Three harvesters
     compete to publish them; three consumers share the topic's six partitions through claims. The
     leading harvester and a consumer are killed, then the next leader and a consumer are paused past
-    their leases and woken. In the end the database, Kafka and what the consumers did are compared.
+    their leases and woken. In the end the database, Kafka and what the consumers did are compared,
+    and with the extra `spark` the audit and the reconciliation run over it; their reports stay.
 
     Starts a Kafka and a PostgreSQL of its own and removes them; with --kafka and --postgres it
     uses yours, in topics and a schema of its own, which it removes. Takes about a minute. Exits
@@ -92,6 +99,7 @@ def demo(
             kafka=kafka,
             kafka_settings=parse_settings(settings or ()),
             postgres=postgres,
+            prove=audit,
             log_dir=None if log_dir is None else log_dir.absolute(),
         )
         if not run(options, as_json=as_json):

@@ -39,6 +39,11 @@ class DemoConfig(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.schema}.outbox"
 
     @property
+    def archive(self) -> str:
+        """A copy of every committed row of the outbox, which is emptied as it is published."""
+        return f"{self.schema}.outbox_archive"
+
+    @property
     def path(self) -> Path:
         """The file that the processes read this from."""
         return Path(self.folder) / "demo.json"

@@ -9,6 +9,7 @@ from rich.table import Table
 
 from marshal_py.demo.compare import Comparison
 from marshal_py.demo.director import Director, Fault
+from marshal_py.demo.proof import Proof
 from marshal_py.demo.watch import CellName
 
 __all__ = ["as_document", "as_table", "verdict"]
@@ -19,9 +20,9 @@ def sound(result: Comparison, director: Director) -> bool:
     return result.sound and all(fault.acted_s is not None for fault in director.faults)
 
 
-def verdict(result: Comparison, director: Director) -> str:
+def verdict(result: Comparison, director: Director, proof: Proof | None = None) -> str:
     """Return the outcome in a sentence."""
-    if sound(result, director):
+    if sound(result, director) and (proof is None or proof.clean):
         return (
             "Nothing was lost, nothing came out of order, nothing from a rolled-back transaction."
         )
@@ -32,17 +33,23 @@ def verdict(result: Comparison, director: Director) -> str:
         "rows are out of order": result.order_violations,
         "accounts do not match the ledger": result.business_mismatches,
         "faults were not followed by a takeover": sum(f.acted_s is None for f in director.faults),
+        "anomalies are in the coordination log": sum(proof.anomalies.values()) if proof else 0,
+        "findings of the reconciliation": sum(proof.findings.values()) if proof else 0,
     }
     return "FAILED: " + ", ".join(f"{count} {what}" for what, count in found.items() if count) + "."
 
 
 def as_document(
-    result: Comparison, director: Director, servers: str, took_s: float
+    result: Comparison,
+    director: Director,
+    servers: str,
+    took_s: float,
+    proof: Proof | None = None,
 ) -> dict[str, Any]:
     """Return the report as one JSON object. Times in seconds; counts of rows unless named."""
     stats = director.stats
     return {
-        "ok": sound(result, director),
+        "ok": sound(result, director) and (proof is None or proof.clean),
         "committed": result.committed,
         "rolled_back": stats.rolled_back_rows,
         "delivered": result.delivered,
@@ -58,6 +65,7 @@ def as_document(
         "comparison": asdict(result),
         "takeovers": [_takeover(director, fault) for fault in director.faults],
         "holds": _holds(director),
+        "proof": None if proof is None else proof.as_document(),
         "interval_ms": director.config.interval_ms,
         "seed": director.config.seed,
         "servers": servers,
@@ -103,7 +111,7 @@ def _holds(director: Director) -> list[dict[str, Any]]:
     ]
 
 
-def as_table(result: Comparison, director: Director) -> Table:
+def as_table(result: Comparison, director: Director, proof: Proof | None = None) -> Table:
     """Return the report as one table."""
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_header=False)
     table.add_column(no_wrap=True)
@@ -158,7 +166,23 @@ def as_table(result: Comparison, director: Director) -> Table:
     for cell, holds in director.log.cells.items():
         if holds:
             table.add_row(_cell_name(director, cell), "", _timeline(director, cell))
+    if proof is not None:
+        _prove(table, proof)
     return table
+
+
+def _prove(table: Table, proof: Proof) -> None:
+    _section(table, "AUDIT", "", "of the coordination log, on Spark")
+    claims = f"with {proof.claims:,} claims and {proof.takeovers:,} takeovers"
+    table.add_row("records", f"{proof.records:,}", claims)
+    _must_be_zero(table, "anomalies", sum(proof.anomalies.values()), _counts(proof.anomalies))
+    _section(table, "RECONCILIATION", "", "of the outbox with Kafka, on Spark")
+    table.add_row("rows", f"{proof.rows:,}", f"and {proof.published:,} records")
+    _must_be_zero(table, "findings", sum(proof.findings.values()), _counts(proof.findings))
+
+
+def _counts(kinds: dict[str, int]) -> str:
+    return ", ".join(f"{kind}: {count:,}" for kind, count in kinds.items())
 
 
 def _section(table: Table, title: str, unit: str = "", text: str = "") -> None:
@@ -166,8 +190,8 @@ def _section(table: Table, title: str, unit: str = "", text: str = "") -> None:
     table.add_row(f"[bold]{title}[/]", f"[dim]{unit}[/]", f"[dim]{text}[/]")
 
 
-def _must_be_zero(table: Table, what: str, count: int) -> None:
-    table.add_row(what, f"[bold red]{count:,}[/]" if count else "[green]0[/]", "")
+def _must_be_zero(table: Table, what: str, count: int, text: str = "") -> None:
+    table.add_row(what, f"[bold red]{count:,}[/]" if count else "[green]0[/]", text)
 
 
 def _who(director: Director, fault: Fault) -> str:

@@ -17,6 +17,7 @@ from marshal_py.commands.run import console, print_json, show
 from marshal_py.demo.compare import Comparison, Entry, compare
 from marshal_py.demo.config import DemoConfig
 from marshal_py.demo.director import Director
+from marshal_py.demo.proof import can_prove, prove
 from marshal_py.demo.report import as_document, as_table, sound, verdict
 from marshal_py.demo.stage import Options, open_stage
 from marshal_py.demo.view import LiveView, PlainView
@@ -39,20 +40,32 @@ def run(options: Options, *, as_json: bool) -> bool:
             director.run()
             view.say("comparing the database, Kafka and the consumers")
             result = _compare(stage.config, director)
+            proof = None
+            if options.prove and can_prove():
+                view.say("audit and reconciliation, on Spark")
+                proof = prove(stage.config)
         finally:
             director.close()
     document: dict[str, Any] = as_document(
-        result, director, stage.servers, time.monotonic() - began_s
+        result, director, stage.servers, time.monotonic() - began_s, proof
     )
+    good = sound(result, director) and (proof is None or proof.clean)
     if as_json:
         print_json(document, indent=None)
     else:
         out = console(wide=False)
-        show(out, as_table(result, director))
-        colour = "green" if sound(result, director) else "bold red"
-        out.print(f"\n[{colour}]{verdict(result, director)}[/]")
+        show(out, as_table(result, director, proof))
+        colour = "green" if good else "bold red"
+        out.print(f"\n[{colour}]{verdict(result, director, proof)}[/]")
+        if proof is not None:
+            for name, path in proof.reports.items():
+                out.print(f"{name}: {path}", soft_wrap=True, markup=False)
+        elif options.prove:
+            out.print(
+                "[dim]audit and reconciliation left out: pip install 'marshal-py\\[spark]'[/]"
+            )
         out.print(f"[dim]{document['took_s']:.0f} s on {stage.servers}; seed {options.seed}[/]")
-    return sound(result, director)
+    return good
 
 
 def _compare(config: DemoConfig, director: Director) -> Comparison:

@@ -43,6 +43,8 @@ class Options:
     kafka_settings: dict[str, Any] = field(default_factory=dict, repr=False)
     postgres: str | None = field(default=None, repr=False)
     log_dir: Path | None = None
+    prove: bool = True
+    """Whether audit and reconciliation run in the end, where the extra `spark` is installed."""
 
 
 @dataclass
@@ -151,7 +153,7 @@ def _prepare(config: DemoConfig, options: Options, stack: contextlib.ExitStack) 
     """Make topics and tables; on the user's servers, have them removed in the end."""
     from harvest.errors import HarvestError
     from harvest.store.postgres import PostgresMarkStore
-    from marshal_py.demo.writer import create_tables, drop_tables
+    from marshal_py.demo.writer import create_archive, create_tables, drop_tables
 
     admin = admin_client(config.kafka)
     try:
@@ -168,6 +170,7 @@ def _prepare(config: DemoConfig, options: Options, stack: contextlib.ExitStack) 
         raise ConfigurationError(f"harvest init: {error}") from None
     finally:
         store.close()
+    _in_database(create_archive, config)
     if options.kafka is not None:
         stack.callback(_remove_topics, admin, config)
     create_topics(config.kafka, topic=config.coordination_topic)

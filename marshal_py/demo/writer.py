@@ -25,7 +25,7 @@ import psycopg
 from harvest import OutboxRecord, Stasher
 from marshal_py.demo.config import DemoConfig
 
-__all__ = ["WriterStats", "create_tables", "drop_tables"]
+__all__ = ["WriterStats", "create_archive", "create_tables", "drop_tables"]
 
 
 class WriterStats(msgspec.Struct):
@@ -58,6 +58,22 @@ def create_tables(config: DemoConfig) -> None:
     """Make the business tables in a schema of the demo's own; `harvest init` makes the outbox."""
     with psycopg.connect(config.dsn, connect_timeout=10) as connection:
         _run(connection, _TABLES.format(schema=config.schema, keys=config.keys))
+
+
+_ARCHIVE = (
+    "CREATE TABLE {archive} (LIKE {outbox} INCLUDING DEFAULTS)",
+    "CREATE FUNCTION {schema}.keep() RETURNS trigger LANGUAGE plpgsql AS $$ "
+    "BEGIN INSERT INTO {archive} SELECT NEW.*; RETURN NULL; END $$",
+    "CREATE TRIGGER keep AFTER INSERT ON {outbox} FOR EACH ROW EXECUTE FUNCTION {schema}.keep()",
+)
+
+
+def create_archive(config: DemoConfig) -> None:
+    """Keep a copy of each row of the outbox, in the transaction that writes it."""
+    names = {"schema": config.schema, "outbox": config.outbox, "archive": config.archive}
+    with psycopg.connect(config.dsn, connect_timeout=10) as connection:
+        for statement in _ARCHIVE:
+            connection.execute(statement.format(**names))
 
 
 def drop_tables(config: DemoConfig) -> None:

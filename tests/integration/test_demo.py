@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -75,6 +76,14 @@ def test_a_short_demo_on_embedded_servers(temporary: dict[str, str]) -> None:
     assert held == {"leadership", *(f"partition {p}" for p in range(6))}
     assert all(hold["end"] != "held" for hold in report["holds"]), "all was released in the end"
     assert "killed" in found.stderr
+    proof = report["proof"]
+    assert proof["clean"]
+    assert proof["rows"] == proof["published"] == report["committed"]
+    assert proof["claims"] >= len(report["holds"])
+    assert proof["takeovers"] >= len(claims)
+    for path in proof["reports"].values():
+        assert Path(path).read_text().startswith("<!doctype html>")
+    shutil.rmtree(proof["folder"])
 
 
 @pytest.fixture
@@ -128,6 +137,13 @@ def test_a_row_that_never_reaches_kafka_is_found_out(
                 connection.execute(
                     f"INSERT INTO {schema}.ledger VALUES ('lost', 'account-1', 1000000)"
                 )
+                columns = "kafka_topic, kafka_key, kafka_header_keys, kafka_header_values"
+                archive = f"{schema}.outbox_archive"
+                connection.execute(
+                    f"INSERT INTO {archive} (id, create_time, kafka_value, {columns}) "
+                    f"SELECT id, create_time - interval '1 hour', 'lost', {columns} "
+                    f"FROM {archive} LIMIT 1"
+                )
             out, err = process.communicate(timeout=200)
         finally:
             process.kill()
@@ -137,6 +153,8 @@ def test_a_row_that_never_reaches_kafka_is_found_out(
     assert report["missing"] == 1
     assert report["comparison"]["business_mismatches"] == 1
     assert report["delivered"] == report["committed"] - 1
+    assert report["proof"]["findings"] == {"missing": 1}
+    shutil.rmtree(report["proof"]["folder"])
     assert schemas(postgres_database) == []
     assert demo_topics(kafka) == []
 
