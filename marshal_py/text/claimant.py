@@ -231,6 +231,9 @@ class TextClaimant(Claimant):
             kind = type(event)
             if kind is ev.Ignored or event.group_id != self.group_id:
                 continue
+            topic = getattr(event, "topic", None)
+            if topic is not None and self.world.coordinator(topic, 0) != coordinator:
+                continue  # a record where its topic's claims are not decided
             own = event.instance_id == self.instance_id and event.client_id == self.client_id
             if kind is ev.Beat:
                 beat_at, reclaimed = event.offset, None

@@ -97,6 +97,26 @@ def test_a_negative_partition_ends_go_and_not_us(stage: Stage) -> None:
     again.expect("claim", count=2)
 
 
+def test_records_in_a_partition_that_is_not_their_topics_concern_nobody(stage: Stage) -> None:
+    topic = stage.topic(partitions=1, messages=5)
+    go = stage.go("go", topic)
+    go.expect("msg", count=5)
+    ours = stage.ours("py")
+    claim = ours.want(topic, 0)
+    elsewhere = (coordinator(topic, 3) + 1) % 3
+    stage.append(*[heartbeat(stage, "x", topic, 99)] * 50, partition=elsewhere)
+    deadline = time.monotonic() + 10
+    while True:
+        with ours.world() as world:
+            if world.states[elsewhere].next_offset == 50:
+                break
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    assert go.terminate() == 0
+    assert claim.wait_held(HB)
+    assert claim.position == 5
+
+
 # Leaving
 
 
