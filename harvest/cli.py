@@ -10,6 +10,7 @@ import json
 import logging
 import signal
 import sys
+from enum import StrEnum
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any, Final, NoReturn
@@ -23,12 +24,21 @@ from harvest.outbox import OutboxRecord
 from harvest.spark import cli as spark_cli
 from harvest.stasher import Stasher
 from harvest.store.postgres import PostgresMarkStore
+from harvest.store.range_postgres import PostgresRangeStore
 from marshal_py.errors import MarshalError
 
 __all__ = ["app", "main"]
 
 _LOG: Final = logging.getLogger("harvest")
 _EXIT_CODES: Final = {"usage": 2, "configuration": 2, "log": 3, "environment": 3}
+
+
+class Mode(StrEnum):
+    """How rows are harvested."""
+
+    MARK = "mark"
+    RANGE = "range"
+
 
 app = typer.Typer(
     name="harvest",
@@ -76,9 +86,16 @@ def init(
             show_default=False,
         ),
     ] = None,
+    mode: Annotated[
+        Mode | None,
+        typer.Option("--mode", help="What it is for.", show_default="mark, or as configured"),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Create the outbox table, if it does not exist.
+
+    --mode range makes it partitioned, with a small table beside it for positions; an existing
+    outbox is left as it is, and gets that table.
 
     --notify adds a trigger that says when rows were inserted: new rows are published within
     milliseconds. Without it an idle harvester looks less and less often, at the latest every
@@ -86,7 +103,7 @@ def init(
 
     [dim]Example:[/dim] harvest init --database postgresql://localhost/shop
     """
-    store, name = _store(config, database, table)
+    store, name = _store(config, database, table, mode)
     created = store.init(value_type="bytes" if bytes_ else "text")
     report = {"table": name, "created": created}
     lines = [f"{name}: created" if created else f"{name}: exists already, left as it is"]
@@ -232,16 +249,19 @@ def main() -> None:
 
 
 def _store(
-    config: Path | None, database: str | None, table: str | None
-) -> tuple[PostgresMarkStore, str]:
+    config: Path | None, database: str | None, table: str | None, mode: Mode | None = None
+) -> tuple[PostgresMarkStore | PostgresRangeStore, str]:
     if (config is None) == (database is None):
         raise ConfigurationError("give either --config FILE or --database CONNECTION")
     if config is not None:
         settings = load(config)
-        name = table or settings.outbox
-        return PostgresMarkStore(settings.database, name), name
-    name = table or "outbox"
-    return PostgresMarkStore(libpq_conninfo(database or ""), name), name
+        name, conninfo = table or settings.outbox, settings.database
+        mode = mode or Mode(settings.mode)
+    else:
+        name, conninfo = table or "outbox", libpq_conninfo(database or "")
+    if mode is Mode.RANGE:
+        return PostgresRangeStore(conninfo, name), name
+    return PostgresMarkStore(conninfo, name), name
 
 
 def _pair(text: str) -> tuple[str, str]:

@@ -90,6 +90,8 @@ class ReaperConfig(_Strict):
     - `name`: of this process, unique in its group; a fresh one by default.
     - `delivery`: ``transactional`` (exactly once for read_committed readers) or ``idempotent``
       (at least once).
+    - `mode`: ``mark`` (rows are tagged, published, deleted) or ``range`` (rows are only read).
+    - `shards`: in range mode, how many processes can work at once; keys are divided among them.
     """
 
     kafka: dict[str, KafkaValue] = Field(repr=False)
@@ -99,6 +101,8 @@ class ReaperConfig(_Strict):
     outbox: str = "outbox"
     name: str | None = Field(default=None, min_length=1)
     delivery: Literal["transactional", "idempotent"] = "transactional"
+    mode: Literal["mark", "range"] = "mark"
+    shards: int = Field(default=1, ge=1, le=1_000)
     coordination: CoordinationConfig = CoordinationConfig()
     limits: LimitsConfig = LimitsConfig()
     logging: LoggingConfig = LoggingConfig()
@@ -108,6 +112,16 @@ class ReaperConfig(_Strict):
         if not self.kafka.get("bootstrap.servers", self.kafka.get("metadata.broker.list")):
             raise ConfigurationError("kafka: 'bootstrap.servers' is missing: give host:port")
         TableName.parse(self.outbox)
+        if self.mode == "range" and self.delivery != "transactional":
+            raise ConfigurationError(
+                f"delivery is {self.delivery}, must be transactional in range mode: the position "
+                "is committed with the rows; leave it out, or use mode: mark"
+            )
+        if self.mode == "mark" and self.shards > 1:
+            raise ConfigurationError(
+                f"shards is {self.shards}, must be 1 in mark mode: write mode: range, or leave it "
+                "out"
+            )
         producer_settings(self.producer_config, None)
         return self
 
@@ -130,6 +144,10 @@ class ReaperConfig(_Strict):
     def sink_name(self) -> str:
         """What the transactional.id and the checkpoint's group are made of."""
         return f"{self.group}.{self.table}"
+
+    def shard_sink_name(self, shard: int) -> str:
+        """The same for a shard in range mode."""
+        return f"{self.sink_name}.{shard}"
 
 
 def load(path: str | Path) -> ReaperConfig:

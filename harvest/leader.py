@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from harvest import mark as m
@@ -21,7 +22,7 @@ from harvest.store.base import MarkStore
 from harvest.terms import Checkpoint, Term
 from harvest.wake import Bell
 
-__all__ = ["MarkLeader"]
+__all__ = ["MarkLeader", "MarkTools"]
 
 _LOG: Final = logging.getLogger("harvest")
 _MERGED_ROWS: Final = 10_000
@@ -181,3 +182,47 @@ class MarkLeader(Leader[m.MarkScheduler]):
                 stats.terms += 1
                 _LOG.info("harvesting as leader id %s…, epoch %d", term, self._lease.epoch)
                 self._on_event(LeaderRefreshed(self._lease.epoch, term))
+
+
+@dataclass(slots=True)
+class MarkTools:
+    """Two stores of the table and a sink. Implements `Tools`."""
+
+    marker: MarkStore
+    purger: MarkStore
+    sink: Sink
+    limits: m.Limits = field(default_factory=m.Limits)
+
+    def connect(self) -> None:
+        """See `Tools.connect`."""
+        self.marker.connect()
+        self.purger.connect()
+        self.sink.prepare()
+
+    def leader(
+        self,
+        lease: Lease,
+        *,
+        stats: Stats,
+        on_event: Callable[[Event], None],
+        bell: Bell,
+        drain_timeout_s: float,
+    ) -> MarkLeader:
+        """See `Tools.leader`."""
+        return MarkLeader(
+            lease,
+            marker=self.marker,
+            purger=self.purger,
+            sink=self.sink,
+            limits=self.limits,
+            stats=stats,
+            on_event=on_event,
+            bell=bell,
+            drain_timeout_s=drain_timeout_s,
+        )
+
+    def close(self) -> None:
+        """See `Tools.close`."""
+        self.sink.close()
+        self.marker.close()
+        self.purger.close()

@@ -12,15 +12,16 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from queue import Empty, SimpleQueue
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
+from harvest.events import Event, Stats
 from harvest.lanes import Lane
 from harvest.lease import Lease
 from harvest.sink.base import Sink
 from harvest.steps import Finish, LeaseLost, Open, Start, Stop
 from harvest.wake import Bell
 
-__all__ = ["Leader", "Scheduler", "Work", "merged"]
+__all__ = ["Leader", "Scheduler", "Tools", "ToolsFactory", "Work", "merged"]
 
 _LOG: Final = logging.getLogger("harvest")
 _CLOSE_TIMEOUT_S: Final = 5.0
@@ -191,6 +192,30 @@ class Leader(ABC, Generic[S]):
 
     def _may_act(self) -> bool:
         return self._lease.held and not self._over.is_set()
+
+
+class Tools(Protocol):
+    """What one leadership works with; made and connected while standing by, used once."""
+
+    def connect(self) -> None:
+        """Connect to the database and to Kafka, without changing anything."""
+
+    def leader(
+        self,
+        lease: Lease,
+        *,
+        stats: Stats,
+        on_event: Callable[[Event], None],
+        bell: Bell,
+        drain_timeout_s: float,
+    ) -> Leader[Any]:
+        """A leadership that works with these tools."""
+
+    def close(self) -> None:
+        """Let go of all connections."""
+
+
+ToolsFactory: TypeAlias = Callable[[], Tools]
 
 
 def merged(actions: Iterable[Any], limit: int) -> Iterator[Any]:

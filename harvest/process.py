@@ -7,16 +7,20 @@ from contextlib import contextmanager
 
 from harvest.config import ReaperConfig
 from harvest.events import Event
+from harvest.leader import MarkTools
+from harvest.leading import Tools
 from harvest.marshal import MarshalCandidate
+from harvest.range_leader import RangeTools
 from harvest.reaper import Reaper
 from harvest.sink.base import Sink
 from harvest.sink.kafka import IdempotentSink, TransactionalSink
 from harvest.sink.settings import connection_settings
 from harvest.store.notify import PostgresListener
 from harvest.store.postgres import PostgresMarkStore
+from harvest.store.range_postgres import PostgresRangeStore
 from marshal_py import Marshal
 
-__all__ = ["make_sink", "make_store", "reaper"]
+__all__ = ["make_range_store", "make_sink", "make_store", "reaper"]
 
 
 def make_store(config: ReaperConfig) -> PostgresMarkStore:
@@ -29,12 +33,35 @@ def make_sink(config: ReaperConfig) -> Sink:
     """The sink of `config`; connects when it is first used."""
     if config.delivery == "idempotent":
         return IdempotentSink(config.producer_config)
+    return _transactional(config, config.sink_name)
+
+
+def make_range_store(config: ReaperConfig, shard: int = 0) -> PostgresRangeStore:
+    """The outbox table of `config` for a shard, in range mode; connects when it is first used."""
+    return PostgresRangeStore(config.database, config.table, shard=shard, shards=config.shards)
+
+
+def _transactional(config: ReaperConfig, name: str) -> TransactionalSink:
     return TransactionalSink(
         config.producer_config,
         base_config=config.kafka,
-        name=config.sink_name,
+        name=name,
         checkpoint_topic=config.coordination.topic,
     )
+
+
+def _tools(config: ReaperConfig, shard: int = 0) -> Tools:
+    limits = config.limits.limits()
+    if config.mode == "range":
+        return RangeTools(
+            make_range_store(config, shard),
+            make_range_store(config, shard),
+            _transactional(config, config.shard_sink_name(shard)),
+            limits,
+            shard,
+            config.shards,
+        )
+    return MarkTools(make_store(config), make_store(config), make_sink(config), limits)
 
 
 @contextmanager
@@ -45,7 +72,7 @@ def reaper(
 
     Raises what `marshal_py.Marshal` and `MarkStore.connect` raise.
     """
-    store = make_store(config)
+    store = make_range_store(config) if config.mode == "range" else make_store(config)
     store.connect()  # a missing table is found before anything is written to Kafka
     store.close()
     marshal = Marshal(
@@ -60,9 +87,7 @@ def reaper(
     with marshal, MarshalCandidate(marshal, config.election_name) as candidate:
         yield Reaper(
             candidate=candidate,
-            stores=lambda: make_store(config),
-            sinks=lambda: make_sink(config),
-            limits=config.limits.limits(),
+            tools=lambda: _tools(config),
             on_event=on_event,
             listener=PostgresListener(store.conninfo, config.table),
             drain_timeout_s=config.limits.drain_timeout_ms / 1000,

@@ -278,6 +278,11 @@ class RangeScheduler:
     def __post_init__(self) -> None:
         self._pace = Pace(self.limits)
 
+    @property
+    def open_gaps(self) -> int:
+        """How many ranges of ids are undecided, or decided and not sent yet."""
+        return len(self.gaps) + len(self._late)
+
     def step(self, event: Event) -> list[Action]:
         """Apply one event; return the actions that follow from it, in order."""
         if self.state is State.DONE:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from harvest import range as r
@@ -22,7 +23,7 @@ from harvest.sink.base import Sink
 from harvest.store.range_base import RangeStore, Window
 from harvest.wake import Bell
 
-__all__ = ["RangeLeader"]
+__all__ = ["RangeLeader", "RangeTools"]
 
 _LOG: Final = logging.getLogger("harvest")
 _MERGED_ROWS: Final = 20_000
@@ -224,7 +225,7 @@ class RangeLeader(Leader[r.RangeScheduler]):
                 epoch = self._lease.epoch
                 _LOG.info("harvesting as leader of shard %d, epoch %d", scheduler.shard, epoch)
                 self._on_event(LeaderRefreshed(epoch, None))
-        stats.gaps = len(scheduler.gaps)
+        stats.gaps = scheduler.open_gaps
         stats.dead_ids = scheduler.gaps.dead_ids
         if scheduler.crowded != self._was_crowded:
             self._was_crowded = scheduler.crowded
@@ -237,7 +238,55 @@ class RangeLeader(Leader[r.RangeScheduler]):
                 "holds; what transaction inserts into the outbox for so long, or is prepared and "
                 "forgotten? Late rows are still published",
                 self._scheduler.last_id,
-                len(self._scheduler.gaps),
+                self._scheduler.open_gaps,
             )
         else:
             _LOG.info("the position moves again, from id %d", self._scheduler.last_id)
+
+
+@dataclass(slots=True)
+class RangeTools:
+    """Two stores of one shard and its sink. Implements `Tools`."""
+
+    reader: RangeStore
+    saver: RangeStore
+    sink: Sink
+    limits: Limits = field(default_factory=Limits)
+    shard: int = 0
+    shards: int = 1
+
+    def connect(self) -> None:
+        """See `Tools.connect`."""
+        self.reader.connect()
+        self.saver.connect()
+        self.sink.prepare()
+
+    def leader(
+        self,
+        lease: Lease,
+        *,
+        stats: Stats,
+        on_event: Callable[[Event], None],
+        bell: Bell,
+        drain_timeout_s: float,
+    ) -> RangeLeader:
+        """See `Tools.leader`."""
+        return RangeLeader(
+            lease,
+            reader=self.reader,
+            saver=self.saver,
+            sink=self.sink,
+            limits=self.limits,
+            stats=stats,
+            on_event=on_event,
+            shard=self.shard,
+            shards=self.shards,
+            bell=bell,
+            drain_timeout_s=drain_timeout_s,
+        )
+
+    def close(self) -> None:
+        """See `Tools.close`."""
+        self.sink.close()
+        self.reader.close()
+        self.saver.close()

@@ -5,41 +5,18 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from harvest.errors import HarvestError
 from harvest.events import Event, LeaderAcquired, LeaderFenced, LeaderRevoked, Stats
-from harvest.leader import MarkLeader
+from harvest.leading import Leader, Tools, ToolsFactory
 from harvest.lease import Candidate, Lease
-from harvest.mark import Limits
-from harvest.sink.base import Sink, SinkFactory
-from harvest.store.base import MarkStore, StoreFactory
 from harvest.wake import Bell, Listener
 
 __all__ = ["Reaper"]
 
 _LOG: Final = logging.getLogger("harvest")
 _CAMPAIGN_S: Final = 0.5
-
-
-@dataclass(slots=True)
-class _Tools:
-    """What one leadership works with; made and connected while standing by."""
-
-    marker: MarkStore
-    purger: MarkStore
-    sink: Sink
-
-    def connect(self) -> None:
-        self.marker.connect()
-        self.purger.connect()
-        self.sink.prepare()
-
-    def close(self) -> None:
-        self.sink.close()
-        self.marker.close()
-        self.purger.close()
 
 
 class Reaper:
@@ -53,24 +30,20 @@ class Reaper:
         self,
         *,
         candidate: Candidate,
-        stores: StoreFactory,
-        sinks: SinkFactory,
-        limits: Limits | None = None,
+        tools: ToolsFactory,
         on_event: Callable[[Event], None] | None = None,
         listener: Listener | None = None,
         drain_timeout_s: float = 10.0,
     ) -> None:
         self.stats = Stats()
         self._candidate = candidate
-        self._stores = stores
-        self._sinks = sinks
-        self._limits = limits or Limits()
+        self._tools = tools
         self._on_event = on_event or (lambda _: None)
         self._drain_timeout_s = drain_timeout_s
         self._listener = listener
         self._bell = Bell()
         self._stopping = threading.Event()
-        self._leader: MarkLeader | None = None
+        self._leader: Leader[Any] | None = None
 
     def stop(self) -> None:
         """Finish what is in flight, hand over, and let `run` return. From any thread or handler."""
@@ -105,16 +78,12 @@ class Reaper:
                 self._listener.close()
             tools.close()
 
-    def _lead(self, lease: Lease, tools: _Tools) -> None:
+    def _lead(self, lease: Lease, tools: Tools) -> None:
         epoch = lease.epoch
         _LOG.info("leader acquired: epoch %d", epoch)
         self._on_event(LeaderAcquired(epoch))
-        self._leader = MarkLeader(
+        self._leader = tools.leader(
             lease,
-            marker=tools.marker,
-            purger=tools.purger,
-            sink=tools.sink,
-            limits=self._limits,
             stats=self.stats,
             on_event=self._on_event,
             bell=self._bell,
@@ -134,10 +103,7 @@ class Reaper:
             self._leader = None
             self._candidate.resign()
 
-    def _tools(self) -> _Tools:
-        return _Tools(self._stores(), self._stores(), self._sinks())
-
-    def _reconnect(self, tools: _Tools) -> bool:
+    def _reconnect(self, tools: Tools) -> bool:
         """While standing by: connect, so that taking over is quick. A failure can wait."""
         try:
             tools.connect()

@@ -86,8 +86,8 @@ class RangeStore(Protocol):
     def saved(self) -> list[Position]:
         """The copies, of all shards."""
 
-    def backlog(self, position: Position | None) -> Backlog:
-        """Count what is above `position`: for people and for slow gauges."""
+    def backlog(self, position: Position | None = None) -> Backlog:
+        """Count what is above `position`, by default the copy; for people and slow gauges."""
 
     def init(self, *, value_type: Literal["text", "bytes"] = "text") -> bool:
         """Create the tables if they do not exist; return whether the outbox was created."""

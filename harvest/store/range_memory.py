@@ -85,8 +85,9 @@ class MemoryRangeStore:
         with self.table.lock:
             return [self.table.saved[shard] for shard in sorted(self.table.saved)]
 
-    def backlog(self, position: Position | None) -> Backlog:
+    def backlog(self, position: Position | None = None) -> Backlog:
         """See `RangeStore.backlog`; ages are not kept, the oldest is 0 s old."""
+        position = position or self.table.saved.get(self.shard)
         after = 0 if position is None else position.last_id
         with self.table.lock:
             rows = len(self._mine([id for id in self.table.committed if id > after]))

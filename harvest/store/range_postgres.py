@@ -241,8 +241,10 @@ class PostgresRangeStore(PostgresTable):
         found = self._execute(self._range_sql(_SAVED)).fetchall()
         return [Position.decode(_text(checkpoint)) for (checkpoint,) in found]
 
-    def backlog(self, position: Position | None) -> Backlog:
+    def backlog(self, position: Position | None = None) -> Backlog:
         """See `RangeStore.backlog`."""
+        if position is None:
+            position = next((p for p in self.saved() if p.shard == self._shard), None)
         after = self.bounds().first - 1 if position is None else position.last_id
         ((rows, age_s),) = self._execute(self._range_sql(_BACKLOG), (after,)).fetchall()
         return Backlog(rows, 0, age_s)

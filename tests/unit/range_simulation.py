@@ -207,7 +207,7 @@ class World:
 
     def is_drained(self, scheduler: r.RangeScheduler) -> bool:
         highest = max(self.table.committed, default=0)
-        nothing = not (scheduler.gaps or scheduler.in_flight_records or scheduler.crowded)
+        nothing = not (scheduler.open_gaps or scheduler.in_flight_records or scheduler.crowded)
         return nothing and scheduler.last_id >= highest
 
     def assert_once_in_order(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
@@ -11,6 +11,8 @@ import pytest
 from harvest.errors import StoreUnavailable, TableMissing
 from harvest.events import Event, LeaderAcquired, LeaderFenced, LeaderRefreshed, LeaderRevoked
 from harvest.lanes import Lane
+from harvest.leader import MarkTools
+from harvest.leading import ToolsFactory
 from harvest.mark import Limits
 from harvest.outbox import OutboxRecord
 from harvest.reaper import Reaper
@@ -89,12 +91,16 @@ class Bench:
         self.sinks: list[MemorySink] = []
         self.reaper = Reaper(
             candidate=self.candidate,
-            stores=self.store,
-            sinks=self.sink,
-            limits=LIMITS,
+            tools=self.tools(),
             on_event=self.events.append,
             drain_timeout_s=WAIT_S,
         )
+
+    def tools(
+        self, store: Callable[[], MarkStore] | None = None, *, limits: Limits = LIMITS
+    ) -> ToolsFactory:
+        make = store or self.store
+        return lambda: MarkTools(make(), make(), self.sink(), limits)
 
     def store(self) -> MarkStore:
         self.stores.append(MemoryMarkStore(self.table))
@@ -197,9 +203,7 @@ def test_a_bell_wakes_an_idle_harvester_long_before_its_next_poll(bench: Bench) 
     listener = FakeListener()
     bench.reaper = Reaper(
         candidate=bench.candidate,
-        stores=bench.store,
-        sinks=bench.sink,
-        limits=Limits(notified_poll_interval_ms=600_000),
+        tools=bench.tools(limits=Limits(notified_poll_interval_ms=600_000)),
         listener=listener,
     )
     published = 0
@@ -215,9 +219,7 @@ def test_a_bell_wakes_an_idle_harvester_long_before_its_next_poll(bench: Bench) 
 def test_stopping_does_not_wait_for_the_next_poll(bench: Bench) -> None:
     bench.reaper = Reaper(
         candidate=bench.candidate,
-        stores=bench.store,
-        sinks=bench.sink,
-        limits=Limits(notified_poll_interval_ms=600_000),
+        tools=bench.tools(limits=Limits(notified_poll_interval_ms=600_000)),
         listener=FakeListener(),
     )
     with bench.running():
@@ -239,9 +241,7 @@ def test_a_missing_table_is_told_at_once(bench: Bench) -> None:
         def connect(self) -> None:
             raise TableMissing
 
-    reaper = Reaper(
-        candidate=bench.candidate, stores=lambda: Missing(bench.table), sinks=bench.sink
-    )
+    reaper = Reaper(candidate=bench.candidate, tools=bench.tools(lambda: Missing(bench.table)))
     with pytest.raises(TableMissing):
         reaper.run()
     assert bench.candidate.leases == []
@@ -257,7 +257,7 @@ def test_an_outage_that_never_ends_does_not_hold_up_a_stop(bench: Bench) -> None
     def store() -> MarkStore:
         return Down(bench.table) if down else MemoryMarkStore(bench.table)
 
-    bench.reaper = Reaper(candidate=bench.candidate, stores=store, sinks=bench.sink, limits=LIMITS)
+    bench.reaper = Reaper(candidate=bench.candidate, tools=bench.tools(store))
     with bench.running():
         bench.candidate.wait_for(1)
     assert bench.candidate.resigned == 1
@@ -268,7 +268,7 @@ def test_what_a_lane_did_not_foresee_ends_the_process(bench: Bench) -> None:
         def mark(self, *_: object) -> list[object]:  # type: ignore[override]
             raise ZeroDivisionError
 
-    reaper = Reaper(candidate=bench.candidate, stores=lambda: Broken(bench.table), sinks=bench.sink)
+    reaper = Reaper(candidate=bench.candidate, tools=bench.tools(lambda: Broken(bench.table)))
     with pytest.raises(ZeroDivisionError):
         reaper.run()
     assert bench.candidate.resigned == 1

@@ -1,0 +1,112 @@
+"""`harvest reap` in range mode on real servers: killed, paused, and its servers restarted."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from harvest.store.range_postgres import PostgresRangeStore
+from marshal_py.embedded import EmbeddedKafka, EmbeddedPostgres
+from tests.integration.harvest_world import World
+
+pytestmark = pytest.mark.kafka
+
+
+@pytest.fixture
+def world(
+    tmp_path: Path,
+    kafka: EmbeddedKafka,
+    kafka_topic: Callable[..., str],
+    postgres_database: str,
+) -> Iterator[World]:
+    topic = kafka_topic(partitions=3)
+    made = World(tmp_path, kafka.bootstrap_servers, postgres_database, topic, mode="range")
+    store = PostgresRangeStore(postgres_database, "outbox")
+    store.init()
+    store.close()
+    yield made
+    made.close()
+    for name in (f"{topic}.marshal", f"{topic}.marshal.snapshots"):
+        kafka.delete_topic(name)
+
+
+def assert_exactly_once(world: World) -> None:
+    world.wait_drained()
+    published = world.published()
+    everything = {value for values in published.values() for value in values}
+    assert not everything & world.rolled_back
+    for key, values in published.items():
+        assert [v for v in values if v not in world.uncertain] == world.committed[key]
+        assert len(set(values)) == len(values)
+    assert published.keys() >= world.committed.keys()
+
+
+def test_what_is_committed_is_published_and_nothing_else(world: World) -> None:
+    harvester = world.harvester()
+    with world.writing():
+        world.wait_published(1_000)
+    assert_exactly_once(world)
+    assert harvester.stop() == 0
+    assert world.rolled_back
+    assert harvester.said("leader acquired") == 1
+
+
+def test_killed_leaders_lose_repeat_and_reorder_nothing(world: World) -> None:
+    for _ in range(2):
+        world.harvester()
+    with world.writing():
+        for _ in range(4):
+            world.wait_published(world.published_count())
+            leader = world.leader()
+            leader.kill()
+            world.harvester()
+    assert_exactly_once(world)
+
+
+def test_a_leader_killed_while_draining_a_backlog(world: World) -> None:
+    with world.writing(pause_s=0):
+        world.harvester().wait_said("harvesting as")
+        for _ in range(3):
+            world.leader().kill()
+            world.harvester().wait_said("harvesting as")
+    assert_exactly_once(world)
+
+
+def test_a_paused_leader_that_wakes_publishes_nothing(world: World) -> None:
+    zombie = world.harvester()
+    zombie.wait_said("harvesting as")
+    successor = world.harvester()
+    successor.wait_said("standing by")
+    with world.writing():
+        for turn in (1, 2):
+            world.wait_published(world.published_count() + 100)
+            zombie.signal(signal.SIGSTOP)
+            successor.wait_said("harvesting as", times=turn)
+            world.wait_published(world.published_count())
+            zombie.signal(signal.SIGCONT)
+            zombie.wait_said("leader fenced")
+            world.wait_published(world.published_count())
+            zombie, successor = successor, zombie
+    assert_exactly_once(world)
+    assert (zombie.stop(), successor.stop()) == (0, 0)
+
+
+def test_servers_that_crash_are_outages_that_end(
+    world: World, postgres: EmbeddedPostgres, kafka: EmbeddedKafka
+) -> None:
+    harvester = world.harvester()
+    with world.writing():
+        world.wait_published(200)
+        postgres.kill()
+        harvester.wait_said("could not be read")
+        postgres.start()
+        world.wait_published(world.published_count() + 200)
+        kafka.kill()
+        harvester.wait_said("no broker answers")
+        kafka.start()
+        world.wait_published(world.published_count() + 200)
+    assert_exactly_once(world)
+    assert harvester.stop() == 0
