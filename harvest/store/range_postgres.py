@@ -294,7 +294,11 @@ class PostgresRangeStore(PostgresTable):
             columns: list[sql.Composable] = [sql.Identifier("id")]
             columns += [
                 sql.SQL("{} AS {}").format(readable(types, f"kafka_{name}"), sql.Identifier(name))
-                for name in ("topic", "key", "value", "header_keys", "header_values")
+                for name in ("topic", "key", "value")
+            ]
+            columns += [
+                sql.SQL("{} AS {}").format(sql.Identifier(f"kafka_{name}"), sql.Identifier(name))
+                for name in ("header_keys", "header_values")
             ]
             shard: sql.Composable = sql.SQL("0")
             if self._shards > 1:

@@ -17,6 +17,9 @@ from harvest.stasher import Stasher
 from harvest.store.base import MarkStore
 from harvest.store.memory import MemoryMarkStore, MemoryTable
 from harvest.store.postgres import PostgresMarkStore
+from harvest.store.range_base import RangeStore
+from harvest.store.range_memory import MemoryRangeStore
+from harvest.store.range_postgres import PostgresRangeStore
 from marshal_py.embedded import EmbeddedKafka
 from tests.kafka_reader import read_topic
 
@@ -100,6 +103,59 @@ def bench(request: pytest.FixtureRequest) -> Iterator[StoreBench]:
         yield MemoryBench()
         return
     real = PostgresBench(request.getfixturevalue("postgres_database"))
+    yield real
+    real.close()
+
+
+class RangeBench(Protocol):
+    """A table in range mode, and stores on it. `one_writer`: transactions follow one another."""
+
+    one_writer: bool
+
+    def store(self, shard: int = 0, shards: int = 1) -> RangeStore: ...
+    def begin(self) -> Transaction: ...
+
+
+class MemoryRangeBench:
+    one_writer = False
+
+    def __init__(self) -> None:
+        self._table = MemoryTable()
+
+    def store(self, shard: int = 0, shards: int = 1) -> RangeStore:
+        return MemoryRangeStore(self._table, shard, shards)
+
+    def begin(self) -> Transaction:
+        return self._table.begin()
+
+
+class PostgresRangeBench:
+    one_writer = False
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._stores: list[PostgresRangeStore] = []
+        self.store().init()
+
+    def store(self, shard: int = 0, shards: int = 1) -> RangeStore:
+        store = PostgresRangeStore(self._url, "outbox", shard=shard, shards=shards)
+        self._stores.append(store)
+        return store
+
+    def begin(self) -> Transaction:
+        return PostgresTransaction(self._url)
+
+    def close(self) -> None:
+        for store in self._stores:
+            store.close()
+
+
+@pytest.fixture(params=["memory", "postgres"])
+def range_bench(request: pytest.FixtureRequest) -> Iterator[RangeBench]:
+    if request.param == "memory":
+        yield MemoryRangeBench()
+        return
+    real = PostgresRangeBench(request.getfixturevalue("postgres_database"))
     yield real
     real.close()
 
