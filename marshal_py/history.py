@@ -52,25 +52,32 @@ class History(Suspicions):
         stamps_ms: Sequence[int],
     ) -> None:
         """Apply records, given as parallel sequences in offset order. No value makes it raise."""
-        state, handlers = self.state, _HANDLERS
+        state = self.state
         events: list[ev.Event] = []
-        latest, due = self.latest_ms, self._due
         for offset, value, now in zip(offsets, values, stamps_ms, strict=True):
-            if now < latest:
-                if now < latest - an.CLOCK_SKEW_MS:
-                    self._time_went_back(offset, latest, now)
-            else:
-                latest = self.latest_ms = now
             apply(state, offset, value, events)
-            self._now, self._value = now, value
-            for event in events:
-                handlers[type(event)](self, event)
+            self.note(offset, value, now, events)
             events.clear()
-            if state.next_offset >= due:
+            if state.next_offset >= self._due:
                 self._compare_snapshots()
-                due = self._due
-        self.records += len(offsets)
-        if len(self.senders) > an.MANY_SENDERS:
+
+    def note(
+        self, offset: int, value: bytes | None, at_ms: int, events: Sequence[ev.Event]
+    ) -> None:
+        """Take in a record that was applied to `state` just now, and the events that it gave.
+
+        For whoever folds by himself; `feed` does both.
+        """
+        if at_ms < self.latest_ms:
+            if at_ms < self.latest_ms - an.CLOCK_SKEW_MS:
+                self._time_went_back(offset, self.latest_ms, at_ms)
+        else:
+            self.latest_ms = at_ms
+        self._now, self._value = at_ms, value
+        for event in events:
+            _HANDLERS[type(event)](self, event)
+        self.records += 1
+        if len(self.senders) > an.MANY_SENDERS and self.records % an.MANY_SENDERS == 0:
             self._forget_senders()
 
     def saw_create_time(self, offset: int, at_ms: int) -> None:

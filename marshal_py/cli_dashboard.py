@@ -1,0 +1,155 @@
+"""`marshal dashboard`: the web page, served by one command."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import socket
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from marshal_py.commands.connection import Connection
+from marshal_py.commands.run import ENVIRONMENT, JsonFlag, command, console, fail, print_json
+from marshal_py.commands.words import safe
+from marshal_py.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from starlette.applications import Starlette
+
+    from marshal_py.dashboard.feed import Feed
+
+__all__ = ["register"]
+
+DEFAULT_PORT: Final = 8090
+
+
+def register(app: typer.Typer) -> None:
+    """Add `dashboard` to the command line."""
+    app.command(epilog="Example: marshal dashboard -b localhost:9092")(dashboard)
+
+
+@command()
+def dashboard(
+    connection: Connection,
+    host: Annotated[
+        str,
+        typer.Option(
+            metavar="ADDRESS",
+            help="Where to listen. Beyond this machine, a token is needed: it is printed.",
+        ),
+    ] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option("--port", "-p", min=0, max=65_535, help="0: any free port.")
+    ] = DEFAULT_PORT,
+    history_s: Annotated[
+        float,
+        typer.Option(
+            "--history",
+            min=0.0,
+            metavar="SECONDS",
+            help="How far back the timeline reaches at once; older moments are read when asked.",
+        ),
+    ] = 3_600.0,
+    lag_every_s: Annotated[
+        float,
+        typer.Option(
+            "--lag-every",
+            min=0.0,
+            metavar="SECONDS",
+            help="How often to ask where topics end; 0: never.",
+        ),
+    ] = 5.0,
+    token: Annotated[
+        bool, typer.Option("--token", help="Need a token on this machine, too.")
+    ] = False,
+    host_names: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--host-name",
+            metavar="NAME",
+            help="Another name under which this machine is asked; may be repeated.",
+        ),
+    ] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Serve the dashboard: who holds what, live and at any moment of the past.
+
+    Reads the log and takes no part: nothing is written, no member appears. Needs the extra
+    `dashboard`. With --json, one line says where it listens.
+
+    [bold]Examples[/]
+
+      marshal dashboard -b localhost:9092
+
+      marshal dashboard --host 0.0.0.0 --port 8443 --history 86400
+    """
+    for module in ("starlette", "uvicorn"):
+        if importlib.util.find_spec(module) is None:
+            fail(
+                f"the dashboard needs {module}: run `pip install 'marshal-py[dashboard]'`",
+                ENVIRONMENT,
+            )
+    from marshal_py.dashboard.app import create_app
+    from marshal_py.dashboard.feed import Feed
+    from marshal_py.dashboard.guard import is_loopback, new_token
+
+    secret = new_token() if token or not is_loopback(host) else None
+    listener = _listen(host, port)
+    feed = Feed(connection, history_s=history_s, lag_every_s=lag_every_s)
+    try:
+        feed.start()
+        app = create_app(feed, token=secret, host_names=tuple(host_names or ()))
+        _announce(listener, host, secret, as_json=as_json)
+        _serve(app, feed, listener)
+    finally:
+        listener.close()
+        feed.close()
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, kind, protocol)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+    except OSError as error:
+        raise ConfigurationError(
+            f"cannot listen at {host}:{port}: {error.strerror}; choose another with --host, --port"
+        ) from None
+    return listener
+
+
+def _announce(listener: socket.socket, host: str, secret: str | None, *, as_json: bool) -> None:
+    port = listener.getsockname()[1]
+    name = host if host not in ("0.0.0.0", "::") else socket.getfqdn()  # noqa: S104
+    url = f"http://{f'[{name}]' if ':' in name else name}:{port}/"
+    if secret is not None:
+        url += f"?token={secret}"
+    if as_json:
+        print_json({"url": url}, indent=None)
+        return
+    console().print(f"Dashboard: [bold]{safe(url)}[/]")
+    if secret is not None:
+        console().print("Whoever has this address may look; the token is not shown again.")
+
+
+def _serve(app: Starlette, feed: Feed, listener: socket.socket) -> None:
+    import uvicorn
+
+    class Server(uvicorn.Server):
+        def handle_exit(self, sig: int, frame: object) -> None:
+            feed.end_streams()  # streams without an end would hold the process
+            super().handle_exit(sig, frame)  # type: ignore[arg-type]
+
+    settings = uvicorn.Config(
+        app,
+        log_level="warning",
+        access_log=False,  # addresses may hold the token
+        server_header=False,
+        timeout_graceful_shutdown=2,
+    )
+    with contextlib.suppress(KeyboardInterrupt):
+        Server(settings).run(sockets=[listener])

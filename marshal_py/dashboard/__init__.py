@@ -1,0 +1,15 @@
+"""The dashboard: a web page of the coordination log, live and at any moment of the past.
+
+It needs the extra `dashboard`. `marshal dashboard` serves it; `create_app` is for whoever wants to
+mount it in an application of their own. It takes no part in coordination: it reads.
+
+How it is built, from the log to the page:
+
+- `feed.Feed` follows the log in a thread, with the project's own fold;
+- `watch.Watch` turns what was folded into a `board.Board`, a `claimlog.ClaimLog`, alerts and the
+  activity stream (no I/O);
+- `app.create_app` sends the board once to each page and then what changes, as server-sent events;
+- `past.Past` replays the log up to a moment, for the page's time bar;
+- `guard.Guard` keeps strangers and other sites out;
+- `static/` is the page: plain HTML, CSS and ES modules.
+"""

@@ -1,0 +1,157 @@
+"""The web application: static files, one stream of events, and questions about details."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import msgspec
+from confluent_kafka import KafkaException
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.middleware import Middleware
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.requests import Request
+from starlette.responses import FileResponse, JSONResponse, Response, StreamingResponse
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from marshal_py.dashboard.details import cell_document, lanes_document, strip_document
+from marshal_py.dashboard.feed import Feed, Subscriber
+from marshal_py.dashboard.guard import Guard
+from marshal_py.dashboard.past import Past
+from marshal_py.errors import InvalidArgument, MarshalError
+
+__all__ = ["create_app"]
+
+STATIC: Final = Path(__file__).parent / "static"
+PING_S: Final = 10.0
+"""A comment in the stream, so that a page that is gone is noticed."""
+
+MAX_PAGES: Final = 100
+T = TypeVar("T")
+
+
+def create_app(
+    feed: Feed,
+    *,
+    token: str | None = None,
+    host_names: tuple[str, ...] = (),
+) -> Starlette:
+    """Return the application for a feed that was started.
+
+    With a `token`, nobody gets anything without it; without one, only requests to a loopback name
+    or to one of `host_names` are answered (see `guard`).
+    """
+    pages = _Pages(feed)
+    return Starlette(
+        routes=[
+            Route("/", pages.index),
+            Route("/api/stream", pages.stream),
+            Route("/api/at", pages.at),
+            Route("/api/cell", pages.cell),
+            Route("/api/lanes", pages.lanes),
+            Route("/api/strip", pages.strip),
+            Route("/api/activity", pages.activity),
+            Mount("/static", StaticFiles(directory=STATIC)),
+        ],
+        middleware=[
+            Middleware(Guard, token=token, host_names=host_names),
+            Middleware(GZipMiddleware, minimum_size=4_096, compresslevel=3),
+        ],
+        exception_handlers={MarshalError: _on_error, KafkaException: _on_error},
+    )
+
+
+class _Pages:
+    def __init__(self, feed: Feed) -> None:
+        self._feed = feed
+        self._past = Past(feed.connection)
+        self._open = 0
+
+    async def index(self, _: Request) -> Response:
+        return FileResponse(STATIC / "index.html", headers={"cache-control": "no-cache"})
+
+    async def stream(self, _: Request) -> Response:
+        if self._open >= MAX_PAGES:
+            return JSONResponse({"error": f"{MAX_PAGES} pages are open already"}, 503)
+        return StreamingResponse(
+            self._events(), media_type="text/event-stream", headers={"x-accel-buffering": "no"}
+        )
+
+    async def _events(self) -> AsyncIterator[bytes]:
+        subscriber = Subscriber()
+        self._open += 1
+        try:
+            await run_in_threadpool(self._feed.subscribe, subscriber)
+            while True:
+                try:
+                    item = await subscriber.get(PING_S)
+                except TimeoutError:
+                    yield b": still here\n\n"
+                    continue
+                if item is None:
+                    return
+                kind, data = item
+                yield b"event: %b\ndata: %b\n\n" % (kind.encode(), data)
+                if subscriber.overrun:  # the page is too slow for what changes: all of it, then
+                    await run_in_threadpool(self._feed.subscribe, subscriber)
+        finally:
+            self._open -= 1
+            self._feed.unsubscribe(subscriber)
+
+    async def at(self, request: Request) -> Response:
+        at_ms = _number(request, "t")
+        data = await run_in_threadpool(self._past.at, at_ms)
+        return Response(data, media_type="application/json")
+
+    async def cell(self, request: Request) -> Response:
+        key = (_text(request, "group"), _text(request, "topic"), _number(request, "partition"))
+        return await self._ask(partial(cell_document, key=key))
+
+    async def lanes(self, request: Request) -> Response:
+        row = (_text(request, "group"), _text(request, "topic"))
+        window = (_number(request, "from"), _number(request, "to"))
+        return await self._ask(partial(lanes_document, row=row, window_ms=window))
+
+    async def strip(self, request: Request) -> Response:
+        window = (_number(request, "from"), _number(request, "to"))
+        return await self._ask(partial(strip_document, window_ms=window))
+
+    async def activity(self, _: Request) -> Response:
+        return await self._ask(lambda feed: list(feed.watch.activity) if feed.watch else [])
+
+    async def _ask(self, question: Callable[[Feed], Any]) -> Response:
+        """Answer from what the feed knows, in a thread, and under its lock."""
+
+        def answer() -> bytes:
+            with self._feed.lock:
+                found = question(self._feed)
+            return msgspec.json.encode(found)
+
+        return Response(await run_in_threadpool(answer), media_type="application/json")
+
+
+def _text(request: Request, name: str) -> str:
+    text = request.query_params.get(name)
+    if not text:
+        raise InvalidArgument(f"{name} is missing")
+    return text
+
+
+def _number(request: Request, name: str) -> int:
+    text = request.query_params.get(name, "")
+    try:
+        number = int(text)
+    except ValueError:
+        number = -1
+    if not 0 <= number < 2**53:
+        raise InvalidArgument(f"{name} = {text!r} must be a whole number of 0 or more")
+    return number
+
+
+async def _on_error(_: Request, error: Exception) -> Response:
+    blame = getattr(error, "blame", "environment")
+    return JSONResponse({"error": str(error)}, 400 if blame == "usage" else 503)

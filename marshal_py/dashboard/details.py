@@ -1,0 +1,150 @@
+"""Answers to questions of the page about one cell, one row's past, and the time bar. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+from marshal_py.dashboard.claimlog import Claim, open_claim
+from marshal_py.dashboard.feed import Feed
+from marshal_py.dashboard.people import readable
+from marshal_py.dashboard.watch import Watch
+from marshal_py.log import boottime_ns
+from marshal_py.rationalizer import CellKey
+
+__all__ = ["cell_document", "lanes_document", "strip_document"]
+
+SHOWN_CLAIMS: Final = 200
+MAX_BARS: Final = 60_000
+"""Bars in one answer: of rows with more, each cell's latest."""
+
+STRIP_BINS: Final = 240
+
+
+def cell_document(feed: Feed, *, key: CellKey) -> dict[str, Any]:
+    """Return what is known of one cell, with its latest claims and rejections."""
+    watch = feed.watch
+    cell = None if watch is None else watch.world.cell(*key)
+    document: dict[str, Any] = {"group": key[0], "topic": key[1], "partition": key[2]}
+    if watch is None or cell is None:
+        return document | {"claims": [], "rejections": []}
+    home = watch.world.coordinator(key[1], key[2])
+    silence_ms = watch.silence_ms(home, key, cell, boottime_ns()) if cell.held else None
+    return document | {
+        "holder": cell.holder,
+        "instance": cell.instance_id,
+        "epoch": cell.epoch,
+        "version": cell.version,
+        "interval_ms": cell.interval_ms,
+        "next_offset": cell.next_offset,
+        "claimed_offset": cell.claimed_offset,
+        "end": watch.ends.get(key[1], {}).get(key[2]),
+        "lag": watch.lag(*key),
+        "silence_ms": silence_ms,
+        "coordinator": home,
+        "says": readable(cell.metadata),
+        "claims": [claim._asdict() for claim in _claims(watch, key)][-SHOWN_CLAIMS:],
+        "rejections": [r._asdict() for r in watch.claims.rejections(key)][-SHOWN_CLAIMS:],
+    }
+
+
+def _claims(watch: Watch, key: CellKey) -> list[Claim]:
+    """Return the claims of a cell, oldest first; the last may stand."""
+    found = list(watch.claims.claims(key))
+    track = watch.histories[watch.world.coordinator(key[1], key[2])].tracks.get(key)
+    standing = None if track is None else open_claim(track)
+    if standing is not None:
+        found.append(standing)
+        return found
+    cell = watch.world.cell(*key)
+    if cell is not None and cell.held and cell.holder is not None:
+        # Held since before all that was read, and silent since.
+        found.append(
+            Claim(
+                cell.holder,
+                cell.instance_id or "",
+                cell.epoch,
+                cell.interval_ms,
+                None,
+                None,
+                None,
+                None,
+                None,
+                cell.position if cell.position >= 0 else None,
+                0,
+                0,
+            )
+        )
+    return found
+
+
+def lanes_document(
+    feed: Feed, *, row: tuple[str, str], window_ms: tuple[int, int]
+) -> dict[str, Any]:
+    """Return the claims of every partition of a row that touch a window of time.
+
+    A bar is ``[client, from, until, how, last record, interval, epoch]``; clients are indices into
+    `clients`, times are relative to the window's start, null where not known or not yet. A mark is
+    ``[at, client, reason]``: a rejection.
+    """
+    watch = feed.watch
+    found = None if watch is None else watch.board.rows.get(row)
+    names: dict[str, int] = {}
+    lanes: list[dict[str, Any]] = []
+    start, end = window_ms
+    bars_left = MAX_BARS
+    if watch is not None and found is not None:
+        for partition in sorted(found.partitions):
+            key = (*row, partition)
+            bars = [
+                [
+                    names.setdefault(claim.client_id, len(names)),
+                    _since(claim.from_ms, start),
+                    _since(claim.until_ms, start),
+                    claim.how,
+                    _since(claim.last_ms, start),
+                    claim.interval_ms,
+                    claim.epoch,
+                ]
+                for claim in _claims(watch, key)
+                if (claim.until_ms is None or claim.until_ms >= start)
+                and (claim.from_ms is None or claim.from_ms <= end)
+            ]
+            marks = [
+                [r.at_ms - start, names.setdefault(r.client_id, len(names)), r.reason]
+                for r in watch.claims.rejections(key)
+                if start <= r.at_ms <= end
+            ]
+            allowed = max(1, bars_left)
+            bars = bars[-allowed:]
+            bars_left -= len(bars)
+            lanes.append({"partition": partition, "bars": bars, "marks": marks})
+    return {
+        "group": row[0],
+        "topic": row[1],
+        "start": start,
+        "clients": list(names),
+        "lanes": lanes,
+        "cut": bars_left <= 0,
+        "known_from": feed.history_from_ms,
+    }
+
+
+def _since(at_ms: int | None, start: int) -> int | None:
+    return None if at_ms is None else at_ms - start
+
+
+_STRIP: Final = {"TakenOver": 0, "Rejected": 1, "Ignored": 1, "Claimed": 2, "Resumed": 2}
+
+
+def strip_document(feed: Feed, *, window_ms: tuple[int, int]) -> dict[str, Any]:
+    """Return how much happened when, for the time bar: takeovers, rejections, claims, others."""
+    start, end = window_ms
+    bins = [[0] * STRIP_BINS for _ in range(4)]
+    width = max(1, (end - start) / STRIP_BINS)
+    activity: Iterable[dict[str, Any]] = () if feed.watch is None else feed.watch.activity
+    for line in activity:
+        at = line["at"]
+        if at is not None and start <= at < end:
+            bins[_STRIP.get(line["kind"], 3)][min(STRIP_BINS - 1, int((at - start) / width))] += 1
+    return {"start": start, "end": end, "bins": bins}

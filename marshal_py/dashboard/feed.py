@@ -1,0 +1,377 @@
+"""Follows the coordination log in a thread, and tells every page what changes.
+
+One thread reads and folds; a second asks the brokers where the topics end, which also shows whether
+they answer at all. What changes is put into one document for all pages, four times a second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Final, Literal, TypeAlias
+
+import msgspec
+from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
+
+from marshal_py.admin import admin_client
+from marshal_py.commands.connection import Connection
+from marshal_py.dashboard.watch import Watch
+from marshal_py.errors import MarshalError
+from marshal_py.log import Batch, LogReader, Truncated, boottime_ns
+from marshal_py.world import MS
+
+__all__ = ["Ends", "Feed", "Phase", "Subscriber"]
+
+logger = logging.getLogger("marshal_py.dashboard")
+
+Phase: TypeAlias = Literal["reading", "live", "lost"]
+Ends: TypeAlias = dict[str, dict[int, int]]
+Notify: TypeAlias = Callable[[LogReader, int, int, bytes | None, int, list[Any]], None]
+
+TELL_S: Final = 0.25
+RETRY_S: Final = 2.0
+WAITING: Final = 64
+"""Documents that a slow page may be behind; it gets everything anew then."""
+
+encode = msgspec.json.Encoder().encode
+
+
+class Subscriber:
+    """One page. Documents wait in a bounded queue; for one event loop."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._queue: asyncio.Queue[tuple[str, bytes] | None] = asyncio.Queue()
+        self.overrun = False
+
+    def put(self, item: tuple[str, bytes] | None) -> None:
+        """Add a document from any thread; None: there will be no more."""
+        with contextlib.suppress(RuntimeError):  # the loop has ended, and the page with it
+            self._loop.call_soon_threadsafe(self._put, item)
+
+    def _put(self, item: tuple[str, bytes] | None) -> None:
+        if item is not None and self._queue.qsize() >= WAITING:
+            self.overrun = True
+            return
+        self._queue.put_nowait(item)
+
+    async def get(self, timeout_s: float) -> tuple[str, bytes] | None:
+        """Return the next document. Raises `TimeoutError`."""
+        return await asyncio.wait_for(self._queue.get(), timeout_s)
+
+
+class _Reader(LogReader):
+    """A reader that tells of each record right after it was folded."""
+
+    notify: Notify | None = None
+
+    def fold(self, messages: list[Any]) -> Iterator[Batch]:
+        for message in messages:
+            for batch in super().fold([message]):
+                if self.notify is not None:
+                    at_ms = max(0, message.timestamp()[1])
+                    self.notify(
+                        self,
+                        batch.coordinator,
+                        message.offset(),
+                        message.value(),
+                        at_ms,
+                        batch.events,
+                    )
+                yield batch
+
+
+class Feed:
+    """Follows one coordination topic until `close`.
+
+    - `history_s`: how far back claims, activity and alerts reach.
+    - `lag_every_s`: how often topics are asked where they end; 0: never, and no lag is shown.
+    - `ends`: what answers instead of the brokers, for tests and benchmarks.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        *,
+        history_s: float = 3_600.0,
+        lag_every_s: float = 5.0,
+        ends: Callable[[set[str]], Ends] | None = None,
+    ) -> None:
+        self.connection = connection
+        self.history_s = history_s
+        self.lag_every_s = lag_every_s
+        self.lock = threading.RLock()
+        """Guards `watch` and everything that it knows."""
+        self.watch: Watch | None = None
+        self.phase: Phase = "reading"
+        self.trouble = ""
+        self.progress = 0.0
+        self.history_from_ms = 0
+        self.sent_bytes = 0
+        self._ends = ends or self._ask_ends
+        self._admin: Any = None
+        self._reader: _Reader | None = None
+        self._subscribers: set[Subscriber] = set()
+        self._stop = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self._mismatches = 0
+        self._told_s = 0.0
+        self._head: dict[str, Any] = {}
+        self._out_of_contact = False
+
+    # Life
+
+    def start(self) -> None:
+        """Connect, then follow in the background.
+
+        Raises `TopicMissing`, `BrokerUnavailable`, `LogHole`, `ConfigurationError`.
+        """
+        self._open()
+        self._threads = [threading.Thread(target=self._follow, name="marshal-feed", daemon=True)]
+        self._threads.append(
+            threading.Thread(target=self._follow_ends, name="marshal-ends", daemon=True)
+        )
+        for thread in self._threads:
+            thread.start()
+
+    def close(self) -> None:
+        """Stop, and end every page's stream."""
+        self._stop.set()
+        self.end_streams()
+        for thread in self._threads:
+            thread.join(10)
+        if self._reader is not None:
+            self._reader.close()
+
+    def end_streams(self) -> None:
+        """Tell every page that there will be no more; for any thread."""
+        with self.lock:
+            for subscriber in self._subscribers:
+                subscriber.put(None)
+
+    # Pages
+
+    def subscribe(self, subscriber: Subscriber) -> None:
+        """Send everything to a page, and from then on what changes."""
+        with self.lock:
+            self._tell()  # what changed so far is part of the whole, and must not come again
+            subscriber.overrun = False
+            subscriber.put(("state", encode(self._document())))
+            self._subscribers.add(subscriber)
+
+    def unsubscribe(self, subscriber: Subscriber) -> None:
+        """Forget a page."""
+        with self.lock:
+            self._subscribers.discard(subscriber)
+
+    def _document(self) -> dict[str, Any]:
+        now_ms = self.now_ms()
+        document: dict[str, Any] = {**self._heading(), "now": now_ms}
+        if self.watch is not None and self.phase != "reading":
+            document |= self.watch.document(now_ms)
+        return document
+
+    def _heading(self) -> dict[str, Any]:
+        partitions = 0 if self.watch is None else self.watch.world.partitions
+        return {
+            "topic": self.connection.topic,
+            "coordinators": partitions,
+            "phase": self.phase,
+            "trouble": self.trouble,
+            "progress": round(self.progress, 3),
+            "history_from": self.history_from_ms,
+        }
+
+    def now_ms(self) -> int:
+        """Return this machine's time, or the newest record's where that is later."""
+        newest = 0 if self.watch is None else self.watch.newest_ms
+        return max(time.time_ns() // MS, newest)
+
+    def _tell(self) -> None:
+        """Send what changed to every page. The caller holds the lock."""
+        now_ms = self.now_ms()
+        changes: dict[str, Any] = {}
+        if self.watch is not None and self.phase != "reading":
+            changes = self.watch.take_changes(now_ms)
+        heading = self._heading()
+        changes |= {k: v for k, v in heading.items() if self._head.get(k) != v}
+        self._head = heading
+        self._told_s = time.monotonic()
+        if not changes or not self._subscribers:
+            return
+        self._send("delta", {**changes, "now": now_ms})
+
+    def _send(self, kind: str, document: dict[str, Any]) -> None:
+        data = encode(document)
+        self.sent_bytes += len(data) * len(self._subscribers)
+        for subscriber in self._subscribers:
+            subscriber.put((kind, data))
+
+    # Reading
+
+    def _open(self) -> None:
+        """Connect and begin anew, so that nothing of an old log is left."""
+        connection = self.connection
+        # After a truncation the same reader knows which snapshots not to trust.
+        reader = self._reader or _Reader(
+            {"reconnect.backoff.max.ms": 500, **connection.kafka},
+            topic=connection.topic,
+            snapshot_topic=connection.snapshot_topic,
+        )
+        since_ms = max(1, time.time_ns() // MS - int(self.history_s * 1000))
+        try:
+            with self.lock:
+                reader.open(connection.timeout_s, since_ms=since_ms)
+        except BaseException:
+            reader.close()
+            raise
+        with self.lock:
+            self._reader = reader
+            self._mismatches = len(reader.mismatches)
+            self.watch = Watch(reader.world, reader.observers)
+            self.history_from_ms = since_ms
+            self.phase, self.trouble, self.progress = "reading", "", 0.0
+        reader.notify = self._on_record
+
+    def _on_record(
+        self,
+        reader: LogReader,
+        p: int,
+        offset: int,
+        value: bytes | None,
+        at_ms: int,
+        events: list[Any],
+    ) -> None:
+        if self.watch is not None and reader is self._reader:
+            self.watch.record(p, offset, value, at_ms, events)
+
+    def _follow(self) -> None:
+        while not self._stop.is_set():
+            try:
+                if self.phase == "lost":
+                    self._open()
+                self._replay()
+                self._tail()
+            except Truncated as error:
+                self._lost(f"the log lost records; it is read anew: {error}", discard=False)
+            except (MarshalError, KafkaException) as error:
+                self._lost(str(error))
+            except Exception as error:  # a page that stops without a word would be worse
+                logger.exception("the dashboard stumbled; it begins anew")
+                self._lost(f"{type(error).__name__}: see the log of the dashboard")
+
+    def _lost(self, why: str, *, discard: bool = True) -> None:
+        logger.warning("%s", why)
+        with self.lock:
+            self.phase, self.trouble = "lost", why
+            self._tell()
+            reader = self._reader
+            if reader is not None and discard:
+                reader.close()
+                self._reader = None
+        self._stop.wait(RETRY_S)
+
+    def _following(self) -> tuple[LogReader, Watch]:
+        if self._reader is None or self.watch is None:
+            raise RuntimeError("the feed was not opened")
+        return self._reader, self.watch
+
+    def _replay(self) -> None:
+        reader, watch = self._following()
+        extent = reader.extent()
+        starts = [state.next_offset for state in reader.world.states]
+        total = sum(max(0, extent[p][1] - start) for p, start in enumerate(starts))
+        steps = reader.history()
+        while not self._stop.is_set():
+            with self.lock:
+                if next(steps, None) is None:
+                    break
+                done = sum(
+                    s.next_offset - a for s, a in zip(reader.world.states, starts, strict=True)
+                )
+                self.progress = min(1.0, done / total) if total else 1.0
+                if time.monotonic() - self._told_s > TELL_S:
+                    self._tell()
+        with self.lock:
+            watch.caught_up(boottime_ns(), time.time_ns() // MS)
+            self.phase, self.progress = "live", 1.0
+            watch.take_changes(self.now_ms())
+            self._head = self._heading()
+            for subscriber in self._subscribers:
+                subscriber.put(("state", encode(self._document())))
+
+    def _tail(self) -> None:
+        reader, watch = self._following()
+        while not self._stop.is_set():
+            messages = reader.poll(0.1)
+            with self.lock:
+                for _ in reader.fold(messages):
+                    pass
+                if time.monotonic() - self._told_s < TELL_S:
+                    continue
+                now_ms = self.now_ms()
+                if self.phase == "live":
+                    watch.tick(boottime_ns(), now_ms)
+                for mismatch in reader.mismatches[self._mismatches :]:
+                    watch.mismatch(str(mismatch), now_ms)
+                self._mismatches = len(reader.mismatches)
+                self._tell()
+            if reader.partition_count_error is not None:
+                raise reader.partition_count_error
+
+    # Where topics end
+
+    def _follow_ends(self) -> None:
+        while not self._stop.is_set():
+            with self.lock:
+                watch = self.watch
+                ready = watch is not None and self.phase != "reading"
+                topics = {topic for _, topic in watch.board.rows} if watch is not None else set()
+            if ready:
+                ends: Ends = {}
+                trouble = ""
+                try:
+                    ends = self._ends(topics if self.lag_every_s else set())
+                except (KafkaException, MarshalError) as error:
+                    trouble = f"no answer from the brokers: {error}"
+                with self.lock:
+                    self._contact(trouble)
+                    if watch is self.watch and watch is not None and ends:
+                        watch.set_ends(ends, self.now_ms())
+            self._stop.wait(self.lag_every_s or 5.0 if ready else 0.1)
+
+    def _contact(self, trouble: str) -> None:
+        """While the brokers do not answer nobody's silence means anything: nothing is judged."""
+        if trouble and self.phase == "live":
+            self.phase, self.trouble = "lost", trouble
+            self._out_of_contact = True
+        elif not trouble and self._out_of_contact:
+            self._out_of_contact = False
+            if self.phase == "lost" and self.watch is not None:
+                self.phase, self.trouble = "live", ""
+
+    def _ask_ends(self, topics: set[str]) -> Ends:
+        """Return where those of the topics end that exist. Raises `KafkaException`."""
+        timeout_s = min(5.0, self.connection.timeout_s)
+        admin = self._admin = self._admin or admin_client(self.connection.kafka)
+        found = admin.list_topics(timeout=timeout_s).topics
+        parts = [
+            TopicPartition(topic, p)
+            for topic in topics
+            if topic in found and found[topic].error is None
+            for p in found[topic].partitions
+        ]
+        ends: Ends = {}
+        if not parts:
+            return ends
+        latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        futures = admin.list_offsets(dict.fromkeys(parts, latest), request_timeout=timeout_s)
+        for part, future in futures.items():
+            with contextlib.suppress(KafkaException):  # a partition without a leader: no lag
+                ends.setdefault(part.topic, {})[part.partition] = future.result().offset
+        return ends

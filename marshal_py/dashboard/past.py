@@ -1,0 +1,66 @@
+"""The past, replayed from the log: the board at a moment, and the story of one cell.
+
+Both read the coordination log anew, so they are exact and reach as far back as the log does. One
+replay at a time: it is work for this machine and the brokers.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from typing import Any, Final
+
+import msgspec
+
+from marshal_py.commands.connection import Connection
+from marshal_py.commands.look import look
+from marshal_py.dashboard.board import Board, liveness_code
+from marshal_py.dashboard.people import groups_document, leaders_document, members_document
+
+__all__ = ["Past"]
+
+KEPT: Final = 8
+"""Moments that are kept, for a page that goes to and fro."""
+
+
+class Past:
+    """Answers for moments that are over. For any thread."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[int, bytes] = OrderedDict()
+
+    def at(self, at_ms: int) -> bytes:
+        """Return the board at `at_ms`, as JSON, in the form in which a live page gets it.
+
+        Liveness is judged by the broker's timestamps.
+
+        Raises `InvalidArgument` if the log does not reach back so far, and as `look` does.
+        """
+        with self._lock:
+            if at_ms not in self._kept:
+                self._kept[at_ms] = msgspec.json.encode(self._replay(at_ms))
+                while len(self._kept) > KEPT:
+                    self._kept.popitem(last=False)
+            self._kept.move_to_end(at_ms)
+            return self._kept[at_ms]
+
+    def _replay(self, at_ms: int) -> dict[str, Any]:
+        found = look(self._connection, at_ms=at_ms)
+        board = Board()
+        for p, key, cell in found.world.cells():
+            row, slot = board.put(*key, cell)
+            silence = found.cell_silence(p, cell)
+            if silence is not None:
+                row.set_live(slot, liveness_code(silence.liveness))
+        return {
+            "topic": self._connection.topic,
+            "coordinators": found.world.partitions,
+            "phase": "past",
+            "now": at_ms,
+            "groups": groups_document(found.world, board.groups()),
+            "members": members_document(found.world),
+            "leaders": leaders_document(found.world, board.rows),
+            **board.document(),
+        }

@@ -1,0 +1,104 @@
+"""Groups, members and leaders of a world, as the page reads them. No I/O."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from marshal_py.ledger import LEADER_PREFIX
+from marshal_py.subscription import Subscription
+from marshal_py.world import World
+
+__all__ = ["groups_document", "leaders_document", "members_document", "readable"]
+
+
+def groups_document(world: World, with_cells: Iterable[str]) -> list[dict[str, Any]]:
+    """Return each group, and until when it is paused; `with_cells` are known already."""
+    names = set(with_cells)
+    for state in world.states:
+        names.update(key[0] for key in state.members)
+        names.update(state.paused)
+    found = []
+    for group in sorted(names):
+        until = [state.paused[group] for state in world.states if group in state.paused]
+        found.append({"group": group, "paused_until_ms": max(until) if until else None})
+    return found
+
+
+def members_document(world: World) -> list[dict[str, Any]]:
+    """Return each member, and what it says of itself."""
+    found = []
+    for view in world.members():
+        member = view.member
+        found.append(
+            {
+                "group": view.group_id,
+                "client": view.client_id,
+                "instance": member.instance_id,
+                "interval_ms": member.interval_ms,
+                "says": _subscription(member.metadata),
+            }
+        )
+    return sorted(found, key=lambda m: (m["group"], m["client"]))
+
+
+def _subscription(metadata: bytes) -> str:
+    wanted = Subscription.decode(metadata) if metadata else None
+    if wanted is None:
+        return readable(metadata)
+    parts = [", ".join(sorted(wanted.topics))] if wanted.topics else []
+    if wanted.pattern is not None:
+        parts.append(f"matching {wanted.pattern}")
+    if wanted.max_claims is not None:
+        parts.append(f"at most {wanted.max_claims}")
+    if wanted.weight != 1:
+        parts.append(f"weight {wanted.weight:g}")
+    parts += [f"{name}={value}" for name, value in sorted(wanted.labels.items())]
+    return " · ".join(parts)
+
+
+def leaders_document(world: World, rows: Iterable[tuple[str, str]]) -> list[dict[str, Any]]:
+    """Return who leads each name, with what it published along with its claim.
+
+    `rows`: the (group, topic) to look at.
+    """
+    found = []
+    for group, topic in rows:
+        cell = world.cell(group, topic, 0) if topic.startswith(LEADER_PREFIX) else None
+        if cell is not None:
+            found.append(
+                {
+                    "group": group,
+                    "name": topic.removeprefix(LEADER_PREFIX),
+                    "client": cell.holder,
+                    "instance": cell.instance_id,
+                    "epoch": cell.epoch,
+                    "interval_ms": cell.interval_ms,
+                    "says": readable(cell.metadata),
+                }
+            )
+    return sorted(found, key=lambda x: (x["group"], x["name"]))
+
+
+def readable(metadata: bytes) -> str:
+    """Return a holder's metadata as text: a msgpack or JSON document, text, or hex; never raises.
+
+    Nothing here knows what programs publish: a map is shown as ``key value`` pairs.
+    """
+    if not metadata:
+        return ""
+    for decode in (json.loads, msgspec.msgpack.decode):
+        try:
+            found = decode(metadata)
+        except (ValueError, RecursionError, msgspec.MsgspecError):
+            continue
+        if isinstance(found, dict):
+            return " · ".join(f"{key} {value}" for key, value in found.items())[:2_000]
+    try:
+        text = metadata.decode()
+    except UnicodeDecodeError:
+        return metadata.hex()
+    return text if text.isprintable() else metadata.hex()

@@ -1,0 +1,458 @@
+"""What the page shows, kept up to date from what the log brings. No I/O, no clock of its own.
+
+`Watch` is fed by `feed.Feed`: each record that was folded with its events, the ends of topics, and
+the time. It keeps the board, the claims of late, the activity stream and the alerts.
+
+Liveness is judged as specs/PROTOCOL.md §5.1 has it, by how long this observer has not seen the
+cell's version change; of cells that said nothing since it began to watch, by the broker's
+timestamps. A cell is looked at again when its liveness could next change, not at every tick. One
+quarter of an interval is granted before "fresh" becomes "unknown": heartbeats come once in an
+interval, and a page that blinks whenever one takes its time would hide what matters.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Literal, TypeAlias
+
+from marshal_py import events as ev
+from marshal_py.anomalies import MEANING
+from marshal_py.commands.lines import ROUTINE, as_text
+from marshal_py.commands.words import age, count
+from marshal_py.dashboard.alerts import Alerts, Severity
+from marshal_py.dashboard.board import FRESH, STALE, UNKNOWN, Board, Row, lag_bucket
+from marshal_py.dashboard.claimlog import ClaimLog
+from marshal_py.dashboard.people import groups_document, leaders_document, members_document
+from marshal_py.history import History
+from marshal_py.ledger import LEADER_PREFIX
+from marshal_py.rationalizer import Cell, CellKey
+from marshal_py.world import MS, Observer, World
+
+__all__ = ["Ends", "Watch"]
+
+Ends: TypeAlias = Mapping[str, Mapping[int, int]]
+"""Topic → partition → offset after its last message."""
+
+ACTIVITY: Final = 10_000
+"""Events that are kept for the stream."""
+
+TOLD_AT_ONCE: Final = 400
+"""Events that go to the pages in one delta; of more, the latest."""
+
+TICK_NS: Final = 250 * MS
+GRACE: Final = 4
+"""A quarter of an interval, after which a holder that is late counts as unknown."""
+
+GROWING_MS: Final = 120_000
+STUCK_MS: Final = 60_000
+_AGAIN_MS: Final = 600_000
+"""An anomaly counts as over when it has not come again for so long."""
+
+_CELL_EVENTS: Final = (ev.Claimed, ev.Released, ev.PositionSet, ev.MessagesClaimed)
+_HIGH: Final = {
+    "duplicate_client_id",
+    "early_takeover",
+    "foreign_sender",
+    "snapshot_differs",
+    "impossible_epoch",
+    "log_hole",
+}
+
+
+class Watch:
+    """The state behind the page. For one thread at a time; the feed guards it with a lock."""
+
+    def __init__(self, world: World, observers: Sequence[Observer]) -> None:
+        self.world = world
+        self.observers = observers
+        self.histories = [
+            History(state.partition, world.partitions, state=state, sample_ms=2**40)
+            for state in world.states
+        ]
+        self.board = Board()
+        self.claims = ClaimLog()
+        self.alerts = Alerts()
+        self.activity: deque[dict[str, Any]] = deque(maxlen=ACTIVITY)
+        self.ends: Ends = {}
+        self.live_since_ns: int | None = None
+        """This observer's clock when it had caught up; None: it still reads the past."""
+        self.live_since_ms = 0
+        self.newest_ms = 0
+        """The latest broker timestamp."""
+        self._sequence = 0
+        self._untold: list[dict[str, Any]] = []
+        self._due: dict[int, list[tuple[int, Row, int]]] = {}
+        self._ticked = 0
+        self._homes: dict[str, dict[int, int]] = {}
+        self._told: dict[str, Any] = {}
+        self._told_tick = -1
+        self._lag_seen: dict[int, deque[tuple[int, int]]] = {}
+        self._still: dict[CellKey, tuple[int, int]] = {}
+        for p, key, cell in world.cells():
+            self.board.put(*key, cell)
+            if cell.held:
+                observers[p].allow(cell.interval_ms)
+
+    # What the log brings
+
+    def record(
+        self, p: int, offset: int, value: bytes | None, at_ms: int, events: Sequence[ev.Event]
+    ) -> None:
+        """Take in a record of coordination partition `p` that was folded just now."""
+        self.newest_ms = max(self.newest_ms, at_ms)
+        history = self.histories[p]
+        history.note(offset, value, at_ms, events)
+        cells = self.world.states[p].cells
+        for event in events:
+            kind = type(event)
+            if kind is ev.Renewed:
+                self._renewed(p, event)  # type: ignore[arg-type]
+                continue
+            if kind is ev.Beat:
+                continue
+            if isinstance(event, _CELL_EVENTS):
+                key = (event.group_id, event.topic, event.partition)
+                row, slot = self.board.put(*key, cells.get(key))
+                if isinstance(event, ev.Claimed):
+                    self.observers[p].allow(event.interval_ms)
+                    if self.live_since_ns is not None:
+                        row.set_live(slot, FRESH)
+                        self._look_at(self._ticked, event.interval_ms, p, row, slot)
+            elif isinstance(event, ev.GroupForgotten):
+                kept = [(k[1], k[2]) for _, k, _ in self.world.cells(event.group_id)]
+                self.board.remove_group(event.group_id, kept)
+            self._act(p, event, at_ms)
+        if history.rows:
+            self._rows(history)
+
+    def _renewed(self, p: int, event: ev.Renewed) -> None:
+        row = self.board.rows.get((event.group_id, event.topic))
+        slot = None if row is None else row.slots.get(event.partition)
+        if row is None or slot is None or self.live_since_ns is None:
+            return
+        if row.live[slot] != FRESH:
+            row.set_live(slot, FRESH)
+            self.board.touch(row)
+            cell = self.world.states[p].cells[event.group_id, event.topic, event.partition]
+            self._look_at(self._ticked, cell.interval_ms, p, row, slot)
+
+    def _act(self, p: int, event: ev.Event, at_ms: int) -> None:
+        if isinstance(event, ROUTINE):
+            return
+        self._sequence += 1
+        line = activity_line(self._sequence, p, event, at_ms)
+        self.activity.append(line)
+        self._untold.append(line)
+        if len(self._untold) > 2 * TOLD_AT_ONCE:
+            del self._untold[:-TOLD_AT_ONCE]
+
+    def _rows(self, history: History) -> None:
+        rows = history.take_rows()
+        self.claims.add(rows)
+        for row in rows.get("anomalies", ()):
+            _, _, at_ms, kind, what, group, client, _, topic, partition, _ = row
+            severity: Severity = "high" if kind in _HIGH else "low"
+            place = "" if topic is None else f"{topic}/{partition}: "
+            who = "" if client is None else f"{client}: "
+            self.alerts.raise_(
+                (kind, group, topic, partition, client),
+                kind,
+                severity,
+                f"{place}{who}{what or MEANING.get(kind, kind)}",
+                at_ms,
+                group=group,
+                topic=topic,
+                partition=partition,
+                client_id=client,
+                again=True,
+            )
+
+    def mismatch(self, text: str, at_ms: int) -> None:
+        """Note that somebody's snapshot is not the state that the log gives."""
+        self.alerts.raise_(("snapshot", text), "snapshot_mismatch", "high", text, at_ms)
+
+    # Liveness
+
+    def caught_up(self, now_ns: int, now_ms: int) -> None:
+        """Begin to judge liveness: the log was read to its end at this moment."""
+        self.live_since_ns = now_ns
+        # A record from the future shows that this clock is behind the broker's.
+        self.live_since_ms = max(now_ms, self.newest_ms)
+        self._ticked = now_ns // TICK_NS
+        for p, key, cell in self.world.cells():
+            if cell.held:
+                self._judge(now_ns, p, key, cell)
+
+    def silence_ms(self, p: int, key: CellKey, cell: Cell, now_ns: int) -> int | None:
+        """Return for how long the cell's holder has been silent; None where that is not known."""
+        since_ns = self.live_since_ns
+        observer = self.observers[p]
+        if since_ns is None or observer.caught_up_at_offset is None:
+            return None
+        if cell.version >= observer.caught_up_at_offset:
+            silence_ns = observer.silence_ns(cell, now_ns)
+            if silence_ns is not None:
+                return silence_ns // MS
+        watched_ms = (now_ns - since_ns) // MS
+        track = self.histories[p].tracks.get(key)
+        if track is not None and track.epoch == cell.epoch and track.version_ms >= 0:
+            return watched_ms + max(0, self.live_since_ms - track.version_ms)
+        # Its last record lies before all that was read: silent for this long, or longer.
+        return watched_ms if watched_ms > 2 * cell.interval_ms else None
+
+    def _judge(self, now_ns: int, p: int, key: CellKey, cell: Cell) -> None:
+        silence_ms = self.silence_ms(p, key, cell, now_ns)
+        interval_ms = cell.interval_ms
+        grace_ms = interval_ms + interval_ms // GRACE
+        if silence_ms is None:
+            code, left_ms = UNKNOWN, interval_ms // 2
+        elif silence_ms > 2 * interval_ms:
+            code, left_ms = STALE, 0
+        elif silence_ms >= grace_ms:
+            code, left_ms = UNKNOWN, 2 * interval_ms - silence_ms
+        else:
+            code, left_ms = FRESH, grace_ms - silence_ms
+        row = self.board.row(key[0], key[1])
+        slot = row.slots[key[2]]
+        if row.set_live(slot, code):
+            self.board.touch(row)
+        if left_ms:
+            self._look_at(now_ns // TICK_NS, left_ms, p, row, slot)
+
+    def _look_at(self, tick: int, after_ms: int, p: int, row: Row, slot: int) -> None:
+        due = row.due[slot] = tick + 1 + after_ms * MS // TICK_NS
+        self._due.setdefault(due, []).append((p, row, slot))
+
+    def tick(self, now_ns: int, now_ms: int) -> None:
+        """Judge what may have changed by the time alone."""
+        if self.live_since_ns is None:
+            return
+        until = now_ns // TICK_NS
+        while self._ticked < until:
+            self._ticked += 1
+            for p, row, slot in self._due.pop(self._ticked, ()):
+                if row.due[slot] != self._ticked:
+                    continue  # it was put off, or brought forward, meanwhile
+                key = (row.group, row.topic, row.partitions[slot])
+                cell = self.world.states[p].cells.get(key)
+                # A stale cell is not looked at any more: only a record can make it fresh.
+                if cell is not None and cell.held:
+                    self._judge(now_ns, p, key, cell)
+        self._stale_alerts(now_ms)
+
+    def _stale_alerts(self, now_ms: int) -> None:
+        names = self.board.clients
+        found = set()
+        for row in self.board.rows.values():
+            for holder, cells in row.stale_by.items():
+                if cells <= 0:
+                    continue
+                key = ("stale", row.group, row.topic, names[holder])
+                found.add(key)
+                what = (
+                    f"leads {row.topic.removeprefix(LEADER_PREFIX)}"
+                    if row.topic.startswith(LEADER_PREFIX)
+                    else f"holds {count(cells, 'partition')} of {row.topic}"
+                )
+                self.alerts.raise_(
+                    key,
+                    "stale",
+                    "high",
+                    f"{names[holder]} {what} and has been silent for over two intervals: anyone "
+                    "may take over",
+                    now_ms,
+                    group=row.group,
+                    topic=row.topic,
+                    client_id=names[holder],
+                )
+        for key_ in self.alerts.raised("stale"):
+            if key_ not in found:
+                self.alerts.end(key_, now_ms)
+
+    # Lag
+
+    def set_ends(self, ends: Ends, now_ms: int) -> None:
+        """Take in where the topics end; partitions that nobody ever claimed are shown too."""
+        self.ends = ends
+        for row in self.board.rows.values():
+            of_topic = ends.get(row.topic)
+            if of_topic is None:
+                continue
+            for partition in of_topic:
+                self.board.slot(row, partition)
+            self._row_lag(row, of_topic, now_ms)
+        self._forget_rows()
+
+    def _row_lag(self, row: Row, ends: Mapping[int, int], now_ms: int) -> None:
+        total = most = 0
+        known = False
+        for slot, partition in enumerate(row.partitions):
+            cell = self._cell(row.group, row.topic, partition)
+            end = ends.get(partition)
+            if cell is None or end is None or cell.position < 0:
+                row.set_lag(slot, 0)
+                continue
+            lag = max(0, end - cell.position)
+            row.set_lag(slot, lag_bucket(lag))
+            known = True
+            total += lag
+            most = max(most, lag)
+            self._look_for_stuck(row, slot, partition, cell, lag, now_ms)
+        before = row.lag_total
+        row.lag_total, row.lag_max = (total, most) if known else (None, None)
+        if row.lag_total != before:
+            row.changed[2].add(0)
+        self.board.touch(row)
+        if known:
+            self._look_for_growth(row, total, now_ms)
+
+    def lag(self, group: str, topic: str, partition: int) -> int | None:
+        """Return how many messages the group is behind; None where that is not known."""
+        end = self.ends.get(topic, {}).get(partition)
+        cell = self._cell(group, topic, partition)
+        if end is None or cell is None or cell.position < 0:
+            return None
+        return max(0, end - cell.position)
+
+    def _cell(self, group: str, topic: str, partition: int) -> Cell | None:
+        homes = self._homes.setdefault(topic, {})
+        home = homes.get(partition)
+        if home is None:
+            home = homes[partition] = self.world.coordinator(topic, partition)
+        return self.world.states[home].cells.get((group, topic, partition))
+
+    def _look_for_growth(self, row: Row, total: int, now_ms: int) -> None:
+        seen = self._lag_seen.setdefault(row.number, deque())
+        seen.append((now_ms, total))
+        while len(seen) > 2 and seen[1][0] <= now_ms - GROWING_MS:
+            seen.popleft()
+        key = ("growing", row.group, row.topic)
+        first_ms, first = seen[0]
+        grew = all(b[1] >= a[1] for a, b in zip(seen, list(seen)[1:], strict=False))
+        if grew and now_ms - first_ms >= GROWING_MS * 3 // 4 and total > first * 1.2 + 1_000:
+            self.alerts.raise_(
+                key,
+                "growing_lag",
+                "low",
+                f"the lag of {row.topic} has grown from {first:,} to {total:,} in "
+                f"{age(now_ms - first_ms)}, without a break",
+                now_ms,
+                group=row.group,
+                topic=row.topic,
+                since_ms=first_ms,
+            )
+        elif not grew or total <= first:
+            self.alerts.end(key, now_ms)
+
+    def _look_for_stuck(
+        self, row: Row, slot: int, partition: int, cell: Cell, lag: int, now_ms: int
+    ) -> None:
+        """A holder that lives, a backlog, and no progress: it may have met a poison message."""
+        key = (row.group, row.topic, partition)
+        alert = ("stuck", *key)
+        if not lag or row.live[slot] not in (FRESH, UNKNOWN):
+            if self._still.pop(key, None) is not None:
+                self.alerts.end(alert, now_ms)
+            return
+        position, since_ms = self._still.get(key, (-1, now_ms))
+        if position != cell.position:
+            if position >= 0:
+                self.alerts.end(alert, now_ms)
+            self._still[key] = (cell.position, now_ms)
+        elif now_ms - since_ms >= max(STUCK_MS, 6 * cell.interval_ms):
+            self.alerts.raise_(
+                alert,
+                "stuck",
+                "high",
+                f"{row.topic}/{partition} stands still at offset {cell.position} while "
+                f"{cell.holder} holds it and {count(lag, 'message')} wait: look at that message",
+                now_ms,
+                group=row.group,
+                topic=row.topic,
+                partition=partition,
+                client_id=cell.holder,
+                since_ms=since_ms,
+            )
+
+    def _forget_rows(self) -> None:
+        numbers = {row.number for row in self.board.rows.values()}
+        for number in [n for n in self._lag_seen if n not in numbers]:
+            del self._lag_seen[number]
+        for key in [k for k in self._still if (k[0], k[1]) not in self.board.rows]:
+            del self._still[key]
+
+    # What pages are told
+
+    def document(self, now_ms: int) -> dict[str, Any]:
+        """Return everything, for a page that has just come."""
+        document = self.board.document()
+        document["alerts"] = self.alerts.all()
+        document["activity"] = list(self.activity)[-TOLD_AT_ONCE:]
+        return document | self._crowd(now_ms)
+
+    def take_changes(self, now_ms: int) -> dict[str, Any]:
+        """Return what changed since the last call; empty: nothing did."""
+        self.alerts.expire(now_ms)
+        for kind in MEANING:
+            for key in self.alerts.raised(kind):
+                self.alerts.end_if_old(key, now_ms - _AGAIN_MS)
+        changes = self.board.take_changes()
+        if self._untold:
+            changes["activity"] = self._untold[-TOLD_AT_ONCE:]
+            self._untold = []
+        changed, gone = self.alerts.take_changes()
+        if changed:
+            changes["alerts"] = changed
+        if gone:
+            changes["alerts_gone"] = gone
+        if self._told_tick != self._ticked // 4:  # once a second
+            self._told_tick = self._ticked // 4
+            for name, found in self._crowd(now_ms).items():
+                if self._told.get(name) != found:
+                    changes[name] = self._told[name] = found
+        return changes
+
+    def _crowd(self, now_ms: int) -> dict[str, Any]:
+        """Groups, members and leaders: few, and what they publish changes without an event."""
+        groups = groups_document(self.world, self.board.groups())
+        for group in groups:
+            name, until_ms = group["group"], group["paused_until_ms"]
+            key = ("pause_expired", name)
+            if until_ms is not None and until_ms < now_ms:
+                self.alerts.raise_(
+                    key,
+                    "pause_expired",
+                    "low",
+                    f"the pause of {name} is over, and nobody has resumed it: no client of it runs",
+                    now_ms,
+                    group=name,
+                    since_ms=until_ms,
+                )
+            else:
+                self.alerts.end(key, now_ms)
+        return {
+            "groups": groups,
+            "members": members_document(self.world),
+            "leaders": leaders_document(self.world, self.board.rows),
+        }
+
+
+def activity_line(
+    sequence: int, coordinator: int, event: ev.Event, at_ms: int | None
+) -> dict[str, Any]:
+    """Return an event for the activity stream."""
+    kind: Literal["takeover"] | str = type(event).__name__
+    if isinstance(event, ev.Claimed) and event.previous_holder is not None:
+        kind = "Resumed" if event.previous_holder == event.client_id else "TakenOver"
+    return {
+        "n": sequence,
+        "at": at_ms,
+        "kind": kind,
+        "text": as_text(event),
+        "group": getattr(event, "group_id", None),
+        "topic": getattr(event, "topic", None),
+        "partition": getattr(event, "partition", None),
+        "client": getattr(event, "client_id", None),
+        "where": f"{coordinator}@{event.offset}",
+    }
