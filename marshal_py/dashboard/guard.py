@@ -101,8 +101,8 @@ class Guard:
             return _refuse(405, "this dashboard only reads; start it with --write to change things")
         if self._token is None and not self._is_ours(host):
             return _refuse(421, "this name is not this dashboard's; use 127.0.0.1 or localhost")
-        # A link from another site may lead here; nothing else of another site may.
-        link = headers.get("sec-fetch-mode") == "navigate" and scope["method"] == "GET"
+        # A link from another site may lead to the page; nothing else of another site may.
+        link = headers.get("sec-fetch-mode") == "navigate" and scope["path"] == "/"
         if headers.get("sec-fetch-site", "none") not in ("same-origin", "none") and not link:
             return _refuse(403, "requests of other sites are refused")
         origin = headers.get("origin")
