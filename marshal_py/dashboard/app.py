@@ -28,7 +28,7 @@ __all__ = ["create_app"]
 
 STATIC: Final = Path(__file__).parent / "static"
 PING_S: Final = 10.0
-"""A comment in the stream, so that a page that is gone is noticed."""
+"""A sign of life, so that both sides notice when the other is gone."""
 
 MAX_PAGES: Final = 100
 T = TypeVar("T")
@@ -52,6 +52,7 @@ def create_app(
             Route("/api/stream", pages.stream),
             Route("/api/at", pages.at),
             Route("/api/cell", pages.cell),
+            Route("/api/story", pages.story),
             Route("/api/lanes", pages.lanes),
             Route("/api/strip", pages.strip),
             Route("/api/activity", pages.activity),
@@ -90,7 +91,7 @@ class _Pages:
                 try:
                     item = await subscriber.get(PING_S)
                 except TimeoutError:
-                    yield b": still here\n\n"
+                    yield b"event: ping\ndata:\n\n"
                     continue
                 if item is None:
                     return
@@ -110,6 +111,11 @@ class _Pages:
     async def cell(self, request: Request) -> Response:
         key = (_text(request, "group"), _text(request, "topic"), _number(request, "partition"))
         return await self._ask(partial(cell_document, key=key))
+
+    async def story(self, request: Request) -> Response:
+        key = (_text(request, "group"), _text(request, "topic"), _number(request, "partition"))
+        at_ms = _number(request, "t") if "t" in request.query_params else None
+        return JSONResponse(await run_in_threadpool(self._past.story, key, at_ms))
 
     async def lanes(self, request: Request) -> Response:
         row = (_text(request, "group"), _text(request, "topic"))

@@ -13,12 +13,15 @@ from typing import Any, Final
 import msgspec
 
 from marshal_py.commands.connection import Connection
+from marshal_py.commands.explain import tell
 from marshal_py.commands.look import look
 from marshal_py.dashboard.board import Board, liveness_code
 from marshal_py.dashboard.people import groups_document, leaders_document, members_document
+from marshal_py.rationalizer import CellKey
 
 __all__ = ["Past"]
 
+MAX_ENTRIES: Final = 1_000
 KEPT: Final = 8
 """Moments that are kept, for a page that goes to and fro."""
 
@@ -45,6 +48,21 @@ class Past:
                     self._kept.popitem(last=False)
             self._kept.move_to_end(at_ms)
             return self._kept[at_ms]
+
+    def story(self, key: CellKey, at_ms: int | None) -> dict[str, Any]:
+        """Return the whole history of one cell in sentences, as `marshal explain` tells it.
+
+        Raises `InvalidArgument` if the log does not reach back to `at_ms`, and `LogHole`.
+        """
+        with self._lock:
+            story, standing = tell(self._connection, *key, at_ms)
+        return {
+            "standing": standing.text,
+            "entries": [
+                {"at": entry.at_ms, "kind": entry.kind, "sentence": entry.sentence}
+                for entry in story.entries[-MAX_ENTRIES:]
+            ],
+        }
 
     def _replay(self, at_ms: int) -> dict[str, Any]:
         found = look(self._connection, at_ms=at_ms)
