@@ -91,7 +91,7 @@ class _Pages:
                 try:
                     item = await subscriber.get(PING_S)
                 except TimeoutError:
-                    yield b"event: ping\ndata:\n\n"
+                    yield b"event: ping\ndata: {}\n\n"
                     continue
                 if item is None:
                     return

@@ -35,6 +35,9 @@ Notify: TypeAlias = Callable[[LogReader, int, int, bytes | None, int, list[Any]]
 
 TELL_S: Final = 0.25
 RETRY_S: Final = 2.0
+TURN_S: Final = 0.01
+BATCH: Final = 2_000
+"""So many messages at once, and there are more waiting."""
 WAITING: Final = 64
 """Documents that a slow page may be behind; it gets everything anew then."""
 
@@ -63,6 +66,24 @@ class Subscriber:
     async def get(self, timeout_s: float) -> tuple[str, bytes] | None:
         """Return the next document. Raises `TimeoutError`."""
         return await asyncio.wait_for(self._queue.get(), timeout_s)
+
+
+class FairLock:
+    """A lock that whoever waits for it gets before who has just had it.
+
+    The feed takes it again and again; with a plain lock, questions of pages might starve.
+    """
+
+    def __init__(self) -> None:
+        self._next = threading.Lock()
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> None:
+        with self._next:
+            self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
 
 
 class _Reader(LogReader):
@@ -105,7 +126,7 @@ class Feed:
         self.connection = connection
         self.history_s = history_s
         self.lag_every_s = lag_every_s
-        self.lock = threading.RLock()
+        self.lock = FairLock()
         """Guards `watch` and everything that it knows."""
         self.watch: Watch | None = None
         self.phase: Phase = "reading"
@@ -149,10 +170,9 @@ class Feed:
             self._reader.close()
 
     def end_streams(self) -> None:
-        """Tell every page that there will be no more; for any thread."""
-        with self.lock:
-            for subscriber in self._subscribers:
-                subscriber.put(None)
+        """Tell every page that there will be no more; for any thread, and signal handlers."""
+        for subscriber in list(self._subscribers):
+            subscriber.put(None)
 
     # Pages
 
@@ -308,21 +328,38 @@ class Feed:
     def _tail(self) -> None:
         reader, watch = self._following()
         while not self._stop.is_set():
+            # Whatever was written before this moment is folded when the silences are judged: a
+            # feed that cannot keep up must not call anybody stale.
+            polled_ns = boottime_ns()
             messages = reader.poll(0.1)
+            self._fold(reader, messages)
+            if len(messages) >= BATCH or time.monotonic() - self._told_s < TELL_S:
+                continue
             with self.lock:
-                for _ in reader.fold(messages):
-                    pass
-                if time.monotonic() - self._told_s < TELL_S:
-                    continue
                 now_ms = self.now_ms()
                 if self.phase == "live":
-                    watch.tick(boottime_ns(), now_ms)
+                    watch.tick(polled_ns, now_ms)
                 for mismatch in reader.mismatches[self._mismatches :]:
                     watch.mismatch(str(mismatch), now_ms)
                 self._mismatches = len(reader.mismatches)
                 self._tell()
             if reader.partition_count_error is not None:
                 raise reader.partition_count_error
+
+    def _fold(self, reader: LogReader, messages: list[Any]) -> None:
+        """Fold a batch, and let pages in between: a record may renew thousands of claims."""
+        waiting = iter(messages)
+        more = bool(messages)
+        while more:
+            with self.lock:
+                turn_s = time.monotonic() + TURN_S
+                while time.monotonic() < turn_s:
+                    message = next(waiting, None)
+                    if message is None:
+                        more = False
+                        break
+                    for _ in reader.fold([message]):
+                        pass
 
     # Where topics end
 
@@ -341,8 +378,11 @@ class Feed:
                     trouble = f"no answer from the brokers: {error}"
                 with self.lock:
                     self._contact(trouble)
-                    if watch is self.watch and watch is not None and ends:
-                        watch.set_ends(ends, self.now_ms())
+                    rows = watch.set_ends(ends) if watch is not None and ends else []
+                for row in rows:
+                    with self.lock:
+                        if watch is self.watch and watch is not None:
+                            watch.look_at_lag(row, self.now_ms())
             self._stop.wait(self.lag_every_s or 5.0 if ready else 0.1)
 
     def _contact(self, trouble: str) -> None:

@@ -67,7 +67,7 @@ class Past:
     def _replay(self, at_ms: int) -> dict[str, Any]:
         found = look(self._connection, at_ms=at_ms)
         board = Board()
-        for p, key, cell in found.world.cells():
+        for p, key, cell in sorted(found.world.cells(), key=lambda cell: cell[1]):
             row, slot = board.put(*key, cell)
             silence = found.cell_silence(p, cell)
             if silence is not None:

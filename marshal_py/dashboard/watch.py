@@ -180,7 +180,9 @@ class Watch:
         # A record from the future shows that this clock is behind the broker's.
         self.live_since_ms = max(now_ms, self.newest_ms)
         self._ticked = now_ns // TICK_NS
-        for p, key, cell in self.world.cells():
+        self.board = Board()  # no page has seen the old one; this one has its slots in order
+        for p, key, cell in sorted(self.world.cells(), key=lambda found: found[1]):
+            self.board.put(*key, cell)
             if cell.held:
                 self._judge(now_ns, p, key, cell)
 
@@ -242,49 +244,52 @@ class Watch:
         self._stale_alerts(now_ms)
 
     def _stale_alerts(self, now_ms: int) -> None:
-        names = self.board.clients
         found = set()
         for row in self.board.rows.values():
-            for holder, cells in row.stale_by.items():
-                if cells <= 0:
-                    continue
-                key = ("stale", row.group, row.topic, names[holder])
-                found.add(key)
-                what = (
-                    f"leads {row.topic.removeprefix(LEADER_PREFIX)}"
-                    if row.topic.startswith(LEADER_PREFIX)
-                    else f"holds {count(cells, 'partition')} of {row.topic}"
-                )
-                self.alerts.raise_(
-                    key,
-                    "stale",
-                    "high",
-                    f"{names[holder]} {what} and has been silent for over two intervals: anyone "
-                    "may take over",
-                    now_ms,
-                    group=row.group,
-                    topic=row.topic,
-                    client_id=names[holder],
-                )
+            holders = {holder: cells for holder, cells in row.stale_by.items() if cells > 0}
+            if not holders:
+                continue
+            key = ("stale", row.group, row.topic)
+            found.add(key)
+            worst = sorted(holders, key=lambda holder: -holders[holder])
+            names = ", ".join(self.board.clients[holder] for holder in worst[:3])
+            if len(worst) > 3:
+                names += f" and {count(len(worst) - 3, 'other')}"
+            what = (
+                f"leads {row.topic.removeprefix(LEADER_PREFIX)}"
+                if row.topic.startswith(LEADER_PREFIX)
+                else f"{'holds' if len(worst) == 1 else 'hold'} "
+                f"{count(sum(holders.values()), 'partition')} of {row.topic}"
+            )
+            self.alerts.raise_(
+                key,
+                "stale",
+                "high",
+                f"{names} {what}, silent for over two intervals: anyone may take over",
+                now_ms,
+                group=row.group,
+                topic=row.topic,
+                client_id=self.board.clients[worst[0]] if len(worst) == 1 else None,
+            )
         for key_ in self.alerts.raised("stale"):
             if key_ not in found:
                 self.alerts.end(key_, now_ms)
 
     # Lag
 
-    def set_ends(self, ends: Ends, now_ms: int) -> None:
-        """Take in where the topics end; partitions that nobody ever claimed are shown too."""
+    def set_ends(self, ends: Ends) -> list[Row]:
+        """Take in where the topics end; return the rows for which to call `look_at_lag`."""
         self.ends = ends
-        for row in self.board.rows.values():
-            of_topic = ends.get(row.topic)
-            if of_topic is None:
-                continue
-            for partition in of_topic:
-                self.board.slot(row, partition)
-            self._row_lag(row, of_topic, now_ms)
         self._forget_rows()
+        return [row for row in self.board.rows.values() if row.topic in ends]
 
-    def _row_lag(self, row: Row, ends: Mapping[int, int], now_ms: int) -> None:
+    def look_at_lag(self, row: Row, now_ms: int) -> None:
+        """Bring a row's lag up to date; partitions that nobody ever claimed are shown, too."""
+        ends = self.ends.get(row.topic, {})
+        if self.board.rows.get((row.group, row.topic)) is not row:
+            return
+        for partition in ends:
+            self.board.slot(row, partition)
         total = most = 0
         known = False
         for slot, partition in enumerate(row.partitions):
@@ -445,11 +450,15 @@ def activity_line(
     kind: Literal["takeover"] | str = type(event).__name__
     if isinstance(event, ev.Claimed) and event.previous_holder is not None:
         kind = "Resumed" if event.previous_holder == event.client_id else "TakenOver"
+    text = as_text(event)
+    if isinstance(event, ev.Claimed):
+        place = f"claimed {event.topic}/{event.partition} by {event.client_id}"
+        text = f"{place} from {event.previous_holder}" if kind == "TakenOver" else place
     return {
         "n": sequence,
         "at": at_ms,
         "kind": kind,
-        "text": as_text(event),
+        "text": text,
         "group": getattr(event, "group_id", None),
         "topic": getattr(event, "topic", None),
         "partition": getattr(event, "partition", None),

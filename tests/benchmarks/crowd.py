@@ -225,6 +225,7 @@ def main() -> None:
     parser.add_argument("--groups", type=int, default=50)
     parser.add_argument("--partitions", type=int, default=5_000)
     parser.add_argument("--clients", type=int, default=10)
+    parser.add_argument("--interval-ms", type=int, default=5_000)
     parser.add_argument("--seconds", type=float, default=3_600)
     parser.add_argument("--trouble-every", type=float, default=0.0)
     options = parser.parse_args()
@@ -235,6 +236,7 @@ def main() -> None:
         groups=options.groups,
         partitions=options.partitions,
         clients=options.clients,
+        interval_ms=options.interval_ms,
     )
     crowd.begin()
     print("begun", flush=True)

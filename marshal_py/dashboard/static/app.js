@@ -350,7 +350,7 @@ function rail() {
   const mine = group ? alerts.filter((a) => a.group == null || a.group === group) : alerts;
   replaceList($("rail-alerts").lastElementChild, alertList(mine, now, 40));
   if (!onActivity) {
-    replaceList($("rail-activity").lastElementChild, eventList(live.activity, { group, text: filter() }, 60));
+    replaceList($("rail-activity").lastElementChild, eventList(live.activity, { group, text: filter() }, 60, true));
   }
 }
 

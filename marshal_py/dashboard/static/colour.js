@@ -30,14 +30,14 @@ const THEMES = {
     grid: hex("#12171e"),
     // From calm to glaring.
     lag: [hex("#252d38"), hex("#1d3f5e"), hex("#2f6f9f"), hex("#63a9b9"), hex("#e6cf73"), hex("#ff8a4c")],
-    client: (hue) => oklch(0.66, 0.115, hue),
+    client: (hue) => oklch(0.66, 0.1, hue),
   },
   light: {
     live: ["#e6eaef", "#84c7b1", "#e3a008", "#d92d33"].map(hex),
     ink: "#ffffff",
     grid: hex("#ffffff"),
     lag: [hex("#e6eaef"), hex("#d3e3f1"), hex("#9dc3e0"), hex("#5a93bf"), hex("#b5642c"), hex("#8f1d14")],
-    client: (hue) => oklch(0.7, 0.125, hue),
+    client: (hue) => oklch(0.735, 0.105, hue),
   },
 };
 

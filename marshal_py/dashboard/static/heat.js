@@ -45,26 +45,34 @@ export function drawMini(canvas, rows, mode) {
   if (!total) return;
   const gap = rows.length > 1 ? 3 * ratio : 0;
   // The largest square that lets all of them in.
-  let size = Math.floor(Math.min(14 * ratio, Math.sqrt((width * height) / total)));
+  let size = Math.floor(Math.min(24 * ratio, Math.sqrt((width * height) / total)));
   const needs = (s) =>
     rows.reduce((sum, r) => sum + Math.ceil(r.partitions.length / Math.floor(width / s)) * s + gap, -gap);
   while (size > 1 && needs(size) > height) size--;
   size = Math.max(1, size);
   const columns = Math.floor(width / size);
+  // Squares of some size may be stretched a little, so that all maps fill their cards.
+  const stretched = size >= 5 && total >= columns;
+  const cell = stretched ? (width + 1) / columns : size;
+  const tall = stretched ? Math.min(cell * 1.3, ((height + 1 - gap * (rows.length - 1)) / (needs(size) - gap * (rows.length - 1))) * size) : size;
   let y = 0;
   for (const row of rows) {
     const wide = Math.min(columns, row.partitions.length);
     const lines = pixels(row, wide, paint);
-    context.drawImage(scratch, 0, 0, wide, lines, 0, y, wide * size, lines * size);
-    if (size >= 4) grid(context, y, wide, lines, size, Math.max(1, Math.round(size / 9)));
-    y += lines * size + gap;
+    context.drawImage(scratch, 0, 0, wide, lines, 0, y, wide * cell, lines * tall);
+    if (size >= 4) grid(context, y, wide, lines, cell, tall, Math.max(1, Math.round(size / 11)));
+    y += lines * tall + gap;
   }
 }
 
-function grid(context, y, columns, lines, size, thick) {
+function grid(context, y, columns, lines, width, height, thick) {
   context.fillStyle = css(theme().grid);
-  for (let c = 1; c <= columns; c++) context.fillRect(c * size - thick, y, thick, lines * size);
-  for (let l = 1; l <= lines; l++) context.fillRect(0, y + l * size - thick, columns * size, thick);
+  for (let c = 1; c <= columns; c++) {
+    context.fillRect(Math.round(c * width) - thick, y, thick, lines * height);
+  }
+  for (let l = 1; l <= lines; l++) {
+    context.fillRect(0, Math.round(y + l * height) - thick, columns * width, thick);
+  }
 }
 
 const SIZES = [26, 22, 18, 16, 14, 12, 10, 8, 7, 6, 5, 4, 3];
@@ -112,12 +120,7 @@ export class HeatMap {
     for (size of SIZES) {
       columns = Math.max(1, Math.floor(width / size));
       // Round numbers at the beginning of a line are easier to find one's way by.
-      for (const step of [100, 50, 20, 10]) {
-        if (columns > step) {
-          columns -= columns % step;
-          break;
-        }
-      }
+      columns -= columns % (columns >= 200 ? 50 : columns >= 100 ? 20 : columns >= 10 ? 10 : 1);
       if (Math.ceil(n / columns) * size <= this.maxHeight) break;
     }
     this.size = size;
@@ -144,7 +147,7 @@ export class HeatMap {
     if (size >= 4) {
       context.save();
       context.translate(LABELS, 0);
-      grid(context, 0, wide, lines, size, size >= 10 ? 2 : 1);
+      grid(context, 0, wide, lines, size, size, size >= 10 ? 2 : 1);
       context.restore();
     }
     this.marks(context);
@@ -162,7 +165,7 @@ export class HeatMap {
       const slot = order[i];
       const [x, y] = this.corner(i);
       const inner = size - (size >= 10 ? 2 : 1);
-      if (size >= 7 && this.mode === "live") {
+      if (size >= 11 && this.mode === "live") {
         if (row.live[slot] === STALE) {
           context.beginPath();
           context.moveTo(x + inner * 0.28, y + inner * 0.28);

@@ -79,14 +79,35 @@ export function matches(line, filter) {
   return [line.text, line.group, line.topic, line.client].some((t) => t && t.toLowerCase().includes(text));
 }
 
-// The latest first, at most `limit`.
-export function eventList(activity, filter, limit) {
+// The latest first, at most `limit`. `alike`: what happened to many partitions of a topic at about
+// the same time is one line.
+export function eventList(activity, filter, limit, alike = false) {
   const found = [];
+  const known = new Map();
   for (let i = activity.length - 1; i >= 0 && found.length < limit; i--) {
-    if (matches(activity[i], filter)) found.push(activity[i]);
+    const line = activity[i];
+    if (!matches(line, filter)) continue;
+    const key = `${line.kind}\n${line.group}\n${line.topic}\n${Math.floor(line.at / 3000)}`;
+    const many = alike && line.topic != null && known.get(key);
+    if (many) {
+      many.partitions.add(line.partition);
+      many.clients.add(line.client);
+      continue;
+    }
+    const entry = { line, partitions: new Set([line.partition]), clients: new Set([line.client]) };
+    known.set(key, entry);
+    found.push(entry);
   }
   if (!found.length) return element("p", { class: "empty", text: "Nothing yet." });
-  return element("ol", { class: "list events" }, ...found.map(eventItem));
+  return element("ol", { class: "list events" }, ...found.map((entry) =>
+    eventItem(entry.partitions.size > 1 ? merged(entry) : entry.line)));
+}
+
+function merged({ line, partitions, clients }) {
+  const names = [...clients], numbers = [...partitions].sort((a, b) => a - b);
+  const some = (list, most) => list.slice(0, most).join(", ") + (list.length > most ? " …" : "");
+  const text = `${line.topic} ${numbers.length} partitions (${some(numbers, 3)}) by ${some(names, 2)}`;
+  return { ...line, text: `${line.kind} ${text}`, partition: undefined };
 }
 
 // A table. Columns are [name, cell(row) → text or node, options]: `n` for numbers, `sort(row)`.
