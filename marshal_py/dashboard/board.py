@@ -215,7 +215,8 @@ class Board:
             row = self.rows[key]
             if not any(topic == key[1] for topic, _ in there):
                 del self.rows[key]
-                self._removed.append(row.number)
+                if row.number not in self._new:
+                    self._removed.append(row.number)
                 for waiting in (self._new, self._grown, self._touched):
                     waiting.pop(row.number, None)
                 continue

@@ -126,7 +126,7 @@ def lanes_document(
         "clients": list(names),
         "lanes": lanes,
         "cut": bars_left <= 0,
-        "known_from": feed.history_from_ms,
+        "known_from": feed.known_from_ms(),
     }
 
 

@@ -204,13 +204,18 @@ class Feed:
             "phase": self.phase,
             "trouble": self.trouble,
             "progress": round(self.progress, 3),
-            "history_from": self.history_from_ms,
+            "history_from": self.known_from_ms(),
         }
 
     def now_ms(self) -> int:
         """Return this machine's time, or the newest record's where that is later."""
         newest = 0 if self.watch is None else self.watch.newest_ms
         return max(time.time_ns() // MS, newest)
+
+    def known_from_ms(self) -> int:
+        """Return since when claims and activity are known, as far as the log reaches back."""
+        first = 0 if self.watch is None else self.watch.first_ms
+        return max(self.history_from_ms, first)
 
     def _tell(self) -> None:
         """Send what changed to every page. The caller holds the lock."""

@@ -80,6 +80,8 @@ class Watch:
         self.live_since_ms = 0
         self.newest_ms = 0
         """The latest broker timestamp."""
+        self.first_ms = 0
+        """The broker's timestamp of the first record that was read; 0: there was none."""
         self._sequence = 0
         self._untold: list[dict[str, Any]] = []
         self._due: dict[int, list[tuple[int, Row, int]]] = {}
@@ -101,6 +103,8 @@ class Watch:
     ) -> None:
         """Take in a record of coordination partition `p` that was folded just now."""
         self.newest_ms = max(self.newest_ms, at_ms)
+        if not self.first_ms or at_ms < self.first_ms:
+            self.first_ms = at_ms
         history = self.histories[p]
         history.note(offset, value, at_ms, events)
         cells = self.world.states[p].cells
@@ -156,7 +160,8 @@ class Watch:
             place = "" if topic is None else f"{topic}/{partition}: "
             who = "" if client is None else f"{client}: "
             self.alerts.raise_(
-                (kind, group, topic, partition, client),
+                # A client that is late is late with all it holds: that is one alert, not many.
+                (kind, group, topic, partition) if kind == "flapping" else (kind, group, client),
                 kind,
                 severity,
                 f"{place}{who}{what or MEANING.get(kind, kind)}",

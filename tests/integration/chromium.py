@@ -94,7 +94,8 @@ class Page:
         for kind in ("keyDown", "keyUp"):
             self.call(
                 "Input.dispatchKeyEvent",
-                type=kind, key=key, windowsVirtualKeyCode=code, text=text if kind == "keyDown" else "",
+                type=kind, key=key, windowsVirtualKeyCode=code,
+                text=text if kind == "keyDown" else "",
             )  # fmt: skip
 
     def click(self, x: float, y: float) -> None:

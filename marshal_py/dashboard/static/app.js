@@ -244,6 +244,7 @@ async function travel(at) {
     const found = new Model();
     found.past = true;
     found.load(document_);
+    found.adopt(live.clients);
     found.head.now = at;
     found.alerts = live.alerts;
     past = found;

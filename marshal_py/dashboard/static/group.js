@@ -201,9 +201,12 @@ export class GroupView {
   async history(row) {
     const now = performance.now();
     const changed = this.ownedAsked !== row.owned || this.rowAsked !== row;
+    const shown = this.context.model().past ? this.context.model().now() : null;
+    if (this.lanes.data && this.lanes.moment !== shown) this.lanes.show(this.lanes.data, this.context.live(), shown);
     if (this.asking || (this.asked && now - this.asked < (changed ? 1_500 : 10_000))) return;
     if (this.asked && !changed && this.context.model().past) return;
     this.asking = true;
+    if (!this.asked) this.told.textContent = "reading …";
     this.asked = now;
     this.ownedAsked = row.owned;
     this.rowAsked = row;
@@ -214,7 +217,8 @@ export class GroupView {
         group: this.group, topic, from: live.head.history_from ?? 0, to: Math.round(live.now()),
       });
       if (!this.closed && topic === this.topic) {
-        this.lanes.show(data, this.context.model());
+        if (this.told.textContent === "reading …") this.told.textContent = "";
+        this.lanes.show(data, live, shown);
         if (this.partition != null) this.lanes.choose(this.partition);
         const known = data.lanes.reduce((sum, lane) => sum + lane.bars.length, 0);
         this.scroller.setAttribute("aria-label",

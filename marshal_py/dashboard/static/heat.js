@@ -121,6 +121,7 @@ export class HeatMap {
       columns = Math.max(1, Math.floor(width / size));
       // Round numbers at the beginning of a line are easier to find one's way by.
       columns -= columns % (columns >= 200 ? 50 : columns >= 100 ? 20 : columns >= 10 ? 10 : 1);
+      size = Math.max(size, Math.min(30, Math.floor(width / columns)));
       if (Math.ceil(n / columns) * size <= this.maxHeight) break;
     }
     this.size = size;

@@ -32,9 +32,11 @@ export class Lanes {
     scroller.addEventListener("keydown", (event) => this.onKey(event));
   }
 
-  show(data, model) {
+  // `model` is the live one; `at` is the moment that the rest of the page shows, null: now.
+  show(data, model, at = null) {
     this.data = data;
     this.model = model;
+    this.moment = at;
     this.names.clear();
     model.clients.forEach((name, index) => this.names.set(name, index));
     this.spacer.style.height = `${AXIS + data.lanes.length * LANE + 8}px`;
@@ -248,7 +250,7 @@ export class Lanes {
     };
     if (this.pointed) line(this.pointed.at, 0.4);
     if (this.cursor) line(this.cursor.at, 1);
-    if (this.model.past) line(this.model.now(), 1);
+    if (this.moment != null) line(this.moment, 1);
   }
 
   place(event) {

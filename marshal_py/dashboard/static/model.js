@@ -126,6 +126,21 @@ export class Model {
     this.rest(document);
   }
 
+  // Gives clients the numbers, and so the colours, that they have in another model.
+  adopt(clients) {
+    const numbers = new Map(clients.map((name, number) => [name, number]));
+    const all = [...clients];
+    const now = this.clients.map((name) => {
+      if (!numbers.has(name)) {
+        numbers.set(name, all.length);
+        all.push(name);
+      }
+      return numbers.get(name);
+    });
+    for (const row of this.rows.values()) row.holders = row.holders.map((holder) => now[holder]);
+    this.clients = all;
+  }
+
   rest(document) {
     for (const name of ["groups", "members", "leaders"]) {
       if (document[name]) this[name] = document[name];

@@ -1,0 +1,114 @@
+"""Who gets the page: strangers and other sites do not."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+pytest.importorskip("starlette", reason="the extra `dashboard` is not installed")
+
+from starlette.responses import PlainTextResponse
+
+from marshal_py.dashboard.guard import HEADERS, Guard, is_loopback, new_token
+
+TOKEN = "t0ken-of-the-test"
+
+
+def ask(
+    guard: Guard, path: str = "/", *, method: str = "GET", **headers: str
+) -> tuple[int, dict[str, str]]:
+    path, _, query = path.partition("?")
+    given = {"host": "127.0.0.1:8090"} | {k.replace("_", "-"): v for k, v in headers.items()}
+    scope = {
+        "type": "http", "method": method, "path": path, "query_string": query.encode(),
+        "headers": [(k.encode(), v.encode()) for k, v in given.items()],
+    }  # fmt: skip
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    asyncio.run(guard(scope, receive, send))
+    start = sent[0]
+    return start["status"], {k.decode().lower(): v.decode() for k, v in start["headers"]}
+
+
+def guard(**settings: Any) -> Guard:
+    return Guard(PlainTextResponse("the page"), **settings)
+
+
+def test_a_loopback_name_is_enough_on_this_machine() -> None:
+    for host in ("127.0.0.1:8090", "localhost:8090", "[::1]:8090", "LOCALHOST"):
+        status, headers = ask(guard(), host=host)
+        assert status == 200
+        assert HEADERS.items() <= headers.items()
+        assert headers["cache-control"] == "no-store"
+
+
+@pytest.mark.parametrize("host", ["evil.example:8090", "127.0.0.1.evil.example", "", "10.0.0.7"])
+def test_a_name_that_was_rebound_to_this_machine_gets_nothing(host: str) -> None:
+    assert ask(guard(), host=host)[0] == 421
+    assert ask(guard(host_names=["Evil.example"]), host="evil.example:8090")[0] == 200
+
+
+def test_other_sites_get_nothing() -> None:
+    assert ask(guard(), "/api/stream", origin="http://evil.example")[0] == 403
+    assert ask(guard(), "/api/stream", origin="null")[0] == 403
+    assert ask(guard(), "/api/stream", origin="http://127.0.0.1:9999")[0] == 403
+    assert ask(guard(), "/api/stream", origin="http://127.0.0.1:8090")[0] == 200
+    for site in ("cross-site", "same-site"):
+        assert ask(guard(), "/api/at", sec_fetch_site=site)[0] == 403
+        link = {"sec_fetch_site": site, "sec_fetch_mode": "navigate"}
+        assert ask(guard(), "/", **link)[0] == 200, "a link may lead to the page"
+        assert ask(guard(), "/api/at", **link)[0] == 403, "and to nothing that works"
+
+
+def test_reading_is_all_that_is_let_through() -> None:
+    own = {"origin": "http://127.0.0.1:8090"}
+    for method in ("POST", "PUT", "DELETE", "OPTIONS", "PATCH"):
+        assert ask(guard(), method=method, **own)[0] == 405
+    assert ask(guard(write=True), method="POST", **own)[0] == 200
+    assert ask(guard(write=True), method="POST")[0] == 403, "nobody says where it comes from"
+    assert ask(guard(write=True), method="POST", origin="http://evil.example")[0] == 403
+    assert ask(guard(write=True), method="DELETE", **own)[0] == 405
+
+
+def test_a_token_opens_once_and_becomes_a_cookie() -> None:
+    locked = guard(token=TOKEN)
+    far = {"host": "box.example:8090"}
+    assert ask(locked, **far)[0] == 401
+    assert ask(locked, "/?token=wrong", **far)[0] == 401
+    status, headers = ask(locked, f"/?a=1&token={TOKEN}", **far)
+    assert (status, headers["location"]) == (303, "/?a=1"), "the token leaves the address"
+    cookie = headers["set-cookie"]
+    assert "HttpOnly" in cookie
+    assert "samesite=strict" in cookie.lower()
+    value = cookie.split(";")[0]
+    assert ask(locked, "/api/stream", cookie=value, **far)[0] == 200
+    assert ask(locked, "/api/stream", cookie=value, host="box.example:9999")[0] == 401
+    assert ask(locked, "/api/stream", cookie=f"{value}x", **far)[0] == 401
+    assert ask(locked, "/api/stream", authorization=f"Bearer {TOKEN}", **far)[0] == 200
+    assert ask(locked, "/api/stream", authorization=f"Basic {TOKEN}", **far)[0] == 401
+    assert ask(locked, "/api/at", cookie=value, origin="http://evil.example", **far)[0] == 403
+
+
+@pytest.mark.parametrize("nonsense", ["tök€n", "\x7f", "a" * 100_000])
+def test_nonsense_is_refused_and_raises_nothing(nonsense: str) -> None:
+    locked = guard(token=TOKEN)
+    latin = nonsense.encode().decode("latin-1")
+    assert (
+        ask(locked, cookie=f"marshal_token_8090={latin}", authorization=f"Bearer {latin}")[0] == 401
+    )
+    assert ask(locked, f"/?token={latin}")[0] == 401
+
+
+def test_loopback() -> None:
+    assert all(map(is_loopback, ("127.0.0.1", "127.8.8.8", "::1", "localhost", "[::1]")))
+    assert not any(map(is_loopback, ("0.0.0.0", "::", "10.0.0.1", "example.com", "")))
+    assert len(new_token()) >= 32
+    assert new_token() != new_token()
