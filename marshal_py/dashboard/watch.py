@@ -40,6 +40,9 @@ ACTIVITY: Final = 10_000
 TOLD_AT_ONCE: Final = 400
 """Events that go to the pages in one delta; of more, the latest."""
 
+TOLD_AT_FIRST: Final = 2_000
+"""Events that a page gets when it comes."""
+
 TICK_NS: Final = 250 * MS
 GRACE: Final = 4
 """A quarter of an interval, after which a holder that is late counts as unknown."""
@@ -398,7 +401,7 @@ class Watch:
         """Return everything, for a page that has just come."""
         document = self.board.document()
         document["alerts"] = self.alerts.all()
-        document["activity"] = list(self.activity)[-TOLD_AT_ONCE:]
+        document["activity"] = list(self.activity)[-TOLD_AT_FIRST:]
         return document | self._crowd(now_ms)
 
     def take_changes(self, now_ms: int) -> dict[str, Any]:

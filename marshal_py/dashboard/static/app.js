@@ -343,15 +343,17 @@ function rail() {
   const onActivity = location.hash.startsWith("#/activity"), onAlerts = location.hash.startsWith("#/alerts");
   const group = view instanceof GroupView ? view.group : "";
   const now = live.now();
-  const state = `${live.activity.at(-1)?.n} ${group} ${filter()} ${location.hash} ${Math.floor(now / 1000)} ${alerts.length}`;
+  const state = `${past?.now()} ${live.activity.at(-1)?.n} ${group} ${filter()} ${location.hash} ${Math.floor(now / 1000)} ${alerts.length}`;
   if (state === railed) return;
   railed = state;
   $("rail-activity").hidden = onActivity;
   $("rail-alerts").hidden = onAlerts;
+  const until = past ? past.now() : Infinity;
+  const known = past ? live.activity.filter((line) => line.at <= until) : live.activity;
   const mine = group ? alerts.filter((a) => a.group == null || a.group === group) : alerts;
   replaceList($("rail-alerts").lastElementChild, alertList(mine, now, 40));
   if (!onActivity) {
-    replaceList($("rail-activity").lastElementChild, eventList(live.activity, { group, text: filter() }, 60, true));
+    replaceList($("rail-activity").lastElementChild, eventList(known, { group, text: filter() }, 60, true));
   }
 }
 

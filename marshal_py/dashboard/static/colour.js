@@ -63,7 +63,8 @@ export const clientColour = (index) =>
 export function lagText(bucket) {
   if (bucket === 0) return "unknown";
   if (bucket === 1) return "0";
-  return `${(2 ** (bucket - 2)).toLocaleString("en")} or more`;
+  if (bucket === 2) return "1";
+  return `${(2 ** (bucket - 2)).toLocaleString("en")}–${(2 ** (bucket - 1) - 1).toLocaleString("en")}`;
 }
 
 // One colour for each cell: mode is "live", "holder" or "lag".

@@ -99,7 +99,7 @@ export class TimeBar {
     g.fillStyle = style.getPropertyValue("--dim");
     for (const [t, text] of ticks(from, to, width / 110)) {
       g.fillRect(Math.round(x(t)), height - 14, 1, 3);
-      if (x(t) > 20 && x(t) < width - 20) {
+      if (x(t) > 20 && x(t) < width - 28) {
         g.textAlign = "center";
         g.fillText(text, x(t), height - 1);
       }
