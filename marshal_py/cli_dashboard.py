@@ -115,6 +115,7 @@ def _listen(host: str, port: int) -> socket.socket:
         listener = socket.socket(family, kind, protocol)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
+        listener.listen(128)  # whoever reads the address may come at once
     except OSError as error:
         raise ConfigurationError(
             f"cannot listen at {host}:{port}: {error.strerror}; choose another with --host, --port"
