@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
+import signal
 import socket
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -60,6 +60,10 @@ def dashboard(
             help="How often to ask where topics end; 0: never.",
         ),
     ] = 5.0,
+    write: Annotated[
+        bool,
+        typer.Option("--write", help="Let the page pause and resume groups, and set positions."),
+    ] = False,
     token: Annotated[
         bool, typer.Option("--token", help="Need a token on this machine, too.")
     ] = False,
@@ -75,8 +79,8 @@ def dashboard(
 ) -> None:
     """Serve the dashboard: who holds what, live and at any moment of the past.
 
-    Reads the log and takes no part: nothing is written, no member appears. Needs the extra
-    `dashboard`. With --json, one line says where it listens.
+    Reads the log and takes no part: nothing is written, no member appears, unless --write is
+    given. Needs the extra `dashboard`. With --json, one line says where it listens.
 
     [bold]Examples[/]
 
@@ -99,7 +103,7 @@ def dashboard(
     feed = Feed(connection, history_s=history_s, lag_every_s=lag_every_s)
     try:
         feed.start()
-        app = create_app(feed, token=secret, host_names=tuple(host_names or ()))
+        app = create_app(feed, token=secret, host_names=tuple(host_names or ()), write=write)
         _announce(listener, host, secret, as_json=as_json)
         _serve(app, feed, listener)
     finally:
@@ -141,9 +145,14 @@ def _serve(app: Starlette, feed: Feed, listener: socket.socket) -> None:
     import uvicorn
 
     class Server(uvicorn.Server):
+        interrupted = False
+
         def handle_exit(self, sig: int, frame: object) -> None:
+            # uvicorn's own would raise the signal again in the end, and SIGTERM is a normal end.
             feed.end_streams()  # streams without an end would hold the process
-            super().handle_exit(sig, frame)  # type: ignore[arg-type]
+            self.force_exit = self.should_exit
+            self.should_exit = True
+            self.interrupted = self.interrupted or sig == signal.SIGINT
 
     settings = uvicorn.Config(
         app,
@@ -152,5 +161,7 @@ def _serve(app: Starlette, feed: Feed, listener: socket.socket) -> None:
         server_header=False,
         timeout_graceful_shutdown=2,
     )
-    with contextlib.suppress(KeyboardInterrupt):
-        Server(settings).run(sockets=[listener])
+    server = Server(settings)
+    server.run(sockets=[listener])
+    if server.interrupted:
+        raise KeyboardInterrupt

@@ -21,6 +21,7 @@ from starlette.staticfiles import StaticFiles
 from marshal_py.dashboard.details import cell_document, lanes_document, strip_document
 from marshal_py.dashboard.feed import Feed, Subscriber
 from marshal_py.dashboard.guard import Guard
+from marshal_py.dashboard.operate import Operations, decode_action
 from marshal_py.dashboard.past import Past
 from marshal_py.errors import InvalidArgument, MarshalError
 
@@ -31,6 +32,7 @@ PING_S: Final = 10.0
 """A sign of life, so that both sides notice when the other is gone."""
 
 MAX_PAGES: Final = 100
+MAX_BODY: Final = 16_384
 T = TypeVar("T")
 
 
@@ -39,15 +41,26 @@ def create_app(
     *,
     token: str | None = None,
     host_names: tuple[str, ...] = (),
+    write: bool = False,
 ) -> Starlette:
     """Return the application for a feed that was started.
+
+    `write`: groups may be paused and resumed, and positions set, each after a preview.
 
     With a `token`, nobody gets anything without it; without one, only requests to a loopback name
     or to one of `host_names` are answered (see `guard`).
     """
     pages = _Pages(feed)
+    actions = []
+    if write:
+        feed.write = True
+        actions = [
+            Route("/api/preview", pages.preview, methods=["POST"]),
+            Route("/api/perform", pages.perform, methods=["POST"]),
+        ]
     return Starlette(
         routes=[
+            *actions,
             Route("/", pages.index),
             Route("/api/stream", pages.stream),
             Route("/api/at", pages.at),
@@ -59,7 +72,7 @@ def create_app(
             Mount("/static", StaticFiles(directory=STATIC)),
         ],
         middleware=[
-            Middleware(Guard, token=token, host_names=host_names),
+            Middleware(Guard, token=token, host_names=host_names, write=write),
             Middleware(GZipMiddleware, minimum_size=4_096, compresslevel=3),
         ],
         exception_handlers={MarshalError: _on_error, KafkaException: _on_error},
@@ -70,6 +83,7 @@ class _Pages:
     def __init__(self, feed: Feed) -> None:
         self._feed = feed
         self._past = Past(feed.connection)
+        self._operations = Operations(feed.connection)
         self._open = 0
 
     async def index(self, _: Request) -> Response:
@@ -129,6 +143,17 @@ class _Pages:
     async def activity(self, _: Request) -> Response:
         return await self._ask(lambda feed: list(feed.watch.activity) if feed.watch else [])
 
+    async def preview(self, request: Request) -> Response:
+        action = decode_action(await _body(request))
+        return JSONResponse(await run_in_threadpool(self._operations.preview, action))
+
+    async def perform(self, request: Request) -> Response:
+        try:
+            ticket = msgspec.json.decode(await _body(request), type=_Ticket).ticket
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise InvalidArgument(f"no ticket: {error}") from None
+        return JSONResponse(await run_in_threadpool(self._operations.perform, ticket))
+
     async def _ask(self, question: Callable[[Feed], Any]) -> Response:
         """Answer from what the feed knows, in a thread, and under its lock."""
 
@@ -138,6 +163,23 @@ class _Pages:
             return msgspec.json.encode(found)
 
         return Response(await run_in_threadpool(answer), media_type="application/json")
+
+
+class _Ticket(msgspec.Struct):
+    ticket: str
+
+
+async def _body(request: Request) -> bytes:
+    """Return a small JSON body. A form of another site cannot send one without being asked for."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip()
+    if kind != "application/json":
+        raise InvalidArgument("the body must be application/json")
+    body = b""
+    async for part in request.stream():
+        body += part
+        if len(body) > MAX_BODY:
+            raise InvalidArgument(f"the body is larger than {MAX_BODY} bytes")
+    return body
 
 
 def _text(request: Request, name: str) -> str:

@@ -134,6 +134,8 @@ class Feed:
         self.progress = 0.0
         self.history_from_ms = 0
         self.sent_bytes = 0
+        self.write = False
+        """Whether pages may offer to change things."""
         self._ends = ends or self._ask_ends
         self._admin: Any = None
         self._reader: _Reader | None = None
@@ -205,6 +207,7 @@ class Feed:
             "trouble": self.trouble,
             "progress": round(self.progress, 3),
             "history_from": self.known_from_ms(),
+            "write": self.write,
         }
 
     def now_ms(self) -> int:

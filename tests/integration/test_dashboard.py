@@ -102,12 +102,12 @@ class Served:
         assert line, self.process.stderr and self.process.stderr.read()
         self.url = json.loads(line)["url"]
 
-    def ask(self, path: str, method: str = "GET", **headers: str) -> tuple[int, Any]:
+    def ask(
+        self, path: str, method: str = "GET", body: str | None = None, **headers: str
+    ) -> tuple[int, Any]:
         parts = urlsplit(self.url)
         connection = http.client.HTTPConnection("127.0.0.1", parts.port or 0, timeout=30)
-        connection.request(
-            method, path, headers={k.replace("_", "-"): v for k, v in headers.items()}
-        )
+        connection.request(method, path, body, {k.replace("_", "-"): v for k, v in headers.items()})
         answer = connection.getresponse()
         body = answer.read()
         connection.close()
@@ -349,6 +349,74 @@ def test_questions_are_answered_and_strangers_are_not(
     assert served.ask("/api/stream", Origin="http://evil.example")[0] == 403
     assert served.ask("/", method="POST", Origin=served.url.rstrip("/"))[0] == 405
     assert served.stop() == 0
+
+
+@browser
+def test_an_operator_sees_what_would_happen_before_it_does(
+    kafka: EmbeddedKafka,
+    made: str,
+    client: Callable[..., Marshal],
+    serve: Callable[..., Served],
+    page: Page,
+) -> None:
+    a = client("a")
+    for p in range(3):
+        a.claim("orders", p, timeout_s=10).commit(50 + p, wait=True)
+    a.close()
+    connection = Connection.of_servers(kafka.bootstrap_servers, made)
+    served = serve("--write")
+    page.goto(f"{served.url}#/g/g/orders/1")
+    click = "[...document.querySelectorAll(%r)].find((b) => b.textContent === %r).click()"
+    page.until(
+        "[...document.querySelectorAll('aside button')].some((b) => b.textContent[0] === 'S')"
+    )
+
+    page.evaluate(click % ("aside button", "Set position …"))
+    page.evaluate("document.querySelector('dialog input').value = '7'")
+    page.evaluate(click % ("dialog button", "Preview"))
+    page.until("document.querySelector('dialog td')")
+    cells = page.evaluate("[...document.querySelectorAll('dialog td')].map((c) => c.textContent)")
+    assert cells == ["orders/1", "51", "7", "−44", ""]
+    cell = look(connection).world.cell("g", "orders", 1)
+    assert cell is not None
+    assert cell.position == 51, "a preview changes nothing"
+    page.evaluate(click % ("dialog button", "Do it"))
+    page.until("document.querySelector('dialog [role=status]').textContent.includes('set.')")
+    assert cell.position == 51
+    now = look(connection).world
+    positions = [found.position for _, _, found in sorted(now.cells("g"), key=lambda c: c[1])]
+    assert positions == [50, 7, 52]
+    assert not now.paused("g"), "it is left as it was found"
+    page.evaluate(click % ("dialog button", "Close"))
+    page.until("marshal.live.activity.some((line) => line.kind === 'PositionSet')")
+
+    page.evaluate(click % ("main button", "Pause …"))
+    page.evaluate(click % ("dialog button", "Preview"))
+    page.until("!document.querySelector('dialog .danger').hidden")
+    page.evaluate(click % ("dialog button", "Do it"))
+    page.until("document.querySelector('.crumbs')?.textContent.includes('paused until')")
+    assert look(connection).world.paused("g")
+    page.evaluate(click % ("dialog button", "Close"))
+    page.evaluate(click % ("main button", "Resume …"))
+    page.until("!document.querySelector('dialog .danger').hidden")
+    page.evaluate(click % ("dialog button", "Do it"))
+    page.until("!document.querySelector('.crumbs').textContent.includes('paused until')")
+    assert not look(connection).world.paused("g")
+    assert page.errors == []
+
+    own = {"Origin": served.url.rstrip("/"), "Content_Type": "application/json"}
+    body = json.dumps({"what": "pause", "group": "g"})
+    status, seen = served.ask("/api/preview", "POST", body, **own)
+    assert status == 200
+    assert served.ask("/api/preview", "POST", body, Content_Type="application/json")[0] == 403
+    assert (
+        served.ask("/api/preview", "POST", body, **{**own, "Content_Type": "text/plain"})[0] == 400
+    )
+    ticket = json.dumps({"ticket": seen["ticket"]})
+    assert served.ask("/api/perform", "POST", ticket, **own)[0] == 200
+    assert served.ask("/api/perform", "POST", ticket, **own)[0] == 400, "good for once"
+    for wrong in ("{", "{}", '{"what": "forget", "group": "g"}', '{"what": "pause", "group": "x"}'):
+        assert served.ask("/api/preview", "POST", wrong, **own)[0] == 400, wrong
 
 
 def test_beyond_this_machine_a_token_is_needed(serve: Callable[..., Served]) -> None:

@@ -1,0 +1,148 @@
+"""What an operator may do from the page, if the dashboard was started with ``--write``.
+
+Nothing is done that was not shown before: `preview` says what an action would come to and hands out
+a ticket; `perform` does what the ticket stands for, once. `marshal_py.groups` does the work.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from dataclasses import asdict
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from marshal_py.commands.connection import Connection
+from marshal_py.commands.words import age, count, iso_utc
+from marshal_py.errors import GroupPausedError, InvalidArgument
+from marshal_py.groups import Change, GroupAdmin
+
+__all__ = ["Action", "Operations", "decode_action"]
+
+TICKET_S: Final = 300.0
+MAX_TICKETS: Final = 100
+SET_TIMEOUT_S: Final = 60.0
+CLIENT_ID: Final = "marshal-dashboard"
+
+Text = Annotated[str, Meta(min_length=1, max_length=255)]
+
+
+class Action(Struct, forbid_unknown_fields=True):
+    """What is to be done to a group. `partition` None: all of the topic.
+
+    `to` is an offset, ``+n`` or ``-n`` messages from where the group is, ``earliest``, ``latest``.
+    """
+
+    what: Literal["pause", "resume", "set_position"]
+    group: Text
+    for_s: Annotated[float, Meta(gt=0, le=86_400 * 30)] = 900.0
+    topic: Text | None = None
+    partition: Annotated[int, Meta(ge=0)] | None = None
+    to: Annotated[str, Meta(max_length=40)] = ""
+
+
+def decode_action(body: bytes) -> Action:
+    """Return the action in a request's body. Raises `InvalidArgument`."""
+    try:
+        action = msgspec.json.decode(body, type=Action)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise InvalidArgument(f"no action: {error}") from None
+    if action.what == "set_position" and (action.topic is None or not action.to.strip()):
+        raise InvalidArgument("set_position needs a topic, and where to go: an offset, -100, …")
+    return action
+
+
+class Operations:
+    """Previews and performs actions, one at a time. For any thread."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._lock = threading.Lock()
+        self._tickets: dict[str, tuple[float, Action]] = {}
+
+    def preview(self, action: Action) -> dict[str, Any]:
+        """Say what an action would come to now; write nothing.
+
+        Raises `InvalidArgument`, `TopicMissing`, `BrokerUnavailable`.
+        """
+        with self._lock, self._admin(action.group) as admin:
+            admin.require()
+            held = admin.held()
+            changes: list[Change] = []
+            if action.what == "pause":
+                until_ms = time.time_ns() // 1_000_000 + int(action.for_s * 1000)
+                text = (
+                    f"The group's members stop, and release the {count(len(held), 'partition')} "
+                    f"that they hold. Nobody claims any until {iso_utc(until_ms)}, in "
+                    f"{age(action.for_s * 1000)}, or until somebody resumes the group."
+                )
+            elif action.what == "resume":
+                if not admin.pauses():
+                    raise InvalidArgument(f"group {action.group!r} is not paused")
+                text = "The group's members claim again."
+            else:
+                changes = admin.plan(self._positions(admin, action))
+                text = (
+                    "The group is paused until this is done, and then goes on from there. A "
+                    "partition that is held is waited for until its holder has let it go."
+                )
+        return {"text": text, "changes": _rows(changes), "ticket": self._ticket(action)}
+
+    def perform(self, ticket: str) -> dict[str, Any]:
+        """Do what a preview has shown. A ticket is good for once, and for five minutes.
+
+        Raises `InvalidArgument` for a ticket that is not, and as `GroupAdmin` does.
+        """
+        with self._lock:
+            issued_s, action = self._tickets.pop(ticket, (-TICKET_S, None))
+            if action is None or time.monotonic() - issued_s > TICKET_S:
+                raise InvalidArgument("this preview is too old, or was used: look again first")
+            with self._admin(action.group) as admin:
+                return self._perform(admin, action)
+
+    def _perform(self, admin: GroupAdmin, action: Action) -> dict[str, Any]:
+        if action.what == "pause":
+            until_ms = admin.pause(action.for_s)
+            return {"text": f"{action.group} is paused until {iso_utc(until_ms)}.", "changes": []}
+        if action.what == "resume":
+            if not admin.resume():
+                raise GroupPausedError(f"group {action.group!r} was not paused any more")
+            return {"text": f"{action.group} goes on.", "changes": []}
+        changes = admin.set_positions(self._positions(admin, action), timeout_s=SET_TIMEOUT_S)
+        text = f"{count(len(changes), 'position')} of {action.topic} set."
+        return {"text": text, "changes": _rows(changes)}
+
+    def _positions(self, admin: GroupAdmin, action: Action) -> dict[tuple[str, int], str | int]:
+        topic = action.topic or ""
+        wanted = None if action.partition is None else [action.partition]
+        text = action.to.strip()
+        to: str | int = int(text) if text.isdecimal() else text
+        return dict.fromkeys(admin.keys_of(topic, wanted), to)
+
+    def _admin(self, group: str) -> GroupAdmin:
+        connection = self._connection
+        return GroupAdmin(
+            connection.kafka,
+            group,
+            topic=connection.topic,
+            client_id=CLIENT_ID,
+            connect_timeout_s=connection.timeout_s,
+        )
+
+    def _ticket(self, action: Action) -> str:
+        now = time.monotonic()
+        with self._lock:
+            for old in [t for t, (at, _) in self._tickets.items() if now - at > TICKET_S]:
+                del self._tickets[old]
+            while len(self._tickets) >= MAX_TICKETS:
+                del self._tickets[next(iter(self._tickets))]
+            ticket = secrets.token_urlsafe(16)
+            self._tickets[ticket] = (now, action)
+        return ticket
+
+
+def _rows(changes: list[Change]) -> list[dict[str, Any]]:
+    return [asdict(change) for change in changes]
