@@ -147,7 +147,7 @@ def _serve(app: Starlette, feed: Feed, listener: socket.socket) -> None:
     class Server(uvicorn.Server):
         interrupted = False
 
-        def handle_exit(self, sig: int, frame: object) -> None:
+        def handle_exit(self, sig: int, _: object) -> None:
             # uvicorn's own would raise the signal again in the end, and SIGTERM is a normal end.
             feed.end_streams()  # streams without an end would hold the process
             self.force_exit = self.should_exit

@@ -3,7 +3,7 @@
 No real clients: one process writes the heartbeats that hundreds would, with positions that move.
 Members fall silent, are replaced, and come back, as on a bad day. For benchmarks and screenshots::
 
-    python -m tests.benchmarks.crowd SERVERS TOPIC --groups 50 --partitions 5000
+    python -m tests.benchmarks._crowd SERVERS TOPIC --groups 50 --partitions 5000
 """
 
 from __future__ import annotations
