@@ -429,10 +429,12 @@ class Watch:
     def _crowd(self, now_ms: int) -> dict[str, Any]:
         """Groups, members and leaders: few, and what they publish changes without an event."""
         groups = groups_document(self.world, self.board.groups())
+        over = set()
         for group in groups:
             name, until_ms = group["group"], group["paused_until_ms"]
             key = ("pause_expired", name)
             if until_ms is not None and until_ms < now_ms:
+                over.add(key)
                 self.alerts.raise_(
                     key,
                     "pause_expired",
@@ -442,8 +444,9 @@ class Watch:
                     group=name,
                     since_ms=until_ms,
                 )
-            else:
-                self.alerts.end(key, now_ms)
+        for ended in self.alerts.raised("pause_expired"):
+            if ended not in over:
+                self.alerts.end(ended, now_ms)
         return {
             "groups": groups,
             "members": members_document(self.world),
