@@ -19,9 +19,18 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from harvest.errors import ConfigurationError
 from harvest.mark import Limits
 from harvest.naming import TableName
+from harvest.sidelining import BadRows
 from harvest.sink.settings import producer_settings
 
-__all__ = ["CoordinationConfig", "LimitsConfig", "LoggingConfig", "ReaperConfig", "load", "parse"]
+__all__ = [
+    "BadRowsConfig",
+    "CoordinationConfig",
+    "LimitsConfig",
+    "LoggingConfig",
+    "ReaperConfig",
+    "load",
+    "parse",
+]
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -52,6 +61,18 @@ class LimitsConfig(_Strict):
     def limits(self) -> Limits:
         """As the scheduler takes them."""
         return Limits(**self.model_dump(exclude={"drain_timeout_ms"}))
+
+
+class BadRowsConfig(_Strict):
+    """What becomes of rows that Kafka refuses; see `harvest.sidelining.BadRows`."""
+
+    on_bad_row: Literal["sideline", "stop"] = "sideline"
+    key_waits: bool = True
+    unknown_topic: Literal["sideline", "wait"] = "sideline"
+
+    def policy(self) -> BadRows:
+        """As the schedulers take it."""
+        return BadRows(**self.model_dump())
 
 
 class CoordinationConfig(_Strict):
@@ -105,6 +126,7 @@ class ReaperConfig(_Strict):
     shards: int = Field(default=1, ge=1, le=1_000)
     coordination: CoordinationConfig = CoordinationConfig()
     limits: LimitsConfig = LimitsConfig()
+    bad_rows: BadRowsConfig = BadRowsConfig()
     logging: LoggingConfig = LoggingConfig()
 
     @model_validator(mode="after")

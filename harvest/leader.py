@@ -17,8 +17,10 @@ from harvest.errors import HarvestError
 from harvest.events import Event, LeaderRefreshed, Stats
 from harvest.leading import Leader, Work, merged
 from harvest.lease import Lease
+from harvest.sidelining import BadRows, Key, Sieve
 from harvest.sink.base import Sink
 from harvest.store.base import MarkStore
+from harvest.store.sideline_base import SidelineStore
 from harvest.terms import Checkpoint, Term
 from harvest.wake import Bell
 
@@ -34,11 +36,15 @@ _LANES: Final[dict[type[m.Action], str]] = {
     m.Send: "sink",
     m.Purge: "purge",
     m.Reset: "purge",
+    m.Sideline: "mark",
 }
 
 
 class MarkLeader(Leader[m.MarkScheduler]):
-    """A leadership in mark mode; see `Leader`. `marker` and `purger` are stores of one table."""
+    """A leadership in mark mode; see `Leader`. `marker` and `purger` are stores of one table.
+
+    `aside` takes the rows that cannot be published; without it, such a row stops the harvest.
+    """
 
     def __init__(
         self,
@@ -51,16 +57,23 @@ class MarkLeader(Leader[m.MarkScheduler]):
         stats: Stats,
         on_event: Callable[[Event], None],
         bell: Bell | None = None,
+        aside: SidelineStore | None = None,
+        bad_rows: BadRows | None = None,
         drain_timeout_s: float = 10.0,
     ) -> None:
+        policy = bad_rows or BadRows()
+        if aside is None:
+            policy = BadRows(on_bad_row="stop")
         super().__init__(
             lease,
-            m.MarkScheduler(lease.epoch, limits),
+            m.MarkScheduler(lease.epoch, limits, Sieve(policy)),
             sink,
             drain_timeout_s,
             bell=bell,
             notified_poll_ms=limits.notified_poll_interval_ms,
         )
+        self._bad_rows = policy
+        self._aside = aside
         self._marker = marker
         self._purger = purger
         self._stats = stats
@@ -84,6 +97,8 @@ class MarkLeader(Leader[m.MarkScheduler]):
         for action in actions:
             if isinstance(action, m.Clear):
                 self._events.put(self._clear(action))
+            elif isinstance(action, m.Sideline):
+                self._events.put(self._sideline(action))
             elif isinstance(action, m.Mark):
                 self._events.put(self._mark(action))
 
@@ -97,6 +112,28 @@ class MarkLeader(Leader[m.MarkScheduler]):
             self._stats.found_published += found
             _LOG.info("%d rows were published already; deleted", found)
         return m.Cleared()
+
+    def _sideline(self, action: m.Sideline) -> m.Event:
+        assert self._aside is not None  # noqa: S101 - the sieve's policy is "stop" then
+        if not self._may_act():
+            return m.LeaseLost()
+        try:
+            moved = self._aside.sideline(action.rows, action.term)
+            waiting = self._waiting()
+        except HarvestError as error:
+            _LOG.warning("rows that cannot be published could not be set aside: %s", error)
+            return m.SidelineFailed()
+        for row in action.rows:
+            if row.id in moved:
+                level = logging.DEBUG if row.waits else logging.WARNING
+                _LOG.log(level, "row %d is set aside: %s", row.id, row.error)
+        self._stats.sidelined += len(moved)
+        return m.Sidelined(moved, waiting)
+
+    def _waiting(self) -> Mapping[Key, int]:
+        if self._aside is None or not self._bad_rows.key_waits:
+            return {}
+        return self._aside.waiting_keys()
 
     def _mark(self, action: m.Mark) -> m.Event:
         if not self._wait_for_rows(action.delay_ms):
@@ -131,10 +168,11 @@ class MarkLeader(Leader[m.MarkScheduler]):
         try:
             found = self._sink.open(self._may_act)
             checkpoint = None if found is None else Checkpoint.decode(found)
+            waiting = self._waiting()
         except HarvestError as error:
             _LOG.warning("the sink could not be opened: %s", error)
             return m.OpenFailed()
-        return m.Opened(Term.of(secrets.randbits(60)), checkpoint)
+        return m.Opened(Term.of(secrets.randbits(60)), checkpoint, waiting)
 
     def _purge_work(self, actions: Sequence[m.Action]) -> None:
         for action in actions:
@@ -178,7 +216,7 @@ class MarkLeader(Leader[m.MarkScheduler]):
                 stats.failed_deliveries += failure is not None
             case m.Purged():
                 stats.published = stats.purged + stats.purged_by_others
-            case m.Opened(term, _):
+            case m.Opened(term, _, _):
                 stats.terms += 1
                 _LOG.info("harvesting as leader id %s…, epoch %d", term, self._lease.epoch)
                 self._on_event(LeaderRefreshed(self._lease.epoch, term))
@@ -186,12 +224,14 @@ class MarkLeader(Leader[m.MarkScheduler]):
 
 @dataclass(slots=True)
 class MarkTools:
-    """Two stores of the table and a sink. Implements `Tools`."""
+    """Two stores of the table, a sink, and the table of rows set aside. Implements `Tools`."""
 
     marker: MarkStore
     purger: MarkStore
     sink: Sink
     limits: m.Limits = field(default_factory=m.Limits)
+    aside: SidelineStore | None = None
+    bad_rows: BadRows = field(default_factory=BadRows)
 
     def connect(self) -> None:
         """See `Tools.connect`."""
@@ -218,6 +258,8 @@ class MarkTools:
             stats=stats,
             on_event=on_event,
             bell=bell,
+            aside=self.aside,
+            bad_rows=self.bad_rows,
             drain_timeout_s=drain_timeout_s,
         )
 
@@ -226,3 +268,5 @@ class MarkTools:
         self.sink.close()
         self.marker.close()
         self.purger.close()
+        if self.aside is not None:
+            self.aside.close()

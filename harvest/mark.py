@@ -31,6 +31,11 @@ Why order survives a failure, without a barrier of one row in flight per key:
   purged in this term, acknowledged or not: they are marked and sent again, in order. A reader sees
   the key's rows from A1 on again, at least once, and the last one last.
 
+Rows that cannot be published are set aside (harvest/sidelining.py). Those that a mark shows to be
+bad, or to wait behind one, are set aside before the other rows of the mark are sent: a checkpoint
+says of all its rows that they are published. Those that the sink refuses are set aside when
+everything has drained, before the sink is opened again.
+
 Tags of rows that were sent are never reset: the tag is what tells the next term whether they were
 published. `Reset` gives back only rows that were marked and never sent.
 
@@ -45,9 +50,31 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Final, TypeAlias
+from typing import Final
 
+from harvest.mark_steps import (
+    Action,
+    Clear,
+    Cleared,
+    ClearFailed,
+    Event,
+    Mark,
+    Marked,
+    MarkFailed,
+    Opened,
+    Purge,
+    Purged,
+    PurgeFailed,
+    Reset,
+    ResetDone,
+    Send,
+    Settled,
+    Sideline,
+    Sidelined,
+    SidelineFailed,
+)
 from harvest.rows import Row, payload_bytes
+from harvest.sidelining import Aside, Sieve
 from harvest.sink.base import Failure
 from harvest.steps import Finish, LeaseLost, Open, OpenFailed, Start, Stop
 from harvest.terms import Checkpoint, Term
@@ -75,6 +102,9 @@ __all__ = [
     "ResetDone",
     "Send",
     "Settled",
+    "Sideline",
+    "SidelineFailed",
+    "Sidelined",
     "Start",
     "State",
     "Stop",
@@ -98,131 +128,6 @@ class Limits:
     """How often to look all the same, while the database tells of new rows."""
     io_error_backoff_ms: int = 100
     max_io_error_backoff_ms: int = 10_000
-
-
-# --- Events: what has happened ---------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Opened:
-    """The sink is open and every earlier writer fenced; `checkpoint` is the last one committed."""
-
-    term: Term
-    checkpoint: Checkpoint | None
-
-
-@dataclass(frozen=True, slots=True)
-class Cleared:
-    """The rows that the checkpoint names are deleted."""
-
-
-@dataclass(frozen=True, slots=True)
-class ClearFailed:
-    """The database did not answer; nobody knows whether the rows are deleted."""
-
-
-@dataclass(frozen=True, slots=True)
-class Marked:
-    """Mark number `batch` committed and returned `rows`, in id order."""
-
-    batch: int
-    rows: Sequence[Row]
-
-
-@dataclass(frozen=True, slots=True)
-class MarkFailed:
-    """The database did not answer; the mark may have been committed."""
-
-    batch: int
-
-
-@dataclass(frozen=True, slots=True)
-class Settled:
-    """The sink has decided about these batches: published, or not as `failure` says."""
-
-    batches: tuple[int, ...]
-    failure: Failure | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Purged:
-    """The rows of the last `Purge` are deleted."""
-
-
-@dataclass(frozen=True, slots=True)
-class PurgeFailed:
-    """The database did not answer; deleting again is harmless."""
-
-
-@dataclass(frozen=True, slots=True)
-class ResetDone:
-    """The reset was made, or failed; either way nothing is left to do about it."""
-
-
-Event: TypeAlias = (
-    Start
-    | Opened
-    | OpenFailed
-    | Cleared
-    | ClearFailed
-    | Marked
-    | MarkFailed
-    | Settled
-    | Purged
-    | PurgeFailed
-    | ResetDone
-    | LeaseLost
-    | Stop
-)
-
-# --- Actions: what is to be done -------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Clear:
-    """Delete the rows that `checkpoint` names; answer Cleared or ClearFailed."""
-
-    checkpoint: Checkpoint
-
-
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """After `delay_ms`, or when new rows are heard of, tag up to `limit` rows.
-
-    Answer Marked or MarkFailed.
-    """
-
-    term: Term
-    batch: int
-    limit: int
-    delay_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class Send:
-    """Publish `rows` in this order, with `checkpoint`; answer Settled. Sends keep their order."""
-
-    batch: int
-    rows: Sequence[Row]
-    checkpoint: Checkpoint
-
-
-@dataclass(frozen=True, slots=True)
-class Purge:
-    """After `delay_ms`, delete published rows, all or none; answer Purged or PurgeFailed."""
-
-    ids: Sequence[int]
-    delay_ms: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Reset:
-    """Untag rows that were marked and never sent; answer ResetDone."""
-
-    ids: tuple[int, ...]
-
-
-Action: TypeAlias = Open | Clear | Mark | Send | Purge | Reset | Finish
 
 
 class State(Enum):
@@ -252,6 +157,7 @@ class MarkScheduler:
 
     epoch: int
     limits: Limits = field(default_factory=Limits)
+    sieve: Sieve = field(default_factory=Sieve)
     state: State = State.NEW
     in_flight_records: int = 0
     in_flight_bytes: int = 0
@@ -266,6 +172,14 @@ class MarkScheduler:
     _known: set[int] = field(default_factory=set)
     _broken_keys: set[tuple[str, bytes | None]] = field(default_factory=set)
     _giving_up: bool = False
+    _sidelining: bool = False
+    _held: Marked | None = None
+    """A mark that is sent when its bad rows are aside."""
+    _held_asides: tuple[Aside, ...] = ()
+    _refused: dict[int, Aside] = field(default_factory=dict)
+    """What the sink refused, until it is set aside."""
+    _relieved: bool = False
+    """Rows that failed a delivery are set aside: no reason to wait before the next."""
     _failures: int = 0
     _row_bytes: int = 0
     _ramp: int = _FIRST_MARK
@@ -305,6 +219,12 @@ class MarkScheduler:
             case ResetDone():
                 self._resetting = False
                 actions = []
+            case Sidelined():
+                actions = self._sidelined(event)
+            case SidelineFailed():
+                self._sidelining, self._held = False, None
+                self._fail()
+                actions = []
             case LeaseLost():
                 self.state = State.DONE
                 return [Finish("the lease is lost")]
@@ -330,6 +250,7 @@ class MarkScheduler:
         self._next_batch = 0
         self._known.clear()
         self._broken_keys.clear()
+        self.sieve.waiting = dict(event.waiting)
         if event.checkpoint is None or self.state is State.STOPPING:
             self._opening = False
             if self.state is State.OPENING:
@@ -352,13 +273,19 @@ class MarkScheduler:
                 self._resetting = True
                 return [Reset(tuple([row.id for row in rows]))]
             return []  # the next term marks them again
+        asides = self.sieve.sift(rows)
+        if not asides:
+            return self._send(event.batch, rows)
+        self._held, self._held_asides = Marked(event.batch, rows), tuple(asides)
+        return self._sideline(self._held_asides)
+
+    def _send(self, number: int, rows: Sequence[Row]) -> list[Action]:
         size = payload_bytes(rows)
-        batch = _Batch(rows, size, rows[0].id, rows[-1].id)
-        self._batches[event.batch] = batch
+        self._batches[number] = _Batch(rows, size, rows[0].id, rows[-1].id)
         self._known.update([row.id for row in rows])
         self.in_flight_records += len(rows)
         self.in_flight_bytes += size
-        return [Send(event.batch, rows, self._checkpoint(event.batch))]
+        return [Send(number, rows, self._checkpoint(number))]
 
     def _checkpoint(self, batch: int) -> Checkpoint:
         assert self._term is not None
@@ -373,6 +300,9 @@ class MarkScheduler:
             batch = self._batches[number]
             assert batch.published_ids is None
             published = self._published(batch.rows, event.failure)
+            if event.failure is not None:
+                blamed = self.sieve.blame(batch.rows, event.failure)
+                self._refused.update({aside.id: aside for aside in blamed})
             if published and not self._giving_up:
                 batch.published_ids = published
             else:
@@ -439,14 +369,48 @@ class MarkScheduler:
         if self.state is State.RUNNING:
             self.state = State.RECOVERING
 
+    # --- Rows that are set aside ---
+
+    def _sideline(self, asides: tuple[Aside, ...]) -> list[Action]:
+        assert self._term is not None
+        self._sidelining = True
+        return [Sideline(self._term, asides)]
+
+    def _sidelined(self, event: Sidelined) -> list[Action]:
+        self._sidelining = False
+        self.sieve.waiting = dict(event.waiting)
+        held, self._held = self._held, None
+        if held is None:
+            self._relieved = bool(event.moved)
+            return []
+        if any(a.waits and a.id not in event.moved for a in self._held_asides):
+            # Somebody retried what was before it, and it is in the table again: mark in order.
+            self._relieved = True
+            self._fail()
+            return []
+        # A bad row that was not moved is not ours any more, or gone.
+        out = {a.id for a in self._held_asides}
+        rows = [row for row in held.rows if row.id not in out]
+        if not rows:
+            return []
+        if self.state is State.STOPPING:
+            self._resetting = True
+            return [Reset(tuple([row.id for row in rows]))]
+        return self._send(held.batch, rows) if self.state is State.RUNNING else []
+
     # --- What next ---
 
     def _continue(self) -> list[Action]:
         if self.state is State.RUNNING:
             return self._mark_if_room()
-        idle = not (self._batches or self._marking or self._opening or self._resetting)
+        busy = self._marking or self._opening or self._resetting or self._sidelining
+        idle = not (self._batches or busy)
         if idle and self.state is State.RECOVERING:
-            return self._open(self._backoff_ms())
+            refused, self._refused = tuple(self._refused.values()), {}
+            if refused:
+                return self._sideline(refused)
+            relieved, self._relieved = self._relieved, False
+            return self._open(0 if relieved else self._backoff_ms())
         if idle and self.state is State.STOPPING:
             self.state = State.DONE
             return [Finish("stopped")]
@@ -454,7 +418,7 @@ class MarkScheduler:
 
     def _mark_if_room(self) -> list[Action]:
         limits = self.limits
-        if self._marking or len(self._batches) >= limits.max_in_flight_batches:
+        if self._marking or self._sidelining or len(self._batches) >= limits.max_in_flight_batches:
             return []
         wanted = min(limits.mark_query_records, limits.max_in_flight_records, self._ramp)
         room = limits.max_in_flight_records - self.in_flight_records

@@ -18,6 +18,7 @@ from harvest.sink.settings import connection_settings
 from harvest.store.notify import PostgresListener
 from harvest.store.postgres import PostgresMarkStore
 from harvest.store.range_postgres import PostgresRangeStore
+from harvest.store.sidelined import PostgresSidelined
 from marshal_py import Marshal
 
 __all__ = ["make_range_store", "make_sink", "make_store", "reaper"]
@@ -32,7 +33,7 @@ def make_store(config: ReaperConfig) -> PostgresMarkStore:
 def make_sink(config: ReaperConfig) -> Sink:
     """The sink of `config`; connects when it is first used."""
     if config.delivery == "idempotent":
-        return IdempotentSink(config.producer_config)
+        return IdempotentSink(config.producer_config, wait_for_topics=_waits_for_topics(config))
     return _transactional(config, config.sink_name)
 
 
@@ -41,12 +42,17 @@ def make_range_store(config: ReaperConfig, shard: int = 0) -> PostgresRangeStore
     return PostgresRangeStore(config.database, config.table, shard=shard, shards=config.shards)
 
 
+def _waits_for_topics(config: ReaperConfig) -> bool:
+    return config.bad_rows.unknown_topic == "wait"
+
+
 def _transactional(config: ReaperConfig, name: str) -> TransactionalSink:
     return TransactionalSink(
         config.producer_config,
         base_config=config.kafka,
         name=name,
         checkpoint_topic=config.coordination.topic,
+        wait_for_topics=_waits_for_topics(config),
     )
 
 
@@ -61,7 +67,14 @@ def _tools(config: ReaperConfig, shard: int = 0) -> Tools:
             shard,
             config.shards,
         )
-    return MarkTools(make_store(config), make_store(config), make_sink(config), limits)
+    return MarkTools(
+        make_store(config),
+        make_store(config),
+        make_sink(config),
+        limits,
+        PostgresSidelined(config.database, config.table),
+        config.bad_rows.policy(),
+    )
 
 
 @contextmanager

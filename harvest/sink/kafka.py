@@ -24,7 +24,8 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from harvest.errors import ConfigurationError, SinkUnavailable
 from harvest.rows import Row
 from harvest.sink.base import Failure, StillHeld
-from harvest.sink.settings import consumer_settings, producer_settings
+from harvest.sink.refusals import RowErrors, advice, missing_topics, unwritable_topics
+from harvest.sink.settings import connection_settings, consumer_settings, producer_settings
 
 __all__ = ["IdempotentSink", "TransactionalSink"]
 
@@ -49,9 +50,14 @@ _NO_OFFSET: Final = 0  # negative offsets say that nothing was committed
 class _RowError(Exception):
     """A row that cannot be handed to the producer."""
 
-    def __init__(self, row: Row, text: str) -> None:
+    def __init__(self, row: Row, text: str, code: int = KafkaError._INVALID_ARG) -> None:
         super().__init__(text)
         self.row_id = row.id
+        self.code = code
+
+
+class _BadTopics(Exception):
+    """Rows whose topics cannot be written to; nothing was produced."""
 
 
 class _KafkaSink(ABC):
@@ -59,12 +65,20 @@ class _KafkaSink(ABC):
 
     atomic: bool
 
-    def __init__(self, config: Mapping[str, Any], transactional_id: str | None) -> None:
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        transactional_id: str | None,
+        *,
+        wait_for_topics: bool = False,
+    ) -> None:
         self._settings = producer_settings(config, transactional_id)
         self._producer: Producer | None = None
         self._spare: Producer | None = None
         self._still_held: StillHeld = lambda: False
-        self._errors: dict[int, str] = {}
+        self._wait_for_topics = wait_for_topics
+        self._errors = RowErrors(wait_for_topics=wait_for_topics)
+        self._topics: set[str] = set()
         self._warned_s = float("-inf")
 
     def prepare(self) -> None:
@@ -75,6 +89,7 @@ class _KafkaSink(ABC):
         """See `Sink.open`."""
         self.close()
         self._still_held = still_held
+        self._topics = set()
         return self._open()
 
     def deliver(self, rows: Sequence[Row], checkpoint: str) -> Failure | None:
@@ -84,14 +99,19 @@ class _KafkaSink(ABC):
             return Failure("an earlier delivery failed, and the sink was not opened again")
         if not self._still_held():
             return self._failed("the lease is lost")
-        self._errors = {}
+        self._errors = RowErrors(wait_for_topics=self._wait_for_topics)
         try:
+            self._look_at_topics(producer, rows)
             return self._deliver(producer, rows, checkpoint)
+        except _BadTopics:
+            undelivered = None if self.atomic else frozenset([row.id for row in rows])
+            return self._failed("topics that cannot be written to", rows, undelivered)
         except _RowError as error:
-            self._errors[error.row_id] = str(error)
-            return self._failed(f"row {error.row_id}: {error}")
+            self._note(error)
+            return self._failed(f"row {error.row_id}: {error}", rows)
         except KafkaException as error:
-            return self._failed(_text(error))
+            self._blame_topics(error.args[0], rows)
+            return self._failed(_text(error), rows)
 
     def close(self) -> None:
         """See `Sink.close`."""
@@ -127,6 +147,30 @@ class _KafkaSink(ABC):
             raise SinkUnavailable(f"Kafka cannot be reached: {_text(error)}") from error
         return producer
 
+    def _look_at_topics(self, producer: Producer, rows: Sequence[Row]) -> None:
+        """Ask for topics that were not seen yet: librdkafka takes 30 s to miss one."""
+        new = {row.topic for row in rows} - self._topics
+        if not new:
+            return
+        bad = missing_topics(producer, new)
+        self._topics |= new - bad.keys()
+        for row in rows:
+            if row.topic in bad:
+                error = bad[row.topic]
+                self._errors.add(row.id, advice(row.topic, error), error.code())
+        if bad:
+            raise _BadTopics
+
+    def _blame_topics(self, error: KafkaError, rows: Sequence[Row]) -> None:
+        """A transaction fails as a whole for topics that may not be written to: which are they?"""
+        if error.code() != KafkaError.TOPIC_AUTHORIZATION_FAILED:
+            return
+        connection = connection_settings(self._settings)
+        bad = unwritable_topics(connection, {row.topic for row in rows})
+        for row in rows:
+            if row.topic in bad:
+                self._errors.add(row.id, advice(row.topic, error), error.code())
+
     def _produce(self, producer: Producer, rows: Sequence[Row]) -> None:
         produce, failed = producer.produce, self._row_failed
         for row in rows:
@@ -144,19 +188,28 @@ class _KafkaSink(ABC):
                     if not self._still_held():
                         raise _lease_lost() from None
                 except KafkaException as error:
-                    raise _RowError(row, _text(error)) from error
+                    raise _RowError(row, _text(error), error.args[0].code()) from error
+
+    def _note(self, error: _RowError) -> None:
+        self._errors.add(error.row_id, str(error), error.code, certain=True)
 
     def _row_failed(self, row_id: int, error: KafkaError | None, _: object) -> None:
         if error is not None:
-            self._errors[row_id] = error.str()
+            self._errors.add(row_id, error.str(), error.code())
 
-    def _failed(self, reason: str, undelivered: frozenset[int] | None = None) -> Failure:
+    def _failed(
+        self,
+        reason: str,
+        rows: Sequence[Row] = (),
+        undelivered: frozenset[int] | None = None,
+    ) -> Failure:
         self.close()
-        errors = self._errors
+        errors = self._errors.texts
+        refused = self._errors.refused(rows, self._settings)
         if errors:
             row_id, text = next(iter(errors.items()))
             reason = f"{reason}; {len(errors)} rows failed, the first is row {row_id}: {text}"
-        return Failure(reason, undelivered, dict(errors))
+        return Failure(reason, undelivered, dict(errors), refused)
 
 
 class TransactionalSink(_KafkaSink):
@@ -167,6 +220,7 @@ class TransactionalSink(_KafkaSink):
     - `name`: of the outbox, the same in every process that may harvest it. The `transactional.id`
       and the consumer group that keeps the checkpoint are both ``harvest.NAME``.
     - `checkpoint_topic`: a topic that exists; its partition 0 is what the offset is committed for.
+    - `wait_for_topics`: rows of topics that do not exist (yet) are not reported as refused.
     """
 
     atomic = True
@@ -178,8 +232,9 @@ class TransactionalSink(_KafkaSink):
         base_config: Mapping[str, Any],
         name: str,
         checkpoint_topic: str,
+        wait_for_topics: bool = False,
     ) -> None:
-        super().__init__(config, f"harvest.{name}")
+        super().__init__(config, f"harvest.{name}", wait_for_topics=wait_for_topics)
         self._reader = _client(Consumer, consumer_settings(base_config, f"harvest.{name}"))
         self._checkpoint_topic = checkpoint_topic
 
@@ -269,8 +324,8 @@ class IdempotentSink(_KafkaSink):
 
     atomic = False
 
-    def __init__(self, config: Mapping[str, Any]) -> None:
-        super().__init__(config, None)
+    def __init__(self, config: Mapping[str, Any], *, wait_for_topics: bool = False) -> None:
+        super().__init__(config, None, wait_for_topics=wait_for_topics)
 
     def _open(self) -> str | None:
         producer, self._spare = self._spare or self._new_producer(), None
@@ -285,16 +340,17 @@ class IdempotentSink(_KafkaSink):
             self._produce(producer, rows)
             handed_over = len(rows)
         except _RowError as error:
-            self._errors[error.row_id] = str(error)
+            self._note(error)
             handed_over = [row.id for row in rows].index(error.row_id)
         while producer.flush(_STEP_S):
             if not self._still_held():
                 reason = "the lease is lost"
                 producer.purge()  # every purged row reports an error
-        if not self._errors:
+        errors = self._errors.texts
+        if not errors:
             return None
         never = {row.id for row in rows[handed_over:]}
-        return self._failed(reason, frozenset(self._errors) | never)
+        return self._failed(reason, rows, frozenset(errors) | never)
 
 
 def _client(kind: Any, settings: Mapping[str, Any]) -> Any:

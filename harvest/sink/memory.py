@@ -11,7 +11,10 @@ from harvest.errors import SinkUnavailable
 from harvest.rows import Row
 from harvest.sink.base import Failure, StillHeld
 
-__all__ = ["Fault", "MemoryBroker", "MemorySink"]
+__all__ = ["REFUSED", "Fault", "MemoryBroker", "MemorySink"]
+
+REFUSED = b"refused"
+"""A value that the broker does not accept."""
 
 Fault = Literal["refused", "unknown, published", "unknown, lost", "partial"]
 
@@ -75,12 +78,14 @@ class MemorySink:
                 self._writer = -1
                 return Failure("the lease is lost")
             bad = {r.id: "headers" for r in rows if len(r.header_keys) != len(r.header_values)}
+            bad |= {r.id: "refused" for r in rows if r.value == REFUSED}
             if bad:
                 self._writer = -1
                 good = [row for row in rows if row.id not in bad]
                 if not self._atomic:
                     self._publish(good, checkpoint)
-                return Failure("bad rows", None if self._atomic else frozenset(bad), bad)
+                undelivered = None if self._atomic else frozenset(bad)
+                return Failure("bad rows", undelivered, bad, frozenset(bad))
             if fault is None:
                 self._publish(rows, checkpoint)
                 return None

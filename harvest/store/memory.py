@@ -13,10 +13,11 @@ from harvest.errors import StoreUnavailable
 from harvest.outbox import OutboxRecord
 from harvest.positions import Position
 from harvest.rows import Row
+from harvest.sidelining import Aside, Key
 from harvest.store.base import Backlog, Finding
 from harvest.terms import Checkpoint, Term
 
-__all__ = ["MemoryMarkStore", "MemoryTable"]
+__all__ = ["MemoryMarkStore", "MemorySidelined", "MemoryTable"]
 
 
 @dataclass(slots=True)
@@ -31,6 +32,7 @@ class MemoryTable:
     rows become visible out of the order of their ids, as in a database."""
 
     committed: dict[int, _Stored] = field(default_factory=dict)
+    aside: dict[int, tuple[Row, Aside]] = field(default_factory=dict)
     next_id: int = 1
     lock: threading.RLock = field(default_factory=threading.RLock)
     running: list[MemoryTransaction] = field(default_factory=list)
@@ -199,6 +201,58 @@ class MemoryMarkStore:
             yield self.table.committed
         if failure == "after":
             raise StoreUnavailable
+
+
+class MemorySidelined:
+    """The rows set aside from a `MemoryTable`. Implements `SidelineStore`."""
+
+    def __init__(self, table: MemoryTable) -> None:
+        self._table = table
+        self.fail_next: Literal["before", "after"] | None = None
+
+    def sideline(self, rows: Sequence[Aside], term: Term | None) -> frozenset[int]:
+        """See `SidelineStore.sideline`."""
+        failure, self.fail_next = self.fail_next, None
+        if failure == "before":
+            raise StoreUnavailable
+        table = self._table
+        done = set()
+        with table.lock:
+            for aside in sorted(rows, key=lambda aside: aside.waits):
+                stored = table.committed.get(aside.id)
+                if stored is None:
+                    continue
+                low = self.waiting_keys().get(_key(stored.row), aside.id)
+                if aside.waits and low >= aside.id:
+                    continue
+                if term is not None:
+                    if stored.tag is None or not term.first <= stored.tag <= term.last:
+                        continue
+                    del table.committed[aside.id]
+                table.aside[aside.id] = (stored.row, aside)
+                done.add(aside.id)
+        if failure == "after":
+            raise StoreUnavailable
+        return frozenset(done)
+
+    def waiting_keys(self) -> dict[Key, int]:
+        """See `SidelineStore.waiting_keys`."""
+        with self._table.lock:
+            ids = sorted(self._table.aside, reverse=True)
+            return {_key(self._table.aside[i][0]): i for i in ids}
+
+    def retry(self) -> None:
+        """Put every row back, under its id."""
+        with self._table.lock:
+            self._table.committed.update({i: _Stored(r) for i, (r, _) in self._table.aside.items()})
+            self._table.aside.clear()
+
+    def close(self) -> None:
+        """See `SidelineStore.close`."""
+
+
+def _key(row: Row) -> Key:
+    return row.topic, row.key
 
 
 def _bytes(value: str | bytes) -> bytes:

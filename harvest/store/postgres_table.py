@@ -186,7 +186,7 @@ class PostgresTable:
     def _execute(
         self,
         statement: sql.SQL | sql.Composed,
-        parameters: Sequence[Any] = (),
+        parameters: Sequence[Any] | Mapping[str, Any] = (),
         *,
         binary: bool = False,
     ) -> psycopg.Cursor[TupleRow]:

@@ -14,8 +14,14 @@ from dataclasses import dataclass, field
 from harvest import mark as m
 from harvest.errors import SinkUnavailable, StoreUnavailable
 from harvest.outbox import OutboxRecord
-from harvest.sink.memory import MemoryBroker, MemorySink
-from harvest.store.memory import MemoryMarkStore, MemoryTable, MemoryTransaction
+from harvest.sidelining import BadRows, Key, Sieve
+from harvest.sink.memory import REFUSED, MemoryBroker, MemorySink
+from harvest.store.memory import (
+    MemoryMarkStore,
+    MemorySidelined,
+    MemoryTable,
+    MemoryTransaction,
+)
 from harvest.terms import Checkpoint, Term
 
 LANE = {
@@ -25,6 +31,7 @@ LANE = {
     m.Send: "sink",
     m.Purge: "purge",
     m.Reset: "purge",
+    m.Sideline: "mark",
 }
 KEYS = ("a", "b", "c")
 TOPIC = "t"
@@ -39,6 +46,7 @@ class Leader:
     scheduler: m.MarkScheduler
     sink: MemorySink
     store: MemoryMarkStore
+    aside: MemorySidelined
     held: bool = True
     woken: bool = False
     valid_ms: float = 1_000.0
@@ -72,6 +80,9 @@ class Leader:
         event = self.execute(self.lanes[lane].popleft())
         self.feed(m.LeaseLost() if self.woken else event)
 
+    def waiting(self) -> dict[Key, int]:
+        return self.aside.waiting_keys() if self.world.bad_rows.key_waits else {}
+
     def execute(self, action: m.Action) -> m.Event:
         world, store, sink = self.world, self.store, self.sink
         match action:
@@ -82,7 +93,8 @@ class Leader:
                     return m.OpenFailed()
                 world.terms += 1
                 term = Term.of(world.terms)
-                return m.Opened(term, None if found is None else Checkpoint.decode(found))
+                waiting = self.waiting()
+                return m.Opened(term, None if found is None else Checkpoint.decode(found), waiting)
             case m.Clear(checkpoint):
                 try:
                     store.clear(checkpoint)
@@ -113,6 +125,11 @@ class Leader:
                 except StoreUnavailable:
                     return m.PurgeFailed()
                 return m.Purged()
+            case m.Sideline(term, rows):
+                try:
+                    return m.Sidelined(self.aside.sideline(rows, term), self.waiting())
+                except StoreUnavailable:
+                    return m.SidelineFailed()
             case m.Reset(ids):
                 with contextlib.suppress(StoreUnavailable):
                     store.reset(ids)
@@ -126,6 +143,10 @@ class World:
 
     random: random.Random
     atomic: bool = True
+    bad_rows: BadRows = field(default_factory=BadRows)
+    bad: float = 0.0
+    """How many of the rows cannot be published."""
+    bad_ids: set[int] = field(default_factory=set)
     limits: m.Limits = field(
         default_factory=lambda: m.Limits(mark_query_records=4, max_in_flight_records=10)
     )
@@ -143,9 +164,10 @@ class World:
         leader = Leader(
             self,
             len(self.leaders),
-            m.MarkScheduler(len(self.leaders), self.limits),
+            m.MarkScheduler(len(self.leaders), self.limits, Sieve(self.bad_rows)),
             MemorySink(self.broker, atomic=self.atomic),
             MemoryMarkStore(self.table),
+            MemorySidelined(self.table),
         )
         self.leaders.append(leader)
         leader.feed(m.Start())
@@ -159,7 +181,7 @@ class World:
         transaction, ids = self.open_transactions[key]
         match self.random.randrange(4):
             case 0 | 1:
-                ids.append(transaction.insert(OutboxRecord(TOPIC, key, f"{key}")))
+                ids.append(self.insert(transaction, key))
             case 2:
                 transaction.commit()
                 self.committed[key] += ids
@@ -167,9 +189,22 @@ class World:
             case _:
                 del self.open_transactions[key]
 
+    def insert(self, transaction: MemoryTransaction, key: str) -> int:
+        refused = self.random.random() < self.bad / 2
+        value = REFUSED if refused else key
+        row_id = transaction.insert(OutboxRecord(TOPIC, key, value))
+        broken = not refused and self.random.random() < self.bad / 2
+        if broken:  # no OutboxRecord can be like this, but a row can
+            rows = transaction._rows
+            rows[-1] = rows[-1]._replace(header_keys=(b"a",))
+        if refused or broken:
+            self.bad_ids.add(row_id)
+        return row_id
+
     def run_to_the_end(self, leader: Leader) -> None:
         """Without further faults, until the table is empty; then stop, and let it finish."""
         leader.store.fail_next, leader.sink.fault, leader.sink.fail_open = None, None, False
+        leader.aside.fail_next = None
         for _ in range(2_000):
             if leader.finished:
                 leader = self.elect()

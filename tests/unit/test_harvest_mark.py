@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from harvest import mark as m
 from harvest.rows import Row
+from harvest.sidelining import BadRows
 from harvest.sink.base import Failure
 from harvest.terms import Checkpoint, Term
 from tests.unit.harvest_simulation import KEYS, Leader, World
@@ -35,8 +36,10 @@ def disturb(world: World, leader: Leader) -> None:
         leader.sink.fault = rnd.choice(
             ["refused", "unknown, published", "unknown, lost", "partial"]
         )
-    elif roll < 0.45:
+    elif roll < 0.445:
         leader.sink.fail_open = True
+    elif roll < 0.45:
+        leader.aside.fail_next = rnd.choice(["before", "after"])
     elif roll < 0.46:
         leader.feed(m.Stop())
     elif lanes := leader.busy_lanes():
@@ -107,6 +110,73 @@ def test_without_faults_every_sink_is_exactly_once(seed: int, steps: int) -> Non
     world.run_to_the_end(leader)
     for key in KEYS:
         assert world.published_ids(key) == world.committed[key]
+
+
+# --- Rows that cannot be published ---
+
+
+@given(seeds, st.integers(20, 300), st.booleans())
+@settings(max_examples=300, deadline=None)
+def test_bad_rows_are_set_aside_and_everything_else_is_published_once(
+    seed: int, steps: int, key_waits: bool
+) -> None:
+    world = World(random.Random(seed), bad=0.15, bad_rows=BadRows(key_waits=key_waits))
+    run(world, steps, crashes=True)
+    for key in KEYS:
+        expected = []
+        for row_id in world.committed[key]:
+            if row_id in world.bad_ids:
+                if key_waits:
+                    break
+                continue
+            expected.append(row_id)
+        assert world.published_ids(key) == expected
+    everything = {row_id for ids in world.committed.values() for row_id in ids}
+    published = {row.id for row in world.broker.published}
+    assert world.table.aside.keys() == everything - published
+
+
+@given(seeds, st.integers(20, 300), st.booleans())
+@settings(max_examples=200, deadline=None)
+def test_a_plain_sink_loses_nothing_beside_bad_rows(seed: int, steps: int, key_waits: bool) -> None:
+    bad_rows = BadRows(key_waits=key_waits)
+    world = World(random.Random(seed), atomic=False, bad=0.15, bad_rows=bad_rows)
+    run(world, steps, crashes=True)
+    everything = {row_id for ids in world.committed.values() for row_id in ids}
+    published = {row.id for row in world.broker.published}
+    assert world.bad_ids & everything <= world.table.aside.keys()
+    assert published | world.table.aside.keys() == everything
+
+
+@given(seeds, st.integers(20, 200))
+@settings(max_examples=200, deadline=None)
+def test_a_retry_while_the_harvest_goes_on_keeps_the_order(seed: int, steps: int) -> None:
+    world = World(random.Random(seed), bad=0.1)
+    leader = world.elect()
+    for _ in range(steps):
+        disturb(world, leader)
+        if world.random.random() < 0.05:
+            leader.aside.retry()
+        if leader.finished:
+            leader = world.elect()
+    for stored in [*world.table.committed.values()]:  # whoever looked after it has corrected them
+        stored.row = corrected(stored.row)
+    for row_id, (row, aside) in [*world.table.aside.items()]:
+        world.table.aside[row_id] = (corrected(row), aside)
+    for transaction, _ in world.open_transactions.values():
+        transaction._rows = [corrected(row) for row in transaction._rows]
+    world.bad = 0.0
+    for lost in world.leaders:
+        lost.held = False
+    leader.aside.retry()
+    world.run_to_the_end(world.elect())
+    assert not world.table.aside
+    for key in KEYS:
+        assert world.published_ids(key) == world.committed[key]
+
+
+def corrected(row: Row) -> Row:
+    return row._replace(header_keys=(), value=b"v")
 
 
 # --- Decisions, one by one ---
