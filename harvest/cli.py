@@ -17,6 +17,7 @@ from typing import Annotated, Any, Final, NoReturn
 
 import typer
 
+from harvest import sidelined_cli
 from harvest.config import ReaperConfig, load
 from harvest.errors import ConfigurationError, HarvestError
 from harvest.goharvest import libpq_conninfo
@@ -237,6 +238,7 @@ def check(
 
 
 spark_cli.register(app)
+app.add_typer(sidelined_cli.app, name="sidelined")
 
 
 def main() -> None:

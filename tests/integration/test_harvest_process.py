@@ -178,6 +178,8 @@ def test_a_broker_crash_is_an_outage_that_ends(world: World, kafka: EmbeddedKafk
 def test_a_row_that_cannot_be_published_is_named_and_harms_no_other_order(world: World) -> None:
     import psycopg
 
+    with world.config.open("a") as config:
+        config.write("bad_rows: {on_bad_row: stop}\n")
     with psycopg.connect(world.database, autocommit=True) as connection:
         connection.execute(
             "INSERT INTO outbox (create_time, kafka_topic, kafka_key, kafka_value, "

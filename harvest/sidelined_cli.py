@@ -1,0 +1,165 @@
+"""`harvest sidelined`: the rows that could not be published, and what becomes of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Final, Literal
+
+import typer
+
+from harvest.config import load
+from harvest.errors import ConfigurationError
+from harvest.goharvest import libpq_conninfo
+from harvest.store.sideline_base import Selection, SidelinedRow
+from harvest.store.sidelined import PostgresSidelined
+
+__all__ = ["app"]
+
+app = typer.Typer(help="Rows that Kafka refused: list them, publish them after all, or drop them.")
+
+Config = Annotated[
+    Path | None,
+    typer.Option("--config", "-c", "-f", help="reaper.yaml, ours or goharvest's."),
+]
+Database = Annotated[
+    str | None,
+    typer.Option("--database", "-d", help="Connection string, instead of a configuration."),
+]
+Table = Annotated[
+    str | None, typer.Option("--table", "-t", help="The outbox table. [dim]default: outbox[/dim]")
+]
+Ids = Annotated[list[int] | None, typer.Option("--id", help="Of this row; may be repeated.")]
+Topic = Annotated[str | None, typer.Option("--topic", help="Of this Kafka topic.")]
+Key = Annotated[str | None, typer.Option("--key", help="Of this key.")]
+All = Annotated[bool, typer.Option("--all", help="All of them.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say how many.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
+_KEY_WIDTH: Final = 24
+
+
+@app.command("list")
+def list_(
+    config: Config = None,
+    database: Database = None,
+    table: Table = None,
+    id_: Ids = None,
+    topic: Topic = None,
+    key: Key = None,
+    limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 100,
+    as_json: Json = False,
+) -> None:
+    """Show which rows were set aside, and why. Exits with 1 if there are any.
+
+    [dim]Example:[/dim] harvest sidelined list --config reaper.yaml --topic orders
+    """
+    store, _ = _open(config, database, table)
+    selection = Selection(tuple(id_ or ()), topic, key)
+    count, rows = store.count(selection), store.rows(selection, limit)
+    if as_json:
+        typer.echo(json.dumps({"count": count, "rows": [_as_json(row) for row in rows]}))
+    else:
+        for row in rows:
+            shown = _text(row.key)
+            if len(shown) > _KEY_WIDTH:
+                shown = shown[: _KEY_WIDTH - 1] + "…"
+            typer.echo(
+                f"{row.id:>12}  {row.topic}  {shown}  {row.sidelined_at:%Y-%m-%d %H:%M:%S}  "
+                f"{row.error}"
+            )
+        typer.echo(f"{store.aside}: {count} rows" + (f", {limit} shown" if count > limit else ""))
+    if count:
+        raise typer.Exit(1)
+
+
+@app.command()
+def retry(
+    config: Config = None,
+    database: Database = None,
+    table: Table = None,
+    id_: Ids = None,
+    topic: Topic = None,
+    key: Key = None,
+    all_: All = False,
+    dry_run: DryRun = False,
+    as_json: Json = False,
+) -> None:
+    """Put rows back into the outbox, with those that wait behind them, to be published.
+
+    Do so when the cause is gone: the topic exists now, the limit was raised, the right granted.
+
+    [dim]Example:[/dim] harvest sidelined retry --config reaper.yaml --topic orders
+    """
+    store, mode = _open(config, database, table)
+    selection = _selected(id_, topic, key, all_=all_)
+    count = store.retry(selection, mode=mode, dry_run=dry_run)
+    if as_json:
+        typer.echo(json.dumps({"retried": count, "dry_run": dry_run}))
+    else:
+        typer.echo(f"{count} rows {'would go' if dry_run else 'went'} back into the outbox")
+
+
+@app.command()
+def drop(
+    config: Config = None,
+    database: Database = None,
+    table: Table = None,
+    id_: Ids = None,
+    topic: Topic = None,
+    key: Key = None,
+    all_: All = False,
+    dry_run: DryRun = False,
+    as_json: Json = False,
+) -> None:
+    """Delete rows for good. Rows that waited for nothing else go back into the outbox.
+
+    [dim]Example:[/dim] harvest sidelined drop --config reaper.yaml --id 4711 --dry-run
+    """
+    store, mode = _open(config, database, table)
+    selection = _selected(id_, topic, key, all_=all_)
+    found = store.drop(selection, mode=mode, dry_run=dry_run)
+    if as_json:
+        report = {"dropped": found.rows, "released": found.released, "dry_run": dry_run}
+        typer.echo(json.dumps(report))
+    else:
+        typer.echo(
+            f"{found.rows} rows {'would be' if dry_run else 'were'} dropped"
+            + ("" if dry_run else f", {found.released} that waited for them are in the outbox")
+        )
+
+
+def _open(
+    config: Path | None, database: str | None, table: str | None
+) -> tuple[PostgresSidelined, Literal["mark", "range"]]:
+    if (config is None) == (database is None):
+        raise ConfigurationError("give either --config FILE or --database CONNECTION")
+    if config is None:
+        return PostgresSidelined(libpq_conninfo(database or ""), table or "outbox"), "mark"
+    settings = load(config)
+    mode: Literal["mark", "range"] = getattr(settings, "mode", "mark")
+    return PostgresSidelined(settings.database, table or settings.outbox), mode
+
+
+def _selected(
+    ids: list[int] | None, topic: str | None, key: str | None, *, all_: bool
+) -> Selection:
+    if all_ == bool(ids or topic is not None or key is not None):
+        raise ConfigurationError("say which rows: --id, --topic or --key, or else --all")
+    return Selection(tuple(ids or ()), topic, key)
+
+
+def _as_json(row: SidelinedRow) -> dict[str, object]:
+    return {
+        "id": row.id,
+        "topic": row.topic,
+        "key": None if row.key is None else _text(row.key),
+        "value_bytes": row.value_bytes,
+        "error": row.error,
+        "waits": row.waits,
+        "sidelined_at": row.sidelined_at.isoformat(),
+    }
+
+
+def _text(key: bytes | None) -> str:
+    return "NULL" if key is None else key.decode(errors="backslashreplace")
