@@ -128,7 +128,7 @@ class PostgresSidelined(PostgresTable):
         """See `Sidelined.count`."""
         if not self._exists():
             return 0
-        condition, given = _condition(selection)
+        condition, given = self._condition(selection)
         found = self._execute(self._format(_COUNT, condition=condition), given)
         return int(found.fetchall()[0][0])
 
@@ -136,7 +136,7 @@ class PostgresSidelined(PostgresTable):
         """See `Sidelined.rows`."""
         if not self._exists():
             return ()
-        condition, given = _condition(selection)
+        condition, given = self._condition(selection)
         statement = self._format(_ROWS, condition=condition)
         found = self._execute(statement, {**given, "limit": limit}, binary=True).fetchall()
         return [
@@ -150,8 +150,8 @@ class PostgresSidelined(PostgresTable):
         """See `Sidelined.retry`."""
         if not self._exists():
             return 0
-        wanted, given = _condition(selection)
-        first, _ = _condition(selection, "f")
+        wanted, given = self._condition(selection)
+        first, _ = self._condition(selection, "f")
         condition = sql.SQL(
             "({wanted} OR EXISTS (SELECT FROM {aside} f WHERE {same} AND f.id < s.id AND {first}))"
         ).format(wanted=wanted, aside=self._aside, same=self._same_key("f", "s"), first=first)
@@ -164,7 +164,7 @@ class PostgresSidelined(PostgresTable):
         """See `Sidelined.drop`."""
         if not self._exists():
             return Dropped(0, 0)
-        condition, given = _condition(selection)
+        condition, given = self._condition(selection)
         released = sql.SQL(
             "(s.waits AND NOT EXISTS "
             "(SELECT FROM {aside} f WHERE NOT f.waits AND {same} AND f.id < s.id))"
@@ -214,6 +214,21 @@ class PostgresSidelined(PostgresTable):
             }
         return sql.SQL(template).format(**self._parts, **more)
 
+    def _condition(
+        self, selection: Selection, alias: str = "s"
+    ) -> tuple[sql.Composable, dict[str, Any]]:
+        """The rows of the table called `alias` that are selected."""
+        self._format("")  # which looks at the types
+        given = {"ids": list(selection.ids), "topic": selection.topic, "key": selection.key}
+        tests = {
+            "ids": bool(selection.ids) and "{alias}.id = ANY (%(ids)s)",
+            "topic": selection.topic is not None and "{alias}.kafka_topic = %(topic)s",
+            "key": selection.key is not None and "{alias}.kafka_key{cast} = %(key)s",
+        }
+        parts = {"alias": sql.SQL(alias), "cast": sql.SQL(self._cast)}
+        chosen = [sql.SQL(test).format(**parts) for test in tests.values() if test]
+        return sql.SQL(" AND ").join(chosen) if chosen else sql.SQL("true"), given
+
     def _same_key(self, one: str, other: str) -> sql.Composed:
         self._format("")  # which looks at the types
         parts = {"a": sql.SQL(one), "b": sql.SQL(other), "cast": sql.SQL(self._cast)}
@@ -237,16 +252,3 @@ class PostgresSidelined(PostgresTable):
     def _forget(self) -> None:
         self._there = False
         self._parts = {}
-
-
-def _condition(selection: Selection, alias: str = "s") -> tuple[sql.Composable, dict[str, Any]]:
-    """The rows of the table called `alias` that are selected."""
-    columns = {"id": list(selection.ids) or None, "topic": selection.topic, "key": selection.key}
-    parts = []
-    for name, value in columns.items():
-        if value is not None:
-            column = sql.Identifier(alias, "id" if name == "id" else f"kafka_{name}")
-            test = " = ANY ({})" if name == "id" else " = {}"
-            parts.append(column + sql.SQL(test).format(sql.Placeholder(f"chosen_{name}")))
-    condition = sql.SQL(" AND ").join(parts) if parts else sql.SQL("true")
-    return condition, {f"chosen_{name}": value for name, value in columns.items()}
