@@ -112,6 +112,8 @@ class _KafkaSink(ABC):
         except KafkaException as error:
             self._blame_topics(error.args[0], rows)
             return self._failed(_text(error), rows)
+        except SystemError as error:  # see _flush
+            return self._failed(f"the producer has given up: {error.__cause__ or error}", rows)
 
     def close(self) -> None:
         """See `Sink.close`."""
@@ -294,7 +296,7 @@ class TransactionalSink(_KafkaSink):
                 self._reader.consumer_group_metadata(),
             )
             self._insist(producer.commit_transaction)
-        except (KafkaException, _RowError):
+        except (KafkaException, SystemError, _RowError):
             with contextlib.suppress(KafkaException):  # readers wait for an open transaction
                 producer.purge()
                 producer.abort_transaction(_ABORT_TIMEOUT_S)
@@ -342,7 +344,7 @@ class IdempotentSink(_KafkaSink):
         except _RowError as error:
             self._note(error)
             handed_over = [row.id for row in rows].index(error.row_id)
-        while producer.flush(_STEP_S):
+        while self._flush(producer):
             if not self._still_held():
                 reason = "the lease is lost"
                 producer.purge()  # every purged row reports an error
@@ -351,6 +353,19 @@ class IdempotentSink(_KafkaSink):
             return None
         never = {row.id for row in rows[handed_over:]}
         return self._failed(reason, rows, frozenset(errors) | never)
+
+    def _flush(self, producer: Producer) -> int:
+        """Wait for reports for a while; return how many are still to come.
+
+        When librdkafka gives up a producer, confluent-kafka raises that out of whatever callback is
+        running, which Python reports as a SystemError. The other reports follow all the same.
+        """
+        try:
+            return producer.flush(_STEP_S)
+        except (KafkaException, SystemError):
+            with contextlib.suppress(KafkaException):
+                producer.purge()
+            return len(producer)
 
 
 def _client(kind: Any, settings: Mapping[str, Any]) -> Any:
