@@ -51,6 +51,7 @@ class Watch(threading.Thread):
         """Set by a signal handler, which must neither print nor take a lock itself."""
 
     def look(self) -> None:
+        """Say what has changed since the last look."""
         with self._lock:
             held = {(claim.topic, claim.partition) for claim in self._consumer.claims()}
             for event, keys in (("claim", held - self._known), ("unclaim", self._known - held)):
@@ -59,6 +60,10 @@ class Watch(threading.Thread):
             if self._entire and held != self._known:
                 say("topic_claims", topics=sorted({t for t, p in held if p == 0}))
             self._known = held
+
+    def has_told(self, topic: str, partition: int) -> bool:
+        """Whether the claim on this partition has been told."""
+        return (topic, partition) in self._known
 
     def run(self) -> None:
         while not self._ending.wait(0.02):
@@ -107,6 +112,8 @@ def consume(args: list[str]) -> None:
     try:
         while not stop.is_set() and time.time() < end_s and not 0 < count <= seen:
             for message in consumer.messages(idle_timeout_s=0.1):
+                if not watch.has_told(message.topic(), message.partition()):
+                    watch.look()  # a message comes after its claim
                 if commit == "before":
                     consumer.ack(message)
                 if seen == 0:

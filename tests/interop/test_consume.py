@@ -23,6 +23,11 @@ def test_both_share_a_topic_and_every_message_comes_once(stage: Stage) -> None:
     assert not ours.claims() & go.claims()
     await_all(topic, 6, 50, ours, go)
     assert set(deliveries(ours, go).values()) == {1}
+    held = set()
+    for event in ours.events:
+        if event["ev"] == "claim":
+            held.add(event["partition"])
+        assert event["ev"] != "msg" or event["partition"] in held  # the claim is told first
     for partition in range(6):
         offsets = [e["offset"] for p in (ours, go) for e in p.said("msg", partition=partition)]
         assert offsets == sorted(offsets)
