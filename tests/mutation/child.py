@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import signal
 import sys
+from collections.abc import Callable
 
 from tests.mutation.find import find
 from tests.mutation.load import install
@@ -30,14 +31,12 @@ def main(name: str, histories: int, seed: int) -> None:
     done, caught = 0, None
     try:
         # A mutant may break the very import.
-        from tests.simulation.scenario import generate
-        from tests.simulation.simulator import run
-
+        history = _history(mutant.campaign)
         for done in range(1, histories + 1):
             signal.alarm(HISTORY_S)
-            outcome = run(generate(seed + done - 1))
-            if outcome.violation is not None:
-                caught = list(outcome.violation)
+            violation = history(seed + done - 1)
+            if violation is not None:
+                caught = list(violation)
                 break
     except Hangs:
         caught = ["it ends", f"a history took more than {HISTORY_S} s"]
@@ -45,6 +44,18 @@ def main(name: str, histories: int, seed: int) -> None:
         caught = ["nothing raises", f"{type(error).__name__}: {error}"]
     signal.alarm(0)
     print(json.dumps({"caught": caught, "histories": done}))
+
+
+def _history(campaign: str) -> Callable[[int], tuple[str, str] | None]:
+    """What runs the history of a seed and returns its violation."""
+    if campaign == "protocol":
+        from tests.simulation.scenario import generate
+        from tests.simulation.simulator import run
+
+        return lambda seed: run(generate(seed)).violation
+    from tests.simulation.whole import history
+
+    return lambda seed: history.run(campaign, seed).violation
 
 
 if __name__ == "__main__":

@@ -18,6 +18,9 @@ class AnyMutant(Protocol):
     @property
     def module(self) -> str: ...
 
+    @property
+    def campaign(self) -> str: ...
+
     def code(self) -> CodeType:
         """Compile the changed module."""
 

@@ -33,6 +33,8 @@ class Mutant:
     name: str
     module: str
     edits: tuple[Edit, ...]
+    campaign: str = "protocol"
+    """Which histories should notice: those of `tests.simulation`, or a kind of its `whole`."""
 
     def source(self) -> str:
         """Return the changed source of the module. Raises `DoesNotApply`."""

@@ -6,6 +6,7 @@ found in this project once, and the known bugs of Go Marshal, made again with th
 
 from __future__ import annotations
 
+from tests.mutation.clients import CLIENTS
 from tests.mutation.load import Edit, Mutant
 
 FOLD = "marshal_py.rationalizer"
@@ -954,4 +955,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *_SILENCE,
     *_FOUND,
     *_GO_MARSHAL,
+    *CLIENTS,
 )

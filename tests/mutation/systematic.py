@@ -40,6 +40,7 @@ class SystematicMutant:
     name: str
     module: str
     number: int
+    campaign: str = "protocol"
 
     def code(self) -> CodeType:
         """Compile the changed module."""

@@ -8,6 +8,7 @@ only the fold.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -16,12 +17,14 @@ from marshal_py.messages import Heartbeat, decode
 from marshal_py.rationalizer import Cell, PartitionState, apply
 from marshal_py.world import coordinating_partition
 from tests.simulation.whole.cluster import Cluster
-from tests.simulation.whole.green import Violation
+from tests.simulation.whole.green import MS, Violation
 
 if TYPE_CHECKING:
     from tests.simulation.whole.consumers import Member
 
 LOG = "__marshal"
+PAUSE_NS = 100 * MS
+"""Messages may be handed out for so long after the driver has read of a pause."""
 Key = tuple[str, int]
 
 
@@ -59,6 +62,7 @@ class Ledger:
         self.times: dict[tuple[Key, int], int] = {}
         self.exclusive = True
         """Whether different instances never act at the same time; not between twins."""
+        self.member_of: Callable[[str], Member | None] = lambda _: None
         self.calm = False
         self.moved_in_calm = ""
         cluster.watch = self.written
@@ -89,6 +93,7 @@ class Ledger:
                 self._stored(event)
                 if isinstance(event, ev.Released):
                     self._moved(f"released {event.topic}/{event.partition}")
+                    self._given_back(event)
             case ev.MessagesClaimed():
                 tenure = self.tenures[(event.topic, event.partition), event.epoch]
                 tenure.proposals.append((event.from_offset, event.to_offset))
@@ -124,6 +129,24 @@ class Ledger:
             raise Violation(
                 "at least once: stored is done",
                 f"{event.instance_id} stores {event.next_offset} of {key}, done to {tenure.prefix}",
+            )
+
+    def _given_back(self, event: ev.Released) -> None:
+        """Who gives a partition back is done with it, and says how far it came."""
+        key = (event.topic, event.partition)
+        tenure, giver = self.tenures.get((key, event.epoch)), self.member_of(event.instance_id)
+        if tenure is None or giver is None or giver.closing or self.amo:
+            return
+        if max(event.next_offset, tenure.start) < tenure.told:
+            raise Violation(
+                "a release carries what is done",
+                f"{giver.name}: {event.next_offset} of {key}, done to {tenure.told}",
+            )
+        in_hand = tenure.handed[tenure.first :]
+        # A pause does not wait longer than the lease; nor does anybody for acknowledgements then.
+        if in_hand and not self.state(key).paused:
+            raise Violation(
+                "a release waits for what is in hand", f"{giver.name}: {in_hand[:3]} of {key}"
             )
 
     def _reset(self, key: Key, next_offset: int) -> None:
@@ -166,7 +189,7 @@ class Ledger:
             hub.counts["overlaps"] += 1
             if self.exclusive:
                 raise Violation("exclusion", f"{text}, the log: {cell}")
-        if member.has_read_pause() and not self.amo:
+        if member.paused_for_ns() > PAUSE_NS and not self.amo:
             raise Violation("a pause ends delivery", text)
         if tenure.handed and offset <= tenure.handed[-1]:
             raise Violation("order", f"{text}, after {tenure.handed[-1]}")

@@ -151,6 +151,7 @@ class Member:
         self.machine = Machine(world.hub, f"{spec.client_id}.{number}", rate_ppm=spec.rate_ppm)
         self.name = self.machine.name
         self.limit = spec.limit
+        self.paused_since: int | None = None
         self.unsaid: set[tuple[Key, int]] = set()
         """Where messages are done, and the consumer has not been told."""
         self.consumer: Consumer | None = None
@@ -166,10 +167,14 @@ class Member:
     def alive(self) -> bool:
         return not (self.machine.dead or self.machine.exited)
 
-    def has_read_pause(self) -> bool:
+    def paused_for_ns(self) -> int:
+        """For how long it has been handing out messages although it has read of a pause."""
         assert self.consumer is not None
-        marshal = self.consumer.marshal
-        return marshal._reader.world.paused(GROUP)
+        if not self.consumer.marshal._reader.world.paused(GROUP):
+            self.paused_since = None
+        elif self.paused_since is None:
+            self.paused_since = self.hub.now
+        return 0 if self.paused_since is None else self.hub.now - self.paused_since
 
     # The user's program
 
@@ -325,6 +330,7 @@ class World:
         self.ledger = Ledger(cluster, GROUP, amo=scenario.mode == "at_most_once")
         self.ledger.exclusive = scenario.exclusive
         self.members: dict[int, list[Member]] = {}
+        self.ledger.member_of = self.member_of
         self.started = 0
         self.seq = 0
         self.keys: list[Key] = [(TOPIC, p) for p in range(scenario.partitions)]
@@ -356,6 +362,10 @@ class World:
                 gap = hub.random.choice((0,) * 20 + (1, 3))
                 self.cluster.append(TOPIC, p, b"%d" % hub.now, gap=gap)
             hub.at(hub.now + int(hub.random.uniform(5, 150) * MS), self.traffic)
+
+    def member_of(self, instance_id: str) -> Member | None:
+        """Who that is, None if it is not alive."""
+        return next((m for m in self.live() if m.instance_id == instance_id), None)
 
     def live(self) -> list[Member]:
         return [m for members in self.members.values() for m in members if m.alive]

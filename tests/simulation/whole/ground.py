@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import queue
+import secrets
 import sys
 import threading
 import time
@@ -51,13 +52,15 @@ class _Ground:
 
     def lay(self) -> None:
         connect = self.cluster.connect
-        replacements = [
+        replacements: list[tuple[Any, Any]] = [
             (threading, green.THREADING),
             (time, green.TIME),
             (queue, green.QUEUE),
             (queue.SimpleQueue, green.SimpleQueue),
             (clients_module.connect, connect),
         ]
+        random_bits = types.SimpleNamespace(randbits=self.hub.random.getrandbits)
+        replacements.append((secrets, random_bits))
         for module in _modules():
             for name, value in list(vars(module).items()):
                 for real, simulated in replacements:

@@ -1,0 +1,410 @@
+"""Mutants of whole clients: `Consumer` and its keeper, and the harvester in mark mode.
+
+The histories of `tests.simulation.whole` must notice them.
+"""
+
+from __future__ import annotations
+
+from tests.mutation.load import Edit, Mutant
+
+__all__ = ["CLIENTS"]
+
+
+def _consumers(module: str, name: str, function: str, old: str, new: str) -> Mutant:
+    edits = (Edit(function, old, new),)
+    return Mutant(f"consumer: {name}", f"marshal_py.{module}", edits, "consumers")
+
+
+def _consumer(name: str, function: str, old: str, new: str) -> Mutant:
+    return _consumers("consumer", name, f"Consumer.{function}", old, new)
+
+
+def _delivery(name: str, function: str, old: str, new: str) -> Mutant:
+    return _consumers("delivery", name, f"HeldPartition.{function}", old, new)
+
+
+def _keeper(name: str, function: str, old: str, new: str) -> Mutant:
+    return _consumers("keeper", name, f"Keeper.{function}", old, new)
+
+
+def _harvest(module: str, name: str, function: str, old: str, new: str) -> Mutant:
+    edits = (Edit(function, old, new),)
+    return Mutant(f"harvest: {name}", f"harvest.{module}", edits, "harvesters")
+
+
+def _mark(name: str, function: str, old: str, new: str) -> Mutant:
+    return _harvest("mark", name, f"MarkScheduler.{function}", old, new)
+
+
+def _leader(name: str, function: str, old: str, new: str) -> Mutant:
+    return _harvest("leader", name, f"MarkLeader.{function}", old, new)
+
+
+_HANDING_OUT = [
+    _consumer(
+        "the lease is looked at for every message",
+        "_messages",
+        "now_ns() >= holding.lease_until_ns or ",
+        "",
+    ),
+    _consumer(
+        "the stage is looked at for every message",
+        "_messages",
+        " or part.stage is not active",
+        "",
+    ),
+    _consumer(
+        "nothing goes out without a lease",
+        "_may_hand_out",
+        "if not part.claim.held:\n            return False",
+        "pass",
+    ),
+    _consumer(
+        "what was not handed out is kept", "_put_back", "part.parked.appendleft(again)", "pass"
+    ),
+    _consumer("what was put back comes again", "_put_back", "self._parked.append(part)", "pass"),
+    _consumer(
+        "what was put back is not done",
+        "_put_back",
+        "part.finish(run, returned=message)",
+        "part.finish(run)",
+    ),
+    _consumer(
+        "what is fetched waits for the lease",
+        "_next_ready",
+        "if part.parked or not part.claim.held:",
+        "if False:",
+    ),
+    _consumer(
+        "what is fetched waits for what is parked",
+        "_next_ready",
+        "if part.parked or not part.claim.held:",
+        "if not part.claim.held:",
+    ),
+    _consumer(
+        "parked messages keep their order",
+        "_unpark",
+        "self._ready.extendleft(r for r in reversed(part.parked) if r.seq < 0)",
+        "self._ready.extend(r for r in part.parked if r.seq < 0)",
+    ),
+    _consumer(
+        "a batch in hand is not done",
+        "batches",
+        "run.whole, run.rest = True, iter(())",
+        "run.rest = iter(())",
+    ),
+    _consumer(
+        "positions go with heartbeats",
+        "refresh_offsets",
+        "holding.next_offset = position",
+        "pass",
+    ),
+    _consumers(
+        "client",
+        "positions are refreshed for heartbeats that are due",
+        "Marshal._turn",
+        "self._refresh_offsets()",
+        "pass",
+    ),
+    _consumers(
+        "client",
+        "positions are refreshed when metadata is told",
+        "Marshal.set_member_metadata",
+        "self._refresh_offsets()",
+        "pass",
+    ),
+    _delivery(
+        "a message in hand is not done",
+        "position",
+        "max(run.handed_out - 1, 0)",
+        "min(run.handed_out, len(run.messages) - 1)",
+    ),
+    _delivery(
+        "what was put back counts as not done",
+        "finish",
+        "run.end if returned is None else returned.offset()",
+        "run.end",
+    ),
+    _delivery(
+        "acknowledgements have gaps",
+        "_manual_position",
+        "if offset not in done:\n                        break",
+        "pass",
+    ),
+    _delivery(
+        "acknowledgements count",
+        "acknowledge",
+        "if self.manual:\n            self._done",
+        "if False:\n            self._done",
+    ),
+    _delivery("what was put back is not waited for", "_unhand", "last.pop()", "break"),
+]
+
+_AT_MOST_ONCE = [
+    _consumer(
+        "messages are claimed before they go out",
+        "_verdict",
+        "if part.claim.claimed_offset >= run.end:",
+        "if True:",
+    ),
+    _consumer(
+        "no answer is no",
+        "_verdict",
+        "return False if part.claim._ended.is_set() else None",
+        "return True",
+    ),
+    _consumer(
+        "a rejection is one",
+        "_verdict",
+        "                    return None\n        return False",
+        "                    return None\n        return True",
+    ),
+    _consumer(
+        "of unknown outcome is asked again",
+        "_verdict",
+        'if detail == "unknown outcome":',
+        "if False:",
+    ),
+    _consumer(
+        "claimed messages wait for the lease",
+        "_next_claimed",
+        "if verdict and run.part.claim.held and not run.part.parked:",
+        "if verdict and not run.part.parked:",
+    ),
+    _consumer(
+        "claimed messages keep their order",
+        "_next_claimed",
+        " and not run.part.parked:",
+        ":",
+    ),
+    _consumer(
+        "claimed messages come before what was proposed later",
+        "_unpark",
+        "self._proposed.extendleft(r for r in reversed(part.parked) if r.seq >= 0)",
+        "self._proposed.extend(r for r in part.parked if r.seq >= 0)",
+    ),
+    Mutant(
+        "consumer: a claim of messages that turns up late is known",
+        "marshal_py.claims",
+        (
+            Edit(
+                "Claimant._on_messages",
+                "            holding.claimed_offset = event.to_offset\n        sent =",
+                "            pass\n        sent =",
+            ),
+        ),
+        "consumers",
+    ),
+]
+
+_SHARING = [
+    _keeper(
+        "a partition starts at its position",
+        "_activate",
+        "position = part.claim.position",
+        "position = -1",
+    ),
+    _keeper(
+        "at most once, it starts behind what was claimed",
+        "_activate",
+        "position = part.claim.position",
+        "position = part.claim.next_offset",
+    ),
+    _keeper(
+        "a pause stops the holder", "_tend", "self._drain(part)\n        if", "pass\n        if"
+    ),
+    _keeper(
+        "what is in hand is waited for", "_is_drained", "if consumer.busy_with(part):", "if False:"
+    ),
+    _keeper(
+        "a partition that is given back is released",
+        "_give_back",
+        "claim.release(wait=False)",
+        "pass",
+    ),
+    _keeper(
+        "the position is stored before the release", "_give_back", "claim.commit(position)", "pass"
+    ),
+    _keeper(
+        "a pause of fetching does not outlive the assignment",
+        "_unassign",
+        "consumer._consumer.resume(where)",
+        "pass",
+    ),
+    _keeper(
+        "fetching resumes with the lease", "_suspend_or_resume", "paused=not held", "paused=True"
+    ),
+    _keeper("what others got is not wanted any more", "_share", "self._cancel(look)", "pass"),
+    _keeper("too much is given up", "_share", "self._give_up_one(look, now_s)", "pass"),
+    _keeper("what is free is claimed", "_share", "for unit in look.plan.claim:", "for unit in ():"),
+    _keeper(
+        "what came back to its giver blocks nothing",
+        "_give_up_one",
+        "given is not None and given.stage is not Stage.ACTIVE",
+        "given is not None",
+    ),
+    _keeper(
+        "a claim that ended is off the list",
+        "_remove",
+        "self._consumer.parts.pop(part.key, None)",
+        "pass",
+    ),
+    _consumers(
+        "sharing",
+        "the dead have no share",
+        "Sharing._is_alive",
+        'if observer.liveness(as_cell, now_ns) == "stale":',
+        "if False:",
+    ),
+    _consumers(
+        "sharing",
+        "what the dead held is free",
+        "Sharing._holder",
+        "return None if known else cell.holder",
+        "return cell.holder",
+    ),
+    _consumers("balance", "shares are evened out", "_by_count", "counts.even_out()", "pass"),
+    _consumers(
+        "balance",
+        "a limit is kept",
+        "_Counts.can_take",
+        "return self.total[name] < _cap(self.members[name])",
+        "return True",
+    ),
+]
+
+_MARK = [
+    _mark(
+        "a row that is under way is not sent again",
+        "_marked",
+        "if not self._known.isdisjoint([row.id for row in rows]):",
+        "if False:",
+    ),
+    _mark(
+        "of a failed delivery nothing is purged",
+        "_published",
+        "self._broken_keys.update((row.topic, row.key) for row in rows)\n            return []",
+        "return [row.id for row in rows]",
+    ),
+    _mark(
+        "what was not delivered is not purged",
+        "_published",
+        "if row.id in undelivered:",
+        "if False:",
+    ),
+    _mark(
+        "behind a failed row, its key waits",
+        "_published",
+        "self._broken_keys.add(key)",
+        "pass",
+    ),
+    _mark("one purge at a time", "_purge", "if self._purging:\n            return []", "pass"),
+    _mark(
+        "what the checkpoint names is deleted",
+        "_opened",
+        "return [Clear(event.checkpoint)]",
+        "self._opening = False; self.state = State.RUNNING; return []",
+    ),
+    _mark("a failure stops everything", "_fail", "self.state = State.RECOVERING", "pass"),
+    _mark(
+        "a failure is waited out",
+        "_continue",
+        "not (self._batches or self._marking or self._opening or self._resetting)",
+        "not (self._marking or self._opening or self._resetting)",
+    ),
+    _mark("a new term knows no row", "_opened", "self._known.clear()", "pass"),
+    _mark("a new term has no broken keys", "_opened", "self._broken_keys.clear()", "pass"),
+    _mark(
+        "a mark of unknown outcome is a failure",
+        "step",
+        "self._marking = False\n                self._fail()",
+        "self._marking = False",
+    ),
+    _mark(
+        "a failed purge is made again",
+        "_purge_failed",
+        "return self._purge(self._backoff_ms())",
+        "return []",
+    ),
+    _mark("what is purged is forgotten", "_purged", "self._forget(number)", "pass"),
+    _mark(
+        "the checkpoint names no batch too many",
+        "_checkpoint",
+        "Checkpoint(self.epoch, self._term, batch, low, high)",
+        "Checkpoint(self.epoch, self._term, batch + 1, low, high)",
+    ),
+    _mark(
+        "the checkpoint names no batch too few",
+        "_checkpoint",
+        "Checkpoint(self.epoch, self._term, batch, low, high)",
+        "Checkpoint(self.epoch, self._term, max(0, batch - 1), low, high)",
+    ),
+    _mark(
+        "the checkpoint reaches down to the first row",
+        "_checkpoint",
+        "low = min(",
+        "low = max(",
+    ),
+    _mark(
+        "the checkpoint reaches up to the last row",
+        "_checkpoint",
+        "high = max(",
+        "high = min(",
+    ),
+    _mark(
+        "losing the lease ends it",
+        "step",
+        'self.state = State.DONE\n                return [Finish("the lease is lost")]',
+        "return []",
+    ),
+    _mark("a stop ends it", "_continue", 'return [Finish("stopped")]', "return []"),
+    _leader(
+        "a mark is good for the lease only",
+        "_mark",
+        "action.batch, action.limit, valid_ms)",
+        "action.batch, action.limit, 1e9)",
+    ),
+    _leader(
+        "the sink asks whether the lease is held",
+        "_open",
+        "self._sink.open(self._may_act)",
+        "self._sink.open(lambda: True)",
+    ),
+    _leader(
+        "who does not lead does not open",
+        "_open",
+        "if not self._may_act():",
+        "if False:",
+    ),
+    _leader(
+        "the checkpoint is that of the last batch",
+        "_sink_work",
+        "sends[-1].checkpoint",
+        "sends[0].checkpoint",
+    ),
+    _leader(
+        "all merged batches are settled",
+        "_sink_work",
+        "tuple([send.batch for send in sends])",
+        "(sends[0].batch,)",
+    ),
+    _harvest(
+        "leading",
+        "the end of the lease is told",
+        "Leader._watch",
+        "self._events.put(LeaseLost())",
+        "pass",
+    ),
+    _harvest(
+        "reaper", "who is done hands over", "Reaper._lead", "self._candidate.resign()", "pass"
+    ),
+    _harvest(
+        "terms",
+        "a checkpoint keeps its batch",
+        "Checkpoint.decode",
+        "int(batch)",
+        "int(batch) + 1",
+    ),
+]
+
+CLIENTS: tuple[Mutant, ...] = (*_HANDING_OUT, *_AT_MOST_ONCE, *_SHARING, *_MARK)

@@ -1,0 +1,241 @@
+"""The ground of harvesters: a database with an outbox, and a broker that takes its rows.
+
+A statement, or a request to the broker, takes effect when it arrives, whatever has become of its
+sender: killed, frozen, or tired of waiting. An answer may be lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final, Literal, TypeVar
+
+from harvest.errors import SinkUnavailable, StoreUnavailable
+from harvest.rows import Row
+from harvest.sink.base import Failure, StillHeld
+from harvest.store.base import Backlog, Finding
+from harvest.store.memory import MemoryMarkStore, MemoryTable
+from harvest.terms import Checkpoint, Term
+from tests.simulation.whole.green import MS, Hub, current_thread, sleep
+
+T = TypeVar("T")
+
+TIMEOUT_S: Final = 3.0
+
+
+class Server:
+    """What a database and a broker have in common: outages, slowness, answers that get lost."""
+
+    def __init__(self, hub: Hub, name: str) -> None:
+        self.hub, self.name = hub, name
+        self.down_until = 0
+        self.slow_until = 0
+        self.losing_until = 0
+
+    def latency(self) -> int:
+        span = int((0.2 + self.hub.random.random()) * MS)
+        if self.hub.now < self.slow_until:
+            span *= self.hub.random.choice((60, 300, 1_500))
+        return span
+
+    def call(self, work: Callable[[], T], error: type[Exception]) -> T:
+        """Have `work` done there, and wait for the answer. Raises `error` when none comes."""
+        hub, me = self.hub, current_thread()
+        box: list[T] = []
+        wake = me.waker()
+
+        def arrive() -> None:
+            if hub.now < self.down_until:
+                hub.fired[f"{self.name}_down"] += 1
+                hub.at(hub.now + self.latency(), wake)
+                return
+            answer = work()
+            if hub.now < self.losing_until and hub.random.random() < 0.5:
+                hub.fired[f"{self.name}_answer_lost"] += 1
+                return
+            hub.at(hub.now + self.latency(), reply, answer)
+
+        def reply(answer: T) -> None:
+            box.append(answer)
+            wake()
+
+        hub.at(hub.now + self.latency(), arrive)
+        me.park(TIMEOUT_S)
+        if not box:
+            raise error(f"{self.name}: no answer")
+        return box[0]
+
+    def heal(self) -> None:
+        self.down_until = self.slow_until = self.losing_until = 0
+
+
+class SimStore:
+    """A `MarkStore` over the simulated network: every statement is one of `MemoryMarkStore`."""
+
+    def __init__(self, server: Server, table: MemoryTable) -> None:
+        self._server = server
+        self._store = MemoryMarkStore(table)
+
+    def _do(self, work: Callable[[], T]) -> T:
+        return self._server.call(work, StoreUnavailable)
+
+    def connect(self) -> None:
+        self._do(lambda: None)
+
+    def mark(self, term: Term, batch: int, limit: int, valid_ms: float) -> list[Row]:
+        hub, asked_at = self._server.hub, self._server.hub.now
+
+        def statement() -> list[Row]:
+            if (hub.now - asked_at) / MS > valid_ms:
+                hub.fired["mark_too_late"] += 1
+                return self._store.mark(term, batch, limit, 0)
+            return self._store.mark(term, batch, limit, valid_ms)
+
+        return self._do(statement)
+
+    def purge(self, ids: Sequence[int]) -> int:
+        return self._do(lambda: self._store.purge(ids))
+
+    def clear(self, checkpoint: Checkpoint) -> int:
+        return self._do(lambda: self._store.clear(checkpoint))
+
+    def reset(self, ids: Sequence[int]) -> int:
+        return self._do(lambda: self._store.reset(ids))
+
+    def backlog(self) -> Backlog:
+        return self._store.backlog()
+
+    def init(self, *, value_type: Literal["text", "bytes"] = "text") -> bool:
+        return self._store.init(value_type=value_type)
+
+    def check(self) -> list[Finding]:
+        return self._store.check()
+
+    def cancel(self) -> None:
+        """The statement under way goes on at the server; nobody waits for it long."""
+
+    def close(self) -> None:
+        """Nothing is kept open."""
+
+
+class Broker(Server):
+    """What readers of committed records see, and who may write."""
+
+    def __init__(self, hub: Hub) -> None:
+        super().__init__(hub, "broker")
+        self.published: list[Row] = []
+        self.checkpoint: str | None = None
+        self.writer = 0
+        self.refusing_until = 0
+        self.committed: set[object] = set()
+        self.watch: Callable[[Row], None] = lambda _: None
+
+    def publish(self, row: Row) -> None:
+        self.published.append(row)
+        self.watch(row)
+
+    def heal(self) -> None:
+        super().heal()
+        self.refusing_until = 0
+
+
+class SimSink:
+    """A `Sink`: with transactions, or without (rows are then acknowledged one by one)."""
+
+    def __init__(self, broker: Broker, *, atomic: bool) -> None:
+        self._broker = broker
+        self._atomic = atomic
+        self._writer = -1
+        self._still_held: StillHeld = lambda: False
+
+    @property
+    def atomic(self) -> bool:
+        return self._atomic
+
+    def prepare(self) -> None:
+        self._broker.call(lambda: None, SinkUnavailable)
+
+    def open(self, still_held: StillHeld) -> str | None:
+        broker = self._broker
+        self._writer = -1
+
+        def fence() -> tuple[int, str | None]:
+            broker.writer += 1
+            return broker.writer, broker.checkpoint
+
+        self._writer, checkpoint = broker.call(fence, SinkUnavailable)
+        self._still_held = still_held
+        return checkpoint if self._atomic else None
+
+    def deliver(self, rows: Sequence[Row], checkpoint: str) -> Failure | None:
+        if self._writer < 0:
+            return Failure("an earlier delivery failed")
+        if not self._still_held():
+            return self._failed("the lease is lost")
+        if self._atomic:
+            return self._in_transaction(rows, checkpoint)
+        return self._one_by_one(rows)
+
+    def _failed(self, reason: str, undelivered: frozenset[int] | None = None) -> Failure:
+        self._writer = -1
+        return Failure(reason, undelivered)
+
+    def _in_transaction(self, rows: Sequence[Row], checkpoint: str) -> Failure | None:
+        broker, hub, writer, transaction = self._broker, self._broker.hub, self._writer, object()
+        sleep(hub.random.random() * 0.003)  # the rows are on their way, for nobody to see
+
+        def commit() -> str:
+            if hub.now < broker.refusing_until:
+                hub.fired["delivery_refused"] += 1
+                return "refused"
+            if writer != broker.writer:
+                hub.fired["fenced"] += 1
+                return "fenced"
+            if transaction not in broker.committed:
+                broker.committed.add(transaction)
+                broker.checkpoint = checkpoint
+                for row in rows:
+                    broker.publish(row)
+            return ""
+
+        while True:
+            if not self._still_held():
+                return self._failed("the lease is lost")
+            try:
+                problem = broker.call(commit, SinkUnavailable)
+            except SinkUnavailable:
+                continue  # the outcome is not known: ask again, while we lead
+            return self._failed(problem) if problem else None
+
+    def _one_by_one(self, rows: Sequence[Row]) -> Failure | None:
+        broker, hub = self._broker, self._broker.hub
+        me = current_thread()
+        acknowledged: set[int] = set()
+        answered: list[int] = []
+        wake = me.waker()
+        at = hub.now
+
+        def arrive(row: Row) -> None:
+            if hub.now < broker.down_until or hub.now < broker.refusing_until:
+                hub.fired["row_refused"] += 1
+                answered.append(row.id)
+            else:
+                broker.publish(row)
+                if hub.now < broker.losing_until and hub.random.random() < 0.3:
+                    hub.fired["broker_answer_lost"] += 1
+                else:
+                    acknowledged.add(row.id)
+                answered.append(row.id)
+            if len(answered) == len(rows):
+                hub.at(hub.now + broker.latency(), wake)
+
+        for row in rows:  # one connection: they arrive in order
+            at += broker.latency() // 20
+            hub.at(at, arrive, row)
+        me.park(TIMEOUT_S)
+        undelivered = frozenset(row.id for row in rows) - acknowledged
+        if undelivered:
+            return self._failed("some rows were not acknowledged", undelivered)
+        return None
+
+    def close(self) -> None:
+        self._writer = -1
