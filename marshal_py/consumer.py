@@ -569,9 +569,11 @@ class Consumer:
 
         The message before it is done (`auto_ack`).
         """
-        for message in self.messages(idle_timeout_s=timeout_s):
-            return message
-        return None
+        messages = self.messages(idle_timeout_s=timeout_s)
+        message = next(messages, None)
+        del messages  # which ends the loop, but not the work on the message
+        self._looping = message is not None
+        return message
 
     def _enter_loop(self) -> None:
         self.start()

@@ -162,7 +162,7 @@ def _epochs_are_in_the_log(
             claim = folds[p].claims.get(t.epoch)
             if claim is None or claim.key != cell:
                 verdict.add("no such claim", f"{t.process} acted on {cell} under epoch {t.epoch}")
-            elif (claim.client, claim.instance) != (t.process, t.instance):
+            elif (claim.client, claim.instance) != (t.process.rstrip("~"), t.instance):
                 verdict.add("another's claim", f"{t.process} on {cell} under epoch {t.epoch}")
 
 

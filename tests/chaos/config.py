@@ -6,10 +6,21 @@ import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-__all__ = ["NETWORKS", "ChaosConfig"]
+__all__ = ["BETWEEN", "NETWORKS", "QUORUM", "ChaosConfig", "client_of"]
 
 NETWORKS = ("NETA", "NETB", "NETC")
 """Each client lives in one; each has a link of its own to every broker, which can be broken."""
+
+BETWEEN = "BETWEEN"
+"""The way to each broker that the other brokers take."""
+
+QUORUM = "QUORUM"
+"""The ways between any two controllers."""
+
+
+def client_of(process: str) -> str:
+    """The client_id of a process: "claimer-0~" is another one under the name of claimer-0."""
+    return process.rstrip("~")
 
 
 @dataclass(frozen=True)
@@ -66,12 +77,17 @@ class ChaosConfig:
 
     def network(self, name: str) -> str:
         """The network that a process lives in."""
-        return self.networks[sum(name.encode()) % len(self.networks)]
+        return self.networks[sum(client_of(name).encode()) % len(self.networks)]
 
     @property
     def claimer_names(self) -> list[str]:
         """They hold cells and act, and do nothing else."""
         return [f"claimer-{n}" for n in range(self.claimers)]
+
+    @property
+    def twin_names(self) -> list[str]:
+        """Misconfigured: each has the client_id of a claimer. Only one fault starts them."""
+        return [f"{name}~" for name in self.claimer_names]
 
     @property
     def alo_names(self) -> list[str]:

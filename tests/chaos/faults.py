@@ -7,12 +7,15 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from tests.chaos.config import NETWORKS
+from confluent_kafka import Producer
+
+from marshal_py.messages import ReleaseGroup, ResumeGroup, encode
+from tests.chaos.config import BETWEEN, NETWORKS, QUORUM
 
 if TYPE_CHECKING:
     from tests.chaos.stage import Stage
 
-__all__ = ["FAULTS", "TRACKS", "rest_s"]
+__all__ = ["DISK_FAULTS", "FAULTS", "TRACKS", "rest_s"]
 
 Fault = Callable[["Stage", random.Random], str]
 """Breaks and heals; returns in words to whom it happened."""
@@ -69,6 +72,34 @@ def hiccup(stage: Stage, dice: random.Random) -> str:
         stage.resume(name)
         stage.wait(0.05)
     return name
+
+
+def duplicate_client(stage: Stage, dice: random.Random) -> str:
+    """Another process comes up under the name of one that sleeps; then that one wakes up."""
+    name = dice.choice(stage.config.claimer_names)
+    stage.pause(name)
+    stage.start(f"{name}~")
+    stage.wait(stage.interval_s * dice.uniform(3.0, 4.0))
+    stage.resume(name)
+    stage.wait(stage.interval_s * dice.uniform(1.0, 2.0))
+    for each in (f"{name}~", name):
+        stage.kill(each)
+    stage.start(name)
+    return name
+
+
+def group_pause(stage: Stage, dice: random.Random) -> str:
+    """An operator pauses a group, everywhere, and lets it go on."""
+    group = dice.choice(("claimer", "alo", "amo"))
+    producer = Producer({"bootstrap.servers": stage.config.direct, "log_level": 0})
+    header = (2, "operator", "operator.1", group)
+    for record in (ReleaseGroup(*header, 1, 0), ResumeGroup(*header, 2)):
+        for p in range(stage.config.coordination_partitions):
+            producer.produce(stage.config.log, encode(record), partition=p)
+        if producer.flush(60):
+            raise RuntimeError("the operator could not write")
+        stage.wait(stage.interval_s * dice.uniform(1.0, 3.0))
+    return group
 
 
 def broker_kill(stage: Stage, dice: random.Random) -> str:
@@ -141,7 +172,7 @@ def _links(stage: Stage, dice: random.Random) -> list[str]:
     """One link, or all of a network, or all to a broker."""
     network, broker = dice.choice(NETWORKS), dice.randrange(3)
     shape = dice.choice(("one", "network", "broker"))
-    names = [name for name in stage.network.links if name != "postgres"]
+    names = [name for name in stage.network.links if name.startswith(NETWORKS)]
     if shape == "one":
         return [f"{network}-{broker}"]
     if shape == "network":
@@ -183,6 +214,58 @@ def link_slow(stage: Stage, dice: random.Random) -> str:
     for name in names:
         stage.network.slow(name, 0.0)
     return ", ".join(names)
+
+
+def _apart(stage: Stage, names: list[str], span_s: float) -> None:
+    for name in names:
+        stage.network.set(name, "cut")
+    stage.wait(span_s)
+    for name in names:
+        stage.network.set(name, "open")
+
+
+def broker_apart(stage: Stage, dice: random.Random) -> str:
+    """No broker reaches this one, which reaches all: neither its data nor its vote."""
+    broker = dice.randrange(3)
+    names = [f"{QUORUM}-{other}-{broker}" for other in range(3) if other != broker]
+    _apart(stage, [f"{BETWEEN}-{broker}", *names], dice.uniform(1.0, 8.0))
+    return f"broker {broker}"
+
+
+def controllers_apart(stage: Stage, dice: random.Random) -> str:
+    """Two controllers cannot talk to each other, or one cannot talk to any."""
+    one, other = dice.sample(range(3), 2)
+    names = [f"{QUORUM}-{one}-{other}", f"{QUORUM}-{other}-{one}"]
+    if dice.random() < 0.5:
+        names = [name for name in stage.network.links if name.startswith(f"{QUORUM}-{one}-")]
+        names += [f"{QUORUM}-{b}-{one}" for b in range(3) if b != one]
+    _apart(stage, names, dice.uniform(1.0, 8.0))
+    return ", ".join(names)
+
+
+def broker_disk_full(stage: Stage, dice: random.Random) -> str:
+    """No room is left on a broker's disk. It gives up, or not; with room again it comes back."""
+    disk = stage.disks["broker"]
+    taken = disk.fill()
+    stage.wait(dice.uniform(2.0, 6.0))
+    died = not stage.kafka.running(2)
+    disk.empty()
+    if not died:
+        stage.kafka.kill(2)
+    stage.kafka.start(2)
+    return f"broker 2, {taken >> 20} MB, {'ended' if died else 'lived on'}"
+
+
+def database_disk_full(stage: Stage, dice: random.Random) -> str:
+    """No room is left on PostgreSQL's disk."""
+    disk = stage.disks["postgres"]
+    taken = disk.fill()
+    stage.wait(dice.uniform(1.0, 4.0))
+    disk.empty()
+    died = not stage.postgres.running
+    if died:
+        stage.postgres.start()
+    return f"PostgreSQL, {taken >> 20} MB, {'ended' if died else 'lived on'}"
 
 
 def database_kill(stage: Stage, dice: random.Random) -> str:
@@ -227,7 +310,7 @@ def database_link_cut(stage: Stage, dice: random.Random) -> str:
 
 
 TRACKS: Final[dict[str, list[Fault]]] = {
-    "processes": [kill, kill_holders, stop, stop_holders, hiccup],
+    "processes": [kill, kill_holders, stop, stop_holders, hiccup, duplicate_client, group_pause],
     "kafka": [
         broker_kill,
         broker_pause,
@@ -235,6 +318,9 @@ TRACKS: Final[dict[str, list[Fault]]] = {
         all_brokers_kill,
         controller_kill,
         leader_moves,
+        broker_apart,
+        controllers_apart,
+        broker_disk_full,
     ],
     "network": [link_cut, link_hole, link_one_way, link_slow],
     "database": [
@@ -243,9 +329,13 @@ TRACKS: Final[dict[str, list[Fault]]] = {
         database_pause,
         database_disconnect,
         database_link_cut,
+        database_disk_full,
     ],
 }
 """Faults of one track happen one after the other; tracks run side by side."""
+
+DISK_FAULTS: Final = ("broker_disk_full", "database_disk_full")
+"""Made only where this process may mount."""
 
 FAULTS: Final = sorted({fault.__name__ for faults in TRACKS.values() for fault in faults})
 

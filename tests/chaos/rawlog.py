@@ -104,6 +104,7 @@ class Fold:
         """Epoch → the accepted claim."""
         self.ranges: dict[int, Ranges] = {}
         """Epoch → what was claimed under it, at most once."""
+        self.paused: set[str] = set()
         self.accepted = 0
         self.rejected = 0
         self.strange: list[int] = []
@@ -136,12 +137,16 @@ class Fold:
             self._release(offset, (group, rest[0], rest[1]), rest[2], rest[3])
         elif kind == 4:
             self._claim_messages(offset, (group, rest[0], rest[1]), rest[2], rest[3])
+        elif kind == 5:
+            self.paused.add(group)
+        elif kind == 6:
+            self.paused.discard(group)
         else:
             self.strange.append(offset)
 
     def _claim(self, offset: int, key: Key, client: str, instance: str, expected: int) -> None:
         cell = self.cells.get(key)
-        if (cell.version if cell else -1) != expected:
+        if key[0] in self.paused or (cell.version if cell else -1) != expected:
             self.rejected += 1
             return
         cell = self.cells.setdefault(key, _Cell())

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.chaos.checker import Case, judge
-from tests.chaos.faults import FAULTS, TRACKS, rest_s
+from tests.chaos.faults import DISK_FAULTS, FAULTS, TRACKS, rest_s
 from tests.chaos.rawlog import read_topic
 from tests.chaos.recorder import now_ns, read
 from tests.chaos.stage import Stage, open_stage, wait_until
@@ -30,6 +30,8 @@ class Result:
     """The outcome of a run."""
 
     seed: int
+    not_possible: list[str] = field(default_factory=list)
+    """Faults that this machine does not let us make."""
     fired: Counter[str] = field(default_factory=Counter)
     figures: dict[str, Any] = field(default_factory=dict)
     anomalies: list[str] = field(default_factory=list)
@@ -48,6 +50,7 @@ class Result:
             "seed": self.seed,
             "passed": self.passed,
             "faults": dict(sorted(self.fired.items())),
+            "not_possible": self.not_possible,
             "injections": self.fired.total(),
             "figures": self.figures,
             "anomalies": self.anomalies,
@@ -60,6 +63,7 @@ class Result:
         lines += [f"{name:<24}{self.fired[name]:>5}" for name in FAULTS]
         lines += [f"{'all':<24}{self.fired.total():>5}", ""]
         lines += [f"{name:<36}{value}" for name, value in self.figures.items()]
+        lines += [f"not possible here: {name}" for name in self.not_possible]
         lines += ["", *(f"ANOMALY {text}" for text in self.anomalies)]
         end = "everything held" if self.passed else f"{len(self.anomalies)} anomalies"
         return "\n".join([*lines, f"seed {self.seed}: {end}, {self.seconds:.0f} s"])
@@ -80,6 +84,8 @@ def run(
     here = folder or Path(tempfile.mkdtemp(prefix="marshal-chaos-"))
     try:
         with open_stage(seed, folder=here, sabotage=sabotage, interval_ms=interval_ms) as stage:
+            if not stage.disks:
+                result.not_possible += DISK_FAULTS
             say(f"servers are up after {time.monotonic() - began_s:.0f} s")
             for name in stage.names:
                 stage.start(name)
@@ -120,7 +126,8 @@ def _break(
         dice = random.Random(f"{seed}-{name}")
         rounds = 0
         while rounds == 0 or time.monotonic() < end_s:
-            faults = dice.sample(TRACKS[name], len(TRACKS[name]))
+            faults = [f for f in TRACKS[name] if f.__name__ not in result.not_possible]
+            dice.shuffle(faults)
             for fault in faults:
                 if errors or (rounds and time.monotonic() >= end_s):
                     return
@@ -144,13 +151,19 @@ def _break(
             result.restarts += stage.supervise()
             thread.join(0.5)
     result.anomalies += errors
-    result.anomalies += [f"{name} never fired" for name in FAULTS if not result.fired[name]]
+    result.anomalies += [
+        f"{name} never fired"
+        for name in FAULTS
+        if not result.fired[name] and name not in result.not_possible
+    ]
 
 
 def _settle(stage: Stage, result: Result, say: Callable[[str], None]) -> None:
     """Heal everything, stop the writers, and wait until all is done that is to be done."""
     config = stage.config
     stage.network.heal()
+    for disk in stage.disks.values():
+        disk.empty()
     stage.kafka.start()
     stage.postgres.start()
     result.restarts += stage.supervise()

@@ -21,7 +21,8 @@ from marshal_py.admin import create_topics
 from marshal_py.embedded import EmbeddedKafka, EmbeddedPostgres
 from marshal_py.embedded.ports import free_ports
 from marshal_py.embedded.process import Guard, ServerProcess, tail
-from tests.chaos.config import NETWORKS, ChaosConfig
+from tests.chaos.config import BETWEEN, NETWORKS, QUORUM, ChaosConfig
+from tests.chaos.disks import SmallDisk, possible
 from tests.chaos.network import Network
 from tests.chaos.recorder import Recorder, now_ns
 
@@ -34,7 +35,14 @@ _TABLES: Final = """
 CREATE TABLE keys (key INT PRIMARY KEY, seq BIGINT NOT NULL);
 INSERT INTO keys SELECT n, 0 FROM generate_series(0, 19) AS n;
 CREATE TABLE truth (row_id TEXT PRIMARY KEY, key INT NOT NULL, seq BIGINT NOT NULL);
+CREATE FUNCTION veto() RETURNS trigger LANGUAGE plpgsql AS
+    'BEGIN IF current_setting(''chaos.veto'', true) = ''on'' THEN RAISE ''vetoed''; END IF$ RETURN NULL$ END';
+CREATE CONSTRAINT TRIGGER veto AFTER INSERT ON truth DEFERRABLE INITIALLY DEFERRED
+    FOR EACH ROW EXECUTE FUNCTION veto();
 """
+"""The trigger makes a COMMIT fail, when everything before it went well."""
+
+_DISK_MB: Final = {"broker": 192, "postgres": 320}
 
 
 class Stage:
@@ -55,10 +63,12 @@ class Stage:
         self.names += [*config.amo_names, *config.harvester_names]
         self.hurry = threading.Event()
         """Ends all waiting."""
+        self.disks: dict[str, SmallDisk] = {}
+        """ "broker" (the last one's) and "postgres", where mounting is allowed."""
         self._guard = guard
         self._processes: dict[str, ServerProcess] = {}
         self._down: set[str] = set()
-        self._busy = {name: threading.Lock() for name in self.names}
+        self._busy = {name: threading.Lock() for name in [*self.names, *config.twin_names]}
 
     def wait(self, seconds: float) -> None:
         """Let time pass, unless the run ends."""
@@ -181,21 +191,34 @@ def open_stage(
         here.mkdir(parents=True, exist_ok=True)
         network = Network()
         stack.callback(network.close)
-        inner = {(n, b): p for (n, b), p in zip(_pairs(), free_ports(9), strict=True)}
-        outer = {(n, b): p for (n, b), p in zip(_pairs(), free_ports(9), strict=True)}
+        ways = [*NETWORKS, BETWEEN]
+        pairs = [(way, broker) for way in ways for broker in range(3)]
+        inner = dict(zip(pairs, free_ports(len(pairs)), strict=True))
+        outer = dict(zip(pairs, free_ports(len(pairs)), strict=True))
+        votes = {(a, b): 0 for a in range(3) for b in range(3) if a != b}
+        votes = dict(zip(votes, free_ports(len(votes)), strict=True))
 
         def properties(broker: int, defaults: Mapping[str, object]) -> dict[str, object]:
             own = str(defaults["listeners"])
             plain = own.split(",")[0]
-            listeners = ",".join(f"{n}://{_HOST}:{inner[n, broker]}" for n in NETWORKS)
-            advertised = ",".join(f"{n}://{_HOST}:{outer[n, broker]}" for n in NETWORKS)
-            names = ",".join(f"{n}:PLAINTEXT" for n in NETWORKS)
+            listeners = ",".join(f"{n}://{_HOST}:{inner[n, broker]}" for n in ways)
+            advertised = ",".join(f"{n}://{_HOST}:{outer[n, broker]}" for n in ways)
+            names = ",".join(f"{n}:PLAINTEXT" for n in ways)
+            voters = str(defaults["controller.quorum.voters"]).split(",")
+            for other, voter in enumerate(voters):
+                if other != broker:  # each controller reaches each other one by a way of its own
+                    port = votes[broker, other]
+                    if f"{QUORUM}-{broker}-{other}" not in network.links:
+                        target = int(voter.rpartition(":")[2])
+                        network.add(f"{QUORUM}-{broker}-{other}", port, target)
+                    voters[other] = f"{other + 1}@{_HOST}:{port}"
             return {
                 "listeners": f"{own},{listeners}",
                 "advertised.listeners": f"{plain},{advertised}",
                 "listener.security.protocol.map": f"{defaults['listener.security.protocol.map']},"
                 + names,
-                "inter.broker.listener.name": "PLAINTEXT",
+                "controller.quorum.voters": ",".join(voters),
+                "inter.broker.listener.name": BETWEEN,
                 "auto.leader.rebalance.enable": "false",
                 "controlled.shutdown.enable": "true",
             }
@@ -207,10 +230,10 @@ def open_stage(
         postgres = EmbeddedPostgres(log_dir=None)
         stack.callback(kafka.close)
         stack.callback(postgres.close)
-        postgres.start()
-        kafka.start()
         for (name, broker), port in outer.items():
             network.add(f"{name}-{broker}", port, inner[name, broker])
+        postgres.start()
+        kafka.start()
         (way,) = free_ports(1)
         network.add("postgres", way, postgres.port)
         config = ChaosConfig(
@@ -226,11 +249,25 @@ def open_stage(
         _prepare(config, kafka, postgres)
         guard = Guard(here / "guard")
         stack.callback(guard.close)
-        yield Stage(config, kafka, postgres, network, guard)
+        stage = Stage(config, kafka, postgres, network, guard)
+        if possible():
+            _small_disks(stage, stack)
+        yield stage
 
 
-def _pairs() -> list[tuple[str, int]]:
-    return [(n, b) for n in NETWORKS for b in range(3)]
+def _small_disks(stage: Stage, stack: contextlib.ExitStack) -> None:
+    """Give the last broker and the database disks of their own, which can be filled."""
+    homes = {
+        "broker": stage.kafka._broker(2).folder / "data",
+        "postgres": stage.postgres._installation.data,
+    }
+    stage.kafka.stop(2)
+    stage.postgres.stop()
+    for name, home in homes.items():
+        stage.disks[name] = SmallDisk(home, _DISK_MB[name])
+        stack.callback(stage.disks[name].close)
+    stage.postgres.start()
+    stage.kafka.start(2)
 
 
 def _prepare(config: ChaosConfig, kafka: EmbeddedKafka, postgres: EmbeddedPostgres) -> None:
@@ -242,7 +279,7 @@ def _prepare(config: ChaosConfig, kafka: EmbeddedKafka, postgres: EmbeddedPostgr
     with psycopg.connect(postgres.dsn, autocommit=True) as connection:
         for statement in _TABLES.split(";"):
             if statement.strip():
-                connection.execute(statement)
+                connection.execute(statement.replace("$", ";"))
     store = PostgresMarkStore(postgres.dsn, "outbox")
     try:
         store.init()

@@ -74,6 +74,8 @@ class Hub:
                 what(*args)
             except Violation as problem:
                 self.fail(*problem.args)
+        if self.violation is None:
+            self.now = max(self.now, until_ns)
 
     def end(self) -> None:
         """Unwind every thread that still stands somewhere, so that nothing outlives the history."""
