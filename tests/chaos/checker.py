@@ -382,6 +382,8 @@ def _rows(case: Case, verdict: Verdict) -> None:
     if missing:
         verdict.add("not relayed", f"{missing} committed rows; {case.outbox_left} in the outbox")
     verdict.figures["rows_committed"] = len(committed)
+    vetoed = sum(line[0] == "vetoed" for line in case.histories.get("rows", []))
+    verdict.figures["commits_failed"] = vetoed
     verdict.figures["rows_relayed"] = sum(relayed.values())
 
 

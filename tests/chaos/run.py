@@ -168,10 +168,13 @@ def _settle(stage: Stage, result: Result, say: Callable[[str], None]) -> None:
     stage.postgres.start()
     result.restarts += stage.supervise()
     for name, runs in stage.running().items():
-        if not runs:
+        if name.endswith("~"):
+            stage.kill(name)
+        elif not runs:
             result.anomalies.append(f"{name} ended by itself\n{stage.said(name)}")
             stage.start(name)
-        stage.resume(name)
+        if not name.endswith("~"):
+            stage.resume(name)
     result.anomalies += stage.finish(["writer", "rows"], 70)
     config.quiet_path.touch()
     cells = {"cells": config.cells, "alo": config.partitions}
@@ -251,7 +254,14 @@ def _collect(stage: Stage) -> Case:
 
 def _worth(result: Result, sabotage: str) -> None:
     """A run in which nothing happened shows nothing."""
-    for name in ("actions", "tenures", "alo_delivered", "amo_delivered", "rows_relayed"):
+    for name in (
+        "actions",
+        "tenures",
+        "alo_delivered",
+        "amo_delivered",
+        "rows_relayed",
+        "commits_failed",
+    ):
         if not result.figures.get(name):
             result.anomalies.append(f"nothing was tested: {name} is 0")
     if not result.figures.get("takeovers_after_kill") and not sabotage:

@@ -35,8 +35,10 @@ _TABLES: Final = """
 CREATE TABLE keys (key INT PRIMARY KEY, seq BIGINT NOT NULL);
 INSERT INTO keys SELECT n, 0 FROM generate_series(0, 19) AS n;
 CREATE TABLE truth (row_id TEXT PRIMARY KEY, key INT NOT NULL, seq BIGINT NOT NULL);
-CREATE FUNCTION veto() RETURNS trigger LANGUAGE plpgsql AS
-    'BEGIN IF current_setting(''chaos.veto'', true) = ''on'' THEN RAISE ''vetoed''; END IF$ RETURN NULL$ END';
+CREATE FUNCTION veto() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN
+    IF current_setting(''chaos.veto'', true) = ''on'' THEN RAISE ''vetoed''$ END IF$
+    RETURN NULL$
+END';
 CREATE CONSTRAINT TRIGGER veto AFTER INSERT ON truth DEFERRABLE INITIALLY DEFERRED
     FOR EACH ROW EXECUTE FUNCTION veto();
 """

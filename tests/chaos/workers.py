@@ -15,12 +15,13 @@ import time
 import uuid
 from typing import Any
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
+from confluent_kafka import Producer
 
-from marshal_py import Claim, ClaimTimeout, Marshal, NotHeld
+from marshal_py import BrokerUnavailable, Claim, ClaimTimeout, Consumer, Marshal
+from marshal_py.consumer import Mode
 from marshal_py.rationalizer import Cell
 from tests.chaos import sabotage
-from tests.chaos.config import ChaosConfig
+from tests.chaos.config import ChaosConfig, client_of
 from tests.chaos.recorder import Recorder, now_ns
 
 __all__ = ["main"]
@@ -69,7 +70,8 @@ class _Worker:
         self.marshal = Marshal(
             self.kafka,
             group_id=name.partition("-")[0],
-            client_id=name,
+            client_id=client_of(name),
+            resume=not name.endswith("~"),
             interval_ms=config.interval_ms,
             topic=config.log,
             connect_timeout_ms=600_000,
@@ -87,7 +89,7 @@ class _Worker:
                 self.share()
                 share_ns = now_ns() + 100_000_000
             self.turn()
-        self.record_world()
+        record_world(self.recorder, self.marshal)
         self.recorder.write("closing", now_ns())
         self.marshal.close(timeout_s=10)
         self.recorder.write("end", now_ns(), self.marshal.instance_id)
@@ -116,15 +118,16 @@ class _Worker:
         """Do a piece of work."""
         raise NotImplementedError
 
-    def record_world(self) -> None:
-        """What this client believes the state to be, at which offsets."""
-        with self.marshal.world() as world:
-            for state in world.states:
-                cells = [
-                    [*key, c.holder, c.instance_id, c.epoch, c.version, *_offsets(c)]
-                    for key, c in state.cells.items()
-                ]
-                self.recorder.write("world", now_ns(), state.partition, state.next_offset, cells)
+
+def record_world(recorder: Recorder, marshal: Marshal) -> None:
+    """What this client believes the state to be, at which offsets."""
+    with marshal.world() as world:
+        for state in world.states:
+            cells = [
+                [*key, c.holder, c.instance_id, c.epoch, c.version, *_offsets(c)]
+                for key, c in state.cells.items()
+            ]
+            recorder.write("world", now_ns(), state.partition, state.next_offset, cells)
 
 
 def _offsets(cell: Cell) -> tuple[int, int]:
@@ -143,89 +146,77 @@ class Claimer(_Worker):
         _stop.wait(0.01)
 
 
-class _ConsumerWorker(_Worker):
-    def __init__(self, config: ChaosConfig, name: str, topic: str, count: int, mine: int) -> None:
-        super().__init__(config, name, topic, count, mine)
-        self.fetching: dict[int, int] = {}
+class ConsumerWorker:
+    """A `Consumer`, at least or at most once. A delivery is a line in the history."""
+
+    def __init__(self, config: ChaosConfig, name: str, mode: Mode) -> None:
+        self.config, self.mode = config, mode
+        self.recorder = Recorder(config.history(name))
+        self.random = random.Random(f"{config.seed}-{name}-{now_ns()}")
+        kind = name.partition("-")[0]
         self.consumer = Consumer(
-            {
-                **self.kafka,
-                "group.id": f"chaos-{name}",
-                "enable.auto.commit": False,
-                "fetch.wait.max.ms": 50,
-                "reconnect.backoff.ms": 50,
-                "reconnect.backoff.max.ms": 1_000,
-                "log_level": 0,
-            }
+            {"bootstrap.servers": config.bootstrap[config.network(name)]},
+            topics=kind,
+            group_id=kind,
+            client_id=name,
+            mode=mode,
+            batch_size=config.batch,
+            kafka={"fetch.wait.max.ms": 50},
+            interval_ms=config.interval_ms,
+            topic=config.log,
+            connect_timeout_ms=600_000,
+            snapshot_every=2_000,
+            close_on_sigterm=False,
         )
 
-    def before_release(self, p: int) -> None:
-        if self.fetching.pop(p, None) is not None:
-            self.consumer.incremental_unassign([TopicPartition(self.topic, p)])
+    def run(self) -> None:
+        """Consume until SIGTERM, one by one or in batches, with pauses for work."""
+        marshal = self.consumer.marshal
+        self.recorder.write("start", now_ns(), marshal.instance_id)
+        self.begin()
+        self.recorder.write("ready", now_ns(), marshal.instance_id)
+        one_by_one = self.random.random() < 0.5
+        while not _stop.is_set():
+            if one_by_one:
+                for message in self.consumer.messages(idle_timeout_s=0.5):
+                    self.deliver(self.consumer.claim_of(message), message)
+                    if _stop.is_set():
+                        break
+            else:
+                for batch in self.consumer.batches(idle_timeout_s=0.5):
+                    for message in batch:
+                        if not self.deliver(batch.claim, message):
+                            break
+                    if _stop.is_set():
+                        break
+        record_world(self.recorder, marshal)
+        self.recorder.write("closing", now_ns())
+        self.consumer.close(timeout_s=10)
+        self.recorder.write("end", now_ns(), marshal.instance_id)
 
-    def share(self) -> None:
-        super().share()
-        held = {p: w.claim for p, w in self.claims.items() if w.claim.held}
-        for p in list(self.fetching):
-            if p not in held or held[p].epoch != self.fetching[p]:
-                self.before_release(p)
-        for p, claim in held.items():
-            if p not in self.fetching:
-                start = claim.position if claim.position >= 0 else OFFSET_BEGINNING
-                self.consumer.incremental_assign([TopicPartition(self.topic, p, start)])
-                self.fetching[p] = claim.epoch
-
-    def fetch(self, count: int) -> dict[int, list[Any]]:
-        """Return messages by partition, only those of claims that are held and fetched."""
-        found: dict[int, list[Any]] = {}
-        for message in self.consumer.consume(count, 0.05):
-            p = message.partition()
-            watched = self.claims.get(p) if p is not None else None
-            if p is None or watched is None or message.error() is not None:
-                continue
-            if self.fetching.get(p) == watched.claim.epoch:
-                found.setdefault(p, []).append(message)
-        return found
-
-
-class AtLeastOnce(_ConsumerWorker):
-    """Delivers, then stores the position. A delivery is a line in the history."""
-
-    def turn(self) -> None:
-        for p, messages in self.fetch(50).items():
-            watched = self.claims[p]
-            for message in messages:
-                seen = watched.look()
-                if seen is None:
-                    self.before_release(p)  # what was fetched is gone: start anew when held again
-                    break
-                self.recorder.write("deliver", *seen, message.offset(), now_ns())
-                try:
-                    watched.claim.commit(message.offset() + 1)
-                except NotHeld:
-                    self.before_release(p)
-                    break
-
-
-class AtMostOnce(_ConsumerWorker):
-    """Claims each batch in the log, and delivers it only if the log says so."""
-
-    def turn(self) -> None:
-        for p, messages in self.fetch(self.config.batch).items():
-            watched = self.claims[p]
+    def begin(self) -> None:
+        """Start, however long the servers take."""
+        while not _stop.is_set():
             try:
-                ours = watched.claim.claim_messages(messages[-1].offset() + 1, timeout_s=3.0)
-            except NotHeld:
-                ours = False
-            if not ours:
-                self.before_release(p)
-                continue
-            for message in messages:
-                now = now_ns()
-                claim = watched.claim
-                self.recorder.write(
-                    "deliver", now, now, claim.topic, p, claim.epoch, now, message.offset(), now
-                )
+                self.consumer.start()
+                return
+            except BrokerUnavailable:
+                _stop.wait(0.5)
+
+    def deliver(self, claim: Claim, message: Any) -> bool:
+        """Handle one message; False if the claim does not allow it any more."""
+        if self.mode == "at_most_once":
+            now = now_ns()
+            seen = [now, now, claim.topic, claim.partition, claim.epoch, now]
+        else:
+            look = _Watched(claim, self.recorder).look()
+            if look is None:
+                return False  # the lease ran out within the batch
+            seen = look
+        self.recorder.write("deliver", *seen, message.offset(), now_ns())
+        if self.random.random() < 0.05:
+            time.sleep(self.random.choice((0.001, 0.02)))
+        return True
 
 
 class MessageWriter:
@@ -293,6 +284,8 @@ class RowWriter:
                 _stop.wait(0.2)
 
     def _transaction(self, connection: Any) -> None:
+        from psycopg.errors import RaiseException
+
         dice = self._random
         connection.execute("SET LOCAL statement_timeout = '5s'")
         for key in sorted({dice.randrange(20) for _ in range(dice.randint(1, 3))}):
@@ -310,8 +303,13 @@ class RowWriter:
             _stop.wait(dice.uniform(0.01, 0.05))
         if dice.random() < 0.15:
             connection.rollback()
-        else:
+            return
+        if dice.random() < 0.1:
+            connection.execute("SET LOCAL chaos.veto = 'on'")
+        try:
             connection.commit()
+        except RaiseException:
+            self._recorder.write("vetoed", now_ns())
 
 
 def main() -> None:
@@ -325,8 +323,7 @@ def main() -> None:
         # One more than its share, so that some wait for what others hold.
         worker = Claimer(config, name, "cells", config.cells, config.cells // config.claimers + 1)
     elif kind in ("alo", "amo"):
-        cls = AtLeastOnce if kind == "alo" else AtMostOnce
-        worker = cls(config, name, kind, config.partitions, config.partitions // 2)
+        worker = ConsumerWorker(config, name, "at_least_once" if kind == "alo" else "at_most_once")
     elif kind == "writer":
         worker = MessageWriter(config)
     else:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from tests.mutation.find import find
 from tests.mutation.load import install
 
-HISTORY_S = 30
+HISTORY_S = 60
 
 
 class Hangs(BaseException):

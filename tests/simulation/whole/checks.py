@@ -8,18 +8,18 @@ only the fold.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from marshal_py import events as ev
-from marshal_py.messages import Heartbeat, decode
+from marshal_py.messages import Heartbeat, ReleasingPartition, decode
 from marshal_py.rationalizer import Cell, PartitionState, apply
 from marshal_py.world import coordinating_partition
 from tests.simulation.whole.cluster import Cluster
 from tests.simulation.whole.green import MS, Violation
 
 if TYPE_CHECKING:
+    from marshal_py import Claim
     from tests.simulation.whole.consumers import Member
 
 LOG = "__marshal"
@@ -62,7 +62,6 @@ class Ledger:
         self.times: dict[tuple[Key, int], int] = {}
         self.exclusive = True
         """Whether different instances never act at the same time; not between twins."""
-        self.member_of: Callable[[str], Member | None] = lambda _: None
         self.calm = False
         self.moved_in_calm = ""
         cluster.watch = self.written
@@ -93,7 +92,6 @@ class Ledger:
                 self._stored(event)
                 if isinstance(event, ev.Released):
                     self._moved(f"released {event.topic}/{event.partition}")
-                    self._given_back(event)
             case ev.MessagesClaimed():
                 tenure = self.tenures[(event.topic, event.partition), event.epoch]
                 tenure.proposals.append((event.from_offset, event.to_offset))
@@ -131,24 +129,6 @@ class Ledger:
                 f"{event.instance_id} stores {event.next_offset} of {key}, done to {tenure.prefix}",
             )
 
-    def _given_back(self, event: ev.Released) -> None:
-        """Who gives a partition back is done with it, and says how far it came."""
-        key = (event.topic, event.partition)
-        tenure, giver = self.tenures.get((key, event.epoch)), self.member_of(event.instance_id)
-        if tenure is None or giver is None or giver.closing or self.amo:
-            return
-        if max(event.next_offset, tenure.start) < tenure.told:
-            raise Violation(
-                "a release carries what is done",
-                f"{giver.name}: {event.next_offset} of {key}, done to {tenure.told}",
-            )
-        in_hand = tenure.handed[tenure.first :]
-        # A pause does not wait longer than the lease; nor does anybody for acknowledgements then.
-        if in_hand and not self.state(key).paused:
-            raise Violation(
-                "a release waits for what is in hand", f"{giver.name}: {in_hand[:3]} of {key}"
-            )
-
     def _reset(self, key: Key, next_offset: int) -> None:
         """An operator moved the position: what lies beyond it comes (again), nothing before it."""
         self.delivered[key] = set(range(next_offset))
@@ -160,22 +140,31 @@ class Ledger:
         if topic != LOG or self.amo:
             return
         record = decode(value)
-        if not isinstance(record, Heartbeat):
-            return
-        for entry in record.entries:
-            tenure = self.tenures.get(((entry.topic, entry.partition), entry.epoch))
-            if tenure is not None and max(entry.next_offset, tenure.start) < tenure.told:
-                self.cluster.hub.fail(  # not raised: this is within the product
-                    "at least once: a heartbeat carries what is done",
-                    f"{member.name}: {entry.next_offset} of {entry.topic}/{entry.partition}, done "
-                    f"to {tenure.told}",
-                )
+        problem = None  # it is noted, not raised: this is within the product
+        if isinstance(record, Heartbeat):
+            for entry in record.entries:
+                tenure = self.tenures.get(((entry.topic, entry.partition), entry.epoch))
+                if tenure is not None and max(entry.next_offset, tenure.start) < tenure.told:
+                    problem = "at least once: a heartbeat carries what is done"
+                    text = f"{entry}, done to {tenure.told}"
+        elif isinstance(record, ReleasingPartition):
+            key = (record.topic, record.partition)
+            tenure = self.tenures.get((key, record.epoch))
+            if tenure is not None and not member.closing:
+                text = f"{record}, done to {tenure.told}"
+                if max(record.next_offset, tenure.start) < tenure.told:
+                    problem = "a release carries what is done"
+                elif tenure.first < len(tenure.handed) and not self.state(key).paused:
+                    # (A pause waits no longer than the lease.)
+                    problem = "a release waits for what is in hand"
+        if problem is not None:
+            self.cluster.hub.fail(problem, f"{member.name}: {text}")
 
     # What users get and do
 
-    def handed(self, member: Member, message: Any, epoch: int) -> None:
+    def handed(self, member: Member, message: Any, claim: Claim) -> None:
         """A member's loop got a message."""
-        hub = self.cluster.hub
+        hub, epoch = self.cluster.hub, claim.epoch
         key, offset = (message.topic(), message.partition()), message.offset()
         text = f"{member.name} gets {key[0]}/{key[1]}/{offset} under epoch {epoch}"
         hub.tell(member.name, text)
@@ -191,6 +180,8 @@ class Ledger:
                 raise Violation("exclusion", f"{text}, the log: {cell}")
         if member.paused_for_ns() > PAUSE_NS and not self.amo:
             raise Violation("a pause ends delivery", text)
+        if not claim.held and not claim._holding.paused:
+            raise Violation("a lease stands behind every message", text)
         if tenure.handed and offset <= tenure.handed[-1]:
             raise Violation("order", f"{text}, after {tenure.handed[-1]}")
         if self.amo:

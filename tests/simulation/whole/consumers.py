@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from marshal_py import Claim
 from marshal_py import events as ev
 from marshal_py.consumer import Consumer
 from marshal_py.errors import Closed, DuplicateClientId
@@ -96,8 +97,8 @@ def _add(made: Scenario, rng: random.Random) -> None:
     span = int(interval * rng.choice((0.3, 1, 1.8, 2.3, 3.5)))
     kind = rng.choices(
         ["kill", "freeze", "cut_write", "cut_read", "partition", "slow", "close", "keep",
-         "leaderless", "pause_group", "twin", "limit", "late_start"],
-        [4, 4, 4, 3, 2, 2, 3, 2, 2, 3, 1, 1, 1],
+         "leaderless", "pause_group", "twin", "limit", "late_start", "burst"],
+        [4, 4, 4, 3, 2, 2, 3, 2, 2, 3, 1, 1, 1, 4],
     )[0]  # fmt: skip
     back = at + int(interval * rng.choice((0.05, 0.5, 1.2, 3)))
     match kind:
@@ -129,6 +130,8 @@ def _add(made: Scenario, rng: random.Random) -> None:
             if rng.random() < 0.3:
                 made.incidents.append((at, "forget_group", 0, ()))
             made.incidents.append((at + span + interval, "resume_group", 0, ()))
+        case "burst":
+            made.incidents.append((at, "burst", rng.randrange(made.partitions), (150,)))
         case "twin":
             made.exclusive = False
             made.incidents.append((at, "freeze", who, (span,)))
@@ -219,8 +222,9 @@ class Member:
                 for batch in consumer.batches(idle_timeout_s=0.5):
                     self.came_back()
                     for message in batch:
-                        self.take(message, batch.claim.epoch)
-                    self.toil()
+                        self.take(message, batch.claim)
+                    for _ in batch:
+                        self.toil()
                     for message in batch:
                         self.done(message, batch.claim.epoch)
                 self.came_back()
@@ -239,10 +243,10 @@ class Member:
                 self.came_back()
 
     def handle(self, consumer: Consumer, message: Any) -> None:
-        epoch = consumer.claim_of(message).epoch
-        self.take(message, epoch)
+        claim = consumer.claim_of(message)
+        self.take(message, claim)
         self.toil()
-        self.done(message, epoch)
+        self.done(message, claim.epoch)
 
     def came_back(self) -> None:
         """The loop has come back, so what it handed out counts as done."""
@@ -262,9 +266,9 @@ class Member:
                 self.acknowledged(consumer, message, epoch)
 
         for message in consumer.messages(idle_timeout_s=0.3):
-            epoch = consumer.claim_of(message).epoch
-            self.take(message, epoch)
-            waiting.append((message, epoch))
+            claim = consumer.claim_of(message)
+            self.take(message, claim)
+            waiting.append((message, claim.epoch))
             if len(waiting) >= 5:
                 some, waiting = waiting, []
                 if threads:
@@ -273,8 +277,8 @@ class Member:
                     acknowledge(some)
         acknowledge(waiting)
 
-    def take(self, message: Any, epoch: int) -> None:
-        self.world.ledger.handed(self, message, epoch)
+    def take(self, message: Any, claim: Claim) -> None:
+        self.world.ledger.handed(self, message, claim)
 
     def toil(self) -> None:
         if self.spec.work_ms:
@@ -330,7 +334,6 @@ class World:
         self.ledger = Ledger(cluster, GROUP, amo=scenario.mode == "at_most_once")
         self.ledger.exclusive = scenario.exclusive
         self.members: dict[int, list[Member]] = {}
-        self.ledger.member_of = self.member_of
         self.started = 0
         self.seq = 0
         self.keys: list[Key] = [(TOPIC, p) for p in range(scenario.partitions)]
@@ -362,10 +365,6 @@ class World:
                 gap = hub.random.choice((0,) * 20 + (1, 3))
                 self.cluster.append(TOPIC, p, b"%d" % hub.now, gap=gap)
             hub.at(hub.now + int(hub.random.uniform(5, 150) * MS), self.traffic)
-
-    def member_of(self, instance_id: str) -> Member | None:
-        """Who that is, None if it is not alive."""
-        return next((m for m in self.live() if m.instance_id == instance_id), None)
 
     def live(self) -> list[Member]:
         return [m for members in self.members.values() for m in members if m.alive]
@@ -435,6 +434,11 @@ class World:
     def do_leaderless(self, p: int, span: int) -> None:
         self.hub.fired["leaderless"] += 1
         self.cluster.topics[LOG][p].down_until = self.hub.now + span
+
+    def do_burst(self, p: int, count: int) -> None:
+        self.hub.fired["burst"] += 1
+        for _ in range(count):
+            self.cluster.append(TOPIC, p, b"%d" % self.hub.now)
 
     def do_limit(self, who: int, limit: int | None) -> None:
         def change(member: Member) -> None:
@@ -554,6 +558,7 @@ class World:
 
 REQUIRED: Final = (
     "append_fails",
+    "burst",
     "close",
     "close and keep",
     "cut_read",

@@ -100,6 +100,8 @@ class Harvester:
         self.link: Link = world.cluster.link(self.machine)
         self.reaper: Reaper | None = None
         self.stopping = False
+        self.told_to_stop = False
+        """Whether somebody has sent the signal, which a frozen process has not seen yet."""
         self.machine.run(self.main)
 
     @property
@@ -154,6 +156,13 @@ class Harvester:
 
 class World:
     """One history."""
+
+    process: type[Harvester] = Harvester
+
+    @property
+    def left(self) -> bool:
+        """Whether something is left to do."""
+        return bool(self.table.committed)
 
     def __init__(self, hub: Hub, cluster: Cluster, scenario: Scenario) -> None:
         self.hub, self.cluster, self.scenario = hub, cluster, scenario
@@ -246,7 +255,7 @@ class World:
             if running is not None:
                 self.hub.fired["restart"] += 1
             self.started += 1
-            self.harvesters[slot] = Harvester(self, slot, self.started)
+            self.harvesters[slot] = self.process(self, slot, self.started)
 
     def _do(self, what: str, slot: int, act: Callable[[Harvester], None]) -> None:
         harvester = self.harvesters.get(slot)
@@ -263,7 +272,11 @@ class World:
         self._do("kill", slot, kill)
 
     def do_stop(self, slot: int, _: bool) -> None:
-        self._do("stop", slot, lambda h: _start_in(h.machine, h.stop))
+        def stop(harvester: Harvester) -> None:
+            harvester.told_to_stop = True
+            harvester.machine.run(harvester.stop, "signal")
+
+        self._do("stop", slot, stop)
 
     def do_freeze(self, slot: int, span: int) -> None:
         self._do("freeze", slot, lambda h: h.machine.freeze(span))
@@ -309,27 +322,23 @@ class World:
             harvester.link.heal()
             machine = harvester.machine
             machine.frozen_until = min(machine.frozen_until, self.hub.now)
-        if not any(h.alive and not h.stopping for h in self.harvesters.values()):
+        if not any(h.alive and not h.told_to_stop for h in self.harvesters.values()):
             self.do_start(self.scenario.harvesters)
 
     def is_done(self) -> bool:
         stopping = any(h.alive and h.stopping for h in self.harvesters.values())
-        return not (self.table.committed or self.open_keys or stopping)
+        return not (self.left or self.open_keys or stopping)
 
     def finish(self) -> None:
         for key, ids in self.committed.items():
             missing = [i for i in ids if not self.seen[i]]
             if missing:
                 raise Violation("every committed row", f"{key!r}: {missing[:5]} never came")
-        if self.table.committed:
+        if self.left:
             raise Violation("the outbox is emptied", f"{sorted(self.table.committed)[:5]} are left")
         for harvester in self.harvesters.values():
             if harvester.alive and harvester.stopping:
                 raise Violation("stopping ends", harvester.name)
-
-
-def _start_in(machine: Machine, what: Callable[[], None]) -> None:
-    machine.run(what, "signal")
 
 
 REQUIRED: Final = (

@@ -1,0 +1,105 @@
+"""Histories of whole harvesters in range mode: nothing in the table is touched, all is in Kafka."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Final
+
+from harvest.errors import StoreUnavailable
+from harvest.events import Stats
+from harvest.lease import Lease
+from harvest.marshal import MarshalCandidate
+from harvest.range_leader import RangeLeader
+from harvest.store.memory import MemoryTable
+from harvest.store.range_memory import MemoryRangeStore
+from marshal_py import Marshal
+from tests.simulation.whole import harvesters
+from tests.simulation.whole.harvesters import Harvester, Scenario
+from tests.simulation.whole.outbox import Server, SimSink
+
+_ASKED: Final = (
+    "connect",
+    "bounds",
+    "read",
+    "lookup",
+    "fetch",
+    "holders",
+    "layout",
+    "save",
+    "saved",
+)
+
+
+class SimRangeStore:
+    """A `RangeStore` over the simulated network: every question is one to `MemoryRangeStore`."""
+
+    def __init__(self, server: Server, table: MemoryTable) -> None:
+        self._server = server
+        self._store = MemoryRangeStore(table)
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        method: Callable[..., Any] = getattr(self._store, name)
+        if name not in _ASKED:
+            return method
+        return lambda *args: self._server.call(lambda: method(*args), StoreUnavailable)
+
+
+def generate(seed: int) -> Scenario:
+    """The scenario of a seed."""
+    return replace(harvesters.generate(seed), atomic=True)
+
+
+class RangeHarvester(Harvester):
+    """One process in range mode, of one shard."""
+
+    def reap(self, marshal: Marshal) -> None:
+        with marshal, MarshalCandidate(marshal, "outbox") as candidate:
+            while not self.stopping:
+                lease = candidate.campaign(0.5)
+                if lease is not None:
+                    try:
+                        self.lead(lease)
+                    finally:
+                        candidate.resign()
+
+    def lead(self, lease: Lease) -> None:
+        world = self.world
+        reader = SimRangeStore(world.database, world.table)
+        saver = SimRangeStore(world.database, world.table)
+        self.leader = leader = RangeLeader(
+            lease,
+            reader=reader,  # type: ignore[arg-type]
+            saver=saver,  # type: ignore[arg-type]
+            sink=SimSink(world.broker, atomic=True),
+            limits=world.scenario.limits,
+            stats=Stats(),
+            on_event=lambda event: self.hub.tell(self.name, repr(event)),
+            drain_timeout_s=2.0,
+        )
+        if self.stopping:
+            leader.stop()
+        leader.run()
+
+    leader: RangeLeader | None = None
+
+    def stop(self) -> None:
+        self.stopping = True
+        if self.leader is not None:
+            self.leader.stop()
+
+
+class World(harvesters.World):
+    """One history."""
+
+    process = RangeHarvester
+
+    @property
+    def left(self) -> bool:
+        return any(not self.seen[i] for ids in self.committed.values() for i in ids)
+
+
+REQUIRED: Final = tuple(
+    name for name in harvesters.REQUIRED if name not in ("mark_too_late", "row_refused")
+)
+REQUIRED_COUNTS: Final = ("published", "rolled back", "stopped")
