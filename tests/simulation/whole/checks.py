@@ -154,7 +154,7 @@ class Ledger:
                 text = f"{record}, done to {tenure.told}"
                 if max(record.next_offset, tenure.start) < tenure.told:
                     problem = "a release carries what is done"
-                elif tenure.first < len(tenure.handed) and not self.state(key).paused:
+                elif tenure.first < len(tenure.handed) and not member.pausing(key):
                     # (A pause waits no longer than the lease.)
                     problem = "a release waits for what is in hand"
         if problem is not None:

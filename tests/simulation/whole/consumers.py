@@ -179,6 +179,11 @@ class Member:
             self.paused_since = self.hub.now
         return 0 if self.paused_since is None else self.hub.now - self.paused_since
 
+    def pausing(self, key: Key) -> bool:
+        """Whether the claim of a partition ends because the group is paused."""
+        part = None if self.consumer is None else self.consumer.parts.get(key)
+        return part is None or part.holding.paused
+
     # The user's program
 
     def main(self) -> None:
