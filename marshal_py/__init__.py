@@ -2,6 +2,7 @@
 
 import logging
 
+from marshal_py.aio import AsyncClaim, AsyncConsumer, AsyncLeadership, AsyncMarshal
 from marshal_py.client import Claim, Marshal
 from marshal_py.consumer import Batch, Consumer
 from marshal_py.election import Leader, Leadership, LeaderWatch
@@ -32,6 +33,10 @@ from marshal_py.runner import RunStats
 
 __all__ = [
     "AccessDenied",
+    "AsyncClaim",
+    "AsyncConsumer",
+    "AsyncLeadership",
+    "AsyncMarshal",
     "Batch",
     "BrokerUnavailable",
     "Claim",

@@ -47,6 +47,7 @@ from marshal_py.settings import (
     new_instance_id,
 )
 from marshal_py.text.claimant import TextClaimant
+from marshal_py.waiting import Bell, Steps, Wait, block
 from marshal_py.wire import MSGPACK, WireName, text_wire
 from marshal_py.world import MS, Liveness, World
 from marshal_py.writer import LogWriter
@@ -82,7 +83,7 @@ class Claim:
         """Acquired, ended, or found to be held by somebody else for now."""
         self._not_held = threading.Event()
         self._ended = threading.Event()
-        self._changed = threading.Condition(marshal._lock)
+        self._changed = Bell(marshal._lock)
         self._messages: dict[int, str | None] = {}
         self._watch: Callable[[Notice], None] | None = None
         """Hears of everything at once, in the driver and under the client's lock: be quick."""
@@ -159,22 +160,26 @@ class Claim:
         the log. Offsets only go up: a smaller one is ignored. Raises `NotHeld` when the claim is
         released or lost, or is lost while waiting; `ClaimTimeout` after `timeout_s`.
         """
+        block(self._marshal._lock, self._commit(next_offset, wait, timeout_s))
+
+    def _commit(self, next_offset: int, wait: bool, timeout_s: float) -> Steps[None]:
         marshal, holding = self._marshal, self._holding
-        with self._changed:
-            marshal._check_open()
-            if wait:
-                marshal._refresh_offsets()  # the heartbeat carries all claims
-            marshal._claimant.commit(holding, next_offset, marshal._clock(), flush=wait)
-            marshal._pump()
-            if not wait:
-                return
-            done = self._changed.wait_for(
-                lambda: holding.stored_offset >= next_offset or self._ended.is_set(), timeout_s
-            )
-            if holding.stored_offset >= next_offset:
-                return
-            if done:
-                raise NotHeld(f"{self!r} ended before offset {next_offset} was stored")
+        marshal._check_open()
+        if wait:
+            marshal._refresh_offsets()  # the heartbeat carries all claims
+        marshal._claimant.commit(holding, next_offset, marshal._clock(), flush=wait)
+        marshal._pump()
+        if not wait:
+            return
+        done = yield Wait(
+            self._changed,
+            lambda: holding.stored_offset >= next_offset or self._ended.is_set(),
+            timeout_s,
+        )
+        if holding.stored_offset >= next_offset:
+            return
+        if done:
+            raise NotHeld(f"{self!r} ended before offset {next_offset} was stored")
         raise ClaimTimeout(
             f"offset {next_offset} was not stored within {timeout_s} s; it goes with the next "
             "heartbeat that comes through"
@@ -187,15 +192,21 @@ class Claim:
         False when it did not, or nobody knows: do not deliver. Raises `NotHeld` when the claim is
         released or lost already.
         """
+        return block(self._marshal._lock, self._claim_messages(proposed_offset, timeout_s))
+
+    def _claim_messages(self, proposed_offset: int, timeout_s: float) -> Steps[bool]:
         marshal = self._marshal
-        with self._changed:
-            marshal._check_open()
-            seq = marshal._claimant.claim_messages(self._holding, proposed_offset, marshal._clock())
-            marshal._proposals[seq] = self
-            marshal._pump()
-            self._changed.wait_for(lambda: seq in self._messages or self._ended.is_set(), timeout_s)
+        marshal._check_open()
+        seq = marshal._claimant.claim_messages(self._holding, proposed_offset, marshal._clock())
+        marshal._proposals[seq] = self
+        marshal._pump()
+        try:
+            yield Wait(
+                self._changed, lambda: seq in self._messages or self._ended.is_set(), timeout_s
+            )
+        finally:
             marshal._proposals.pop(seq, None)
-            return self._messages.pop(seq, "no answer") is None and self.held
+        return self._messages.pop(seq, "no answer") is None and self.held
 
     def _propose(self, proposed_offset: int) -> int:
         """Claim messages without waiting; the verdict is a notice with this seq to `_watch`."""
@@ -218,13 +229,15 @@ class Claim:
         the release is in the log; raises `ClaimTimeout` if that takes longer than `timeout_s` (it
         goes on being tried). A claim that has ended already is left as it is.
         """
+        block(self._marshal._lock, self._release(wait, timeout_s))
+
+    def _release(self, wait: bool, timeout_s: float) -> Steps[None]:
         marshal = self._marshal
-        with marshal._lock:
-            if not marshal._running:
-                return
-            marshal._claimant.release(self._holding, marshal._clock())
-            marshal._pump()
-        if wait and not self._ended.wait(timeout_s):
+        if not marshal._running:
+            return
+        marshal._claimant.release(self._holding, marshal._clock())
+        marshal._pump()
+        if wait and not (yield Wait(self._changed, self._ended.is_set, timeout_s)):
             raise ClaimTimeout(f"the release of {self!r} was not seen within {timeout_s} s")
 
     def wait_held(self, timeout_s: float | None = None) -> bool:
@@ -232,9 +245,11 @@ class Claim:
 
         Returns True when it is, False when it ended instead (see `reason`) or after `timeout_s`.
         """
-        with self._changed:
-            self._changed.wait_for(lambda: self.held or self._ended.is_set(), timeout_s)
-            return self.held
+        return block(self._marshal._lock, self._wait_held(timeout_s))
+
+    def _wait_held(self, timeout_s: float | None) -> Steps[bool]:
+        yield Wait(self._changed, lambda: self.held or self._ended.is_set(), timeout_s)
+        return self.held
 
     def wait_lost(self, timeout_s: float | None = None) -> bool:
         """Wait until the right to act ends: the lease lapsed, or the claim was lost or released.
@@ -532,11 +547,15 @@ class Marshal:
 
         Raises as `claim` does; those that this call has won are then released again.
         """
-        with self._lock:
-            had = set(self._claims.values())
+        return block(self._lock, self._claim_many(keys, timeout_s))
+
+    def _claim_many(
+        self, keys: Iterable[tuple[str, int]], timeout_s: float | None
+    ) -> Steps[list[Claim]]:
+        had = set(self._claims.values())
         claims = [self.want(topic, partition) for topic, partition in keys]
         try:
-            self._await(claims, timeout_s)
+            yield from self._await(claims, timeout_s)
         except BaseException:
             for claim in claims:
                 if claim not in had:
@@ -544,11 +563,11 @@ class Marshal:
             raise
         return claims
 
-    def _await(self, claims: list[Claim], timeout_s: float | None) -> None:
+    def _await(self, claims: list[Claim], timeout_s: float | None) -> Steps[None]:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         for claim in claims:
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            if claim.wait_held(left):
+            if (yield from claim._wait_held(left)):
                 continue
             if not claim._ended.is_set():
                 raise ClaimTimeout(self._why_not(claim, timeout_s))
@@ -559,8 +578,11 @@ class Marshal:
 
     def try_claim(self, topic: str, partition: int, *, timeout_s: float = 10.0) -> Claim | None:
         """Claim (topic, partition) if that is possible now; None if a live client holds it."""
+        return block(self._lock, self._try_claim(topic, partition, timeout_s))
+
+    def _try_claim(self, topic: str, partition: int, timeout_s: float) -> Steps[Claim | None]:
         claim = self.want(topic, partition)
-        claim._decided.wait(timeout_s)
+        yield Wait(claim._changed, claim._decided.is_set, timeout_s)
         if claim.held:
             return claim
         claim.release(wait=False)
@@ -808,11 +830,12 @@ class Marshal:
             claim._changed.notify_all()
         elif kind == "waiting":
             claim._decided.set()
+            claim._changed.notify_all()
         elif kind == "acquired":
             claim._not_held.clear()
-            claim._changed.notify_all()
             claim._acquired.set()
             claim._decided.set()
+            claim._changed.notify_all()
         elif kind == "regained":
             claim._not_held.clear()
             claim._changed.notify_all()
@@ -820,10 +843,12 @@ class Marshal:
             self._hook(claim.on_regained, claim)
         elif kind == "lapsed":
             claim._not_held.set()
+            claim._changed.notify_all()
             logger.warning("%s: the lease of %r lapsed", self.client_id, claim)
             self._hook(claim.on_lapsed, claim)
         elif kind == "paused":
             claim._not_held.set()
+            claim._changed.notify_all()
             logger.info("%s: the group was paused; %r ends", self.client_id, claim)
             if claim.on_pause is not None:
                 self._hook(_pause_then_release(claim.on_pause), claim)

@@ -7,6 +7,7 @@ is decided by each member for itself (see `marshal_py.balance`); nothing stops w
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import threading
@@ -213,6 +214,8 @@ class Consumer:
         self._commands: deque[Callable[[], None]] = deque()
         self._closing = threading.Event()
         self._runner: Runner | None = None
+        self._event_loop: asyncio.AbstractEventLoop | None = None
+        """Where `run` has coroutines run, if not in a loop of its own: set by `AsyncConsumer`."""
         self._started = False
         self._life = threading.Lock()
         self._consumer: Any = None
@@ -331,6 +334,10 @@ class Consumer:
         that this thread has in hand is not waited for. For any thread, and safe to call twice.
         `run`, if it runs in another thread, returns.
         """
+        self._close(timeout_s, mine=self._loop_thread == threading.get_ident())
+
+    def _close(self, timeout_s: float, *, mine: bool) -> None:
+        """`mine`: who closes is who iterates, so nothing that it has in hand is waited for."""
         with self._life:
             if self._closing.is_set():
                 return
@@ -341,7 +348,6 @@ class Consumer:
         deadline = time.monotonic() + timeout_s
         if self._mirror is not None:
             self._mirror.keep()
-        mine = self._loop_thread == threading.get_ident()
         if self._runner is not None and not mine:
             self._runner.stop(timeout_s)
         if mine:
@@ -395,7 +401,6 @@ class Consumer:
         return self._messages(idle_timeout_s)
 
     def _messages(self, idle_timeout_s: float | None) -> Iterator[Message]:
-        now_ns = _now_ns
         self._enter_loop()
         try:
             while True:
@@ -404,21 +409,37 @@ class Consumer:
                     run = self._hand = self._next_run(idle_timeout_s)
                     if run is None:
                         return
-                part, holding = run.part, run.part.holding
-                active = Stage.ACTIVE
-                for message in run.rest:
-                    # Every single time: the process may have been suspended since the last one.
-                    if (
-                        now_ns() >= holding.lease_until_ns or part.stage is not active
-                    ) and not self._may_hand_out(part):
-                        self._put_back(run, message)
-                        break
-                    yield message
-                else:
-                    part.finish(run)
-                    self._hand = None
+                yield from self._hand_out(run)
         finally:
             self._looping = False
+
+    def _hand_out(self, run: Run) -> Iterator[Message]:
+        """Hand out what is left of the run in hand, for as long as that is allowed."""
+        now_ns = _now_ns
+        part, holding = run.part, run.part.holding
+        active = Stage.ACTIVE
+        for message in run.rest:
+            # Every single time: the process may have been suspended since the last one.
+            if (
+                now_ns() >= holding.lease_until_ns or part.stage is not active
+            ) and not self._may_hand_out(part):
+                self._put_back(run, message)
+                return
+            yield message
+        part.finish(run)
+        self._hand = None
+
+    def _take_batch(self, run: Run) -> Batch | None:
+        """Return the run in hand as a batch, None if it may not be handed out now."""
+        part = run.part
+        if not self._may_hand_out(part):
+            self._put_back(run, run.messages[0])
+            return None
+        messages = run.messages
+        if self._deserializers != (None, None):
+            messages = [self._deserialize(message) for message in messages]
+        run.whole, run.rest = True, iter(())
+        return Batch(messages, part.claim)
 
     def run(
         self,
@@ -492,7 +513,7 @@ class Consumer:
             drain_timeout_s,
             self._amo,
         )
-        return self._run(Runner(self, handling, workers_for(handling)))
+        return self._run(Runner(self, handling, workers_for(handling, self._event_loop)))
 
     def _run(self, runner: Runner) -> RunStats:
         if self._runner is not None:
@@ -540,16 +561,10 @@ class Consumer:
                 run_or_none = self._next_run(idle_timeout_s)
                 if run_or_none is None:
                     return
-                run = self._hand = run_or_none
-                part = run.part
-                if not self._may_hand_out(part):
-                    self._put_back(run, run.messages[0])
-                    continue
-                messages = run.messages
-                if self._deserializers != (None, None):
-                    messages = [self._deserialize(message) for message in messages]
-                run.whole, run.rest = True, iter(())
-                yield Batch(messages, part.claim)
+                self._hand = run_or_none
+                batch = self._take_batch(run_or_none)
+                if batch is not None:
+                    yield batch
         finally:
             self._looping = False
 

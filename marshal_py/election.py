@@ -17,6 +17,7 @@ from marshal_py import events as ev
 from marshal_py.errors import ClaimTimeout, InvalidArgument
 from marshal_py.messages import MAX_TOPIC_LENGTH
 from marshal_py.rationalizer import Cell
+from marshal_py.waiting import Steps, block
 
 if TYPE_CHECKING:
     from marshal_py.client import Claim, Marshal
@@ -92,13 +93,17 @@ class Leadership:
 
     def campaign(self, timeout_s: float | None = None) -> Self:
         """Wait until elected. Raises `ClaimTimeout` after `timeout_s`, and what `claim` raises."""
+        block(self._marshal._lock, self._campaign(timeout_s))
+        return self
+
+    def _campaign(self, timeout_s: float | None) -> Steps[None]:
         claim = self._marshal.want(self._topic, 0)
         if claim is not self._claim:
             claim.on_lost = self._relay("on_lost")
             claim.on_lapsed = self._relay("on_lapsed")
             claim.on_regained = self._relay("on_regained")
         try:
-            self._marshal._await([claim], timeout_s)
+            yield from self._marshal._await([claim], timeout_s)
         except ClaimTimeout as error:
             if claim is not self._claim:
                 claim.release(wait=False)
@@ -107,7 +112,6 @@ class Leadership:
             claim.release(wait=False)
             raise
         self._claim = claim
-        return self
 
     def resign(self, *, wait: bool = True, timeout_s: float = 10.0) -> None:
         """Hand over. Stop acting before you call this; the next leader need not wait."""
