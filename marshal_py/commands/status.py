@@ -29,6 +29,7 @@ from marshal_py.commands.snapshots import read_snapshots
 from marshal_py.commands.words import age, count, iso_utc, liveness_style, safe
 from marshal_py.errors import TopicMissing
 from marshal_py.messages import NO_OFFSET
+from marshal_py.notes import Note
 from marshal_py.wire import MSGPACK, Wire
 
 __all__ = ["Status", "status", "take_status"]
@@ -59,6 +60,22 @@ class SnapshotAge:
 
 
 @dataclass
+class Failing:
+    """A partition of which messages failed, or do not come to an end, as its holder tells."""
+
+    group: str
+    topic: str
+    partition: int
+    holder: str
+    retrying: int
+    stuck: int
+    dead_lettered: int
+    skipped: int
+    offset: int
+    error: str
+
+
+@dataclass
 class Status:
     """What `marshal status --json` prints."""
 
@@ -74,6 +91,7 @@ class Status:
     leaders: list[Leader] = field(default_factory=list)
     pauses: list[Pause] = field(default_factory=list)
     snapshots: list[SnapshotAge] = field(default_factory=list)
+    failing: list[Failing] = field(default_factory=list)
     attention: list[str] = field(default_factory=list)
     measured: str = ""
 
@@ -126,6 +144,7 @@ def take_status(connection: Connection, observe_s: float = 0.0, wire: Wire = MSG
         measured=found.explain(),
     )
     _groups(taken, found)
+    _failing(taken, found)
     _pauses(taken, found)
     if wire.has_snapshots:
         _snapshots(taken, found, connection)
@@ -148,6 +167,23 @@ def _groups(taken: Status, found: Look) -> None:
         for group in census.groups
         if group.stale
     ]
+
+
+def _failing(taken: Status, found: Look) -> None:
+    if found.is_text:  # its records have no room for notes
+        return
+    for _, key, cell in found.world.cells():
+        note = Note.decode(cell.metadata)
+        if cell.holder is None or not note.is_poisoned:
+            continue
+        counts = (note.retrying, note.stuck, note.dead_lettered, note.skipped)
+        taken.failing.append(Failing(*key, cell.holder, *counts, note.offset, note.error))
+        if note.retrying or note.stuck:
+            what = "fails again and again" if note.retrying else "does not come to an end"
+            taken.attention.append(
+                f"group {key[0]}: a message of {key[1]}/{key[2]} at offset {note.offset} {what}"
+                f"{f' ({note.error})' if note.error else ''}; see the log of {cell.holder}"
+            )
 
 
 def _pauses(taken: Status, found: Look) -> None:
@@ -250,6 +286,26 @@ def _print(taken: Status) -> None:
                 liveness_style(leader.liveness),
             )
         show(out, "", leaders)
+    if taken.failing:
+        failing = table(
+            "FAILING", "PARTITION", "GROUP", "HOLDER", "RETRYING", "STUCK", "DEAD", "SKIPPED",
+            "OFFSET", "ERROR",
+            right=("PARTITION", "RETRYING", "STUCK", "DEAD", "SKIPPED", "OFFSET"),
+        )  # fmt: skip
+        for f in taken.failing:
+            failing.add_row(
+                safe(f.topic),
+                str(f.partition),
+                safe(f.group),
+                safe(f.holder),
+                f"[red]{f.retrying}[/]" if f.retrying else "0",
+                f"[red]{f.stuck}[/]" if f.stuck else "0",
+                str(f.dead_lettered),
+                str(f.skipped),
+                str(f.offset),
+                safe(f.error),
+            )
+        show(out, "", failing)
     for pause in taken.pauses:
         out.print(
             f"\n[yellow]paused[/] {safe(pause.group)} in {pause.partitions} of {pause.of} "

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import psycopg
 import pytest
-from confluent_kafka import Consumer
+from confluent_kafka import Consumer, Producer
 
 from marshal_py.admin import create_topics
 from marshal_py.embedded.kafka import EmbeddedKafka
@@ -39,11 +41,32 @@ def test_a_python_block_runs(kafka: EmbeddedKafka, postgres_database: str, numbe
     environment = {**os.environ, "DSN": postgres_database}
     init = harvest("init", "--database", postgres_database)
     subprocess.run(init, check=True, env=environment, capture_output=True)
-    code = for_servers(BLOCKS[number], kafka)
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, text=True, capture_output=True, timeout=120
-    )
+    with orders(kafka):
+        code = for_servers(BLOCKS[number], kafka)
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            env=environment,
+            text=True,
+            capture_output=True,
+            timeout=120,
+        )
     assert done.returncode == 0, done.stderr
+    if "Consumer" in BLOCKS[number]:
+        assert "order 4" in done.stdout or "5 handled" in done.stdout
+
+
+@contextlib.contextmanager
+def orders(kafka: EmbeddedKafka) -> Iterator[None]:
+    """The topic that the examples consume, with five messages, and the one for dead letters."""
+    for topic in ("orders", "orders.dlq"):
+        kafka.create_topic(topic, partitions=2)
+    fill = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    for n in range(5):
+        fill.produce("orders", f"order {n}", key=str(n))
+    fill.flush(10)
+    yield
+    for topic in ("orders", "orders.dlq"):
+        kafka.delete_topic(topic)
 
 
 def test_the_outbox_section_publishes_the_row(

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer as KafkaConsumer
 from confluent_kafka import Message, Producer, TopicPartition
+from prometheus_client import CollectorRegistry
 
 from marshal_py import (
     Batch,
@@ -29,7 +30,10 @@ from marshal_py import (
     TopicMissing,
 )
 from marshal_py.admin import create_topics
+from marshal_py.commands.connection import Connection
+from marshal_py.commands.status import take_status
 from marshal_py.embedded.kafka import EmbeddedKafka
+from marshal_py.metrics_consumer import ConsumerMetrics
 from tests.integration import handlers
 from tests.integration.consuming import INTERVAL_MS, fill, pid_suffix, until
 
@@ -709,6 +713,53 @@ def test_a_lapsed_lease_starts_nothing_until_it_is_regained(
     running.stop()
     assert len(wrong) <= 4, "started in the very moment that the lease ended"
     assert sorted(done) == list(range(2_000))
+
+
+def test_status_and_metrics_show_where_messages_fail(
+    kafka: EmbeddedKafka, make: Make, kafka_topic: Callable[..., str], coordination: str
+) -> None:
+    topic = kafka_topic(partitions=1)
+    fill(kafka.bootstrap_servers, topic, 20, partitions=1)
+    healthy = threading.Event()
+
+    def handler(message: Message) -> None:
+        if message.value() == b"2":
+            raise ValueError("for good")
+        if message.value() == b"4" and not healthy.is_set():
+            raise OSError("for now")
+
+    def on_failure(failure: Failure) -> Any:
+        return "skip" if isinstance(failure.error, ValueError) else "retry"
+
+    consumer = make("a", topic)
+    registry = CollectorRegistry()
+    running = Running(consumer, handler, retry=FAST, on_failure=on_failure)
+    connection = Connection({"bootstrap.servers": kafka.bootstrap_servers}, coordination)
+
+    def told() -> list[Any]:
+        group = consumer.marshal.group_id
+        return [f for f in take_status(connection).failing if f.group == group]
+
+    def value(name: str, **labels: str) -> float | None:
+        who = {"group_id": consumer.marshal.group_id, "client_id": "a"}
+        return registry.get_sample_value(f"marshal_consumer_{name}", {**who, **labels})
+
+    with ConsumerMetrics(consumer, registry):
+        until(lambda: any(f.retrying and f.skipped for f in told()))
+        (failing,) = told()
+        assert (failing.topic, failing.partition, failing.holder) == (topic, 0, "a")
+        assert (failing.skipped, failing.dead_lettered, failing.stuck) == (1, 0, 0)
+        assert (failing.offset, failing.error) == (4, "OSError")
+        attention = " ".join(take_status(connection).attention)
+        assert f"{topic}/0 at offset 4 fails again and again (OSError)" in attention
+        assert value("skipped_total") == 1
+        assert value("failing_offset", topic=topic, partition="0") == 4
+        healthy.set()
+        until(lambda: [(f.retrying, f.offset) for f in told()] == [(0, 2)])
+        assert value("handled_total") == 19
+        assert value("retrying") == 0
+    running.stop()
+    assert told() == [], "it goes with the claim"
 
 
 # At most once, and wrong settings
