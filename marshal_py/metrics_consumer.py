@@ -47,8 +47,8 @@ class ConsumerMetrics(Collector):
 
     All names begin with ``marshal_consumer_``. Counters: ``handled``, ``failures``, ``retries``,
     ``dead_lettered``, ``skipped``, ``handed_back`` (each ``_total``); gauges: ``buffered``,
-    ``buffered_bytes``, ``running``, ``retrying``, ``stuck``; and ``failing_offset``, by ``topic`` and
-    ``partition``, where a message fails or is stuck: the first of them.
+    ``buffered_bytes``, ``running``, ``retrying``, ``stuck``; by ``topic`` and
+    ``partition``, ``failing_offset``: the first message that fails or is stuck now.
     """
 
     def __init__(self, consumer: Consumer, registry: CollectorRegistry = REGISTRY) -> None:

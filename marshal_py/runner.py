@@ -14,22 +14,17 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
-import random
 import threading
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from marshal_py.claims import ClaimState
-from marshal_py.dead_letters import DeadLetters, headers_of
+from marshal_py.dead_letters import DeadLetters
 from marshal_py.delivery import Batch, HeldPartition, Run, Stage
-from marshal_py.errors import (
-    BrokerUnavailable,
-    ConfigurationError,
-    HandlerFailed,
-    MarshalError,
-)
-from marshal_py.handling import Failure, Handling, Stuck, Verdict
+from marshal_py.errors import ConfigurationError
+from marshal_py.failures import Failures
+from marshal_py.handling import Handling, Stuck
 from marshal_py.notes import Note, Troubles
 from marshal_py.ordering import Home, Item, Schedule
 
@@ -135,7 +130,7 @@ class Runner:
         self._counts = dict.fromkeys(
             ("handled", "failures", "retries", "dead_lettered", "skipped", "handed_back"), 0
         )
-        self._random = random.Random()
+        self._failures = Failures(self)
 
     # The loop
 
@@ -384,154 +379,11 @@ class Runner:
 
     def failed(self, task: Task, error: BaseException) -> None:
         """The handler raised. May wait, for a dead letter to be written."""
-        if not isinstance(error, Exception):
-            self.crashed(error)
-            self.gave_up(task)
-            return
-        with self.lock:
-            self._counts["failures"] += 1
-            if len(task.items) > 1 and not self._consumer._amo:
-                self._split(task, error)
-                return
-        for item in task.items:
-            item.attempts += 1
-        item = task.items[0]
-        if self.handling.may_retry(error, item.attempts):
-            self._again(task, error)
-        else:
-            self._give_up(task, error)
-
-    def _split(self, task: Task, error: BaseException) -> None:
-        """A batch failed. Under the lock."""
-        self._tasks.discard(task)
-        if self._is_ending(task):
-            self._abandon(task)
-            return
-        self._counts["retries"] += 1
-        logger.warning(
-            "%s: a batch of %d messages of %s/%d failed (%s); they come again one by one",
-            self._consumer.marshal.client_id,
-            len(task.items),
-            *task.items[0].home,
-            _describe(error),
-        )
-        self._workers.wake(self._schedule.split(task.items))
+        self._failures.failed(task, error)
 
     def crashed(self, error: BaseException) -> None:
         """A worker cannot go on: `run` ends with this error."""
         self._error = self._error or error
-
-    def _again(self, task: Task, error: BaseException) -> None:
-        item = task.items[0]
-        delay_s = self.handling.retries.delay_s(item.attempts, self._random.random())
-        logger.warning(
-            "%s: %s/%d at offset %d failed (attempt %d): %s; trying again in %.0f ms",
-            self._consumer.marshal.client_id,
-            *item.home,
-            item.offset,
-            item.attempts,
-            _describe(error),
-            delay_s * 1000,
-        )
-        with self.lock:
-            self._tasks.discard(task)
-            if self._is_ending(task):
-                self._abandon(task)
-                return
-            self._counts["retries"] += 1
-            self._troubles.failing(item.home, item.offset, error)
-            self._schedule.retry(item, time.monotonic() + delay_s)
-
-    def _give_up(self, task: Task, error: BaseException) -> None:
-        for item in task.items:
-            verdict = self._verdict(item, error, task)
-            if verdict == "retry" and not self._consumer._amo:
-                self._again(task, error)
-                return
-            if verdict == "dead_letter" and not self._bury(item, error, task):
-                return
-            if verdict == "stop":
-                self._stop_for(item, error, task)
-                return
-            self._count_given_up(item, error, verdict)
-        with self.lock:
-            self._tasks.discard(task)
-            self._done(task.items)
-
-    def _verdict(self, item: Item, error: BaseException, task: Task) -> Verdict:
-        choice = self.handling.on_failure
-        if not callable(choice):
-            return choice
-        try:
-            verdict = choice(Failure(item.payload, error, item.attempts, task.part.claim))
-        except Exception as problem:
-            problem.__context__ = error
-            self.crashed(problem)
-            return "stop"
-        if verdict not in ("dead_letter", "stop", "skip", "retry", None):
-            self.crashed(
-                ConfigurationError(
-                    f"on_failure returned {verdict!r}; it may return 'dead_letter', 'stop', "
-                    "'skip', 'retry', or None (the same as 'skip')"
-                )
-            )
-            return "stop"
-        return verdict or "skip"
-
-    def _bury(self, item: Item, error: BaseException, task: Task) -> bool:
-        """Write the dead letter, however long that takes. Returns False if it was not possible."""
-        marshal = self._consumer.marshal
-        is_text = marshal.settings.wire == "text"
-        headers = headers_of(
-            item,
-            error,
-            group_id=marshal.group_id,
-            client_id=marshal.client_id,
-            epoch=None if is_text else task.part.claim.epoch,
-        )
-        message = item.payload
-        key, value = item.raw or (message.key(), message.value())
-        topic = self.handling.dead_letter_topic_of(item.home[0])
-        while True:
-            try:
-                self._letters().send(topic, key, value, headers)
-                return True
-            except BrokerUnavailable as problem:
-                logger.error("%s: %s; trying again", marshal.client_id, problem)
-                with self.lock:
-                    if self._is_ending(task):
-                        self._tasks.discard(task)
-                        self._abandon(task)
-                        return False
-            except MarshalError as problem:
-                problem.__cause__ = error
-                self.crashed(problem)
-                self.gave_up(task)
-                return False
-
-    def _stop_for(self, item: Item, error: BaseException, task: Task) -> None:
-        failure = HandlerFailed(
-            f"the handler failed with {item.home[0]}/{item.home[1]} at offset {item.offset} "
-            f"(attempts: {item.attempts}): {_describe(error)}"
-        )
-        failure.__cause__ = error
-        self.crashed(failure)
-        self.gave_up(task)
-
-    def _count_given_up(self, item: Item, error: BaseException, verdict: Verdict) -> None:
-        dead = verdict == "dead_letter"
-        logger.error(
-            "%s: %s/%d at offset %d %s (attempts: %d): %s",
-            self._consumer.marshal.client_id,
-            *item.home,
-            item.offset,
-            "is a dead letter now" if dead else "is skipped",
-            item.attempts,
-            _describe(error),
-        )
-        with self.lock:
-            self._counts["dead_lettered" if dead else "skipped"] += 1
-            self._troubles.given_up(item.home, item.offset, error, dead=dead)
 
     # Under the lock
 
@@ -679,8 +531,3 @@ def _size(message: Any) -> int:
     if headers:
         size += sum(OVERHEAD + len(name) + len(value or b"") for name, value in headers)
     return size
-
-
-def _describe(error: BaseException) -> str:
-    text = str(error)
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -108,6 +108,7 @@ class Process:
     settings: dict[str, Any]
     pause_s: float = 0.0
     starts: int = 0
+    child: str = CHILD
     _popen: subprocess.Popen[bytes] | None = field(default=None, repr=False)
 
     def start(self) -> None:
@@ -119,7 +120,7 @@ class Process:
             "pause_s": self.pause_s,
             **self.settings,
         }
-        self._popen = subprocess.Popen([sys.executable, "-c", CHILD, json.dumps(arguments)])
+        self._popen = subprocess.Popen([sys.executable, "-c", self.child, json.dumps(arguments)])
 
     def log(self, start: int) -> Path:
         return self.folder / f"{self.name}.{start}.jsonl"

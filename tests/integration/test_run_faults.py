@@ -1,0 +1,147 @@
+"""`Consumer.run` in processes that are killed, suspended and stopped: each delivery is checked."""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from marshal_py.admin import create_topics
+from marshal_py.embedded.kafka import EmbeddedKafka
+from tests.integration.consuming import (
+    INTERVAL_MS,
+    Process,
+    delivered,
+    fill,
+    pid_suffix,
+    processes,
+    until,
+)
+
+pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+
+PARTITIONS = 3
+
+CHILD = """
+import json, os, sys, threading, time
+from marshal_py import Consumer, Retry
+
+settings = json.loads(sys.argv[1])
+log = os.open(settings.pop("log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+pause_s = settings.pop("pause_s")
+fails = settings.get("mode") != "at_most_once"
+tried = set()
+
+def handle(message, claim):
+    number = int(message.value())
+    if fails and number % 50 == 7 and number not in tried:
+        tried.add(number)
+        raise OSError("the first time")
+    line = [time.clock_gettime_ns(time.CLOCK_BOOTTIME), message.partition(), message.offset(),
+            number, claim.epoch]
+    os.write(log, (json.dumps(line) + "\\n").encode())
+    time.sleep(pause_s)
+
+retry = Retry(attempts=5, backoff_ms=10) if fails else None
+Consumer(settings.pop("servers"), **settings).run(handle, workers=6, retry=retry)
+"""
+
+
+def members(
+    kafka: EmbeddedKafka, topic: str, folder: Path, names: str, **settings: Any
+) -> list[Process]:
+    coordination = f"__marshal.run.faults.{pid_suffix()}.{topic}"
+    create_topics(kafka.bootstrap_servers, topic=coordination, partitions=4)
+    shared = {
+        "group_id": "g",
+        "topics": [topic],
+        "topic": coordination,
+        "interval_ms": INTERVAL_MS,
+        **settings,
+    }
+    return [
+        Process(kafka.bootstrap_servers, folder, name, shared, 0.004, child=CHILD) for name in names
+    ]
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("mode", ["at_least_once", "at_most_once"])
+def test_killed_suspended_and_stopped_under_load(
+    kafka: EmbeddedKafka, kafka_topic: Callable[..., str], tmp_path: Path, mode: str
+) -> None:
+    topic = kafka_topic(partitions=PARTITIONS)
+    total = 6_000
+    fill(kafka.bootstrap_servers, topic, total, partitions=PARTITIONS)
+    both = members(kafka, topic, tmp_path, "ab", mode=mode)
+    order = random.Random(5)
+    with processes(*both):
+        for process in both:
+            process.start()
+        for deed in ("kill", "suspend", "stop", "kill"):
+            seen = [len(p.deliveries()) for p in both]
+            until(
+                lambda s=seen: (
+                    all(len(p.deliveries()) > n for p, n in zip(both, s, strict=True))  # type: ignore[misc]
+                    or len(delivered(*both)) >= total - 100
+                ),
+                60,
+                "some process delivers nothing",
+            )
+            victim = order.choice(both)
+            time.sleep(order.random() * INTERVAL_MS / 1000)
+            if deed == "kill":
+                victim.kill()
+                victim.start()
+            elif deed == "suspend":
+                victim.signal(signal.SIGSTOP)
+                time.sleep(3 * INTERVAL_MS / 1000)
+                victim.signal(signal.SIGCONT)
+            else:
+                assert victim.stop() == 128 + signal.SIGTERM
+                victim.start()
+        if mode == "at_most_once":
+            until(lambda: _quiet(both), 60)
+        else:
+            until(lambda: len(delivered(*both)) == total, 90, "some message never came")
+    counts = delivered(*both)
+    if mode == "at_most_once":
+        assert max(counts.values()) == 1, "a message came twice"
+        assert len(counts) > total / 2
+    # Whatever happened: under one claim every key's messages came in order, each once.
+    offsets: dict[tuple[int, int, int], list[int]] = defaultdict(list)
+    for process in both:
+        for _, partition, offset, number, epoch in process.deliveries():
+            offsets[partition, epoch, number % 7].append(offset)
+    for lane, found in offsets.items():
+        assert found == sorted(set(found)), lane
+
+
+def _quiet(both: list[Process]) -> bool:
+    before = len(delivered(*both))
+    time.sleep(2)
+    return len(delivered(*both)) == before
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_finishes_what_runs_and_releases_at_once(
+    kafka: EmbeddedKafka, kafka_topic: Callable[..., str], tmp_path: Path, number: int
+) -> None:
+    topic = kafka_topic(partitions=PARTITIONS)
+    fill(kafka.bootstrap_servers, topic, 3_000, partitions=PARTITIONS)
+    # Staleness would take two minutes.
+    first, second = members(kafka, topic, tmp_path, "ab", interval_ms=60_000)
+    with processes(first, second):
+        first.start()
+        until(lambda: len(first.deliveries()) > 200)
+        first.signal(number)
+        until(lambda: not first.running, 15)
+        assert len(first.deliveries()) < 2_900
+        second.start()
+        until(lambda: len(delivered(first, second)) == 3_000, 60)
+    assert max(delivered(first, second).values()) == 1, "nothing comes twice"
