@@ -214,6 +214,8 @@ class Consumer:
         self._commands: deque[Callable[[], None]] = deque()
         self._closing = threading.Event()
         self._runner: Runner | None = None
+        self._is_ending = False
+        """`run` winds up, and claims no more messages."""
         self._event_loop: asyncio.AbstractEventLoop | None = None
         """Where `run` has coroutines run, if not in a loop of its own: set by `AsyncConsumer`."""
         self._started = False
@@ -716,7 +718,7 @@ class Consumer:
         """Have the next messages claimed while the last ones are handed out."""
         if self._parked:
             self._unpark()
-        while len(self._proposed) < 2 and not self._closing.is_set():
+        while len(self._proposed) < 2 and not (self._closing.is_set() or self._is_ending):
             if not self._ready:
                 have = 0
                 while have < self._proposal_size:

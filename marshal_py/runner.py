@@ -11,7 +11,6 @@ Nothing here beats hearts: that is the driver's, so no handler, however slow, co
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import math
 import threading
@@ -474,8 +473,14 @@ class Runner:
         """Finish what must be finished, hand back the rest, and close the consumer."""
         if not self._is_stopping:
             self.stop()
-        with contextlib.suppress(BaseException):  # a second Ctrl-C: no more patience
+        self._consumer._is_ending = True
+        try:
             self._finish_what_runs()
+        except Exception:
+            logger.exception("%s: run winds up in a hurry", self._consumer.marshal.client_id)
+        except BaseException as error:  # a second Ctrl-C: no more patience
+            self._stop_by_s = time.monotonic()
+            self._error = self._error or error
         with self.lock:
             for home in list(self._parts):
                 self._let_go(home)
