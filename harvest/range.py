@@ -271,6 +271,7 @@ class RangeScheduler:
     _question: _Question = _Question.READ
     _window: Window = _EMPTY
     """What was read in this cycle and is not sent yet."""
+    _window_bytes: int = 0
     _late: Sequence[Range] = ()
     """Ids of gaps that were found and are not sent yet."""
     _fetching: Sequence[Range] = ()
@@ -298,7 +299,7 @@ class RangeScheduler:
             case Refresh(anyway):
                 if self.state is State.RUNNING and not self._sends:
                     changed = self._position(self.last_id, self._late) != self._sent
-                    actions = [self._send(())] if changed or anyway else []
+                    actions = [self._send((), 0)] if changed or anyway else []
             case Start():
                 assert self.state is State.NEW
                 actions = self._open(0)
@@ -381,8 +382,8 @@ class RangeScheduler:
     def _answered(self, event: ReadDone | HoldersSeen | Found | Fetched) -> list[Action]:
         match event:
             case ReadDone(window):
-                self._pace.learn(len(window.rows), payload_bytes(window.rows), full=window.full)
-                self._window = window
+                self._window, self._window_bytes = window, payload_bytes(window.rows)
+                self._pace.learn(len(window.rows), self._window_bytes, full=window.full)
                 self.gaps = self.gaps.plus(window.missing)
                 if self.gaps:
                     self._question = _Question.HOLDERS
@@ -423,8 +424,11 @@ class RangeScheduler:
             if not self._late:
                 self.crowded = False
                 self._question = _Question.READ
-        rows = sorted((*late, *here), key=_id) if late and here else late or here
-        return [self._send(rows)] if rows else []
+        if late:
+            here = sorted((*late, *here), key=_id)
+        if not here:
+            return []
+        return [self._send(here, self._window_bytes if here is window else payload_bytes(here))]
 
     def _after(self, upto: int) -> tuple[int, Sequence[Range]]:
         """Position, and late ids that are left, once everything up to an id is sent."""
@@ -459,8 +463,7 @@ class RangeScheduler:
 
     # --- Sends ---
 
-    def _send(self, rows: Sequence[Row]) -> Send:
-        size = payload_bytes(rows)
+    def _send(self, rows: Sequence[Row], size: int) -> Send:
         send = Send(self._next_send, rows, self._position(self.last_id, self._late))
         self._next_send += 1
         self._sent = send.position

@@ -8,12 +8,12 @@ shows it to everyone. The lock of an INSERT on the table says the same a second 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from operator import itemgetter
 from typing import Any, Final, Literal, NamedTuple
 
 from psycopg import sql
-from psycopg.rows import TupleRow
+from psycopg.types.string import TextBinaryLoader
 
 from harvest.errors import SchemaError
 from harvest.gaps import Holders, Range, missing
@@ -161,7 +161,6 @@ class PostgresRangeStore(PostgresTable):
         self._shards = shards
         self._parts: dict[str, sql.Composable] | None = None
         self._sequence: _Sequence | None = None
-        self._topics: dict[bytes, str] = {}
 
     @property
     def positions_table(self) -> TableName:
@@ -187,12 +186,11 @@ class PostgresRangeStore(PostgresTable):
         """See `RangeStore.read`."""
         if self._shards > 1:
             return self._read_shard(after, limit)
-        found = self._fetch(_READ, (after, limit))
-        if not found:
+        rows = self._fetch(_READ, (after, limit))
+        if not rows:
             return Window((), after)
-        rows = self._rows(found)
-        last = rows[-1].id
-        gaps = () if last - after == len(rows) else missing(after, [row.id for row in rows])
+        last = rows[-1][0]
+        gaps = () if last - after == len(rows) else missing(after, [row[0] for row in rows])
         return Window(rows, last, gaps, len(rows) == limit)
 
     def _read_shard(self, after: int, limit: int) -> Window:
@@ -200,7 +198,7 @@ class PostgresRangeStore(PostgresTable):
         if not found:
             return Window((), after)
         gaps = [(before + 1, id - 1) for *_, id, before, _ in found if id > before + 1]
-        rows = self._rows([row for row in found if row[0] is not None])
+        rows = [row for row in found if row[0] is not None]
         return Window(rows, found[-1][6], gaps, found[-1][8] == limit)
 
     def lookup(self, ranges: Sequence[Range]) -> list[Range]:
@@ -209,7 +207,7 @@ class PostgresRangeStore(PostgresTable):
 
     def fetch(self, ids: Sequence[Range]) -> list[Row]:
         """See `RangeStore.fetch`."""
-        rows = self._rows(self._fetch(_FETCH, _columns(ids)))
+        rows = self._fetch(_FETCH, _columns(ids))
         rows.sort(key=_id)
         return rows
 
@@ -275,6 +273,8 @@ class PostgresRangeStore(PostgresTable):
     # --- Statements ---
 
     def _forget(self) -> None:
+        if self._connection is not None:
+            self._connection.adapters.register_loader("bpchar", TextBinaryLoader)
         self._parts = None
         self._sequence = None
 
@@ -291,14 +291,14 @@ class PostgresRangeStore(PostgresTable):
             key = sql.SQL("coalesce({}, '')").format(readable(types, "kafka_key"))
             if types["kafka_key"][0] != "bytea":
                 key = sql.SQL("convert_to({}, 'UTF8')").format(key)
-            columns: list[sql.Composable] = [sql.Identifier("id")]
-            columns += [
-                sql.SQL("{} AS {}").format(readable(types, f"kafka_{name}"), sql.Identifier(name))
-                for name in ("topic", "key", "value")
-            ]
-            columns += [
-                sql.SQL("{} AS {}").format(sql.Identifier(f"kafka_{name}"), sql.Identifier(name))
-                for name in ("header_keys", "header_values")
+            columns: list[sql.Composable] = [
+                sql.Identifier("id"),
+                sql.SQL("kafka_topic::bpchar AS topic"),  # the one type that arrives as text
+                sql.SQL("{} AS key").format(_readable(types, "kafka_key")),
+                sql.SQL("{} AS value").format(_readable(types, "kafka_value")),
+                # An empty array would cost more to read than the rest of the row.
+                sql.SQL("nullif(kafka_header_keys, '{}') AS header_keys"),
+                sql.SQL("nullif(kafka_header_values, '{}') AS header_values"),
             ]
             shard: sql.Composable = sql.SQL("0")
             if self._shards > 1:
@@ -317,18 +317,9 @@ class PostgresRangeStore(PostgresTable):
     def _range_sql(self, template: Any) -> sql.Composed:
         return sql.SQL(template).format(**self._looked_up())
 
-    def _fetch(self, template: Any, parameters: Sequence[Any]) -> list[TupleRow]:
+    def _fetch(self, template: Any, parameters: Sequence[Any]) -> list[Any]:
+        """Tuples; those of rows have the shape of `Row`."""
         return self._execute(self._range_sql(template), parameters, binary=True).fetchall()
-
-    def _rows(self, found: Sequence[TupleRow]) -> list[Row]:
-        topics = self._topics
-        try:
-            return [Row(r[0], topics[r[1]], r[2], r[3], r[4], r[5]) for r in found]
-        except KeyError:
-            if len(topics) > 10_000:
-                topics.clear()
-            topics.update({r[1]: r[1].decode() for r in found})
-            return [Row(r[0], topics[r[1]], r[2], r[3], r[4], r[5]) for r in found]
 
     def _drawn(self) -> int:
         assert self._sequence is not None  # noqa: S101
@@ -371,6 +362,12 @@ class PostgresRangeStore(PostgresTable):
             text = f"the sequence {name} may not be read: GRANT SELECT ON SEQUENCE {name}"
             return [Finding("sequence", "error", text)]
         return [Finding("sequence", "ok", f"id comes from {name}, one by one")]
+
+
+def _readable(types: Mapping[str, tuple[str, bool]], column: str) -> sql.Composable:
+    if types[column][0] == "character":
+        return sql.SQL("bpcharsend({})").format(sql.Identifier(column))
+    return readable(types, column)
 
 
 def _columns(ranges: Sequence[Range]) -> tuple[list[int], list[int]]:

@@ -7,6 +7,7 @@ import pytest
 from harvest.gaps import Gaps, Range, count_ids
 from harvest.outbox import OutboxRecord
 from harvest.positions import Position
+from harvest.rows import Row
 from harvest.shards import shard_of
 from harvest.store.range_base import RangeStore
 from tests.contract_harvest.conftest import RangeBench
@@ -55,13 +56,13 @@ def test_an_empty_table_has_nothing(range_bench: RangeBench) -> None:
 def test_a_window_has_the_lowest_ids_in_order_with_their_contents(range_bench: RangeBench) -> None:
     ids = insert(range_bench, 5)
     window = range_bench.store().read(ids[0] - 1, 3)
-    assert [row.id for row in window.rows] == ids[:3]
+    assert [row[0] for row in window.rows] == ids[:3]
     assert (window.last_id, list(window.missing), window.full) == (ids[2], [], True)
-    first = window.rows[0]
+    first = Row._make(window.rows[0])
     assert (first.topic, first.key, first.value) == ("orders", b"k0", b"v0")
     assert (list(first.header_keys), list(first.header_values)) == ([b"n"], [b"0"])
     rest = range_bench.store().read(ids[2], 10)
-    assert [row.id for row in rest.rows] == ids[3:]
+    assert [row[0] for row in rest.rows] == ids[3:]
     assert not rest.full
     assert list(range_bench.store().read(ids[-1], 10).rows) == []
 
@@ -82,7 +83,7 @@ def test_what_is_not_committed_is_missing(range_bench: RangeBench) -> None:
     gone = roll_back(range_bench, 2)
     after = insert(range_bench, 1)
     window = range_bench.store().read(before[0] - 1, 10)
-    assert [row.id for row in window.rows] == before + after
+    assert [row[0] for row in window.rows] == before + after
     assert list(window.missing) == [(gone[0], gone[-1])]
     assert list(range_bench.store().read(before[0], 10).missing) == [(gone[0], gone[-1])]
 
@@ -106,7 +107,7 @@ def test_a_late_commit_is_found(range_bench: RangeBench) -> None:
     (after,) = insert(range_bench, 1)
     store = range_bench.store()
     window = store.read(before, 10)
-    assert [row.id for row in window.rows] == [after]
+    assert [row[0] for row in window.rows] == [after]
     gaps = gaps_of(*window.missing)
     for _ in range(3):
         gaps = judge(store, gaps)
@@ -115,7 +116,7 @@ def test_a_late_commit_is_found(range_bench: RangeBench) -> None:
     gaps = gaps.judged(store.holders())
     assert gaps.due
     assert store.lookup(gaps.ranges) == [(ids[0], ids[-1])]
-    assert [row.id for row in store.fetch([(ids[0], ids[-1])])] == ids
+    assert [row[0] for row in store.fetch([(ids[0], ids[-1])])] == ids
     assert not gaps.looked([(ids[0], ids[-1])])
 
 
@@ -155,7 +156,7 @@ def test_fetch_and_lookup_take_many_ranges(range_bench: RangeBench) -> None:
     wanted = [(ids[2], ids[4]), (ids[6], ids[6]), (ids[18], ids[19] + 100)]
     store = range_bench.store()
     assert store.lookup(wanted) == [*wanted[:2], (ids[18], ids[19])]
-    assert [row.id for row in store.fetch(wanted)] == [*ids[2:5], ids[6], *ids[18:]]
+    assert [row[0] for row in store.fetch(wanted)] == [*ids[2:5], ids[6], *ids[18:]]
 
 
 def test_shards_divide_the_rows_and_see_the_same_gaps(range_bench: RangeBench) -> None:
@@ -174,8 +175,8 @@ def test_shards_divide_the_rows_and_see_the_same_gaps(range_bench: RangeBench) -
         assert (window.last_id, window.full) == (last, False)
         assert list(window.missing) == [(before + 1, before + 1), (ids[-1] + 1, last - 1)]
         mine = [i for i, k in zip(ids, keys, strict=True) if shard_of(k.encode(), 3) == shard]
-        assert [row.id for row in window.rows if row.id in ids] == mine
-        assert [row.id for row in store.fetch([(ids[0], ids[-1])])] == mine
+        assert [row[0] for row in window.rows if row[0] in ids] == mine
+        assert [row[0] for row in store.fetch([(ids[0], ids[-1])])] == mine
         assert store.lookup([(ids[0], ids[-1])]) == [(ids[0], ids[-1])]
         half = store.read(before, 20)
         assert (half.last_id, half.full) == (ids[19], True)
@@ -221,4 +222,4 @@ def test_a_closed_store_connects_again(range_bench: RangeBench) -> None:
     store.connect()
     store.close()
     store.cancel()
-    assert [row.id for row in store.read(ids[0] - 1, 1).rows] == ids
+    assert [row[0] for row in store.read(ids[0] - 1, 1).rows] == ids
