@@ -24,6 +24,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from harvest.errors import ConfigurationError, SinkUnavailable
 from harvest.rows import Row
 from harvest.sink.base import Failure, StillHeld
+from harvest.sink.bulk import named, produce_in_bulk
 from harvest.sink.refusals import RowErrors, advice, missing_topics, unwritable_topics
 from harvest.sink.settings import connection_settings, consumer_settings, producer_settings
 
@@ -79,6 +80,8 @@ class _KafkaSink(ABC):
         self._wait_for_topics = wait_for_topics
         self._errors = RowErrors(wait_for_topics=wait_for_topics)
         self._topics: set[str] = set()
+        self._in_bulk = True
+        """Not after a failure: the next delivery finds out which row it was for."""
         self._warned_s = float("-inf")
 
     def prepare(self) -> None:
@@ -99,12 +102,17 @@ class _KafkaSink(ABC):
             return Failure("an earlier delivery failed, and the sink was not opened again")
         if not self._still_held():
             return self._failed("the lease is lost")
+        failure = self._attempt(producer, rows, checkpoint)
+        self._in_bulk = failure is None
+        return failure
+
+    def _attempt(self, producer: Producer, rows: Sequence[Row], checkpoint: str) -> Failure | None:
         self._errors = RowErrors(wait_for_topics=self._wait_for_topics)
         try:
             self._look_at_topics(producer, rows)
             return self._deliver(producer, rows, checkpoint)
         except _BadTopics:
-            undelivered = None if self.atomic else frozenset([row.id for row in rows])
+            undelivered = None if self.atomic else frozenset([row[0] for row in rows])
             return self._failed("topics that cannot be written to", rows, undelivered)
         except _RowError as error:
             self._note(error)
@@ -151,12 +159,12 @@ class _KafkaSink(ABC):
 
     def _look_at_topics(self, producer: Producer, rows: Sequence[Row]) -> None:
         """Ask for topics that were not seen yet: librdkafka takes 30 s to miss one."""
-        new = {row.topic for row in rows} - self._topics
+        new = {row[1] for row in rows} - self._topics
         if not new:
             return
         bad = missing_topics(producer, new)
         self._topics |= new - bad.keys()
-        for row in rows:
+        for row in named(rows) if bad else ():
             if row.topic in bad:
                 error = bad[row.topic]
                 self._errors.add(row.id, advice(row.topic, error), error.code())
@@ -168,6 +176,7 @@ class _KafkaSink(ABC):
         if error.code() != KafkaError.TOPIC_AUTHORIZATION_FAILED:
             return
         connection = connection_settings(self._settings)
+        rows = named(rows)
         bad = unwritable_topics(connection, {row.topic for row in rows})
         for row in rows:
             if row.topic in bad:
@@ -207,7 +216,7 @@ class _KafkaSink(ABC):
     ) -> Failure:
         self.close()
         errors = self._errors.texts
-        refused = self._errors.refused(rows, self._settings)
+        refused = self._errors.refused(named(rows), self._settings)
         if errors:
             row_id, text = next(iter(errors.items()))
             reason = f"{reason}; {len(errors)} rows failed, the first is row {row_id}: {text}"
@@ -289,7 +298,8 @@ class TransactionalSink(_KafkaSink):
         position = TopicPartition(self._checkpoint_topic, 0, _NO_OFFSET, metadata=checkpoint)
         try:
             producer.begin_transaction()
-            self._produce(producer, rows)
+            if not (self._in_bulk and produce_in_bulk(producer, rows)):
+                self._produce(producer, named(rows))
             self._insist(
                 producer.send_offsets_to_transaction,
                 [position],
