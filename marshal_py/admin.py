@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -33,10 +34,15 @@ class TopicPlan:
     existed: bool = False
 
 
-def admin_client(config: Mapping[str, Any] | str) -> AdminClient:
-    """Return an AdminClient for librdkafka settings, or just brokers."""
+def admin_client(
+    config: Mapping[str, Any] | str, log: logging.Logger = rdkafka_logger
+) -> AdminClient:
+    """Return an AdminClient for librdkafka settings, or just brokers; librdkafka writes to `log`.
+
+    Raises `ConfigurationError`.
+    """
     try:
-        return AdminClient(kafka_config(config), logger=rdkafka_logger)
+        return AdminClient(kafka_config(config), logger=log)
     except (KafkaException, TypeError, ValueError) as error:
         raise ConfigurationError(f"librdkafka refuses the configuration: {error}") from None
 

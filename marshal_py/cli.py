@@ -18,6 +18,7 @@ from marshal_py import cli_migrate
 from marshal_py.commands import (
     claims,
     demo,
+    doctor,
     explain,
     groups,
     lag,
@@ -48,6 +49,7 @@ app.command()(tail.tail)
 app.command()(top.top)
 app.command()(explain.explain)
 app.command()(verify.verify)
+app.command()(doctor.doctor)
 app.command()(snapshots.snapshot)
 app.command()(demo.demo)
 
