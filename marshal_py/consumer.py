@@ -214,6 +214,7 @@ class Consumer:
         self._commands: deque[Callable[[], None]] = deque()
         self._closing = threading.Event()
         self._runner: Runner | None = None
+        self._stop_asked: tuple[float | None] | None = None
         self._is_ending = False
         """`run` winds up, and claims no more messages."""
         self._event_loop: asyncio.AbstractEventLoop | None = None
@@ -526,6 +527,8 @@ class Consumer:
             self._runner = runner
             for part in list(self.parts.values()):
                 part.manual = self.manual
+        if self._stop_asked is not None:
+            runner.stop(*self._stop_asked)
         try:
             runner.run()
         finally:
@@ -536,8 +539,10 @@ class Consumer:
     def stop(self, drain_timeout_s: float | None = None) -> None:
         """Have `run` finish what is in flight, within `drain_timeout_s`, and return.
 
-        Does not wait. For any thread, and for signal handlers: it takes no lock.
+        Does not wait. For any thread, and for signal handlers: it takes no lock. Before `run` has
+        begun, it ends as soon as it has.
         """
+        self._stop_asked = (drain_timeout_s,)
         runner = self._runner
         if runner is not None:
             runner.stop(drain_timeout_s)

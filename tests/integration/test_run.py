@@ -525,6 +525,14 @@ def test_partitions_move_to_a_new_member_and_nothing_comes_twice(
     assert len(second.numbers) > 500
 
 
+def test_a_stop_that_comes_too_early_is_not_forgotten(
+    make: Make, kafka_topic: Callable[..., str]
+) -> None:
+    consumer = make("a", kafka_topic(partitions=1))
+    consumer.stop()
+    assert consumer.run(print).handled == 0
+
+
 def test_close_from_another_thread_ends_run(
     kafka: EmbeddedKafka, make: Make, kafka_topic: Callable[..., str]
 ) -> None:
