@@ -153,6 +153,11 @@ class Troubles:
         self._of.pop(home, None)
         self._changed.discard(home)
 
+    def tell_again(self, home: Home) -> None:
+        """What changed there could not be published yet."""
+        if home in self._of:
+            self._changed.add(home)
+
     def take_news(self) -> list[tuple[Home, Note]]:
         """Return what changed since the last call."""
         changed, self._changed = self._changed, set()

@@ -446,8 +446,13 @@ class Runner:
         with self.lock:
             changed = [(self._parts.get(home), note) for home, note in self._troubles.take_news()]
         for part, note in changed:
-            if part is not None and part.holding.state is ClaimState.HELD:
+            if part is None:
+                continue
+            if part.holding.state is ClaimState.HELD:
                 self._consumer._keeper.note_trouble(part, note)
+            else:  # its lease has lapsed: when it is regained
+                with self.lock:
+                    self._troubles.tell_again(part.key)
 
     def troubles(self) -> dict[Home, Note]:
         """Return what is to be said of the messages that fail, by partition."""
