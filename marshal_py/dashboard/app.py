@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 from pathlib import Path
@@ -83,6 +84,7 @@ class _Pages:
     def __init__(self, feed: Feed) -> None:
         self._feed = feed
         self._past = Past(feed.connection)
+        self._past_turn = asyncio.Lock()
         self._operations = Operations(feed.connection)
         self._open = 0
 
@@ -119,7 +121,10 @@ class _Pages:
 
     async def at(self, request: Request) -> Response:
         at_ms = _number(request, "t")
-        data = await run_in_threadpool(self._past.at, at_ms)
+        async with self._past_turn:
+            if await request.is_disconnected():  # somebody drags the handle on; this is over
+                return Response(status_code=204)
+            data = await run_in_threadpool(self._past.at, at_ms)
         return Response(data, media_type="application/json")
 
     async def cell(self, request: Request) -> Response:

@@ -187,6 +187,10 @@ class Board:
         """Note that something of the row may have changed."""
         self._touched[row.number] = row
 
+    def present(self) -> set[int]:
+        """Return the clients that hold something."""
+        return set().union(*(row.holders for row in self.rows.values()))
+
     def groups(self) -> set[str]:
         """Return the groups that have cells."""
         return {group for group, _ in self.rows}

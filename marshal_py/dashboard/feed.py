@@ -234,6 +234,14 @@ class Feed:
             return
         self._send("delta", {**changes, "now": now_ms})
 
+    def _tell_all(self) -> None:
+        """Send everything to every page. The caller holds the lock."""
+        if self.watch is not None:
+            self.watch.take_changes(self.now_ms())
+        self._head = self._heading()
+        if self._subscribers:
+            self._send("state", self._document())
+
     def _send(self, kind: str, document: dict[str, Any]) -> None:
         data = encode(document)
         self.sent_bytes += len(data) * len(self._subscribers)
@@ -328,10 +336,7 @@ class Feed:
         with self.lock:
             watch.caught_up(boottime_ns(), time.time_ns() // MS)
             self.phase, self.progress = "live", 1.0
-            watch.take_changes(self.now_ms())
-            self._head = self._heading()
-            for subscriber in self._subscribers:
-                subscriber.put(("state", encode(self._document())))
+            self._tell_all()
 
     def _tail(self) -> None:
         reader, watch = self._following()
@@ -350,7 +355,11 @@ class Feed:
                 for mismatch in reader.mismatches[self._mismatches :]:
                     watch.mismatch(str(mismatch), now_ms)
                 self._mismatches = len(reader.mismatches)
-                self._tell()
+                if watch.is_worn:
+                    watch.rebuild(polled_ns)
+                    self._tell_all()
+                else:
+                    self._tell()
             if reader.partition_count_error is not None:
                 raise reader.partition_count_error
 
@@ -384,6 +393,8 @@ class Feed:
                     ends = self._ends(topics if self.lag_every_s else set())
                 except (KafkaException, MarshalError) as error:
                     trouble = f"no answer from the brokers: {error}"
+                except Exception:  # the board goes on without lag
+                    logger.exception("where the topics end could not be asked")
                 with self.lock:
                     self._contact(trouble)
                     rows = watch.set_ends(ends) if watch is not None and ends else []

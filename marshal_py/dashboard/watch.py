@@ -47,6 +47,8 @@ TICK_NS: Final = 250 * MS
 GRACE: Final = 4
 """A quarter of an interval, after which a holder that is late counts as unknown."""
 
+MANY_CLIENTS: Final = 5_000
+
 GROWING_MS: Final = 120_000
 STUCK_MS: Final = 60_000
 _AGAIN_MS: Final = 600_000
@@ -187,12 +189,25 @@ class Watch:
         self.live_since_ns = now_ns
         # A record from the future shows that this clock is behind the broker's.
         self.live_since_ms = max(now_ms, self.newest_ms)
+        self.rebuild(now_ns)
+
+    @property
+    def is_worn(self) -> bool:
+        """Whether most of the clients on the board are long gone: names of pods come and go."""
+        known = len(self.board.clients)
+        return known > MANY_CLIENTS and known > 4 * len(self.board.present())
+
+    def rebuild(self, now_ns: int) -> None:
+        """Make the board anew, with slots in order. Pages that have seen the old one need all."""
         self._ticked = now_ns // TICK_NS
-        self.board = Board()  # no page has seen the old one; this one has its slots in order
+        self._due.clear()
+        self.board = Board()
         for p, key, cell in sorted(self.world.cells(), key=lambda found: found[1]):
             self.board.put(*key, cell)
             if cell.held:
                 self._judge(now_ns, p, key, cell)
+        for row in self.set_ends(self.ends):
+            self.look_at_lag(row, self.newest_ms)
 
     def silence_ms(self, p: int, key: CellKey, cell: Cell, now_ns: int) -> int | None:
         """Return for how long the cell's holder has been silent; None where that is not known."""

@@ -122,6 +122,21 @@ def test_heartbeats_keep_a_holder_fresh_and_cost_no_change() -> None:
     assert sum(map(len, stage.watch._due.values())) <= 2, "looked at once an interval, not more"
 
 
+def test_names_of_clients_that_are_gone_do_not_pile_up() -> None:
+    stage = Stage()
+    for n in range(5_010):
+        epoch = stage.claim(f"pod-{n}")
+        if n % 100:
+            stage.put(ReleasingPartition, f"pod-{n}", "t", 0, epoch, n, instance=f"pod-{n}-1")
+        stage.watch.take_changes(stage.now_ms)
+    assert stage.watch.is_worn
+    before = stage.live()
+    stage.watch.rebuild(stage.now_ns)
+    assert not stage.watch.is_worn
+    assert len(stage.watch.board.clients) <= 2
+    assert stage.live() == before
+
+
 def test_a_takeover_is_fresh_under_the_new_name() -> None:
     stage = Stage()
     stage.claim("a")

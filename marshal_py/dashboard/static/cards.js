@@ -96,7 +96,7 @@ export class Cards {
     for (const [group, rows] of found) {
       const fits = group.toLowerCase().includes(text)
         || rows.some((row) => row.topic.toLowerCase().includes(text))
-        || rows.some((row) => clients.size && row.holders.some((holder) => clients.has(holder)));
+        || rows.some((row) => clients.size && [...row.byHolder().keys()].some((holder) => clients.has(holder)));
       if (!fits) found.delete(group);
     }
     return found;
@@ -199,10 +199,10 @@ export class Cards {
   // Draws what is in sight and has changed.
   draw(all = false) {
     const mode = this.context.mode();
-    const { past } = this.context.model();
+    const { past, shape } = this.context.model();
     for (const card of this.cards.values()) {
       if (!this.inSight.has(card.root)) continue;
-      const drawn = `${mode} ${past} ${theme().ink} ${card.rows.map((row) => `${row.number}:${row.version}`).join()} ${card.canvas.clientWidth}`;
+      const drawn = `${mode} ${past} ${shape} ${theme().ink} ${card.rows.map((row) => `${row.number}:${row.version}`).join()} ${card.canvas.clientWidth}`;
       if (!all && drawn === card.drawn && card.of === this.context.model()) continue;
       card.drawn = drawn;
       card.of = this.context.model();

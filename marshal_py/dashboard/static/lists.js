@@ -143,12 +143,10 @@ export function sortRows(rows, columns, order) {
 export function memberColumns(model) {
   const held = new Map(), stale = new Map();
   for (const row of model.rows.values()) {
-    for (let slot = 0; slot < row.holders.length; slot++) {
-      const holder = row.holders[slot];
-      if (!holder) continue;
+    for (const [holder, [all, late]] of row.byHolder()) {
       const key = `${row.group}\n${model.clients[holder]}`;
-      held.set(key, (held.get(key) ?? 0) + 1);
-      if (row.live[slot] === 3) stale.set(key, (stale.get(key) ?? 0) + 1);
+      held.set(key, (held.get(key) ?? 0) + all);
+      stale.set(key, (stale.get(key) ?? 0) + late);
     }
   }
   const key = (m) => `${m.group}\n${m.client}`;

@@ -77,6 +77,23 @@ export class Row {
     return this.order;
   }
 
+  // Holder → [cells that it holds, stale ones among them]
+  byHolder() {
+    if (this.heldAt !== this.version) {
+      this.heldAt = this.version;
+      this.held = new Map();
+      for (let slot = 0; slot < this.holders.length; slot++) {
+        const holder = this.holders[slot];
+        if (!holder) continue;
+        let counts = this.held.get(holder);
+        if (!counts) this.held.set(holder, (counts = [0, 0]));
+        counts[0]++;
+        if (this.live[slot] === STALE) counts[1]++;
+      }
+    }
+    return this.held;
+  }
+
   // [free, fresh, unknown, stale]
   count() {
     if (!this.counts) {

@@ -40,7 +40,8 @@ export function actionsOf(model, group, topic, partition) {
 
 function ask(verb, action, fields = []) {
   const inputs = fields.map(([name, , type, value]) => element("input", { name, type, value, required: true, min: type === "number" ? 1 : null }));
-  const title = [verb, action.group, action.topic && `${action.topic}${action.partition == null ? "" : `/${action.partition}`}`].filter(Boolean).join(" · ");
+  const place = action.partition == null ? action.topic : `${action.topic}/${action.partition}`;
+  const title = action.topic ? `${verb} ${place} in ${action.group}` : `${verb} ${action.group}`;
   const told = element("p", { role: "status" });
   const shown = element("div", { class: "preview" });
   const close = button("Cancel", () => dialog.close());
