@@ -75,6 +75,7 @@ class Page:
             const look = () => {{
                 let found;
                 try {{ found = ({condition}); }} catch (error) {{ found = undefined; }}
+                if (found instanceof Node) found = true;
                 if (found || performance.now() > end) done(found ?? null);
                 else setTimeout(look, 30);
             }};

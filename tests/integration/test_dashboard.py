@@ -366,40 +366,46 @@ def test_an_operator_sees_what_would_happen_before_it_does(
     connection = Connection.of_servers(kafka.bootstrap_servers, made)
     served = serve("--write")
     page.goto(f"{served.url}#/g/g/orders/1")
-    click = "[...document.querySelectorAll(%r)].find((b) => b.textContent === %r).click()"
+
+    def click(where: str, text: str) -> None:
+        buttons = f"[...document.querySelectorAll('{where} button')]"
+        find = f"{buttons}.find((b) => b.textContent === '{text}' && !b.disabled)"
+        page.until(find)
+        page.evaluate(f"{find}.click()")
+
     page.until(
         "[...document.querySelectorAll('aside button')].some((b) => b.textContent[0] === 'S')"
     )
 
-    page.evaluate(click % ("aside button", "Set position …"))
+    click("aside", "Set position …")
     page.evaluate("document.querySelector('dialog input').value = '7'")
-    page.evaluate(click % ("dialog button", "Preview"))
+    click("dialog", "Preview")
     page.until("document.querySelector('dialog td')")
     cells = page.evaluate("[...document.querySelectorAll('dialog td')].map((c) => c.textContent)")
     assert cells == ["orders/1", "51", "7", "−44", ""]
     cell = look(connection).world.cell("g", "orders", 1)
     assert cell is not None
     assert cell.position == 51, "a preview changes nothing"
-    page.evaluate(click % ("dialog button", "Do it"))
+    click("dialog", "Do it")
     page.until("document.querySelector('dialog [role=status]').textContent.includes('set.')")
     assert cell.position == 51
     now = look(connection).world
     positions = [found.position for _, _, found in sorted(now.cells("g"), key=lambda c: c[1])]
     assert positions == [50, 7, 52]
     assert not now.paused("g"), "it is left as it was found"
-    page.evaluate(click % ("dialog button", "Close"))
+    click("dialog", "Close")
     page.until("marshal.live.activity.some((line) => line.kind === 'PositionSet')")
 
-    page.evaluate(click % ("main button", "Pause …"))
-    page.evaluate(click % ("dialog button", "Preview"))
+    click("main", "Pause …")
+    click("dialog", "Preview")
     page.until("!document.querySelector('dialog .danger').hidden")
-    page.evaluate(click % ("dialog button", "Do it"))
+    click("dialog", "Do it")
     page.until("document.querySelector('.crumbs')?.textContent.includes('paused until')")
     assert look(connection).world.paused("g")
-    page.evaluate(click % ("dialog button", "Close"))
-    page.evaluate(click % ("main button", "Resume …"))
+    click("dialog", "Close")
+    click("main", "Resume …")
     page.until("!document.querySelector('dialog .danger').hidden")
-    page.evaluate(click % ("dialog button", "Do it"))
+    click("dialog", "Do it")
     page.until("!document.querySelector('.crumbs').textContent.includes('paused until')")
     assert not look(connection).world.paused("g")
     assert page.errors == []
