@@ -1,6 +1,7 @@
 """Transactional-outbox harvester: rows committed in a database reach Kafka, in order, once."""
 
 import logging
+from typing import TYPE_CHECKING, Any
 
 from harvest.errors import (
     CheckpointError,
@@ -20,6 +21,7 @@ from harvest.stasher import Stasher
 __all__ = [
     "CheckpointError",
     "ConfigurationError",
+    "Harvest",
     "HarvestError",
     "InvalidRecord",
     "NoTransaction",
@@ -31,5 +33,18 @@ __all__ = [
     "TableMissing",
     "UnsupportedConnection",
 ]
+
+if TYPE_CHECKING:
+    from harvest.api import Harvest
+
+
+def __getattr__(name: str) -> Any:
+    # The Stasher is all that an application needs, and it needs no Kafka client.
+    if name == "Harvest":
+        from harvest.api import Harvest
+
+        return Harvest
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())

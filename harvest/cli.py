@@ -10,10 +10,12 @@ import json
 import logging
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
 import typer
 
@@ -21,12 +23,17 @@ from harvest import sidelined_cli
 from harvest.config import ReaperConfig, load
 from harvest.errors import ConfigurationError, HarvestError
 from harvest.goharvest import libpq_conninfo
+from harvest.http_status import StatusServer, parse_address
+from harvest.monitor import Monitor
 from harvest.outbox import OutboxRecord
 from harvest.spark import cli as spark_cli
 from harvest.stasher import Stasher
 from harvest.store.postgres import PostgresMarkStore
 from harvest.store.range_postgres import PostgresRangeStore
 from marshal_py.errors import MarshalError
+
+if TYPE_CHECKING:
+    from harvest.process import Process
 
 __all__ = ["app", "main"]
 
@@ -126,13 +133,21 @@ def reap(
         bool,
         typer.Option("--create-topics", help="Make the coordination topics if they are missing."),
     ] = False,
+    listen: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Serve /healthz and /metrics (Prometheus) here.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Harvest, whenever this process leads, until SIGTERM or Ctrl-C.
 
     Start several: one works, the others stand by. On SIGTERM it finishes what is in flight, hands
     over and exits with 0.
 
-    [dim]Example:[/dim] harvest reap --config reaper.yaml
+    [dim]Example:[/dim] harvest reap --config reaper.yaml --listen 127.0.0.1:9101
     """
     settings = load(config)
     if create_topics:
@@ -143,11 +158,11 @@ def reap(
     )
     logging.getLogger("harvest").setLevel(settings.logging.python_level())
     logging.getLogger("marshal_py").setLevel(settings.logging.python_level())
-    _reap(settings)
+    _reap(settings, None if listen is None else parse_address(listen))
 
 
-def _reap(settings: ReaperConfig) -> None:
-    from harvest.process import reaper
+def _reap(settings: ReaperConfig, listen: tuple[str, int] | None) -> None:
+    from harvest.process import process
 
     stopped = False
 
@@ -156,19 +171,19 @@ def _reap(settings: ReaperConfig) -> None:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, before)
-    with reaper(settings) as process:
+    with process(settings) as running, _serving(running, listen):
 
         def stop(number: int, _: FrameType | None) -> None:
             nonlocal stopped
             if stopped and number == signal.SIGINT:
                 raise KeyboardInterrupt
             stopped = True
-            process.stop()
+            running.reaper.stop()
 
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, stop)
-        process.run()
-    _LOG.info("stopped: %d rows published", process.stats.published)
+        running.reaper.run()
+    _LOG.info("stopped: %d rows published", running.reaper.stats.published)
 
 
 @app.command()
@@ -248,6 +263,20 @@ def main() -> None:
     except (HarvestError, MarshalError) as error:
         typer.echo(f"harvest: {error}", err=True)
         sys.exit(_EXIT_CODES[error.blame])
+
+
+@contextmanager
+def _serving(running: Process, listen: tuple[str, int] | None) -> Iterator[None]:
+    if listen is None:
+        yield
+        return
+    monitor = Monitor(running.reaper, running.probes())
+    with StatusServer(monitor, listen):
+        monitor.start()
+        try:
+            yield
+        finally:
+            monitor.close()
 
 
 def _store(

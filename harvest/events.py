@@ -7,7 +7,15 @@ from typing import TypeAlias
 
 from harvest.terms import Term
 
-__all__ = ["Event", "LeaderAcquired", "LeaderFenced", "LeaderRefreshed", "LeaderRevoked", "Stats"]
+__all__ = [
+    "Event",
+    "LeaderAcquired",
+    "LeaderFenced",
+    "LeaderRefreshed",
+    "LeaderRevoked",
+    "MeterRead",
+    "Stats",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +48,20 @@ class LeaderFenced:
     epoch: int
 
 
-Event: TypeAlias = LeaderAcquired | LeaderRefreshed | LeaderRevoked | LeaderFenced
+@dataclass(frozen=True, slots=True)
+class MeterRead:
+    """What was done since the last reading. Told every few seconds, from a thread of its own."""
+
+    interval_s: float
+    published: int
+    """Rows, in this interval."""
+    rows_per_s: float
+    total_published: int
+    """Rows, since the process began."""
+    in_flight: int
+
+
+Event: TypeAlias = LeaderAcquired | LeaderRefreshed | LeaderRevoked | LeaderFenced | MeterRead
 
 
 @dataclass(slots=True)
@@ -57,6 +78,9 @@ class Stats:
     deliveries: int = 0
     failed_deliveries: int = 0
     terms: int = 0
+    elections: int = 0
+    fenced: int = 0
+    """Leaderships that ended by losing the lease."""
     late: int = 0
     """Published after rows with higher ids, since their transactions committed late (range)."""
     gaps: int = 0

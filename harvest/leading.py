@@ -31,6 +31,10 @@ _WATCH_S: Final = 0.5
 class Scheduler(Protocol):
     """A pure state machine: events in, actions out."""
 
+    @property
+    def running(self) -> bool:
+        """Whether it works, and neither begins nor recovers."""
+
     def step(self, event: Any) -> Sequence[Any]:
         """Apply one event; return the actions that follow, in order."""
 
@@ -74,6 +78,7 @@ class Leader(ABC, Generic[S]):
         """Set when nothing may wait any more: idle polls and back-offs end at once."""
         self._over = threading.Event()
         self._stop_at_s: float | None = None
+        self._ran_s = time.monotonic()
 
     # --- What an algorithm adds ---
 
@@ -96,6 +101,18 @@ class Leader(ABC, Generic[S]):
     @abstractmethod
     def _in_flight(self) -> int:
         """Rows that are not settled."""
+
+    # --- How it is ---
+
+    @property
+    def in_flight(self) -> int:
+        """Rows that are not settled. For information, from any thread."""
+        return self._in_flight()
+
+    @property
+    def idle_s(self) -> float:
+        """For how long it has not been able to work; 0 while it works."""
+        return 0.0 if self._scheduler.running else time.monotonic() - self._ran_s
 
     # --- The loop ---
 
@@ -135,6 +152,8 @@ class Leader(ABC, Generic[S]):
                 self._no_more_waiting()
             self._count(event)
             actions = self._scheduler.step(event)
+            if self._scheduler.running:
+                self._ran_s = time.monotonic()
 
     def _next(self) -> Any:
         if self._stop_at_s is None:

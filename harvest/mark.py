@@ -186,6 +186,11 @@ class MarkScheduler:
     _asked: int = 0
     _idle_ms: int = 0
 
+    @property
+    def running(self) -> bool:
+        """Whether it works, and neither begins nor recovers."""
+        return self.state is State.RUNNING
+
     def step(self, event: Event) -> list[Action]:
         """Apply one event; return the actions that follow from it, in order."""
         if self.state is State.DONE:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from harvest.config import ReaperConfig
 from harvest.events import Event
 from harvest.leader import MarkTools
 from harvest.leading import Tools
 from harvest.marshal import MarshalCandidate
+from harvest.probes import ServerProbes
 from harvest.range_leader import RangeTools
 from harvest.reaper import Reaper
 from harvest.sink.base import Sink
@@ -21,7 +23,22 @@ from harvest.store.range_postgres import PostgresRangeStore
 from harvest.store.sidelined import PostgresSidelined
 from marshal_py import Marshal
 
-__all__ = ["make_range_store", "make_sink", "make_store", "reaper"]
+__all__ = ["Process", "make_range_store", "make_sink", "make_store", "process"]
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A reaper that is ready to `run`, and what it stands on."""
+
+    config: ReaperConfig
+    marshal: Marshal
+    reaper: Reaper
+
+    def probes(self) -> ServerProbes:
+        """Questions to its servers, on connections of their own."""
+        ranges = self.config.mode == "range"
+        store = make_range_store(self.config) if ranges else make_store(self.config)
+        return ServerProbes(self.config, self.marshal, store)
 
 
 def make_store(config: ReaperConfig) -> PostgresMarkStore:
@@ -78,10 +95,10 @@ def _tools(config: ReaperConfig, shard: int = 0) -> Tools:
 
 
 @contextmanager
-def reaper(
+def process(
     config: ReaperConfig, on_event: Callable[[Event], None] | None = None
-) -> Iterator[Reaper]:
-    """A reaper that is ready to `run`, with its own connection to the coordination topic.
+) -> Iterator[Process]:
+    """A process that is ready to `run`, with its own connection to the coordination topic.
 
     Raises what `marshal_py.Marshal` and `MarkStore.connect` raise.
     """
@@ -98,10 +115,11 @@ def reaper(
         close_on_sigterm=False,  # what is in flight is finished first
     )
     with marshal, MarshalCandidate(marshal, config.election_name) as candidate:
-        yield Reaper(
+        reaper = Reaper(
             candidate=candidate,
             tools=lambda: _tools(config),
             on_event=on_event,
             listener=PostgresListener(store.conninfo, config.table),
             drain_timeout_s=config.limits.drain_timeout_ms / 1000,
         )
+        yield Process(config, marshal, reaper)

@@ -284,6 +284,11 @@ class RangeScheduler:
         """How many ranges of ids are undecided, or decided and not sent yet."""
         return len(self.gaps) + len(self._late)
 
+    @property
+    def running(self) -> bool:
+        """Whether it works, and neither begins nor recovers."""
+        return self.state is State.RUNNING
+
     def step(self, event: Event) -> list[Action]:
         """Apply one event; return the actions that follow from it, in order."""
         if self.state is State.DONE:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from harvest.errors import HarvestError
 from harvest.events import Event, LeaderAcquired, LeaderFenced, LeaderRevoked, Stats
@@ -43,6 +43,7 @@ class Reaper:
         self._listener = listener
         self._bell = Bell()
         self._stopping = threading.Event()
+        self._running = False
         self._leader: Leader[Any] | None = None
 
     def stop(self) -> None:
@@ -51,6 +52,25 @@ class Reaper:
         leader = self._leader
         if leader is not None:
             leader.stop()
+
+    @property
+    def state(self) -> Literal["stopped", "standing by", "leading"]:
+        """What it does now."""
+        if self._leader is not None:
+            return "leading"
+        return "standing by" if self._running else "stopped"
+
+    @property
+    def in_flight(self) -> int:
+        """Rows that are sent and not settled, or about to be sent."""
+        leader = self._leader
+        return 0 if leader is None else leader.in_flight
+
+    @property
+    def stuck_s(self) -> float:
+        """For how many seconds a leader has not been able to work; 0 while it works."""
+        leader = self._leader
+        return 0.0 if leader is None else leader.idle_s
 
     def run(self) -> None:
         """Run until `stop`.
@@ -64,6 +84,7 @@ class Reaper:
         if self._listener is not None:
             self._listener.start(self._bell)
         _LOG.info("standing by")
+        self._running = True
         try:
             while not self._stopping.is_set():
                 lease = self._candidate.campaign(_CAMPAIGN_S)
@@ -74,6 +95,7 @@ class Reaper:
                 tools.close()
                 tools, ready = self._tools(), False
         finally:
+            self._running = False
             if self._listener is not None:
                 self._listener.close()
             tools.close()
@@ -81,6 +103,7 @@ class Reaper:
     def _lead(self, lease: Lease, tools: Tools) -> None:
         epoch = lease.epoch
         _LOG.info("leader acquired: epoch %d", epoch)
+        self.stats.elections += 1
         self._on_event(LeaderAcquired(epoch))
         self._leader = tools.leader(
             lease,
@@ -98,6 +121,7 @@ class Reaper:
                 self._on_event(LeaderRevoked(epoch))
             else:
                 _LOG.warning("leader fenced: the lease of epoch %d is lost", epoch)
+                self.stats.fenced += 1
                 self._on_event(LeaderFenced(epoch))
         finally:
             self._leader = None

@@ -65,6 +65,9 @@ class MarkStore(Protocol):
     def reset(self, ids: Sequence[int]) -> int:
         """Remove the tags of the rows; return how many were there."""
 
+    def ping(self) -> None:
+        """Ask for an answer, and do nothing else."""
+
     def backlog(self) -> Backlog:
         """Count what waits. Reads the whole table: for people and for slow gauges."""
 

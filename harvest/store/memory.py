@@ -171,6 +171,11 @@ class MemoryMarkStore:
                 stored.tag = None
             return len(found)
 
+    def ping(self) -> None:
+        """See `MarkStore.ping`."""
+        with self._statement():
+            pass
+
     def backlog(self) -> Backlog:
         """See `MarkStore.backlog`; ages are not kept, the oldest is 0 s old."""
         with self._statement() as committed:

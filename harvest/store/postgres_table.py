@@ -67,6 +67,10 @@ class PostgresTable:
         """The connection string, with our defaults. May hold a password."""
         return self._conninfo
 
+    def ping(self) -> None:
+        """Ask for an answer. Raises `StoreUnavailable`."""
+        self._execute(sql.SQL("SELECT 1"))
+
     def install_notify(self, *, remove: bool = False) -> bool:
         """Create the trigger that tells of new rows, or remove it; whether there was a need to."""
         connection = self._connected()

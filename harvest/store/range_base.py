@@ -86,6 +86,9 @@ class RangeStore(Protocol):
     def saved(self) -> list[Position]:
         """The copies, of all shards."""
 
+    def ping(self) -> None:
+        """Ask for an answer, and do nothing else."""
+
     def backlog(self, position: Position | None = None) -> Backlog:
         """Count what is above `position`, by default the copy; for people and slow gauges."""
 

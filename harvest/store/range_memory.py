@@ -85,6 +85,9 @@ class MemoryRangeStore:
         with self.table.lock:
             return [self.table.saved[shard] for shard in sorted(self.table.saved)]
 
+    def ping(self) -> None:
+        """See `RangeStore.ping`."""
+
     def backlog(self, position: Position | None = None) -> Backlog:
         """See `RangeStore.backlog`; ages are not kept, the oldest is 0 s old."""
         position = position or self.table.saved.get(self.shard)

@@ -26,11 +26,11 @@ INTERVAL_MS = 500
 class Harvester:
     """One `harvest reap` process and its log."""
 
-    def __init__(self, config: Path, log: Path) -> None:
+    def __init__(self, config: Path, log: Path, *options: str) -> None:
         self.log = log
         with log.open("wb") as output:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "harvest.cli", "reap", "--config", str(config)],
+                [sys.executable, "-m", "harvest.cli", "reap", "--config", str(config), *options],
                 stdout=output,
                 stderr=output,
             )
@@ -106,10 +106,10 @@ class World:
             "  create_topics: true\n"
         )
 
-    def harvester(self) -> Harvester:
+    def harvester(self, *options: str) -> Harvester:
         """Start a process."""
         log = self._folder / f"harvester-{len(self._harvesters)}.log"
-        self._harvesters.append(Harvester(self.config, log))
+        self._harvesters.append(Harvester(self.config, log, *options))
         return self._harvesters[-1]
 
     def leader(self) -> Harvester:
