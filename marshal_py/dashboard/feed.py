@@ -146,6 +146,8 @@ class Feed:
         self._told_s = 0.0
         self._head: dict[str, Any] = {}
         self._out_of_contact = False
+        self._anew = False
+        """Whether the log must be opened and read again."""
 
     # Life
 
@@ -260,10 +262,13 @@ class Feed:
             snapshot_topic=connection.snapshot_topic,
         )
         since_ms = max(1, time.time_ns() // MS - int(self.history_s * 1000))
+        # Pages still ask about the world of a reader that is used again.
+        in_use = self.lock if reader is self._reader else contextlib.nullcontext()
         try:
-            with self.lock:
+            with in_use:
                 reader.open(connection.timeout_s, since_ms=since_ms)
         except BaseException:
+            self._reader = None
             reader.close()
             raise
         with self.lock:
@@ -289,8 +294,9 @@ class Feed:
     def _follow(self) -> None:
         while not self._stop.is_set():
             try:
-                if self.phase == "lost":
+                if self._anew:
                     self._open()
+                    self._anew = False
                 self._replay()
                 self._tail()
             except Truncated as error:
@@ -303,6 +309,7 @@ class Feed:
 
     def _lost(self, why: str, *, discard: bool = True) -> None:
         logger.warning("%s", why)
+        self._anew = True
         with self.lock:
             self.phase, self.trouble = "lost", why
             self._tell()
@@ -346,11 +353,11 @@ class Feed:
             polled_ns = boottime_ns()
             messages = reader.poll(0.1)
             self._fold(reader, messages)
-            if len(messages) >= BATCH or time.monotonic() - self._told_s < TELL_S:
+            if time.monotonic() - self._told_s < TELL_S:
                 continue
             with self.lock:
                 now_ms = self.now_ms()
-                if self.phase == "live":
+                if self.phase == "live" and len(messages) < BATCH:
                     watch.tick(polled_ns, now_ms)
                 for mismatch in reader.mismatches[self._mismatches :]:
                     watch.mismatch(str(mismatch), now_ms)
@@ -411,7 +418,7 @@ class Feed:
             self._out_of_contact = True
         elif not trouble and self._out_of_contact:
             self._out_of_contact = False
-            if self.phase == "lost" and self.watch is not None:
+            if self.phase == "lost" and not self._anew:
                 self.phase, self.trouble = "live", ""
 
     def _ask_ends(self, topics: set[str]) -> Ends:

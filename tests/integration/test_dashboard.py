@@ -299,6 +299,14 @@ def test_keys_and_tables_reach_what_the_canvas_shows(
     page.evaluate(click % "Tell its whole story")
     page.until("document.getElementById('inspector').textContent.includes('claimed it')")
 
+    page.until("marshal.view().lanes.data?.lanes.length === 4")
+    page.evaluate("marshal.view().scroller.focus()")
+    wide = page.evaluate("marshal.view().lanes.span")
+    page.key("+", text="+")
+    page.until(f"marshal.view().lanes.span < {wide}")
+    page.key("ArrowLeft", code=37)
+    page.until("/^partition [0-3] at .*: (a.1|b) since/.test(marshal.view().told.textContent)")
+
     page.evaluate("location.hash = '#/leaders'")
     page.until("document.querySelector('main table')?.textContent.includes('night')")
     page.evaluate("location.hash = '#/members'")
@@ -315,6 +323,31 @@ def test_keys_and_tables_reach_what_the_canvas_shows(
         ".map((e) => e.outerHTML)"
     )
     assert nameless == []
+    assert page.errors == []
+
+
+@browser
+def test_brokers_that_do_not_answer_are_told_of_and_nothing_else_is_lost(
+    kafka: EmbeddedKafka,
+    made: str,
+    client: Callable[..., Marshal],
+    serve: Callable[..., Served],
+    page: Page,
+) -> None:
+    client("a").claim("orders", 0, timeout_s=10)
+    served = serve()
+    page.goto(f"{served.url}#/g/g/orders")
+    page.until("marshal.live.head.phase === 'live' && marshal.view().heat?.row")
+    kafka.kill()
+    page.until("marshal.live.head.phase === 'lost'")
+    page.until("document.getElementById('banner').textContent.includes('no answer')")
+    assert page.evaluate("marshal.view().heat.row.partitions.length") == 1, (
+        "the page is still there"
+    )
+    kafka.start()
+    page.until("marshal.live.head.phase === 'live'", 60)
+    page.until("document.getElementById('banner').hidden")
+    until_drawn(page, Connection.of_servers(kafka.bootstrap_servers, made), set())
     assert page.errors == []
 
 
