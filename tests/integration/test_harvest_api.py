@@ -210,8 +210,8 @@ def test_health_and_metrics_of_a_process(
         assert "harvest_up 1.0" in lines
         assert "harvest_leading 1.0" in lines
         assert any(line.startswith("harvest_backlog_rows ") for line in lines)
-        holder = 'harvest_holder{shard="harvest:outbox",holder="'
-        wait_until(lambda: holder in get(port, "/metrics")[1], "who leads", harvester.log)
+        shard = 'shard="harvest:outbox"'
+        wait_until(lambda: shard in get(port, "/metrics")[1], "who leads", harvester.log)
         assert get(port, "/")[0] == 404
         postgres.kill()
         wait_until(lambda: healthz(port)["code"] == 503, "illness", harvester.log)
