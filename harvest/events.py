@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from typing import TypeAlias
 
 from harvest.terms import Term
@@ -23,6 +24,7 @@ class LeaderAcquired:
     """This process was elected; `epoch` is its fencing token. Harvesting is about to begin."""
 
     epoch: int
+    shard: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,7 @@ class LeaderRefreshed:
     epoch: int
     term: Term | None = None
     """In mark mode."""
+    shard: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +42,7 @@ class LeaderRevoked:
     """Leadership ends in good order. The next leader is elected when the handler has returned."""
 
     epoch: int
+    shard: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +50,7 @@ class LeaderFenced:
     """The lease is lost. Another leader may be at work already: stop at once."""
 
     epoch: int
+    shard: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,3 +92,8 @@ class Stats:
     """Ranges of ids that are open now (range)."""
     dead_ids: int = 0
     """Ids that turned out to belong to no row (range)."""
+
+    @classmethod
+    def total(cls, all: Sequence[Stats]) -> Stats:
+        """The sum of several."""
+        return cls(**{f.name: sum([getattr(s, f.name) for s in all]) for f in fields(cls)})

@@ -31,10 +31,10 @@ _COUNT_SHARE: Final = 20
 
 
 class Watched(Protocol):
-    """A `harvest.reaper.Reaper`."""
+    """A `harvest.reaper.Reaper`, or a `harvest.shard_reaper.ShardReaper`."""
 
-    stats: Stats
-
+    @property
+    def stats(self) -> Stats: ...
     @property
     def state(self) -> str: ...
     @property

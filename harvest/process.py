@@ -12,8 +12,9 @@ from harvest.leader import MarkTools
 from harvest.leading import Tools
 from harvest.marshal import MarshalCandidate
 from harvest.probes import ServerProbes
-from harvest.range_leader import RangeTools
+from harvest.range_leader import RangeTools, check_layout
 from harvest.reaper import Reaper
+from harvest.shard_reaper import ShardReaper
 from harvest.sink.base import Sink
 from harvest.sink.kafka import IdempotentSink, TransactionalSink
 from harvest.sink.settings import connection_settings
@@ -32,7 +33,7 @@ class Process:
 
     config: ReaperConfig
     marshal: Marshal
-    reaper: Reaper
+    reaper: Reaper | ShardReaper
 
     def probes(self) -> ServerProbes:
         """Questions to its servers, on connections of their own."""
@@ -104,6 +105,8 @@ def process(
     """
     store = make_range_store(config) if config.mode == "range" else make_store(config)
     store.connect()  # a missing table is found before anything is written to Kafka
+    if isinstance(store, PostgresRangeStore):
+        check_layout(store, config.shards)
     store.close()
     marshal = Marshal(
         connection_settings(config.kafka),
@@ -114,12 +117,27 @@ def process(
         create_topics=config.coordination.create_topics,
         close_on_sigterm=False,  # what is in flight is finished first
     )
-    with marshal, MarshalCandidate(marshal, config.election_name) as candidate:
-        reaper = Reaper(
-            candidate=candidate,
-            tools=lambda: _tools(config),
-            on_event=on_event,
-            listener=PostgresListener(store.conninfo, config.table),
-            drain_timeout_s=config.limits.drain_timeout_ms / 1000,
-        )
-        yield Process(config, marshal, reaper)
+    listener = PostgresListener(store.conninfo, config.table)
+    drain_timeout_s = config.limits.drain_timeout_ms / 1000
+    with marshal:
+        if config.shards > 1:
+            shards = ShardReaper(
+                marshal,
+                config.election_name,
+                config.shards,
+                tools=lambda shard: _tools(config, shard),
+                on_event=on_event,
+                listener=listener,
+                drain_timeout_s=drain_timeout_s,
+            )
+            yield Process(config, marshal, shards)
+            return
+        with MarshalCandidate(marshal, config.election_name) as candidate:
+            reaper = Reaper(
+                candidate=candidate,
+                tools=lambda: _tools(config),
+                on_event=on_event,
+                listener=listener,
+                drain_timeout_s=drain_timeout_s,
+            )
+            yield Process(config, marshal, reaper)

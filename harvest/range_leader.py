@@ -23,7 +23,7 @@ from harvest.sink.base import Sink
 from harvest.store.range_base import RangeStore, Window
 from harvest.wake import Bell
 
-__all__ = ["RangeLeader", "RangeTools"]
+__all__ = ["RangeLeader", "RangeTools", "check_layout"]
 
 _LOG: Final = logging.getLogger("harvest")
 _MERGED_ROWS: Final = 20_000
@@ -129,13 +129,7 @@ class RangeLeader(Leader[r.RangeScheduler]):
         lose rows or publish them twice.
         """
         scheduler = self._scheduler
-        shards = self._reader.layout()
-        if shards != scheduler.shards:
-            raise ConfigurationError(
-                f"shards is {scheduler.shards}, and the outbox is harvested in {shards}: rows "
-                f"would change their shard; write shards: {shards}, or run `harvest shards "
-                f"{scheduler.shards}` while no harvester runs"
-            )
+        check_layout(self._reader, scheduler.shards)
         bounds = self._reader.bounds()
         if position is None:
             copies = [copy for copy in self._reader.saved() if copy.shard == scheduler.shard]
@@ -224,7 +218,7 @@ class RangeLeader(Leader[r.RangeScheduler]):
                 stats.terms += 1
                 epoch = self._lease.epoch
                 _LOG.info("harvesting as leader of shard %d, epoch %d", scheduler.shard, epoch)
-                self._on_event(LeaderRefreshed(epoch, None))
+                self._on_event(LeaderRefreshed(epoch, None, scheduler.shard))
         stats.gaps = scheduler.open_gaps
         stats.dead_ids = scheduler.gaps.dead_ids
         if scheduler.crowded != self._was_crowded:
@@ -242,6 +236,17 @@ class RangeLeader(Leader[r.RangeScheduler]):
             )
         else:
             _LOG.info("the position moves again, from id %d", self._scheduler.last_id)
+
+
+def check_layout(store: RangeStore, shards: int) -> None:
+    """Raises `ConfigurationError` if the outbox is harvested in another number of shards."""
+    found = store.layout()
+    if found != shards:
+        raise ConfigurationError(
+            f"shards is {shards}, and the outbox is harvested in {found}: rows would change their "
+            f"shard; write shards: {found}, or run `harvest shards {shards}` while no harvester "
+            "runs"
+        )
 
 
 @dataclass(slots=True)

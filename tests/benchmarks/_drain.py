@@ -69,7 +69,7 @@ def ours(config: str, count: int) -> tuple[float, float]:
     """`harvest reap`, from the moment it may publish until everything is published."""
     from harvest.config import parse
     from harvest.events import Event, LeaderRefreshed
-    from harvest.process import reaper
+    from harvest.process import process
 
     began: list[tuple[float, float]] = []
 
@@ -77,17 +77,18 @@ def ours(config: str, count: int) -> tuple[float, float]:
         if isinstance(event, LeaderRefreshed):
             began.append((time.perf_counter(), cpu_s()))
 
-    with reaper(parse(config), on_event) as process:
-        thread = threading.Thread(target=process.run)
+    with process(parse(config), on_event) as running:
+        reaper = running.reaper
+        thread = threading.Thread(target=reaper.run)
         thread.start()
         try:
-            while process.stats.published < count and thread.is_alive():
+            while reaper.stats.published < count and thread.is_alive():
                 time.sleep(0.005)
-            if len(began) != 1 or process.stats.published != count:
-                raise RuntimeError(f"not in one go: {process.stats}")
+            if len(began) != 1 or reaper.stats.published != count:
+                raise RuntimeError(f"not in one go: {reaper.stats}")
             return time.perf_counter() - began[0][0], cpu_s() - began[0][1]
         finally:
-            process.stop()
+            reaper.stop()
             thread.join()
 
 
