@@ -403,7 +403,9 @@ class RangeScheduler:
                 self._late = union((*self._late, *ids))
             case Fetched(rows):
                 upto = self._fetching[-1][1]
-                if upto < self._late[-1][1]:
+                full = upto < self._late[-1][1]
+                self._pace.learn(len(rows), payload_bytes(rows), full=full)
+                if full:
                     return self._advance(upto, rows)
                 return self._advance(self._window.last_id, rows)
         if self._late:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-__all__ = ["Row", "payload_bytes"]
+__all__ = ["Row", "named", "payload_bytes"]
 
 _OVERHEAD_BYTES: Final = 64  # what a row costs beside its payload, roughly
 
@@ -17,7 +17,7 @@ class Row(NamedTuple):
     have the lengths that the table has them in: whether they match is for the sink to judge.
 
     Stores of range mode return plain tuples of this shape, with None for no headers: making a named
-    tuple costs as much as reading the row. Who handles such rows uses the `Sequence` face of them.
+    tuple costs as much as reading the row. `named` makes rows of them.
     """
 
     id: int
@@ -26,6 +26,11 @@ class Row(NamedTuple):
     value: bytes | None
     header_keys: tuple[bytes | None, ...] = ()
     header_values: tuple[bytes | None, ...] = ()
+
+
+def named(rows: Sequence[Row]) -> list[Row]:
+    """Rows of any shape with names for their fields, and empty sequences for no headers."""
+    return [Row(r[0], r[1], r[2], r[3], r[4] or (), r[5] or ()) for r in rows]
 
 
 def payload_bytes(rows: Sequence[Row]) -> int:

@@ -15,7 +15,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from harvest.rows import Row
 
-__all__ = ["named", "produce_in_bulk"]
+__all__ = ["produce_in_bulk"]
 
 _topic: Final = itemgetter(1)
 _header_keys: Final = itemgetter(4)
@@ -36,11 +36,6 @@ def produce_in_bulk(producer: Producer, rows: Sequence[Row]) -> bool:
                 reason = KafkaError(KafkaError._FAIL, str(reason))
             raise KafkaException(reason)
     return True
-
-
-def named(rows: Sequence[Row]) -> list[Row]:
-    """Rows of any shape with names for their fields, and empty sequences for no headers."""
-    return [Row(r[0], r[1], r[2], r[3], r[4] or (), r[5] or ()) for r in rows]
 
 
 def _by_topic(rows: Sequence[Row]) -> Iterator[tuple[str, list[dict[str, Any]]]]:

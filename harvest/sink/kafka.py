@@ -22,9 +22,9 @@ from typing import Any, Final
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from harvest.errors import ConfigurationError, SinkUnavailable
-from harvest.rows import Row
+from harvest.rows import Row, named
 from harvest.sink.base import Failure, StillHeld
-from harvest.sink.bulk import named, produce_in_bulk
+from harvest.sink.bulk import produce_in_bulk
 from harvest.sink.refusals import RowErrors, advice, missing_topics, unwritable_topics
 from harvest.sink.settings import connection_settings, consumer_settings, producer_settings
 

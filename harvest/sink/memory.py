@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from harvest.errors import SinkUnavailable
-from harvest.rows import Row
+from harvest.rows import Row, named
 from harvest.sink.base import Failure, StillHeld
 
 __all__ = ["REFUSED", "Fault", "MemoryBroker", "MemorySink"]
@@ -69,6 +69,7 @@ class MemorySink:
 
     def deliver(self, rows: Sequence[Row], checkpoint: str) -> Failure | None:
         """See `Sink.deliver`."""
+        rows = named(rows)
         fault, self.fault = self.fault, None
         with self._broker.lock:
             if self._writer != self._broker.writer:
