@@ -133,7 +133,6 @@ class Feed:
         self.trouble = ""
         self.progress = 0.0
         self.history_from_ms = 0
-        self.sent_bytes = 0
         self.write = False
         """Whether pages may offer to change things."""
         self._ends = ends or self._ask_ends
@@ -246,7 +245,6 @@ class Feed:
 
     def _send(self, kind: str, document: dict[str, Any]) -> None:
         data = encode(document)
-        self.sent_bytes += len(data) * len(self._subscribers)
         for subscriber in self._subscribers:
             subscriber.put((kind, data))
 

@@ -1,7 +1,7 @@
 // The overview: a card for each group with a small map of all its partitions.
 
 import { FREE, FRESH, STALE, UNKNOWN, clientColour, css, lagColour, theme } from "./colour.js";
-import { age, clock, element, plural, short, whole } from "./format.js";
+import { clock, element, plural, short, whole } from "./format.js";
 import { drawMini } from "./heat.js";
 import { linkTo } from "./lists.js";
 
@@ -210,5 +210,3 @@ export class Cards {
     }
   }
 }
-
-export { age };

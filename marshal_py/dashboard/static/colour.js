@@ -7,7 +7,7 @@ const linear = (c) => (c <= 0.0031308 ? 12.92 * c : 1.055 * c ** (1 / 2.4) - 0.0
 const byte = (c) => Math.round(255 * Math.min(1, Math.max(0, linear(c))));
 
 // Oklch → [r, g, b]: equal steps look equal, so no client seems more important than another.
-export function oklch(L, C, hue) {
+function oklch(L, C, hue) {
   const a = C * Math.cos((hue * Math.PI) / 180);
   const b = C * Math.sin((hue * Math.PI) / 180);
   const l = (L + 0.3963377774 * a + 0.2158037573 * b) ** 3;

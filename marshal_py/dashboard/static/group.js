@@ -1,6 +1,6 @@
 // One group: the map of a topic, its timeline, and the same as a table.
 
-import { LIVENESS, clientColour, css, lagText } from "./colour.js";
+import { LIVENESS, lagText } from "./colour.js";
 import { MODES, choice, figures, legend } from "./cards.js";
 import { clock, element, plural, short, whole } from "./format.js";
 import { HeatMap } from "./heat.js";
@@ -242,5 +242,3 @@ export class GroupView {
       : element("p", { class: "empty", text: "No member of this group says that it is there." }));
   }
 }
-
-export { clientColour, css };

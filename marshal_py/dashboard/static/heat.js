@@ -1,7 +1,7 @@
 // The heat map: one square for each partition, on a canvas. Small ones for cards, a large one that
 // can be walked with the pointer and the arrow keys.
 
-import { FREE, LIVENESS, STALE, UNKNOWN, css, lagText, painter, theme } from "./colour.js";
+import { LIVENESS, STALE, UNKNOWN, css, lagText, painter, theme } from "./colour.js";
 import { plural } from "./format.js";
 
 const scratch = document.createElement("canvas");
@@ -298,5 +298,3 @@ export class HeatMap {
     );
   }
 }
-
-export { FREE };

@@ -60,7 +60,7 @@ export class Inspector {
 
   who(name) {
     const index = this.model().clients.indexOf(name);
-    return element("span", { class: "chip", style: null, dataset: { client: index } });
+    return element("span", { class: "chip", dataset: { client: index } });
   }
 
   draw() {

@@ -1,7 +1,7 @@
 // Alerts, the activity stream, and tables of members and leaders.
 
 import { clientColour, css, LIVENESS } from "./colour.js";
-import { age, clock, element, moment, plural, whole } from "./format.js";
+import { age, clock, element, moment, whole } from "./format.js";
 
 export const linkTo = (group, topic, partition) =>
   "#/" + ["g", group, topic, partition].filter((part) => part != null).map(encodeURIComponent).join("/");
@@ -15,7 +15,7 @@ const KINDS = {
   stuck: "Stands still",
   pause_expired: "Pause is over",
 };
-export const kindName = (kind) =>
+const kindName = (kind) =>
   KINDS[kind] ?? kind[0].toUpperCase() + kind.slice(1).replaceAll("_", " ");
 
 export function chip(index) {
@@ -25,13 +25,13 @@ export function chip(index) {
 }
 
 // Open ones first, grave ones first, then the latest.
-export const inOrder = (alerts) =>
+const inOrder = (alerts) =>
   [...alerts].sort((a, b) =>
     (a.until_ms != null) - (b.until_ms != null)
     || (a.severity === "low") - (b.severity === "low")
     || b.last_ms - a.last_ms);
 
-export function alertItem(alert, now) {
+function alertItem(alert, now) {
   const place = alert.group == null ? null : element("a", {
     href: linkTo(alert.group, alert.topic ?? undefined, alert.topic ? alert.partition ?? undefined : undefined),
     text: alert.group,
@@ -58,7 +58,7 @@ const VERBS = {
   PositionSet: "position set", MessagesClaimed: "messages",
 };
 
-export function eventItem(line) {
+function eventItem(line) {
   // The text begins with a verb of its own; the coloured one takes its place.
   const text = line.text.slice(line.text.indexOf(" ") + 1);
   const href = line.topic != null ? linkTo(line.group, line.topic, line.partition) : linkTo(line.group);
@@ -70,7 +70,7 @@ export function eventItem(line) {
       line.group ? element("span", { class: "dim", text: ` · ${line.group}` }) : null));
 }
 
-export function matches(line, filter) {
+function matches(line, filter) {
   if (filter.kind && !filter.kind.includes(line.kind)) return false;
   if (filter.group && line.group !== filter.group) return false;
   if (filter.topic && line.topic !== filter.topic) return false;
@@ -181,5 +181,3 @@ export function leaderColumns(model) {
     ["Says", (x) => x.says, { class: "wide dim" }],
   ];
 }
-
-export { plural };

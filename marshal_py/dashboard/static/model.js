@@ -3,7 +3,7 @@
 import { FREE, STALE, UNKNOWN } from "./colour.js";
 
 // "0-99,105" → callback(first, last) for each range
-export function eachRange(text, callback) {
+function eachRange(text, callback) {
   if (!text) return;
   for (const part of text.split(",")) {
     const dash = part.indexOf("-");
@@ -18,7 +18,7 @@ const grown = (kind, old, size) => {
   return made;
 };
 
-export class Row {
+class Row {
   constructor(document) {
     this.number = document.row;
     this.group = document.group;

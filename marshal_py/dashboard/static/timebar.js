@@ -4,8 +4,6 @@ import { ticks } from "./axis.js";
 import { css, theme } from "./colour.js";
 import { moment, parseMoment } from "./format.js";
 
-const STRIP = ["takeovers", "rejections", "claims", "other"];
-
 export class TimeBar {
   // `travel(ms | null)`: show the world at a moment; null: live.
   constructor(root, { travel, now, from }) {
@@ -139,5 +137,3 @@ export class TimeBar {
     });
   }
 }
-
-export { STRIP };
