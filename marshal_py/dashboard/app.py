@@ -146,7 +146,10 @@ class _Pages:
         return await self._ask(partial(strip_document, window_ms=window))
 
     async def activity(self, _: Request) -> Response:
-        return await self._ask(lambda feed: list(feed.watch.activity) if feed.watch else [])
+        def found(feed: Feed) -> list[dict[str, Any]]:
+            return [line.document() for line in feed.watch.activity] if feed.watch else []
+
+        return await self._ask(found)
 
     async def preview(self, request: Request) -> Response:
         action = decode_action(await _body(request))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any, Final
 
 from marshal_py.dashboard.claimlog import Claim, open_claim
@@ -38,8 +37,8 @@ def cell_document(feed: Feed, *, key: CellKey) -> dict[str, Any]:
         "interval_ms": cell.interval_ms,
         "next_offset": cell.next_offset,
         "claimed_offset": cell.claimed_offset,
-        "end": watch.ends.get(key[1], {}).get(key[2]),
-        "lag": watch.lag(*key),
+        "end": watch.lags.ends.get(key[1], {}).get(key[2]),
+        "lag": watch.lags.of(*key),
         "silence_ms": silence_ms,
         "coordinator": home,
         "says": readable(cell.metadata),
@@ -142,9 +141,8 @@ def strip_document(feed: Feed, *, window_ms: tuple[int, int]) -> dict[str, Any]:
     start, end = window_ms
     bins = [[0] * STRIP_BINS for _ in range(4)]
     width = max(1, (end - start) / STRIP_BINS)
-    activity: Iterable[dict[str, Any]] = () if feed.watch is None else feed.watch.activity
-    for line in activity:
-        at = line["at"]
-        if at is not None and start <= at < end:
-            bins[_STRIP.get(line["kind"], 3)][min(STRIP_BINS - 1, int((at - start) / width))] += 1
+    for line in () if feed.watch is None else feed.watch.activity:
+        at = line.at_ms
+        if start <= at < end:
+            bins[_STRIP.get(line.kind, 3)][min(STRIP_BINS - 1, int((at - start) / width))] += 1
     return {"start": start, "end": end, "bins": bins}

@@ -20,17 +20,17 @@ from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
 
 from marshal_py.admin import admin_client
 from marshal_py.commands.connection import Connection
+from marshal_py.dashboard.lag import Ends
 from marshal_py.dashboard.watch import Watch
 from marshal_py.errors import MarshalError
 from marshal_py.log import Batch, LogReader, Truncated, boottime_ns
 from marshal_py.world import MS
 
-__all__ = ["Ends", "Feed", "Phase", "Subscriber"]
+__all__ = ["Feed", "Phase", "Subscriber"]
 
 logger = logging.getLogger("marshal_py.dashboard")
 
 Phase: TypeAlias = Literal["reading", "live", "lost"]
-Ends: TypeAlias = dict[str, dict[int, int]]
 Notify: TypeAlias = Callable[[LogReader, int, int, bytes | None, int, list[Any]], None]
 
 TELL_S: Final = 0.25
@@ -430,7 +430,7 @@ class Feed:
             if topic in found and found[topic].error is None
             for p in found[topic].partitions
         ]
-        ends: Ends = {}
+        ends: dict[str, dict[int, int]] = {}
         if not parts:
             return ends
         latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]

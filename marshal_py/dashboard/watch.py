@@ -13,26 +13,24 @@ interval, and a page that blinks whenever one takes its time would hide what mat
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, Literal, TypeAlias
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
 
 from marshal_py import events as ev
 from marshal_py.anomalies import MEANING
 from marshal_py.commands.lines import ROUTINE, as_text
-from marshal_py.commands.words import age, count
+from marshal_py.commands.words import count
 from marshal_py.dashboard.alerts import Alerts, Severity
-from marshal_py.dashboard.board import FRESH, STALE, UNKNOWN, Board, Row, lag_bucket
+from marshal_py.dashboard.board import FRESH, STALE, UNKNOWN, Board, Row
 from marshal_py.dashboard.claimlog import ClaimLog
+from marshal_py.dashboard.lag import Ends, Lags
 from marshal_py.dashboard.people import groups_document, leaders_document, members_document
 from marshal_py.history import History
 from marshal_py.ledger import LEADER_PREFIX
 from marshal_py.rationalizer import Cell, CellKey
 from marshal_py.world import MS, Observer, World
 
-__all__ = ["Ends", "Watch"]
-
-Ends: TypeAlias = Mapping[str, Mapping[int, int]]
-"""Topic → partition → offset after its last message."""
+__all__ = ["Line", "Watch"]
 
 ACTIVITY: Final = 10_000
 """Events that are kept for the stream."""
@@ -49,8 +47,6 @@ GRACE: Final = 4
 
 MANY_CLIENTS: Final = 5_000
 
-GROWING_MS: Final = 120_000
-STUCK_MS: Final = 60_000
 _AGAIN_MS: Final = 600_000
 """An anomaly counts as over when it has not come again for so long."""
 
@@ -63,6 +59,43 @@ _HIGH: Final = {
     "impossible_epoch",
     "log_hole",
 }
+
+
+class Line(NamedTuple):
+    """One line of the activity stream; put into words only when somebody reads it."""
+
+    number: int
+    coordinator: int
+    at_ms: int
+    event: ev.Event
+
+    @property
+    def kind(self) -> str:
+        """The event's name; of claims, those of cells that were held have names of their own."""
+        event = self.event
+        if isinstance(event, ev.Claimed) and event.previous_holder is not None:
+            return "Resumed" if event.previous_holder == event.client_id else "TakenOver"
+        return type(event).__name__
+
+    def document(self) -> dict[str, Any]:
+        """Return the line as the page reads it."""
+        event, kind = self.event, self.kind
+        text = as_text(event)
+        if isinstance(event, ev.Claimed):
+            text = f"claimed {event.topic}/{event.partition} by {event.client_id}"
+            if kind == "TakenOver":
+                text += f" from {event.previous_holder}"
+        return {
+            "n": self.number,
+            "at": self.at_ms,
+            "kind": kind,
+            "text": text,
+            "group": getattr(event, "group_id", None),
+            "topic": getattr(event, "topic", None),
+            "partition": getattr(event, "partition", None),
+            "client": getattr(event, "client_id", None),
+            "where": f"{self.coordinator}@{event.offset}",
+        }
 
 
 class Watch:
@@ -78,8 +111,8 @@ class Watch:
         self.board = Board()
         self.claims = ClaimLog()
         self.alerts = Alerts()
-        self.activity: deque[dict[str, Any]] = deque(maxlen=ACTIVITY)
-        self.ends: Ends = {}
+        self.activity: deque[Line] = deque(maxlen=ACTIVITY)
+        self.lags = Lags(world, self.alerts)
         self.live_since_ns: int | None = None
         """This observer's clock when it had caught up; None: it still reads the past."""
         self.live_since_ms = 0
@@ -88,14 +121,11 @@ class Watch:
         self.first_ms = 0
         """The broker's timestamp of the first record that was read; 0: there was none."""
         self._sequence = 0
-        self._untold: list[dict[str, Any]] = []
+        self._untold: list[Line] = []
         self._due: dict[int, list[tuple[int, Row, int]]] = {}
         self._ticked = 0
-        self._homes: dict[str, dict[int, int]] = {}
         self._told: dict[str, Any] = {}
         self._told_tick = -1
-        self._lag_seen: dict[int, deque[tuple[int, int]]] = {}
-        self._still: dict[CellKey, tuple[int, int]] = {}
         for p, key, cell in world.cells():
             self.board.put(*key, cell)
             if cell.held:
@@ -150,7 +180,7 @@ class Watch:
         if isinstance(event, ROUTINE):
             return
         self._sequence += 1
-        line = activity_line(self._sequence, p, event, at_ms)
+        line = Line(self._sequence, p, at_ms, event)
         self.activity.append(line)
         self._untold.append(line)
         if len(self._untold) > 2 * TOLD_AT_ONCE:
@@ -206,7 +236,7 @@ class Watch:
             self.board.put(*key, cell)
             if cell.held:
                 self._judge(now_ns, p, key, cell)
-        for row in self.set_ends(self.ends):
+        for row in self.set_ends(self.lags.ends):
             self.look_at_lag(row, self.newest_ms)
 
     def silence_ms(self, p: int, key: CellKey, cell: Cell, now_ns: int) -> int | None:
@@ -302,113 +332,14 @@ class Watch:
 
     def set_ends(self, ends: Ends) -> list[Row]:
         """Take in where the topics end; return the rows for which to call `look_at_lag`."""
-        self.ends = ends
-        self._forget_rows()
+        self.lags.ends = ends
+        self.lags.forget(self.board.rows.values())
         return [row for row in self.board.rows.values() if row.topic in ends]
 
     def look_at_lag(self, row: Row, now_ms: int) -> None:
-        """Bring a row's lag up to date; partitions that nobody ever claimed are shown, too."""
-        ends = self.ends.get(row.topic, {})
-        if self.board.rows.get((row.group, row.topic)) is not row:
-            return
-        for partition in ends:
-            self.board.slot(row, partition)
-        total = most = 0
-        known = False
-        for slot, partition in enumerate(row.partitions):
-            cell = self._cell(row.group, row.topic, partition)
-            end = ends.get(partition)
-            if cell is None or end is None or cell.position < 0:
-                row.set_lag(slot, 0)
-                continue
-            lag = max(0, end - cell.position)
-            row.set_lag(slot, lag_bucket(lag))
-            known = True
-            total += lag
-            most = max(most, lag)
-            self._look_for_stuck(row, slot, partition, cell, lag, now_ms)
-        before = row.lag_total
-        row.lag_total, row.lag_max = (total, most) if known else (None, None)
-        if row.lag_total != before:
-            row.changed[2].add(0)
-        self.board.touch(row)
-        if known:
-            self._look_for_growth(row, total, now_ms)
-
-    def lag(self, group: str, topic: str, partition: int) -> int | None:
-        """Return how many messages the group is behind; None where that is not known."""
-        end = self.ends.get(topic, {}).get(partition)
-        cell = self._cell(group, topic, partition)
-        if end is None or cell is None or cell.position < 0:
-            return None
-        return max(0, end - cell.position)
-
-    def _cell(self, group: str, topic: str, partition: int) -> Cell | None:
-        homes = self._homes.setdefault(topic, {})
-        home = homes.get(partition)
-        if home is None:
-            home = homes[partition] = self.world.coordinator(topic, partition)
-        return self.world.states[home].cells.get((group, topic, partition))
-
-    def _look_for_growth(self, row: Row, total: int, now_ms: int) -> None:
-        seen = self._lag_seen.setdefault(row.number, deque())
-        seen.append((now_ms, total))
-        while len(seen) > 2 and seen[1][0] <= now_ms - GROWING_MS:
-            seen.popleft()
-        key = ("growing", row.group, row.topic)
-        first_ms, first = seen[0]
-        grew = all(b[1] >= a[1] for a, b in zip(seen, list(seen)[1:], strict=False))
-        if grew and now_ms - first_ms >= GROWING_MS * 3 // 4 and total > first * 1.2 + 1_000:
-            self.alerts.raise_(
-                key,
-                "growing_lag",
-                "low",
-                f"the lag of {row.topic} has grown from {first:,} to {total:,} in "
-                f"{age(now_ms - first_ms)}, without a break",
-                now_ms,
-                group=row.group,
-                topic=row.topic,
-                since_ms=first_ms,
-            )
-        elif not grew or total <= first:
-            self.alerts.end(key, now_ms)
-
-    def _look_for_stuck(
-        self, row: Row, slot: int, partition: int, cell: Cell, lag: int, now_ms: int
-    ) -> None:
-        """A holder that lives, a backlog, and no progress: it may have met a poison message."""
-        key = (row.group, row.topic, partition)
-        alert = ("stuck", *key)
-        if not lag or row.live[slot] not in (FRESH, UNKNOWN):
-            if self._still.pop(key, None) is not None:
-                self.alerts.end(alert, now_ms)
-            return
-        position, since_ms = self._still.get(key, (-1, now_ms))
-        if position != cell.position:
-            if position >= 0:
-                self.alerts.end(alert, now_ms)
-            self._still[key] = (cell.position, now_ms)
-        elif now_ms - since_ms >= max(STUCK_MS, 6 * cell.interval_ms):
-            self.alerts.raise_(
-                alert,
-                "stuck",
-                "high",
-                f"{row.topic}/{partition} stands still at offset {cell.position} while "
-                f"{cell.holder} holds it and {count(lag, 'message')} wait: look at that message",
-                now_ms,
-                group=row.group,
-                topic=row.topic,
-                partition=partition,
-                client_id=cell.holder,
-                since_ms=since_ms,
-            )
-
-    def _forget_rows(self) -> None:
-        numbers = {row.number for row in self.board.rows.values()}
-        for number in [n for n in self._lag_seen if n not in numbers]:
-            del self._lag_seen[number]
-        for key in [k for k in self._still if (k[0], k[1]) not in self.board.rows]:
-            del self._still[key]
+        """Bring a row's lag up to date."""
+        if self.board.rows.get((row.group, row.topic)) is row:
+            self.lags.look(self.board, row, now_ms)
 
     # What pages are told
 
@@ -416,7 +347,7 @@ class Watch:
         """Return everything, for a page that has just come."""
         document = self.board.document()
         document["alerts"] = self.alerts.all()
-        document["activity"] = list(self.activity)[-TOLD_AT_FIRST:]
+        document["activity"] = [line.document() for line in list(self.activity)[-TOLD_AT_FIRST:]]
         return document | self._crowd(now_ms)
 
     def take_changes(self, now_ms: int) -> dict[str, Any]:
@@ -427,7 +358,7 @@ class Watch:
                 self.alerts.end_if_old(key, now_ms - _AGAIN_MS)
         changes = self.board.take_changes()
         if self._untold:
-            changes["activity"] = self._untold[-TOLD_AT_ONCE:]
+            changes["activity"] = [line.document() for line in self._untold[-TOLD_AT_ONCE:]]
             self._untold = []
         changed, gone = self.alerts.take_changes()
         if changed:
@@ -467,27 +398,3 @@ class Watch:
             "members": members_document(self.world),
             "leaders": leaders_document(self.world, self.board.rows),
         }
-
-
-def activity_line(
-    sequence: int, coordinator: int, event: ev.Event, at_ms: int | None
-) -> dict[str, Any]:
-    """Return an event for the activity stream."""
-    kind: Literal["takeover"] | str = type(event).__name__
-    if isinstance(event, ev.Claimed) and event.previous_holder is not None:
-        kind = "Resumed" if event.previous_holder == event.client_id else "TakenOver"
-    text = as_text(event)
-    if isinstance(event, ev.Claimed):
-        place = f"claimed {event.topic}/{event.partition} by {event.client_id}"
-        text = f"{place} from {event.previous_holder}" if kind == "TakenOver" else place
-    return {
-        "n": sequence,
-        "at": at_ms,
-        "kind": kind,
-        "text": text,
-        "group": getattr(event, "group_id", None),
-        "topic": getattr(event, "topic", None),
-        "partition": getattr(event, "partition", None),
-        "client": getattr(event, "client_id", None),
-        "where": f"{coordinator}@{event.offset}",
-    }

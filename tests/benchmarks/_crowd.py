@@ -172,7 +172,7 @@ class Crowd:
                     if entry.partition not in member.lost:
                         self.versions[member.group, topic, entry.partition] = offset
         for partition in member.lost:
-            del member.epochs[partition]
+            member.epochs.pop(partition, None)
         member.lost.clear()
 
     def begin(self) -> None:
@@ -213,8 +213,9 @@ class Crowd:
             self.claim(heir, [partition])
             dead.lost.add(partition)
         for other in others:
-            if len(other.epochs) > 20:
-                self.release(other, self.random.sample(sorted(other.epochs), 3), time.time())
+            kept = sorted(other.epochs.keys() - other.lost)
+            if len(kept) > 20:
+                self.release(other, self.random.sample(kept, 3), time.time())
 
 
 def main() -> None:

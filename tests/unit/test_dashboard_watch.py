@@ -148,7 +148,7 @@ def test_a_takeover_is_fresh_under_the_new_name() -> None:
     assert [stage.live(0), stage.live(1)] == [FRESH, STALE]
     stage.wait(250)
     assert "a holds 1 partition" in stage.alerts("stale")[0][0]
-    assert [line["kind"] for line in stage.watch.activity] == ["Claimed", "Claimed", "TakenOver"]
+    assert [line.kind for line in stage.watch.activity] == ["Claimed", "Claimed", "TakenOver"]
     ended = list(stage.watch.claims.claims(("g", "t", 0)))
     assert [(c.client_id, c.how, c.by) for c in ended] == [("a", "taken_over", "b")]
 

@@ -1,0 +1,157 @@
+"""How far groups are behind, and what is wrong with that: lag that grows, cells that stand still.
+
+No I/O: `feed.Feed` asks the brokers where topics end.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import deque
+from collections.abc import Iterable, Mapping
+from itertools import pairwise
+from typing import Final, TypeAlias
+
+from marshal_py.commands.words import age, count
+from marshal_py.dashboard.alerts import Alerts
+from marshal_py.dashboard.board import FRESH, UNKNOWN, Board, Row, lag_bucket
+from marshal_py.rationalizer import Cell
+from marshal_py.world import World
+
+__all__ = ["Ends", "Lags"]
+
+Ends: TypeAlias = Mapping[str, Mapping[int, int]]
+"""Topic → partition → offset after its last message."""
+
+GROWING_MS: Final = 120_000
+STUCK_MS: Final = 60_000
+STUCK_INTERVALS: Final = 6
+
+
+class _Seen:
+    """What was seen of one row: its totals of late, and since when each cell stands still."""
+
+    def __init__(self) -> None:
+        self.homes: list[int] = []
+        """Slot → coordination partition."""
+        self.positions = array("q")
+        self.since_ms = array("q")
+        """Since when the position is what it is and messages wait for it."""
+        self.stuck: set[int] = set()
+        self.totals: deque[tuple[int, int]] = deque()
+
+
+class Lags:
+    """The lag of every cell, brought up to date row by row."""
+
+    def __init__(self, world: World, alerts: Alerts) -> None:
+        self.ends: Ends = {}
+        self._world = world
+        self._alerts = alerts
+        self._seen: dict[int, _Seen] = {}
+
+    def of(self, group: str, topic: str, partition: int) -> int | None:
+        """Return how many messages the group is behind; None where that is not known."""
+        end = self.ends.get(topic, {}).get(partition)
+        cell = self._world.cell(group, topic, partition)
+        if end is None or cell is None or cell.position < 0:
+            return None
+        return max(0, end - cell.position)
+
+    def forget(self, rows: Iterable[Row]) -> None:
+        """Forget what was seen of other rows than these."""
+        numbers = {row.number for row in rows}
+        for number in [number for number in self._seen if number not in numbers]:
+            del self._seen[number]
+
+    def look(self, board: Board, row: Row, now_ms: int) -> None:
+        """Bring a row's lag up to date; partitions that nobody ever claimed are shown, too."""
+        ends = self.ends.get(row.topic, {})
+        for partition in ends:
+            if partition not in row.slots:
+                board.slot(row, partition)
+        seen = self._of(row)
+        states, buckets = self._world.states, row.lag
+        group, topic = row.group, row.topic
+        total = most = -1
+        for slot, partition in enumerate(row.partitions):
+            cell = states[seen.homes[slot]].cells.get((group, topic, partition))
+            end = ends.get(partition)
+            if cell is None or end is None or (position := cell.position) < 0:
+                row.set_lag(slot, 0)
+                continue
+            lag = max(0, end - position)
+            bucket = lag_bucket(lag)
+            if buckets[slot] != bucket:
+                row.set_lag(slot, bucket)
+            total = max(total, 0) + lag
+            most = max(most, lag)
+            if lag and position == seen.positions[slot] and row.live[slot] in (FRESH, UNKNOWN):
+                still_ms = now_ms - seen.since_ms[slot]
+                if still_ms >= STUCK_MS and still_ms >= STUCK_INTERVALS * cell.interval_ms:
+                    self._stuck(row, slot, cell, lag, now_ms)
+            else:
+                seen.positions[slot] = position
+                seen.since_ms[slot] = now_ms
+                if slot in seen.stuck:
+                    seen.stuck.discard(slot)
+                    self._alerts.end(("stuck", group, topic, partition), now_ms)
+        before = row.lag_total
+        row.lag_total, row.lag_max = (None, None) if total < 0 else (total, most)
+        if row.lag_total != before:
+            row.changed[2].add(0)  # the totals travel with the cells
+        board.touch(row)
+        if total >= 0:
+            self._look_for_growth(row, seen.totals, total, now_ms)
+
+    def _of(self, row: Row) -> _Seen:
+        seen = self._seen.get(row.number)
+        if seen is None:
+            seen = self._seen[row.number] = _Seen()
+        for partition in row.partitions[len(seen.homes) :]:
+            seen.homes.append(self._world.coordinator(row.topic, partition))
+            seen.positions.append(-1)
+            seen.since_ms.append(0)
+        return seen
+
+    def _look_for_growth(
+        self, row: Row, totals: deque[tuple[int, int]], total: int, now_ms: int
+    ) -> None:
+        totals.append((now_ms, total))
+        while len(totals) > 2 and totals[1][0] <= now_ms - GROWING_MS:
+            totals.popleft()
+        key = ("growing", row.group, row.topic)
+        first_ms, first = totals[0]
+        values = [value for _, value in totals]
+        grew = all(b >= a for a, b in pairwise(values))
+        if grew and now_ms - first_ms >= GROWING_MS * 3 // 4 and total > first * 1.2 + 1_000:
+            self._alerts.raise_(
+                key,
+                "growing_lag",
+                "low",
+                f"the lag of {row.topic} has grown from {first:,} to {total:,} in "
+                f"{age(now_ms - first_ms)}, without a break",
+                now_ms,
+                group=row.group,
+                topic=row.topic,
+                since_ms=first_ms,
+            )
+        elif not grew or total <= first:
+            self._alerts.end(key, now_ms)
+
+    def _stuck(self, row: Row, slot: int, cell: Cell, lag: int, now_ms: int) -> None:
+        """A holder that lives, a backlog, and no progress: it may have met a poison message."""
+        seen, partition = self._seen[row.number], row.partitions[slot]
+        seen.stuck.add(slot)
+        self._alerts.raise_(
+            ("stuck", row.group, row.topic, partition),
+            "stuck",
+            "high",
+            f"{row.topic}/{partition} stands still at offset {cell.position} while {cell.holder} "
+            f"holds it and {count(lag, 'message')} wait: look at that message",
+            now_ms,
+            group=row.group,
+            topic=row.topic,
+            partition=partition,
+            client_id=cell.holder,
+            since_ms=seen.since_ms[slot],
+        )
