@@ -56,7 +56,7 @@ Server(uvicorn.Config(create_app(feed), port=0, log_level="warning")).run()
 
 
 def measure(options: Options) -> list[Figure]:
-    groups, partitions, seconds = (5, 500, 6) if options.quick else (50, 5_000, 25)
+    groups, partitions, seconds = (5, 500, 6) if options.quick else (50, 5_000, 20)
     with EmbeddedKafka() as kafka, tempfile.TemporaryDirectory() as folder:
         topic = new_topic(kafka, COORDINATORS)
         crowd = subprocess.Popen(
