@@ -80,6 +80,11 @@ def judge(case: Case) -> Verdict:
     verdict = Verdict()
     folds = _fold(case, verdict)
     tenures = _tenures(case)
+    for cell, by_epoch in tenures.items():
+        released = folds[coordinator(cell[1], cell[2], len(case.log))].released
+        for t in by_epoch.values():
+            if t.epoch in released and t.looks:  # it gave the claim up after it had last looked
+                t.ended = min(t.ended, t.looks[-1][0])
     _epochs_are_in_the_log(case, tenures, folds, verdict)
     _exclusion(tenures, verdict)
     _worlds_agree(case, verdict)

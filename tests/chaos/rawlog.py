@@ -105,6 +105,8 @@ class Fold:
         self.ranges: dict[int, Ranges] = {}
         """Epoch → what was claimed under it, at most once."""
         self.paused: set[str] = set()
+        self.released: set[int] = set()
+        """Epochs that their holders gave back."""
         self.accepted = 0
         self.rejected = 0
         self.strange: list[int] = []
@@ -170,6 +172,7 @@ class Fold:
 
     def _release(self, offset: int, key: Key, epoch: int, next_offset: int) -> None:
         if cell := self._current(key, epoch):
+            self.released.add(epoch)
             cell.holder = cell.instance = None
             cell.version = offset
             cell.next_offset = max(cell.next_offset, next_offset)
