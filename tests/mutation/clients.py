@@ -43,13 +43,13 @@ def _leader(name: str, function: str, old: str, new: str) -> Mutant:
 _HANDING_OUT = [
     _consumer(
         "the lease is looked at for every message",
-        "_messages",
+        "_hand_out",
         "now_ns() >= holding.lease_until_ns or ",
         "",
     ),
     _consumer(
         "the stage is looked at for every message",
-        "_messages",
+        "_hand_out",
         " or part.stage is not active",
         "",
     ),
@@ -89,7 +89,7 @@ _HANDING_OUT = [
     ),
     _consumer(
         "a batch in hand is not done",
-        "batches",
+        "_take_batch",
         "run.whole, run.rest = True, iter(())",
         "run.rest = iter(())",
     ),
@@ -232,7 +232,10 @@ _SHARING = [
         "pass",
     ),
     _keeper(
-        "fetching resumes with the lease", "_suspend_or_resume", "paused=not held", "paused=True"
+        "fetching resumes with the lease",
+        "_suspend_or_resume",
+        "part.suspended = not held",
+        "part.suspended = True",
     ),
     _keeper("what others got is not wanted any more", "_share", "self._cancel(look)", "pass"),
     _keeper("too much is given up", "_share", "self._give_up_one(look, now_s)", "pass"),
@@ -309,8 +312,8 @@ _MARK = [
     _mark(
         "a failure is waited out",
         "_continue",
-        "not (self._batches or self._marking or self._opening or self._resetting)",
-        "not (self._marking or self._opening or self._resetting)",
+        "not (self._batches or busy)",
+        "not busy",
     ),
     _mark("a new term knows no row", "_opened", "self._known.clear()", "pass"),
     _mark("a new term has no broken keys", "_opened", "self._broken_keys.clear()", "pass"),

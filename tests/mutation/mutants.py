@@ -753,7 +753,7 @@ _ENDING = [
     _claimant(
         "messages: accepted is told",
         "_on_messages",
-        'self._notices.append(Notice("messages_claimed", holding, "", event.seq))',
+        'self._notices.append(Notice("messages_claimed", sent.holding, "", event.seq))',
         "pass",
     ),
     _claimant(
