@@ -93,6 +93,8 @@ def run(
                 result.anomalies.append("the processes did not begin to work within 60 s")
             say(f"all work after {time.monotonic() - began_s:.0f} s; faults for {seconds:.0f} s")
             _break(stage, seconds, seed, result, say)
+            for error in result.anomalies:
+                say(error)
             _settle(stage, result, say)
             case = _collect(stage)
         say("judging")

@@ -44,6 +44,9 @@ CREATE CONSTRAINT TRIGGER veto AFTER INSERT ON truth DEFERRABLE INITIALLY DEFERR
 """
 """The trigger makes a COMMIT fail, when everything before it went well."""
 
+_READY_S: Final = 180.0
+"""For a broker to come back: a machine may be busy, and the quorum may have to be found first."""
+
 _DISK_MB: Final = {"broker": 192, "postgres": 320}
 
 
@@ -227,7 +230,12 @@ def open_stage(
 
         raft = "-Dorg.slf4j.simpleLogger.log.org.apache.kafka.raft=info"
         kafka = EmbeddedKafka(
-            3, properties=properties, jvm_options=(raft,), log_dir=here, progress=None
+            3,
+            properties=properties,
+            jvm_options=(raft,),
+            log_dir=here,
+            timeout_s=_READY_S,
+            progress=None,
         )
         postgres = EmbeddedPostgres(log_dir=None)
         stack.callback(kafka.close)
