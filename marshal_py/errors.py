@@ -26,6 +26,7 @@ __all__ = [
     "GroupInUse",
     "GroupPausedError",
     "HandlerFailed",
+    "HandlerProcessDied",
     "InvalidArgument",
     "LogHole",
     "MalformedRecord",
@@ -61,6 +62,10 @@ class NotHeld(MarshalError):
 
 class HandlerFailed(MarshalError):
     """A handler failed with a message for the last time, and on_failure says to stop."""
+
+
+class HandlerProcessDied(MarshalError):
+    """The process of a handler ended, while it started or while it worked on a message."""
 
 
 class DeadLetterFailed(MarshalError):

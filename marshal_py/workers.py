@@ -21,6 +21,7 @@ from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any, Final
 
 from marshal_py.delivery import Batch
+from marshal_py.errors import HandlerProcessDied
 from marshal_py.handling import ClaimSnapshot, Handling
 from marshal_py.message_copy import copy_of
 from marshal_py.runner import Runner, Task, Workers
@@ -28,7 +29,7 @@ from marshal_py.runner import Runner, Task, Workers
 if TYPE_CHECKING:
     from multiprocessing.context import SpawnProcess
 
-__all__ = ["AsyncWorkers", "HandlerProcessDied", "ProcessWorkers", "ThreadWorkers", "workers_for"]
+__all__ = ["AsyncWorkers", "ProcessWorkers", "ThreadWorkers", "workers_for"]
 
 GRACE_S: Final = 1.0
 """Cancelled tasks and terminated processes get so long to end."""
@@ -113,10 +114,6 @@ class ThreadWorkers:
         pass
 
 
-class HandlerProcessDied(Exception):
-    """The process of a handler ended while it worked on a message."""
-
-
 class ProcessWorkers(ThreadWorkers):
     """Handlers in processes of their own, one for each thread here.
 
@@ -128,7 +125,8 @@ class ProcessWorkers(ThreadWorkers):
         super().__init__(handling)
         self._context = multiprocessing.get_context("spawn")
         self._processes: dict[int, tuple[SpawnProcess, Connection]] = {}
-        self._killing = False
+        self._ready: set[int] = set()
+        """Those of which the process has started."""
 
     def start(self, runner: Runner) -> None:
         """Start the processes, at once, and wait for none of them."""
@@ -136,7 +134,7 @@ class ProcessWorkers(ThreadWorkers):
             self._spawn(number)
         super().start(runner)
 
-    def _spawn(self, number: int) -> tuple[SpawnProcess, Connection]:
+    def _spawn(self, number: int) -> None:
         ours, theirs = self._context.Pipe()
         process = self._context.Process(
             target=_serve_process,
@@ -147,10 +145,28 @@ class ProcessWorkers(ThreadWorkers):
         process.start()
         theirs.close()
         self._processes[number] = process, ours
-        return process, ours
+
+    def _next(self, number: int) -> Task | None:
+        # The process first: a lease would run out while it starts.
+        if number not in self._processes:
+            self._spawn(number)
+        process, connection = self._processes[number]
+        if number not in self._ready:
+            try:
+                connection.recv()
+            except (EOFError, OSError):
+                process.join(GRACE_S)
+                if self._runner.over:
+                    return None
+                raise HandlerProcessDied(
+                    f"a handler's process could not be started (exit code {process.exitcode}); "
+                    "what it said is on stderr"
+                ) from None
+            self._ready.add(number)
+        return super()._next(number)
 
     def _call(self, number: int, task: Task) -> None:
-        process, connection = self._processes.get(number) or self._spawn(number)
+        process, connection = self._processes[number]
         given = self._runner.given_to_handler(task)
         holding = task.part.holding
         claim = ClaimSnapshot(
@@ -163,6 +179,7 @@ class ProcessWorkers(ThreadWorkers):
         except (EOFError, OSError):
             process.join(GRACE_S)
             self._processes.pop(number)
+            self._ready.discard(number)
             connection.close()
             raise HandlerProcessDied(
                 f"the handler's process ended with exit code {process.exitcode}"
@@ -195,6 +212,7 @@ def _serve_process(connection: Connection, handler: Any, claim_as: Any) -> None:
     # Ctrl-C in a terminal reaches all processes: this one finishes what it has, and is told to end.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with contextlib.suppress(EOFError, OSError):
+        connection.send("ready")
         while True:
             given, claim = connection.recv()
             if isinstance(given, list):

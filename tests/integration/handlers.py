@@ -39,6 +39,18 @@ def die_of_poison(message: Any, claim: Any) -> None:
     write_down(message, claim)
 
 
+class CannotStart:
+    """A handler that can be sent to another process, and not be received there."""
+
+    def __call__(self, message: Any) -> None: ...
+
+    def __setstate__(self, state: object) -> None:
+        raise OSError("no")
+
+    def __getstate__(self) -> dict[str, int]:
+        return {"x": 1}
+
+
 class Unpicklable(Exception):
     """An error that cannot be sent between processes: its arguments are not those of __init__."""
 

@@ -154,7 +154,7 @@ def test_at_most_once_nothing_ever_comes_twice(
             kafka.start()
             act_at_random(stage, order, 3)
             total = stage.stop_writing()
-            until(lambda: _quiet(stage), 60)
+            until(lambda: quiet(stage), 60)
     finally:
         stage.stop_writing()
     counts = delivered(*stage.consumers)
@@ -162,7 +162,7 @@ def test_at_most_once_nothing_ever_comes_twice(
     assert len(counts) > total / 2, "most of it was delivered"
 
 
-def _quiet(stage: Stage) -> bool:
+def quiet(stage: Stage) -> bool:
     before = len(delivered(*stage.consumers))
     time.sleep(2)
     return len(delivered(*stage.consumers)) == before

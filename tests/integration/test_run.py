@@ -25,6 +25,7 @@ from marshal_py import (
     DeadLetterFailed,
     Failure,
     HandlerFailed,
+    HandlerProcessDied,
     Retry,
     Stuck,
     TopicMissing,
@@ -264,6 +265,15 @@ def test_processes_are_given_the_message_and_the_epoch(
     assert b"exit code 9" in dead[b"3"]["dlq-error-message"]
     assert b"five" in dead[b"5"]["dlq-error-message"]
     assert consumer.stats().failures == 4
+
+
+def test_processes_that_cannot_start_end_run(
+    kafka: EmbeddedKafka, make: Make, kafka_topic: Callable[..., str]
+) -> None:
+    with pytest.raises(HandlerProcessDied, match="could not be started"):
+        make("a", kafka_topic(partitions=1)).run(
+            handlers.CannotStart(), workers=1, executor="process"
+        )
 
 
 def test_batches(kafka: EmbeddedKafka, make: Make, kafka_topic: Callable[..., str]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import signal
-import time
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
@@ -23,10 +22,9 @@ from tests.integration.consuming import (
     processes,
     until,
 )
+from tests.integration.test_consumer_faults import PARTITIONS, Stage, act_at_random, quiet
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
-
-PARTITIONS = 3
 
 CHILD = """
 import json, os, sys, threading, time
@@ -76,56 +74,32 @@ def test_killed_suspended_and_stopped_under_load(
     kafka: EmbeddedKafka, kafka_topic: Callable[..., str], tmp_path: Path, mode: str
 ) -> None:
     topic = kafka_topic(partitions=PARTITIONS)
-    total = 6_000
-    fill(kafka.bootstrap_servers, topic, total, partitions=PARTITIONS)
-    both = members(kafka, topic, tmp_path, "ab", mode=mode)
-    order = random.Random(5)
-    with processes(*both):
-        for process in both:
-            process.start()
-        for deed in ("kill", "suspend", "stop", "kill"):
-            seen = [len(p.deliveries()) for p in both]
-            until(
-                lambda s=seen: (
-                    all(len(p.deliveries()) > n for p, n in zip(both, s, strict=True))  # type: ignore[misc]
-                    or len(delivered(*both)) >= total - 100
-                ),
-                60,
-                "some process delivers nothing",
-            )
-            victim = order.choice(both)
-            time.sleep(order.random() * INTERVAL_MS / 1000)
-            if deed == "kill":
-                victim.kill()
-                victim.start()
-            elif deed == "suspend":
-                victim.signal(signal.SIGSTOP)
-                time.sleep(3 * INTERVAL_MS / 1000)
-                victim.signal(signal.SIGCONT)
+    stage = Stage(kafka, topic, tmp_path, mode, 0.002)
+    for consumer in stage.consumers:
+        consumer.child = CHILD
+    try:
+        with processes(*stage.consumers):
+            for consumer in stage.consumers:
+                consumer.start()
+            act_at_random(stage, random.Random(5), 5)
+            total = stage.stop_writing()
+            if mode == "at_most_once":
+                until(lambda: quiet(stage), 60)
             else:
-                assert victim.stop() == 128 + signal.SIGTERM
-                victim.start()
-        if mode == "at_most_once":
-            until(lambda: _quiet(both), 60)
-        else:
-            until(lambda: len(delivered(*both)) == total, 90, "some message never came")
-    counts = delivered(*both)
+                until(lambda: len(delivered(*stage.consumers)) == total, 90, "some never came")
+    finally:
+        stage.stop_writing()
+    counts = delivered(*stage.consumers)
     if mode == "at_most_once":
         assert max(counts.values()) == 1, "a message came twice"
         assert len(counts) > total / 2
     # Whatever happened: under one claim every key's messages came in order, each once.
     offsets: dict[tuple[int, int, int], list[int]] = defaultdict(list)
-    for process in both:
+    for process in stage.consumers:
         for _, partition, offset, number, epoch in process.deliveries():
             offsets[partition, epoch, number % 7].append(offset)
     for lane, found in offsets.items():
         assert found == sorted(set(found)), lane
-
-
-def _quiet(both: list[Process]) -> bool:
-    before = len(delivered(*both))
-    time.sleep(2)
-    return len(delivered(*both)) == before
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
