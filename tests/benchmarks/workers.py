@@ -1,8 +1,8 @@
 """`Consumer.run` with 5 ms handlers, 10,000 messages of 1,000 keys on one partition.
 
-The ideal is what perfect workers would take: messages x 5 ms / workers. The clock runs from the first
-handler's start to the last one's end; order within each key is checked. What a sleep of 5 ms takes
-on this machine is shown beside it: nothing can be faster than that.
+The ideal is what perfect workers would take: messages x 5 ms / workers. The clock runs from the
+first handler's start to the last one's end; order within each key is checked. What a sleep of 5 ms
+takes on this machine is shown beside it: nothing can be faster than that.
 """
 
 from __future__ import annotations
