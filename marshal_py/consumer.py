@@ -470,7 +470,8 @@ class Consumer:
 
         - `workers`: so many handlers run at a time. `executor`: in threads, in processes (the
           handler must be importable, and is given a `MessageCopy` and a `ClaimSnapshot`), or as
-          asyncio tasks. By default asyncio for an ``async def`` handler, threads for others.
+          asyncio tasks. By default asyncio for an ``async def`` handler, threads for others. What
+          keeps the interpreter lock for seconds (some C code) stops heartbeats: use processes.
         - `ordering`: messages of a partition that have the same key one after the other
           (``"key"``; those without a key have no order), all of a partition, or none.
         - `batch_size`: the handler is given a `Batch` of up to so many messages of one partition,
