@@ -26,6 +26,7 @@ __all__ = [
     "InvalidRecord",
     "NoTransaction",
     "OutboxRecord",
+    "RecordSerializer",
     "SchemaError",
     "SinkUnavailable",
     "Stasher",
@@ -36,6 +37,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from harvest.api import Harvest
+    from harvest.serializing import RecordSerializer
 
 
 def __getattr__(name: str) -> Any:
@@ -44,6 +46,10 @@ def __getattr__(name: str) -> Any:
         from harvest.api import Harvest
 
         return Harvest
+    if name == "RecordSerializer":
+        from harvest.serializing import RecordSerializer
+
+        return RecordSerializer
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

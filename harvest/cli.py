@@ -30,6 +30,7 @@ from harvest.spark import cli as spark_cli
 from harvest.stasher import Stasher
 from harvest.store.postgres import PostgresMarkStore
 from harvest.store.range_postgres import PostgresRangeStore
+from harvest.store.sidelined import PostgresSidelined
 from marshal_py.errors import MarshalError
 
 if TYPE_CHECKING:
@@ -113,6 +114,7 @@ def init(
     """
     store, name = _store(config, database, table, mode)
     created = store.init(value_type="bytes" if bytes_ else "text")
+    PostgresSidelined(store.conninfo, name).create()
     report = {"table": name, "created": created}
     lines = [f"{name}: created" if created else f"{name}: exists already, left as it is"]
     if notify is not None:
@@ -222,7 +224,9 @@ def check(
     table: TableOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Look at the database, the table and its privileges; exit with 1 if something is wrong.
+    """Look at the database, the table, its privileges, and with --config at Kafka and its topics.
+
+    Says what to do about what is wrong, and then exits with 1. It changes nothing.
 
     [dim]Example:[/dim] harvest check --config reaper.yaml
     """
@@ -230,6 +234,13 @@ def check(
     findings = store.check()
     wrong = any(finding.level == "error" for finding in findings)
     backlog = None if wrong else store.backlog()
+    if not wrong:
+        findings += store.check_around()
+    if config is not None:
+        from harvest.sink.check import check_kafka
+
+        findings += check_kafka(load(config), [] if wrong else store.topics())
+        wrong = any(finding.level == "error" for finding in findings)
     if as_json:
         report: dict[str, Any] = {
             "table": name,

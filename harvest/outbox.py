@@ -6,8 +6,9 @@ header columns may be text or bytes. A NULL `kafka_value` is a tombstone.
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -74,6 +75,33 @@ class OutboxRecord:
                 f"value is of type {type(value).__name__}: give str, bytes, or None (a tombstone); "
                 "serialise objects first, for example with json.dumps"
             )
+
+    @classmethod
+    def json(
+        cls,
+        topic: str,
+        key: str | bytes,
+        value: Any,
+        headers: Headers = (),
+        *,
+        default: Callable[[Any], Any] | None = None,
+    ) -> OutboxRecord:
+        """A record whose value is `value` as compact JSON; None becomes ``null``, no tombstone.
+
+        `default` turns what JSON does not know (dates, decimals) into what it does, as in
+        `json.dumps`. Raises `InvalidRecord` for what cannot be JSON, NaN and infinities included.
+        """
+        try:
+            text = json.dumps(
+                value,
+                default=default,
+                ensure_ascii=False,
+                allow_nan=False,
+                separators=(",", ":"),
+            )
+        except (TypeError, ValueError, RecursionError) as error:
+            raise InvalidRecord(f"value cannot be JSON: {error}; give `default`") from None
+        return cls(topic, key, text, headers)
 
 
 def _check_topic(topic: Any) -> None:

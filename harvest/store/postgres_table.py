@@ -6,6 +6,7 @@ Connecting, executing, naming errors, and looking at the table's columns, indexe
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
 
@@ -30,6 +31,7 @@ _CONNECT_DEFAULTS: Final = {
 }
 _AS_BYTES: Final = ("text", "varchar", "bpchar", "json")
 _READ_AS_IS: Final = {"text", "character varying", "character", "bytea", "json"}
+_CLOCK_WARNING_S: Final = 2.0
 _COLUMN_TYPES: Final = """
 SELECT a.attname, format_type(a.atttypid, NULL), a.attnotnull
 FROM pg_attribute a
@@ -70,6 +72,46 @@ class PostgresTable:
     def ping(self) -> None:
         """Ask for an answer. Raises `StoreUnavailable`."""
         self._execute(sql.SQL("SELECT 1"))
+
+    def topics(self) -> list[str]:
+        """The topics of the first 10,000 rows that wait."""
+        query = self._sql(
+            "SELECT DISTINCT kafka_topic::text FROM "
+            "(SELECT kafka_topic FROM {table} ORDER BY id LIMIT 10000) t ORDER BY 1"
+        )
+        return [row[0].decode() for row in self._execute(query, binary=True).fetchall()]
+
+    def check_around(self) -> list[Finding]:
+        """What `check` says beside the table: the trigger, rows set aside, the clock."""
+        connection = self._connected()
+        channel = notify.installed(connection, self._table)
+        findings = [
+            Finding("wake-up", "ok", "the trigger tells of new rows")
+            if channel
+            else Finding("wake-up", "ok", "by polling; `harvest init --notify` is quicker")
+        ]
+        *schema, name = self._table.parts
+        aside = TableName((*schema, f"{name}_sidelined"))
+        query = sql.SQL(
+            "SELECT to_regclass(%(aside)s) IS NOT NULL, has_schema_privilege((SELECT relnamespace "
+            "FROM pg_class WHERE oid = to_regclass(%(table)s)), 'CREATE'), "
+            "extract(epoch FROM clock_timestamp())::float8"
+        )
+        given = {"aside": aside.quoted(), "table": self._table.quoted()}
+        ((there, may_create, database_s),) = self._execute(query, given).fetchall()
+        if there:
+            counted = sql.SQL("SELECT count(*) FROM {t}").format(t=sql.Identifier(*aside.parts))
+            ((rows,),) = self._execute(counted).fetchall()
+            text = f"{rows} rows are set aside: see `harvest sidelined list`"
+            findings.append(Finding("sidelined", "warning" if rows else "ok", text))
+        elif not may_create:
+            text = f"{aside} does not exist and cannot be made: a bad row will stop the harvest"
+            findings.append(Finding("sidelined", "warning", f"{text}; run `harvest init` as owner"))
+        ahead_s = database_s - time.time()
+        far = abs(ahead_s) > _CLOCK_WARNING_S
+        text = f"the database's is {ahead_s:+.3f} s from ours"
+        text += "; nothing rests on that, but logs and ages will confuse" if far else ""
+        return [*findings, Finding("clock", "warning" if far else "ok", text)]
 
     def install_notify(self, *, remove: bool = False) -> bool:
         """Create the trigger that tells of new rows, or remove it; whether there was a need to."""

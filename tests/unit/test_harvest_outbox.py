@@ -5,12 +5,14 @@ from __future__ import annotations
 from uuid import UUID
 
 import pytest
+from confluent_kafka.serialization import IntegerSerializer, SerializationContext, StringSerializer
 from hypothesis import given
 from hypothesis import strategies as st
 
 from harvest.errors import CheckpointError, ConfigurationError, InvalidRecord
 from harvest.naming import TableName
 from harvest.outbox import OutboxRecord
+from harvest.serializing import RecordSerializer
 from harvest.terms import Checkpoint, Term
 
 
@@ -119,3 +121,34 @@ def test_checkpoints_round_trip_and_are_short(
 def test_a_foreign_checkpoint_is_refused(text: str) -> None:
     with pytest.raises(CheckpointError, match="cannot be read"):
         Checkpoint.decode(text)
+
+
+def test_json_is_compact_and_knows_no_tombstone() -> None:
+    record = OutboxRecord.json("t", "k", {"ä": [1, None]}, {"h": "1"})
+    assert (record.value, record.headers) == ('{"ä":[1,null]}', (("h", "1"),))
+    assert OutboxRecord.json("t", "k", None).value == "null"
+    assert OutboxRecord.json("t", "k", {1, 2}, default=sorted).value == "[1,2]"
+
+
+@pytest.mark.parametrize("value", [{1}, float("nan"), object()])
+def test_what_is_no_json_is_refused(value: object) -> None:
+    with pytest.raises(InvalidRecord, match="value cannot be JSON"):
+        OutboxRecord.json("t", "k", value)
+
+
+def test_serialisers_are_called_as_confluent_kafka_calls_them() -> None:
+    def serialise(value: object, context: SerializationContext) -> bytes:
+        assert isinstance(context.headers, list)
+        context.headers.append(("schema", context.field.encode()))
+        return f"{context.topic}:{value}".encode()
+
+    record = RecordSerializer(key=serialise, value=serialise).record("t", 7, [8], {"own": "x"})
+    assert (record.key, record.value) == (b"t:7", b"t:[8]")
+    assert record.headers == (("own", "x"), ("schema", b"key"), ("schema", b"value"))
+    assert RecordSerializer().record("t", "k", None).value is None
+
+
+def test_a_serialiser_of_confluent_kafka_fits() -> None:
+    records = RecordSerializer(key=StringSerializer("utf_8"), value=IntegerSerializer())
+    record = records.record("t", "ä", 258)
+    assert (record.key, record.value) == ("ä".encode(), b"\0\0\1\2")
