@@ -79,6 +79,6 @@ class Past:
             "now": at_ms,
             "groups": groups_document(found.world, board.groups()),
             "members": members_document(found.world),
-            "leaders": leaders_document(found.world, board.rows),
+            "leaders": leaders_document(found.world, board.rows.values()),
             **board.document(),
         }

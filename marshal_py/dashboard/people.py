@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from marshal_py.ledger import LEADER_PREFIX
+from marshal_py.dashboard.board import Row
 from marshal_py.subscription import Subscription
 from marshal_py.world import World
 
@@ -60,27 +60,33 @@ def _subscription(metadata: bytes) -> str:
     return " · ".join(parts)
 
 
-def leaders_document(world: World, rows: Iterable[tuple[str, str]]) -> list[dict[str, Any]]:
-    """Return who leads each name, with what it published along with its claim.
+def leaders_document(world: World, rows: Iterable[Row]) -> list[dict[str, Any]]:
+    """Return who leads what: elections, and the shards of harvesters.
 
-    `rows`: the (group, topic) to look at.
+    Both are cells of virtual topics, whose names have a colon, as Kafka's cannot. With what the
+    holder published along with its claim.
     """
     found = []
-    for group, topic in rows:
-        cell = world.cell(group, topic, 0) if topic.startswith(LEADER_PREFIX) else None
-        if cell is not None:
-            found.append(
-                {
-                    "group": group,
-                    "name": topic.removeprefix(LEADER_PREFIX),
-                    "client": cell.holder,
-                    "instance": cell.instance_id,
-                    "epoch": cell.epoch,
-                    "interval_ms": cell.interval_ms,
-                    "says": readable(cell.metadata),
-                }
-            )
-    return sorted(found, key=lambda x: (x["group"], x["name"]))
+    for row in rows:
+        kind, colon, name = row.topic.partition(":")
+        for partition in row.partitions if colon else ():
+            cell = world.cell(row.group, row.topic, partition)
+            if cell is not None:
+                found.append(
+                    {
+                        "group": row.group,
+                        "topic": row.topic,
+                        "partition": partition,
+                        "kind": kind,
+                        "name": name if kind == "leader" else f"{name} {partition}",
+                        "client": cell.holder,
+                        "instance": cell.instance_id,
+                        "epoch": cell.epoch,
+                        "interval_ms": cell.interval_ms,
+                        "says": readable(cell.metadata),
+                    }
+                )
+    return sorted(found, key=lambda x: (x["group"], x["topic"], x["partition"]))
 
 
 def readable(metadata: bytes) -> str:

@@ -396,5 +396,5 @@ class Watch:
         return {
             "groups": groups,
             "members": members_document(self.world),
-            "leaders": leaders_document(self.world, self.board.rows),
+            "leaders": leaders_document(self.world, self.board.rows.values()),
         }

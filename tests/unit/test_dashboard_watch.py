@@ -255,6 +255,20 @@ def test_a_forgotten_group_goes_and_a_paused_one_says_so() -> None:
     assert not stage.alerts("pause_expired")[0][1]
 
 
+def test_elections_and_shards_are_leaderships_with_what_their_holders_say() -> None:
+    stage = Stage()
+    stage.claim("a", topic="leader:night")
+    epoch = stage.claim("b", 3, topic="harvest:outbox")
+    entry = Entry("harvest:outbox", 3, epoch, -1, b'{"backlog": 7}')
+    stage.put(Heartbeat, "b", [entry])
+    stage.claim("c", 1, topic="orders")
+    leaders = stage.watch.document(stage.now_ms)["leaders"]
+    assert [(x["kind"], x["name"], x["client"], x["says"]) for x in leaders] == [
+        ("harvest", "outbox 3", "b", "backlog 7"),
+        ("leader", "night", "a", ""),
+    ]
+
+
 def test_two_processes_under_one_name_are_an_alert() -> None:
     stage = Stage()
     first = stage.claim("a", instance="a-1")

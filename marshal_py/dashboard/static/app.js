@@ -55,9 +55,16 @@ const inspector = new Inspector(element("section", { class: "panel grow", id: "i
   actions: (group, topic, partition) => (past ? [] : actionsOf(live, group, topic, partition)),
 });
 
+function address() {
+  try {
+    return location.hash.replace(/^#\/?/, "").split("/").map(decodeURIComponent);
+  } catch {
+    return [""]; // somebody has typed a lonely percent sign
+  }
+}
+
 function route() {
-  const parts = location.hash.replace(/^#\/?/, "").split("/").map(decodeURIComponent);
-  const [kind, group, topic, partition] = parts;
+  const [kind, group, topic, partition] = address();
   for (const link of document.querySelectorAll(".top nav a")) {
     const here = link.getAttribute("href").slice(2) === (kind === "g" ? "" : kind);
     if (here) link.setAttribute("aria-current", "page");
@@ -136,7 +143,7 @@ class Members extends TableView {
 }
 
 class Leaders extends TableView {
-  title = "Leaders";
+  title = "Leaders and shards";
   one = "leadership";
   nothing = "Nobody has campaigned yet: an election is a claim of leader:NAME.";
   rows = () => model().leaders;

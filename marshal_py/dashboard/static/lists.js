@@ -166,12 +166,13 @@ export function memberColumns(model) {
 
 export function leaderColumns(model) {
   const state = (leader) => {
-    const row = model.row(leader.group, `leader:${leader.name}`);
-    return row ? LIVENESS[row.live[row.slotOf.get(0) ?? 0]] : "free";
+    const row = model.row(leader.group, leader.topic);
+    return row ? LIVENESS[row.live[row.slotOf.get(leader.partition) ?? 0]] : "free";
   };
   return [
     ["Group", (x) => element("a", { href: linkTo(x.group), text: x.group }), { sort: (x) => x.group }],
-    ["Leadership", (x) => element("a", { href: linkTo(x.group, `leader:${x.name}`, 0), text: x.name }), { sort: (x) => x.name }],
+    ["Of", (x) => element("a", { href: linkTo(x.group, x.topic, x.partition), text: x.name }), { sort: (x) => `${x.topic} ${String(x.partition).padStart(9)}` }],
+    ["Kind", (x) => ({ leader: "election", harvest: "outbox shard" })[x.kind] ?? x.kind, { sort: (x) => x.kind, class: "dim" }],
     ["Leader", (x) => x.client
       ? element("span", { class: "who" }, chip(model.clients.indexOf(x.client)), x.client)
       : element("span", { class: "dim", text: "nobody" }), { sort: (x) => x.client ?? "" }],

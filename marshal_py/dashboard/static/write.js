@@ -29,7 +29,7 @@ export function actionsOf(model, group, topic, partition) {
         ["for_s", "For how long", "number", "900", "seconds"],
       ])));
   }
-  if (topic != null && !topic.startsWith("leader:")) {
+  if (topic != null && !topic.includes(":")) {
     const where = partition === undefined ? {} : { partition };
     found.push(button("Set position …", () => ask("Set the position of", { what: "set_position", group, topic, ...where }, [
       ["to", "Where to", "text", "-1000", "an offset, -1000, +1000, earliest or latest"],
