@@ -12,6 +12,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
 from types import FrameType
@@ -261,6 +262,47 @@ def check(
             typer.echo(f"{'ok':<8}{'backlog':<11}{backlog.rows} rows{age}")
     if wrong:
         raise typer.Exit(1)
+
+
+@app.command()
+def bench(
+    config: Annotated[
+        Path,
+        typer.Option("--config", "-c", "-f", help="reaper.yaml, ours or goharvest's.", exists=True),
+    ],
+    rows: Annotated[int, typer.Option(min=1, help="How many rows to drain.")] = 100_000,
+    value_bytes: Annotated[int, typer.Option(min=0, help="Size of each value.")] = 256,
+    keys: Annotated[int, typer.Option(min=1, help="How many keys.")] = 10_000,
+    partitions: Annotated[int, typer.Option(min=1, help="Of the scratch topic.")] = 6,
+    mode: Annotated[
+        list[Mode] | None, typer.Option("--mode", help="Only this mode.", show_default=False)
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Drain a backlog on your own database and Kafka, in each mode, and say how fast that was.
+
+    Uses a table and topics with scratch names, and removes them. They take disk space, and the
+    servers are busy meanwhile. The harvester runs in this process, with the file's settings.
+
+    [dim]Example:[/dim] harvest bench --config reaper.yaml --rows 500000
+    """
+    from harvest.bench import Work, reachable
+    from harvest.bench import bench as measure
+
+    settings = load(config)
+    reachable(settings)
+    work = Work(rows, value_bytes, keys, partitions)
+    results = [measure(settings, chosen.value, work) for chosen in mode or list(Mode)]
+    if as_json:
+        typer.echo(json.dumps({"results": [asdict(result) for result in results]}))
+        return
+    typer.echo(f"{rows} rows of {value_bytes} bytes, {keys} keys, {partitions} partitions")
+    typer.echo(f"{'mode':<22}{'rows/s':>10}{'CPU s/100,000':>16}{'peak MB':>10}")
+    for result in results:
+        typer.echo(
+            f"{result.mode:<22}{result.drain_rows_per_s:>10,.0f}{result.cpu_s_per_100k:>16.2f}"
+            f"{result.peak_mb:>10.0f}"
+        )
 
 
 spark_cli.register(app)
