@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from harvest.errors import HarvestError
+from harvest.leader import MarkTools
+from harvest.leading import Tools
 from harvest.mark import Limits
 from harvest.marshal import MarshalCandidate
 from harvest.outbox import OutboxRecord
@@ -133,14 +135,21 @@ class Harvester:
         self.machine.exited = True
         self.hub.counts["stopped"] += 1
 
-    def reap(self, marshal: Marshal) -> None:
+    def tools(self) -> Tools:
+        """What one leadership works with."""
         world = self.world
+        return MarkTools(
+            SimStore(world.database, world.table),
+            SimStore(world.database, world.table),
+            SimSink(world.broker, atomic=world.scenario.atomic),
+            world.scenario.limits,
+        )
+
+    def reap(self, marshal: Marshal) -> None:
         with marshal, MarshalCandidate(marshal, "outbox") as candidate:
             self.reaper = Reaper(
                 candidate=candidate,
-                stores=lambda: SimStore(world.database, world.table),
-                sinks=lambda: SimSink(world.broker, atomic=world.scenario.atomic),
-                limits=world.scenario.limits,
+                tools=self.tools,
                 on_event=lambda event: self.hub.tell(self.name, repr(event)),
                 drain_timeout_s=2.0,
             )

@@ -7,13 +7,10 @@ from dataclasses import replace
 from typing import Any, Final
 
 from harvest.errors import StoreUnavailable
-from harvest.events import Stats
-from harvest.lease import Lease
-from harvest.marshal import MarshalCandidate
-from harvest.range_leader import RangeLeader
+from harvest.leading import Tools
+from harvest.range_leader import RangeTools
 from harvest.store.memory import MemoryTable
 from harvest.store.range_memory import MemoryRangeStore
-from marshal_py import Marshal
 from tests.simulation.whole import harvesters
 from tests.simulation.whole.harvesters import Harvester, Scenario
 from tests.simulation.whole.outbox import Server, SimSink
@@ -53,40 +50,14 @@ def generate(seed: int) -> Scenario:
 class RangeHarvester(Harvester):
     """One process in range mode, of one shard."""
 
-    def reap(self, marshal: Marshal) -> None:
-        with marshal, MarshalCandidate(marshal, "outbox") as candidate:
-            while not self.stopping:
-                lease = candidate.campaign(0.5)
-                if lease is not None:
-                    try:
-                        self.lead(lease)
-                    finally:
-                        candidate.resign()
-
-    def lead(self, lease: Lease) -> None:
+    def tools(self) -> Tools:
         world = self.world
-        reader = SimRangeStore(world.database, world.table)
-        saver = SimRangeStore(world.database, world.table)
-        self.leader = leader = RangeLeader(
-            lease,
-            reader=reader,  # type: ignore[arg-type]
-            saver=saver,  # type: ignore[arg-type]
-            sink=SimSink(world.broker, atomic=True),
-            limits=world.scenario.limits,
-            stats=Stats(),
-            on_event=lambda event: self.hub.tell(self.name, repr(event)),
-            drain_timeout_s=2.0,
+        return RangeTools(
+            SimRangeStore(world.database, world.table),  # type: ignore[arg-type]
+            SimRangeStore(world.database, world.table),  # type: ignore[arg-type]
+            SimSink(world.broker, atomic=True),
+            world.scenario.limits,
         )
-        if self.stopping:
-            leader.stop()
-        leader.run()
-
-    leader: RangeLeader | None = None
-
-    def stop(self) -> None:
-        self.stopping = True
-        if self.leader is not None:
-            self.leader.stop()
 
 
 class World(harvesters.World):
