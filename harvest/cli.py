@@ -11,7 +11,7 @@ import logging
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
@@ -23,15 +23,14 @@ import typer
 from harvest import sidelined_cli
 from harvest.config import ReaperConfig, load
 from harvest.errors import ConfigurationError, HarvestError
-from harvest.goharvest import libpq_conninfo
 from harvest.http_status import StatusServer, parse_address
 from harvest.monitor import Monitor
+from harvest.naming import TableName
 from harvest.outbox import OutboxRecord
 from harvest.spark import cli as spark_cli
 from harvest.stasher import Stasher
-from harvest.store.postgres import PostgresMarkStore
-from harvest.store.range_postgres import PostgresRangeStore
-from harvest.store.sidelined import PostgresSidelined
+from harvest.store import databases
+from harvest.store.databases import AnyMarkStore, AnyRangeStore, Database
 from marshal_py.errors import MarshalError
 
 if TYPE_CHECKING:
@@ -70,7 +69,7 @@ DatabaseOption = Annotated[
     typer.Option(
         "--database",
         "-d",
-        help="Connection string, instead of a configuration: key=value pairs or postgresql://…",
+        help="Instead of a configuration: postgresql://…, key=value pairs, or sqlite:///path.",
         show_default=False,
     ),
 ]
@@ -113,13 +112,17 @@ def init(
 
     [dim]Example:[/dim] harvest init --database postgresql://localhost/shop
     """
-    store, name = _store(config, database, table, mode)
+    tables, name, mode = _database(config, database, table, mode)
+    store = _store(tables, name, mode)
     created = store.init(value_type="bytes" if bytes_ else "text")
-    PostgresSidelined(store.conninfo, name).create()
+    aside = tables.sidelined(TableName.parse(name))
+    if aside is not None:
+        with closing(aside):
+            aside.create()
     report = {"table": name, "created": created}
     lines = [f"{name}: created" if created else f"{name}: exists already, left as it is"]
     if notify is not None:
-        changed = store.install_notify(remove=not notify)
+        changed = tables.install_notify(TableName.parse(name), remove=not notify)
         report["notify"] = notify
         state = "there" if notify else "not there"
         lines.append(f"{name}: the trigger is {state}{'' if changed else ' already'}")
@@ -208,12 +211,11 @@ def stash(
 
     [dim]Example:[/dim] harvest stash orders order-1 '{"paid": true}' -d postgresql://localhost/shop
     """
-    import psycopg
-
-    store, name = _store(config, database, table)
+    tables, name, mode = _database(config, database, table)
     record = OutboxRecord(topic, key, value, [_pair(text) for text in header or []])
+    store = _store(tables, name, mode)
     store.connect()
-    with psycopg.connect(store.conninfo) as connection:
+    with tables.transaction() as connection:
         Stasher(name).stash(connection, record)
     typer.echo(f"{name}: one row for {topic}, key {key!r}")
 
@@ -231,7 +233,8 @@ def check(
 
     [dim]Example:[/dim] harvest check --config reaper.yaml
     """
-    store, name = _store(config, database, table)
+    tables, name, mode = _database(config, database, table)
+    store = _store(tables, name, mode)
     findings = store.check()
     wrong = any(finding.level == "error" for finding in findings)
     backlog = None if wrong else store.backlog()
@@ -332,20 +335,21 @@ def _serving(running: Process, listen: tuple[str, int] | None) -> Iterator[None]
             monitor.close()
 
 
-def _store(
+def _database(
     config: Path | None, database: str | None, table: str | None, mode: Mode | None = None
-) -> tuple[PostgresMarkStore | PostgresRangeStore, str]:
+) -> tuple[Database, str, Mode]:
     if (config is None) == (database is None):
         raise ConfigurationError("give either --config FILE or --database CONNECTION")
-    if config is not None:
-        settings = load(config)
-        name, conninfo = table or settings.outbox, settings.database
-        mode = mode or Mode(settings.mode)
-    else:
-        name, conninfo = table or "outbox", libpq_conninfo(database or "")
-    if mode is Mode.RANGE:
-        return PostgresRangeStore(conninfo, name), name
-    return PostgresMarkStore(conninfo, name), name
+    if config is None:
+        return databases.given(database or ""), table or "outbox", mode or Mode.MARK
+    settings = load(config)
+    tables = databases.database(settings.database)
+    return tables, table or settings.outbox, mode or Mode(settings.mode)
+
+
+def _store(tables: Database, name: str, mode: Mode) -> AnyMarkStore | AnyRangeStore:
+    table = TableName.parse(name)
+    return tables.range_store(table) if mode is Mode.RANGE else tables.mark_store(table)
 
 
 def _pair(text: str) -> tuple[str, str]:

@@ -9,8 +9,8 @@ from confluent_kafka.admin import AdminClient
 from harvest.config import ReaperConfig
 from harvest.sink.settings import connection_settings
 from harvest.store.base import Backlog, MarkStore
+from harvest.store.databases import database
 from harvest.store.range_base import RangeStore
-from harvest.store.sidelined import PostgresSidelined
 from marshal_py import Marshal
 
 __all__ = ["ServerProbes"]
@@ -27,7 +27,7 @@ class ServerProbes:
         self._marshal = marshal
         self._topic = config.coordination.topic
         self._store = store
-        self._aside = PostgresSidelined(config.database, config.table)
+        self._aside = database(config.database).sidelined(config.table)
         self._admin = AdminClient(connection_settings(config.kafka))
 
     def database(self) -> None:
@@ -48,7 +48,7 @@ class ServerProbes:
 
     def sidelined(self) -> int:
         """See `Probes.sidelined`."""
-        return self._aside.count()
+        return 0 if self._aside is None else self._aside.count()
 
     def holders(self) -> dict[str, str]:
         """See `Probes.holders`."""
@@ -62,4 +62,5 @@ class ServerProbes:
     def close(self) -> None:
         """See `Probes.close`."""
         self._store.close()
-        self._aside.close()
+        if self._aside is not None:
+            self._aside.close()

@@ -18,10 +18,9 @@ from harvest.shard_reaper import ShardReaper
 from harvest.sink.base import Sink
 from harvest.sink.kafka import IdempotentSink, TransactionalSink
 from harvest.sink.settings import connection_settings
-from harvest.store.notify import PostgresListener
-from harvest.store.postgres import PostgresMarkStore
-from harvest.store.range_postgres import PostgresRangeStore
-from harvest.store.sidelined import PostgresSidelined
+from harvest.store.base import MarkStore
+from harvest.store.databases import database
+from harvest.store.range_base import RangeStore
 from marshal_py import Marshal
 
 __all__ = ["Process", "make_range_store", "make_sink", "make_store", "process"]
@@ -42,10 +41,10 @@ class Process:
         return ServerProbes(self.config, self.marshal, store)
 
 
-def make_store(config: ReaperConfig) -> PostgresMarkStore:
+def make_store(config: ReaperConfig) -> MarkStore:
     """The outbox table of `config`; connects when it is first used."""
     durable = config.delivery == "transactional"
-    return PostgresMarkStore(config.database, config.table, durable=durable)
+    return database(config.database).mark_store(config.table, durable=durable)
 
 
 def make_sink(config: ReaperConfig) -> Sink:
@@ -55,9 +54,10 @@ def make_sink(config: ReaperConfig) -> Sink:
     return _transactional(config, config.sink_name)
 
 
-def make_range_store(config: ReaperConfig, shard: int = 0) -> PostgresRangeStore:
+def make_range_store(config: ReaperConfig, shard: int = 0) -> RangeStore:
     """The outbox table of `config` for a shard, in range mode; connects when it is first used."""
-    return PostgresRangeStore(config.database, config.table, shard=shard, shards=config.shards)
+    tables = database(config.database)
+    return tables.range_store(config.table, shard=shard, shards=config.shards)
 
 
 def _waits_for_topics(config: ReaperConfig) -> bool:
@@ -90,7 +90,7 @@ def _tools(config: ReaperConfig, shard: int = 0) -> Tools:
         make_store(config),
         make_sink(config),
         limits,
-        PostgresSidelined(config.database, config.table),
+        database(config.database).sidelined(config.table),
         config.bad_rows.policy(),
     )
 
@@ -103,11 +103,16 @@ def process(
 
     Raises what `marshal_py.Marshal` and `MarkStore.connect` raise.
     """
-    store = make_range_store(config) if config.mode == "range" else make_store(config)
-    store.connect()  # a missing table is found before anything is written to Kafka
-    if isinstance(store, PostgresRangeStore):
-        check_layout(store, config.shards)
-    store.close()
+    # A missing table is found before anything is written to Kafka.
+    if config.mode == "range":
+        ranges = make_range_store(config)
+        ranges.connect()
+        check_layout(ranges, config.shards)
+        ranges.close()
+    else:
+        store = make_store(config)
+        store.connect()
+        store.close()
     marshal = Marshal(
         connection_settings(config.kafka),
         group_id=config.group,
@@ -117,7 +122,7 @@ def process(
         create_topics=config.coordination.create_topics,
         close_on_sigterm=False,  # what is in flight is finished first
     )
-    listener = PostgresListener(store.conninfo, config.table)
+    listener = database(config.database).listener(config.table)
     drain_timeout_s = config.limits.drain_timeout_ms / 1000
     with marshal:
         if config.shards > 1:

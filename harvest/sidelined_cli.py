@@ -10,9 +10,9 @@ import typer
 
 from harvest.config import load
 from harvest.errors import ConfigurationError
-from harvest.goharvest import libpq_conninfo
-from harvest.store.sideline_base import Selection, SidelinedRow
-from harvest.store.sidelined import PostgresSidelined
+from harvest.naming import TableName
+from harvest.store import databases
+from harvest.store.sideline_base import Selection, Sidelined, SidelinedRow
 
 __all__ = ["app"]
 
@@ -131,14 +131,20 @@ def drop(
 
 def _open(
     config: Path | None, database: str | None, table: str | None
-) -> tuple[PostgresSidelined, Literal["mark", "range"]]:
+) -> tuple[Sidelined, Literal["mark", "range"]]:
     if (config is None) == (database is None):
         raise ConfigurationError("give either --config FILE or --database CONNECTION")
+    mode: Literal["mark", "range"] = "mark"
     if config is None:
-        return PostgresSidelined(libpq_conninfo(database or ""), table or "outbox"), "mark"
-    settings = load(config)
-    mode: Literal["mark", "range"] = getattr(settings, "mode", "mark")
-    return PostgresSidelined(settings.database, table or settings.outbox), mode
+        tables = databases.given(database or "")
+    else:
+        settings = load(config)
+        tables = databases.database(settings.database)
+        table, mode = table or settings.outbox, settings.mode
+    store = tables.sidelined(TableName.parse(table or "outbox"))
+    if store is None:
+        raise ConfigurationError("rows are set aside in PostgreSQL only: there are none here")
+    return store, mode
 
 
 def _selected(

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal, NamedTuple, Protocol
 
+from harvest.naming import TableName
 from harvest.sidelining import Aside, Key
 from harvest.terms import Term
 
@@ -67,6 +68,10 @@ class SidelineStore(Protocol):
 
 class Sidelined(SidelineStore, Protocol):
     """The table, as an operator sees it."""
+
+    @property
+    def aside(self) -> TableName:
+        """Its name."""
 
     def create(self) -> None:
         """Make the table if it does not exist."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Protocol
 
 import psycopg
@@ -20,6 +22,8 @@ from harvest.store.postgres import PostgresMarkStore
 from harvest.store.range_base import RangeStore
 from harvest.store.range_memory import MemoryRangeStore
 from harvest.store.range_postgres import PostgresRangeStore
+from harvest.store.range_sqlite import SqliteRangeStore
+from harvest.store.sqlite import SqliteMarkStore
 from marshal_py.embedded import EmbeddedKafka
 from tests.kafka_reader import read_topic
 
@@ -33,7 +37,9 @@ class Transaction(Protocol):
 
 
 class StoreBench(Protocol):
-    """A table, and stores on it."""
+    """A table, and stores on it. `one_writer`: transactions follow one another."""
+
+    one_writer: bool
 
     def store(self) -> MarkStore: ...
     def begin(self) -> Transaction: ...
@@ -41,6 +47,8 @@ class StoreBench(Protocol):
 
 
 class MemoryBench:
+    one_writer = False
+
     def __init__(self) -> None:
         self._table = MemoryTable()
 
@@ -75,6 +83,8 @@ class PostgresTransaction:
 
 
 class PostgresBench:
+    one_writer = False
+
     def __init__(self, url: str) -> None:
         self._url = url
         self._stores: list[PostgresMarkStore] = []
@@ -97,12 +107,66 @@ class PostgresBench:
             store.close()
 
 
-@pytest.fixture(params=["memory", "postgres"])
+class SqliteTransaction:
+    def __init__(self, path: Path) -> None:
+        self._connection = sqlite3.connect(path)
+        self._stasher = Stasher()
+        self._ids: list[int] = []
+
+    def insert(self, record: OutboxRecord) -> int:
+        self._stasher.stash(self._connection, record)
+        ((row_id,),) = self._connection.execute("SELECT last_insert_rowid()").fetchall()
+        self._ids.append(row_id)
+        return int(row_id)
+
+    def commit(self) -> None:
+        self._connection.commit()
+        self._connection.close()
+
+    def rollback(self) -> None:
+        """A rollback gives the ids back; what leaves a gap in SQLite is a deletion."""
+        self._connection.executemany("DELETE FROM outbox WHERE id = ?", [(i,) for i in self._ids])
+        self.commit()
+
+
+class SqliteBench:
+    one_writer = True
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / "shop.db"
+        self.url = f"sqlite:///{self._path}"
+        self._stores: list[SqliteMarkStore] = []
+        self.store().init()
+
+    def store(self) -> MarkStore:
+        store = SqliteMarkStore(self.url, "outbox")
+        self._stores.append(store)
+        return store
+
+    def begin(self) -> Transaction:
+        return SqliteTransaction(self._path)
+
+    def ids(self) -> list[int]:
+        connection = sqlite3.connect(self._path)
+        found = [row[0] for row in connection.execute("SELECT id FROM outbox ORDER BY id")]
+        connection.close()
+        return found
+
+    def close(self) -> None:
+        for store in self._stores:
+            store.close()
+
+
+@pytest.fixture(params=["memory", "postgres", "sqlite"])
 def bench(request: pytest.FixtureRequest) -> Iterator[StoreBench]:
+    real: PostgresBench | SqliteBench
     if request.param == "memory":
         yield MemoryBench()
         return
-    real = PostgresBench(request.getfixturevalue("postgres_database"))
+    if request.param == "sqlite":
+        real = SqliteBench(request.getfixturevalue("tmp_path"))
+    else:
+        real = PostgresBench(request.getfixturevalue("postgres_database"))
     yield real
     real.close()
 
@@ -150,12 +214,38 @@ class PostgresRangeBench:
             store.close()
 
 
-@pytest.fixture(params=["memory", "postgres"])
+class SqliteRangeBench:
+    one_writer = True
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / "shop.db"
+        self.url = f"sqlite:///{self._path}"
+        self._stores: list[SqliteRangeStore] = []
+        self.store().init()
+
+    def store(self, shard: int = 0, shards: int = 1) -> RangeStore:
+        store = SqliteRangeStore(self.url, "outbox", shard=shard, shards=shards)
+        self._stores.append(store)
+        return store
+
+    def begin(self) -> Transaction:
+        return SqliteTransaction(self._path)
+
+    def close(self) -> None:
+        for store in self._stores:
+            store.close()
+
+
+@pytest.fixture(params=["memory", "postgres", "sqlite"])
 def range_bench(request: pytest.FixtureRequest) -> Iterator[RangeBench]:
+    real: PostgresRangeBench | SqliteRangeBench
     if request.param == "memory":
         yield MemoryRangeBench()
         return
-    real = PostgresRangeBench(request.getfixturevalue("postgres_database"))
+    if request.param == "sqlite":
+        real = SqliteRangeBench(request.getfixturevalue("tmp_path"))
+    else:
+        real = PostgresRangeBench(request.getfixturevalue("postgres_database"))
     yield real
     real.close()
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import random
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 import psycopg
 
@@ -67,6 +69,9 @@ def wait_until(condition: object, what: str, log: Path | None = None) -> None:
 
 class World:
     """One outbox, one topic, any number of writers and harvesters."""
+
+    outages: tuple[type[Exception], ...] = (psycopg.OperationalError,)
+    """What the driver raises when the server is down."""
 
     def __init__(
         self,
@@ -152,16 +157,16 @@ class World:
         count = 0
         while not stop.is_set():
             try:
-                with psycopg.connect(self.database) as connection:
+                with closing(self._connect()) as connection:
                     while not stop.wait(pause_s * choose.random()):
                         count += 1
                         self._transaction(connection, stasher, choose, f"{name}.{count}")
-            except psycopg.OperationalError:
+            except self.outages:
                 time.sleep(0.05)  # the server is down; what was under way may have been committed
 
     def _transaction(
         self,
-        connection: psycopg.Connection,
+        connection: Any,
         stasher: Stasher,
         choose: random.Random,
         name: str,
@@ -179,16 +184,21 @@ class World:
             return
         try:
             connection.commit()
-        except psycopg.OperationalError:
+        except self.outages:
             self.uncertain.update(values)
             raise
         with self._lock:
             for key, value in zip(keys, values, strict=True):
                 self.committed[key].append(value)
 
+    def _connect(self) -> Any:
+        """A connection of the application."""
+        return psycopg.connect(self.database)
+
     def rows_left(self) -> int:
-        with psycopg.connect(self.database, autocommit=True) as connection:
-            ((count,),) = connection.execute("SELECT count(*) FROM outbox").fetchall()
+        with closing(self._connect()) as connection, closing(connection.cursor()) as cursor:
+            cursor.execute("SELECT count(*) FROM outbox")
+            ((count,),) = cursor.fetchall()
             return int(count)
 
     def wait_drained(self) -> None:
@@ -217,3 +227,12 @@ class World:
     def close(self) -> None:
         for harvester in self._harvesters:
             harvester.kill()
+
+
+class SqliteWorld(World):
+    """The same on an SQLite file."""
+
+    outages = (sqlite3.OperationalError,)
+
+    def _connect(self) -> Any:
+        return sqlite3.connect(self.database.removeprefix("sqlite:///"), timeout=WAIT_S)

@@ -1,0 +1,126 @@
+"""Which database a connection string means, and the stores that are made for it.
+
+`sqlite:///path` is an SQLite file; anything else is PostgreSQL's, in the forms of libpq.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from typing import Any, Final, Protocol, TypeAlias
+
+from harvest.errors import ConfigurationError
+from harvest.goharvest import libpq_conninfo
+from harvest.naming import TableName
+from harvest.store.notify import PostgresListener
+from harvest.store.postgres import PostgresMarkStore
+from harvest.store.range_postgres import PostgresRangeStore
+from harvest.store.range_sqlite import SqliteRangeStore
+from harvest.store.sideline_base import Sidelined
+from harvest.store.sidelined import PostgresSidelined
+from harvest.store.sqlite import SqliteMarkStore
+from harvest.store.sqlite_table import sqlite_path
+from harvest.wake import Listener
+
+__all__ = ["AnyMarkStore", "AnyRangeStore", "Database", "database", "given"]
+
+AnyMarkStore: TypeAlias = PostgresMarkStore | SqliteMarkStore
+AnyRangeStore: TypeAlias = PostgresRangeStore | SqliteRangeStore
+
+
+class Database(Protocol):
+    """A kind of database. Every method only makes; what it made connects when it is first used.
+
+    Raises `ConfigurationError` for what cannot be read.
+    """
+
+    def mark_store(self, table: TableName, *, durable: bool = True) -> AnyMarkStore:
+        """The table in mark mode. `durable`: commits are on the disk when they return."""
+
+    def range_store(self, table: TableName, *, shard: int = 0, shards: int = 1) -> AnyRangeStore:
+        """The table in range mode."""
+
+    def sidelined(self, table: TableName) -> Sidelined | None:
+        """Where bad rows are set aside; None where that is not to be had."""
+
+    def listener(self, table: TableName) -> Listener | None:
+        """What hears of new rows; None where there is only polling."""
+
+    def install_notify(self, table: TableName, *, remove: bool) -> bool:
+        """Create the trigger that tells of new rows, or remove it; whether there was a need to."""
+
+    def transaction(self) -> Any:
+        """A context manager: a connection for the `Stasher`, and a commit at the end."""
+
+
+class _Postgres:
+    def __init__(self, conninfo: str) -> None:
+        self._conninfo = conninfo
+
+    def mark_store(self, table: TableName, *, durable: bool = True) -> PostgresMarkStore:
+        return PostgresMarkStore(self._conninfo, table, durable=durable)
+
+    def range_store(
+        self, table: TableName, *, shard: int = 0, shards: int = 1
+    ) -> PostgresRangeStore:
+        return PostgresRangeStore(self._conninfo, table, shard=shard, shards=shards)
+
+    def sidelined(self, table: TableName) -> Sidelined:
+        return PostgresSidelined(self._conninfo, table)
+
+    def listener(self, table: TableName) -> Listener:
+        return PostgresListener(self.mark_store(table).conninfo, table)
+
+    def install_notify(self, table: TableName, *, remove: bool) -> bool:
+        with closing(self.mark_store(table)) as store:
+            return store.install_notify(remove=remove)
+
+    @contextmanager
+    def transaction(self) -> Iterator[Any]:
+        import psycopg
+
+        with psycopg.connect(self._conninfo) as connection:
+            yield connection
+
+
+class _Sqlite:
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._path = sqlite_path(url)
+
+    def mark_store(self, table: TableName, *, durable: bool = True) -> SqliteMarkStore:
+        return SqliteMarkStore(self._url, table, durable=durable)
+
+    def range_store(self, table: TableName, *, shard: int = 0, shards: int = 1) -> SqliteRangeStore:
+        return SqliteRangeStore(self._url, table, shard=shard, shards=shards)
+
+    def sidelined(self, table: TableName) -> None:
+        del table
+
+    def listener(self, table: TableName) -> None:
+        del table
+
+    def install_notify(self, table: TableName, *, remove: bool) -> bool:
+        del table, remove
+        raise ConfigurationError("--notify: SQLite has no notifications; an idle harvester polls")
+
+    @contextmanager
+    def transaction(self) -> Iterator[Any]:
+        with closing(sqlite3.connect(self._path)) as connection, connection:
+            yield connection
+
+
+_KINDS: Final[dict[str, Callable[[str], Database]]] = {"sqlite": _Sqlite}
+
+
+def database(source: str) -> Database:
+    """The database of a connection string. Raises `ConfigurationError`."""
+    scheme, separator, _ = source.partition("://")
+    return _KINDS.get(scheme, _Postgres)(source) if separator else _Postgres(source)
+
+
+def given(source: str) -> Database:
+    """The same for what a person typed, who may have goharvest's data source at hand."""
+    scheme, separator, _ = source.partition("://")
+    return database(source if separator and scheme in _KINDS else libpq_conninfo(source))

@@ -1,0 +1,39 @@
+"""Headers where a database has no arrays: two JSON arrays of strings, of one length."""
+
+from __future__ import annotations
+
+import json
+from typing import Final, TypeAlias
+
+__all__ = ["HeaderColumn", "header_column", "payload"]
+
+HeaderColumn: TypeAlias = tuple[bytes | None, ...] | None
+
+_UNREADABLE: Final = (None,)
+"""What is no JSON array becomes one header without a name, which no sink accepts."""
+
+
+def header_column(text: bytes | str | None) -> HeaderColumn:
+    """The strings of a JSON array, as bytes; None for none. Other elements as their JSON text."""
+    if text is None or text in (b"[]", "[]"):
+        return None
+    try:
+        found = json.loads(text)
+        if not isinstance(found, list):
+            return _UNREADABLE
+        return tuple([_element(element) for element in found]) or None
+    except (ValueError, RecursionError):  # also what is no UTF-8
+        return _UNREADABLE
+
+
+def payload(value: object) -> bytes | None:
+    """A key or value as the database stored it; numbers in their text form."""
+    if value is None or isinstance(value, bytes):
+        return value
+    return value.encode() if isinstance(value, str) else str(value).encode()
+
+
+def _element(element: object) -> bytes | None:
+    if element is None:
+        return None
+    return (element if isinstance(element, str) else json.dumps(element)).encode()
