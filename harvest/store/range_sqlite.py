@@ -1,4 +1,4 @@
-"""The outbox table in an SQLite file, in range mode (specs/HARVEST.md §16).
+"""The outbox table in an SQLite file, in range mode (specs/DATABASES.md §2).
 
 Who may still commit an id: nobody. SQLite lets one transaction write at a time, and an id is drawn
 by writing; when a row is visible, whoever drew a smaller id has ended. So every gap is dead when it

@@ -1,4 +1,4 @@
-"""The outbox table in an SQLite file, in mark mode (specs/HARVEST.md §16)."""
+"""The outbox table in an SQLite file, in mark mode (specs/DATABASES.md §2)."""
 
 from __future__ import annotations
 

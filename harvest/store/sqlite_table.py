@@ -134,7 +134,7 @@ class SqliteTable:
             if column == "leader_id" and not self._marked:
                 continue
             if column not in types:
-                text = f"the column {column} is missing: see the table in specs/HARVEST.md §16"
+                text = f"the column {column} is missing: see the table in specs/DATABASES.md §2"
                 findings.append(Finding("column", "error", text))
                 continue
             type_name, required = types[column]
