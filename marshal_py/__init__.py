@@ -31,6 +31,7 @@ from marshal_py.errors import (
 from marshal_py.groups import GroupAdmin
 from marshal_py.handling import Failure, Retry, Stuck
 from marshal_py.runner import RunStats
+from marshal_py.transactions import Transactions
 
 __all__ = [
     "AccessDenied",
@@ -69,6 +70,7 @@ __all__ = [
     "SnapshotMismatch",
     "Stuck",
     "TopicMissing",
+    "Transactions",
 ]
 
 __version__ = "0.1.0"

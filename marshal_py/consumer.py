@@ -58,10 +58,14 @@ FETCH: Final = 1_000
 IDLE_WAIT_S: Final = 0.02
 """An idle loop looks up so often: for new partitions, Ctrl-C, `close`, claims that came back."""
 
-TARGET_S: Final = 0.05
+TARGET_S: Final = 0.025
 """At most once: a proposal should claim about so much work, so that a crash loses little."""
 
-MAX_PROPOSAL: Final = 8_000
+AHEAD: Final = 4
+"""At most once: so many proposals' worth is claimed ahead, or is being claimed, while the loop
+works: the log answers in milliseconds, in which a fast loop takes thousands of messages."""
+
+MAX_PROPOSAL: Final = 2_000
 MIN_PROPOSAL: Final = 10
 
 _message: Final[Any] = Message
@@ -208,8 +212,8 @@ class Consumer:
         self._loop_thread: int | None = None
         self._looping = False
         self._acks_from_elsewhere = False
-        self._handed_out_s: float | None = None
-        """At most once: when the last run went out, until the next is asked for."""
+        self._handed: tuple[Run, float] | None = None
+        """At most once: what the loop was given last, and when."""
         self._kafka_lock = threading.Lock()
         self._commands: deque[Callable[[], None]] = deque()
         self._closing = threading.Event()
@@ -223,10 +227,16 @@ class Consumer:
         self._life = threading.Lock()
         self._consumer: Any = None
         self._keeper = Keeper(self)
+        self.mirror_offsets = mirror_offsets
         self._mirror: OffsetMirror | None = None
         if mirror_offsets:
             name = self.marshal.group_id if mirror_offsets is True else mirror_offsets
             self._mirror = OffsetMirror(base, name, self._claimed)
+
+    @property
+    def closing(self) -> bool:
+        """Whether `close` has been called."""
+        return self._closing.is_set()
 
     @property
     def manual(self) -> bool:
@@ -637,11 +647,12 @@ class Consumer:
                 return run
             if give_up_s is not None and time.monotonic() >= give_up_s:
                 return None
-            if not self._proposed and not self._fetch(FETCH):
+            most = self._proposal_size if self._amo else FETCH
+            if not self._proposed and not self._fetch(most):
                 wait_s = IDLE_WAIT_S
                 if give_up_s is not None:
                     wait_s = min(wait_s, max(0.0, give_up_s - time.monotonic()))
-                self._fetch(1, wait_s)
+                self._fetch(most, wait_s)
         return None
 
     def _next_ready(self) -> Run | None:
@@ -681,7 +692,9 @@ class Consumer:
 
     def _next_claimed(self) -> Run | None:
         """The next run that the log has given to us; keeps the one after it in flight."""
-        self._adapt()
+        if self._handed is not None:
+            self._adapt(*self._handed)
+            self._handed = None
         self._top_up()
         while self._proposed:
             run = self._proposed[0]
@@ -697,7 +710,7 @@ class Consumer:
             self._verdicts.pop(run.seq, None)
             if verdict and run.part.claim.held and not run.part.parked:
                 self._top_up()
-                self._handed_out_s = time.monotonic()
+                self._handed = (run, time.monotonic())
                 return run
             if verdict and not run.part.claim._ended.is_set():
                 run.part.parked.append(run)  # ours; the lease may come back, or has: in order
@@ -707,15 +720,14 @@ class Consumer:
             self._keeper.wake()
         return None
 
-    def _adapt(self) -> None:
-        """Let a proposal claim about `TARGET_S` of work."""
-        if self._handed_out_s is None:
-            return
-        took_s, self._handed_out_s = time.monotonic() - self._handed_out_s, None
-        if took_s < TARGET_S / 2:
-            self._proposal_size = min(2 * self._proposal_size, MAX_PROPOSAL, self._most())
-        elif took_s > 2 * TARGET_S:
-            self._proposal_size = max(self._proposal_size // 2, min(MIN_PROPOSAL, self._most()))
+    def _adapt(self, run: Run, since_s: float) -> None:
+        """Let a proposal claim about `TARGET_S` of work, judging by what `run` took."""
+        took_s = max(time.monotonic() - since_s, 1e-6)
+        fitting = int(TARGET_S / took_s * len(run.messages))
+        most = self._most()
+        self._proposal_size = max(
+            min(fitting, 2 * self._proposal_size, most), min(MIN_PROPOSAL, most)
+        )
 
     def _most(self) -> int:
         return self._batch_size if self._batch_size != FETCH else MAX_PROPOSAL
@@ -724,7 +736,9 @@ class Consumer:
         """Have the next messages claimed while the last ones are handed out."""
         if self._parked:
             self._unpark()
-        while len(self._proposed) < 2 and not (self._closing.is_set() or self._is_ending):
+        ahead = sum(len(run.messages) for run in self._proposed)
+        ending = self._closing.is_set() or self._is_ending
+        while ahead < AHEAD * self._proposal_size and not ending:
             if not self._ready:
                 have = 0
                 while have < self._proposal_size:
@@ -746,6 +760,7 @@ class Consumer:
                 with contextlib.suppress(NotHeld, Closed):
                     run.seq = part.claim._propose(run.end)
                     self._proposed.append(run)
+                    ahead += len(run.messages)
 
     def _merge_ready(self) -> None:
         """Join runs of one partition that were fetched one after the other: one proposal for all.
@@ -811,6 +826,8 @@ class Consumer:
             if wait_s:
                 message = self._consumer.poll(wait_s)
                 messages = [] if message is None else [message]
+                if messages and most > 1:  # more have come with it
+                    messages += self._consumer.consume(min(most, self._batch_size) - 1, 0)
             else:
                 messages = self._consumer.consume(min(most, self._batch_size), 0)
             if messages:
