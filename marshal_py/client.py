@@ -376,6 +376,7 @@ class Marshal:
         self._hook_thread: threading.Thread | None = None
         self._last_snapshot_s: dict[int, float] = {}
         self._look_at_pauses_s = 0.0
+        self._jitter = random.Random(instance_id)
         self._restore_signal: Callable[[], None] | None = None
         self._reader: LogReader
         self._writer: LogWriter
@@ -777,7 +778,7 @@ class Marshal:
         now_s = time.monotonic()
         if now_s < self._look_at_pauses_s or self.settings.wire == "text":
             return
-        self._look_at_pauses_s = now_s + random.uniform(0.5, 1.5)
+        self._look_at_pauses_s = now_s + self._jitter.uniform(0.5, 1.5)
         now_ms = time.time() * 1000
         for state in self._reader.world.states:
             if state.paused.get(self.group_id, now_ms + 1) <= now_ms:

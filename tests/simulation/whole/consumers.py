@@ -464,7 +464,7 @@ class World:
     def do_pause_group(self, _: int) -> None:
         self.hub.fired["pause_group"] += 1
         for p in range(self.scenario.coordination):
-            self._send(p, ReleaseGroup(2, "op", "op.1", GROUP, self._next(), 0))
+            self._send(p, ReleaseGroup(2, "op", "op.1", GROUP, self._next(), 2**50))
 
     def do_resume_group(self, _: int) -> None:
         for p in range(self.scenario.coordination):
