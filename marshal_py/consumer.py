@@ -737,8 +737,9 @@ class Consumer:
         if self._parked:
             self._unpark()
         ahead = sum(len(run.messages) for run in self._proposed)
-        ending = self._closing.is_set() or self._is_ending
-        while ahead < AHEAD * self._proposal_size and not ending:
+        while ahead < AHEAD * self._proposal_size:
+            if self._closing.is_set() or self._is_ending:
+                return
             if not self._ready:
                 have = 0
                 while have < self._proposal_size:

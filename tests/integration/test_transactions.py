@@ -90,7 +90,8 @@ class Pipeline:
             "target": self.target,
         }
         self.copiers = [
-            Process(kafka.bootstrap_servers, folder, name, settings, 0.001, child=CHILD) for name in names
+            Process(kafka.bootstrap_servers, folder, name, settings, 0.001, child=CHILD)
+            for name in names
         ]
 
     def done(self) -> int:
