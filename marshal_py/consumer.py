@@ -205,6 +205,9 @@ class Consumer:
         self._ready: deque[Run] = deque()
         self._parked: list[HeldPartition] = []
         self._proposed: deque[Run] = deque()
+        self._passing: HeldPartition | None = None
+        """At most once: of which the loop has just taken a run, and not begun with it. If the keeper
+        gave it back then, what it claimed would be lost."""
         self._verdicts: dict[int, str] = {}
         self._decided = threading.Event()
         self._hand: Run | None = None
@@ -246,21 +249,27 @@ class Consumer:
     def busy_with(self, part: HeldPartition) -> bool:
         """Whether something of `part` is in the user's hands, or must still go there."""
         if self._runner is not None:
-            return self._runner.busy_with(part) or (
-                self._amo and (bool(part.parked) or self._has_proposed(part))
-            )
+            return (self._amo and self._has_claimed(part)) or self._runner.busy_with(part)
         if self._amo:
             if self._closing.is_set() and not self._looping:
                 return False  # nobody will come for it
-            return bool(
-                (part.run is not None and self._looping) or part.parked or self._has_proposed(part)
-            )
+            return self._has_claimed(part) or (part.run is not None and self._looping)
         if self.manual:
             return part.outstanding > 0
         return part.run is not None and self._looping
 
-    def _has_proposed(self, part: HeldPartition) -> bool:
-        return any(run.part is part for run in list(self._proposed))
+    def _has_claimed(self, part: HeldPartition) -> bool:
+        """At most once: whether messages of `part` were claimed and are on their way to the user.
+
+        The loop moves runs on while the keeper looks: each place is looked at before the one that
+        it leads to, and `parked` before and after, as a run may go there and come back.
+        """
+        return bool(
+            part.parked
+            or any(run.part is part for run in list(self._proposed))
+            or self._passing is part
+            or part.parked
+        )
 
     def _client_of(
         self,
@@ -624,13 +633,13 @@ class Consumer:
         """The loop may not hand out `message`, nor what follows it, now."""
         part = run.part
         rest = [message, *run.rest]
-        part.finish(run, returned=message)
-        self._hand = None
         if part.stage is Stage.ACTIVE or (self._amo and part.stage is Stage.DRAINING):
             again = Run(part, rest)  # the lease has lapsed: it may come back
             again.seq = run.seq
             part.parked.appendleft(again)
             self._parked.append(part)
+        part.finish(run, returned=message)  # last: the keeper must find it somewhere
+        self._hand = None
         self._keeper.wake()
 
     def _next_run(self, idle_timeout_s: float | None) -> Run | None:
@@ -644,6 +653,7 @@ class Consumer:
             run = self._next_claimed() if self._amo else self._next_ready()
             if run is not None:
                 run.part.begin(run)
+                self._passing = None
                 return run
             if give_up_s is not None and time.monotonic() >= give_up_s:
                 return None
@@ -706,6 +716,7 @@ class Consumer:
                 if self._verdict(run) is None:
                     return None
                 continue
+            self._passing = run.part
             self._proposed.popleft()
             self._verdicts.pop(run.seq, None)
             if verdict and run.part.claim.held and not run.part.parked:
@@ -717,6 +728,7 @@ class Consumer:
                 self._parked.append(run.part)
             elif verdict:
                 self._drop(run.messages)
+            self._passing = None
             self._keeper.wake()
         return None
 

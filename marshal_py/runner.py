@@ -239,6 +239,7 @@ class Runner:
                 ready += schedule.add(item, item.payload.key())
             self._workers.wake(ready)
         part.finish(run)
+        self._consumer._passing = None
 
     # Partitions
 
