@@ -206,8 +206,8 @@ class Consumer:
         self._parked: list[HeldPartition] = []
         self._proposed: deque[Run] = deque()
         self._passing: HeldPartition | None = None
-        """At most once: whose run the loop has just taken, and not begun with. If the keeper gave the
-        partition back then, what was claimed would be lost."""
+        """At most once: whose run the loop has just taken, and not begun with. If the keeper gave
+        the partition back then, what was claimed would be lost."""
         self._verdicts: dict[int, str] = {}
         self._decided = threading.Event()
         self._hand: Run | None = None
