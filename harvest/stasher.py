@@ -30,7 +30,9 @@ class Stasher:
 
     `column_type` says what `kafka_key` and `kafka_value` are. ``"auto"`` asks the database once,
     with a query that returns no row, on the first connection that is used. `paramstyle` is
-    needed only for a DB-API driver that hides its module's own.
+    needed only for a DB-API driver that hides its module's own. `prepare` is called with each
+    record before it is written, in the caller's thread and transaction, and returns the one to
+    write: for trace context (`harvest.otel.with_trace_context`), or headers that all share.
 
     Thread-safe; make one for each table and keep it.
     """
@@ -41,8 +43,10 @@ class Stasher:
         *,
         column_type: ColumnType = "auto",
         paramstyle: str | None = None,
+        prepare: Callable[[OutboxRecord], OutboxRecord] | None = None,
     ) -> None:
         self._table = TableName.parse(table)
+        self._prepare = prepare or _unchanged
         self._paramstyle = paramstyle
         self._text: tuple[bool, bool] | None = {
             "auto": None,
@@ -62,7 +66,7 @@ class Stasher:
         target = adapt(connection, self._paramstyle)
         target.require_transaction()
         text = self._text or self._learn(target.columns(self._probe(target)))
-        target.execute(self._insert(target, 1), self._values(target, record, text))
+        target.execute(self._insert(target, 1), self._values(target, self._prepare(record), text))
 
     def stash_many(self, connection: Any, records: Iterable[OutboxRecord]) -> int:
         """Insert records in their order; return how many. Raises as `stash` does.
@@ -74,7 +78,7 @@ class Stasher:
         count = 0
         for chunk in _chunks(records):
             text = self._text or self._learn(target.columns(self._probe(target)))
-            values = [v for record in chunk for v in self._values(target, record, text)]
+            values = [v for r in chunk for v in self._values(target, self._prepare(r), text)]
             target.execute(self._insert(target, len(chunk)), values)
             count += len(chunk)
         return count
@@ -90,7 +94,7 @@ class Stasher:
         count = 0
         for chunk in _chunks(records):
             text = self._text or self._learn(await target.acolumns(self._probe(target)))
-            values = [v for record in chunk for v in self._values(target, record, text)]
+            values = [v for r in chunk for v in self._values(target, self._prepare(r), text)]
             await target.aexecute(self._insert(target, len(chunk)), values)
             count += len(chunk)
         return count
@@ -161,6 +165,10 @@ def _as_bytes(value: str | bytes, field: str, hint: str) -> bytes:
 def _as_is(value: str | bytes, field: str, hint: str) -> str | bytes:
     del field, hint
     return value
+
+
+def _unchanged(record: OutboxRecord) -> OutboxRecord:
+    return record
 
 
 def _chunks(records: Iterable[OutboxRecord]) -> Iterable[list[OutboxRecord]]:

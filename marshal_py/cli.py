@@ -54,6 +54,7 @@ app.command()(snapshots.snapshot)
 app.command()(demo.demo)
 
 _FAMILIES: Final = {
+    "metrics": "marshal_py.commands.metrics",
     "topic": "marshal_py.commands.topic",
     "group": "marshal_py.cli_group",
 }

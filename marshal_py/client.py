@@ -37,6 +37,7 @@ from marshal_py.errors import (
 )
 from marshal_py.events import Event
 from marshal_py.log import LogReader, Truncated, boottime_ns
+from marshal_py.logs import Fields
 from marshal_py.rationalizer import Cell
 from marshal_py.settings import (
     DEFAULT_INTERVAL_MS,
@@ -267,6 +268,11 @@ class Claim:
             self._not_held.wait(lease_s if left is None else min(lease_s, left))
         return True
 
+    def _fields(self) -> dict[str, object]:
+        """What a log record says of it."""
+        h = self._holding
+        return {"topic": h.topic, "partition": h.partition, "epoch": h.epoch}
+
     def __enter__(self) -> Self:
         return self
 
@@ -355,6 +361,14 @@ class Marshal:
             connect_timeout_ms=connect_timeout_ms,
             snapshot_every=snapshot_every,
             wire=wire,
+        )
+        self._log = Fields(
+            logger,
+            {
+                "group_id": group_id,
+                "client_id": self.settings.client_id,
+                "instance_id": instance_id,
+            },
         )
         self._create_topics = create_topics
         self._close_on_sigterm = close_on_sigterm
@@ -500,7 +514,7 @@ class Marshal:
             )
             self._running = False
         if not settled:
-            logger.warning(
+            self._log.warning(
                 "%s: not every release was seen within %s s; those claims end with their leases",
                 self.client_id,
                 timeout_s,
@@ -710,7 +724,7 @@ class Marshal:
                 self._reader.open(self.settings.connect_timeout_ms / 1000)
                 self._reader.replay()
             except Truncated as error:
-                logger.warning("%s; replaying", error)
+                self._log.warning("%s; replaying", error)
             else:
                 return
         raise BrokerUnavailable(f"topic {self.settings.topic!r} changes while it is read")
@@ -732,7 +746,7 @@ class Marshal:
             with self._lock:
                 self._fail(error)
         except BaseException as error:
-            logger.exception("%s: the driver stopped; every lease lapses", self.client_id)
+            self._log.exception("%s: the driver stopped; every lease lapses", self.client_id)
             failure = MarshalError(f"the driver stopped: {error}")
             failure.__cause__ = error
             with self._lock:
@@ -758,7 +772,7 @@ class Marshal:
             if failures or (due_ns is not None and due_ns <= now_ns):
                 self._refresh_offsets()  # heartbeats may go out now
             for seq, why in failures:
-                logger.info("%s: an append failed (%s); the log decides", self.client_id, why)
+                self._log.info("%s: an append failed (%s); the log decides", self.client_id, why)
                 self._claimant.append_failed(seq, now_ns)
             self._claimant.tick(now_ns)
             self._end_expired_pauses()
@@ -789,7 +803,7 @@ class Marshal:
             refresh()
 
     def _truncated(self, error: Truncated) -> None:
-        logger.error("%s: %s; leases are dropped, replaying", self.client_id, error)
+        self._log.error("%s: %s; leases are dropped, replaying", self.client_id, error)
         with self._lock:
             self._claimant.truncated()
             self._pump()
@@ -801,12 +815,12 @@ class Marshal:
                     self._caught_up()
                 return
             except (BrokerUnavailable, TopicMissing) as problem:
-                logger.warning("%s: %s; trying on", self.client_id, problem)
+                self._log.warning("%s: %s; trying on", self.client_id, problem)
                 self._stop.wait(1.0)
 
     def _fail(self, error: MarshalError) -> None:
         """Stop claiming for good; leases lapse by themselves."""
-        logger.error("%s: %s", self.client_id, error)
+        self._log.error("%s: %s", self.client_id, error)
         self._failure = error
         self._claimant.stop_claiming(str(error))
         self._pump()
@@ -840,17 +854,24 @@ class Marshal:
         elif kind == "regained":
             claim._not_held.clear()
             claim._changed.notify_all()
-            logger.info("%s: %r regained", self.client_id, claim)
+            self._log.info("%s: %r regained", self.client_id, claim, extra=claim._fields())
             self._hook(claim.on_regained, claim)
         elif kind == "lapsed":
             claim._not_held.set()
             claim._changed.notify_all()
-            logger.warning("%s: the lease of %r lapsed", self.client_id, claim)
+            self._log.warning(
+                "%s: the lease of %r lapsed", self.client_id, claim, extra=claim._fields()
+            )
             self._hook(claim.on_lapsed, claim)
         elif kind == "paused":
             claim._not_held.set()
             claim._changed.notify_all()
-            logger.info("%s: the group was paused; %r ends", self.client_id, claim)
+            self._log.info(
+                "%s: the group was paused; %r ends",
+                self.client_id,
+                claim,
+                extra=claim._fields(),
+            )
             if claim.on_pause is not None:
                 self._hook(_pause_then_release(claim.on_pause), claim)
         elif kind in ("messages_claimed", "messages_rejected"):
@@ -861,10 +882,16 @@ class Marshal:
                 claim._changed.notify_all()
         elif kind == "duplicate_client_id":
             self._failure = DuplicateClientId(notice.detail)
-            logger.error("%s: %s", self.client_id, notice.detail)
+            self._log.error("%s: %s", self.client_id, notice.detail)
         elif kind in ("lost", "released"):
             if kind == "lost" and claim._acquired.is_set():
-                logger.warning("%s: %r lost: %s", self.client_id, claim, notice.detail)
+                self._log.warning(
+                    "%s: %r lost: %s",
+                    self.client_id,
+                    claim,
+                    notice.detail,
+                    extra=claim._fields(),
+                )
                 self._hook(claim.on_lost, claim)
             del self._claims[id(notice.holding)]
             self._finish(claim)
@@ -898,7 +925,7 @@ class Marshal:
             try:
                 hook()
             except Exception:
-                logger.exception("%s: a hook raised", self.client_id)
+                self._log.exception("%s: a hook raised", self.client_id)
 
     def _write_snapshots(self) -> None:
         due, self._reader.due[:] = list(self._reader.due), []

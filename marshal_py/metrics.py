@@ -40,7 +40,7 @@ class MarshalMetrics(Collector):
     the least), ``marshal_cells`` and ``marshal_cells_held`` of the group, ``marshal_members``,
     ``marshal_group_paused``. Counters, since the client started to listen:
     ``marshal_events_total`` by event, of the group; ``marshal_takeovers_total``, claims of a cell
-    that was held; ``marshal_rejections_total`` by reason.
+    that was held; ``marshal_rejections_total`` by reason; ``marshal_snapshot_mismatches_total``.
     """
 
     def __init__(self, marshal: Marshal, registry: CollectorRegistry = REGISTRY) -> None:
@@ -126,4 +126,9 @@ class MarshalMetrics(Collector):
             "marshal_takeovers", "Claims of a cell that was held.", labels=_LABELS
         )
         family.add_metric(who, takeovers)
+        yield family
+        family = CounterMetricFamily(
+            "marshal_snapshot_mismatches", "Snapshots that differ from the log.", labels=_LABELS
+        )
+        family.add_metric(who, len(marshal.snapshot_mismatches))
         yield family

@@ -178,7 +178,10 @@ class Look:
 
         Raises `Truncated` when the log lost records that had been read.
         """
-        messages = self.reader.poll(seconds)
+        return self.take(self.reader.poll(seconds))
+
+    def take(self, messages: list[Any]) -> list[tuple[int | None, int, Event]]:
+        """Fold what the reader polled; return as `watch` does."""
         batches = list(self.reader.fold(messages))
         _note(self, messages)
         self.observed_until_ns = boottime_ns()

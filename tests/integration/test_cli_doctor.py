@@ -84,4 +84,5 @@ def apply(kafka: EmbeddedKafka, command: list[str]) -> None:
     resource = ConfigResource(
         ResourceType.TOPIC, value["--entity-name"], incremental_configs=[entry]
     )
-    kafka.admin().incremental_alter_configs([resource])[resource].result()
+    admin = kafka.admin()  # the answer comes only while there is somebody to hear it
+    admin.incremental_alter_configs([resource])[resource].result()

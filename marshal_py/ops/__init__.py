@@ -1,0 +1,1 @@
+"""Files for operators: a Grafana dashboard and Prometheus alert rules (`marshal metrics`)."""

@@ -1,0 +1,94 @@
+"""Dashboard and alert rules: well formed, and every metric in them is one that is exported."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from marshal_py.commands.metrics import ops_file
+
+ROOT = Path(__file__).parents[2]
+DASHBOARD: dict[str, Any] = json.loads(ops_file("grafana.json"))
+RULES: dict[str, Any] = yaml.safe_load(ops_file("alerts.yaml"))
+_METRIC = re.compile(r"\b((?:marshal|harvest)_[a-z_]+)\b")
+LABELS = {"group_id", "client_id", "topic", "partition", "event", "reason"}
+
+
+def exported() -> set[str]:
+    """What the adapters say in their docstrings, with the names that samples have."""
+    names: set[str] = set()
+    for source in (*ROOT.glob("marshal_py/metrics*.py"), *ROOT.glob("harvest/metrics*.py")):
+        text = source.read_text()
+        names |= set(_METRIC.findall(text))
+        for prefix in (
+            "marshal_consumer_",
+            "marshal_group_",
+            "marshal_coordination_",
+            "marshal_",
+            "harvest_",
+        ):
+            names |= {prefix + n for n in re.findall(r'(?:\(|^\s*)"([a-z_]+)"[,:]', text, re.M)}
+    return names | {f"{name}_total" for name in names}
+
+
+def expressions() -> list[tuple[str, str]]:
+    found = [
+        (panel["title"], target["expr"])
+        for panel in DASHBOARD["panels"]
+        for target in panel.get("targets", ())
+    ]
+    found += [(rule["alert"], rule["expr"]) for group in RULES["groups"] for rule in group["rules"]]
+    return found
+
+
+@pytest.mark.parametrize(("where", "expression"), expressions())
+def test_every_metric_is_exported(where: str, expression: str) -> None:
+    names = set(_METRIC.findall(re.sub(r"\{[^}]*\}", "", expression)))
+    assert names, where
+    assert names <= exported(), where
+
+
+def test_the_check_can_fail() -> None:
+    assert "marshal_group_nonsense" not in exported()
+
+
+def test_panels_do_not_overlap_and_have_their_own_ids() -> None:
+    ids = [panel["id"] for panel in DASHBOARD["panels"]]
+    assert len(set(ids)) == len(ids)
+    taken: set[tuple[int, int]] = set()
+    for panel in DASHBOARD["panels"]:
+        at = panel["gridPos"]
+        assert at["x"] + at["w"] <= 24
+        cells = {
+            (x, y)
+            for x in range(at["x"], at["x"] + at["w"])
+            for y in range(at["y"], at["y"] + at["h"])
+        }
+        assert not cells & taken, panel["title"]
+        taken |= cells
+
+
+def test_every_alert_says_what_to_do() -> None:
+    names = []
+    for group in RULES["groups"]:
+        for rule in group["rules"]:
+            names.append(rule["alert"])
+            assert rule["labels"]["severity"] in ("warning", "critical")
+            assert rule["annotations"].keys() == {"summary", "action"}
+    assert len(set(names)) == len(names) > 8
+
+
+def test_promtool_accepts_the_rules(tmp_path: Path) -> None:
+    if shutil.which("promtool") is None:
+        pytest.skip("promtool is not installed")
+    path = tmp_path / "alerts.yaml"
+    path.write_text(ops_file("alerts.yaml"))
+    done = subprocess.run(["promtool", "check", "rules", path], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
