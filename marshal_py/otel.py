@@ -180,6 +180,7 @@ class _Look:
                 unit=unit,
                 description=metric.documentation,
             )
+        self._said_s = -_LOOK_S  # what was so when they were made is not what is exported first
 
     def close(self) -> None:
         """Say nothing more."""

@@ -1,0 +1,47 @@
+"""The API reference as HTML, made from the docstrings: `python -m marshal_py.reference FOLDER`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Final
+
+__all__ = ["MODULES", "write_reference"]
+
+MODULES: Final = (
+    "marshal_py",
+    "marshal_py.errors",
+    "marshal_py.events",
+    "marshal_py.logs",
+    "marshal_py.metrics",
+    "marshal_py.metrics_consumer",
+    "marshal_py.otel",
+    "marshal_py.testing",
+    "marshal_py.embedded.kafka",
+    "marshal_py.embedded.postgres",
+    "harvest",
+    "harvest.errors",
+    "harvest.otel",
+)
+"""What users import."""
+
+
+def write_reference(folder: Path) -> None:
+    """Write the reference of all public modules into `folder`. Needs pdoc."""
+    try:
+        import pdoc
+        import pdoc.render
+    except ImportError:
+        sys.exit("this needs pdoc: run `pip install pdoc`")
+    pdoc.render.configure(docformat="restructuredtext", show_source=False, search=True)
+    packages = [name for name in MODULES if "." not in name]
+    # A package brings all that is in it; of that, only what is named.
+    only = [rf"!{name}\..*" for name in packages]
+    modules = [name for name in MODULES if "." in name]
+    pdoc.pdoc(*packages, *only, *modules, output_directory=folder)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2 or sys.argv[1].startswith("-"):
+        sys.exit("usage: python -m marshal_py.reference FOLDER")
+    write_reference(Path(sys.argv[1]))

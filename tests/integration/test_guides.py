@@ -1,0 +1,50 @@
+"""The Python examples in the guides run, on a real broker."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+
+from marshal_py.admin import create_topics
+from marshal_py.embedded import EmbeddedKafka
+
+pytestmark = pytest.mark.kafka
+
+GUIDES = Path(__file__).parents[2] / "specs" / "guides"
+EXAMPLES = [
+    (page.name, textwrap.dedent(block))
+    for page in sorted(GUIDES.glob("*.md"))
+    for block in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+]
+
+
+@pytest.mark.parametrize(("page", "code"), EXAMPLES, ids=[page for page, _ in EXAMPLES])
+def test_an_example_runs(kafka: EmbeddedKafka, tmp_path: Path, page: str, code: str) -> None:
+    kafka.start()
+    create_topics(kafka.bootstrap_servers)
+    create_topics(kafka.bootstrap_servers, topic="__marshal.go", with_snapshots=False)
+    if "orders" not in kafka.admin().list_topics().topics:
+        kafka.create_topic("orders", partitions=2)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    producer.produce("orders", b"the value", key=b"k")
+    assert producer.flush(10) == 0
+    done = subprocess.run(
+        [sys.executable, "-c", code.replace("localhost:9092", kafka.bootstrap_servers)],
+        text=True,
+        capture_output=True,
+        timeout=100,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    if "print(" in code:
+        assert "the value" in done.stdout
+
+
+def test_there_are_examples() -> None:
+    assert len(EXAMPLES) >= 4

@@ -1,0 +1,79 @@
+"""Markdown: every link leads somewhere, every command is understood; the reference can be made."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from marshal_py.reference import MODULES
+from tests.unit.test_cli_help import check_command_line
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "specs").rglob("*.md")])
+NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
+LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
+OURS = re.compile(r"^(?:\$ )?((?:marshal|harvest) .*)$")
+
+
+def without_code(text: str) -> str:
+    return re.sub(r"`[^`\n]*`", "", re.sub(r"```.*?```", "", text, flags=re.DOTALL))
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of headings, as code hosts make them."""
+    titles = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", t.lower()).strip().replace(" ", "-") for t in titles}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_links_are_not_dead(page: Path) -> None:
+    for target in LINK.findall(without_code(page.read_text(encoding="utf-8"))):
+        if re.match(r"[a-z]+:", target):
+            continue  # elsewhere: not looked up
+        path, _, anchor = target.partition("#")
+        file = page if not path else page.parent / path
+        assert file.exists(), f"{page.name}: {target}"
+        if anchor and file.suffix == ".md":
+            assert anchor in anchors(file), f"{page.name}: {target}"
+
+
+def commands(page: Path) -> tuple[list[str], list[str]]:
+    """The lines of our commands in console blocks, and those in running text."""
+    text = page.read_text(encoding="utf-8")
+    blocks = "\n".join(re.findall(r"```(?:console|sh|bash)\n(.*?)```", text, re.DOTALL))
+    lines = [m[1] for line in blocks.splitlines() if (m := OURS.match(line.strip()))]
+    prose = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+    inline = re.findall(r"`((?:marshal|harvest) [^`\n]*)`", prose)
+    return lines, [line for line in inline if "…" not in line and "|" not in line and " -" in line]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_commands_are_understood(page: Path) -> None:
+    lines, inline = commands(page)
+    for line in lines:
+        check_command_line(line)
+    for line in inline:
+        check_command_line(line, complete=False)
+
+
+def test_there_are_commands_and_links_to_check() -> None:
+    assert sum(len(part) for page in PAGES for part in commands(page)) > 40
+    assert sum(len(LINK.findall(page.read_text())) for page in PAGES) > 20
+
+
+def test_the_reference_is_made_of_all_that_is_public(tmp_path: Path) -> None:
+    pytest.importorskip("pdoc")
+    done = subprocess.run(
+        [sys.executable, "-m", "marshal_py.reference", tmp_path],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    for name in MODULES:
+        assert (tmp_path / f"{name.replace('.', '/')}.html").stat().st_size > 1_000
+    page = (tmp_path / "marshal_py.html").read_text()
+    assert all(name in page for name in ("Marshal", "Consumer", "snapshot_mismatches"))
