@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from pathlib import Path
 from typing import Final
@@ -20,6 +21,7 @@ MODULES: Final = (
     "marshal_py.embedded.kafka",
     "marshal_py.embedded.postgres",
     "harvest",
+    "harvest.api",
     "harvest.errors",
     "harvest.otel",
 )
@@ -29,16 +31,17 @@ MODULES: Final = (
 def write_reference(folder: Path) -> None:
     """Write the reference of all public modules into `folder`. Needs pdoc."""
     try:
-        import pdoc
+        import pdoc.doc
         import pdoc.render
     except ImportError:
         sys.exit("this needs pdoc: run `pip install pdoc`")
-    pdoc.render.configure(docformat="restructuredtext", show_source=False, search=True)
-    packages = [name for name in MODULES if "." not in name]
-    # A package brings all that is in it; of that, only what is named.
-    only = [rf"!{name}\..*" for name in packages]
-    modules = [name for name in MODULES if "." in name]
-    pdoc.pdoc(*packages, *only, *modules, output_directory=folder)
+    pdoc.render.configure(docformat="restructuredtext", show_source=False, search=False)
+    modules = {name: pdoc.doc.Module(importlib.import_module(name)) for name in MODULES}
+    for name, module in modules.items():
+        path = folder / f"{name.replace('.', '/')}.html"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(pdoc.render.html_module(module, modules), encoding="utf-8")
+    (folder / "index.html").write_text(pdoc.render.html_index(modules), encoding="utf-8")
 
 
 if __name__ == "__main__":
