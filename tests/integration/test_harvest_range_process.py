@@ -10,20 +10,28 @@ import pytest
 
 from harvest.store.range_postgres import PostgresRangeStore
 from marshal_py.embedded import EmbeddedKafka, EmbeddedPostgres
-from tests.integration.harvest_world import World
+from tests.integration.harvest_world import Harvester, World, wait_until
 
 pytestmark = pytest.mark.kafka
 
 
-@pytest.fixture
+@pytest.fixture(params=[1])
 def world(
+    request: pytest.FixtureRequest,
     tmp_path: Path,
     kafka: EmbeddedKafka,
     kafka_topic: Callable[..., str],
     postgres_database: str,
 ) -> Iterator[World]:
     topic = kafka_topic(partitions=3)
-    made = World(tmp_path, kafka.bootstrap_servers, postgres_database, topic, mode="range")
+    made = World(
+        tmp_path,
+        kafka.bootstrap_servers,
+        postgres_database,
+        topic,
+        mode="range",
+        shards=request.param,
+    )
     store = PostgresRangeStore(postgres_database, "outbox")
     store.init()
     store.close()
@@ -110,3 +118,41 @@ def test_servers_that_crash_are_outages_that_end(
         world.wait_published(world.published_count() + 200)
     assert_exactly_once(world)
     assert harvester.stop() == 0
+
+
+def leads(world: World, harvester: Harvester) -> int:
+    """How many shards a process leads, as its log says."""
+    ended = harvester.said("leader revoked") + harvester.said("leader fenced")
+    return harvester.said("leader acquired") - ended
+
+
+@pytest.mark.parametrize("world", [4], indirect=True)
+def test_shards_are_shared_moved_and_taken_over_without_loss_repetition_or_disorder(
+    world: World,
+) -> None:
+    first = world.harvester()
+    with world.writing():
+        wait_until(lambda: leads(world, first) == 4, "all shards led", first.log)
+        world.wait_published(200)
+        second = world.harvester()
+        wait_until(lambda: leads(world, second) == 2, "a fair share", second.log)
+        world.wait_published(world.published_count() + 200)
+        first.kill()
+        wait_until(lambda: leads(world, second) == 4, "a takeover", second.log)
+        third = world.harvester()
+        wait_until(lambda: leads(world, third) == 2, "a fair share", third.log)
+        assert second.stop() == 0
+        wait_until(lambda: leads(world, third) == 4, "a handover", third.log)
+        world.wait_published(world.published_count() + 200)
+    assert_exactly_once(world)
+    assert third.stop() == 0
+
+
+def test_another_number_of_shards_is_refused_with_the_way_out(world: World) -> None:
+    leader = world.harvester()
+    leader.wait_said("harvesting as")
+    assert leader.stop() == 0
+    world.config.write_text(world.config.read_text().replace("shards: 1", "shards: 3"))
+    refused = world.harvester()
+    assert refused.process.wait(60) == 2
+    assert refused.said("harvest shards 3") == 1
