@@ -19,6 +19,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from harvest.errors import ConfigurationError
 from harvest.mark import Limits
 from harvest.naming import TableName
+from harvest.partitions import PartitionPolicy
 from harvest.sidelining import BadRows
 from harvest.sink.settings import producer_settings
 
@@ -27,6 +28,7 @@ __all__ = [
     "CoordinationConfig",
     "LimitsConfig",
     "LoggingConfig",
+    "PartitionsConfig",
     "ReaperConfig",
     "load",
     "parse",
@@ -100,6 +102,19 @@ class LoggingConfig(_Strict):
         return levels[self.level]
 
 
+class PartitionsConfig(_Strict):
+    """Range partitions, in range mode; see `harvest.partitions`. `automatic`: while harvesting."""
+
+    automatic: bool = True
+    rows: int = Field(default=1_000_000, ge=1)
+    ahead: int = Field(default=4, ge=1, le=1_000)
+    retain_hours: float = Field(default=24.0, ge=0)
+
+    def policy(self) -> PartitionPolicy:
+        """As the plan takes it."""
+        return PartitionPolicy(self.rows, self.ahead, self.retain_hours * 3600)
+
+
 class ReaperConfig(_Strict):
     """One outbox and everything that is needed to harvest it.
 
@@ -124,6 +139,7 @@ class ReaperConfig(_Strict):
     delivery: Literal["transactional", "idempotent"] = "transactional"
     mode: Literal["mark", "range"] = "mark"
     shards: int = Field(default=1, ge=1, le=1_000)
+    partitions: PartitionsConfig = PartitionsConfig()
     coordination: CoordinationConfig = CoordinationConfig()
     limits: LimitsConfig = LimitsConfig()
     bad_rows: BadRowsConfig = BadRowsConfig()

@@ -76,11 +76,11 @@ def clip(ranges: Iterable[Range], low: int, high: int) -> list[Range]:
 
 
 def union(ranges: Iterable[Range]) -> list[Range]:
-    """Disjoint ranges in any order, sorted, and joined where they touch."""
+    """The ids that are in any of `ranges`, which may come in any order and overlap."""
     joined: list[Range] = []
     for low, high in sorted(ranges):
-        if joined and joined[-1][1] + 1 == low:
-            joined[-1] = (joined[-1][0], high)
+        if joined and low <= joined[-1][1] + 1:
+            joined[-1] = (joined[-1][0], max(high, joined[-1][1]))
         else:
             joined.append((low, high))
     return joined

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Final
 
+from harvest.checkpoints import Checkpoints
 from harvest.config import ReaperConfig
 from harvest.events import Event
 from harvest.leader import MarkTools
 from harvest.leading import Tools
 from harvest.marshal import MarshalCandidate
+from harvest.partitions import PartitionPlan, carry_out, plan
 from harvest.probes import ServerProbes
 from harvest.range_leader import RangeTools, check_layout
 from harvest.reaper import Reaper
@@ -23,7 +27,16 @@ from harvest.store.databases import database
 from harvest.store.range_base import RangeStore
 from marshal_py import Marshal
 
-__all__ = ["Process", "make_range_store", "make_sink", "make_store", "process"]
+__all__ = [
+    "Process",
+    "look_after_partitions",
+    "make_range_store",
+    "make_sink",
+    "make_store",
+    "process",
+]
+
+_LOG: Final = logging.getLogger("harvest")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +97,7 @@ def _tools(config: ReaperConfig, shard: int = 0) -> Tools:
             limits,
             shard,
             config.shards,
+            _keeper(config) if shard == 0 and config.partitions.automatic else None,
         )
     return MarkTools(
         make_store(config),
@@ -93,6 +107,34 @@ def _tools(config: ReaperConfig, shard: int = 0) -> Tools:
         database(config.database).sidelined(config.table),
         config.bad_rows.policy(),
     )
+
+
+def look_after_partitions(config: ReaperConfig, *, dry_run: bool = False) -> PartitionPlan:
+    """Create and drop what is due; return what was done, or would be.
+
+    Raises `HarvestError`.
+    """
+    store = database(config.database).partitions(config.table)
+    if store is None:
+        return PartitionPlan()
+    try:
+        checkpoints = Checkpoints(config)
+        positions = [checkpoints.read(shard) for shard in range(config.shards)]
+        todo = plan(store.inventory(), positions, config.partitions.policy())
+        return todo if dry_run else carry_out(todo, store, config.partitions.policy())
+    finally:
+        store.close()
+
+
+def _keeper(config: ReaperConfig) -> Callable[[], None]:
+    def keep() -> None:
+        done = look_after_partitions(config)
+        for low, high in done.create:
+            _LOG.info("a partition for ids from %d to %d is ready", low, high - 1)
+        for partition in done.drop:
+            _LOG.info("the partition %s is dropped: all published", partition.name)
+
+    return keep
 
 
 @contextmanager

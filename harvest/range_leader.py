@@ -32,6 +32,7 @@ _REFRESH_S: Final = 2.0
 _RENEW_S: Final = 3600.0
 """A checkpoint is renewed long before Kafka forgets it (`offsets.retention.minutes`)."""
 _SAVE_S: Final = 1.0
+_KEEP_S: Final = 60.0
 
 _LANES: Final[dict[type[r.Action], str]] = {
     r.Look: "table",
@@ -61,6 +62,7 @@ class RangeLeader(Leader[r.RangeScheduler]):
         shards: int = 1,
         bell: Bell | None = None,
         drain_timeout_s: float = 10.0,
+        keep: Callable[[], None] | None = None,
     ) -> None:
         scheduler = r.RangeScheduler(lease.epoch, shard, shards, limits)
         super().__init__(
@@ -81,15 +83,24 @@ class RangeLeader(Leader[r.RangeScheduler]):
         self._saved: Position | None = None
         self._saved_s = 0.0
         self._was_crowded = False
+        self._keep = keep
+        """What is done about partitions once a minute; raises `HarvestError`."""
+        self._kept_s = float("-inf")
 
     def _works(self) -> Mapping[str, Work]:
-        return {"table": self._table_work, "sink": self._sink_work, "save": self._save_work}
+        return {
+            "table": self._table_work,
+            "sink": self._sink_work,
+            "save": self._save_work,
+            "keep": self._keep_work,
+        }
 
     def _lane_of(self, action: r.Action) -> str:
         return _LANES[type(action)]
 
     def _break_off(self, lane: str) -> None:
-        (self._reader if lane == "table" else self._saver).cancel()
+        if lane in ("table", "save"):
+            (self._reader if lane == "table" else self._saver).cancel()
 
     def _in_flight(self) -> int:
         return self._scheduler.in_flight_records
@@ -177,6 +188,13 @@ class RangeLeader(Leader[r.RangeScheduler]):
         except HarvestError as error:
             _LOG.warning("the sink could not be opened: %s", error)
             return r.OpenFailed()
+        scheduler = self._scheduler
+        if position is not None and position.shards != scheduler.shards:
+            raise CheckpointError(
+                f"the checkpoint of shard {scheduler.shard} is one of {position.shards} shards, "
+                f"and the configuration has {scheduler.shards}: a change was interrupted; run "
+                f"`harvest shards {position.shards}` again"
+            )
         self._committed, self._committed_s = position, time.monotonic()
         return r.Opened(position)
 
@@ -186,6 +204,15 @@ class RangeLeader(Leader[r.RangeScheduler]):
             self._saver.save(position)
         except HarvestError as error:
             _LOG.warning("the copy of the checkpoint could not be written: %s", error)
+
+    def _keep_work(self, actions: Sequence[object]) -> None:
+        del actions
+        if self._keep is None or not self._may_act():
+            return
+        try:
+            self._keep()
+        except HarvestError as error:
+            _LOG.warning("the partitions could not be looked after: %s", error)
 
     # --- Telling, and what is done now and then ---
 
@@ -202,6 +229,9 @@ class RangeLeader(Leader[r.RangeScheduler]):
         ):
             self._saved, self._saved_s = committed, now_s
             self._put("save", committed)
+        if self._keep is not None and now_s > self._kept_s + _KEEP_S:
+            self._kept_s = now_s
+            self._put("keep", True)
 
     def _count(self, event: Any) -> None:
         scheduler, stats = self._scheduler, self._stats
@@ -259,6 +289,7 @@ class RangeTools:
     limits: Limits = field(default_factory=Limits)
     shard: int = 0
     shards: int = 1
+    keep: Callable[[], None] | None = None
 
     def connect(self) -> None:
         """See `Tools.connect`."""
@@ -288,6 +319,7 @@ class RangeTools:
             shards=self.shards,
             bell=bell,
             drain_timeout_s=drain_timeout_s,
+            keep=self.keep,
         )
 
     def close(self) -> None:

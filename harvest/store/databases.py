@@ -13,7 +13,9 @@ from typing import Any, Final, Protocol, TypeAlias
 from harvest.errors import ConfigurationError
 from harvest.goharvest import libpq_conninfo
 from harvest.naming import TableName
+from harvest.partitions import PartitionStore
 from harvest.store.notify import PostgresListener
+from harvest.store.partitions_postgres import PostgresPartitions
 from harvest.store.postgres import PostgresMarkStore
 from harvest.store.range_postgres import PostgresRangeStore
 from harvest.store.range_sqlite import SqliteRangeStore
@@ -41,6 +43,9 @@ class Database(Protocol):
     def range_store(self, table: TableName, *, shard: int = 0, shards: int = 1) -> AnyRangeStore:
         """The table in range mode."""
 
+    def partitions(self, table: TableName) -> PartitionStore | None:
+        """The partitions of the table; None where there are none."""
+
     def sidelined(self, table: TableName) -> Sidelined | None:
         """Where bad rows are set aside; None where that is not to be had."""
 
@@ -65,6 +70,9 @@ class _Postgres:
         self, table: TableName, *, shard: int = 0, shards: int = 1
     ) -> PostgresRangeStore:
         return PostgresRangeStore(self._conninfo, table, shard=shard, shards=shards)
+
+    def partitions(self, table: TableName) -> PartitionStore:
+        return PostgresPartitions(self._conninfo, table)
 
     def sidelined(self, table: TableName) -> Sidelined:
         return PostgresSidelined(self._conninfo, table)
@@ -94,6 +102,9 @@ class _Sqlite:
 
     def range_store(self, table: TableName, *, shard: int = 0, shards: int = 1) -> SqliteRangeStore:
         return SqliteRangeStore(self._url, table, shard=shard, shards=shards)
+
+    def partitions(self, table: TableName) -> None:
+        del table
 
     def sidelined(self, table: TableName) -> None:
         del table

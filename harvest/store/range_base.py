@@ -89,6 +89,9 @@ class RangeStore(Protocol):
     def ping(self) -> None:
         """Ask for an answer, and do nothing else."""
 
+    def rewrite(self, shards: int, positions: Sequence[Position]) -> None:
+        """Set the layout, and keep these copies and no others."""
+
     def backlog(self, position: Position | None = None) -> Backlog:
         """Count what is above `position`, by default the copy; for people and slow gauges."""
 

@@ -88,6 +88,12 @@ class MemoryRangeStore:
     def ping(self) -> None:
         """See `RangeStore.ping`."""
 
+    def rewrite(self, shards: int, positions: Sequence[Position]) -> None:
+        """See `RangeStore.rewrite`."""
+        with self.table.lock:
+            self.table.shards = shards
+            self.table.saved = {position.shard: position for position in positions}
+
     def backlog(self, position: Position | None = None) -> Backlog:
         """See `RangeStore.backlog`; ages are not kept, the oldest is 0 s old."""
         position = position or self.table.saved.get(self.shard)

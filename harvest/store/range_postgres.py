@@ -18,10 +18,12 @@ from psycopg.types.string import TextBinaryLoader
 from harvest.errors import SchemaError
 from harvest.gaps import Holders, Range, missing
 from harvest.naming import TableName
+from harvest.partitions import PartitionPolicy, carry_out, plan
 from harvest.positions import Position
 from harvest.rows import Row
 from harvest.shards import HEX_DIGITS
 from harvest.store.base import Backlog, Finding
+from harvest.store.partitions_postgres import PostgresPartitions
 from harvest.store.postgres_table import PostgresTable, readable
 from harvest.store.range_base import Bounds, Window
 
@@ -239,6 +241,14 @@ class PostgresRangeStore(PostgresTable):
         found = self._execute(self._range_sql(_SAVED)).fetchall()
         return [Position.decode(_text(checkpoint)) for (checkpoint,) in found]
 
+    def rewrite(self, shards: int, positions: Sequence[Position]) -> None:
+        """See `RangeStore.rewrite`."""
+        with self._connected().transaction():
+            self._execute(self._range_sql("DELETE FROM {positions}"))
+            self._execute(self._range_sql(_SET_LAYOUT), (_LAYOUT, shards))
+            for position in positions:
+                self.save(position)
+
     def backlog(self, position: Position | None = None) -> Backlog:
         """See `RangeStore.backlog`."""
         if position is None:
@@ -260,6 +270,10 @@ class PostgresRangeStore(PostgresTable):
         self._execute(
             sql.SQL(_CREATE_POSITIONS).format(positions=sql.Identifier(*self.positions_table.parts))
         )
+        if created:
+            partitions, policy = PostgresPartitions(self._conninfo, self._table), PartitionPolicy()
+            carry_out(plan(partitions.inventory(), (), policy), partitions, policy)
+            partitions.close()
         return created
 
     def check(self) -> list[Finding]:

@@ -134,6 +134,13 @@ class SqliteRangeStore(SqliteTable):
         found = self._execute(self._sql(_SAVED))
         return [Position.decode(checkpoint.decode()) for (checkpoint,) in found]
 
+    def rewrite(self, shards: int, positions: Sequence[Position]) -> None:
+        """See `RangeStore.rewrite`."""
+        self._change(self._sql("DELETE FROM {positions}"))
+        self._change(self._sql(_SET_LAYOUT), (_LAYOUT, shards))
+        for position in positions:
+            self.save(position)
+
     def backlog(self, position: Position | None = None) -> Backlog:
         """See `RangeStore.backlog`."""
         if position is None:

@@ -200,6 +200,15 @@ def test_copies_only_move_forward(range_bench: RangeBench) -> None:
     assert store.saved() == [Position(5, 0, 2, 40), newer]
 
 
+def test_a_rewrite_sets_layout_and_copies(range_bench: RangeBench) -> None:
+    store = range_bench.store(0, 2)
+    assert store.layout() == 2
+    store.save(Position(5, 1, 2, 100))
+    store.rewrite(1, [Position(5, 0, 1, 90, ((7, 9),))])
+    assert range_bench.store(0, 2).layout() == 1
+    assert store.saved() == [Position(5, 0, 1, 90, ((7, 9),))]
+
+
 def test_the_backlog_is_what_is_above_the_position(range_bench: RangeBench) -> None:
     ids = insert(range_bench, 4)
     backlog = range_bench.store().backlog(Position(1, 0, 1, ids[1]))

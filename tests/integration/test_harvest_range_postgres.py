@@ -13,9 +13,11 @@ import pytest
 from harvest import range as r
 from harvest.errors import SchemaError
 from harvest.outbox import OutboxRecord
+from harvest.partitions import PartitionPolicy, carry_out, plan
 from harvest.positions import Position
 from harvest.sink.memory import MemoryBroker, MemorySink
 from harvest.stasher import Stasher
+from harvest.store.partitions_postgres import PostgresPartitions
 from harvest.store.range_postgres import PostgresRangeStore
 from marshal_py.embedded import EmbeddedPostgres
 
@@ -315,3 +317,79 @@ def test_an_outbox_of_mark_mode_needs_only_the_positions(postgres_database: str)
     assert all(finding.level == "ok" for finding in store.check())
     store.connect()
     store.close()
+
+
+# --- Partitions ---
+
+POLICY = PartitionPolicy(rows=100, ahead=2, retain_s=0)
+
+
+def published(last_id: int, *gaps: tuple[int, int]) -> list[Position]:
+    return [Position(1, 0, 1, last_id, gaps)]
+
+
+def fill(rig: Rig, rows: int) -> int:
+    with psycopg.connect(rig.url, autocommit=True) as connection:
+        connection.execute(
+            "INSERT INTO outbox (create_time, kafka_topic, kafka_key, kafka_header_keys, "
+            "kafka_header_values) SELECT now() - interval '1 hour', 'orders', 'k', '{}', '{}' "
+            "FROM generate_series(1, %s)",
+            (rows,),
+        )
+    return rig.store.bounds().last
+
+
+@pytest.fixture
+def parts(rig: Rig) -> Iterator[PostgresPartitions]:
+    """The partitions of a table that has none yet but the default."""
+    store = PostgresPartitions(rig.url, "outbox")
+    for partition in store.inventory().partitions:
+        assert store.drop(partition)
+    yield store
+    store.close()
+
+
+def test_partitions_are_made_ahead_and_dropped_behind(rig: Rig, parts: PostgresPartitions) -> None:
+    done = carry_out(plan(parts.inventory(), (), POLICY), parts, POLICY)
+    assert done.create == ((0, 100), (100, 200))
+    last = fill(rig, 150)
+    found = parts.inventory()
+    assert [(p.low, p.high) for p in found.partitions] == [(0, 100), (100, 200)]
+    assert (found.drawn, found.stray, found.partitioned) == (last, 0, True)
+    done = carry_out(plan(found, published(last, (50, 50)), POLICY), parts, POLICY)
+    assert (done.create, done.drop) == (((200, 300), (300, 400)), ())
+    done = carry_out(plan(parts.inventory(), published(last), POLICY), parts, POLICY)
+    assert [(p.low, p.high) for p in done.drop] == [(0, 100)]
+    assert [row[0] for row in rig.store.read(0, 1000).rows] == list(range(100, last + 1))
+
+
+def test_rows_that_outran_the_partitions_are_kept_and_swept_when_published(
+    rig: Rig, parts: PostgresPartitions
+) -> None:
+    last = fill(rig, 30)
+    done = carry_out(plan(parts.inventory(), published(20), POLICY), parts, POLICY)
+    assert done.swept == 20
+    assert done.create[0][0] > last
+    assert [row[0] for row in rig.store.read(0, 1000).rows] == list(range(21, last + 1))
+
+
+def test_a_transaction_in_the_way_is_not_waited_for(rig: Rig, parts: PostgresPartitions) -> None:
+    carry_out(plan(parts.inventory(), (), POLICY), parts, POLICY)
+    fill(rig, 150)
+    todo = plan(parts.inventory(), published(150), POLICY)
+    assert todo.drop
+    with rig.connect() as busy:
+        rig.insert(busy)
+        assert carry_out(todo, parts, POLICY).drop == ()
+        rig.insert_and_commit()  # and nobody waits behind the manager
+        busy.rollback()
+    assert carry_out(todo, parts, POLICY).drop == todo.drop
+    assert carry_out(todo, parts, POLICY).drop == ()  # it is gone
+
+
+def test_of_two_managers_one_does_nothing(rig: Rig, parts: PostgresPartitions) -> None:
+    with psycopg.connect(rig.url) as other:
+        other.execute("SELECT pg_advisory_xact_lock(1751675766, 'outbox'::regclass::oid::int)")
+        assert parts.create(0, 100) is None
+    assert parts.create(0, 100) == "outbox_p0"
+    assert parts.create(0, 100) is None
