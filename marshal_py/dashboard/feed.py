@@ -36,6 +36,12 @@ Notify: TypeAlias = Callable[[LogReader, int, int, bytes | None, int, list[Any]]
 TELL_S: Final = 0.25
 RETRY_S: Final = 2.0
 TURN_S: Final = 0.01
+READING_S: Final = 30.0
+"""Who opens a dashboard wants to see what is now: the history must not keep them waiting longer."""
+
+PACE_S: Final = 3.0
+"""After so long the pace of reading is known well enough."""
+
 BATCH: Final = 2_000
 """So many messages at once, and there are more waiting."""
 WAITING: Final = 64
@@ -66,6 +72,10 @@ class Subscriber:
     async def get(self, timeout_s: float) -> tuple[str, bytes] | None:
         """Return the next document. Raises `TimeoutError`."""
         return await asyncio.wait_for(self._queue.get(), timeout_s)
+
+
+class _TooMuch(Exception):
+    """So much history is not read in reasonable time."""
 
 
 class FairLock:
@@ -110,7 +120,8 @@ class _Reader(LogReader):
 class Feed:
     """Follows one coordination topic until `close`.
 
-    - `history_s`: how far back claims, activity and alerts reach.
+    - `history_s`: how far back claims, activity and alerts reach; less, if reading so much would
+      take longer than `READING_S`.
     - `lag_every_s`: how often topics are asked where they end; 0: never, and no lag is shown.
     - `ends`: what answers instead of the brokers, for tests and benchmarks.
     """
@@ -145,6 +156,7 @@ class Feed:
         self._told_s = 0.0
         self._head: dict[str, Any] = {}
         self._out_of_contact = False
+        self._shortened = False
         self._anew = False
         """Whether the log must be opened and read again."""
 
@@ -297,6 +309,9 @@ class Feed:
                     self._anew = False
                 self._replay()
                 self._tail()
+            except _TooMuch:
+                logger.info("reading takes long: history reaches back %.0f s only", self.history_s)
+                self._anew = True
             except Truncated as error:
                 self._lost(f"the log lost records; it is read anew: {error}", discard=False)
             except (MarshalError, KafkaException) as error:
@@ -328,6 +343,7 @@ class Feed:
         starts = [state.next_offset for state in reader.world.states]
         total = sum(max(0, extent[p][1] - start) for p, start in enumerate(starts))
         steps = reader.history()
+        began_s = time.monotonic()
         while not self._stop.is_set():
             with self.lock:
                 if next(steps, None) is None:
@@ -336,12 +352,23 @@ class Feed:
                     s.next_offset - a for s, a in zip(reader.world.states, starts, strict=True)
                 )
                 self.progress = min(1.0, done / total) if total else 1.0
+                self._check_pace(time.monotonic() - began_s)
                 if time.monotonic() - self._told_s > TELL_S:
                     self._tell()
         with self.lock:
             watch.caught_up(boottime_ns(), time.time_ns() // MS)
             self.phase, self.progress = "live", 1.0
             self._tell_all()
+
+    def _check_pace(self, passed_s: float) -> None:
+        """Give up reading so far back if that takes too long; once, since there may be no less."""
+        if self._shortened or passed_s < PACE_S or self.progress <= 0:
+            return
+        needed_s = passed_s / self.progress
+        if needed_s > READING_S:
+            self._shortened = True
+            self.history_s *= READING_S / needed_s / 2
+            raise _TooMuch
 
     def _tail(self) -> None:
         reader, watch = self._following()

@@ -95,7 +95,7 @@ def _look(
         page.emulate(scheme="dark")
         page.call("Network.enable")
         page.goto(url)
-        page.until("window.marshal?.live.head.phase === 'live'", 120)
+        page.until("window.marshal?.live.head.phase === 'live'", 220)
         page.until("document.querySelectorAll('.card').length > 0")
         until_shown = time.perf_counter() - started
         say(f"{cells:,} claims shown {until_shown:.1f} s after the start")
