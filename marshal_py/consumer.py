@@ -184,7 +184,10 @@ class Consumer:
         self._proposal_size = min(100, batch_size)
         self._deserializers = (key_deserializer, value_deserializer)
         base = self.marshal.settings.kafka
-        checked = kafka_config({**base, **(kafka or {})})
+        own = dict(kafka or {})
+        # Every reader of the coordination log must see the same; of the messages, as each likes.
+        isolation = {k: own.pop(k) for k in ("isolation.level",) if k in own}
+        checked = kafka_config({**base, **own}) | isolation
         self._kafka_config = {
             "client.id": f"marshal-{self.marshal.client_id}",
             # A new partition is fetched when the broker has answered the last fetch: soon.
