@@ -6,21 +6,26 @@ clients of a group are dead, which is when somebody must be woken.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import Counter
 from collections.abc import Iterator
 
+from confluent_kafka import KafkaException
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from marshal_py import events as ev
 from marshal_py.commands.census import take_census
 from marshal_py.commands.connection import Connection
-from marshal_py.commands.lag import lag_rows
+from marshal_py.commands.lag import LagRow, lag_rows
 from marshal_py.commands.lines import kinds_of
 from marshal_py.commands.look import Look
+from marshal_py.errors import MarshalError
 
 __all__ = ["GroupMetrics"]
+
+logger = logging.getLogger("marshal_py.metrics")
 
 
 class GroupMetrics(Collector):
@@ -46,11 +51,19 @@ class GroupMetrics(Collector):
         """Nothing: the values are known only when the metrics are collected."""
         return iter(())
 
+    def _lag(self) -> list[LagRow]:
+        """The lag; nothing while the brokers do not answer: the rest is worth telling."""
+        try:
+            return lag_rows(self._connection, self.found)
+        except (KafkaException, MarshalError) as error:
+            logger.warning("the brokers do not tell the ends of topics: %s", error)
+            return []
+
     def collect(self) -> Iterator[Metric]:
         """Look at the world now; ask the brokers for the ends of the topics."""
         with self._lock:
             census = take_census(self.found)
-            rows = lag_rows(self._connection, self.found)
+            rows = self._lag()
             events = dict(self._events)
             records = sum(state.next_offset for state in self.found.world.states)
             mismatches = len(self.found.reader.mismatches)

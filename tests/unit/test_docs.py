@@ -5,10 +5,13 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import tracemalloc
 from pathlib import Path
 
 import pytest
 
+from marshal_py.messages import ClaimingPartition, Entry, Heartbeat, encode
+from marshal_py.rationalizer import PartitionState, apply
 from marshal_py.reference import MODULES
 from tests.unit.test_cli_help import check_command_line
 
@@ -77,3 +80,24 @@ def test_the_reference_is_made_of_all_that_is_public(tmp_path: Path) -> None:
         assert (tmp_path / f"{name.replace('.', '/')}.html").stat().st_size > 1_000
     page = (tmp_path / "marshal_py.html").read_text()
     assert all(name in page for name in ("Marshal", "Consumer", "snapshot_mismatches"))
+
+
+def test_the_sizes_in_the_operators_guide() -> None:
+    def heartbeat(claims: int) -> bytes:
+        entries = [Entry("orders", p, 1_234_567, 4_711_000) for p in range(claims)]
+        return encode(
+            Heartbeat(2, "billing-1", "0123456789abcdef", "billing", 123_456, entries, 1, 5_000)
+        )
+
+    assert (len(heartbeat(0)), len(heartbeat(1))) == (50, 71)
+
+    cells, state = 5_000, PartitionState(0)
+    tracemalloc.start()
+    for p in range(cells):
+        record = ClaimingPartition(
+            2, f"billing-{p % 50}", "0123456789abcdef", "billing", p, "orders", p, 5_000, -1
+        )
+        apply(state, p, encode(record))
+    grown = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert 350 < grown / cells < 650
