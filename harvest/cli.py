@@ -53,7 +53,6 @@ app = typer.Typer(
     name="harvest",
     help="Publish the rows of an outbox table to Kafka: in order, and only what was committed.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )

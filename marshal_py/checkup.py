@@ -32,7 +32,8 @@ NEEDED_FEATURES: Final = {
 }
 RATE_LIMIT: Final = 0.025
 """The default margin, a tenth of the interval, is used up by two clocks whose rates differ by 5 %
-(specs/PROTOCOL.md §5.4). Against the brokers' half of that: another client's may err the other way."""
+(specs/PROTOCOL.md §5.4). Against the brokers' half of that: another client may err the other way.
+"""
 
 SAMPLES_PER_END: Final = 5
 """The quickest of so many timestamps is taken, at the beginning and at the end."""
@@ -385,8 +386,8 @@ def _clocks(report: _Report) -> None:
     elif abs(rate) > RATE_LIMIT:
         report.add(
             *("clock rate", "error", "this machine", f"{-rate:+.1%} against the brokers'"),
-            "leases count on rates that differ by less than 5 % between any two clients: two holders "
-            "at once",
+            "leases count on rates that differ by less than 5 % between any two clients: two "
+            "holders at once",
             "look after the machine's clock source (a virtual machine that is starved of CPU?)",
         )
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 
@@ -13,8 +14,11 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from marshal_py import Marshal
 from marshal_py.admin import create_topics
+from marshal_py.commands.connection import Connection
+from marshal_py.commands.look import look
 from marshal_py.embedded.kafka import EmbeddedKafka
 from marshal_py.metrics import MarshalMetrics
+from marshal_py.writer import LogWriter
 
 pytestmark = pytest.mark.kafka
 
@@ -52,3 +56,47 @@ def test_the_metrics_follow_the_world(kafka: EmbeddedKafka) -> None:
             a.close()
             assert value("up") == 0
         assert b"marshal" not in generate_latest(registry)
+
+
+def test_a_snapshot_that_differs_is_seen_by_a_client_that_runs(kafka: EmbeddedKafka) -> None:
+    kafka.start()
+    topic = f"__metrics.liar.{os.getpid()}"
+    servers = kafka.bootstrap_servers
+    create_topics(servers, topic=topic, partitions=1)
+    registry = CollectorRegistry()
+    told = threading.Event()
+    handler = logging.Handler()
+
+    def emit(record: logging.LogRecord) -> None:
+        if "liar" in record.getMessage():
+            told.set()
+
+    handler.emit = emit  # type: ignore[method-assign]
+    logging.getLogger("marshal_py.log").addHandler(handler)
+    try:
+        with (
+            Marshal(servers, group_id="g", client_id="a", topic=topic, interval_ms=60_000) as a,
+            MarshalMetrics(a, registry),
+        ):
+            a.claim("t", 0, timeout_s=10).commit(1, wait=True)
+            assert a.snapshot_mismatches == ()
+            found = look(Connection.of_servers(servers, topic))
+            due = found.reader.snapshot_now(0)
+            assert due is not None
+            found.world.states[0].cells["g", "t", 0].holder = "thief"
+            writer = LogWriter(
+                {"bootstrap.servers": servers},
+                topic=topic,
+                snapshot_topic=f"{topic}.snapshots",
+                timeout_ms=10_000,
+            )
+            wrong = due._replace(state=found.world.states[0].encode())
+            writer.write_snapshot(wrong, 1, "liar")
+            assert writer.flush(10) == 0
+            assert told.wait(20)
+            (mismatch,) = a.snapshot_mismatches
+            assert "liar" in str(mismatch)
+            who = {"group_id": "g", "client_id": "a"}
+            assert registry.get_sample_value("marshal_snapshot_mismatches_total", who) == 1
+    finally:
+        logging.getLogger("marshal_py.log").removeHandler(handler)

@@ -86,10 +86,23 @@ def test_every_alert_says_what_to_do() -> None:
     assert len(set(names)) == len(names) > 8
 
 
-def test_promtool_accepts_the_rules(tmp_path: Path) -> None:
-    if shutil.which("promtool") is None:
-        pytest.skip("promtool is not installed")
-    path = tmp_path / "alerts.yaml"
-    path.write_text(ops_file("alerts.yaml"))
+def check_rules(path: Path, text: str) -> None:
+    path.write_text(text)
     done = subprocess.run(["promtool", "check", "rules", path], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
+def test_promtool_accepts_the_rules_and_the_dashboards_expressions(tmp_path: Path) -> None:
+    check_rules(tmp_path / "alerts.yaml", ops_file("alerts.yaml"))
+    rules = [
+        {"record": f"panel:{number}", "expr": target["expr"].replace("$group", ".*")}
+        for number, target in enumerate(
+            target for panel in DASHBOARD["panels"] for target in panel.get("targets", ())
+        )
+    ]
+    assert len(rules) > 25
+    groups = {"groups": [{"name": "dashboard", "rules": rules}]}
+    check_rules(tmp_path / "dashboard.yaml", yaml.safe_dump(groups))
+    with pytest.raises(AssertionError):
+        check_rules(tmp_path / "wrong.yaml", ops_file("alerts.yaml").replace("> 0", "> >", 1))
