@@ -365,7 +365,11 @@ class Checker:
             return  # what was reported as failed may still turn up
         for state in self.sim.truth:
             for key, cell in state.cells.items():
-                if cell.instance_id == process.instance_id:
+                if cell.instance_id != process.instance_id:
+                    continue
+                # What it could not read for that long counts as failed, and may turn up.
+                age_ns = self.sim.now - self.sim.written_at(state.partition, cell.epoch)
+                if age_ns < process.claimant._patience_ns * 0.9:
                     self.fail("who leaves holds nothing", f"{process.name}: {key} {_of(cell)}")
 
     def deliver(self, process: Process, seq: int, start: int, stop: int) -> None:

@@ -97,7 +97,7 @@ class Process:
         if self.dead:
             return
         if self.frozen_until > self.sim.now:
-            self.sim.at(self.frozen_until, self._booted, p)
+            self.sim.at(self.sim.by_heal(self.frozen_until), self._booted, p)
             return
         self._replay(p)
         if all(self.booted):
@@ -246,7 +246,7 @@ class Process:
             for holding in ended:
                 self.sim.checker.ended(self, holding)
             user.holdings = [h for h in user.holdings if h.state is not ClaimState.ENDED]
-        if user.failed_before_leaving is not None and claimant.settled:
+        if user.failed_before_leaving is not None and claimant.settled and not self.dead:
             self.sim.leave(self)
 
     # Faults of the process

@@ -250,6 +250,11 @@ class Simulation:
             process.visible[p] = min(process.visible[p], len(partition))
         self.operator.replay()
 
+    def written_at(self, p: int, offset: int) -> int:
+        """The true time at which a record entered the log."""
+        partition = self.log.partitions[p]
+        return (partition.stamps_ms[partition.offsets.index(offset)] - 10**9) * MS
+
     def coordinator(self, key: CellKey) -> int:
         return self.world.coordinator(key[1], key[2])
 
