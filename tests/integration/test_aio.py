@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import signal
 from collections.abc import Callable, Coroutine, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,15 +24,7 @@ from marshal_py import (
 )
 from marshal_py.admin import create_topics
 from marshal_py.embedded.kafka import EmbeddedKafka
-from tests.integration.consuming import (
-    INTERVAL_MS,
-    Process,
-    delivered,
-    fill,
-    pid_suffix,
-    processes,
-    until,
-)
+from tests.integration.consuming import INTERVAL_MS, fill, pid_suffix
 
 pytestmark = pytest.mark.kafka
 
@@ -343,52 +333,6 @@ def test_a_cancelled_run_finishes_what_it_has_begun(
         assert sorted(seen) == list(range(700))
 
     run(main())
-
-
-CHILD = """
-import asyncio, json, os, sys, time
-from marshal_py import AsyncConsumer
-
-settings = json.loads(sys.argv[1])
-log = os.open(settings.pop("log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-pause_s = settings.pop("pause_s")
-
-async def main():
-    async with AsyncConsumer(settings.pop("servers"), **settings) as consumer:
-        async for message in consumer:
-            line = [time.clock_gettime_ns(time.CLOCK_BOOTTIME), message.partition(),
-                    message.offset(), int(message.value()), consumer.claim_of(message).epoch]
-            os.write(log, (json.dumps(line) + "\\n").encode())
-            await asyncio.sleep(pause_s)
-
-asyncio.run(main())
-"""
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_the_program_and_releases_at_once(
-    kafka: EmbeddedKafka,
-    settings: dict[str, Any],
-    kafka_topic: Callable[..., str],
-    tmp_path: Path,
-    number: int,
-) -> None:
-    topic = kafka_topic(partitions=1)
-    fill(kafka.bootstrap_servers, topic, 1_000, partitions=1)
-    # Staleness would take two minutes.
-    settings |= {"topics": [topic], "interval_ms": 60_000}
-    first, second = (
-        Process(kafka.bootstrap_servers, tmp_path, name, settings, 0.001, child=CHILD)
-        for name in "ab"
-    )
-    with processes(first, second):
-        first.start()
-        until(lambda: len(first.deliveries()) > 50)
-        first.signal(number)
-        until(lambda: not first.running, 15)
-        second.start()
-        until(lambda: len(delivered(first, second)) == 1_000)
-    assert sum(n - 1 for n in delivered(first, second).values()) <= 1, "what was in hand"
 
 
 def test_errors_come_through(
