@@ -156,6 +156,8 @@ class Feed:
         self._told_s = 0.0
         self._head: dict[str, Any] = {}
         self._out_of_contact = False
+        self._behind = False
+        """Whether there is more in the log than was read by the last look."""
         self._shortened = False
         self._anew = False
         """Whether the log must be opened and read again."""
@@ -217,11 +219,18 @@ class Feed:
             "topic": self.connection.topic,
             "coordinators": partitions,
             "phase": self.phase,
-            "trouble": self.trouble,
+            "trouble": self.trouble or self._slowness(),
             "progress": round(self.progress, 3),
             "history_from": self.known_from_ms(),
             "write": self.write,
         }
+
+    def _slowness(self) -> str:
+        """Say so when more is written than this process can read."""
+        if not self._behind or self.watch is None or self.phase != "live":
+            return ""
+        behind_s = (self.now_ms() - self.watch.newest_ms) // 5_000 * 5  # not new with every look
+        return f"this dashboard is {behind_s} s behind the log" if behind_s else ""
 
     def now_ms(self) -> int:
         """Return this machine's time, or the newest record's where that is later."""
@@ -377,12 +386,13 @@ class Feed:
             # feed that cannot keep up must not call anybody stale.
             polled_ns = boottime_ns()
             messages = reader.poll(0.1)
+            self._behind = len(messages) >= BATCH
             self._fold(reader, messages)
             if time.monotonic() - self._told_s < TELL_S:
                 continue
             with self.lock:
                 now_ms = self.now_ms()
-                if self.phase == "live" and len(messages) < BATCH:
+                if self.phase == "live" and not self._behind:
                     watch.tick(polled_ns, now_ms)
                 for mismatch in reader.mismatches[self._mismatches :]:
                     watch.mismatch(str(mismatch), now_ms)
@@ -401,6 +411,8 @@ class Feed:
         more = bool(messages)
         while more:
             with self.lock:
+                if time.monotonic() - self._told_s >= 4 * TELL_S:
+                    self._tell()
                 turn_s = time.monotonic() + TURN_S
                 while time.monotonic() < turn_s:
                     message = next(waiting, None)

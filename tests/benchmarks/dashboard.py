@@ -1,6 +1,6 @@
 """The dashboard at 50 groups of 5,000 partitions: CPU of the server, bytes a second, frame time.
 
-A crowd (`tests.benchmarks._crowd`) heartbeats for 250,000 claims, every 5 s each; members fall
+A crowd (`tests.benchmarks._crowd`) heartbeats for 250,000 claims, every 10 s each; members fall
 silent and are replaced. A real Chromium shows the overview while it lasts. Linux only (/proc).
 """
 
@@ -19,6 +19,7 @@ from tests.benchmarks.harness import Figure, Options, percentile, run, say
 from tests.integration.chromium import Page, chromium
 
 COORDINATORS = 8
+INTERVAL_MS = 10_000
 FRAMES = """new Promise((done) => {
     const times = [], end = performance.now() + SECONDS * 1000;
     let before = performance.now();
@@ -44,7 +45,7 @@ def ends(topics):
     now = time.time()
     return {t: {p: end_of(t, p, now) for p in range(partitions)} for t in topics}
 
-feed = Feed(Connection.of_servers(servers, topic), ends=ends)
+feed = Feed(Connection.of_servers(servers, topic), ends=ends, history_s=0)
 feed.start()
 
 class Server(uvicorn.Server):
@@ -65,12 +66,18 @@ def measure(options: Options) -> list[Figure]:
                 sys.executable, "-m", "tests.benchmarks._crowd", kafka.bootstrap_servers, topic,
                 "--coordinators", str(COORDINATORS), "--groups", str(groups),
                 "--partitions", str(partitions), "--trouble-every", "5",
+                "--interval-ms", str(INTERVAL_MS),
             ],
             stdout=subprocess.PIPE,
         )  # fmt: skip
         try:
             assert crowd.stdout is not None
             crowd.stdout.readline()
+            connection = ["-b", kafka.bootstrap_servers, "--topic", topic]
+            subprocess.run(
+                [sys.executable, "-m", "marshal_py.cli", "snapshot", *connection],
+                check=True, stdout=subprocess.DEVNULL,
+            )  # fmt: skip
             started = time.perf_counter()
             arguments = [kafka.bootstrap_servers, topic, str(partitions)]
             server = subprocess.Popen(

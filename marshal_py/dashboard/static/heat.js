@@ -114,7 +114,9 @@ export class HeatMap {
   }
 
   layout() {
-    const width = Math.max(120, this.frame.clientWidth - LABELS);
+    const style = getComputedStyle(this.frame);
+    const padding = parseFloat(style.paddingLeft) + parseFloat(style.paddingRight);
+    const width = Math.max(120, this.frame.clientWidth - padding - LABELS);
     const n = this.row.partitions.length;
     let columns = 1, size = SIZES[0];
     for (size of SIZES) {
