@@ -143,8 +143,7 @@ def _document(story: Story, standing: Standing, at_ms: int | None) -> dict[str, 
 
 def _print(story: Story, standing: Standing, at_ms: int | None, lines: int) -> None:
     out = console(wide=False)
-    text = standing.text if at_ms is not None else standing.text.replace("At ", "Now, at ", 1)
-    out.print(f"[bold]{safe(text)}[/]", soft_wrap=False)
+    out.print(f"[bold]{safe(standing.text)}[/]", soft_wrap=False)
     before = [e for e in story.entries if at_ms is None or e.at_ms <= at_ms]
     after = [] if at_ms is None else [e for e in story.entries if e.at_ms > at_ms]
     hidden = len(before) - lines

@@ -181,18 +181,20 @@ class Story:
             entry.why += again
         self._takeovers.clear()
 
-    def standing(self, at_ms: int) -> Standing:
-        """Say how the cell stands at `at_ms`, which is after all that was fed."""
+    def standing(self, at_ms: int, *, now: bool = False) -> Standing:
+        """Say how the cell stands at `at_ms`, which is after all that was fed, and may be now."""
         tenure, name = self._tenure, self.name
         group = self.key[0]
-        moment = clock_time(at_ms, date=True)
+        moment = "Now" if now else f"At {clock_time(at_ms, date=True)}"
+        holds, was, had = ("holds", "is", "was") if now else ("held", "was", "had been")
         position = None if self._position < 0 else self._position
-        pause = " The group was paused." if self._paused else ""
+        pause = f" The group {was} paused." if self._paused else ""
         if tenure is None:
             since = ""
             if self._free_since_ms is not None:
-                since = f" {age(max(0, at_ms - self._free_since_ms))} before"
-            text = f"At {moment} nobody held {name} of {group}: {self._free_why}{since}.{pause}"
+                ago = "ago" if now else "before"
+                since = f" {age(max(0, at_ms - self._free_since_ms))} {ago}"
+            text = f"{moment} nobody {holds} {name} of {group}: {self._free_why}{since}.{pause}"
             return Standing(
                 *(at_ms, None, None, self._epoch, self._free_since_ms, None, None, None),
                 position,
@@ -206,15 +208,16 @@ class Story:
             if tenure.from_ms is None
             else f"since {clock_time(tenure.from_ms, date=True)}"
         )
-        text = f"At {moment} {tenure.who[0]} held {name} of {group}, {since}, epoch {tenure.epoch}"
+        text = f"{moment} {tenure.who[0]} {holds} {name} of {group}, {since}, epoch {tenure.epoch}"
         text += "" if position is None else f", at position {position}"
         if silence_ms is None:
             text += ". When it was last heard of is not in the log any more."
         else:
-            text += f". It had last been heard of {age(silence_ms)} before: {liveness}"
+            ago = "ago" if now else "before"
+            text += f". It {had} last heard of {age(silence_ms)} {ago}: {liveness}"
             text += (
-                f" (its interval is {age(tenure.interval_ms)}), so its lease had lapsed and "
-                "anyone could take over."
+                f" (its interval is {age(tenure.interval_ms)}), so its lease has lapsed and "
+                "anyone may take over."
                 if liveness == "stale"
                 else "."
             )

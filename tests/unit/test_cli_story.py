@@ -160,7 +160,10 @@ def test_the_standing_at_a_moment() -> None:
     assert fresh.liveness == "fresh"
     stale = log.story.standing(log.now + 10_001)
     assert (stale.liveness, stale.silence_ms) == ("stale", 10_001)
-    assert "its lease had lapsed" in stale.text
+    assert "its lease has lapsed" in stale.text
+    now = log.story.standing(log.now + 10_001, now=True)
+    assert now.text.startswith("Now a holds orders/7 of g")
+    assert "It was last heard of 10 s ago: stale" in now.text
     log.write(ReleasingPartition(*log._head("a"), *KEY[1:], epoch, 11), 1_000)
     free = log.story.standing(log.now + 7_000)
     assert (free.holder, free.epoch, free.position) == (None, epoch, 11)
