@@ -186,7 +186,7 @@ class Story:
         tenure, name = self._tenure, self.name
         group = self.key[0]
         moment = "Now" if now else f"At {clock_time(at_ms, date=True)}"
-        holds, was, had = ("holds", "is", "was") if now else ("held", "was", "had been")
+        holds, was = ("holds", "is") if now else ("held", "was")
         position = None if self._position < 0 else self._position
         pause = f" The group {was} paused." if self._paused else ""
         if tenure is None:
@@ -213,8 +213,8 @@ class Story:
         if silence_ms is None:
             text += ". When it was last heard of is not in the log any more."
         else:
-            ago = "ago" if now else "before"
-            text += f". It {had} last heard of {age(silence_ms)} {ago}: {liveness}"
+            heard = "was last heard of" if now else "had last been heard of"
+            text += f". It {heard} {age(silence_ms)} {'ago' if now else 'before'}: {liveness}"
             text += (
                 f" (its interval is {age(tenure.interval_ms)}), so its lease has lapsed and "
                 "anyone may take over."
