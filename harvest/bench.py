@@ -23,7 +23,7 @@ from psycopg import sql
 
 from harvest.api import Harvest
 from harvest.config import CoordinationConfig, ReaperConfig
-from harvest.errors import SinkUnavailable, StoreUnavailable
+from harvest.errors import ConfigurationError, SinkUnavailable, StoreUnavailable
 from harvest.events import Event, LeaderRefreshed
 from harvest.process import make_range_store, make_store
 from harvest.sink.settings import connection_settings
@@ -178,7 +178,10 @@ def _peak_mb() -> float:
 
 
 def reachable(config: ReaperConfig) -> None:
-    """Raise `StoreUnavailable` early, before anything is made."""
+    """Raise early, before anything is made: `StoreUnavailable`, or `ConfigurationError`."""
+    scheme = config.database.partition("://")[0]
+    if "://" in config.database and scheme not in ("postgresql", "postgres"):
+        raise ConfigurationError(f"bench fills a PostgreSQL database, not {scheme}://…")
     try:
         psycopg.connect(config.database, connect_timeout=10).close()
     except psycopg.Error as error:

@@ -98,6 +98,8 @@ def _tools(config: ReaperConfig, shard: int = 0) -> Tools:
             shard,
             config.shards,
             _keeper(config) if shard == 0 and config.partitions.automatic else None,
+            database(config.database).sidelined(config.table),
+            config.bad_rows.policy(),
         )
     return MarkTools(
         make_store(config),

@@ -19,8 +19,11 @@ from harvest.leading import Leader, Work, merged
 from harvest.lease import Lease
 from harvest.mark import Limits
 from harvest.positions import Position
+from harvest.sidelining import BadRows
 from harvest.sink.base import Sink
+from harvest.sink.sifting import SiftingSink
 from harvest.store.range_base import RangeStore, Window
+from harvest.store.sideline_base import SidelineStore
 from harvest.wake import Bell
 
 __all__ = ["RangeLeader", "RangeTools", "check_layout"]
@@ -281,7 +284,7 @@ def check_layout(store: RangeStore, shards: int) -> None:
 
 @dataclass(slots=True)
 class RangeTools:
-    """Two stores of one shard and its sink. Implements `Tools`."""
+    """Two stores of one shard, its sink, and the table of rows set aside. Implements `Tools`."""
 
     reader: RangeStore
     saver: RangeStore
@@ -290,6 +293,8 @@ class RangeTools:
     shard: int = 0
     shards: int = 1
     keep: Callable[[], None] | None = None
+    aside: SidelineStore | None = None
+    bad_rows: BadRows = field(default_factory=BadRows)
 
     def connect(self) -> None:
         """See `Tools.connect`."""
@@ -307,11 +312,14 @@ class RangeTools:
         drain_timeout_s: float,
     ) -> RangeLeader:
         """See `Tools.leader`."""
+        sink = self.sink
+        if self.aside is not None:
+            sink = SiftingSink(sink, self.aside, self.bad_rows, stats)
         return RangeLeader(
             lease,
             reader=self.reader,
             saver=self.saver,
-            sink=self.sink,
+            sink=sink,
             limits=self.limits,
             stats=stats,
             on_event=on_event,
@@ -327,3 +335,5 @@ class RangeTools:
         self.sink.close()
         self.reader.close()
         self.saver.close()
+        if self.aside is not None:
+            self.aside.close()

@@ -24,11 +24,11 @@ nothing, copies it and passes over its id; the rest is the same.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple, TypeAlias
 
-from harvest.rows import Row
+from harvest.rows import Row, named
 from harvest.sink.base import Failure
 
 __all__ = ["Aside", "BadRows", "Key", "Sieve", "problem"]
@@ -92,26 +92,30 @@ class Sieve:
     _good_topics: set[str] = field(default_factory=set)
 
     def sift(self, rows: Sequence[Row]) -> list[Aside]:
-        """Which of `rows`, in the order of their ids, are to be set aside before the others go."""
+        """Which of `rows`, in the order of their ids, are to be set aside before the others go.
+
+        They may be plain tuples; see `harvest.rows.Row`.
+        """
         if self.policy.on_bad_row == "stop":
             return []
         good_topics = self._good_topics
         errors: dict[int, str] = {}
         for row in rows:
-            plain = not row.header_keys and not row.header_values and row.key is not None
-            if plain and row.topic in good_topics:
+            topic = row[1]
+            if topic in good_topics and row[2] is not None and not row[4] and not row[5]:
                 continue
+            (row,) = named((row,))
             error = problem(row)
             if error is not None:
                 errors[row.id] = error
-            elif row.topic not in good_topics:
+            elif topic not in good_topics:
                 if len(good_topics) >= _MAX_TOPICS:
                     good_topics.clear()
-                good_topics.add(row.topic)
+                good_topics.add(topic)
         if not errors and not self.waiting:
             return []
         asides = []
-        for row in rows:
+        for row in named(rows):
             if row.id in errors:
                 asides.append(Aside(row.id, errors[row.id]))
                 self._wait(row)
@@ -119,12 +123,12 @@ class Sieve:
                 asides.append(Aside(row.id, "an earlier row of its key is set aside", waits=True))
         return asides
 
-    def blame(self, rows: Iterable[Row], failure: Failure) -> list[Aside]:
+    def blame(self, rows: Sequence[Row], failure: Failure) -> list[Aside]:
         """Which of `rows` are to be set aside, since they are what the delivery failed for."""
         if self.policy.on_bad_row == "stop" or not failure.refused:
             return []
         aside = []
-        for row in rows:
+        for row in named(rows):
             if row.id in failure.refused:
                 aside.append(Aside(row.id, failure.errors.get(row.id, failure.reason)))
                 self._wait(row)

@@ -64,7 +64,7 @@ class SiftingSink:
             left_out = left_out | done
         sent = rows
         if left_out:
-            sent = [row for row in rows if row.id not in left_out]
+            sent = [row for row in rows if row[0] not in left_out]
         failure = self._sink.deliver(sent, checkpoint)
         if failure is None:
             self._stats.published -= len(rows) - len(sent)  # they count as published otherwise

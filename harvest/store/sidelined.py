@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 import psycopg
 from psycopg import sql
 
-from harvest.errors import StoreUnavailable
+from harvest.errors import StoreUnavailable, TableMissing
 from harvest.naming import TableName
 from harvest.sidelining import Aside, Key
 from harvest.store.postgres_table import PostgresTable, readable
@@ -199,7 +199,9 @@ class PostgresSidelined(PostgresTable):
 
     def _format(self, template: Any, **more: sql.Composable) -> sql.Composed:
         if not self._parts:
-            types = self._usable_types()
+            types = self._types()  # a table of range mode has fewer columns
+            if not types:
+                raise TableMissing(f"the table {self._table} does not exist: run `harvest init`")
             self._cast = "::text" if types["kafka_key"][0] == "json" else ""  # JSON has no "="
             self._parts = {
                 "aside": self._aside,

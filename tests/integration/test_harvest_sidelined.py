@@ -10,12 +10,14 @@ import psycopg
 import pytest
 from typer.testing import CliRunner
 
+from harvest import OutboxRecord, Stasher
 from harvest.cli import app
 from harvest.rows import Row
 from harvest.sidelining import Aside
 from harvest.sink.base import Sink
 from harvest.sink.kafka import IdempotentSink, TransactionalSink
 from harvest.store.postgres import PostgresMarkStore
+from harvest.store.range_postgres import PostgresRangeStore
 from harvest.store.sideline_base import Dropped, Selection
 from harvest.store.sidelined import PostgresSidelined
 from harvest.terms import Term
@@ -252,3 +254,35 @@ def test_bad_rows_hold_up_nobody_and_are_published_once_retried(
     assert harvester.stop() == 0
     kafka.delete_topic(missing)
     table.close()
+
+
+@pytest.mark.kafka
+def test_range_mode_sets_aside_and_passes(
+    tmp_path: Path, kafka: EmbeddedKafka, kafka_topic: Callable[..., str], postgres_database: str
+) -> None:
+    topic = kafka_topic(partitions=3)
+    world = World(tmp_path, kafka.bootstrap_servers, postgres_database, topic, mode="range")
+    store = PostgresRangeStore(postgres_database, "outbox")
+    store.init()
+    store.close()
+    aside = PostgresSidelined(postgres_database, "outbox")
+    missing = f"{topic}.later"
+    with psycopg.connect(postgres_database) as connection:
+        Stasher().stash_many(connection, [OutboxRecord(missing, "k", str(n)) for n in range(3)])
+    harvester = world.harvester()
+    try:
+        with world.writing():
+            wait_until(lambda: aside.count() == 3, "three rows aside", harvester.log)
+            world.wait_published(50)
+        world.wait_drained()
+        assert world.published() == world.committed
+        kafka.create_topic(missing)
+        assert aside.retry(ALL, mode="range") == 3
+        read = lambda: [v for _, v, _ in read_topic(world.servers, missing)]  # noqa: E731
+        wait_until(lambda: read() == [b"0", b"1", b"2"], "the retried rows", harvester.log)
+        assert harvester.stop() == 0
+    finally:
+        world.close()
+        aside.close()
+        for name in (f"{topic}.marshal", f"{topic}.marshal.snapshots", missing):
+            kafka.delete_topic(name)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from harvest.events import Stats
 from harvest.outbox import OutboxRecord
 from harvest.rows import Row
-from harvest.sidelining import BadRows
+from harvest.sidelining import BadRows, Sieve
 from harvest.sink.memory import REFUSED, MemoryBroker, MemorySink
 from harvest.sink.sifting import SiftingSink
 from harvest.store.memory import MemorySidelined, MemoryTable
@@ -106,3 +108,22 @@ def test_a_retried_row_comes_back_under_a_new_id() -> None:
     bench.table.aside.clear()  # as `harvest sidelined retry` does
     assert bench.sink.deliver(bench.rows("b", "b"), "two") is None
     assert bench.published() == [2, 3]
+
+
+def test_rows_may_be_plain_tuples_without_headers() -> None:
+    rows: list[Any] = [
+        (1, "t", b"k", b"v", None, None),
+        (2, "t", None, b"v", None, None),
+        (3, "t", b"k", b"v", [b"a"], None),
+        (4, "t", b"k", b"v", None, None),
+        (5, "no/topic", b"k", b"v", None, None),
+    ]
+    asides = Sieve().sift(rows)
+    assert [(aside.id, aside.waits) for aside in asides] == [
+        (2, False),
+        (3, False),
+        (4, True),
+        (5, False),
+    ]
+    assert "the key is NULL" in asides[0].error
+    assert "1 header keys and 0 header values" in asides[1].error
