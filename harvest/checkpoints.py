@@ -54,8 +54,7 @@ class Checkpoints:
             producers = [self._fenced(shard) for shard in range(max(fence, len(positions)))]
             producers[0].begin_transaction()
             for position in positions:
-                where = self._where()
-                where.offset, where.metadata = 0, position.encode()
+                where = self._where(position.encode())
                 producers[0].send_offsets_to_transaction(
                     [where], consumers[position.shard].consumer_group_metadata(), _TIMEOUT_S
                 )
@@ -67,8 +66,9 @@ class Checkpoints:
             for consumer in consumers.values():
                 consumer.close()
 
-    def _where(self) -> TopicPartition:
-        return TopicPartition(self._config.coordination.topic, 0)
+    def _where(self, metadata: str | None = None) -> TopicPartition:
+        topic = self._config.coordination.topic
+        return TopicPartition(topic, 0, 0, metadata) if metadata else TopicPartition(topic, 0)
 
     def _name(self, shard: int) -> str:
         return f"harvest.{self._config.shard_sink_name(shard)}"
