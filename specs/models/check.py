@@ -60,6 +60,12 @@ MODELS = (
         ("ROWS=2",),
         ("ROWS=3",),
     ),
+    Model(
+        "range",
+        ("NO_FENCE", "NO_CHECKPOINT", "NO_LOOKUP", "DEAD_AT_ONCE", "HOLDERS_LATE", "GUESS"),
+        ("IDS=2",),
+        ("IDS=3",),
+    ),
 )
 
 
