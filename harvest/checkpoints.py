@@ -1,4 +1,4 @@
-"""The checkpoints of all shards in Kafka, for whoever is not their leader (specs/HARVEST.md §15).
+"""The checkpoints of all shards in Kafka, for whoever is not their leader (specs/HARVEST.md §16).
 
 Reading them disturbs nobody. Writing them fences every leader first, and changes all at once or
 none: they are committed in one transaction.

@@ -1,6 +1,6 @@
 """The checkpoint of range mode: how far a shard has published, and which ids are still open.
 
-It is committed to Kafka in the same transaction as the rows (specs/HARVEST.md §12). As text it is
+It is committed to Kafka in the same transaction as the rows (specs/HARVEST.md §14). As text it is
 JSON, ``[2, epoch, shard, shards, last_id, "gaps"]``, where the gaps are numbers of variable length,
 each as far as possible from the one before, in base 85: two or three characters a gap.
 """

@@ -1,6 +1,6 @@
 """The range algorithm: a pure scheduler. Events in, actions out; no thread, clock, random or I/O.
 
-Theory of operation (specs/HARVEST.md §12 to §14)
+Theory of operation (specs/HARVEST.md §14 to §15)
 -------------------------------------------------
 Rows are read in the order of their ids, above a *position* that only grows, and never touched. A
 row that is sent is above the position, or in an open *gap* below it: an id that was drawn and was

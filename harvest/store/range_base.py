@@ -4,7 +4,7 @@ One store is one connection, used by one thread. `read` and `lookup` are each on
 sees what was committed when it began. Every method raises `StoreUnavailable` when
 the connection broke or could not be made, and connects again when it is called again.
 
-The contract that the algorithm rests on (specs/HARVEST.md §13), for every implementation:
+The contract that the algorithm rests on (specs/HARVEST.md §15), for every implementation:
 
 1. Ids are drawn in ascending order: when a row is visible, every smaller id has been drawn.
 2. A transaction is among the holders, under one name, from before it draws an id until it has

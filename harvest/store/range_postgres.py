@@ -1,4 +1,4 @@
-"""The outbox table in PostgreSQL, in range mode (specs/HARVEST.md §13).
+"""The outbox table in PostgreSQL, in range mode (specs/HARVEST.md §15).
 
 Who may still commit an id: PostgreSQL locks a sequence for whoever draws from it, in the mode ROW
 EXCLUSIVE, before it gives him a value and until his transaction has ended (when what it committed

@@ -62,7 +62,7 @@ MODELS = (
     ),
     Model(
         "range",
-        ("NO_FENCE", "NO_CHECKPOINT", "NO_LOOKUP", "DEAD_AT_ONCE", "HOLDERS_LATE", "GUESS"),
+        ("NO_FENCE", "NO_CHECKPOINT", "NO_GAPS", "DEAD_AT_ONCE", "HOLDERS_LATE", "GUESS"),
         ("IDS=2",),
         ("IDS=3",),
     ),

@@ -1,4 +1,4 @@
-/* Harvest's range mode: one outbox, one shard, two harvesters (HARVEST.md §12 to §14).
+/* Harvest's range mode: one outbox, one shard, two harvesters (HARVEST.md §14 to §15).
  *
  * Written from the specification alone. Transactions draw ids one after another, insert a row under
  * some of them, and commit or roll back whenever they like. Anybody may become leader at any time; a harvester goes on with what it was doing long after it was
@@ -139,10 +139,10 @@ inline read(x) {
 		i++
 	:: else -> i = 0; break
 	od;
-	h[x].pc = (h[x].gaps -> 3 : 5);
-#ifdef NO_LOOKUP
-	h[x].pc = 5
+#ifdef NO_GAPS
+	h[x].gaps = 0;
 #endif
+	h[x].pc = (h[x].gaps -> 3 : 5)
 }
 
 inline holders(x) {
