@@ -17,7 +17,7 @@ from typing import Any
 
 from confluent_kafka import Producer
 
-from marshal_py import BrokerUnavailable, Claim, ClaimTimeout, Consumer, Marshal
+from marshal_py import BrokerUnavailable, Claim, ClaimTimeout, Consumer, Marshal, NotHeld
 from marshal_py.consumer import Mode
 from marshal_py.rationalizer import Cell
 from tests.chaos import sabotage
@@ -154,6 +154,7 @@ class ConsumerWorker:
         self.recorder = Recorder(config.history(name))
         self.random = random.Random(f"{config.seed}-{name}-{now_ns()}")
         kind = name.partition("-")[0]
+        self.claims: dict[tuple[str, int], Claim] = {}
         self.consumer = Consumer(
             {"bootstrap.servers": config.bootstrap[config.network(name)]},
             topics=kind,
@@ -177,18 +178,19 @@ class ConsumerWorker:
         self.recorder.write("ready", now_ns(), marshal.instance_id)
         one_by_one = self.random.random() < 0.5
         while not _stop.is_set():
+            asked = now_ns()
             if one_by_one:
                 for message in self.consumer.messages(idle_timeout_s=0.5):
-                    self.deliver(self.consumer.claim_of(message), message)
+                    self.deliver(asked, self.claim_of(message), [message])
                     if _stop.is_set():
                         break
+                    asked = now_ns()
             else:
                 for batch in self.consumer.batches(idle_timeout_s=0.5):
-                    for message in batch:
-                        if not self.deliver(batch.claim, message):
-                            break
+                    self.deliver(asked, batch.claim, batch)
                     if _stop.is_set():
                         break
+                    asked = now_ns()
         record_world(self.recorder, marshal)
         self.recorder.write("closing", now_ns())
         self.consumer.close(timeout_s=10)
@@ -203,20 +205,31 @@ class ConsumerWorker:
             except BrokerUnavailable:
                 _stop.wait(0.5)
 
-    def deliver(self, claim: Claim, message: Any) -> bool:
-        """Handle one message; False if the claim does not allow it any more."""
-        if self.mode == "at_most_once":
-            now = now_ns()
-            seen = [now, now, claim.topic, claim.partition, claim.epoch, now]
-        else:
+    def claim_of(self, message: Any) -> Claim:
+        """The claim of a message that was handed out, also when it has just been lost."""
+        key = (message.topic(), message.partition())
+        with contextlib.suppress(NotHeld):
+            self.claims[key] = self.consumer.claim_of(message)
+        return self.claims[key]
+
+    def deliver(self, asked: int, claim: Claim, messages: list[Any]) -> None:
+        """Handle what the consumer gave us after it was `asked`: all of it, for it counts as done.
+
+        The lease may be over by now, if the process was suspended in between. Then all that is
+        known is that the consumer looked at it after it was asked.
+        """
+        topic, p, epoch, now = claim.topic, claim.partition, claim.epoch, now_ns()
+        seen: list[Any] = [now, now, topic, p, epoch, now]
+        if self.mode == "at_least_once":
             look = _Watched(claim, self.recorder).look()
-            if look is None:
-                return False  # the lease ran out within the batch
-            seen = look
-        self.recorder.write("deliver", *seen, message.offset(), now_ns())
-        if self.random.random() < 0.05:
-            time.sleep(self.random.choice((0.001, 0.02)))
-        return True
+            if look is not None and look[4] == epoch:
+                seen = look
+            else:
+                seen = [asked, now, topic, p, epoch, asked]
+        for message in messages:
+            self.recorder.write("deliver", *seen, message.offset(), now_ns())
+            if self.random.random() < 0.05:
+                time.sleep(self.random.choice((0.001, 0.02)))
 
 
 class MessageWriter:
