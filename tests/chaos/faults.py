@@ -96,7 +96,7 @@ def group_pause(stage: Stage, dice: random.Random) -> str:
     for record in (ReleaseGroup(*header, 1, 0), ResumeGroup(*header, 2)):
         for p in range(stage.config.coordination_partitions):
             producer.produce(stage.config.log, encode(record), partition=p)
-        if producer.flush(60):
+        if producer.flush(240):
             raise RuntimeError("the operator could not write")
         stage.wait(stage.interval_s * dice.uniform(1.0, 3.0))
     return group
@@ -107,7 +107,7 @@ def broker_kill(stage: Stage, dice: random.Random) -> str:
     broker = dice.randrange(3)
     stage.kafka.kill(broker)
     stage.wait(dice.uniform(0.5, 4.0))
-    stage.kafka.start(broker)
+    stage.up(broker)
     return f"broker {broker}"
 
 
@@ -125,7 +125,7 @@ def rolling_restart(stage: Stage, dice: random.Random) -> str:
     order = dice.sample(range(3), 3)
     for broker in order:
         stage.kafka.stop(broker)
-        stage.kafka.start(broker)
+        stage.up(broker)
     return f"brokers {order}"
 
 
@@ -134,7 +134,7 @@ def all_brokers_kill(stage: Stage, dice: random.Random) -> str:
     for broker in range(3):
         stage.kafka.kill(broker)
     stage.wait(dice.uniform(0.0, 3.0))
-    stage.kafka.start()
+    stage.up()
     return "all brokers"
 
 
@@ -154,7 +154,7 @@ def controller_kill(stage: Stage, dice: random.Random) -> str:
     broker = terms[max(terms)]
     stage.kafka.kill(broker)
     stage.wait(dice.uniform(1.0, 3.0))
-    stage.kafka.start(broker)
+    stage.up(broker)
     return f"broker {broker}, term {max(terms)}"
 
 
@@ -163,7 +163,7 @@ def leader_moves(stage: Stage, dice: random.Random) -> str:
     broker = dice.randrange(3)
     stage.kafka.stop(broker)
     stage.wait(0.5)
-    stage.kafka.start(broker)
+    stage.up(broker)
     stage.elect_preferred()
     return f"broker {broker}"
 
@@ -252,7 +252,7 @@ def broker_disk_full(stage: Stage, dice: random.Random) -> str:
     disk.empty()
     if not died:
         stage.kafka.kill(2)
-    stage.kafka.start(2)
+    stage.up(2)
     return f"broker 2, {taken >> 20} MB, {'ended' if died else 'lived on'}"
 
 

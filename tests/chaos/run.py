@@ -166,7 +166,7 @@ def _settle(stage: Stage, result: Result, say: Callable[[str], None]) -> None:
     stage.network.heal()
     for disk in stage.disks.values():
         disk.empty()
-    stage.kafka.start()
+    stage.up()
     stage.postgres.start()
     result.restarts += stage.supervise()
     for name, runs in stage.running().items():

@@ -19,6 +19,7 @@ from confluent_kafka.admin import AdminClient
 
 from marshal_py.admin import create_topics
 from marshal_py.embedded import EmbeddedKafka, EmbeddedPostgres
+from marshal_py.embedded.errors import ServerFailed
 from marshal_py.embedded.ports import free_ports
 from marshal_py.embedded.process import Guard, ServerProcess, tail
 from tests.chaos.config import BETWEEN, NETWORKS, QUORUM, ChaosConfig
@@ -78,6 +79,17 @@ class Stage:
     def wait(self, seconds: float) -> None:
         """Let time pass, unless the run ends."""
         self.hurry.wait(seconds)
+
+    def up(self, broker: int | None = None) -> None:
+        """Bring up a broker, or all. One that gives up meanwhile is started again, as by systemd.
+
+        A broker ends by itself when it finds no majority of controllers for a minute.
+        """
+        for _ in range(3):
+            with contextlib.suppress(ServerFailed):
+                self.kafka.start(broker)
+                return
+        self.kafka.start(broker)
 
     def start(self, name: str) -> None:
         """Start a process, or start it again."""
