@@ -393,7 +393,7 @@ class Feed:
             with self.lock:
                 now_ms = self.now_ms()
                 if self.phase == "live" and not self._behind:
-                    watch.tick(polled_ns, now_ms)
+                    watch.tick(polled_ns)
                 for mismatch in reader.mismatches[self._mismatches :]:
                     watch.mismatch(str(mismatch), now_ms)
                 self._mismatches = len(reader.mismatches)

@@ -279,7 +279,7 @@ class Watch:
         due = row.due[slot] = tick + 1 + after_ms * MS // TICK_NS
         self._due.setdefault(due, []).append((p, row, slot))
 
-    def tick(self, now_ns: int, now_ms: int) -> None:
+    def tick(self, now_ns: int) -> None:
         """Judge what may have changed by the time alone."""
         if self.live_since_ns is None:
             return
@@ -294,7 +294,6 @@ class Watch:
                 # A stale cell is not looked at any more: only a record can make it fresh.
                 if cell is not None and cell.held:
                     self._judge(now_ns, p, key, cell)
-        self._stale_alerts(now_ms)
 
     def _stale_alerts(self, now_ms: int) -> None:
         found = set()
@@ -352,6 +351,8 @@ class Watch:
 
     def take_changes(self, now_ms: int) -> dict[str, Any]:
         """Return what changed since the last call; empty: nothing did."""
+        if self.live_since_ns is not None:
+            self._stale_alerts(now_ms)
         self.alerts.expire(now_ms)
         for kind in MEANING:
             for key in self.alerts.raised(kind):

@@ -80,13 +80,15 @@ class Stage:
         end = self.now_ms + ms
         while self.now_ms < end:
             self.now_ms = min(end, self.now_ms + 250)
-            self.watch.tick(self.now_ns, self.now_ms)
+            self.watch.tick(self.now_ns)
 
     def live(self, partition: int = 0) -> int:
         row = self.watch.board.rows["g", "t"]
         return row.live[row.slots[partition]]
 
     def alerts(self, kind: str) -> list[tuple[str, bool]]:
+        """Text, and whether it is open, as a page is told."""
+        self.watch.take_changes(self.now_ms)
         return [(a.text, a.until_ms is None) for a in self.watch.alerts.all() if a.kind == kind]
 
 

@@ -192,7 +192,7 @@ export class Cards {
     card.root.dataset.worst = s.stale ? "stale" : "";
     card.footer.replaceChildren(
       element("span", { text: plural(s.members, "member") }),
-      element("span", { text: s.free ? `${whole(s.held)} of ${whole(s.held + s.free)} held` : `${whole(s.held)} held` }),
+      element("span", { text: s.free ? `${whole(s.free)} free` : `${whole(s.held)} held` }),
       element("span", { text: s.lag == null ? "" : `lag ${short(s.lag)}` }));
   }
 

@@ -211,7 +211,7 @@ export class HeatMap {
     const every = Math.max(1, Math.ceil(13 / size));
     for (let line = 0; line < lines; line += every) {
       const first = row.partitions[order[line * columns]];
-      context.fillText(String(first), LABELS - 8, line * size + size / 2);
+      context.fillText(String(first), LABELS - 8, Math.max(6, line * size + size / 2));
     }
   }
 
