@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -67,6 +68,24 @@ class Bench:
         self.kafka = kafka
         self.postgres = postgres
         self.folder = folder
+        self.process: subprocess.Popen[str] | None = None
+
+    def idle(self, database: str, seconds: float) -> tuple[float, float]:
+        """Share of a core, and transactions per second in the database, with nothing to do."""
+        time.sleep(4)  # until polling has slowed down
+        before = self._spent(database)
+        time.sleep(seconds)
+        after = self._spent(database)
+        return (after[0] - before[0]) / seconds, (after[1] - before[1]) / seconds
+
+    def _spent(self, database: str) -> tuple[float, int]:
+        assert self.process is not None
+        stat = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        query = "SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = %s"
+        with psycopg.connect(self.postgres.dsn) as connection:
+            found = connection.execute(query, (database,)).fetchone()
+        assert found is not None
+        return (int(stat[11]) + int(stat[12])) / os.sysconf("SC_CLK_TCK"), found[0]
 
     @contextmanager
     def harvesting(self, side: Side) -> Iterator[tuple[str, str]]:
@@ -83,6 +102,7 @@ class Bench:
             output_of(process)
         else:
             process = self._reap(side, dsn, topic)
+        self.process = process
         try:
             yield dsn, topic
         finally:
@@ -169,6 +189,23 @@ def measure(options: Options, sides: tuple[Side, ...] = SIDES) -> list[Figure]:
                             "ms",
                         )
                     )
+                if side.settings is not None:
+                    name = dsn.rpartition("/")[2].partition("?")[0]
+                    share, per_s = bench.idle(name, 4.0 if options.quick else 10.0)
+                    say(f"{side.name}, idle: {share:.2%} of a core, {per_s:.2f} transactions/s")
+                    figures += [
+                        Figure(
+                            f"{side.name}, idle, CPU", 100 * share, "%", None, "≤ 1", share <= 0.01
+                        ),
+                        Figure(
+                            f"{side.name}, idle, transactions",
+                            per_s,
+                            "1/s",
+                            None,
+                            "≤ 2",
+                            per_s <= 2,
+                        ),
+                    ]
             with psycopg.connect(postgres.dsn, autocommit=True) as connection:
                 connection.execute("CHECKPOINT")
     return figures
