@@ -18,6 +18,8 @@ _MYSQL: Final = {"pymysql", "MySQLdb", "mysql", "mariadb"}
 _ASYNC: Final = {"AsyncConnection", "AsyncCursor", "AsyncServerCursor", "AsyncSession"}
 _IDLE: Final = 0  # libpq's PQTRANS_IDLE, in psycopg 3 and psycopg2 alike
 
+_IN_TRANSACTION: Final = 1  # MySQL's SERVER_STATUS_IN_TRANS
+
 
 class Adapter:
     """A DB-API connection or cursor, seen as: execute this, in that parameter style."""
@@ -251,6 +253,9 @@ def _commits_by_itself(connection: Any) -> bool:
         case "sqlite3":
             manual = connection.isolation_level is None
             return manual and not connection.in_transaction
+        case "pymysql":
+            open_one = connection.server_status & _IN_TRANSACTION
+            return bool(connection.get_autocommit()) and not open_one
         case "django":
             return bool(connection.get_autocommit())
         case _:

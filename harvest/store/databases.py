@@ -1,10 +1,12 @@
 """Which database a connection string means, and the stores that are made for it.
 
-`sqlite:///path` is an SQLite file; anything else is PostgreSQL's, in the forms of libpq.
+`sqlite:///path` is an SQLite file, `mysql://…` or `mariadb://…` a database of MariaDB or MySQL;
+anything else is PostgreSQL's, in the forms of libpq.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -14,9 +16,12 @@ from harvest.errors import ConfigurationError
 from harvest.goharvest import libpq_conninfo
 from harvest.naming import TableName
 from harvest.partitions import PartitionStore
+from harvest.store.mysql import MysqlMarkStore
+from harvest.store.mysql_table import connect_arguments
 from harvest.store.notify import PostgresListener
 from harvest.store.partitions_postgres import PostgresPartitions
 from harvest.store.postgres import PostgresMarkStore
+from harvest.store.range_mysql import MysqlRangeStore
 from harvest.store.range_postgres import PostgresRangeStore
 from harvest.store.range_sqlite import SqliteRangeStore
 from harvest.store.sideline_base import Sidelined
@@ -27,8 +32,8 @@ from harvest.wake import Listener
 
 __all__ = ["AnyMarkStore", "AnyRangeStore", "Database", "database", "given"]
 
-AnyMarkStore: TypeAlias = PostgresMarkStore | SqliteMarkStore
-AnyRangeStore: TypeAlias = PostgresRangeStore | SqliteRangeStore
+AnyMarkStore: TypeAlias = PostgresMarkStore | SqliteMarkStore | MysqlMarkStore
+AnyRangeStore: TypeAlias = PostgresRangeStore | SqliteRangeStore | MysqlRangeStore
 
 
 class Database(Protocol):
@@ -122,7 +127,47 @@ class _Sqlite:
             yield connection
 
 
-_KINDS: Final[dict[str, Callable[[str], Database]]] = {"sqlite": _Sqlite}
+class _Mysql:
+    def __init__(self, url: str) -> None:
+        if importlib.util.find_spec("pymysql") is None:
+            raise ConfigurationError("PyMySQL is missing: run `pip install 'marshal-py[mysql]'`")
+        self._url = url
+        self._arguments = connect_arguments(url)
+
+    def mark_store(self, table: TableName, *, durable: bool = True) -> MysqlMarkStore:
+        del durable  # the server decides: innodb_flush_log_at_trx_commit
+        return MysqlMarkStore(self._url, table)
+
+    def range_store(self, table: TableName, *, shard: int = 0, shards: int = 1) -> MysqlRangeStore:
+        return MysqlRangeStore(self._url, table, shard=shard, shards=shards)
+
+    def partitions(self, table: TableName) -> None:
+        del table
+
+    def sidelined(self, table: TableName) -> None:
+        del table
+
+    def listener(self, table: TableName) -> None:
+        del table
+
+    def install_notify(self, table: TableName, *, remove: bool) -> bool:
+        del table, remove
+        raise ConfigurationError("--notify: MySQL has no notifications; an idle harvester polls")
+
+    @contextmanager
+    def transaction(self) -> Iterator[Any]:
+        import pymysql
+
+        with pymysql.connect(**self._arguments, charset="utf8mb4") as connection:
+            yield connection
+            connection.commit()
+
+
+_KINDS: Final[dict[str, Callable[[str], Database]]] = {
+    "sqlite": _Sqlite,
+    "mysql": _Mysql,
+    "mariadb": _Mysql,
+}
 
 
 def database(source: str) -> Database:

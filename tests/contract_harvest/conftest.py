@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 import psycopg
+import pymysql
 import pytest
 
 from harvest.outbox import OutboxRecord
@@ -18,9 +19,12 @@ from harvest.sink.memory import MemoryBroker, MemorySink
 from harvest.stasher import Stasher
 from harvest.store.base import MarkStore
 from harvest.store.memory import MemoryMarkStore, MemoryTable
+from harvest.store.mysql import MysqlMarkStore
+from harvest.store.mysql_table import connect_arguments
 from harvest.store.postgres import PostgresMarkStore
 from harvest.store.range_base import RangeStore
 from harvest.store.range_memory import MemoryRangeStore
+from harvest.store.range_mysql import MysqlRangeStore
 from harvest.store.range_postgres import PostgresRangeStore
 from harvest.store.range_sqlite import SqliteRangeStore
 from harvest.store.sqlite import SqliteMarkStore
@@ -157,14 +161,66 @@ class SqliteBench:
             store.close()
 
 
-@pytest.fixture(params=["memory", "postgres", "sqlite"])
+class MysqlTransaction:
+    def __init__(self, url: str) -> None:
+        self._connection = pymysql.connect(**connect_arguments(url))
+        self._stasher = Stasher()
+
+    def insert(self, record: OutboxRecord) -> int:
+        self._stasher.stash(self._connection, record)
+        with self._connection.cursor() as cursor:
+            cursor.execute("SELECT LAST_INSERT_ID()")
+            ((row_id,),) = cursor.fetchall()
+        return int(row_id)
+
+    def commit(self) -> None:
+        self._connection.commit()
+        self._connection.close()
+
+    def rollback(self) -> None:
+        self._connection.rollback()
+        self._connection.close()
+
+
+class MysqlBench:
+    one_writer = False
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._stores: list[MysqlMarkStore] = []
+        self.store().init()
+
+    def store(self) -> MarkStore:
+        store = MysqlMarkStore(self._url, "outbox")
+        self._stores.append(store)
+        return store
+
+    def begin(self) -> Transaction:
+        return MysqlTransaction(self._url)
+
+    def ids(self) -> list[int]:
+        with (
+            pymysql.connect(**connect_arguments(self._url)) as connection,
+            connection.cursor() as cursor,
+        ):
+            cursor.execute("SELECT id FROM outbox ORDER BY id")
+            return [row[0] for row in cursor.fetchall()]
+
+    def close(self) -> None:
+        for store in self._stores:
+            store.close()
+
+
+@pytest.fixture(params=["memory", "postgres", "sqlite", "mariadb"])
 def bench(request: pytest.FixtureRequest) -> Iterator[StoreBench]:
-    real: PostgresBench | SqliteBench
+    real: PostgresBench | SqliteBench | MysqlBench
     if request.param == "memory":
         yield MemoryBench()
         return
     if request.param == "sqlite":
         real = SqliteBench(request.getfixturevalue("tmp_path"))
+    elif request.param == "mariadb":
+        real = MysqlBench(request.getfixturevalue("mariadb_database"))
     else:
         real = PostgresBench(request.getfixturevalue("postgres_database"))
     yield real
@@ -236,14 +292,37 @@ class SqliteRangeBench:
             store.close()
 
 
-@pytest.fixture(params=["memory", "postgres", "sqlite"])
+class MysqlRangeBench:
+    one_writer = False
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._stores: list[MysqlRangeStore] = []
+        self.store().init()
+
+    def store(self, shard: int = 0, shards: int = 1) -> RangeStore:
+        store = MysqlRangeStore(self._url, "outbox", shard=shard, shards=shards)
+        self._stores.append(store)
+        return store
+
+    def begin(self) -> Transaction:
+        return MysqlTransaction(self._url)
+
+    def close(self) -> None:
+        for store in self._stores:
+            store.close()
+
+
+@pytest.fixture(params=["memory", "postgres", "sqlite", "mariadb"])
 def range_bench(request: pytest.FixtureRequest) -> Iterator[RangeBench]:
-    real: PostgresRangeBench | SqliteRangeBench
+    real: PostgresRangeBench | SqliteRangeBench | MysqlRangeBench
     if request.param == "memory":
         yield MemoryRangeBench()
         return
     if request.param == "sqlite":
         real = SqliteRangeBench(request.getfixturevalue("tmp_path"))
+    elif request.param == "mariadb":
+        real = MysqlRangeBench(request.getfixturevalue("mariadb_database"))
     else:
         real = PostgresRangeBench(request.getfixturevalue("postgres_database"))
     yield real

@@ -17,8 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+import pymysql
 
 from harvest import OutboxRecord, Stasher
+from harvest.store.mysql_table import connect_arguments
 from tests.kafka_reader import read_topic
 
 WAIT_S = 60.0
@@ -236,3 +238,12 @@ class SqliteWorld(World):
 
     def _connect(self) -> Any:
         return sqlite3.connect(self.database.removeprefix("sqlite:///"), timeout=WAIT_S)
+
+
+class MariadbWorld(World):
+    """The same on MariaDB."""
+
+    outages = (pymysql.OperationalError, pymysql.InterfaceError)
+
+    def _connect(self) -> Any:
+        return pymysql.connect(**connect_arguments(self.database))

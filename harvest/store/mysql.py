@@ -1,0 +1,134 @@
+"""The outbox table in MariaDB or MySQL, in mark mode (specs/DATABASES.md §3).
+
+A mark is two statements, for there is no UPDATE … RETURNING: one tags, the other reads what carries
+the tag. If the second does not come, nobody has sent the rows, and the next term marks them again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any, Final, Literal
+
+from harvest.gaps import union
+from harvest.naming import TableName
+from harvest.rows import Row
+from harvest.store.base import Backlog, Finding
+from harvest.store.headers import header_column, payload
+from harvest.store.mysql_table import MysqlTable, within
+from harvest.terms import Checkpoint, Term
+
+__all__ = ["MysqlMarkStore"]
+
+# In READ COMMITTED, an UPDATE passes over rows that are not committed, and locks only what it tags.
+_MARK: Final = """
+UPDATE {table} FORCE INDEX (PRIMARY) SET leader_id = %s
+WHERE (leader_id IS NULL OR leader_id < %s OR leader_id > %s) AND UNIX_TIMESTAMP(NOW(6)) < %s
+ORDER BY id LIMIT %s
+"""
+_MARKED: Final = """
+SELECT id, kafka_topic, kafka_key, kafka_value, kafka_header_keys, kafka_header_values
+FROM {table} FORCE INDEX (PRIMARY) WHERE leader_id = %s ORDER BY id LIMIT %s
+"""
+_PURGE: Final = "DELETE FROM {table} WHERE {within}"
+_RESET: Final = "UPDATE {table} SET leader_id = NULL WHERE {within}"
+_CLEAR: Final = "DELETE FROM {table} WHERE id BETWEEN %s AND %s AND leader_id BETWEEN %s AND %s"
+_BACKLOG: Final = """
+SELECT COUNT(*), COUNT(leader_id),
+       GREATEST(0, TIMESTAMPDIFF(MICROSECOND, MIN(create_time), NOW(6))) / 1000000
+FROM {table}
+"""
+_CLOCK: Final = "SELECT UNIX_TIMESTAMP(NOW(6))"
+_ASK_CLOCK_EVERY_S: Final = 10.0  # it may be set while we run
+
+
+class MysqlMarkStore(MysqlTable):
+    """The outbox table, for the mark algorithm. Implements `harvest.store.base.MarkStore`."""
+
+    def __init__(self, url: str, table: str | TableName) -> None:
+        super().__init__(url, table)
+        self._clock_asked_s = float("-inf")
+        self._clock_ahead = 0.0
+
+    def connect(self) -> None:
+        """See `MarkStore.connect`."""
+        self._connected()
+        self._usable_types()
+
+    def mark(self, term: Term, batch: int, limit: int, valid_ms: float) -> list[Row]:
+        """See `MarkStore.mark`."""
+        until_s = time.monotonic() + valid_ms / 1000  # before anything that may take long
+        until_s += self._clock_ahead_s()
+        tag = term.tag(batch).bytes
+        parameters = (tag, term.first.bytes, term.last.bytes, until_s, limit)
+        count = self._change(self._sql(_MARK), parameters)
+        if not count:
+            return []
+        return [_row(row) for row in self._execute(self._sql(_MARKED), (tag, count))]
+
+    def purge(self, ids: Sequence[int]) -> int:
+        """See `MarkStore.purge`."""
+        return self._each(_PURGE, ids)
+
+    def clear(self, checkpoint: Checkpoint) -> int:
+        """See `MarkStore.clear`."""
+        first, last = checkpoint.term.first, checkpoint.term.tag(checkpoint.batch)
+        parameters = (checkpoint.low_id, checkpoint.high_id, first.bytes, last.bytes)
+        return self._change(self._sql(_CLEAR), parameters)
+
+    def reset(self, ids: Sequence[int]) -> int:
+        """See `MarkStore.reset`."""
+        return self._each(_RESET, ids)
+
+    def backlog(self) -> Backlog:
+        """See `MarkStore.backlog`."""
+        ((rows, tagged, age_s),) = self._execute(self._sql(_BACKLOG))
+        return Backlog(rows, tagged, age_s)
+
+    def init(self, *, value_type: Literal["text", "bytes"] = "text") -> bool:
+        """See `MarkStore.init`."""
+        return self._create(value_type)
+
+    def check(self) -> list[Finding]:
+        """See `MarkStore.check`."""
+        return self._check_table(
+            [
+                ("SELECT", f"SELECT id FROM {self._name} LIMIT 1"),  # noqa: S608
+                ("UPDATE", f"EXPLAIN UPDATE {self._name} SET id = 0 WHERE id = 0"),  # noqa: S608
+                ("DELETE", f"EXPLAIN DELETE FROM {self._name} WHERE id = 0"),  # noqa: S608
+            ]
+        )
+
+    # --- Statements ---
+
+    def _sql(self, template: str) -> str:
+        return template.format(table=self._name)
+
+    def _each(self, template: str, ids: Sequence[int]) -> int:
+        """Change the rows; ids that follow one another are one condition."""
+        ranges = union((id, id) for id in set(ids))
+        statements = [template.format(table=self._name, within=part) for part in within(ranges)]
+        return sum([self._change(statement) for statement in statements])
+
+    def _forget(self) -> None:
+        self._clock_asked_s = float("-inf")  # this may be another server
+
+    def _clock_ahead_s(self) -> float:
+        """By how much the database's clock is ahead of ours, at least. Asked every 10 s."""
+        if time.monotonic() > self._clock_asked_s + _ASK_CLOCK_EVERY_S:
+            ((database_s,),) = self._execute(_CLOCK)
+            self._clock_asked_s = time.monotonic()
+            self._clock_ahead = float(database_s) - self._clock_asked_s
+        return self._clock_ahead
+
+
+def _row(row: tuple[Any, ...]) -> Row:
+    id, topic, key, value, names, values = row
+    return Row(
+        id,
+        topic.decode(),
+        payload(key),
+        payload(value),
+        header_column(names) or (),
+        header_column(values) or (),
+    )
