@@ -68,7 +68,7 @@ DatabaseOption = Annotated[
     typer.Option(
         "--database",
         "-d",
-        help="Instead of a configuration: postgresql://…, key=value pairs, or sqlite:///path.",
+        help="Not a configuration but postgresql://…, key=value, sqlite:///path or mysql://…",
         show_default=False,
     ),
 ]

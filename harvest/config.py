@@ -120,7 +120,8 @@ class ReaperConfig(_Strict):
 
     - `kafka`: librdkafka settings of every client, at least `bootstrap.servers`.
     - `producer`: settings of the producer, over `kafka`.
-    - `database`: a libpq connection string, key=value or URL; or ``sqlite:///path``.
+    - `database`: a libpq connection string, key=value or URL; ``sqlite:///path``;
+      ``mysql://user:password@host/database``.
     - `outbox`: the table, with its schema or without.
     - `group`: the same for all processes that share this outbox, and for no others.
     - `name`: of this process, unique in its group; a fresh one by default.

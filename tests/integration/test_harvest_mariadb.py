@@ -112,7 +112,7 @@ def test_a_server_that_is_down_is_an_outage_without_a_password(
 def test_an_insert_whose_transaction_is_not_on_the_list_yet_is_a_suspect(
     mariadb_database: str,
 ) -> None:
-    """It draws its ids first. The trigger keeps it there: its first look at InnoDB comes later."""
+    """A trigger keeps it where InnoDB has not heard of it: its statement is the only evidence."""
     url = mariadb_database
     store = MysqlRangeStore(url, "outbox")
     store.init()
