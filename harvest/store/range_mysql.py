@@ -188,6 +188,19 @@ class MysqlRangeStore(MysqlTable):
         found = self._execute(self._sql(_SAVED))
         return [Position.decode(checkpoint.decode()) for (checkpoint,) in found]
 
+    def rewrite(self, shards: int, positions: Sequence[Position]) -> None:
+        """See `RangeStore.rewrite`."""
+        self._execute(_BEGIN)
+        try:
+            self._execute(self._sql("DELETE FROM {positions}"))
+            self._execute(self._sql(_SET_LAYOUT), (_LAYOUT, shards))
+            for position in positions:
+                self.save(position)
+            self._execute("COMMIT")
+        except BaseException:
+            self.close()  # which rolls back
+            raise
+
     def backlog(self, position: Position | None = None) -> Backlog:
         """See `RangeStore.backlog`."""
         if position is None:
