@@ -56,7 +56,7 @@ def check_command_line(line: str, *, complete: bool = True) -> None:
     words = shlex.split(line, comments=True)
     # What follows belongs to the shell.
     for index, word in enumerate(words):
-        if word in ("|", "||", "&&", ">", ";") or word.startswith(("2>", ">")):
+        if word in ("|", "||", "&", "&&", ">", ";") or word.startswith(("2>", ">")):
             words = words[:index]
             break
     command: Any = typer.main.get_command(PROGRAMS[words[0]])
