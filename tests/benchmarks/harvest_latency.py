@@ -72,7 +72,7 @@ class Bench:
 
     def idle(self, database: str, seconds: float) -> tuple[float, float]:
         """Share of a core, and transactions per second in the database, with nothing to do."""
-        time.sleep(4)  # until polling has slowed down
+        time.sleep(8)  # until polling has slowed down
         before = self._spent(database)
         time.sleep(seconds)
         after = self._spent(database)
