@@ -15,7 +15,7 @@ import typer
 from tests.simulation.whole.history import KINDS, run
 
 CHUNK: Final = 10
-RICH: Final = 150
+RICH: Final = 500
 """From so many histories of a kind on, a fault that never fired is a failure of the campaign."""
 
 app = typer.Typer(add_completion=False)
