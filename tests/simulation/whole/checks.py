@@ -7,7 +7,7 @@ only the fold.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tests.simulation.whole.consumers import Member
 
 LOG = "__marshal"
+MOMENT_NS = 50 * MS
 PAUSE_NS = 100 * MS
 """Messages may be handed out for so long after the driver has read of a pause."""
 Key = tuple[str, int]
@@ -45,6 +46,20 @@ class Tenure:
     """And everything below this the product has been told of: the loop has come back for more."""
     proposals: list[tuple[int, int]] = field(default_factory=list)
     """Ranges of messages that the log gave to it."""
+    tellings: deque[tuple[int, int]] = field(default_factory=deque)
+
+    def tell(self, now: int) -> None:
+        """The product is told now; what it sends counts on it a moment later.
+
+        It looks at one partition after the other, and threads may acknowledge in between.
+        """
+        self.tellings.append((now, self.prefix))
+        self.settle(now)
+
+    def settle(self, now: int) -> None:
+        """Take up in `told` what was told long enough ago."""
+        while self.tellings and self.tellings[0][0] <= now - MOMENT_NS:
+            self.told = self.tellings.popleft()[1]
 
 
 class Ledger:
@@ -144,6 +159,8 @@ class Ledger:
         if isinstance(record, Heartbeat):
             for entry in record.entries:
                 tenure = self.tenures.get(((entry.topic, entry.partition), entry.epoch))
+                if tenure is not None:
+                    tenure.settle(self.cluster.hub.now)
                 if tenure is not None and max(entry.next_offset, tenure.start) < tenure.told:
                     problem = "at least once: a heartbeat carries what is done"
                     text = f"{entry}, done to {tenure.told}"
@@ -151,6 +168,7 @@ class Ledger:
             key = (record.topic, record.partition)
             tenure = self.tenures.get((key, record.epoch))
             if tenure is not None and not member.closing:
+                tenure.settle(self.cluster.hub.now)
                 text = f"{record}, done to {tenure.told}"
                 if max(record.next_offset, tenure.start) < tenure.told:
                     problem = "a release carries what is done"
@@ -222,7 +240,7 @@ class Ledger:
         """What the user is done with is known to the consumer from now on."""
         tenure = self.tenures.get((key, epoch))
         if tenure is not None:
-            tenure.told = tenure.prefix
+            tenure.tell(self.cluster.hub.now)
 
     # The end
 
