@@ -1,7 +1,8 @@
 """The outbox table in MariaDB or MySQL, in mark mode (specs/DATABASES.md §3).
 
-A mark is two statements, for there is no UPDATE … RETURNING: one tags, the other reads what carries
-the tag. If the second does not come, nobody has sent the rows, and the next term marks them again.
+A mark is three statements, for there is no UPDATE … RETURNING: one chooses the rows, one tags them,
+one reads what carries the tag. If the last does not come, nobody has sent the rows, and the next
+term marks them again.
 """
 
 from __future__ import annotations
@@ -20,15 +21,20 @@ from harvest.terms import Checkpoint, Term
 
 __all__ = ["MysqlMarkStore"]
 
-# In READ COMMITTED, an UPDATE passes over rows that are not committed, and locks only what it tags.
+# Which rows: as they are at one moment. An UPDATE alone would see a transaction commit while it
+# runs, and take a later row of it and not an earlier one.
+_CHOOSE: Final = """
+SELECT id FROM {table} FORCE INDEX (PRIMARY)
+WHERE leader_id IS NULL OR leader_id < %s OR leader_id > %s ORDER BY id LIMIT %s
+"""
 _MARK: Final = """
 UPDATE {table} FORCE INDEX (PRIMARY) SET leader_id = %s
-WHERE (leader_id IS NULL OR leader_id < %s OR leader_id > %s) AND UNIX_TIMESTAMP(NOW(6)) < %s
-ORDER BY id LIMIT %s
+WHERE {within} AND (leader_id IS NULL OR leader_id < %s OR leader_id > %s)
+  AND UNIX_TIMESTAMP(NOW(6)) < %s
 """
 _MARKED: Final = """
 SELECT id, kafka_topic, kafka_key, kafka_value, kafka_header_keys, kafka_header_values
-FROM {table} FORCE INDEX (PRIMARY) WHERE leader_id = %s ORDER BY id LIMIT %s
+FROM {table} FORCE INDEX (PRIMARY) WHERE {within} AND leader_id = %s ORDER BY id
 """
 _PURGE: Final = "DELETE FROM {table} WHERE {within}"
 _RESET: Final = "UPDATE {table} SET leader_id = NULL WHERE {within}"
@@ -60,11 +66,13 @@ class MysqlMarkStore(MysqlTable):
         until_s = time.monotonic() + valid_ms / 1000  # before anything that may take long
         until_s += self._clock_ahead_s()
         tag = term.tag(batch).bytes
-        parameters = (tag, term.first.bytes, term.last.bytes, until_s, limit)
-        count = self._change(self._sql(_MARK), parameters)
-        if not count:
-            return []
-        return [_row(row) for row in self._execute(self._sql(_MARKED), (tag, count))]
+        first, last = term.first.bytes, term.last.bytes
+        chosen = self._execute(self._sql(_CHOOSE), (first, last, limit))
+        parts = list(within(union((id, id) for (id,) in chosen)))
+        for part in parts:
+            self._change(self._sql(_MARK, part), (tag, first, last, until_s))
+        found = [row for p in parts for row in self._execute(self._sql(_MARKED, p), (tag,))]
+        return [_row(row) for row in found]
 
     def purge(self, ids: Sequence[int]) -> int:
         """See `MarkStore.purge`."""
@@ -101,8 +109,8 @@ class MysqlMarkStore(MysqlTable):
 
     # --- Statements ---
 
-    def _sql(self, template: str) -> str:
-        return template.format(table=self._name)
+    def _sql(self, template: str, within: str = "") -> str:
+        return template.format(table=self._name, within=within)
 
     def _each(self, template: str, ids: Sequence[int]) -> int:
         """Change the rows; ids that follow one another are one condition."""
