@@ -53,6 +53,9 @@ class Probes(Protocol):
     def holders(self) -> dict[str, str]:
         """Who leads: election name to client."""
 
+    def publish(self, facts: dict[str, float]) -> None:
+        """Show `facts`, by name, beside what this process leads."""
+
     def close(self) -> None: ...
 
 
@@ -121,14 +124,32 @@ class Monitor:
             if self._stopping.wait(self._interval_s):
                 return
             now_s, total = time.monotonic(), self._watched.stats.published
+            took_s, rows = now_s - read_s, total - published
+            self._publish(rows / took_s)
             if self._on_meter is not None:
-                took_s, rows = now_s - read_s, total - published
                 in_flight = self._watched.in_flight
                 try:
                     self._on_meter(MeterRead(took_s, rows, rows / took_s, total, in_flight))
                 except Exception:
                     _LOG.exception("the handler of MeterRead failed")
             read_s, published = now_s, total
+
+    def _publish(self, rows_per_s: float) -> None:
+        """Tell the group, with the heartbeats: dashboards read nothing but the log."""
+        facts: dict[str, float] = {"rows/s": round(rows_per_s)}
+        if self.backlog is not None:
+            facts["backlog"] = self.backlog.rows
+            if self.backlog.oldest_age_s is not None:
+                facts["oldest s"] = round(self.backlog.oldest_age_s, 1)
+        facts["in flight"] = self._watched.in_flight
+        if self._watched.stats.gaps:
+            facts["gaps"] = self._watched.stats.gaps
+        if self.sidelined:
+            facts["set aside"] = self.sidelined
+        try:
+            self._probes.publish(facts)
+        except MarshalError as error:
+            _LOG.warning("what is shown of this harvester is out of date: %s", error)
 
     def look(self) -> None:
         """Ask everything once."""

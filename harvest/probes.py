@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Final
 
 from confluent_kafka.admin import AdminClient
@@ -58,6 +59,11 @@ class ServerProbes:
                 for _, (_, topic, partition), cell in world.cells(self._marshal.group_id)
                 if cell.holder is not None
             }
+
+    def publish(self, facts: dict[str, float]) -> None:
+        """See `Probes.publish`: as metadata of the claims, a JSON object."""
+        for claim in self._marshal.claims():
+            claim.set_metadata(json.dumps(facts, separators=(",", ":")).encode())
 
     def close(self) -> None:
         """See `Probes.close`."""

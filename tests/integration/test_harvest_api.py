@@ -25,6 +25,7 @@ from harvest.events import (
     MeterRead,
 )
 from harvest.store.postgres import PostgresMarkStore
+from marshal_py import Marshal
 from marshal_py.embedded import EmbeddedKafka, EmbeddedPostgres
 from tests.integration.harvest_world import WAIT_S, World, wait_until
 from tests.kafka_reader import read_topic
@@ -182,6 +183,17 @@ def healthz(port: int) -> dict[str, Any]:
     return {"code": code, **body}
 
 
+def published(kafka: EmbeddedKafka, topic: str) -> dict[str, Any]:
+    """What the leader shows beside its claim."""
+    with (
+        Marshal(kafka.bootstrap_servers, group_id="onlooker", topic=f"{topic}.marshal") as marshal,
+        marshal.world() as world,
+    ):
+        (cell,) = [cell for _, (_, name, _), cell in world.cells() if name.endswith(":outbox")]
+        facts: dict[str, Any] = json.loads(cell.metadata) if cell.metadata else {}
+        return facts
+
+
 def test_health_and_metrics_of_a_process(
     tmp_path: Path,
     kafka: EmbeddedKafka,
@@ -213,6 +225,10 @@ def test_health_and_metrics_of_a_process(
         shard = 'shard="harvest:outbox"'
         wait_until(lambda: shard in get(port, "/metrics")[1], "who leads", harvester.log)
         assert get(port, "/")[0] == 404
+        # The same for all who read the coordination log, as the dashboard does.
+        wait_until(lambda: "rows/s" in published(kafka, topic), "publication", harvester.log)
+        assert published(kafka, topic)["backlog"] == 0
+        assert published(kafka, topic)["in flight"] == 0
         postgres.kill()
         wait_until(lambda: healthz(port)["code"] == 503, "illness", harvester.log)
         assert any("database" in problem for problem in healthz(port)["problems"])
