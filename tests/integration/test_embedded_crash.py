@@ -22,6 +22,7 @@ OWNER = """
 import os, sys, signal, psycopg
 from marshal_py.embedded import EmbeddedKafka, EmbeddedPostgres
 
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # whoever runs the tests under nohup ignores it
 kafka, postgres = EmbeddedKafka(), EmbeddedPostgres()
 kafka.start()
 postgres.start()
