@@ -508,7 +508,7 @@ class Claimant:
     def truncated(self) -> None:
         """Drop every lease: the log lost records, and will be replayed (§7)."""
         for holding in [*self._wanted.values(), *self._releasing.values()]:
-            if holding.state in (*_OURS, ClaimState.RELEASING):
+            if holding.state in _OURS or holding.state is ClaimState.RELEASING:
                 self._end(holding, "the coordination log was truncated", "lost")
             else:
                 holding.state = ClaimState.WAITING

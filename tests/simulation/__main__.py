@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from tests.simulation.campaign import Result, run_campaign
+from tests.simulation.compiled import CannotCompile, compiled, run_in, same_histories
 from tests.simulation.scenario import Scenario, generate
 from tests.simulation.shrink import shrink, timeline
 from tests.simulation.simulator import run
+
+STRETCH: Final = 10_000
+"""Histories between two writings of --total."""
+SAME: Final = 100
+"""Histories that the compiled code is compared with the interpreted on."""
 
 app = typer.Typer(add_completion=False)
 errors = Console(stderr=True)
@@ -38,6 +45,16 @@ def main(
         Path | None, typer.Option(help="Write the first failure, made small, to this file.")
     ] = None,
     shrinking: Annotated[bool, typer.Option("--shrink/--no-shrink", help="Make it small.")] = True,
+    total: Annotated[
+        Path | None,
+        typer.Option(help="Add up in this file; a campaign that was broken off goes on from it."),
+    ] = None,
+    compile_first: Annotated[
+        bool,
+        typer.Option(
+            "--compiled", help="Compile with mypyc first: twice as fast (needs a C compiler)."
+        ),
+    ] = False,
 ) -> None:
     """Run HISTORIES simulated histories and check every invariant at every step.
 
@@ -55,7 +72,9 @@ def main(
             scenario = shrink(scenario)
         typer.echo(timeline(scenario))
         raise typer.Exit(run(scenario).violation is not None)
-    result = _with_progress(seed, histories, processes)
+    if compile_first:
+        raise typer.Exit(_compiled(seed))
+    result = _with_progress(seed, histories, processes, total)
     failures = sorted(result.failures)
     if as_json:
         typer.echo(json.dumps(result.to_json(), indent=2))
@@ -71,7 +90,23 @@ def main(
     raise typer.Exit(0 if result.good else 1)
 
 
-def _with_progress(seed: int, histories: int, processes: int) -> Result:
+def _compiled(seed: int) -> int:
+    try:
+        with compiled() as tree:
+            if not same_histories(tree, seed, SAME):
+                errors.print("the compiled code makes other histories than the interpreted")
+                return 1
+            errors.print(f"compiled; {SAME} histories are the same as interpreted")
+            return run_in(tree, *(word for word in sys.argv[1:] if word != "--compiled"))
+    except CannotCompile as error:
+        errors.print(f"cannot compile: {error}", markup=False)
+        return 3
+
+
+def _with_progress(seed: int, histories: int, processes: int, file: Path | None) -> Result:
+    sofar = Result()
+    if file is not None and file.exists():
+        sofar = Result.from_json(json.loads(file.read_text("utf-8")))
     bar = Progress(
         TextColumn("histories"),
         BarColumn(),
@@ -82,13 +117,20 @@ def _with_progress(seed: int, histories: int, processes: int) -> Result:
         disable=not errors.is_terminal,
     )
     with bar:
-        task = bar.add_task("", total=histories, failed=0)
-        return run_campaign(
-            seed,
-            histories,
-            processes,
-            lambda total: bar.update(task, completed=total.histories, failed=len(total.failures)),
-        )
+        task = bar.add_task("", total=histories, completed=sofar.histories, failed=0)
+
+        def show(part: Result) -> None:
+            done = sofar.histories + part.histories
+            bar.update(task, completed=done, failed=len(sofar.failures + part.failures))
+
+        while sofar.histories < histories:
+            count = min(histories - sofar.histories, STRETCH if file else histories)
+            sofar.add(run_campaign(seed + sofar.histories, count, processes, show))
+            if file is not None:
+                new = file.with_name(file.name + ".new")
+                new.write_text(json.dumps(sofar.to_json(), indent=2), "utf-8")
+                new.replace(file)
+    return sofar
 
 
 def _print(result: Result) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -97,9 +98,10 @@ class Result:
 
     def add(self, other: Result) -> None:
         self.histories += other.histories
-        self.kinds += other.kinds
-        self.fired += other.fired
-        self.counts += other.counts
+        self.kinds.update(other.kinds)
+        self.fired.update(other.fired)
+        self.counts.update(other.counts)
+        self.seconds += other.seconds
         self.virtual_s += other.virtual_s
         self.failures += other.failures
 
@@ -115,6 +117,19 @@ class Result:
     @property
     def good(self) -> bool:
         return not self.failures and not self.never_fired
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Result:
+        """The reverse of `to_json`, as exact as its rounding."""
+        return cls(
+            histories=data["histories"],
+            seconds=data["seconds"],
+            kinds=Counter(data["kinds"]),
+            fired=Counter(data["fired"]),
+            counts=Counter(data["counts"]),
+            virtual_s=data["virtual_hours"] * 3600,
+            failures=[Failure(**failure) for failure in data["failures"]],
+        )
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -145,8 +160,8 @@ def run_seeds(first: int, count: int, stop_after: int | None = None) -> Result:
 def _count(result: Result, scenario: Scenario, outcome: Outcome) -> None:
     result.histories += 1
     result.kinds[scenario.kind] += 1
-    result.fired += outcome.fired
-    result.counts += outcome.counts
+    result.fired.update(outcome.fired)
+    result.counts.update(outcome.counts)
     result.virtual_s += outcome.at_us / 1e6
     if outcome.violation is not None:
         result.failures.append(Failure(scenario.seed, scenario.kind, *outcome.violation))
@@ -175,7 +190,7 @@ def _parts(first: int, histories: int, processes: int) -> Iterator[Result]:
         for start, count in chunks:
             yield run_seeds(start, count)
         return
-    with ProcessPoolExecutor(processes) as pool:
+    with ProcessPoolExecutor(processes, initializer=gc.set_threshold, initargs=(50_000,)) as pool:
         for future in as_completed([pool.submit(run_seeds, *chunk) for chunk in chunks]):
             yield future.result()
 

@@ -121,10 +121,10 @@ class Simulation:
             self.checker.finished()
         except Violation as problem:
             violation = (problem.invariant, str(problem.args[1]))
-        except Exception as problem:
+        except Exception as error:
             if self.trace is not None:
                 self.tell("!", traceback.format_exc())
-            violation = ("nothing raises", f"{type(problem).__name__}: {problem}")
+            violation = ("nothing raises", f"{type(error).__name__}: {error}")
         if violation is not None:
             self.tell("!", f"{violation[0]}: {violation[1]}")
         self.counts["overlaps"] = self.checker.overlaps

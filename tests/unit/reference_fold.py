@@ -297,8 +297,8 @@ def left(offset: int, member: dict[str, Any], why: str) -> Event:
     }
 
 
-def event(name: str, offset: int, record: dict[str, Any], /, **fields: Any) -> Event:
-    sender = {key: record[key] for key in ("client_id", "instance_id", "group_id", "seq")}
+def event(name: str, offset: int, source: dict[str, Any], /, **fields: Any) -> Event:
+    sender = {key: source[key] for key in ("client_id", "instance_id", "group_id", "seq")}
     return {"event": name, "offset": offset, **sender, **fields}
 
 
