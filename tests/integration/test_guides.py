@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import textwrap
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -25,12 +26,14 @@ EXAMPLES = [
 
 
 @pytest.mark.parametrize(("page", "code"), EXAMPLES, ids=[page for page, _ in EXAMPLES])
-def test_an_example_runs(kafka: EmbeddedKafka, tmp_path: Path, page: str, code: str) -> None:
+def test_an_example_runs(
+    kafka: EmbeddedKafka, tmp_path: Path, request: pytest.FixtureRequest, page: str, code: str
+) -> None:
     kafka.start()
     create_topics(kafka.bootstrap_servers)
     create_topics(kafka.bootstrap_servers, topic="__marshal.go", with_snapshots=False)
-    if "orders" not in kafka.admin().list_topics().topics:
-        kafka.create_topic("orders", partitions=2)
+    request.addfinalizer(partial(kafka.delete_topic, "orders"))
+    kafka.create_topic("orders", partitions=2)
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
     producer.produce("orders", b"the value", key=b"k")
     assert producer.flush(10) == 0

@@ -64,9 +64,11 @@ def orders(kafka: EmbeddedKafka) -> Iterator[None]:
     for n in range(5):
         fill.produce("orders", f"order {n}", key=str(n))
     fill.flush(10)
-    yield
-    for topic in ("orders", "orders.dlq"):
-        kafka.delete_topic(topic)
+    try:
+        yield
+    finally:
+        for topic in ("orders", "orders.dlq"):
+            kafka.delete_topic(topic)
 
 
 def test_the_outbox_section_publishes_the_row(
