@@ -358,33 +358,34 @@ class LogReader:
         if lacking:  # the history that was asked for is gone: the one that is left, then
             self._not_after.clear()
             newest |= self._find_snapshots(lacking, deadline)
-        for p, snapshot in newest.items():
-            self.world.states[p] = snapshot.restore()
+        for p, (snapshot, state) in newest.items():
+            self.world.states[p] = state
             self.newest_snapshot[p] = snapshot.next_offset
             self._anchors[p] = snapshot.anchor
 
-    def _find_snapshots(self, ends: dict[int, int], deadline: float) -> dict[int, Snapshot]:
+    def _find_snapshots(
+        self, ends: dict[int, int], deadline: float
+    ) -> dict[int, tuple[Snapshot, PartitionState]]:
         return _newest_snapshots(
             self._config, self.snapshot_topic, ends, deadline, self._acceptable
         )
 
-    def _acceptable(self, snapshot: Snapshot) -> bool:
-        """Whether the log still goes on from where the snapshot ends."""
+    def _acceptable(self, snapshot: Snapshot) -> PartitionState | None:
+        """Return the snapshot's state if the log still goes on from where it ends, else None."""
         p = snapshot.coordinator
         if snapshot.next_offset > self._not_after.get(p, snapshot.next_offset):
-            return False
+            return None
         if snapshot.partitions != self._partitions or p >= self._partitions:
-            return False
+            return None
         if p in self._distrusted:
-            return False
+            return None
         if not self._begins[p] <= snapshot.next_offset <= self._ends[p]:
-            return False
+            return None
         try:
-            snapshot.restore()
+            return snapshot.restore()
         except MalformedRecord as error:
             logger.error("%s; it is not used", error)
-            return False
-        return True
+            return None
 
     def _start_of(self, p: int) -> int:
         """Where to read from: one record early, to check the snapshot's anchor."""
@@ -610,13 +611,13 @@ def _newest_snapshots(
     topic: str,
     ends: dict[int, int],
     deadline: float,
-    acceptable: Callable[[Snapshot], bool],
-) -> dict[int, Snapshot]:
-    """Return the newest acceptable snapshot of each partition that has one.
+    acceptable: Callable[[Snapshot], PartitionState | None],
+) -> dict[int, tuple[Snapshot, PartitionState]]:
+    """Return the newest acceptable snapshot of each partition that has one, and its state.
 
     Looks at the last record of each partition, and at all of them only if that one will not do.
     """
-    newest: dict[int, Snapshot] = {}
+    newest: dict[int, tuple[Snapshot, PartitionState]] = {}
     starts = {p: end - 1 for p, end in ends.items() if end > 0}
     for attempt in (starts, dict.fromkeys(starts, 0)):
         missing = {p: at for p, at in attempt.items() if p not in newest}
@@ -628,6 +629,9 @@ def _newest_snapshots(
             except MalformedRecord as error:
                 logger.error("%s/%d: %s; it is not used", topic, message.partition(), error)
                 continue
-            if snapshot.coordinator == message.partition() and acceptable(snapshot):
-                newest[snapshot.coordinator] = snapshot
+            if snapshot.coordinator != message.partition():
+                continue
+            state = acceptable(snapshot)
+            if state is not None:
+                newest[snapshot.coordinator] = snapshot, state
     return newest

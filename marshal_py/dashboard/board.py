@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from marshal_py.dashboard.ranges import by_value, ranges
@@ -181,6 +181,16 @@ class Board:
             self._next_number += 1
             self.rows[group, topic] = row
             self._new[row.number] = row
+        return row
+
+    def add(self, group: str, topic: str, cells: Sequence[tuple[int, str | None]]) -> Row:
+        """Add a row with all its cells, (partition, holder) in order; their liveness is to come."""
+        row = self.row(group, topic)
+        row.partitions = [partition for partition, _ in cells]
+        row.slots = {partition: slot for slot, partition in enumerate(row.partitions)}
+        row.holders = array("I", [self.client(holder) for _, holder in cells])
+        row.live, row.lag = bytearray(len(cells)), bytearray(len(cells))
+        row.due = array("q", [-1]) * len(cells)
         return row
 
     def touch(self, row: Row) -> None:

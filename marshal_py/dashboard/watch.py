@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 from marshal_py import events as ev
@@ -126,8 +127,7 @@ class Watch:
         self._ticked = 0
         self._told: dict[str, Any] = {}
         self._told_tick = -1
-        for p, key, cell in world.cells():
-            self.board.put(*key, cell)
+        for p, _, cell in world.cells():
             if cell.held:
                 observers[p].allow(cell.interval_ms)
 
@@ -143,22 +143,24 @@ class Watch:
         history = self.histories[p]
         history.note(offset, value, at_ms, events)
         cells = self.world.states[p].cells
+        live = self.live_since_ns is not None  # before that there is no board: `rebuild` makes it
         for event in events:
             kind = type(event)
             if kind is ev.Renewed:
-                self._renewed(p, event)  # type: ignore[arg-type]
+                if live:
+                    self._renewed(p, event)  # type: ignore[arg-type]
                 continue
             if kind is ev.Beat:
                 continue
-            if isinstance(event, _CELL_EVENTS):
+            if isinstance(event, ev.Claimed):
+                self.observers[p].allow(event.interval_ms)
+            if live and isinstance(event, _CELL_EVENTS):
                 key = (event.group_id, event.topic, event.partition)
                 row, slot = self.board.put(*key, cells.get(key))
                 if isinstance(event, ev.Claimed):
-                    self.observers[p].allow(event.interval_ms)
-                    if self.live_since_ns is not None:
-                        row.set_live(slot, FRESH)
-                        self._look_at(self._ticked, event.interval_ms, p, row, slot)
-            elif isinstance(event, ev.GroupForgotten):
+                    row.set_live(slot, FRESH)
+                    self._look_at(self._ticked, event.interval_ms, p, row, slot)
+            elif live and isinstance(event, ev.GroupForgotten):
                 kept = [(k[1], k[2]) for _, k, _ in self.world.cells(event.group_id)]
                 self.board.remove_group(event.group_id, kept)
             self._act(p, event, at_ms)
@@ -168,7 +170,7 @@ class Watch:
     def _renewed(self, p: int, event: ev.Renewed) -> None:
         row = self.board.rows.get((event.group_id, event.topic))
         slot = None if row is None else row.slots.get(event.partition)
-        if row is None or slot is None or self.live_since_ns is None:
+        if row is None or slot is None:
             return
         if row.live[slot] != FRESH:
             row.set_live(slot, FRESH)
@@ -232,10 +234,15 @@ class Watch:
         self._ticked = now_ns // TICK_NS
         self._due.clear()
         self.board = Board()
-        for p, key, cell in sorted(self.world.cells(), key=lambda found: found[1]):
-            self.board.put(*key, cell)
-            if cell.held:
-                self._judge(now_ns, p, key, cell)
+        rows: dict[tuple[str, str], list[tuple[int, int, Cell]]] = {}
+        for p, (group, topic, partition), cell in self.world.cells():
+            rows.setdefault((group, topic), []).append((partition, p, cell))
+        for key in sorted(rows):
+            cells = sorted(rows[key], key=itemgetter(0))
+            row = self.board.add(*key, [(partition, cell.holder) for partition, _, cell in cells])
+            for slot, (_, p, cell) in enumerate(cells):
+                if cell.held:
+                    self._judge(now_ns, p, row, slot, cell)
         for row in self.set_ends(self.lags.ends):
             self.look_at_lag(row, self.newest_ms)
 
@@ -256,7 +263,8 @@ class Watch:
         # Its last record lies before all that was read: silent for this long, or longer.
         return watched_ms if watched_ms > 2 * cell.interval_ms else None
 
-    def _judge(self, now_ns: int, p: int, key: CellKey, cell: Cell) -> None:
+    def _judge(self, now_ns: int, p: int, row: Row, slot: int, cell: Cell) -> None:
+        key = (row.group, row.topic, row.partitions[slot])
         silence_ms = self.silence_ms(p, key, cell, now_ns)
         interval_ms = cell.interval_ms
         grace_ms = interval_ms + interval_ms // GRACE
@@ -268,8 +276,6 @@ class Watch:
             code, left_ms = UNKNOWN, 2 * interval_ms - silence_ms
         else:
             code, left_ms = FRESH, grace_ms - silence_ms
-        row = self.board.row(key[0], key[1])
-        slot = row.slots[key[2]]
         if row.set_live(slot, code):
             self.board.touch(row)
         if left_ms:
@@ -293,7 +299,7 @@ class Watch:
                 cell = self.world.states[p].cells.get(key)
                 # A stale cell is not looked at any more: only a record can make it fresh.
                 if cell is not None and cell.held:
-                    self._judge(now_ns, p, key, cell)
+                    self._judge(now_ns, p, row, slot, cell)
 
     def _stale_alerts(self, now_ms: int) -> None:
         found = set()

@@ -15,9 +15,10 @@ export function day(ms) {
 }
 
 // With the day where it is not the one of `now`.
-export function moment(ms, now = Date.now()) {
+export function moment(ms, now = Date.now(), withMillis = false) {
   if (ms == null) return "–";
-  return day(ms) === day(now) ? clock(ms) : `${day(ms)} ${clock(ms)}`;
+  const time = clock(ms, withMillis);
+  return day(ms) === day(now) ? time : `${day(ms)} ${time}`;
 }
 
 export function age(ms) {

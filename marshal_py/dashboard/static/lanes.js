@@ -6,7 +6,9 @@ import { clientColour, css, theme } from "./colour.js";
 import { age, clock, moment } from "./format.js";
 
 const LABEL = 60, AXIS = 24, LANE = 18, BAR = 12;
-const SHORTEST_MS = 2_000;
+const SHORTEST_MS = 50; // the closest that one may look
+const CLOSE_MS = 20_000; // who looks so closely sees milliseconds
+const AT_FIRST_MS = 2_000; // the least that is shown before anybody has zoomed
 
 export class Lanes {
   // `pick(partition, at)`: a cell at a moment was chosen; `travel(at)`: show everything as it was.
@@ -61,7 +63,7 @@ export class Lanes {
     }
     this.following = true;
     this.end = now;
-    this.span = Math.max(SHORTEST_MS, (now - Math.max(first, this.data.start)) * 1.04);
+    this.span = Math.max(AT_FIRST_MS, (now - Math.max(first, this.data.start)) * 1.04);
     this.later();
   }
 
@@ -347,7 +349,7 @@ export class Lanes {
 
   describe({ lane, at }) {
     const { partition, bars } = this.data.lanes[lane];
-    const when = `partition ${partition} at ${moment(at)}`;
+    const when = `partition ${partition} at ${moment(at, undefined, this.span < CLOSE_MS)}`;
     const bar = bars.find(([, from, until]) =>
       (from == null || this.data.start + from <= at) && (until == null || at < this.data.start + until));
     if (!bar) return `${when}: held by nobody${at < this.data.known_from ? ", as far as was read" : ""}`;
