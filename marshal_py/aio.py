@@ -28,13 +28,14 @@ from typing import Any, Final, Generic, Self, TypeVar
 
 from confluent_kafka import Message
 
-from marshal_py.client import Claim, Marshal, _exit_on_sigterm
+from marshal_py.client import Claim, Marshal
 from marshal_py.consumer import Consumer
 from marshal_py.delivery import Batch, Run
 from marshal_py.election import Leader, Leadership, LeaderWatch
 from marshal_py.errors import ClaimTimeout, Closed
 from marshal_py.notes import Note
 from marshal_py.runner import RunStats
+from marshal_py.signals import StopRequests, exit_on_sigterm
 from marshal_py.waiting import Steps, Wait, drive
 
 __all__ = ["AsyncClaim", "AsyncConsumer", "AsyncLeaderWatch", "AsyncLeadership", "AsyncMarshal"]
@@ -201,7 +202,7 @@ class AsyncMarshal:
         """See `Marshal.start`."""
         await _in_thread(self.sync.start, undo=self.sync.close)
         if self._on_sigterm and self.sync._restore_signal is None:
-            self.sync._restore_signal = _exit_on_sigterm()
+            self.sync._restore_signal = exit_on_sigterm()
         return self
 
     async def close(self, timeout_s: float = 10.0, *, release: bool = True) -> None:
@@ -275,19 +276,27 @@ class AsyncConsumer:
 
     async def start(self) -> Self:
         """See `Consumer.start`."""
-        marshal = self.sync.marshal
         await _in_thread(self.sync.start, undo=self.sync.close)
-        if self._on_sigterm and self.sync._owns_marshal and marshal._restore_signal is None:
-            marshal._restore_signal = _exit_on_sigterm()
+        self._heed_sigterm()
         return self
+
+    def _heed_sigterm(self) -> None:
+        marshal = self.sync.marshal
+        if self._on_sigterm and self.sync._owns_marshal and marshal._restore_signal is None:
+            marshal._restore_signal = exit_on_sigterm()
+
+    def _take_restore(self) -> Callable[[], None] | None:
+        """Return what undoes `_heed_sigterm`: in this thread, the client's own cannot."""
+        if not self.sync._owns_marshal:
+            return None
+        marshal = self.sync.marshal
+        restore, marshal._restore_signal = marshal._restore_signal, None
+        return restore
 
     async def close(self, timeout_s: float = 10.0) -> None:
         """See `Consumer.close`. Cancelled, it goes on in the background."""
         mine = self._reader is asyncio.current_task() and not self._others_ack
-        restore = None
-        if self.sync._owns_marshal:
-            restore = self.sync.marshal._restore_signal
-            self.sync.marshal._restore_signal = None
+        restore = self._take_restore()
         try:
             await _in_thread(partial(self.sync._close, timeout_s, mine=mine))
         finally:
@@ -358,7 +367,17 @@ class AsyncConsumer:
         The cancellation is let through when all is wound up; a second one shortens that.
         """
         self.sync._event_loop = asyncio.get_running_loop()
-        running = asyncio.ensure_future(_in_thread(partial(self.sync.run, handler, **options)))
+        self._heed_sigterm()
+        restore = self._take_restore()
+        try:
+            with StopRequests(self.stop, name=self.sync.marshal.client_id):
+                return await self._run(partial(self.sync.run, handler, **options))
+        finally:
+            if restore is not None:
+                restore()
+
+    async def _run(self, run: Callable[[], RunStats]) -> RunStats:
+        running = asyncio.ensure_future(_in_thread(run))
         try:
             return await asyncio.shield(running)
         except asyncio.CancelledError:

@@ -13,13 +13,12 @@ import contextlib
 import logging
 import queue
 import random
-import signal
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from types import FrameType, TracebackType
+from types import TracebackType
 from typing import Any, Final, Self
 
 from marshal_py.claims import Claimant, ClaimState, Holding, Notice
@@ -47,6 +46,7 @@ from marshal_py.settings import (
     kafka_config,
     new_instance_id,
 )
+from marshal_py.signals import exit_on_sigterm
 from marshal_py.text.claimant import TextClaimant
 from marshal_py.waiting import Bell, Steps, Wait, block
 from marshal_py.wire import MSGPACK, WireName, text_wire
@@ -459,7 +459,7 @@ class Marshal:
         self._driver.start()
         atexit.register(_close_at_exit, weakref.ref(self))
         if self._close_on_sigterm:
-            self._restore_signal = _exit_on_sigterm()
+            self._restore_signal = exit_on_sigterm()
         return self
 
     def _new_claimant(self) -> Claimant:
@@ -972,25 +972,3 @@ def _close_at_exit(reference: weakref.ref[Marshal]) -> None:
     marshal = reference()
     if marshal is not None:
         marshal.close(timeout_s=3.0)
-
-
-def _exit_on_sigterm() -> Callable[[], None] | None:
-    """Turn SIGTERM into SystemExit, unless the program handles it already."""
-    if threading.current_thread() is not threading.main_thread():
-        return None
-    if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
-        return None
-
-    def handler(number: int, _: FrameType | None) -> None:
-        raise SystemExit(128 + number)
-
-    signal.signal(signal.SIGTERM, handler)
-
-    def restore() -> None:
-        if (
-            threading.current_thread() is threading.main_thread()
-            and signal.getsignal(signal.SIGTERM) is handler
-        ):
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-    return restore

@@ -42,6 +42,7 @@ from marshal_py.notes import Note
 from marshal_py.ordering import Ordering
 from marshal_py.runner import Runner, RunStats
 from marshal_py.settings import kafka_config
+from marshal_py.signals import StopRequests
 from marshal_py.subscription import Subscription
 from marshal_py.workers import workers_for
 
@@ -512,11 +513,13 @@ class Consumer:
         - `stuck_after_s`: a handler that runs for longer is reported in the log and to `on_stuck`
           (in the thread of `run`: be quick). It is neither killed nor is its claim lost.
         - `drain_timeout_s`: when stopped, and when a partition goes to another member, what runs is
-          finished within that time; what is not by then will be delivered again.
+          finished within that time; what is not by then will be delivered again. So will be what
+          failed, if its next attempt is more than a second away.
 
         When a claim is lost, what was not started is dropped; what runs ends, and counts for
         nothing. With ``mode="at_most_once"`` nothing is tried again. Ctrl-C and SIGTERM, in the
-        main thread, stop it as `stop` does, and are let through afterwards.
+        main thread, stop it as `stop` does, and are let through afterwards; a second one at once.
+        Signals that the program handles itself are its own matter: have them call `stop`.
 
         Raises `ConfigurationError` before anything touches the network, `TopicMissing` for a
         dead-letter topic, and as iterating does. Guarantees: specs/GUARANTEES.md.
@@ -552,11 +555,12 @@ class Consumer:
                 part.manual = self.manual
         if self._stop_asked is not None:
             runner.stop(*self._stop_asked)
-        try:
-            runner.run()
-        finally:
-            self._looping = False
-            self.close()
+        with StopRequests(self.stop, name=self.marshal.client_id):
+            try:
+                runner.run()
+            finally:
+                self._looping = False
+                self.close()
         return runner.stats()
 
     def stop(self, drain_timeout_s: float | None = None) -> None:

@@ -72,23 +72,25 @@ class Failures:
     def _again(self, task: Task, error: BaseException) -> None:
         item = task.items[0]
         delay_s = self._handling.retries.delay_s(item.attempts, self._random.random())
+        due_s = time.monotonic() + delay_s
+        with self._runner.lock:
+            self._runner._tasks.discard(task)
+            again = self._runner._may_retry_at(task, due_s)
+            if again:
+                self._runner._counts["retries"] += 1
+                self._runner._troubles.failing(item.home, item.offset, error)
+                self._runner._schedule.retry(item, due_s)
+            else:
+                self._runner._abandon(task)
         logger.warning(
-            "%s: %s/%d at offset %d failed (attempt %d): %s; trying again in %.0f ms",
+            "%s: %s/%d at offset %d failed (attempt %d): %s; %s",
             self._consumer.marshal.client_id,
             *item.home,
             item.offset,
             item.attempts,
             _describe(error),
-            delay_s * 1000,
+            f"trying again in {delay_s * 1000:.0f} ms" if again else "it is handed back",
         )
-        with self._runner.lock:
-            self._runner._tasks.discard(task)
-            if self._runner._is_ending(task):
-                self._runner._abandon(task)
-                return
-            self._runner._counts["retries"] += 1
-            self._runner._troubles.failing(item.home, item.offset, error)
-            self._runner._schedule.retry(item, time.monotonic() + delay_s)
 
     def _give_up(self, task: Task, error: BaseException) -> None:
         for item in task.items:

@@ -281,18 +281,18 @@ class Schedule:
         queue = self._homes.get(home)
         return queue is not None and queue.held
 
-    def trim(self, home: Home) -> list[Item]:
+    def trim(self, home: Home, until: float) -> list[Item]:
         """Drop what would run last, and return it: what is above the highest offset that ever ran.
 
         What is below stays: once it is done there are no gaps, and nothing is done twice. Of lanes
-        that wait for another attempt nothing stays.
+        that wait for another attempt beyond `until` nothing stays.
         """
         queue = self._homes.get(home)
         if queue is None:
             return []
         dropped: list[Item] = []
         for lane in list(queue.lanes.values()):
-            if lane.state is _State.WAITING:
+            if lane.state is _State.WAITING and lane.due > until:
                 dropped += self._empty(lane)
                 continue
             while lane.queue and lane.queue[-1].offset > queue.started:

@@ -40,6 +40,10 @@ TICK_S: Final = 0.02
 ORDINARY: Final = 0.5
 """So much of the buffer is filled without need. The rest is for when all of it has to wait."""
 
+PATIENCE_S: Final = 1.0
+"""What is to be given back waits so long, if the drain time allows, for another attempt at messages
+that failed: what is done behind them would come twice. A longer backoff is nobody's to wait for."""
+
 OVERHEAD: Final = 256
 """Bytes that a message takes besides what it carries, about."""
 
@@ -122,6 +126,8 @@ class Runner:
         self._tasks: set[Task] = set()
         self._troubles = Troubles()
         self._stop_by_s = math.inf
+        self._stopped_s = math.inf
+        """When the first stop was asked for."""
         self._error: BaseException | None = None
         self._dead_letters: DeadLetters | None = None
         self._has_room = threading.Event()
@@ -140,8 +146,10 @@ class Runner:
         try:
             while not self._should_end():
                 self._turn()
-        except BaseException as error:  # Ctrl-C, SIGTERM: finish, then let it through
+        except BaseException as error:  # raised by the program's own signal handler, say
             self._error = self._error or error
+            if self._is_stopping:  # already: a second signal, and no more patience
+                self._stop_by_s = time.monotonic()
         finally:
             self._wind_up()
         if self._error is not None:
@@ -173,7 +181,9 @@ class Runner:
     def stop(self, drain_timeout_s: float | None = None) -> None:
         """End soon. Takes no lock, so that a signal handler may call it."""
         wait_s = self.handling.drain_timeout_s if drain_timeout_s is None else drain_timeout_s
-        self._stop_by_s = time.monotonic() + wait_s
+        now_s = time.monotonic()
+        self._stopped_s = min(self._stopped_s, now_s)
+        self._stop_by_s = now_s + wait_s
 
     @property
     def _is_stopping(self) -> bool:
@@ -267,7 +277,7 @@ class Runner:
         if until_s is None:
             until_s = self._draining[home] = now_s + self.handling.drain_timeout_s
             if not self._consumer._amo:  # what is claimed would be lost
-                self._hand_back(part, self._schedule.trim(home))
+                self._hand_back(part, self._schedule.trim(home, self._retry_by_s(home)))
         if now_s >= until_s:
             self._hand_back(part, self._schedule.drop(home))
         elif self._schedule.is_held(home) and part.claim.held:
@@ -417,6 +427,23 @@ class Runner:
             or task.part.claim._ended.is_set()
         )
 
+    def _may_retry_at(self, task: Task, due_s: float) -> bool:
+        """Whether there will be another attempt, at `due_s`."""
+        part = task.part
+        if part.claim._ended.is_set() or part.stage is Stage.RELEASING:
+            return False
+        return not self._is_ending(task) or due_s <= self._retry_by_s(part.key)
+
+    def _retry_by_s(self, home: Home) -> float:
+        """Until when another attempt is waited for, as the partition is to be given back."""
+        now_s = time.monotonic()
+        by_s = min(self._stop_by_s, min(self._stopped_s, now_s) + PATIENCE_S)
+        drained_by_s = self._draining.get(home)
+        if drained_by_s is not None:
+            began_s = drained_by_s - self.handling.drain_timeout_s
+            by_s = min(by_s, drained_by_s, began_s + PATIENCE_S)
+        return by_s
+
     # Watching
 
     def _watch(self, now_s: float) -> None:
@@ -513,7 +540,7 @@ class Runner:
         with self.lock:
             for home, part in self._parts.items():
                 if not amo:
-                    self._hand_back(part, self._schedule.trim(home))
+                    self._hand_back(part, self._schedule.trim(home, self._retry_by_s(home)))
         while amo and self._consumer._proposed:  # already claimed in the log: deliver them
             run = self._consumer._next_claimed()
             if run is not None:

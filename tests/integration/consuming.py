@@ -144,6 +144,10 @@ class Process:
     def running(self) -> bool:
         return self._popen is not None and self._popen.poll() is None
 
+    @property
+    def exit_code(self) -> int | None:
+        return None if self._popen is None else self._popen.poll()
+
     def deliveries(self) -> list[tuple[int, int, int, int, int]]:
         """(time in ns, partition, offset, number, epoch) of everything that was delivered."""
         found = []

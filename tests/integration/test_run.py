@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import os
+import signal
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +37,7 @@ from marshal_py.commands.connection import Connection
 from marshal_py.commands.status import take_status
 from marshal_py.embedded.kafka import EmbeddedKafka
 from marshal_py.metrics_consumer import ConsumerMetrics
+from marshal_py.ordering import Item, Schedule
 from tests.integration import handlers
 from tests.integration.consuming import INTERVAL_MS, fill, pid_suffix, until
 
@@ -511,6 +514,64 @@ def test_stopped_under_load_nothing_comes_twice(
     first.check_order()
     second.check_order()
     assert sorted(first.numbers + second.numbers) == list(range(3_000))
+
+
+@pytest.mark.parametrize("mode", ["at_least_once", "at_most_once"])
+@pytest.mark.parametrize(
+    ("number", "error"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)]
+)
+def test_a_signal_in_the_middle_of_the_books_is_a_request_to_stop(
+    kafka: EmbeddedKafka,
+    make: Make,
+    kafka_topic: Callable[..., str],
+    monkeypatch: pytest.MonkeyPatch,
+    mode: str,
+    number: int,
+    error: type[BaseException],
+) -> None:
+    topic = kafka_topic(partitions=2)
+    fill(kafka.bootstrap_servers, topic, 2_000, partitions=2)
+    before = signal.getsignal(number)
+    add, calls = Schedule.add, itertools.count(1)
+
+    def add_and_signal(self: Schedule, item: Item, key: Hashable) -> bool:
+        if next(calls) == 150:  # taken from what was fetched, and queued in part
+            signal.raise_signal(number)
+        return add(self, item, key)
+
+    first, second = Handled(0.001), Handled()
+    consumer = make("a", topic, mode=mode)
+    monkeypatch.setattr(Schedule, "add", add_and_signal)
+    with pytest.raises(error):
+        consumer.run(first, workers=8)
+    assert signal.getsignal(number) == before
+    assert consumer.closing
+    assert consumer.dropped == 0
+    successor = Running(make("b", topic, mode=mode), second, workers=8)
+    until(lambda: len(first.numbers) + len(second.numbers) >= 2_000)
+    successor.stop()
+    assert sorted(first.numbers + second.numbers) == list(range(2_000))
+
+
+def test_a_second_signal_is_let_through_at_once(
+    kafka: EmbeddedKafka, make: Make, kafka_topic: Callable[..., str]
+) -> None:
+    topic = kafka_topic(partitions=1)
+    fill(kafka.bootstrap_servers, topic, 1, partitions=1)
+    ended = threading.Event()
+
+    def handle(_: Message) -> None:
+        pid = os.getpid()
+        os.kill(pid, signal.SIGINT)
+        until(lambda: consumer._stop_asked is not None)
+        os.kill(pid, signal.SIGINT)
+        ended.wait(60)
+
+    consumer = make("a", topic)
+    with pytest.raises(KeyboardInterrupt):
+        consumer.run(handle, drain_timeout_s=60)
+    assert consumer.stats().handled == 0, "it was not waited for"
+    ended.set()
 
 
 @pytest.mark.parametrize("mode", ["at_least_once", "at_most_once"])

@@ -145,19 +145,32 @@ def test_trim_leaves_what_would_be_a_gap() -> None:
         add(made, offset, key)
     x, y, z = made.next(), made.next(), made.next()
     assert offsets(x + y + z) == [0, 2, 3]
-    assert offsets(made.trim(A)) == [4, 5]
+    assert offsets(made.trim(A, 0)) == [4, 5]
     made.done(x)
     assert offsets(made.next()) == [1], "below offset 3, which has run already"
 
 
-def test_trim_does_not_wait_for_another_attempt() -> None:
+def test_trim_waits_for_another_attempt_that_comes_soon() -> None:
+    made = schedule()
+    failed, *_ = add(made, 0, b"x"), add(made, 1, b"y"), add(made, 2, b"x")
+    x, y = made.next(), made.next()
+    assert offsets(x + y) == [0, 1]
+    made.retry(failed, 100.0)
+    assert offsets(made.trim(A, 100.0)) == [2]
+    made.done(y)
+    assert made.due(100.0) == 1
+    made.done(made.next())
+    assert made.count == 0
+
+
+def test_trim_does_not_wait_long_for_another_attempt() -> None:
     made = schedule()
     failed, _ = add(made, 0, b"x"), add(made, 1, b"x")
     add(made, 2, b"y")
     made.next()
     made.next()
     made.retry(failed, 100.0)
-    assert sorted(offsets(made.trim(A))) == [0, 1]
+    assert sorted(offsets(made.trim(A, 99.0))) == [0, 1]
     assert made.waiting == 0
     assert made.due(200.0) == 0
     assert made.count == made.running == 1
@@ -311,13 +324,14 @@ class Histories(RuleBasedStateMachine):
         self.forget(dropped)
         self.held.discard(home)
 
-    @rule(home=st.sampled_from([A, B]))
-    def trim(self, home: Home) -> None:
-        dropped = self.made.trim(home)
+    @rule(home=st.sampled_from([A, B]), patience=st.integers(0, 6))
+    def trim(self, home: Home, patience: int) -> None:
+        until = self.now + patience
+        dropped = self.made.trim(home, until)
         self.forget(dropped)
         for lane, items in self.queued.items():
             if lane[0] == home and items:
-                assert not any(item in self.waiting for item in items)
+                assert not any(self.waiting.get(item, until) > until for item in items)
 
     def forget(self, dropped: list[Item]) -> None:
         gone = set(dropped)
