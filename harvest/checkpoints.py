@@ -89,15 +89,13 @@ def alone(config: ReaperConfig, shards: int) -> Iterator[None]:
 
     Raises `ConfigurationError` if one does.
     """
-    name = config.election_name
-    units = [(f"leader:{name}", 0)] if shards == 1 else [(name, s) for s in range(shards)]
     with Marshal(
         connection_settings(config.kafka),
         group_id=config.group,
         interval_ms=config.coordination.interval_ms,
         topic=config.coordination.topic,
     ) as marshal:
-        for topic, partition in units:
+        for topic, partition in config.shard_units(shards):
             if marshal.try_claim(topic, partition) is None:
                 raise ConfigurationError(
                     f"a harvester of {config.table} is running: stop all of them first "

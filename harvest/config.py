@@ -22,6 +22,7 @@ from harvest.naming import TableName
 from harvest.partitions import PartitionPolicy
 from harvest.sidelining import BadRows
 from harvest.sink.settings import producer_settings
+from marshal_py.election import leader_topic
 
 __all__ = [
     "BadRowsConfig",
@@ -178,6 +179,13 @@ class ReaperConfig(_Strict):
     def election_name(self) -> str:
         """What the processes of the group compete for."""
         return f"harvest:{self.table}"
+
+    def shard_units(self, shards: int | None = None) -> list[tuple[str, int]]:
+        """The claims of the leaders of so many shards, by default as many as are configured."""
+        shards = shards or self.shards
+        if shards == 1:
+            return [(leader_topic(self.election_name), 0)]
+        return [(self.election_name, shard) for shard in range(shards)]
 
     @property
     def sink_name(self) -> str:

@@ -31,6 +31,7 @@ __all__ = [
     "Process",
     "look_after_partitions",
     "make_range_store",
+    "make_range_tools",
     "make_sink",
     "make_store",
     "process",
@@ -73,6 +74,21 @@ def make_range_store(config: ReaperConfig, shard: int = 0) -> RangeStore:
     return tables.range_store(config.table, shard=shard, shards=config.shards)
 
 
+def make_range_tools(config: ReaperConfig, shard: int) -> RangeTools:
+    """What a leadership of a shard works with; connects when it is first used."""
+    return RangeTools(
+        make_range_store(config, shard),
+        make_range_store(config, shard),
+        _transactional(config, config.shard_sink_name(shard)),
+        config.limits.limits(),
+        shard,
+        config.shards,
+        None,
+        database(config.database).sidelined(config.table),
+        config.bad_rows.policy(),
+    )
+
+
 def _waits_for_topics(config: ReaperConfig) -> bool:
     return config.bad_rows.unknown_topic == "wait"
 
@@ -88,24 +104,16 @@ def _transactional(config: ReaperConfig, name: str) -> TransactionalSink:
 
 
 def _tools(config: ReaperConfig, shard: int = 0) -> Tools:
-    limits = config.limits.limits()
     if config.mode == "range":
-        return RangeTools(
-            make_range_store(config, shard),
-            make_range_store(config, shard),
-            _transactional(config, config.shard_sink_name(shard)),
-            limits,
-            shard,
-            config.shards,
-            _keeper(config) if shard == 0 and config.partitions.automatic else None,
-            database(config.database).sidelined(config.table),
-            config.bad_rows.policy(),
-        )
+        tools = make_range_tools(config, shard)
+        if shard == 0 and config.partitions.automatic:
+            tools.keep = _keeper(config)
+        return tools
     return MarkTools(
         make_store(config),
         make_store(config),
         make_sink(config),
-        limits,
+        config.limits.limits(),
         database(config.database).sidelined(config.table),
         config.bad_rows.policy(),
     )

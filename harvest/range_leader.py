@@ -49,7 +49,10 @@ _LANES: Final[dict[type[r.Action], str]] = {
 
 
 class RangeLeader(Leader[r.RangeScheduler]):
-    """A leadership in range mode; see `Leader`. `reader` and `saver` are stores of one shard."""
+    """A leadership in range mode; see `Leader`. `reader` and `saver` are stores of one shard.
+
+    With `until` it ends by itself, once every row up to that id is published.
+    """
 
     def __init__(
         self,
@@ -66,6 +69,7 @@ class RangeLeader(Leader[r.RangeScheduler]):
         bell: Bell | None = None,
         drain_timeout_s: float = 10.0,
         keep: Callable[[], None] | None = None,
+        until: int | None = None,
     ) -> None:
         scheduler = r.RangeScheduler(lease.epoch, shard, shards, limits)
         super().__init__(
@@ -89,6 +93,7 @@ class RangeLeader(Leader[r.RangeScheduler]):
         self._keep = keep
         """What is done about partitions once a minute; raises `HarvestError`."""
         self._kept_s = float("-inf")
+        self._until = until
 
     def _works(self) -> Mapping[str, Work]:
         return {
@@ -125,7 +130,8 @@ class RangeLeader(Leader[r.RangeScheduler]):
             case r.Read(after, limit, delay_ms):
                 if not self._wait_for_rows(delay_ms):
                     return r.ReadDone(Window((), after))
-                return r.ReadDone(self._reader.read(after, limit))
+                window = self._reader.read(after, limit)
+                return r.ReadDone(window if self._until is None else window.upto(self._until))
             case r.AskHolders():
                 return r.HoldersSeen(self._reader.holders())
             case r.Lookup(ranges):
@@ -241,6 +247,8 @@ class RangeLeader(Leader[r.RangeScheduler]):
         match event:
             case r.ReadDone(window):
                 stats.marked += len(window.rows)
+                if self._until is not None:
+                    self._end_if_done(window)
             case r.Fetched(rows):
                 stats.marked += len(rows)
                 stats.late += len(rows)
@@ -257,6 +265,13 @@ class RangeLeader(Leader[r.RangeScheduler]):
         if scheduler.crowded != self._was_crowded:
             self._was_crowded = scheduler.crowded
             self._tell_crowded()
+
+    def _end_if_done(self, window: Window) -> None:
+        scheduler = self._scheduler
+        nothing_new = window.last_id <= scheduler.last_id
+        if nothing_new and scheduler.running and not scheduler.in_flight_records:
+            self._events.put(r.Refresh())  # it may have passed ids that are no rows of this shard
+            self.stop()
 
     def _tell_crowded(self) -> None:
         if self._was_crowded:
@@ -295,6 +310,7 @@ class RangeTools:
     keep: Callable[[], None] | None = None
     aside: SidelineStore | None = None
     bad_rows: BadRows = field(default_factory=BadRows)
+    until: int | None = None
 
     def connect(self) -> None:
         """See `Tools.connect`."""
@@ -328,6 +344,7 @@ class RangeTools:
             bell=bell,
             drain_timeout_s=drain_timeout_s,
             keep=self.keep,
+            until=self.until,
         )
 
     def close(self) -> None:

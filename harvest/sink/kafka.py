@@ -16,6 +16,7 @@ import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -44,6 +45,11 @@ _COORDINATOR_MOVES: Final = {
     KafkaError.COORDINATOR_NOT_AVAILABLE,
     KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
     KafkaError.UNSTABLE_OFFSET_COMMIT,
+}
+_FENCED: Final = {
+    KafkaError._FENCED,
+    KafkaError.INVALID_PRODUCER_EPOCH,
+    KafkaError.PRODUCER_FENCED,
 }
 _NO_OFFSET: Final = 0  # negative offsets say that nothing was committed
 
@@ -119,9 +125,10 @@ class _KafkaSink(ABC):
             return self._failed(f"row {error.row_id}: {error}", rows)
         except KafkaException as error:
             self._blame_topics(error.args[0], rows)
-            return self._failed(_text(error), rows)
+            return replace(self._failed(_text(error), rows), fenced=_is_fenced(error))
         except SystemError as error:  # see _flush
-            return self._failed(f"the producer has given up: {error.__cause__ or error}", rows)
+            failure = self._failed(f"the producer has given up: {error.__cause__ or error}", rows)
+            return replace(failure, fenced=_is_fenced(error.__cause__))
 
     def close(self) -> None:
         """See `Sink.close`."""
@@ -400,6 +407,10 @@ def _headers(row: Row) -> list[tuple[str, str | bytes | None]]:
             raise _RowError(row, "a header key is NULL: name it, or delete the row")
         pairs.append((name.decode(errors="surrogateescape"), value))
     return pairs
+
+
+def _is_fenced(error: BaseException | None) -> bool:
+    return isinstance(error, KafkaException) and error.args[0].code() in _FENCED
 
 
 def _lease_lost() -> KafkaException:

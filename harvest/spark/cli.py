@@ -1,8 +1,10 @@
-"""`harvest reconcile`: what of an outbox arrived in Kafka, as a verdict, a table and a page."""
+"""`harvest reconcile`: what of an outbox arrived in Kafka, as a verdict, a table and a page; and
+`harvest backlog`: what it has piled up, published by a Spark job."""
 
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,14 +14,16 @@ import typer
 from harvest.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from harvest.spark.backlog import Backlog, Progress
     from harvest.spark.reconcile import Reconciliation
 
 __all__ = ["register"]
 
 
 def register(app: typer.Typer) -> None:
-    """Add `reconcile` to the command line."""
+    """Add `reconcile` and `backlog` to the command line."""
     app.command()(reconcile)
+    app.command()(backlog)
 
 
 def reconcile(
@@ -108,3 +112,82 @@ def _show(result: Reconciliation) -> None:
         where = "" if sample["offset"] is None else f" at {sample['partition']}/{sample['offset']}"
         row = "" if sample["id"] is None else f" row {sample['id']}"
         typer.echo(f"  {sample['kind']}:{row} {sample['topic']} key {sample['key']!r}{where}")
+
+
+def backlog(
+    config: Annotated[
+        list[Path],
+        typer.Option(
+            "--config", "-c", "-f", help="reaper.yaml; once for each outbox.", exists=True
+        ),
+    ],
+    wait_s: Annotated[
+        float | None,
+        typer.Option(
+            "--wait",
+            metavar="SECONDS",
+            help="How long to wait for shards that a harvester leads.",
+            show_default="until the claims of a killed one end",
+            min=0.0,
+        ),
+    ] = None,
+    master: Annotated[str | None, typer.Option(metavar="URL", help="Spark's master.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Publish all that is in the outbox now, with a Spark task for each shard (range mode).
+
+    For backlogs of millions of rows. It does what `harvest reap` does, exactly once and in order,
+    and holds the same claims: it refuses to begin while a harvester leads, and none begins while it
+    runs. Killed, it goes on when it is run again. Exit code 1 if a shard could not be finished.
+
+    With one shard only one core is at work; `harvest shards N` divides the outbox. Needs the extra
+    `spark`.
+
+    [dim]Example:[/dim] harvest backlog --config orders.yaml --config invoices.yaml
+    """
+    from harvest.config import load
+    from harvest.spark.backlog import backlog as run
+    from marshal_py.spark.session import spark_session
+
+    configs = [load(path) for path in config]
+    spark = spark_session("harvest backlog", master=master, kafka=False)
+    result = run(spark, configs, wait_s=wait_s, on_progress=_show_progress)
+    if as_json:
+        shards = [
+            {"outbox": s.outbox, "shard": s.shard, "until": s.until, **asdict(s.outcome)}
+            for s in result.shards
+        ]
+        report = {"done": result.done, "published": result.published, "seconds": result.seconds}
+        typer.echo(json.dumps({**report, "shards": shards}))
+    else:
+        _show_backlog(result)
+    if not result.done:
+        raise typer.Exit(1)
+
+
+def _show_progress(progress: Progress) -> None:
+    left = "" if progress.left_s is None else f", {progress.left_s:,.0f} s left"
+    text = (
+        f"about {progress.rows:,} of {progress.total_rows:,} rows, "
+        f"{progress.rows_per_s:,.0f} rows/s{left}"
+    )
+    if sys.stderr.isatty():
+        typer.echo(f"\r\033[K{text}", nl=False, err=True)
+    else:
+        typer.echo(text, err=True)
+
+
+def _show_backlog(result: Backlog) -> None:
+    if sys.stderr.isatty():
+        typer.echo("\r\033[K", nl=False, err=True)
+    rate = result.published / result.seconds if result.seconds else 0.0
+    typer.echo(f"{result.published:,} rows in {result.seconds:.1f} s, {rate:,.0f} rows/s")
+    for shard in result.shards:
+        outcome = shard.outcome
+        if outcome.error or outcome.gaps or outcome.sidelined:
+            notes = [outcome.error] if outcome.error else []
+            if outcome.gaps:
+                notes.append(f"{outcome.gaps} gaps are open, for the harvester to decide")
+            if outcome.sidelined:
+                notes.append(f"{outcome.sidelined} rows are set aside: `harvest sidelined list`")
+            typer.echo(f"  {shard.outbox}, shard {shard.shard}: {'; '.join(notes)}")

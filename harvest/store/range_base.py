@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple, Protocol, TypeAlias
 
-from harvest.gaps import Holders, Range
+from harvest.gaps import Holders, Range, clip
 from harvest.positions import Position
 from harvest.rows import Row
 from harvest.store.base import Backlog, Finding
@@ -41,6 +41,15 @@ class Window(NamedTuple):
     last_id: int
     missing: Sequence[Range] = ()
     full: bool = False
+
+    def upto(self, id: int) -> Window:
+        """The same, as if there were nothing above an id."""
+        if self.last_id <= id:
+            return self
+        rows = [row for row in self.rows if row[0] <= id]
+        # The id itself may be missing: then the next one below it that is there is the last.
+        last_id = next((low - 1 for low, high in self.missing if low <= id <= high), id)
+        return Window(rows, last_id, clip(self.missing, -(1 << 63), last_id))
 
 
 class Bounds(NamedTuple):

@@ -1,0 +1,273 @@
+"""`harvest backlog` on real servers: what it publishes, who it refuses, what kills survive."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pytest
+from typer.testing import CliRunner
+
+from harvest.cli import app
+from harvest.config import ReaperConfig, load, parse
+from harvest.errors import ConfigurationError
+from harvest.spark.backlog import Backlog, Progress, backlog
+from harvest.spark.shard import Job, publish
+from harvest.store.range_postgres import PostgresRangeStore
+from marshal_py import Marshal
+from marshal_py.embedded import EmbeddedKafka
+from tests.integration.harvest_world import World, wait_until
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.kafka
+
+SHARDS = 2
+FILL = """
+INSERT INTO outbox (create_time, kafka_topic, kafka_key, kafka_value,
+                    kafka_header_keys, kafka_header_values)
+SELECT now(), %s, 'key-' || mod(n, %s), n::text, '{n}', ARRAY[n::text]
+FROM generate_series(%s::int, %s::int) AS n
+"""
+KEYS = 50
+
+
+@pytest.fixture
+def world(
+    tmp_path: Path,
+    kafka: EmbeddedKafka,
+    kafka_topic: Callable[..., str],
+    postgres_database: str,
+) -> Iterator[World]:
+    topic = kafka_topic(partitions=3)
+    made = World(
+        tmp_path, kafka.bootstrap_servers, postgres_database, topic, mode="range", shards=SHARDS
+    )
+    store = PostgresRangeStore(postgres_database, "outbox")
+    store.init()
+    store.close()
+    yield made
+    made.close()
+    for name in (f"{topic}.marshal", f"{topic}.marshal.snapshots"):
+        kafka.delete_topic(name)
+
+
+def fill(world: World, first: int, last: int) -> None:
+    """Rows with values from `first` to `last`, after an insert that was rolled back."""
+    with psycopg.connect(world.database) as connection:
+        connection.execute(FILL, (world.topic, KEYS, 1, 7))
+        connection.rollback()
+        connection.execute(FILL, (world.topic, KEYS, first, last))
+    for n in range(first, last + 1):
+        world.committed[f"key-{n % KEYS}"].append(str(n))
+
+
+def config(world: World) -> ReaperConfig:
+    return load(world.config)
+
+
+def small(world: World) -> ReaperConfig:
+    """Many small transactions, so that a kill meets one."""
+    limits = {"mark_query_records": 50, "max_in_flight_records": 100}
+    return parse(world.config.read_text() + f"limits: {json.dumps(limits)}\n")
+
+
+def assert_published(world: World, result: Backlog) -> None:
+    assert result.done, result
+    assert world.published() == world.committed
+
+
+def test_everything_is_published_once_and_in_order_and_then_nothing(
+    spark: SparkSession, world: World
+) -> None:
+    fill(world, 1, 3_000)
+    seen: list[Progress] = []
+    first = backlog(spark, [config(world)], on_progress=seen.append)
+    assert_published(world, first)
+    assert first.published == 3_000
+    assert [shard.outcome.dead_ids for shard in first.shards] == [7, 7]
+    fill(world, 3_001, 3_100)
+    second = backlog(spark, [config(world)])
+    assert_published(world, second)
+    assert second.published == 100
+
+
+def test_what_is_open_when_it_ends_is_left_to_the_harvester(
+    spark: SparkSession, world: World
+) -> None:
+    with psycopg.connect(world.database) as late:
+        late.execute(FILL, (world.topic, KEYS, 1, 5))
+        fill(world, 101, 200)
+        result = backlog(spark, [config(world)])
+        assert result.published == 100
+        assert [shard.outcome.gaps for shard in result.shards] == [1, 1]
+    for n in range(1, 6):
+        world.committed[f"key-{n}"].append(str(n))
+    world.harvester()
+    world.wait_drained()
+    assert world.published() == world.committed
+
+
+def test_it_refuses_to_run_beside_a_harvester(spark: SparkSession, world: World) -> None:
+    harvester = world.harvester()
+    harvester.wait_said("harvesting as", times=SHARDS)
+    with pytest.raises(ConfigurationError, match="is at work"):
+        backlog(spark, [config(world)], wait_s=0.5)
+    fill(world, 1, 100)
+    world.wait_drained()
+    assert harvester.said("harvesting as") == SHARDS, "it was not disturbed"
+    timer = threading.Timer(0.5, harvester.stop)
+    timer.start()
+    assert backlog(spark, [config(world)], wait_s=30).published == 0
+    timer.join()
+
+
+def test_a_harvester_waits_for_its_end(spark: SparkSession, world: World) -> None:
+    fill(world, 1, 20_000)
+    started: list[Any] = []
+
+    def begin(_: object) -> None:
+        if not started:
+            started.append(world.harvester())
+
+    result = backlog(spark, [small(world)], on_progress=begin)
+    assert result.published == 20_000
+    if started:
+        started[0].wait_said("harvesting as", times=SHARDS)
+    assert_published(world, result)
+
+
+def test_mark_mode_and_twins_are_refused(spark: SparkSession, world: World) -> None:
+    text = world.config.read_text()
+    marking = parse(text.replace("range", "mark").replace(f"shards: {SHARDS}", "shards: 1"))
+    with pytest.raises(ConfigurationError, match="mode: range"):
+        backlog(spark, [marking])
+    with pytest.raises(ConfigurationError, match="given twice"):
+        backlog(spark, [config(world), config(world)])
+    with pytest.raises(ConfigurationError, match="at least one"):
+        backlog(spark, [])
+
+
+def test_two_attempts_at_one_shard(world: World) -> None:
+    """As with speculation: the later attempt works, the earlier one waits, then finds it done."""
+    fill(world, 1, 3_000)
+    settings = small(world)
+    begun, fenced = threading.Event(), threading.Event()
+
+    class Slow:
+        """Waits, after its third transaction, until the other attempt has fenced it."""
+
+        atomic = True
+
+        def __init__(self, sink: Any) -> None:
+            self._sink = sink
+            self._count = 0
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._sink, name)
+
+        def deliver(self, rows: Any, checkpoint: str) -> Any:
+            self._count += 1
+            if self._count == 3:
+                begun.set()
+                assert fenced.wait(30)
+            return self._sink.deliver(rows, checkpoint)
+
+    class Telling(Slow):
+        def deliver(self, rows: Any, checkpoint: str) -> Any:
+            failure = self._sink.deliver(rows, checkpoint)
+            fenced.set()
+            return failure
+
+    with driver(settings) as marshal:
+        claims = marshal.claim_many(settings.shard_units())
+        jobs = [Job(settings, n, claim.epoch, 3_007) for n, claim in enumerate(claims)]
+        outcomes: list[Any] = []
+        earlier = threading.Thread(
+            target=lambda: outcomes.append(publish(jobs[0], Slow, silence_s=2))
+        )
+        earlier.start()
+        assert begun.wait(30)
+        later = publish(jobs[0], Telling)
+        earlier.join(30)
+        other = publish(jobs[1])
+    assert not later.error
+    assert not other.error
+    assert [outcome.error for outcome in outcomes] == [""]
+    assert outcomes[0].published + later.published + other.published == 3_000
+    assert world.published() == world.committed
+
+
+def test_a_task_whose_driver_has_lost_the_claim_stops(world: World) -> None:
+    fill(world, 1, 100)
+    settings = config(world)
+    with driver(settings) as marshal:
+        claim = marshal.claim(*settings.shard_units()[0])
+        job = Job(settings, 0, claim.epoch - 1, 107)
+        assert publish(job).error == "the claim was lost"
+    with driver(settings, "next") as marshal:  # the old one is released: nobody holds it
+        assert publish(Job(settings, 0, claim.epoch, 107)).error == "the claim was lost"
+    assert world.published_count() == 0
+
+
+def driver(settings: ReaperConfig, client_id: str = "driver") -> Marshal:
+    return Marshal(
+        dict(settings.kafka),
+        group_id=settings.group,
+        client_id=client_id,
+        interval_ms=settings.coordination.interval_ms,
+        topic=settings.coordination.topic,
+        create_topics=True,
+    )
+
+
+def test_tasks_that_die_are_tried_again_and_a_killed_driver_is_run_again(
+    spark: SparkSession, world: World, tmp_path: Path
+) -> None:
+    fill(world, 1, 20_000)
+    path = tmp_path / "small.yaml"
+    path.write_text(small(world).model_dump_json())
+    log = tmp_path / "job.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tests.spark.backlog_app", str(path), str(tmp_path)],
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+    try:
+        # The first attempt of each task dies by itself; then the driver is killed.
+        deaths = tmp_path / "deaths"
+        wait_until(lambda: len(list(deaths.glob("*"))) == SHARDS, "tasks that died", log)
+        world.wait_published(world.published_count() + 500)
+        assert process.poll() is None, log.read_text()[-3000:]
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait(30)
+    before = world.published_count()
+    assert before < 20_000, "it was killed too late to show anything"
+    time.sleep(0)
+    result = backlog(spark, [small(world)])
+    assert_published(world, result)
+    assert result.published <= 20_000 - before
+
+
+def test_the_command(spark: SparkSession, world: World) -> None:
+    fill(world, 1, 300)
+    found = CliRunner().invoke(app, ["backlog", "--config", str(world.config), "--json"])
+    assert found.exit_code == 0, found.output
+    report = json.loads(found.stdout.splitlines()[-1])
+    assert (report["done"], report["published"]) == (True, 300)
+    assert [shard["until"] for shard in report["shards"]] == [307, 307]
+    again = CliRunner().invoke(app, ["backlog", "--config", str(world.config)])
+    assert again.stdout.startswith("0 rows in ")
