@@ -54,6 +54,18 @@ def reconcile(
         Path | None,
         typer.Option(metavar="FOLDER", help="Write the findings, and report.html, here."),
     ] = None,
+    state: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER", help="Compare only what is new since the last run with this folder."
+        ),
+    ] = None,
+    late_h: Annotated[
+        float,
+        typer.Option(
+            "--late", metavar="HOURS", help="With --state: how long a transaction may take."
+        ),
+    ] = 24.0,
     master: Annotated[str | None, typer.Option(metavar="URL", help="Spark's master.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
@@ -61,6 +73,9 @@ def reconcile(
 
     Exit code 1 if anything differs. The table must still hold what was published; that of mark mode
     does not, so give its archive. Needs the extra `spark`.
+
+    With --state, say once a day, what was on its way is carried over to the next run; a row that
+    was reported as missing is told once, and counts as outstanding until it arrives.
 
     [dim]Example:[/dim] harvest reconcile -d postgresql://localhost/shop -b localhost:9092 --out r
     """
@@ -84,6 +99,8 @@ def reconcile(
         topics=topic or None,
         grace_s=grace_s,
         out=None if out is None else str(out),
+        state=state,
+        late_s=late_h * 3600,
     )
     if out is not None:
         from harvest.spark.report import render
@@ -104,6 +121,8 @@ def _show(result: Reconciliation) -> None:
     )
     if result.pending:
         typer.echo(f"{result.pending:,} young rows are not in Kafka yet")
+    if result.outstanding:
+        typer.echo(f"{result.outstanding:,} rows that were reported as missing still are")
     for kind, count in result.findings.items():
         typer.echo(f"{kind}: {count:,}")
     if result.clean:

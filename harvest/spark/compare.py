@@ -11,12 +11,13 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from enum import IntFlag
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["BUCKETS", "Found", "Item", "compare_key", "fingerprints"]
+__all__ = ["BUCKETS", "Flag", "Found", "Item", "compare_key", "fingerprints", "within"]
 
 BUCKETS: Final = 4096
 _SHIFT: Final = np.uint64(64 - 12)
@@ -56,12 +57,34 @@ def fingerprints(key_hash: Hashes, order: Hashes, row_hash: Hashes) -> Prints:
     return Prints(buckets[starts], counts, np.add.reduceat(mixed, starts))
 
 
+def within(numbers: Hashes, ranges: Sequence[tuple[int, int]]) -> Hashes:
+    """Say of each number whether it is in one of the ranges: sorted, disjoint, ends included."""
+    if not ranges:
+        return np.zeros(len(numbers), dtype=bool)
+    lows, highs = (np.array(ends, dtype=np.int64) for ends in zip(*ranges, strict=True))
+    at = np.searchsorted(lows, numbers, "right") - 1
+    return np.asarray((at >= 0) & (numbers <= highs[at]))
+
+
+class Flag(IntFlag):
+    """What an incremental run knows of a row from the runs before."""
+
+    NONE = 0
+    LATE = 1
+    """It was not to be seen when a run saw later ids: it committed afterwards, in no order."""
+    OVERTAKEN = 2
+    """A record of a later row of its key was there, and its own was not."""
+    TOLD = 4
+    """It was reported as missing."""
+
+
 class Item(NamedTuple):
     """One row (`place` is its id) or one record (its partition and offset) of a key."""
 
     place: tuple[int, ...]
     row_hash: int
     at_ms: int
+    flags: int = 0
 
 
 class Found(NamedTuple):
@@ -81,6 +104,8 @@ def compare_key(rows: Sequence[Item], records: Sequence[Item]) -> list[Found]:
     - ``duplicated``: the second and any later record of a row;
     - ``reordered``: a record that stands behind one of a later row (the fewest are named);
     - ``scattered``: the records of the key are in more than one partition, so have no order.
+
+    A late row is in no order with the others.
     """
     rows, records = sorted(rows), sorted(records)
     wanted: defaultdict[int, list[int]] = defaultdict(list)
@@ -109,7 +134,8 @@ def compare_key(rows: Sequence[Item], records: Sequence[Item]) -> list[Found]:
             strange.remove(at)
             found.append(Found("altered", rows[n], records[at]))
     found += [Found("never_committed", None, records[m]) for m in strange]
-    in_order = _longest_rising([n for n, _ in pairs])
+    ordered = [(n, m) for n, m in pairs if not rows[n].flags & Flag.LATE]
+    in_order = _longest_rising([n for n, _ in ordered])
     if len({record.place[0] for record in records}) > 1:
         first = records[0].place[0]
         other = next(record for record in records if record.place[0] != first)
@@ -117,8 +143,8 @@ def compare_key(rows: Sequence[Item], records: Sequence[Item]) -> list[Found]:
     else:
         found += [
             Found("reordered", rows[n], records[m])
-            for position, (n, m) in enumerate(pairs)
-            if position not in in_order
+            for position, (n, m) in enumerate(ordered)
+            if position not in in_order or rows[n].flags & Flag.OVERTAKEN
         ]
     return found
 

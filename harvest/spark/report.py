@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 
-from harvest.spark.reconcile import KINDS, Reconciliation
+from harvest.spark.reconcile import KINDS, NO_FINDINGS, Reconciliation
 from marshal_py.spark.report import html_page, html_table, html_tiles
 
 __all__ = ["render"]
@@ -17,7 +17,12 @@ def render(result: Reconciliation) -> str:
             ("rows", result.rows, False),
             ("records", result.records, False),
             ("pending", result.pending, False),
-            *((kind, result.findings.get(kind, 0), True) for kind in KINDS if kind != "pending"),
+            ("outstanding", result.outstanding, False),
+            *(
+                (kind, result.findings.get(kind, 0), True)
+                for kind in KINDS
+                if kind not in NO_FINDINGS
+            ),
         )
     )
     if result.clean:
@@ -35,6 +40,19 @@ def render(result: Reconciliation) -> str:
             for topic, counts in result.topics.items()
             for kind, count in counts.items()
         ),
+        numbers=("count",),
+    )
+    by_hour = html_table(
+        ("topic", "hour", "finding", "count"),
+        (
+            (line["topic"], _when(line["hour_ms"]), line["kind"], f"{line['count']:,}")
+            for line in result.hours
+        ),
+        numbers=("count",),
+    )
+    by_key = html_table(
+        ("topic", "key", "finding", "count"),
+        ((k["topic"], k["key"], k["kind"], f"{k['count']:,}") for k in result.keys),
         numbers=("count",),
     )
     names = ("finding", "topic", "key", "row", "written", "partition", "offset", "published")
@@ -58,7 +76,8 @@ def render(result: Reconciliation) -> str:
     total = sum(result.findings.values())
     return html_page(
         "Reconciliation of an outbox",
-        f"{tiles}<h2>Findings</h2>{meaning}<h2>By topic</h2>{by_topic}<h2>The first "
+        f"{tiles}<h2>Findings</h2>{meaning}<h2>By topic</h2>{by_topic}<h2>By hour</h2>"
+        f"{by_hour}<h2>Keys with the most</h2>{by_key}<h2>The first "
         f"{len(result.samples):,} of {total:,}</h2>{samples}",
     )
 

@@ -8,17 +8,19 @@ when it was written. `text_key` and `topic` come only where details are wanted.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from harvest.errors import ConfigurationError
+from harvest.gaps import Range
 from harvest.naming import TableName
+from harvest.spark.compare import within
 from marshal_py.spark.kafka import READER_OPTIONS, java_settings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["HASHED", "of_kafka", "of_parquet", "of_postgres"]
+__all__ = ["HASHED", "ids_of_parquet", "ids_of_postgres", "of_kafka", "of_parquet", "of_postgres"]
 
 HASHED: Final = ("key_hash", "row_hash", "a", "b", "at_ms")
 
@@ -68,16 +70,59 @@ _NEEDED: Final = {
 }
 
 
-def of_parquet(spark: SparkSession, path: str, shards: int) -> DataFrame:
-    """Return the rows of a Parquet archive with the outbox's columns; a key is in one partition."""
-    frame = _hashed(_columns(spark.read.parquet(path)))
-    return frame.repartition(shards, "key_hash")
+_IDS: Final = """
+SELECT min(id), max(id)
+FROM (
+  SELECT id, id - row_number() OVER (ORDER BY id) AS island
+  FROM unnest(%s::bigint[], %s::bigint[]) AS wanted (low, high)
+  JOIN {table} ON id BETWEEN low AND high
+) AS found
+GROUP BY island ORDER BY 1
+"""
 
 
-def of_postgres(spark: SparkSession, dsn: str, table: str, shards: int) -> DataFrame:
+def ids_of_postgres(dsn: str, table: str, wanted: Sequence[Range]) -> list[Range]:
+    """Return which ids of `wanted` are in the table, as ranges; seen at one moment."""
+    import psycopg
+    from psycopg import sql
+
+    parts = TableName.parse(table).parts
+    query = sql.SQL(_IDS).format(table=sql.Identifier(*parts))
+    with psycopg.connect(dsn) as connection:
+        ends = [low for low, _ in wanted], [high for _, high in wanted]
+        return [(low, high) for low, high in connection.execute(query, ends).fetchall()]
+
+
+def ids_of_parquet(spark: SparkSession, path: str, wanted: Sequence[Range]) -> list[Range]:
+    """Return which ids of `wanted` are in the archive, as ranges."""
+    import numpy as np
+
+    column = spark.read.parquet(path).selectExpr("cast(id AS bigint) AS id").toArrow().column(0)
+    ids = np.unique(column.to_numpy())
+    ids = ids[within(ids, wanted)]
+    starts = np.flatnonzero(np.r_[True, np.diff(ids) != 1][: len(ids)])
+    ends = np.r_[starts[1:] - 1, len(ids) - 1] if len(ids) else starts
+    return [(int(ids[a]), int(ids[b])) for a, b in zip(starts, ends, strict=True)]
+
+
+def of_parquet(spark: SparkSession, path: str, shards: int, low: int | None = None) -> DataFrame:
+    """Return the rows of a Parquet archive with the outbox's columns; a key is in one partition.
+
+    `low` leaves out smaller ids.
+    """
+    frame = spark.read.parquet(path)
+    if low is not None:
+        frame = frame.filter(f"id >= {low:d}L")
+    return _hashed(_columns(frame)).repartition(shards, "key_hash")
+
+
+def of_postgres(
+    spark: SparkSession, dsn: str, table: str, shards: int, low: int | None = None
+) -> DataFrame:
     """Return the rows of a table in PostgreSQL, read by `shards` connections; a key by one.
 
-    Raises `ConfigurationError` for a connection string or a table name that cannot be read.
+    `low` leaves out smaller ids. Raises `ConfigurationError` for a connection string or a table
+    name that cannot be read.
     """
     from psycopg import ProgrammingError
     from psycopg.conninfo import conninfo_to_dict
@@ -98,7 +143,10 @@ def of_postgres(spark: SparkSession, dsn: str, table: str, shards: int) -> DataF
         if given.get(theirs):
             properties[ours] = str(given[theirs])
     key = "coalesce(kafka_topic || ':' || kafka_key::text, '')"
-    predicates = [f"mod(abs(hashtext({key})::bigint), {shards}) = {n}" for n in range(shards)]
+    above = "" if low is None else f"id >= {low:d} AND "
+    predicates = [
+        f"{above}mod(abs(hashtext({key})::bigint), {shards}) = {n}" for n in range(shards)
+    ]
     return _hashed(
         _columns(spark.read.jdbc(url, name, predicates=predicates, properties=properties))
     )

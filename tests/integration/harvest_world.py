@@ -60,12 +60,14 @@ class Harvester:
         self.process.wait(WAIT_S)
 
 
-def wait_until(condition: object, what: str, log: Path | None = None) -> None:
-    deadline = time.monotonic() + WAIT_S
+def wait_until(
+    condition: object, what: str, log: Path | None = None, timeout_s: float = WAIT_S
+) -> None:
+    deadline = time.monotonic() + timeout_s
     while not condition():  # type: ignore[operator]
         if time.monotonic() > deadline:
             tail = log.read_text()[-3000:] if log is not None else ""
-            raise AssertionError(f"not within {WAIT_S} s: {what}\n{tail}")
+            raise AssertionError(f"not within {timeout_s} s: {what}\n{tail}")
         time.sleep(0.01)
 
 

@@ -29,7 +29,6 @@ class Mortal:
 
         self._sink = sink
         self._deaths = deaths
-        import faulthandler; faulthandler.dump_traceback_later(25, repeat=True)
         context = TaskContext.get()
         assert context is not None
         self._task = context.partitionId()

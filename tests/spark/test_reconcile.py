@@ -182,6 +182,141 @@ def test_a_parquet_archive(spark: SparkSession, world: World, tmp_path: Path) ->
     assert reconcile(spark, archive, world.servers, grace_s=0).clean
 
 
+class Daily:
+    """Incremental runs with one folder."""
+
+    def __init__(self, spark: SparkSession, world: World, folder: Path) -> None:
+        self.spark, self.world, self.folder = spark, world, folder
+
+    def __call__(self, **more: Any) -> Reconciliation:
+        return run(self.spark, self.world, state=self.folder, **more)
+
+
+@pytest.fixture
+def daily(spark: SparkSession, world: World, tmp_path: Path) -> Daily:
+    return Daily(spark, world, tmp_path / "state")
+
+
+def counts(result: Reconciliation) -> tuple[int, int, int, int]:
+    return result.rows, result.records, result.pending, result.outstanding
+
+
+def test_only_what_is_new_is_compared_and_what_was_on_its_way_is_carried_over(
+    world: World, daily: Daily
+) -> None:
+    rows = world.rows(400)
+    world.commit(rows[:200])
+    world.publish(rows[:190])
+    first = daily(grace_s=7200)  # all are young
+    assert first.clean
+    assert counts(first) == (200, 190, 10, 0)
+    world.commit(rows[200:300])
+    world.publish(rows[190:250])
+    second = daily(grace_s=7200)
+    assert second.clean
+    assert counts(second) == (100, 60, 50, 0)
+    world.publish(rows[250:299])
+    third = daily()  # nothing is young any more
+    assert kinds(third) == [("missing", 300)]
+    assert counts(third) == (0, 49, 0, 0)
+    fourth = daily()
+    assert fourth.clean, "it is told once"
+    assert counts(fourth) == (0, 0, 0, 1)
+    world.publish(rows[299:300])
+    fifth = daily()
+    assert fifth.clean
+    assert counts(fifth) == (0, 1, 0, 0)
+
+
+def test_rows_that_commit_late_are_no_findings(world: World, daily: Daily) -> None:
+    rows = world.rows(300)
+    late = [rows[n] for n in (0, 50, 51, 150)]  # one below the first that is seen
+    early = [row for row in rows if row not in late]
+    world.commit(early[:200])
+    world.publish(early[:200])
+    assert daily().clean
+    world.commit(late)
+    world.commit(early[200:])
+    world.publish(early[200:])
+    world.publish(late)  # after later rows of their keys
+    second = daily()
+    assert second.clean, second.samples
+    assert counts(second) == (100, 100, 0, 0)
+
+
+def test_ids_that_never_come_are_given_up(world: World, daily: Daily) -> None:
+    rows = world.rows(10)
+    world.commit(rows[5:])
+    world.publish(rows[5:])
+    assert daily(late_s=0).clean
+    state = json.loads((daily.folder / "state.json").read_text())
+    assert [entry[:2] for entry in state["open_ids"]] == [[1, 5]]
+    time.sleep(0.002)  # later than late_s
+    assert daily(late_s=0).clean
+    assert json.loads((daily.folder / "state.json").read_text())["open_ids"] == []
+
+
+def test_differences_across_runs_are_found(world: World, daily: Daily) -> None:
+    rows = world.rows(300)
+    world.commit(rows[:200])
+    world.publish([row for row in rows[:200] if row[0] not in (7, 9)])
+    first = daily(grace_s=7200)
+    assert counts(first) == (200, 198, 2, 0)
+    altered = (*rows[8][:3], "something else", *rows[8][4:])
+    world.publish([rows[6]])  # 7: after the record of 81, a later row of its key
+    world.publish([altered])
+    world.publish([rows[20]])  # 21, a second time
+    world.publish([(0, world.topics[0], "key-never", "rolled back", [], [])])
+    world.commit(rows[200:])
+    world.publish(rows[200:])
+    second = daily(grace_s=0)
+    assert kinds(second) == sorted(
+        [("reordered", 7), ("altered", 9), ("duplicated", 21), ("never_committed", None)], key=repr
+    )
+    assert {line["kind"]: line["count"] for line in second.hours} == second.findings
+    assert {line["key"] for line in second.keys} == {"key-7", "key-9", "key-21", "key-never"}
+    assert daily().clean
+
+
+def test_records_that_come_before_their_archive_are_carried(
+    spark: SparkSession, world: World, tmp_path: Path
+) -> None:
+    rows = world.rows(100)
+    schema = (
+        "id bigint, kafka_topic string, kafka_key string, kafka_value string, "
+        "kafka_header_keys array<string>, kafka_header_values array<string>"
+    )
+    path = str(tmp_path / "archive")
+
+    def archive(part: list[Row]) -> None:
+        frame = spark.createDataFrame(part, schema).selectExpr("*", "now() AS create_time")
+        frame.write.mode("append").parquet(path)
+
+    def compare(grace_s: float) -> Reconciliation:
+        state = tmp_path / "state"
+        return reconcile(spark, Outbox(parquet=path), world.servers, state=state, grace_s=grace_s)
+
+    archive(rows[:60])
+    world.publish(rows)
+    first = compare(600)
+    assert first.clean
+    assert counts(first) == (60, 100, 0, 0)
+    archive(rows[60:99])
+    second = compare(0)
+    assert kinds(second) == [("never_committed", None)]
+    assert counts(second) == (39, 0, 0, 0)
+
+
+def test_a_state_of_another_outbox_or_none_is_refused(world: World, daily: Daily) -> None:
+    world.commit(world.rows(1))
+    daily(grace_s=7200)
+    with pytest.raises(ConfigurationError, match="is the state of outbox"):
+        reconcile(daily.spark, Outbox(parquet="/x"), world.servers, state=daily.folder)
+    (daily.folder / "state.json").write_text("{}")
+    with pytest.raises(ConfigurationError, match="cannot be read"):
+        daily()
+
+
 def test_both_or_no_source_is_refused() -> None:
     with pytest.raises(ConfigurationError):
         Outbox()
@@ -201,6 +336,8 @@ def test_the_command(spark: SparkSession, world: World, tmp_path: Path) -> None:
     first = CliRunner().invoke(app, command)
     assert first.exit_code == 1
     assert json.loads(first.stdout)["findings"] == {"missing": 1}
-    assert "missing" in (tmp_path / "report.html").read_text()
+    page = (tmp_path / "report.html").read_text()
+    assert "missing" in page
+    assert "By hour" in page
     world.publish(rows[:1])  # late, but the only row of its key
     assert CliRunner().invoke(app, command).exit_code == 0
