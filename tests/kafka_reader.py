@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterable
 from typing import Any
 
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, IsolationLevel, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
+
+Record = tuple[bytes | None, bytes | None, Any]
 
 
-def read_topic(servers: str, topic: str) -> list[tuple[bytes | None, bytes | None, Any]]:
-    """Everything that a read_committed reader sees now, partition after partition.
+def read_topic(servers: str, topic: str, timeout_s: float = 60.0) -> list[Record]:
+    """What a read_committed reader sees, partition after partition.
 
-    Up to the end as it is at the call: where records never cease to come, the consumer is never
-    told that it has reached the end.
+    Everything that had been written when it was called, also if writing goes on: to wait for a
+    moment when there is nothing more to read could take for ever then. Raises AssertionError when
+    a transaction stays undecided for `timeout_s`.
     """
     consumer = Consumer(
         {
@@ -25,21 +31,38 @@ def read_topic(servers: str, topic: str) -> list[tuple[bytes | None, bytes | Non
     )
     try:
         partitions = consumer.list_topics(topic, timeout=10).topics[topic].partitions
-        all_of = [TopicPartition(topic, partition, 0) for partition in partitions]
-        ends = {part.partition: consumer.get_watermark_offsets(part)[1] for part in all_of}
-        consumer.assign(all_of)
-        found: dict[int, list[tuple[bytes | None, bytes | None, Any]]] = {p: [] for p in partitions}
-        unread = {partition for partition, end in ends.items() if end > 0}
+        ends = end_offsets(servers, topic, partitions, IsolationLevel.READ_UNCOMMITTED)
+        consumer.assign([TopicPartition(topic, p, 0) for p in partitions])
+        found: dict[int, list[Record]] = {p: [] for p in partitions}
+        unread = {p for p in partitions if ends[p] > 0}
+        deadline = time.monotonic() + timeout_s
         while unread:
             for message in consumer.consume(1000, timeout=0.1):
-                partition = message.partition()
-                if message.error() is not None:
-                    unread.discard(partition)  # its end: what is left are markers
-                    continue
-                if message.offset() < ends[partition]:
-                    found[partition].append((message.key(), message.value(), message.headers()))
-                if message.offset() >= ends[partition] - 1:
-                    unread.discard(partition)
-        return [m for p in sorted(found) for m in found[p]]
+                p, offset = message.partition(), message.offset()
+                if p is None or offset is None:
+                    continue  # an error that is not about a place
+                if message.error() is None and offset < ends[p]:
+                    found[p].append((message.key(), message.value(), message.headers()))
+                    offset += 1
+                # The last records before the end may be markers, which are not delivered: then
+                # the end is known to be reached from a later record, or the report of the end.
+                if offset >= ends[p]:
+                    unread.discard(p)
+            if time.monotonic() > deadline:
+                stable = end_offsets(servers, topic, unread, IsolationLevel.READ_COMMITTED)
+                state = ", ".join(f"{p} stable to {stable[p]} of {ends[p]}" for p in sorted(unread))
+                raise AssertionError(f"{topic} is not at its end after {timeout_s} s: {state}")
+        return [record for p in sorted(found) for record in found[p]]
     finally:
         consumer.close()
+
+
+def end_offsets(
+    servers: str, topic: str, partitions: Iterable[int], isolation: IsolationLevel
+) -> dict[int, int]:
+    """The high watermarks, or for READ_COMMITTED the last stable offsets."""
+    admin = AdminClient({"bootstrap.servers": servers})
+    latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+    wanted = {TopicPartition(topic, p): latest for p in partitions}
+    futures = admin.list_offsets(wanted, isolation_level=isolation, request_timeout=10)
+    return {where.partition: future.result().offset for where, future in futures.items()}

@@ -1,70 +1,82 @@
-"""The tests' own reader of topics: it ends while records come, and leaves out what is aborted."""
+"""The reader of the tests finishes whatever is being written meanwhile."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 from confluent_kafka import Producer
 
-from marshal_py.embedded.kafka import EmbeddedKafka
+from marshal_py.embedded import EmbeddedKafka
 from tests.kafka_reader import read_topic
 
 pytestmark = pytest.mark.kafka
 
+PARTITIONS = 3
+
 
 @pytest.fixture
-def transactions(kafka: EmbeddedKafka) -> Iterator[Producer]:
-    producer = Producer(
-        {"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": "reader", "linger.ms": 0}
+def producer(kafka: EmbeddedKafka, kafka_topic: Callable[..., str]) -> Producer:
+    made = Producer(
+        {
+            "bootstrap.servers": kafka.bootstrap_servers,
+            "transactional.id": kafka_topic(),
+            "retry.backoff.ms": 1,
+        }
     )
-    producer.init_transactions(30)
-    yield producer
-    producer.abort_transaction(30)
+    made.init_transactions(30)
+    return made
 
 
-def committed(producer: Producer, topic: str, value: str) -> None:
+def begin(producer: Producer, topic: str, value: bytes) -> None:
     producer.begin_transaction()
-    producer.produce(topic, value)
-    producer.commit_transaction(30)
+    for p in range(PARTITIONS):
+        producer.produce(topic, value, partition=p)
 
 
-def test_it_ends_while_records_never_cease_to_come(
-    kafka: EmbeddedKafka, kafka_topic: Callable[..., str], transactions: Producer
+def test_reading_ends_while_transactions_go_on(
+    kafka: EmbeddedKafka, kafka_topic: Callable[..., str], producer: Producer
 ) -> None:
-    topic, stop = kafka_topic(partitions=1), threading.Event()
+    """Each writes to all partitions: there may never be a moment with nothing more to read."""
+    topic = kafka_topic(partitions=PARTITIONS)
+    stop, written = threading.Event(), threading.Event()
 
     def write() -> None:
         while not stop.is_set():
-            committed(transactions, topic, "v")
-        transactions.begin_transaction()
+            begin(producer, topic, b"committed")
+            producer.commit_transaction(30)
+            written.set()
 
     writer = threading.Thread(target=write)
     writer.start()
     try:
-        for _ in range(10):
-            before = len(read_topic(kafka.bootstrap_servers, topic))
-        assert before > 0
+        assert written.wait(30)
+        for _ in range(3):
+            assert len(read_topic(kafka.bootstrap_servers, topic)) >= PARTITIONS
     finally:
         stop.set()
-        writer.join(60)
+        writer.join()
 
 
-def test_it_stops_before_what_is_open_and_leaves_out_what_was_aborted(
-    kafka: EmbeddedKafka, kafka_topic: Callable[..., str], transactions: Producer
+def test_what_is_aborted_at_the_end_is_no_hindrance(
+    kafka: EmbeddedKafka, kafka_topic: Callable[..., str], producer: Producer
 ) -> None:
-    topic = kafka_topic(partitions=1)
-    read: Callable[[], list[bytes | None]] = lambda: [  # noqa: E731
-        value for _, value, _ in read_topic(kafka.bootstrap_servers, topic)
-    ]
-    assert read() == []
-    committed(transactions, topic, "committed")
-    assert read() == [b"committed"]
-    transactions.begin_transaction()
-    transactions.produce(topic, "aborted")
-    transactions.flush(30)
-    assert read() == [b"committed"]
-    transactions.abort_transaction(30)
-    assert read() == [b"committed"]
-    transactions.begin_transaction()
+    topic = kafka_topic(partitions=PARTITIONS)
+    begin(producer, topic, b"committed")
+    producer.commit_transaction(30)
+    begin(producer, topic, b"aborted")
+    producer.flush(30)
+    producer.abort_transaction(30)
+    assert [v for _, v, _ in read_topic(kafka.bootstrap_servers, topic)] == 3 * [b"committed"]
+
+
+def test_an_undecided_transaction_is_named(
+    kafka: EmbeddedKafka, kafka_topic: Callable[..., str], producer: Producer
+) -> None:
+    topic = kafka_topic(partitions=PARTITIONS)
+    begin(producer, topic, b"undecided")
+    producer.flush(30)
+    with pytest.raises(AssertionError, match="0 stable to 0 of 1, 1 stable to 0 of 1"):
+        read_topic(kafka.bootstrap_servers, topic, timeout_s=1)
+    producer.abort_transaction(30)
