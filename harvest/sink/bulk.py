@@ -1,8 +1,8 @@
 """Handing many rows to librdkafka at once: a third of the work of handing over one by one.
 
 There are no reports of single rows: whether all were written, the commit of the transaction says.
-Therefore only for transactions, and only until one fails: what is wrong with which row is then
-found out one by one.
+Therefore only for transactions, and only until one fails: which rows the broker refuses is then
+found out one by one. Which one librdkafka refuses is known at once.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any, Final
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from harvest.rows import Row
+from harvest.sink.refusals import RowError
 
 __all__ = ["produce_in_bulk"]
 
@@ -25,21 +26,25 @@ _header_values: Final = itemgetter(5)
 def produce_in_bulk(producer: Producer, rows: Sequence[Row]) -> bool:
     """Produce rows, in their order within each topic; False if that cannot be done in bulk.
 
-    Raises `KafkaException` if not every row could be handed over.
+    Raises `RowError` for a row that cannot be handed over, `KafkaException` if its queue is full.
     """
     if any(map(_header_keys, rows)) or any(map(_header_values, rows)):
         return False  # produce_batch knows no headers
-    for topic, messages in _by_topic(rows):
+    for topic, its in _by_topic(rows):
+        messages: list[dict[str, Any]] = [{"key": row[2], "value": row[3]} for row in its]
         if producer.produce_batch(topic, messages) < len(messages):
-            reason = next(m["_error"] for m in messages if "_error" in m)
-            if not isinstance(reason, KafkaError):
-                reason = KafkaError(KafkaError._FAIL, str(reason))
-            raise KafkaException(reason)
+            row, error = next(
+                (row, message["_error"])
+                for row, message in zip(its, messages, strict=True)
+                if "_error" in message
+            )
+            if error.code() == KafkaError._QUEUE_FULL:
+                raise KafkaException(error)
+            raise RowError(row[0], f"{error.str()} ({error.name()})", error.code())
     return True
 
 
-def _by_topic(rows: Sequence[Row]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+def _by_topic(rows: Sequence[Row]) -> Iterator[tuple[str, Sequence[Row]]]:
     topics = set(map(_topic, rows))
     for topic in topics:
-        its = rows if len(topics) == 1 else [row for row in rows if row[1] == topic]
-        yield topic, [{"key": row[2], "value": row[3]} for row in its]
+        yield topic, rows if len(topics) == 1 else [row for row in rows if row[1] == topic]

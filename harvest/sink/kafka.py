@@ -26,7 +26,7 @@ from harvest.errors import ConfigurationError, SinkUnavailable
 from harvest.rows import Row, named
 from harvest.sink.base import Failure, StillHeld
 from harvest.sink.bulk import produce_in_bulk
-from harvest.sink.refusals import RowErrors, advice, missing_topics, unwritable_topics
+from harvest.sink.refusals import RowError, RowErrors, advice, missing_topics, unwritable_topics
 from harvest.sink.settings import connection_settings, consumer_settings, producer_settings
 
 __all__ = ["IdempotentSink", "TransactionalSink"]
@@ -52,15 +52,6 @@ _FENCED: Final = {
     KafkaError.PRODUCER_FENCED,
 }
 _NO_OFFSET: Final = 0  # negative offsets say that nothing was committed
-
-
-class _RowError(Exception):
-    """A row that cannot be handed to the producer."""
-
-    def __init__(self, row: Row, text: str, code: int = KafkaError._INVALID_ARG) -> None:
-        super().__init__(text)
-        self.row_id = row.id
-        self.code = code
 
 
 class _BadTopics(Exception):
@@ -120,7 +111,7 @@ class _KafkaSink(ABC):
         except _BadTopics:
             undelivered = None if self.atomic else frozenset([row[0] for row in rows])
             return self._failed("topics that cannot be written to", rows, undelivered)
-        except _RowError as error:
+        except RowError as error:
             self._note(error)
             return self._failed(f"row {error.row_id}: {error}", rows)
         except KafkaException as error:
@@ -206,9 +197,9 @@ class _KafkaSink(ABC):
                     if not self._still_held():
                         raise _lease_lost() from None
                 except KafkaException as error:
-                    raise _RowError(row, _text(error), error.args[0].code()) from error
+                    raise RowError(row.id, _text(error), error.args[0].code()) from error
 
-    def _note(self, error: _RowError) -> None:
+    def _note(self, error: RowError) -> None:
         self._errors.add(error.row_id, str(error), error.code, certain=True)
 
     def _row_failed(self, row_id: int, error: KafkaError | None, _: object) -> None:
@@ -313,7 +304,7 @@ class TransactionalSink(_KafkaSink):
                 self._reader.consumer_group_metadata(),
             )
             self._insist(producer.commit_transaction)
-        except (KafkaException, SystemError, _RowError):
+        except (KafkaException, SystemError, RowError):
             with contextlib.suppress(KafkaException):  # readers wait for an open transaction
                 producer.purge()
                 producer.abort_transaction(_ABORT_TIMEOUT_S)
@@ -358,7 +349,7 @@ class IdempotentSink(_KafkaSink):
         try:
             self._produce(producer, rows)
             handed_over = len(rows)
-        except _RowError as error:
+        except RowError as error:
             self._note(error)
             handed_over = [row.id for row in rows].index(error.row_id)
         while self._flush(producer):
@@ -396,15 +387,15 @@ def _client(kind: Any, settings: Mapping[str, Any]) -> Any:
 
 def _headers(row: Row) -> list[tuple[str, str | bytes | None]]:
     if len(row.header_keys) != len(row.header_values):
-        raise _RowError(
-            row,
+        raise RowError(
+            row.id,
             f"{len(row.header_keys)} header keys and {len(row.header_values)} header values: "
             "make the two arrays of one length, or delete the row",
         )
     pairs: list[tuple[str, str | bytes | None]] = []
     for name, value in zip(row.header_keys, row.header_values, strict=True):
         if name is None:
-            raise _RowError(row, "a header key is NULL: name it, or delete the row")
+            raise RowError(row.id, "a header key is NULL: name it, or delete the row")
         pairs.append((name.decode(errors="surrogateescape"), value))
     return pairs
 

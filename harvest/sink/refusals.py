@@ -20,7 +20,7 @@ from confluent_kafka.admin import AclOperation, AdminClient  # type: ignore[attr
 
 from harvest.rows import Row
 
-__all__ = ["RowErrors", "advice", "missing_topics", "unwritable_topics"]
+__all__ = ["RowError", "RowErrors", "advice", "missing_topics", "unwritable_topics"]
 
 _LOG: Final = logging.getLogger("harvest.kafka")
 _UNKNOWN: Final = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC}
@@ -37,6 +37,15 @@ _APPEARS_WITHIN_S: Final = 1.0  # a topic that was created a moment ago
 _ASK_AGAIN_S: Final = 0.1
 _BATCH_SIZE: Final = "batch.size"
 _BATCH_DEFAULT: Final = 1_000_000
+
+
+class RowError(Exception):
+    """A row that cannot be handed to the producer."""
+
+    def __init__(self, row_id: int, text: str, code: int = KafkaError._INVALID_ARG) -> None:
+        super().__init__(text)
+        self.row_id = row_id
+        self.code = code
 
 
 class RowErrors:
