@@ -17,8 +17,8 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from harvest.errors import ConfigurationError
-from harvest.mark import Limits
 from harvest.naming import TableName
+from harvest.pacing import Limits
 from harvest.partitions import PartitionPolicy
 from harvest.sidelining import BadRows
 from harvest.sink.settings import producer_settings

@@ -17,7 +17,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from harvest.config import KafkaValue, LoggingConfig, ReaperConfig, validated
 from harvest.errors import ConfigurationError
-from harvest.mark import Limits
+from harvest.pacing import Limits
 
 __all__ = ["convert", "libpq_conninfo", "parse_duration_ms"]
 

@@ -50,7 +50,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Final
 
 from harvest.mark_steps import (
     Action,
@@ -73,6 +72,7 @@ from harvest.mark_steps import (
     Sidelined,
     SidelineFailed,
 )
+from harvest.pacing import Limits, Pace
 from harvest.rows import Row, payload_bytes
 from harvest.sidelining import Aside, Sieve
 from harvest.sink.base import Failure
@@ -109,25 +109,6 @@ __all__ = [
     "State",
     "Stop",
 ]
-
-_FIRST_MARK: Final = 256  # rows; how large a row is, is not known yet
-_RAMP: Final = 4
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Bounds of a harvester. All are per outbox."""
-
-    mark_query_records: int = 5_000
-    max_in_flight_records: int = 20_000
-    max_in_flight_bytes: int = 32 * 1024 * 1024
-    max_in_flight_batches: int = 32
-    min_poll_interval_ms: int = 2
-    max_poll_interval_ms: int = 600
-    notified_poll_interval_ms: int = 1_000
-    """How often to look all the same, while the database tells of new rows."""
-    io_error_backoff_ms: int = 100
-    max_io_error_backoff_ms: int = 10_000
 
 
 class State(Enum):
@@ -180,11 +161,10 @@ class MarkScheduler:
     """What the sink refused, until it is set aside."""
     _relieved: bool = False
     """Rows that failed a delivery are set aside: no reason to wait before the next."""
-    _failures: int = 0
-    _row_bytes: int = 0
-    _ramp: int = _FIRST_MARK
-    _asked: int = 0
-    _idle_ms: int = 0
+    _pace: Pace = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._pace = Pace(self.limits)
 
     @property
     def running(self) -> bool:
@@ -214,7 +194,9 @@ class MarkScheduler:
                 actions = []
             case OpenFailed() | ClearFailed():
                 self._opening = False
-                actions = [] if self.state is State.STOPPING else self._open(self._backoff_ms())
+                actions = (
+                    [] if self.state is State.STOPPING else self._open(self._pace.backoff_ms())
+                )
             case MarkFailed():
                 self._marking = False
                 self._fail()
@@ -268,7 +250,8 @@ class MarkScheduler:
     def _marked(self, event: Marked) -> list[Action]:
         self._marking = False
         rows = event.rows
-        self._learn(rows)
+        size = payload_bytes(rows)
+        self._pace.learn(len(rows), size, full=len(rows) >= self._pace.asked)
         if not self._known.isdisjoint([row.id for row in rows]):
             rows = [row for row in rows if row.id not in self._known]
         if not rows:
@@ -300,7 +283,7 @@ class MarkScheduler:
 
     def _settled(self, event: Settled) -> list[Action]:
         if event.failure is None:
-            self._failures = 0
+            self._pace.succeeded()
         for number in event.batches:
             batch = self._batches[number]
             assert batch.published_ids is None
@@ -357,7 +340,7 @@ class MarkScheduler:
     def _purge_failed(self) -> list[Action]:
         self._purging = ()
         if self.state is not State.STOPPING:
-            return self._purge(self._backoff_ms())
+            return self._purge(self._pace.backoff_ms())
         # What stays is tagged, and the next leader decides on it; a later purge would overtake it.
         self._giving_up = True
         for number in [n for n, b in self._batches.items() if b.published_ids is not None]:
@@ -415,48 +398,20 @@ class MarkScheduler:
             if refused:
                 return self._sideline(refused)
             relieved, self._relieved = self._relieved, False
-            return self._open(0 if relieved else self._backoff_ms())
+            return self._open(0 if relieved else self._pace.backoff_ms())
         if idle and self.state is State.STOPPING:
             self.state = State.DONE
             return [Finish("stopped")]
         return []
 
     def _mark_if_room(self) -> list[Action]:
-        limits = self.limits
-        if self._marking or self._sidelining or len(self._batches) >= limits.max_in_flight_batches:
+        if self._marking or self._sidelining:
             return []
-        wanted = min(limits.mark_query_records, limits.max_in_flight_records, self._ramp)
-        room = limits.max_in_flight_records - self.in_flight_records
-        if self._row_bytes:
-            fitting = (limits.max_in_flight_bytes - self.in_flight_bytes) // self._row_bytes
-            room = min(room, fitting)
-            wanted = min(wanted, max(1, limits.max_in_flight_bytes // self._row_bytes))
-        limit = min(wanted, room)
-        if self._batches and limit < (wanted + 1) // 2:
-            return []  # a small mark costs as much as a large one: wait for room
+        limit = self._pace.room(len(self._batches), self.in_flight_records, self.in_flight_bytes)
+        if not limit:
+            return []
         assert self._term is not None
         self._marking = True
-        self._asked = max(1, limit)
-        mark = Mark(self._term, self._next_batch, self._asked, self._idle_ms)
+        mark = Mark(self._term, self._next_batch, limit, self._pace.idle_ms)
         self._next_batch += 1
         return [mark]
-
-    def _learn(self, rows: Sequence[Row]) -> None:
-        """Adapt the next mark to what this one returned: when it asks, and for how much."""
-        limits = self.limits
-        if not rows:
-            # By a quarter each time: a row waits at most about a quarter of the silence before it.
-            longer = max(self._idle_ms + max(self._idle_ms // 4, 1), limits.min_poll_interval_ms)
-            self._idle_ms = min(longer, limits.max_poll_interval_ms)
-            return
-        average = max(1, payload_bytes(rows) // len(rows))
-        self._row_bytes = max(average, (3 * self._row_bytes + average) // 4)
-        full = len(rows) >= self._asked
-        self._idle_ms = 0 if full else min(limits.min_poll_interval_ms, limits.max_poll_interval_ms)
-        if full:
-            self._ramp = min(self._ramp * _RAMP, limits.mark_query_records)
-
-    def _backoff_ms(self) -> int:
-        self._failures += 1
-        doubled = self.limits.io_error_backoff_ms << min(self._failures - 1, 16)
-        return min(doubled, self.limits.max_io_error_backoff_ms)

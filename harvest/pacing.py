@@ -5,12 +5,26 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from harvest.mark import Limits
-
-__all__ = ["Pace"]
+__all__ = ["Limits", "Pace"]
 
 _FIRST_ROWS: Final = 256  # how large a row is, is not known yet
 _RAMP: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds of a harvester. All are per outbox."""
+
+    mark_query_records: int = 5_000
+    max_in_flight_records: int = 20_000
+    max_in_flight_bytes: int = 32 * 1024 * 1024
+    max_in_flight_batches: int = 32
+    min_poll_interval_ms: int = 2
+    max_poll_interval_ms: int = 600
+    notified_poll_interval_ms: int = 1_000
+    """How often to look all the same, while the database tells of new rows."""
+    io_error_backoff_ms: int = 100
+    max_io_error_backoff_ms: int = 10_000
 
 
 @dataclass(slots=True)
@@ -20,10 +34,11 @@ class Pace:
     limits: Limits = field(default_factory=Limits)
     idle_ms: int = 0
     """How long to wait before the next question."""
+    asked: int = 0
+    """How many rows the last question was for."""
     _failures: int = 0
     _row_bytes: int = 0
     _ramp: int = _FIRST_ROWS
-    _asked: int = 0
 
     def room(self, batches: int, records: int, size_bytes: int) -> int:
         """For how many rows to ask while so much is in flight; 0: wait until there is more room.
@@ -41,8 +56,8 @@ class Pace:
         limit = min(wanted, room)
         if batches and limit < (wanted + 1) // 2:
             return 0
-        self._asked = max(1, limit)
-        return self._asked
+        self.asked = max(1, limit)
+        return self.asked
 
     def learn(self, records: int, size_bytes: int, *, full: bool) -> None:
         """The question returned so much; `full`: all that it asked for."""

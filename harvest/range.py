@@ -48,8 +48,7 @@ from operator import itemgetter
 from typing import Final, TypeAlias
 
 from harvest.gaps import Gaps, Holders, Range, clip, first_ids, union
-from harvest.mark import Limits
-from harvest.pacing import Pace
+from harvest.pacing import Limits, Pace
 from harvest.positions import Position
 from harvest.rows import Row, payload_bytes
 from harvest.sink.base import Failure

@@ -17,7 +17,7 @@ from harvest.errors import CheckpointError, ConfigurationError, HarvestError
 from harvest.events import Event, LeaderRefreshed, Stats
 from harvest.leading import Leader, Work, merged
 from harvest.lease import Lease
-from harvest.mark import Limits
+from harvest.pacing import Limits
 from harvest.positions import Position
 from harvest.sidelining import BadRows
 from harvest.sink.base import Sink

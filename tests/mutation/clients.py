@@ -326,7 +326,7 @@ _MARK = [
     _mark(
         "a failed purge is made again",
         "_purge_failed",
-        "return self._purge(self._backoff_ms())",
+        "return self._purge(self._pace.backoff_ms())",
         "return []",
     ),
     _mark("what is purged is forgotten", "_purged", "self._forget(number)", "pass"),
