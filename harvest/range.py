@@ -387,7 +387,8 @@ class RangeScheduler:
         match event:
             case ReadDone(window):
                 self._window, self._window_bytes = window, payload_bytes(window.rows)
-                self._pace.learn(len(window.rows), self._window_bytes, full=window.full)
+                if not self.crowded:  # what is read again is no reason to ask sooner
+                    self._pace.learn(len(window.rows), self._window_bytes, full=window.full)
                 self.gaps = self.gaps.plus(window.missing)
                 if self.gaps:
                     self._question = _Question.HOLDERS
@@ -418,12 +419,15 @@ class RangeScheduler:
         reach = self._reach(upto, late)
         here = window if reach >= self._window.last_id else window[: _count(window, reach)]
         late = late if reach >= upto else late[: _count(late, reach)]
-        self.last_id, self._late = self._after(reach)
+        before, (self.last_id, self._late) = self.last_id, self._after(reach)
         if reach < upto:  # what is above the position is read again: it may change until it fits
             self.gaps = self.gaps.upto(self.last_id)
             self._late = clip(self._late, _BEFORE_ALL, self.last_id)
             self.crowded = True
-            self._pace.wait_longer()
+            if self.last_id == before:
+                self._pace.wait_longer()
+            else:
+                self._pace.learn(len(here), payload_bytes(here), full=False)
             self._question = _Question.READ
         else:
             self._window = self._window._replace(rows=window[len(here) :])

@@ -259,6 +259,113 @@ def test_a_herd_that_arrives_one_by_one_stays_fair(seed: int) -> None:
         assert given_up <= ceil(60 / (n + 1))
 
 
+# By example: what the properties above say of all worlds, and what they do not
+
+
+def test_who_is_no_member_plans_nothing() -> None:
+    assert plan("me", {}, {("t", 0): None}) == Plan()
+    assert plan("me", dict.fromkeys("ab", TOPIC), {("t", 0): None}) == Plan()
+
+
+def test_a_member_of_double_weight_has_the_double() -> None:
+    members = {"a": TOPIC, "b": Subscription(frozenset({"t"}), weight=2.0)}
+    holders: Holders = {("t", n): "a" for n in range(9)}
+    assert settle(members, holders, random.Random(2)) == (6, 6)
+    assert loads(members, holders) == {"a": 3, "b": 6}
+
+
+def test_what_is_above_a_limit_goes_to_whoever_has_room() -> None:
+    members = {
+        "a": Subscription(frozenset({"t"}), max_claims=1),
+        "b": Subscription(frozenset({"t"}), max_claims=2),
+        "c": TOPIC,
+    }
+    holders: Holders = {("t", n): "a" for n in range(7)}
+    settle(members, holders, random.Random(3))
+    assert loads(members, holders) == {"a": 1, "b": 2, "c": 4}
+    holders[("t", 9)] = None
+    assert plan("c", members, holders).claim == (("t", 9),)
+    assert plan("a", members, holders) == plan("b", members, holders) == Plan()
+
+
+def test_with_different_subscriptions_units_move_along_a_chain() -> None:
+    """Nobody but b can relieve a, and nobody but c can relieve b."""
+    members = {
+        "a": Subscription(frozenset({"x"})),
+        "b": Subscription(frozenset({"x", "y"})),
+        "c": Subscription(frozenset({"y"})),
+    }
+    holders: Holders = {("x", n): "a" for n in range(4)} | {("y", n): "b" for n in range(2)}
+    settle(members, holders, random.Random(4))
+    assert loads(members, holders) == {"a": 2, "b": 2, "c": 2}
+    assert all(holder == "c" for (topic, _), holder in holders.items() if topic == "y")
+
+
+def test_of_two_chains_the_one_that_evens_out_most_comes_first() -> None:
+    members = {m: Subscription(frozenset(t)) for m, t in zip("abcdef", CHAINS, strict=True)}
+    holders: Holders = {("x", n): "a" for n in range(4)} | {("y", n): "b" for n in range(4)}
+    holders |= {("u", n): "d" for n in range(3)} | {("v", n): "e" for n in range(3)}
+    settle(members, holders, random.Random(6))
+    count = loads(members, holders)
+    assert sorted(count[m] for m in "abc") == [2, 3, 3]
+    assert [count[m] for m in "def"] == [2, 2, 2]
+
+
+CHAINS = ["x", "xy", "y", "u", "uv", "v"]
+
+
+def test_who_may_hold_nothing_gives_everything_away() -> None:
+    members = {"a": Subscription(frozenset({"t"}), max_claims=0), "b": TOPIC}
+    holders: Holders = {("t", n): "a" for n in range(3)}
+    settle(members, holders, random.Random(7))
+    assert loads(members, holders) == {"a": 0, "b": 3}
+
+
+def test_the_only_unit_is_with_whoever_has_far_more_weight() -> None:
+    members = {"a": TOPIC, "b": Subscription(frozenset({"t"}), weight=3.0)}
+    assert target(members, {("t", 0): "a"}).surplus == {"a": (("t", 0),)}
+    assert target(members, {("t", 0): "b"}).moves == 0
+
+
+def test_a_cost_is_coarse() -> None:
+    assert [weigh(lag) for lag in (-5, 0, 1, 2, 1_000, 1_023, 1_024)] == [1, 1, 2, 3, 11, 11, 12]
+
+
+def test_where_nobody_wants_a_topic_nothing_is_done() -> None:
+    assert plan("a", {"a": TOPIC}, {("other", 0): None}) == Plan()
+
+
+def test_by_lag_the_costliest_goes_to_whoever_has_least_to_do() -> None:
+    members = dict.fromkeys("ab", TOPIC)
+    holders: Holders = {("t", 0): "a", ("t", 1): None, ("t", 2): None}
+    costs = {("t", 0): 6, ("t", 1): 5, ("t", 2): 2}
+    goal = target(members, holders, costs)
+    assert goal.gains == {("t", 1): "b", ("t", 2): "b"}
+    assert goal.load == {"a": 6, "b": 0}
+    assert goal.moves == 0
+
+
+def test_by_lag_a_unit_moves_only_if_that_takes_off_a_good_part_of_the_gap() -> None:
+    members = dict.fromkeys("ab", TOPIC)
+    close: Holders = {("t", 0): "a", ("t", 1): "a", ("t", 2): "b"}
+    assert target(members, close, {("t", 0): 10, ("t", 1): 1, ("t", 2): 1}).moves == 0
+    far: Holders = {("t", n): "a" for n in range(4)}
+    goal = target(members, far, {("t", 0): 8, ("t", 1): 4, ("t", 2): 2, ("t", 3): 2})
+    assert goal.surplus == {"a": (("t", 0),)}
+
+
+def test_by_lag_limits_hold_too() -> None:
+    members = {"a": Subscription(frozenset({"t"}), max_claims=1), "b": TOPIC}
+    holders: Holders = {("t", n): "a" for n in range(3)} | {("t", 3): None}
+    costs: dict[Unit, int] = dict.fromkeys(holders, 1)
+    settle(members, holders, random.Random(5), costs)
+    assert loads(members, holders) == {"a": 1, "b": 3}
+    alone = {"a": Subscription(frozenset({"t"}), max_claims=1)}
+    too_many: Holders = {("t", 0): "a", ("t", 1): "a", ("t", 2): None}
+    goal = target(alone, too_many, costs)
+    assert (len(goal.surplus["a"]), goal.gains) == (1, {}), "given up though nobody can take it"
+
+
 def test_when_a_member_goes_only_its_units_move() -> None:
     order = random.Random(1)
     members = dict.fromkeys("abc", TOPIC)
@@ -281,6 +388,10 @@ def test_a_preference_decides_who_gets_what_is_free_and_moves_nothing() -> None:
     }
     free: Holders = {("t", n): None for n in range(4)}
     assert set(plan("east", members, free).claim) == {("t", 0), ("t", 1)}
+    free["t", 4] = None  # that nobody likes: it is shared like any other
+    shares = [plan(name, members, free).claim for name in members]
+    assert {("t", 0), ("t", 1)} <= set(shares[0])
+    assert sorted(shares[0] + shares[1]) == sorted(free)
     held: Holders = {("t", 0): "west", ("t", 1): "west", ("t", 2): "east", ("t", 3): "east"}
     assert plan("east", members, held) == Plan()
     assert plan("west", members, held) == Plan()

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import itertools
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from harvest.checkpoints import divided
@@ -29,6 +30,8 @@ def ids_of(ranges: list[Range]) -> set[int]:
 
 
 @given(ids, ids)
+@example({1, 2, 5, 10, 11, 12}, {2, 5, 9, 11, 20})
+@example(set(range(0, 20, 2)), set())
 def test_ranges_are_sets_of_ids(a: set[int], b: set[int]) -> None:
     left, right = ranges_of(a), ranges_of(b)
     assert ids_of(left) == a
@@ -41,12 +44,16 @@ def test_ranges_are_sets_of_ids(a: set[int], b: set[int]) -> None:
 
 
 @given(ids.filter(bool))
+@example({0, 1, 2})
+@example({3, 4, 9})
 def test_missing_is_what_lies_between(seen: set[int]) -> None:
     ordered = sorted(seen)
     assert ids_of(missing(-1, ordered)) == set(range(ordered[-1] + 1)) - seen
 
 
 @given(st.integers(-5, 1 << 62), st.integers(0, 9), ids)
+@example(100_000, 1, {0, 5, 6, 7, 1_000})
+@example(7, 0, set())
 def test_a_position_is_read_as_it_was_written(last_id: int, epoch: int, below: set[int]) -> None:
     gaps = tuple((last_id - high, last_id - low) for low, high in reversed(ranges_of(below)))
     position = Position(epoch, 2, 5, last_id, gaps)
@@ -55,7 +62,8 @@ def test_a_position_is_read_as_it_was_written(last_id: int, epoch: int, below: s
 
 
 @pytest.mark.parametrize(
-    "text", ["", "nonsense", "[1,2]", '[1,1,"00",1,1,1]', '[2,1,0,1,5,"!~~"]', "{}"]
+    "text",
+    ["", "nonsense", "[1,2]", '[1,1,"00",1,1,1]', '[2,1,0,1,5,"!~~"]', "{}"],
 )
 def test_what_is_no_position_is_refused(text: str) -> None:
     with pytest.raises(CheckpointError, match="own group"):
@@ -65,6 +73,12 @@ def test_what_is_no_position_is_refused(text: str) -> None:
 def test_a_thousand_scattered_gaps_fit_into_a_checkpoint() -> None:
     gaps = tuple((n, n) for n in range(10**9, 10**9 + 100_000, 100))
     assert len(Position(10**6, 0, 1, 10**9 + 100_000, gaps).encode()) < 4_000
+
+
+def test_gaps_that_break_off_are_refused() -> None:
+    broken = base64.b85encode(b"\x80").decode()
+    with pytest.raises(CheckpointError, match="in the middle of a number"):
+        Position.decode(f'[2,1,0,1,5,"{broken}"]')
 
 
 def looked(gaps: Gaps, running: str, *visible: Range, drawn: int = 100, prepared: str = "") -> Gaps:
