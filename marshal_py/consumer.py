@@ -12,36 +12,32 @@ import contextlib
 import logging
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from datetime import datetime
-from functools import partial
-from itertools import chain, groupby
+from collections.abc import Callable, Iterable, Mapping
+from itertools import chain
 from types import TracebackType
-from typing import Any, Final, Literal, Self, TypeAlias
+from typing import Any, Self
 
 from confluent_kafka import Consumer as KafkaConsumer
-from confluent_kafka import KafkaError, Message
+from confluent_kafka import Message
 
-from marshal_py.access import REFUSED, denied
-from marshal_py.claims import Notice
 from marshal_py.client import Claim, Marshal
-from marshal_py.clients import RECONNECT, connect
+from marshal_py.clients import connect
+from marshal_py.consumer_options import Mode, Start, client_of, start_ms
 from marshal_py.delivery import Batch, HeldPartition, Run, Stage
 from marshal_py.errors import (
     Closed,
     ConfigurationError,
     MarshalError,
     NotHeld,
-    NotInVersion1,
 )
+from marshal_py.fetching import FETCH, key_of
 from marshal_py.handling import Executor, Handling, OnFailure, Retry, Stuck
+from marshal_py.iterating import Iterating
 from marshal_py.keeper import Keeper
 from marshal_py.mirror import OffsetMirror
 from marshal_py.notes import Note
 from marshal_py.ordering import Ordering
 from marshal_py.runner import Runner, RunStats
-from marshal_py.settings import kafka_config
 from marshal_py.signals import StopRequests
 from marshal_py.subscription import Subscription
 from marshal_py.workers import workers_for
@@ -50,37 +46,10 @@ __all__ = ["Batch", "Consumer", "Mode", "Start"]
 
 logger = logging.getLogger("marshal_py.consumer")
 
-Mode: TypeAlias = Literal["at_least_once", "at_most_once"]
-Start: TypeAlias = Literal["earliest", "latest"] | datetime | int
-
-FETCH: Final = 1_000
-"""Messages per `consume`: more is slower in librdkafka, not faster."""
-
-IDLE_WAIT_S: Final = 0.02
-"""An idle loop looks up so often: for new partitions, Ctrl-C, `close`, claims that came back."""
-
-TARGET_S: Final = 0.025
-"""At most once: a proposal should claim about so much work, so that a crash loses little."""
-
-AHEAD: Final = 4
-"""At most once: so many proposals' worth is claimed ahead, or is being claimed, while the loop
-works: the log answers in milliseconds, in which a fast loop takes thousands of messages."""
-
-MAX_PROPOSAL: Final = 2_000
-MIN_PROPOSAL: Final = 10
-
-_message: Final[Any] = Message
-_partition_of: Callable[[Any], int] = _message.partition
-_topic_of: Callable[[Any], str] = _message.topic
-_offset_of: Callable[[Any], int] = _message.offset
-_error_of: Callable[[Any], KafkaError | None] = _message.error
-_now_ns: Final[Callable[[], int]] = partial(
-    time.clock_gettime_ns, getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-)
-"""`boottime_ns` without a Python frame: it is read for every message."""
+_offset_of: Callable[[Any], int] = Message.offset  # type: ignore[assignment]
 
 
-class Consumer:
+class Consumer(Iterating):
     """Consumes topics together with the other members of a group.
 
     ::
@@ -158,7 +127,7 @@ class Consumer:
             raise ConfigurationError(f"mode = {mode!r} must be 'at_least_once' or 'at_most_once'")
         if type(batch_size) is not int or batch_size < 1:
             raise ConfigurationError(f"batch_size = {batch_size!r} must be 1 or more")
-        self.start_ms = _start(start)
+        self.start_ms = start_ms(start)
         self.mode: Mode = mode
         self.auto_ack = auto_ack
         self.keep_on_close = keep_on_close
@@ -174,71 +143,32 @@ class Consumer:
             dict(labels or {}),
             tuple(prefer),
         )
-        self.marshal = self._client_of(config, group_id, settings)
+        super().__init__(
+            client_of(config, group_id, settings, self.subscription, mode=mode, greedy=greedy),
+            kafka,
+            batch_size=batch_size,
+            at_most_once=mode == "at_most_once",
+            key_deserializer=key_deserializer,
+            value_deserializer=value_deserializer,
+        )
         self._owns_marshal = not isinstance(config, Marshal)
         self.discovery_interval_s = discovery_interval_s
         self.settle_ms = settle_ms
-        self.dropped = 0
-        """At most once: messages that were claimed and never handed out, as the claim was lost."""
-        self._amo = mode == "at_most_once"
-        self._batch_size = batch_size
-        self._proposal_size = min(100, batch_size)
-        self._deserializers = (key_deserializer, value_deserializer)
-        base = self.marshal.settings.kafka
-        own = dict(kafka or {})
-        # Every reader of the coordination log must see the same; of the messages, as each likes.
-        isolation = {k: own.pop(k) for k in ("isolation.level",) if k in own}
-        checked = kafka_config({**base, **own}) | isolation
-        self._kafka_config = {
-            "client.id": f"marshal-{self.marshal.client_id}",
-            # A new partition is fetched when the broker has answered the last fetch: soon.
-            "fetch.wait.max.ms": 100,
-            "fetch.queue.backoff.ms": 5,
-            **RECONNECT,
-            **checked,
-            # librdkafka wants a group; nothing is joined or committed under it.
-            "group.id": f"marshal.{self.marshal.group_id}",
-            "enable.auto.commit": False,
-            "enable.auto.offset.store": False,
-            "auto.offset.reset": "error",
-        }
         self.parts: dict[tuple[str, int], HeldPartition] = {}
         """All partitions that are wanted, held or being given back. The keeper's."""
-        self._active: dict[tuple[str, int], HeldPartition] = {}
-        """Partitions that are fetched. The keeper's; the loop reads it."""
-        self._ready: deque[Run] = deque()
-        self._parked: list[HeldPartition] = []
-        self._proposed: deque[Run] = deque()
-        self._passing: HeldPartition | None = None
-        """At most once: whose run the loop has just taken, and not begun with. If the keeper gave
-        the partition back then, what was claimed would be lost."""
-        self._verdicts: dict[int, str] = {}
-        self._decided = threading.Event()
-        self._hand: Run | None = None
-        """The run that the loop is in, kept when it leaves the loop and comes back."""
-        self._loop_thread: int | None = None
-        self._looping = False
         self._acks_from_elsewhere = False
-        self._handed: tuple[Run, float] | None = None
-        """At most once: what the loop was given last, and when."""
-        self._kafka_lock = threading.Lock()
-        self._commands: deque[Callable[[], None]] = deque()
-        self._closing = threading.Event()
         self._runner: Runner | None = None
         self._stop_asked: tuple[float | None] | None = None
-        self._is_ending = False
-        """`run` winds up, and claims no more messages."""
         self._event_loop: asyncio.AbstractEventLoop | None = None
         """Where `run` has coroutines run, if not in a loop of its own: set by `AsyncConsumer`."""
         self._started = False
         self._life = threading.Lock()
-        self._consumer: Any = None
         self._keeper = Keeper(self)
         self.mirror_offsets = mirror_offsets
         self._mirror: OffsetMirror | None = None
         if mirror_offsets:
             name = self.marshal.group_id if mirror_offsets is True else mirror_offsets
-            self._mirror = OffsetMirror(base, name, self._claimed)
+            self._mirror = OffsetMirror(self.marshal.settings.kafka, name, self._claimed)
 
     @property
     def closing(self) -> bool:
@@ -261,66 +191,6 @@ class Consumer:
         if self.manual:
             return part.outstanding > 0
         return part.run is not None and self._looping
-
-    def _has_claimed(self, part: HeldPartition) -> bool:
-        """At most once: whether messages of `part` were claimed and are on their way to the user.
-
-        The loop moves runs on while the keeper looks: each place is looked at before the one that
-        it leads to, and `parked` before and after, as a run may go there and come back.
-        """
-        return bool(
-            part.parked
-            or any(run.part is part for run in list(self._proposed))
-            or self._passing is part
-            or part.parked
-        )
-
-    def _client_of(
-        self,
-        config: Mapping[str, Any] | str | Marshal,
-        group_id: str | None,
-        settings: dict[str, Any],
-    ) -> Marshal:
-        if isinstance(config, Marshal):
-            if group_id is not None or settings:
-                given = ", ".join([*(["group_id"] if group_id else []), *settings])
-                raise ConfigurationError(
-                    f"{given}: this is a matter of the Marshal that was passed; set it there"
-                )
-            self._check_wire(config.settings.wire)
-            if not config.settings.member and config.settings.wire != "text":
-                raise ConfigurationError(
-                    "the Marshal of a consumer must be a member of its group: leave member=True"
-                )
-            return config
-        if group_id is None:
-            raise ConfigurationError("group_id is missing: the name of those who share the topics")
-        for name in ("member", "member_metadata"):
-            if name in settings:
-                raise ConfigurationError(f"{name} is set by the consumer itself")
-        wire = settings.get("wire", "msgpack")
-        self._check_wire(wire)
-        metadata = b"" if wire == "text" else self.subscription.encode()
-        return Marshal(config, group_id=group_id, member_metadata=metadata, **settings)
-
-    def _check_wire(self, wire: str) -> None:
-        """Refuse what version 1 cannot give, and what only version 1 can (specs/INTEROP.md §4)."""
-        wanted = self.subscription
-        if wire == "text":
-            if self.mode == "at_most_once":
-                raise NotInVersion1(
-                    "mode='at_most_once': version 1 clients (wire='text') ignore claims of "
-                    "messages, so two of them could deliver the same one"
-                )
-            if wanted.weight != 1 or wanted.by_lag or wanted.labels or wanted.prefer:
-                raise NotInVersion1(
-                    "weight, by_lag, labels and prefer: version 1 (wire='text') has no members "
-                    "that could be told of them"
-                )
-        elif self.greedy:
-            raise ConfigurationError(
-                "greedy: members of version 2 share by themselves; it is for wire='text'"
-            )
 
     # Life
 
@@ -409,63 +279,7 @@ class Consumer:
     ) -> None:
         self.close()
 
-    # Iterating
-
-    def __iter__(self) -> Iterator[Message]:
-        """Hand out messages, one by one, until `close`. See `messages`."""
-        return self.messages()
-
-    def messages(self, *, idle_timeout_s: float | None = None) -> Iterator[Message]:
-        """Hand out messages until `close`, or until none came for `idle_timeout_s`.
-
-        A message whose partition was lost meanwhile, or whose lease has lapsed, is not handed out.
-        A loop that is left by `break` may be entered again: it goes on with the next message, and
-        the last one counts as done only then; say `ack(message)` before `break` if it is.
-        """
-        if self._deserializers != (None, None):
-            return map(self._deserialize, self._messages(idle_timeout_s))
-        return self._messages(idle_timeout_s)
-
-    def _messages(self, idle_timeout_s: float | None) -> Iterator[Message]:
-        self._enter_loop()
-        try:
-            while True:
-                run = self._hand
-                if run is None:
-                    run = self._hand = self._next_run(idle_timeout_s)
-                    if run is None:
-                        return
-                yield from self._hand_out(run)
-        finally:
-            self._looping = False
-
-    def _hand_out(self, run: Run) -> Iterator[Message]:
-        """Hand out what is left of the run in hand, for as long as that is allowed."""
-        now_ns = _now_ns
-        part, holding = run.part, run.part.holding
-        active = Stage.ACTIVE
-        for message in run.rest:
-            # Every single time: the process may have been suspended since the last one.
-            if (
-                now_ns() >= holding.lease_until_ns or part.stage is not active
-            ) and not self._may_hand_out(part):
-                self._put_back(run, message)
-                return
-            yield message
-        part.finish(run)
-        self._hand = None
-
-    def _take_batch(self, run: Run) -> Batch | None:
-        """Return the run in hand as a batch, None if it may not be handed out now."""
-        part = run.part
-        if not self._may_hand_out(part):
-            self._put_back(run, run.messages[0])
-            return None
-        messages = run.messages
-        if self._deserializers != (None, None):
-            messages = [self._deserialize(message) for message in messages]
-        run.whole, run.rest = True, iter(())
-        return Batch(messages, part.claim)
+    # Handlers
 
     def run(
         self,
@@ -582,365 +396,6 @@ class Consumer:
         """Return, for partitions held by `run`, which messages fail or do not come to an end."""
         return {} if self._runner is None else self._runner.troubles()
 
-    def batches(self, *, idle_timeout_s: float | None = None) -> Iterator[Batch]:
-        """Hand out messages in batches, each of one partition, of at most `batch_size`.
-
-        The lease is looked at for each batch. With `auto_ack`, a batch is done when the loop asks
-        for the next. Otherwise as `messages`.
-        """
-        self._enter_loop()
-        try:
-            while True:
-                self._settle_hand()
-                run_or_none = self._next_run(idle_timeout_s)
-                if run_or_none is None:
-                    return
-                self._hand = run_or_none
-                batch = self._take_batch(run_or_none)
-                if batch is not None:
-                    yield batch
-        finally:
-            self._looping = False
-
-    def _settle_hand(self) -> None:
-        """The run in hand is done, as far as it was handed out."""
-        run, self._hand = self._hand, None
-        if run is None:
-            return
-        if rest := list(run.rest):  # a loop over messages was left in the middle
-            run.part.finish(run, returned=rest[0])
-            self._ready.appendleft(Run(run.part, rest))
-        else:
-            run.part.finish(run)
-
-    def poll(self, timeout_s: float = 1.0) -> Message | None:
-        """Return the next message, None if there is none within `timeout_s`.
-
-        The message before it is done (`auto_ack`).
-        """
-        messages = self.messages(idle_timeout_s=timeout_s)
-        message = next(messages, None)
-        del messages  # which ends the loop, but not the work on the message
-        self._looping = message is not None
-        return message
-
-    def _enter_loop(self) -> None:
-        self.start()
-        self._loop_thread = threading.get_ident()
-        self._looping = True
-
-    def _may_hand_out(self, part: HeldPartition) -> bool:
-        """Whether a message that was fetched (at most once: and claimed) may still go out."""
-        if not part.claim.held:
-            return False
-        # What was claimed for at-most-once delivery goes out before the partition is given back.
-        return part.stage is Stage.ACTIVE or (self._amo and part.stage is Stage.DRAINING)
-
-    def _put_back(self, run: Run, message: Message) -> None:
-        """The loop may not hand out `message`, nor what follows it, now."""
-        part = run.part
-        rest = [message, *run.rest]
-        if part.stage is Stage.ACTIVE or (self._amo and part.stage is Stage.DRAINING):
-            again = Run(part, rest)  # the lease has lapsed: it may come back
-            again.seq = run.seq
-            part.parked.appendleft(again)
-            self._parked.append(part)
-        part.finish(run, returned=message)  # last: the keeper must find it somewhere
-        self._hand = None
-        self._keeper.wake()
-
-    def _next_run(self, idle_timeout_s: float | None) -> Run | None:
-        """Return what to hand out next, None when closing, or after `idle_timeout_s`."""
-        give_up_s = None if idle_timeout_s is None else time.monotonic() + idle_timeout_s
-        while not self._closing.is_set() or self._proposed:
-            if self._keeper.failure is not None:
-                raise self._keeper.failure
-            if self.marshal._failure is not None:
-                raise self.marshal._failure
-            run = self._next_claimed() if self._amo else self._next_ready()
-            if run is not None:
-                run.part.begin(run)
-                self._passing = None
-                return run
-            if give_up_s is not None and time.monotonic() >= give_up_s:
-                return None
-            most = self._proposal_size if self._amo else FETCH
-            if not self._proposed and not self._fetch(most):
-                wait_s = IDLE_WAIT_S
-                if give_up_s is not None:
-                    wait_s = min(wait_s, max(0.0, give_up_s - time.monotonic()))
-                self._fetch(most, wait_s)
-        return None
-
-    def _next_ready(self) -> Run | None:
-        """At least once: the next run that was fetched and may be handed out."""
-        if self._parked:
-            self._unpark()
-        ready = self._ready
-        while ready:
-            run = ready.popleft()
-            part = run.part
-            if part.stage is not Stage.ACTIVE:
-                continue
-            if part.parked or not part.claim.held:
-                part.parked.append(run)
-                self._parked.append(part)
-                continue
-            return run
-        return None
-
-    def _unpark(self) -> None:
-        """Take up what was put back when leases lapsed, where they have been regained."""
-        for part in list(dict.fromkeys(self._parked)):
-            gone = part.claim._ended.is_set() or (
-                part.stage is not Stage.ACTIVE and not (self._amo and part.stage is Stage.DRAINING)
-            )
-            if gone or part.claim.held:
-                if not gone:
-                    # What the log has given to us goes out before what was proposed after it.
-                    self._proposed.extendleft(r for r in reversed(part.parked) if r.seq >= 0)
-                    self._ready.extendleft(r for r in reversed(part.parked) if r.seq < 0)
-                elif self._amo:
-                    self._drop(chain.from_iterable(run.messages for run in part.parked))
-                part.parked.clear()
-                self._parked = [other for other in self._parked if other is not part]
-
-    # At most once
-
-    def _next_claimed(self) -> Run | None:
-        """The next run that the log has given to us; keeps the one after it in flight."""
-        if self._handed is not None:
-            self._adapt(*self._handed)
-            self._handed = None
-        self._top_up()
-        while self._proposed:
-            run = self._proposed[0]
-            verdict = self._verdict(run)
-            if verdict is None:
-                self._decided.clear()
-                if self._verdict(run) is None:
-                    self._decided.wait(IDLE_WAIT_S)
-                if self._verdict(run) is None:
-                    return None
-                continue
-            self._passing = run.part
-            self._proposed.popleft()
-            self._verdicts.pop(run.seq, None)
-            if verdict and run.part.claim.held and not run.part.parked:
-                self._top_up()
-                self._handed = (run, time.monotonic())
-                return run
-            if verdict and not run.part.claim._ended.is_set():
-                run.part.parked.append(run)  # ours; the lease may come back, or has: in order
-                self._parked.append(run.part)
-            elif verdict:
-                self._drop(run.messages)
-            self._passing = None
-            self._keeper.wake()
-        return None
-
-    def _adapt(self, run: Run, since_s: float) -> None:
-        """Let a proposal claim about `TARGET_S` of work, judging by what `run` took."""
-        took_s = max(time.monotonic() - since_s, 1e-6)
-        fitting = int(TARGET_S / took_s * len(run.messages))
-        most = self._most()
-        self._proposal_size = max(
-            min(fitting, 2 * self._proposal_size, most), min(MIN_PROPOSAL, most)
-        )
-
-    def _most(self) -> int:
-        return self._batch_size if self._batch_size != FETCH else MAX_PROPOSAL
-
-    def _top_up(self) -> None:
-        """Have the next messages claimed while the last ones are handed out."""
-        if self._parked:
-            self._unpark()
-        ahead = sum(len(run.messages) for run in self._proposed)
-        while ahead < AHEAD * self._proposal_size:
-            if self._closing.is_set() or self._is_ending:
-                return
-            if not self._ready:
-                have = 0
-                while have < self._proposal_size:
-                    got = self._fetch(min(FETCH, self._proposal_size - have))
-                    have += got
-                    if not got:
-                        break
-                self._merge_ready()
-            if not self._ready:
-                return
-            run = self._ready.popleft()
-            part = run.part
-            if part.stage is not Stage.ACTIVE:
-                continue
-            if part.parked or not part.claim.held:
-                part.parked.append(run)
-                self._parked.append(part)
-            elif run.messages[0].offset() >= part.floor:
-                with contextlib.suppress(NotHeld, Closed):
-                    run.seq = part.claim._propose(run.end)
-                    self._proposed.append(run)
-                    ahead += len(run.messages)
-
-    def _merge_ready(self) -> None:
-        """Join runs of one partition that were fetched one after the other: one proposal for all.
-
-        Order matters within a partition alone.
-        """
-        if len(self._ready) < 2:
-            return
-        joined: dict[HeldPartition, list[Any]] = {}
-        for run in self._ready:
-            joined.setdefault(run.part, []).extend(run.messages)
-        self._ready = deque(Run(part, messages) for part, messages in joined.items())
-
-    def _verdict(self, run: Run) -> bool | None:
-        """Whether the log has given the messages of `run` to us; None while nobody knows."""
-        part = run.part
-        if part.claim.claimed_offset >= run.end:
-            return True
-        detail = self._verdicts.get(run.seq)
-        if detail is None:
-            return False if part.claim._ended.is_set() else None
-        # It was rejected, or nobody knows. Within one epoch nobody but us claims messages: if they
-        # are claimed now, an earlier attempt of ours was accepted after all.
-        with contextlib.suppress(MarshalError):
-            cell = self.marshal.cell(part.topic, part.partition)
-            if cell is not None and cell.held and cell.epoch == part.claim.epoch:
-                if cell.claimed_offset >= run.end:
-                    return True
-                if detail == "unknown outcome":
-                    self._verdicts.pop(run.seq)
-                    run.seq = part.claim._propose(run.end)
-                    return None
-        return False
-
-    def _drop(self, messages: Iterable[Any]) -> None:
-        count = sum(1 for _ in messages)
-        if count:
-            self.dropped += count
-            logger.warning(
-                "%s: %d messages were claimed, but the claim was lost before they were handed out; "
-                "nobody will deliver them (at most once)",
-                self.marshal.client_id,
-                count,
-            )
-
-    def _hear(self, notice: Notice) -> None:
-        """Called by the driver, under its lock, with all that happens to our claims."""
-        if notice.kind == "messages_claimed":
-            self._decided.set()
-        elif notice.kind == "messages_rejected":
-            self._verdicts[notice.number] = notice.detail
-            self._decided.set()
-        elif notice.kind != "stored":
-            self._decided.set()
-            self._keeper.wake()
-
-    # Fetching
-
-    def _fetch(self, most: int, wait_s: float = 0.0) -> int:
-        """Fetch up to `most` messages, and put them on `_ready` as runs. Returns how many."""
-        with self._kafka_lock:
-            self._run_commands()
-            if wait_s:
-                message = self._consumer.poll(wait_s)
-                messages = [] if message is None else [message]
-                if messages and most > 1:  # more have come with it
-                    messages += self._consumer.consume(min(most, self._batch_size) - 1, 0)
-            else:
-                messages = self._consumer.consume(min(most, self._batch_size), 0)
-            if messages:
-                self._sort_out(messages)
-        self._run_commands_if_free()
-        return len(messages)
-
-    def command(self, command: Callable[[], None]) -> None:
-        """Have `command` use the Kafka consumer, in the order given, and never during a fetch.
-
-        confluent-kafka's consumer has a lock of its own, which a polling thread hardly ever leaves
-        to another; and what a fetch brings must belong to the assignment of that moment.
-        """
-        self._commands.append(command)
-        self._run_commands_if_free()
-
-    def _run_commands_if_free(self) -> None:
-        while self._commands and self._kafka_lock.acquire(blocking=False):
-            try:
-                self._run_commands()
-            finally:
-                self._kafka_lock.release()
-
-    def _run_commands(self) -> None:
-        while self._commands:
-            self._commands.popleft()()
-
-    def _sort_out(self, messages: list[Any]) -> None:
-        """Put what was fetched on `_ready`, by partition; order matters within a partition only.
-
-        Every message passes here: the loops are those of `map` and `groupby`, not of Python.
-        """
-        if any(map(_error_of, messages)):
-            messages = self._without_errors(messages)
-            if not messages:
-                return
-        active = self._active
-        if len(active) == 1:  # nothing else is fetched
-            [part] = active.values()
-            if _key(messages[0]) == part.key == _key(messages[-1]):
-                self._ready.append(Run(part, messages))
-            return
-        seen = self._keeper.topics_seen
-        only = next(iter(seen)) if len(seen) == 1 else None
-        groups: dict[tuple[str, int], list[Any]] = {}
-        for number, same_number in groupby(messages, _partition_of):
-            if only is not None:
-                groups.setdefault((only, number), []).extend(same_number)
-                continue
-            for topic, group in groupby(same_number, _topic_of):
-                groups.setdefault((topic, number), []).extend(group)
-        for key, found in groups.items():
-            if key in active:
-                self._ready.append(Run(active[key], found))
-
-    def _without_errors(self, messages: list[Any]) -> list[Any]:
-        good = []
-        for message in messages:
-            error = message.error()
-            if error is None:
-                good.append(message)
-            else:
-                self._on_error(message, error)
-        return good
-
-    def _on_error(self, message: Any, error: KafkaError) -> None:
-        part = self._active.get(_key(message))
-        code = error.code()
-        if code == KafkaError._PARTITION_EOF or part is None:
-            return
-        if code in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
-            part.out_of_range = True
-            self._keeper.wake()
-        elif code in REFUSED:
-            self._keeper.fail(denied(self._kafka_config, part.topic, "Read"))
-        else:
-            logger.warning(
-                "%s: %s/%d: %s", self.marshal.client_id, part.topic, part.partition, error.str()
-            )
-
-    def _deserialize(self, message: Any) -> Any:
-        from confluent_kafka.serialization import MessageField, SerializationContext
-
-        key_deserializer, value_deserializer = self._deserializers
-        headers = message.headers()
-        if value_deserializer is not None:
-            context = SerializationContext(message.topic(), MessageField.VALUE, headers)
-            message.set_value(value_deserializer(message.value(), context))
-        if key_deserializer is not None:
-            context = SerializationContext(message.topic(), MessageField.KEY, headers)
-            message.set_key(key_deserializer(message.key(), context))
-        return message
-
     # Acknowledging
 
     def ack(self, message: Message) -> None:
@@ -949,7 +404,7 @@ class Consumer:
         With `auto_ack` the loop does so by itself. What belongs to a partition that is no longer
         held is ignored: whoever holds it now delivers the message again.
         """
-        part = self.parts.get(_key(message))
+        part = self.parts.get(key_of(message))
         if part is None:
             return
         if threading.get_ident() != self._loop_thread:
@@ -997,7 +452,7 @@ class Consumer:
 
     def claim_of(self, message: Message) -> Claim:
         """Return the claim that a message was read under: its `epoch` fences. Raises `NotHeld`."""
-        part = self._active.get(_key(message))
+        part = self._active.get(key_of(message))
         if part is None:
             raise NotHeld(f"{message.topic()}/{message.partition()} is not held any more")
         return part.claim
@@ -1020,22 +475,3 @@ class Consumer:
     def __repr__(self) -> str:
         held = sorted(f"{t}/{p}" for t, p in self._active)
         return f"<Consumer {self.marshal.client_id} in {self.marshal.group_id} {' '.join(held)}>"
-
-
-def _key(message: Any) -> tuple[str, int]:
-    return (message.topic(), message.partition())
-
-
-def _start(start: Start) -> int:
-    """Return the offset or the time that `start` stands for: −2, −1, or milliseconds."""
-    if start == "earliest":
-        return -2
-    if start == "latest":
-        return -1
-    if isinstance(start, datetime):
-        return int(start.timestamp() * 1000)
-    if type(start) is int and start >= 0:
-        return start
-    raise ConfigurationError(
-        f"start = {start!r} must be 'earliest', 'latest', a datetime, or milliseconds since 1970"
-    )

@@ -19,6 +19,14 @@ def _consumer(name: str, function: str, old: str, new: str) -> Mutant:
     return _consumers("consumer", name, f"Consumer.{function}", old, new)
 
 
+def _iterating(name: str, function: str, old: str, new: str) -> Mutant:
+    return _consumers("iterating", name, f"Iterating.{function}", old, new)
+
+
+def _amo(name: str, function: str, old: str, new: str) -> Mutant:
+    return _consumers("at_most_once", name, f"AtMostOnce.{function}", old, new)
+
+
 def _delivery(name: str, function: str, old: str, new: str) -> Mutant:
     return _consumers("delivery", name, f"HeldPartition.{function}", old, new)
 
@@ -41,53 +49,53 @@ def _leader(name: str, function: str, old: str, new: str) -> Mutant:
 
 
 _HANDING_OUT = [
-    _consumer(
+    _iterating(
         "the lease is looked at for every message",
         "_hand_out",
         "now_ns() >= holding.lease_until_ns or ",
         "",
     ),
-    _consumer(
+    _iterating(
         "the stage is looked at for every message",
         "_hand_out",
         " or part.stage is not active",
         "",
     ),
-    _consumer(
+    _iterating(
         "nothing goes out without a lease",
         "_may_hand_out",
         "if not part.claim.held:\n            return False",
         "pass",
     ),
-    _consumer(
+    _iterating(
         "what was not handed out is kept", "_put_back", "part.parked.appendleft(again)", "pass"
     ),
-    _consumer("what was put back comes again", "_put_back", "self._parked.append(part)", "pass"),
-    _consumer(
+    _iterating("what was put back comes again", "_put_back", "self._parked.append(part)", "pass"),
+    _iterating(
         "what was put back is not done",
         "_put_back",
         "part.finish(run, returned=message)",
         "part.finish(run)",
     ),
-    _consumer(
+    _iterating(
         "what is fetched waits for the lease",
         "_next_ready",
         "if part.parked or not part.claim.held:",
         "if False:",
     ),
-    _consumer(
+    _iterating(
         "what is fetched waits for what is parked",
         "_next_ready",
         "if part.parked or not part.claim.held:",
         "if not part.claim.held:",
     ),
-    _consumer(
+    _amo(
         "parked messages keep their order",
         "_unpark",
         "self._ready.extendleft(r for r in reversed(part.parked) if r.seq < 0)",
         "self._ready.extend(r for r in part.parked if r.seq < 0)",
     ),
-    _consumer(
+    _iterating(
         "a batch in hand is not done",
         "_take_batch",
         "run.whole, run.rest = True, iter(())",
@@ -141,43 +149,43 @@ _HANDING_OUT = [
 ]
 
 _AT_MOST_ONCE = [
-    _consumer(
+    _amo(
         "messages are claimed before they go out",
         "_verdict",
         "if part.claim.claimed_offset >= run.end:",
         "if True:",
     ),
-    _consumer(
+    _amo(
         "no answer is no",
         "_verdict",
         "return False if part.claim._ended.is_set() else None",
         "return True",
     ),
-    _consumer(
+    _amo(
         "a rejection is one",
         "_verdict",
         "                    return None\n        return False",
         "                    return None\n        return True",
     ),
-    _consumer(
+    _amo(
         "of unknown outcome is asked again",
         "_verdict",
         'if detail == "unknown outcome":',
         "if False:",
     ),
-    _consumer(
+    _amo(
         "claimed messages wait for the lease",
         "_next_claimed",
         "if verdict and run.part.claim.held and not run.part.parked:",
         "if verdict and not run.part.parked:",
     ),
-    _consumer(
+    _amo(
         "claimed messages keep their order",
         "_next_claimed",
         " and not run.part.parked:",
         ":",
     ),
-    _consumer(
+    _amo(
         "claimed messages come before what was proposed later",
         "_unpark",
         "self._proposed.extendleft(r for r in reversed(part.parked) if r.seq >= 0)",

@@ -1,0 +1,172 @@
+"""Fetching: one confluent-kafka consumer, and what it brings, sorted by partition.
+
+The bottom of `Consumer`: nothing here knows of delivery guarantees. The thread that iterates
+fetches; the keeper's commands (assign, pause, ...) are carried out between two fetches.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, Final
+
+from confluent_kafka import KafkaError, Message
+
+from marshal_py.access import REFUSED, denied
+from marshal_py.client import Marshal
+from marshal_py.clients import RECONNECT
+from marshal_py.delivery import HeldPartition, Run
+from marshal_py.settings import kafka_config
+
+if TYPE_CHECKING:
+    from marshal_py.keeper import Keeper
+
+__all__ = ["FETCH", "Fetching", "key_of"]
+
+logger = logging.getLogger("marshal_py.consumer")
+
+FETCH: Final = 1_000
+"""Messages per `consume`: more is slower in librdkafka, not faster."""
+
+_message: Final[Any] = Message
+_partition_of: Callable[[Any], int] = _message.partition
+_topic_of: Callable[[Any], str] = _message.topic
+_error_of: Callable[[Any], KafkaError | None] = _message.error
+
+
+class Fetching:
+    """The part of a `Consumer` that talks to Kafka."""
+
+    _keeper: Keeper
+
+    def __init__(
+        self, marshal: Marshal, kafka: Mapping[str, Any] | None, *, batch_size: int
+    ) -> None:
+        self.marshal = marshal
+        self._batch_size = batch_size
+        self._kafka_config = _fetch_config(marshal, kafka)
+        self._consumer: Any = None
+        """The confluent-kafka consumer, once started."""
+        self._active: dict[tuple[str, int], HeldPartition] = {}
+        """Partitions that are fetched. The keeper's; the loop reads it."""
+        self._ready: deque[Run] = deque()
+        self._kafka_lock = threading.Lock()
+        self._commands: deque[Callable[[], None]] = deque()
+
+    def _fetch(self, most: int, wait_s: float = 0.0) -> int:
+        """Fetch up to `most` messages, and put them on `_ready` as runs. Returns how many."""
+        with self._kafka_lock:
+            self._run_commands()
+            if wait_s:
+                message = self._consumer.poll(wait_s)
+                messages = [] if message is None else [message]
+                if messages and most > 1:  # more have come with it
+                    messages += self._consumer.consume(min(most, self._batch_size) - 1, 0)
+            else:
+                messages = self._consumer.consume(min(most, self._batch_size), 0)
+            if messages:
+                self._sort_out(messages)
+        self._run_commands_if_free()
+        return len(messages)
+
+    def command(self, command: Callable[[], None]) -> None:
+        """Have `command` use the Kafka consumer, in the order given, and never during a fetch.
+
+        confluent-kafka's consumer has a lock of its own, which a polling thread hardly ever leaves
+        to another; and what a fetch brings must belong to the assignment of that moment.
+        """
+        self._commands.append(command)
+        self._run_commands_if_free()
+
+    def _run_commands_if_free(self) -> None:
+        while self._commands and self._kafka_lock.acquire(blocking=False):
+            try:
+                self._run_commands()
+            finally:
+                self._kafka_lock.release()
+
+    def _run_commands(self) -> None:
+        while self._commands:
+            self._commands.popleft()()
+
+    def _sort_out(self, messages: list[Any]) -> None:
+        """Put what was fetched on `_ready`, by partition; order matters within a partition only.
+
+        Every message passes here: the loops are those of `map` and `groupby`, not of Python.
+        """
+        if any(map(_error_of, messages)):
+            messages = self._without_errors(messages)
+            if not messages:
+                return
+        active = self._active
+        if len(active) == 1:  # nothing else is fetched
+            [part] = active.values()
+            if key_of(messages[0]) == part.key == key_of(messages[-1]):
+                self._ready.append(Run(part, messages))
+            return
+        seen = self._keeper.topics_seen
+        only = next(iter(seen)) if len(seen) == 1 else None
+        groups: dict[tuple[str, int], list[Any]] = {}
+        for number, same_number in groupby(messages, _partition_of):
+            if only is not None:
+                groups.setdefault((only, number), []).extend(same_number)
+                continue
+            for topic, group in groupby(same_number, _topic_of):
+                groups.setdefault((topic, number), []).extend(group)
+        for key, found in groups.items():
+            if key in active:
+                self._ready.append(Run(active[key], found))
+
+    def _without_errors(self, messages: list[Any]) -> list[Any]:
+        good = []
+        for message in messages:
+            error = message.error()
+            if error is None:
+                good.append(message)
+            else:
+                self._on_error(message, error)
+        return good
+
+    def _on_error(self, message: Any, error: KafkaError) -> None:
+        part = self._active.get(key_of(message))
+        code = error.code()
+        if code == KafkaError._PARTITION_EOF or part is None:
+            return
+        if code in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
+            part.out_of_range = True
+            self._keeper.wake()
+        elif code in REFUSED:
+            self._keeper.fail(denied(self._kafka_config, part.topic, "Read"))
+        else:
+            logger.warning(
+                "%s: %s/%d: %s", self.marshal.client_id, part.topic, part.partition, error.str()
+            )
+
+
+def _fetch_config(marshal: Marshal, kafka: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return librdkafka's settings for the messages. Raises `ConfigurationError`."""
+    own = dict(kafka or {})
+    # Every reader of the coordination log must see the same; of the messages, as each likes.
+    isolation = {k: own.pop(k) for k in ("isolation.level",) if k in own}
+    checked = kafka_config({**marshal.settings.kafka, **own}) | isolation
+    return {
+        "client.id": f"marshal-{marshal.client_id}",
+        # A new partition is fetched when the broker has answered the last fetch: soon.
+        "fetch.wait.max.ms": 100,
+        "fetch.queue.backoff.ms": 5,
+        **RECONNECT,
+        **checked,
+        # librdkafka wants a group; nothing is joined or committed under it.
+        "group.id": f"marshal.{marshal.group_id}",
+        "enable.auto.commit": False,
+        "enable.auto.offset.store": False,
+        "auto.offset.reset": "error",
+    }
+
+
+def key_of(message: Any) -> tuple[str, int]:
+    """Return topic and partition of a message."""
+    return (message.topic(), message.partition())
