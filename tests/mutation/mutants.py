@@ -704,7 +704,7 @@ _ENDING = [
     _claimant(
         "truncation: leases are dropped",
         "truncated",
-        "if holding.state in (*_OURS, ClaimState.RELEASING):",
+        "if holding.state in _OURS or holding.state is ClaimState.RELEASING:",
         "if False:",
     ),
     _claimant(
