@@ -40,7 +40,6 @@ from marshal_py.ordering import Ordering
 from marshal_py.runner import Runner, RunStats
 from marshal_py.signals import StopRequests
 from marshal_py.subscription import Subscription
-from marshal_py.workers import workers_for
 
 __all__ = ["Batch", "Consumer", "Mode", "Start"]
 
@@ -356,6 +355,8 @@ class Consumer(Iterating):
             drain_timeout_s,
             self._amo,
         )
+        from marshal_py.workers import workers_for  # here: multiprocessing is slow to import
+
         return self._run(Runner(self, handling, workers_for(handling, self._event_loop)))
 
     def _run(self, runner: Runner) -> RunStats:
