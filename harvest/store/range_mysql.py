@@ -21,6 +21,7 @@ from harvest.shards import HEX_DIGITS, shard_of
 from harvest.store.base import Backlog, Finding
 from harvest.store.headers import header_column, payload
 from harvest.store.innodb import Names, Transaction
+from harvest.store.kept_positions import LAYOUT, KeptPositions
 from harvest.store.mysql_table import MysqlTable, within
 from harvest.store.range_base import Bounds, Window
 
@@ -76,26 +77,24 @@ CREATE TABLE IF NOT EXISTS {positions} (
   saved_at   TIMESTAMP(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6) ON UPDATE CURRENT_TIMESTAMP(6)
 ) ENGINE = InnoDB DEFAULT CHARSET = utf8mb4 COLLATE = utf8mb4_bin
 """
-_LAYOUT: Final = -1  # the row that says how many shards there are
-_SET_LAYOUT: Final = "INSERT IGNORE INTO {positions} (shard, shards) VALUES (%s, %s)"
-_GET_LAYOUT: Final = "SELECT shards FROM {positions} WHERE shard = %s"
-# Assignments are made from left to right: last_id decides until it is changed itself.
-_SAVE: Final = """
-INSERT INTO {positions} (shard, shards, last_id, checkpoint) VALUES (%s, %s, %s, %s)
-ON DUPLICATE KEY UPDATE
-  shards = IF(last_id <= VALUES(last_id), VALUES(shards), shards),
-  checkpoint = IF(last_id <= VALUES(last_id), VALUES(checkpoint), checkpoint),
-  last_id = GREATEST(last_id, VALUES(last_id))
-"""
-_SAVED: Final = "SELECT checkpoint FROM {positions} WHERE shard >= 0 ORDER BY shard"
 _SETTINGS: Final = "SELECT @@GLOBAL.auto_increment_increment, @@GLOBAL.auto_increment_offset"
 
 
-class MysqlRangeStore(MysqlTable):
+class MysqlRangeStore(MysqlTable, KeptPositions):
     """One shard of the outbox table, for the range algorithm. Implements `RangeStore`."""
 
     _marked = False
     _isolation = "REPEATABLE READ"  # several statements of one lookup see one moment
+    _set_layout = "INSERT IGNORE INTO {positions} (shard, shards) VALUES (%s, %s)"
+    _get_layout = "SELECT shards FROM {positions} WHERE shard = %s"
+    # Assignments are made from left to right: last_id decides until it is changed itself.
+    _save = """
+    INSERT INTO {positions} (shard, shards, last_id, checkpoint) VALUES (%s, %s, %s, %s)
+    ON DUPLICATE KEY UPDATE
+      shards = IF(last_id <= VALUES(last_id), VALUES(shards), shards),
+      checkpoint = IF(last_id <= VALUES(last_id), VALUES(checkpoint), checkpoint),
+      last_id = GREATEST(last_id, VALUES(last_id))
+    """
 
     def __init__(
         self, url: str, table: str | TableName, *, shard: int = 0, shards: int = 1
@@ -109,17 +108,11 @@ class MysqlRangeStore(MysqlTable):
         self._topics: dict[bytes, str] = {}
         self._shard_sql: str | None = None
 
-    @property
-    def positions_table(self) -> TableName:
-        """Where copies of the checkpoints are kept: beside the outbox."""
-        *schema, table = self._table.parts
-        return TableName((*schema, f"{table}_positions"))
-
     def connect(self) -> None:
         """See `RangeStore.connect`."""
         self._connected()
         self._usable_types()
-        findings = [*self._positions_findings(), self._increment_finding(), self._process_finding()]
+        findings = [self._look_for_positions(), self._increment_finding(), self._process_finding()]
         wrong = [finding.text for finding in findings if finding.level == "error"]
         if wrong:
             raise SchemaError(f"{self._table} cannot be harvested in ranges: {wrong[0]}")
@@ -172,28 +165,12 @@ class MysqlRangeStore(MysqlTable):
             "copy is never renewed, and nobody knows who may still commit a row"
         )
 
-    def layout(self) -> int:
-        """See `RangeStore.layout`."""
-        self._change(self._sql(_SET_LAYOUT), (_LAYOUT, self._shards))
-        ((shards,),) = self._execute(self._sql(_GET_LAYOUT), (_LAYOUT,))
-        return int(shards)
-
-    def save(self, position: Position) -> None:
-        """See `RangeStore.save`."""
-        values = (position.shard, position.shards, position.last_id, position.encode())
-        self._change(self._sql(_SAVE), values)
-
-    def saved(self) -> list[Position]:
-        """See `RangeStore.saved`."""
-        found = self._execute(self._sql(_SAVED))
-        return [Position.decode(checkpoint.decode()) for (checkpoint,) in found]
-
     def rewrite(self, shards: int, positions: Sequence[Position]) -> None:
         """See `RangeStore.rewrite`."""
         self._execute(_BEGIN)
         try:
             self._execute(self._sql("DELETE FROM {positions}"))
-            self._execute(self._sql(_SET_LAYOUT), (_LAYOUT, shards))
+            self._execute(self._sql(self._set_layout), (LAYOUT, shards))
             for position in positions:
                 self.save(position)
             self._execute("COMMIT")
@@ -220,7 +197,7 @@ class MysqlRangeStore(MysqlTable):
         probes = [("SELECT", f"SELECT id FROM {self._name} LIMIT 1")]  # noqa: S608
         findings = self._check_table(probes)
         if self._types():
-            findings += self._positions_findings()
+            findings.append(self._look_for_positions())
             findings += [self._increment_finding(), self._process_finding()]
         return findings
 
@@ -311,17 +288,14 @@ class MysqlRangeStore(MysqlTable):
             rows.append((id, name, payload(key), payload(value), names, values))
         return rows
 
-    def _positions_findings(self) -> list[Finding]:
-        name = self.positions_table
-        *schema, table = name.parts
+    def _look_for_positions(self) -> Finding:
+        *schema, table = self.positions_table.parts
         query = (
             "SELECT 1 FROM information_schema.tables "
             "WHERE table_schema = COALESCE(%s, DATABASE()) AND table_name = %s"
         )
-        if not self._execute(query, (schema[0] if schema else None, table)):
-            text = f"the table {name} does not exist: run `harvest init --mode range`"
-            return [Finding("positions", "error", text)]
-        return [Finding("positions", "ok", f"{name} exists")]
+        found = self._execute(query, (schema[0] if schema else None, table))
+        return self._positions_finding(exists=bool(found))
 
     def _increment_finding(self) -> Finding:
         ((increment, offset),) = self._execute(_SETTINGS)

@@ -20,6 +20,7 @@ from harvest.rows import Row
 from harvest.shards import shard_of
 from harvest.store.base import Backlog, Finding
 from harvest.store.headers import header_column, payload
+from harvest.store.kept_positions import LAYOUT, KeptPositions
 from harvest.store.range_base import Bounds, Window
 from harvest.store.sqlite_table import SqliteTable
 
@@ -50,23 +51,21 @@ CREATE TABLE IF NOT EXISTS {positions} (
   saved_at   TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP
 )
 """
-_LAYOUT: Final = -1  # the row that says how many shards there are
-_SET_LAYOUT: Final = "INSERT INTO {positions} (shard, shards) VALUES (?, ?) ON CONFLICT DO NOTHING"
-_GET_LAYOUT: Final = "SELECT shards FROM {positions} WHERE shard = ?"
-_SAVE: Final = """
-INSERT INTO {positions} (shard, shards, last_id, checkpoint) VALUES (?, ?, ?, ?)
-ON CONFLICT (shard) DO UPDATE
-  SET shards = excluded.shards, last_id = excluded.last_id, checkpoint = excluded.checkpoint,
-      saved_at = CURRENT_TIMESTAMP
-  WHERE last_id <= excluded.last_id
-"""
-_SAVED: Final = "SELECT checkpoint FROM {positions} WHERE shard >= 0 ORDER BY shard"
 
 
-class SqliteRangeStore(SqliteTable):
+class SqliteRangeStore(SqliteTable, KeptPositions):
     """One shard of the outbox table, for the range algorithm. Implements `RangeStore`."""
 
     _marked = False
+    _set_layout = "INSERT INTO {positions} (shard, shards) VALUES (?, ?) ON CONFLICT DO NOTHING"
+    _get_layout = "SELECT shards FROM {positions} WHERE shard = ?"
+    _save = """
+    INSERT INTO {positions} (shard, shards, last_id, checkpoint) VALUES (?, ?, ?, ?)
+    ON CONFLICT (shard) DO UPDATE
+      SET shards = excluded.shards, last_id = excluded.last_id, checkpoint = excluded.checkpoint,
+          saved_at = CURRENT_TIMESTAMP
+      WHERE last_id <= excluded.last_id
+    """
 
     def __init__(
         self, url: str, table: str | TableName, *, shard: int = 0, shards: int = 1
@@ -75,19 +74,13 @@ class SqliteRangeStore(SqliteTable):
         self._shard = shard
         self._shards = shards
 
-    @property
-    def positions_table(self) -> TableName:
-        """Where copies of the checkpoints are kept: beside the outbox."""
-        *schema, table = self._table.parts
-        return TableName((*schema, f"{table}_positions"))
-
     def connect(self) -> None:
         """See `RangeStore.connect`."""
         self._connected()
         self._usable()
-        wrong = [f.text for f in self._positions_findings() if f.level == "error"]
-        if wrong:
-            raise SchemaError(f"{self._table} cannot be harvested in ranges: {wrong[0]}")
+        finding = self._look_for_positions()
+        if finding.level == "error":
+            raise SchemaError(f"{self._table} cannot be harvested in ranges: {finding.text}")
 
     def bounds(self) -> Bounds:
         """See `RangeStore.bounds`."""
@@ -118,26 +111,10 @@ class SqliteRangeStore(SqliteTable):
         """See `RangeStore.holders`."""
         return Holders(drawn=self._drawn())
 
-    def layout(self) -> int:
-        """See `RangeStore.layout`."""
-        self._change(self._sql(_SET_LAYOUT), (_LAYOUT, self._shards))
-        ((shards,),) = self._execute(self._sql(_GET_LAYOUT), (_LAYOUT,))
-        return int(shards)
-
-    def save(self, position: Position) -> None:
-        """See `RangeStore.save`."""
-        values = (position.shard, position.shards, position.last_id, position.encode())
-        self._change(self._sql(_SAVE), values)
-
-    def saved(self) -> list[Position]:
-        """See `RangeStore.saved`."""
-        found = self._execute(self._sql(_SAVED))
-        return [Position.decode(checkpoint.decode()) for (checkpoint,) in found]
-
     def rewrite(self, shards: int, positions: Sequence[Position]) -> None:
         """See `RangeStore.rewrite`."""
         self._change(self._sql("DELETE FROM {positions}"))
-        self._change(self._sql(_SET_LAYOUT), (_LAYOUT, shards))
+        self._change(self._sql(self._set_layout), (LAYOUT, shards))
         for position in positions:
             self.save(position)
 
@@ -160,7 +137,7 @@ class SqliteRangeStore(SqliteTable):
     def check(self) -> list[Finding]:
         """See `RangeStore.check`."""
         findings = self._check_table()
-        return findings + self._positions_findings() if self._types() else findings
+        return [*findings, self._look_for_positions()] if self._types() else findings
 
     # --- Statements ---
 
@@ -188,13 +165,9 @@ class SqliteRangeStore(SqliteTable):
             if self._shards == 1 or self._is_mine(payload(key))
         ]
 
-    def _positions_findings(self) -> list[Finding]:
-        name = self.positions_table
-        *schema, table = name.parts
+    def _look_for_positions(self) -> Finding:
+        *schema, table = self.positions_table.parts
         found = self._execute(
             "SELECT 1 FROM pragma_table_info(?, ?)", (table, schema[0] if schema else "main")
         )
-        if not found:
-            text = f"the table {name} does not exist: run `harvest init --mode range`"
-            return [Finding("positions", "error", text)]
-        return [Finding("positions", "ok", f"{name} exists")]
+        return self._positions_finding(exists=bool(found))
