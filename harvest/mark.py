@@ -254,6 +254,7 @@ class MarkScheduler:
         self._pace.learn(len(rows), size, full=len(rows) >= self._pace.asked)
         if not self._known.isdisjoint([row.id for row in rows]):
             rows = [row for row in rows if row.id not in self._known]
+            size = payload_bytes(rows)
         if not rows:
             return []
         if self.state is not State.RUNNING:
@@ -263,12 +264,11 @@ class MarkScheduler:
             return []  # the next term marks them again
         asides = self.sieve.sift(rows)
         if not asides:
-            return self._send(event.batch, rows)
+            return self._send(event.batch, rows, size)
         self._held, self._held_asides = Marked(event.batch, rows), tuple(asides)
         return self._sideline(self._held_asides)
 
-    def _send(self, number: int, rows: Sequence[Row]) -> list[Action]:
-        size = payload_bytes(rows)
+    def _send(self, number: int, rows: Sequence[Row], size: int) -> list[Action]:
         self._batches[number] = _Batch(rows, size, rows[0].id, rows[-1].id)
         self._known.update([row.id for row in rows])
         self.in_flight_records += len(rows)
@@ -384,7 +384,9 @@ class MarkScheduler:
         if self.state is State.STOPPING:
             self._resetting = True
             return [Reset(tuple([row.id for row in rows]))]
-        return self._send(held.batch, rows) if self.state is State.RUNNING else []
+        if self.state is not State.RUNNING:
+            return []
+        return self._send(held.batch, rows, payload_bytes(rows))
 
     # --- What next ---
 
