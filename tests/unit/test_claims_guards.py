@@ -9,13 +9,17 @@ import pytest
 
 from marshal_py import claims
 from marshal_py import events as ev
-from marshal_py.claims import ClaimState
+from marshal_py.claims import MIN_PATIENCE_MS, ClaimState
+from marshal_py.errors import InvalidArgument
 from marshal_py.messages import (
+    MAX_MEMBER_METADATA_BYTES,
     ClaimingPartition,
+    ForgetGroup,
     Heartbeat,
     ReleaseGroup,
     ReleasingPartition,
     ResumeGroup,
+    SetPosition,
 )
 from marshal_py.world import MS
 from tests.unit.bench import INTERVAL_MS, Bench, Client
@@ -195,6 +199,201 @@ def test_leaving_without_membership_says_no_goodbye(bench: Bench) -> None:
     a = bench.client("a")
     a.claimant.leave(bench.now_ns)
     assert a.sends() == []
+
+
+def test_keeping_claims_says_nothing_where_there_are_none() -> None:
+    bench = Bench(partitions=4)
+    a = bench.client("a")
+    holding = a.get()
+    a.claimant.keep(bench.now_ns)
+    (last,) = a.appends()
+    assert last.coordinator == holding.coordinator
+    assert not a.held(holding)
+
+
+# What members tell
+
+
+def test_what_a_member_tells_the_others_is_told_at_once() -> None:
+    bench = Bench()
+    a = bench.client("a", member=True)
+    a.turn()
+    assert a.sends() == []
+    a.claimant.set_member_metadata(b"news", bench.now_ns)
+    (told,) = a.sends()
+    assert isinstance(told, Heartbeat)
+    assert told.member_metadata == b"news"
+
+
+@pytest.mark.parametrize("settings", [{"member": False}, {"member": True, "caught_up": False}])
+def test_who_is_no_member_yet_tells_it_later(bench: Bench, settings: dict[str, Any]) -> None:
+    a = bench.client("a", **settings)
+    a.claimant.set_member_metadata(b"news", bench.now_ns)
+    assert a.sends() == []
+    assert a.claimant.member_metadata == b"news"
+
+
+@pytest.mark.parametrize("metadata", ["text", b"x" * (MAX_MEMBER_METADATA_BYTES + 1)])
+def test_what_no_heartbeat_can_carry_is_not_told(bench: Bench, metadata: Any) -> None:
+    with pytest.raises(InvalidArgument, match="member_metadata"):
+        bench.client("a").claimant.set_member_metadata(metadata, bench.now_ns)
+
+
+# Pauses
+
+
+def test_an_expired_pause_is_ended_by_whoever_does_not_leave(bench: Bench) -> None:
+    a, b = bench.client("a"), bench.client("b")
+    bench.write(ReleaseGroup(2, "op", "op.1", "g", 1, 0))
+    waiting = b.want()
+    b.turn()
+    a.claimant.leave(bench.now_ns)
+    a.claimant.end_pause(0)
+    assert a.sends() == []
+    b.claimant.end_pause(0)
+    b.turn()
+    assert b.held(waiting)
+
+
+def test_who_releases_in_a_pause_does_so_once(bench: Bench) -> None:
+    a = bench.client("a")
+    holding = a.get()
+    bench.write(ReleaseGroup(2, "op", "op.1", "g", 1, 0))
+    a.read()
+    a.release(holding)
+    a.release(holding)
+    assert [type(record) for record in a.sends()] == [ReleasingPartition]
+    bench.wait(10 * INTERVAL_MS)
+    assert a.sends() == []
+
+
+def test_what_was_repositioned_before_its_release_is_not_released(bench: Bench) -> None:
+    a = bench.client("a")
+    holding = a.get()
+    bench.write(ReleaseGroup(2, "op", "op.1", "g", 1, 0))
+    a.read()
+    cell = a.cell()
+    assert cell is not None
+    bench.write(SetPosition(2, "op", "op.1", "g", 2, "t", 0, 70, cell.version))
+    a.read()
+    assert (holding.state, holding.reason) == (ClaimState.ENDED, "repositioned by op")
+    bench.wait(10 * INTERVAL_MS)
+    assert a.sends() == []
+
+
+def test_a_claim_that_was_forgotten_before_it_was_heard_of_is_not_held(bench: Bench) -> None:
+    a = bench.client("a")
+    holding = a.want()
+    (claim,) = a.send()
+    bench.write(ReleaseGroup(2, "op", "op.1", "g", 1, 0))
+    bench.write(SetPosition(2, "op", "op.1", "g", 2, "t", 0, 70, claim))
+    bench.write(ForgetGroup(2, "op", "op.1", "g", 3))
+    a.read()
+    assert a.cell() is None
+    assert not a.held(holding)
+    assert list(a.claimant.holdings()) == [] or holding.state is ClaimState.WAITING
+
+
+# Claims that the log gives and takes
+
+
+def test_what_another_process_released_under_our_epoch_is_lost(bench: Bench) -> None:
+    a = bench.client("a")
+    holding = a.get()
+    bench.write(ReleasingPartition(2, "x", "x.1", "g", 1, "t", 0, holding.epoch, 5))
+    a.read()
+    assert a.notices(holding) == ["acquired", "lost"]
+    assert holding.reason == "released by x"
+    assert "ended epoch=0" in repr(holding)
+
+
+def test_a_claim_taken_over_before_its_holder_was_told_of_it_is_wanted_on(bench: Bench) -> None:
+    a, b = bench.client("a"), bench.client("b")
+    wanted = a.want()
+    a.send()
+    b.read()
+    other = b.want()
+    b.pass_time(3 * INTERVAL_MS)
+    assert b.held(other)
+    a.read()
+    assert "lost" not in a.notices(wanted)
+    assert wanted.state is ClaimState.WAITING
+    b.release(other)
+    b.turn()
+    a.turn()
+    assert a.held(wanted)
+
+
+def test_what_the_log_says_is_ours_is_claimed_again_without_a_wait(bench: Bench) -> None:
+    a = bench.client("a", resume=False)
+    first = a.get()
+    a.claimant.truncated()  # and what was left of the log has our claim after all
+    a.replay()
+    assert first.state is ClaimState.ENDED
+    again = a.get()
+    assert again.epoch > first.epoch
+
+
+def test_a_claim_given_up_for_lost_that_turns_up_is_held_from_its_first_heartbeat_on(
+    bench: Bench,
+) -> None:
+    a = bench.client("a")
+    holding = a.want()
+    late = a.appends()
+    bench.wait(MIN_PATIENCE_MS + INTERVAL_MS)
+    a.tick()
+    a.put(late)
+    a.read()
+    assert holding.epoch == 0
+    assert not a.held(holding), "nobody knows any more when it was sent"
+    a.turn()
+    assert a.held(holding)
+
+
+def test_of_two_claims_of_ours_that_were_accepted_the_later_counts(bench: Bench) -> None:
+    a = bench.client("a")
+    first = a.get()
+    again = ev.Claimed(9, "a", "a.1", "g", 77, "t", 0, 9, INTERVAL_MS, "a", "a.1", first.epoch)
+    a.claimant.applied(0, [again], bench.now_ns)
+    assert (first.state, first.reason) == (ClaimState.ENDED, "claimed again")
+    (release,) = a.sends()
+    assert isinstance(release, ReleasingPartition)
+    assert release.epoch == 9
+
+
+# Answers that nobody waits for any more
+
+
+def test_a_release_that_failed_is_no_news_once_another_one_was_read(bench: Bench) -> None:
+    a = bench.client("a")
+    holding = a.get()
+    a.release(holding)
+    failed = a.appends()
+    a.fail(failed)
+    bench.wait(100)
+    a.turn()
+    assert holding.state is ClaimState.ENDED
+    a.fail(failed)
+    bench.wait(MIN_PATIENCE_MS + INTERVAL_MS)
+    assert a.sends() == []
+    a.put(failed)
+    a.turn()
+    assert a.notices(holding) == ["acquired", "released"]
+
+
+def test_messages_of_unknown_outcome_that_turn_up_rejected_are_no_news(bench: Bench) -> None:
+    a = bench.client("a")
+    holding = a.get()
+    a.claimant.claim_messages(holding, 5, bench.now_ns)
+    unknown = a.appends()
+    a.fail(unknown)
+    a.claimant.claim_messages(holding, 9, bench.now_ns)
+    a.turn()
+    assert a.notices(holding) == ["acquired", "messages_rejected", "messages_claimed"]
+    a.put(unknown)
+    a.turn()
+    assert a.notices(holding) == []
+    assert holding.claimed_offset == 9
 
 
 # Memory

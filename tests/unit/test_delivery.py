@@ -124,6 +124,28 @@ def test_what_is_not_handed_out_yet_is_not_outstanding() -> None:
     assert part.outstanding == 1
 
 
+def test_what_is_withdrawn_is_not_waited_for_and_still_ahead() -> None:
+    part = held(manual=True)
+    run = begin(part, 10, 11, 12)
+    list(run.rest)
+    part.finish(run)
+    assert (part.ahead, part.outstanding) == (3, 3)
+    part.acknowledge(11)
+    assert (part.ahead, part.outstanding) == (3, 2)
+    part.withdraw(1)
+    assert (part.ahead, part.outstanding) == (3, 1)
+    part.acknowledge(10)
+    assert (part.ahead, part.position()) == (1, 12)
+
+
+def test_between_two_runs_an_acknowledgement_moves_the_position_up_only() -> None:
+    part = held()
+    part.acknowledge(9)
+    assert part.position() == 10
+    part.acknowledge(12)
+    assert part.position() == 13
+
+
 def test_a_partition_tells_about_itself() -> None:
     part = held()
     assert not part.deliverable

@@ -202,6 +202,74 @@ def test_what_runs_of_a_lost_claim_keeps_its_lane() -> None:
     assert made.count == made.bytes == made.open(A) == 0
 
 
+def test_a_message_that_comes_alone_ends_the_batch_before_it() -> None:
+    made = schedule()
+    add(made, 0, b"x")
+    made.split(made.next())
+    made.hold(A)
+    add(made, 1, b"y")
+    made.resume(A)
+    first, second = made.next(5), made.next(5)
+    assert (offsets(first), offsets(second)) == ([0], [1])
+    made.put_back(second)
+    made.put_back(first)
+    assert [offsets(made.next(5)) for _ in range(3)] == [[1], [0], []]
+
+
+def test_a_batch_with_two_of_a_lane_is_abandoned_as_a_whole() -> None:
+    made = schedule()
+    for offset in range(4):
+        add(made, offset, b"x")
+    batch = made.next(2)
+    assert offsets(batch) == [0, 1]
+    assert sorted(offsets(made.abandon(batch))) == [0, 1, 2, 3]
+    assert made.count == made.running == made.bytes == 0
+
+
+def test_a_partition_is_as_full_as_the_nearer_of_its_bounds() -> None:
+    made = schedule(max_count=10, max_bytes=100)
+    assert made.filled(A) == 0.0
+    add(made, 0, size=5)
+    assert made.filled(A) == 0.1
+    add(made, 1, size=70)
+    assert made.filled(A) == 0.75
+    assert made.has_room()
+    assert not made.has_room(0.5)
+
+
+def test_a_partition_of_which_nothing_is_queued_can_be_told_anything() -> None:
+    made = schedule()
+    made.hold(A)
+    assert not made.is_held(A)
+    assert made.resume(A) == made.open(A) == 0
+    assert made.trim(A, 0.0) == made.drop(A) == []
+
+
+def test_a_lane_that_was_trimmed_away_is_made_anew() -> None:
+    made = schedule()
+    add(made, 0, b"x")
+    assert offsets(made.trim(A, 0.0)) == [0]
+    assert not made.is_ready
+    assert made.add(Item(A, 1, None, 1), b"x")
+    assert offsets(made.next()) == [1]
+
+
+def test_a_partition_that_is_dropped_leaves_nothing_behind() -> None:
+    made = schedule()
+    failed = add(made, 0, b"x")
+    add(made, 1, b"y")
+    assert "a/0@0 attempts=0" in repr(failed)
+    made.next()
+    made.retry(failed, 5.0)
+    made.hold(A)
+    assert made.is_held(A)
+    assert sorted(offsets(made.drop(A))) == [0, 1]
+    assert not made.is_held(A)
+    assert made.count == made.bytes == made.waiting == made.open(A) == 0
+    assert made.due(9.0) == 0
+    assert made.next() == []
+
+
 @given(st.lists(st.integers(1, 50), max_size=60), st.integers(1, 30), st.integers(1, 400))
 def test_room_is_bounded_by_count_and_bytes(sizes: list[int], count: int, size: int) -> None:
     made = schedule(max_count=count, max_bytes=size)

@@ -449,6 +449,13 @@ def test_foreign_records_are_reported_and_skipped(value: bytes | None, why: Any)
     assert log.state.cells == {KEY: before}
 
 
+def test_a_record_with_more_than_this_version_knows_counts_as_one_without() -> None:
+    log, plain = Log(), Log(claim())
+    array = msgspec.msgpack.decode(m.encode(claim()))
+    log.add(msgspec.msgpack.encode([*array, "of a later version"]))
+    assert log.state.encode() == plain.state.encode()
+
+
 @spec("F-6")
 @pytest.mark.parametrize("at", [0, 1, 4])
 @pytest.mark.parametrize("record", [None, b"junk", release(4), claim(B, 4)], ids=str)
@@ -457,6 +464,8 @@ def test_a_repeated_offset_changes_nothing(at: int, record: Any) -> None:
     log.add(claim(), at=4)
     before = log.state.encode()
     assert log.add(record, at=at) == [ev.Ignored(at, "offset_repeated")]
+    assert log.state.encode() == before
+    assert apply(log.state, at, b"junk"), "nor does it where nobody is told"
     assert log.state.encode() == before
 
 

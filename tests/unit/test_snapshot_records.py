@@ -8,7 +8,7 @@ from typing import Any
 
 import msgpack
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 
 from marshal_py import snapshots
 from marshal_py.errors import MalformedRecord
@@ -40,6 +40,7 @@ def value_of(state: PartitionState, last: bytes | None) -> bytes:
 
 @spec("S-5", "S-4")
 @given(some.logs)
+@example([(5, b"junk")])
 def test_the_layout_of_a_snapshot(log: Log) -> None:
     state, last = state_after(log), log[-1][1]
     expected = reference.new_state(3)
