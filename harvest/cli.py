@@ -242,7 +242,10 @@ def check(
     if config is not None:
         from harvest.sink.check import check_kafka
 
-        findings += check_kafka(load(config), [] if wrong else store.topics())
+        settings = load(config)
+        # With destinations, the topic column names no topics of Kafka.
+        topics = [] if wrong or settings.destinations else store.topics()
+        findings += check_kafka(settings, topics)
         wrong = any(finding.level == "error" for finding in findings)
     if as_json:
         report: dict[str, Any] = {

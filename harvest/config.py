@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, TypeVar, get_args
 
@@ -20,6 +20,8 @@ from harvest.errors import ConfigurationError
 from harvest.naming import TableName
 from harvest.pacing import Limits
 from harvest.partitions import PartitionPolicy
+from harvest.relay_config import DestinationConfig
+from harvest.routes import Router
 from harvest.sidelining import BadRows
 from harvest.sink.settings import producer_settings
 from marshal_py.election import leader_topic
@@ -130,6 +132,9 @@ class ReaperConfig(_Strict):
       (at least once).
     - `mode`: ``mark`` (rows are tagged, published, deleted) or ``range`` (rows are only read).
     - `shards`: in range mode, how many processes can work at once; keys are divided among them.
+    - `destinations`: by name, where messages are sent instead of Kafka, at least once; in mark
+      mode. `route`: which of them a row goes to (`harvest.routes`).
+    - `idempotency_key`: the template of what the receiver knows a repeated message by.
     """
 
     kafka: dict[str, KafkaValue] = Field(repr=False)
@@ -141,6 +146,9 @@ class ReaperConfig(_Strict):
     delivery: Literal["transactional", "idempotent"] = "transactional"
     mode: Literal["mark", "range"] = "mark"
     shards: int = Field(default=1, ge=1, le=1_000)
+    destinations: dict[str, DestinationConfig] = Field(default_factory=dict)
+    route: str | None = Field(default=None, min_length=1)
+    idempotency_key: str = Field(default="{outbox}.{id}", min_length=1)
     partitions: PartitionsConfig = PartitionsConfig()
     coordination: CoordinationConfig = CoordinationConfig()
     limits: LimitsConfig = LimitsConfig()
@@ -163,7 +171,25 @@ class ReaperConfig(_Strict):
                 "out"
             )
         producer_settings(self.producer_config, None)
+        self._consistent_destinations()
         return self
+
+    def _consistent_destinations(self) -> None:
+        if not self.destinations:
+            if self.route is not None:
+                raise ConfigurationError("route: there are no destinations; give at least one")
+            return
+        if self.mode == "range":
+            raise ConfigurationError(
+                "destinations need mode: mark: the position of range mode is committed to Kafka in "
+                "one transaction with the rows"
+            )
+        self.router()
+        for name, destination in self.destinations.items():
+            try:
+                destination.sink(self.sink_name).close()
+            except ConfigurationError as error:
+                raise ConfigurationError(f"destinations.{name}: {error}") from None
 
     @property
     def table(self) -> TableName:
@@ -191,6 +217,16 @@ class ReaperConfig(_Strict):
     def sink_name(self) -> str:
         """What the transactional.id and the checkpoint's group are made of."""
         return f"{self.group}.{self.table}"
+
+    def router(self, clock: Callable[[], tuple[float, float]] = lambda: (0.0, 0.0)) -> Router:
+        """What finds the destination of a row. Raises `ConfigurationError`."""
+        return Router(
+            self.destinations,
+            self.route,
+            outbox=self.sink_name,
+            unique=self.idempotency_key,
+            clock=clock,
+        )
 
     def shard_sink_name(self, shard: int) -> str:
         """The same for a shard in range mode."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from harvest.partitions import PartitionPlan, carry_out, plan
 from harvest.probes import ServerProbes
 from harvest.range_leader import RangeTools, check_layout
 from harvest.reaper import Reaper
+from harvest.relay_leader import RelayTools
 from harvest.shard_reaper import ShardReaper
 from harvest.sink.base import Sink
 from harvest.sink.kafka import IdempotentSink, TransactionalSink
@@ -109,12 +111,29 @@ def _tools(config: ReaperConfig, shard: int = 0) -> Tools:
         if shard == 0 and config.partitions.automatic:
             tools.keep = _keeper(config)
         return tools
+    if config.destinations:
+        return _relay_tools(config)
     return MarkTools(
         make_store(config),
         make_store(config),
         make_sink(config),
         config.limits.limits(),
         database(config.database).sidelined(config.table),
+        config.bad_rows.policy(),
+    )
+
+
+def _relay_tools(config: ReaperConfig) -> RelayTools:
+    tables = database(config.database)
+    return RelayTools(
+        make_store(config),
+        make_store(config),
+        {name: d.sink(config.sink_name) for name, d in config.destinations.items()},
+        {name: d.policy() for name, d in config.destinations.items()},
+        config.router(lambda: (time.time() * 1000, time.monotonic() * 1000)),
+        config.limits.limits(),
+        tables.sidelined(config.table),
+        tables.attempts(config.table),
         config.bad_rows.policy(),
     )
 

@@ -16,6 +16,7 @@ from harvest.errors import ConfigurationError
 from harvest.goharvest import libpq_conninfo
 from harvest.naming import TableName
 from harvest.partitions import PartitionStore
+from harvest.store.attempts import AttemptStore, PostgresAttempts
 from harvest.store.mysql import MysqlMarkStore
 from harvest.store.mysql_table import connect_arguments
 from harvest.store.notify import PostgresListener
@@ -54,6 +55,9 @@ class Database(Protocol):
     def sidelined(self, table: TableName) -> Sidelined | None:
         """Where bad rows are set aside; None where that is not to be had."""
 
+    def attempts(self, table: TableName) -> AttemptStore | None:
+        """Where failures are noted; None where that is not to be had."""
+
     def listener(self, table: TableName) -> Listener | None:
         """What hears of new rows; None where there is only polling."""
 
@@ -81,6 +85,9 @@ class _Postgres:
 
     def sidelined(self, table: TableName) -> Sidelined:
         return PostgresSidelined(self._conninfo, table)
+
+    def attempts(self, table: TableName) -> AttemptStore:
+        return PostgresAttempts(self._conninfo, table)
 
     def listener(self, table: TableName) -> Listener:
         return PostgresListener(self.mark_store(table).conninfo, table)
@@ -114,6 +121,9 @@ class _Sqlite:
     def sidelined(self, table: TableName) -> None:
         del table
 
+    def attempts(self, table: TableName) -> None:
+        del table
+
     def listener(self, table: TableName) -> None:
         del table
 
@@ -145,6 +155,9 @@ class _Mysql:
         del table
 
     def sidelined(self, table: TableName) -> None:
+        del table
+
+    def attempts(self, table: TableName) -> None:
         del table
 
     def listener(self, table: TableName) -> None:

@@ -1,0 +1,108 @@
+"""`destinations` in the configuration: endpoints, and how each is treated."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Final
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from harvest.destinations import Policy
+from harvest.errors import ConfigurationError
+from harvest.sink.destination import MessageSink
+
+__all__ = ["DestinationConfig", "HttpConfig"]
+
+_STATUSES: Final = re.compile(r"([1-5][0-9]{2})(?:-([1-5][0-9]{2}))?")
+_POLICY: Final = Policy()
+
+
+def _statuses(value: object) -> object:
+    """``204``, ``200-299``, or a list of such."""
+    if value is None:
+        return frozenset()
+    found: set[int] = set()
+    for part in value if isinstance(value, list) else [value]:
+        match = _STATUSES.fullmatch(str(part).strip())
+        if match is None:
+            raise ValueError(f"{part!r} is no status: write 204, or 200-299, or a list of such")
+        low = int(match[1])
+        found.update(range(low, int(match[2] or low) + 1))
+    return frozenset(found)
+
+
+Statuses = Annotated[frozenset[int], BeforeValidator(_statuses)]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+
+class HttpConfig(_Strict):
+    """An HTTP endpoint; see `harvest.sink.http.HttpEndpoint`. `sign` is the secret."""
+
+    uri: str = Field(min_length=1)
+    method: str = "POST"
+    headers: dict[str, str] = Field(default_factory=dict, repr=False)
+    forward_headers: bool = True
+    timeout_ms: int = Field(default=10_000, ge=1)
+    expect: Statuses = frozenset(range(200, 300))
+    refuse: Statuses = frozenset({400, 413, 414, 415, 422})
+    idempotency_header: str = "Idempotency-Key"
+    sign: str | None = Field(default=None, repr=False, min_length=1)
+    ca_file: str | None = None
+    cert_file: str | None = None
+    key_file: str | None = None
+
+
+class DestinationConfig(_Strict):
+    """Where messages are sent, and how it is treated; see `harvest.destinations.Policy`."""
+
+    http: HttpConfig | None = None
+    concurrency: int = Field(default=_POLICY.concurrency, ge=1, le=256)
+    priority: int = _POLICY.priority
+    attempts: int = Field(default=_POLICY.attempts, ge=1)
+    backoff_ms: int = Field(default=_POLICY.backoff_ms, ge=1)
+    max_backoff_ms: int = Field(default=_POLICY.max_backoff_ms, ge=1)
+    breaker_failures: int = Field(default=_POLICY.breaker_failures, ge=1)
+    breaker_open_ms: int = Field(default=_POLICY.breaker_open_ms, ge=1)
+    max_breaker_open_ms: int = Field(default=_POLICY.max_breaker_open_ms, ge=1)
+    max_retry_after_ms: int = Field(default=_POLICY.max_retry_after_ms, ge=0)
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> DestinationConfig:
+        if self.http is None:
+            raise ConfigurationError("a destination needs a kind: give http")
+        return self
+
+    def policy(self) -> Policy:
+        """As the dispatcher takes it."""
+        return Policy(**self.model_dump(exclude={"http"}))
+
+    def sink(self, outbox: str) -> MessageSink:
+        """What sends there; connects when it is first used. Raises `ConfigurationError`."""
+        return _http(self.http, outbox) if self.http is not None else _no_kind()
+
+
+def _http(config: HttpConfig, outbox: str) -> MessageSink:
+    try:
+        from harvest.sink.http import HttpEndpoint, HttpSink, Signature
+    except ModuleNotFoundError as error:
+        raise ConfigurationError(
+            f"{error.name} is missing: run `pip install 'marshal-py[http]'`"
+        ) from None
+    given = config.model_dump(exclude={"headers", "expect", "refuse", "sign"})
+    return HttpSink(
+        HttpEndpoint(
+            **given,
+            headers=tuple(config.headers.items()),
+            expected=config.expect,
+            refused=config.refuse,
+            signature=None if config.sign is None else Signature(config.sign),
+        ),
+        outbox,
+    )
+
+
+def _no_kind() -> MessageSink:
+    raise ConfigurationError("a destination needs a kind: give http")

@@ -1,0 +1,86 @@
+"""Connections whose every read and write ends at one deadline, however slowly bytes arrive.
+
+A time-out per read lets a server that sends one byte a second hold a thread for ever.
+"""
+
+from __future__ import annotations
+
+import ssl
+import time
+from collections.abc import Iterable
+from typing import Any
+
+import httpcore
+
+__all__ = ["Deadline", "DeadlineBackend"]
+
+
+class Deadline:
+    """A moment, of one thread's connections; set it before each request."""
+
+    def __init__(self) -> None:
+        self._at_s = 0.0
+
+    def set(self, timeout_s: float) -> None:
+        """From now on."""
+        self._at_s = time.monotonic() + timeout_s
+
+    def left_s(self, error: type[Exception]) -> float:
+        """Seconds that are left. Raises `error` when there are none."""
+        left_s = self._at_s - time.monotonic()
+        if left_s <= 0:
+            raise error("the time is up")
+        return left_s
+
+
+class _Stream(httpcore.NetworkStream):
+    def __init__(self, stream: httpcore.NetworkStream, deadline: Deadline) -> None:
+        self._stream = stream
+        self._deadline = deadline
+
+    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        del timeout
+        return self._stream.read(max_bytes, self._deadline.left_s(httpcore.ReadTimeout))
+
+    def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        del timeout
+        self._stream.write(buffer, self._deadline.left_s(httpcore.WriteTimeout))
+
+    def close(self) -> None:
+        self._stream.close()
+
+    def start_tls(
+        self,
+        ssl_context: ssl.SSLContext,
+        server_hostname: str | None = None,
+        timeout: float | None = None,
+    ) -> httpcore.NetworkStream:
+        del timeout
+        left_s = self._deadline.left_s(httpcore.ConnectTimeout)
+        stream = self._stream.start_tls(ssl_context, server_hostname, left_s)
+        return _Stream(stream, self._deadline)
+
+    def get_extra_info(self, info: str) -> Any:
+        return self._stream.get_extra_info(info)
+
+
+class DeadlineBackend(httpcore.NetworkBackend):
+    """Opens connections for one thread. The deadline holds for connecting, too."""
+
+    def __init__(self, deadline: Deadline) -> None:
+        self._backend = httpcore.SyncBackend()
+        self._deadline = deadline
+
+    def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[Any] | None = None,
+    ) -> httpcore.NetworkStream:
+        """See `httpcore.NetworkBackend`."""
+        del timeout
+        left_s = self._deadline.left_s(httpcore.ConnectTimeout)
+        stream = self._backend.connect_tcp(host, port, left_s, local_address, socket_options)
+        return _Stream(stream, self._deadline)
