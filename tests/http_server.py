@@ -76,7 +76,10 @@ class _Handler(socketserver.StreamRequestHandler):
         while header := self.rfile.readline().strip():
             name, _, value = header.decode("latin-1").partition(":")
             headers[name.lower()] = value.strip()
-        body = self.rfile.read(int(headers.get("content-length", 0)))
+        size = int(headers.get("content-length", 0))
+        body = self.rfile.read(size)
+        if len(body) < size:
+            return False  # the client was killed meanwhile
         target = line[1].decode()
         with server.lock:
             server.at_once += 1

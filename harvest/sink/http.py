@@ -2,8 +2,7 @@
 
 What decides is the status: one that is expected means that the receiver has the message. The
 requests go through httpcore, which is httpx without the parts that a relayer must not have
-(redirects, cookies, credentials from the environment), at half the cost. Every thread has one
-connection of its own.
+(redirects, cookies, credentials from the environment). Every thread has one connection of its own.
 """
 
 from __future__ import annotations

@@ -1,0 +1,93 @@
+"""How fast a backlog of 256-byte rows is sent to a local HTTP server, in the order of its keys.
+
+One harvester process, one request a row, beside a bare loop of the same client on one connection.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import httpcore
+import psycopg
+
+from harvest.store.postgres import PostgresMarkStore
+from marshal_py.embedded import EmbeddedKafka, EmbeddedPostgres
+from tests.benchmarks._servers import new_topic
+from tests.benchmarks.harness import Figure, Options, median, run, say
+from tests.benchmarks.harvest_drain import FILL, Outcome, child
+
+KEYS = 1_000
+
+
+@contextmanager
+def receiver() -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    command = [sys.executable, "-m", "tests.benchmarks._http_server"]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        yield f"http://127.0.0.1:{process.stdout.readline().strip()}", process
+        process.kill()
+
+
+def bare(url: str, count: int) -> float:
+    """Requests per second of one connection."""
+    body = b"x" * 256
+    with httpcore.ConnectionPool(max_connections=1) as pool:
+        started = time.perf_counter()
+        for n in range(count):
+            pool.request("POST", f"{url}/bare/{n}", content=body)
+        return count / (time.perf_counter() - started)
+
+
+def relay(kafka: EmbeddedKafka, postgres: EmbeddedPostgres, url: str, count: int) -> Outcome:
+    database = postgres.create_database()
+    store = PostgresMarkStore(database, "outbox")
+    store.init()
+    store.close()
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute(FILL, ("events", KEYS, count))
+        connection.execute("VACUUM ANALYZE outbox")
+    config = {
+        "kafka": {"bootstrap.servers": kafka.bootstrap_servers},
+        "database": database,
+        "group": f"relay-{uuid.uuid4().hex[:8]}",
+        "coordination": {"topic": new_topic(kafka)},
+        "destinations": {"local": {"http": {"uri": url + "/{key}/{id}"}, "concurrency": 8}},
+    }
+    return child("ours", json.dumps(config), str(count))
+
+
+def measure(options: Options) -> list[Figure]:
+    count = 2_000 if options.quick else 20_000
+    rates, outcomes = [], []
+    with EmbeddedKafka() as kafka, EmbeddedPostgres() as postgres:
+        for _ in range(options.repeats):
+            with receiver() as (url, process):
+                rates.append(bare(url, count // 4))
+                outcomes.append(relay(kafka, postgres, url, count))
+                assert process.stdin is not None
+                assert process.stdout is not None
+                print(file=process.stdin, flush=True)
+                counts = json.loads(process.stdout.readline())
+                if counts["out_of_order"] or counts["requests"] < count + count // 4:
+                    raise RuntimeError(f"the receiver saw {counts}")
+            say(f"bare {rates[-1]:,.0f}, relay {outcomes[-1].rate:,.0f} requests/s")
+    rate = median(outcome.rate for outcome in outcomes)
+    target = "≥ 3,000, keys in order"
+    return [
+        Figure("bare loop", median(rates), "requests/s"),
+        Figure("relay", rate, "requests/s", median(rates), target, rate >= 3_000),
+        Figure("CPU, relay", median(o.cpu for o in outcomes), "s/100,000 rows"),
+        Figure("memory, relay", max(o.peak_mb for o in outcomes), "MB"),
+    ]
+
+
+if __name__ == "__main__":
+    run(measure, __doc__)
