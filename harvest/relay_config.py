@@ -11,7 +11,7 @@ from harvest.destinations import Policy
 from harvest.errors import ConfigurationError
 from harvest.sink.destination import MessageSink
 
-__all__ = ["DestinationConfig", "HttpConfig"]
+__all__ = ["DestinationConfig", "HttpConfig", "NatsConfig"]
 
 _STATUSES: Final = re.compile(r"([1-5][0-9]{2})(?:-([1-5][0-9]{2}))?")
 _POLICY: Final = Policy()
@@ -55,10 +55,23 @@ class HttpConfig(_Strict):
     key_file: str | None = None
 
 
+class NatsConfig(_Strict):
+    """A NATS JetStream; see `harvest.sink.nats.NatsEndpoint`."""
+
+    servers: list[str] = Field(min_length=1, repr=False)
+    subject: str = Field(default="{topic}", min_length=1)
+    stream: str | None = None
+    forward_headers: bool = True
+    timeout_ms: int = Field(default=10_000, ge=1)
+    credentials_file: str | None = None
+    ca_file: str | None = None
+
+
 class DestinationConfig(_Strict):
     """Where messages are sent, and how it is treated; see `harvest.destinations.Policy`."""
 
     http: HttpConfig | None = None
+    nats: NatsConfig | None = None
     concurrency: int = Field(default=_POLICY.concurrency, ge=1, le=256)
     priority: int = _POLICY.priority
     attempts: int = Field(default=_POLICY.attempts, ge=1)
@@ -71,26 +84,31 @@ class DestinationConfig(_Strict):
 
     @model_validator(mode="after")
     def _one_kind(self) -> DestinationConfig:
-        if self.http is None:
-            raise ConfigurationError("a destination needs a kind: give http")
+        if (self.http is None) == (self.nats is None):
+            raise ConfigurationError("a destination needs one kind: give http or nats")
         return self
 
     def policy(self) -> Policy:
         """As the dispatcher takes it."""
-        return Policy(**self.model_dump(exclude={"http"}))
+        return Policy(**self.model_dump(exclude={"http", "nats"}))
 
     def sink(self, outbox: str) -> MessageSink:
         """What sends there; connects when it is first used. Raises `ConfigurationError`."""
-        return _http(self.http, outbox) if self.http is not None else _no_kind()
+        try:
+            if self.http is not None:
+                return _http(self.http, outbox)
+            assert self.nats is not None  # noqa: S101 - validated
+            return _nats(self.nats, outbox)
+        except ModuleNotFoundError as error:
+            extra = "http" if self.http is not None else "nats"
+            raise ConfigurationError(
+                f"{error.name} is missing: run `pip install 'marshal-py[{extra}]'`"
+            ) from None
 
 
 def _http(config: HttpConfig, outbox: str) -> MessageSink:
-    try:
-        from harvest.sink.http import HttpEndpoint, HttpSink, Signature
-    except ModuleNotFoundError as error:
-        raise ConfigurationError(
-            f"{error.name} is missing: run `pip install 'marshal-py[http]'`"
-        ) from None
+    from harvest.sink.http import HttpEndpoint, HttpSink, Signature
+
     given = config.model_dump(exclude={"headers", "expect", "refuse", "sign"})
     return HttpSink(
         HttpEndpoint(
@@ -104,5 +122,8 @@ def _http(config: HttpConfig, outbox: str) -> MessageSink:
     )
 
 
-def _no_kind() -> MessageSink:
-    raise ConfigurationError("a destination needs a kind: give http")
+def _nats(config: NatsConfig, outbox: str) -> MessageSink:
+    from harvest.sink.nats import NatsEndpoint, NatsSink
+
+    given = config.model_dump(exclude={"servers"})
+    return NatsSink(NatsEndpoint(servers=tuple(config.servers), **given), outbox)

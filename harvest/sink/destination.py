@@ -1,4 +1,4 @@
-"""Where messages are sent one by one, as the relay algorithm sees it (specs/RELAYER.md §6).
+"""Where messages are sent one by one, as the relay algorithm sees it (specs/RELAYER.md §7).
 
 To write one of your own, implement `MessageSink`, and let it pass `tests/contract_harvest/
 test_destination.py`. Its contract:

@@ -290,7 +290,7 @@ destinations:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("  a: {}", "destinations.a: a destination needs a kind"),
+        ("  a: {}", "destinations.a: a destination needs one kind"),
         ("  a: {http: {uri: 'ftp://x/'}}", "write http:// or https://"),
         ("  a: {http: {uri: 'http://{key}/'}}", "a host without placeholders"),
         ("  a: {http: {uri: 'http://u:pw-secret@x/'}}", "credentials"),

@@ -1,0 +1,188 @@
+"""What every destination promises, on real servers (harvest/sink/destination.py)."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+
+from harvest.destinations import Outcome
+from harvest.errors import ConfigurationError
+from harvest.rows import Row
+from harvest.sink.destination import MessageSink
+from harvest.sink.http import HttpEndpoint, HttpSink
+from harvest.sink.nats import NatsEndpoint, NatsSink
+from tests.http_server import HttpServer, http_server
+from tests.nats_server import NatsServer, nats_server
+
+TIMEOUT_MS = 20_000
+
+
+class Bench(Protocol):
+    """A receiver that works, and sinks for it and for one that is not there."""
+
+    def sink(self) -> MessageSink: ...
+    def absent(self) -> MessageSink: ...
+    def received(self) -> list[tuple[bytes, str, str]]:
+        """Body, idempotency key and the header ``x``, of everything in its order."""
+
+
+class HttpBench:
+    def __init__(self, server: HttpServer) -> None:
+        self._server = server
+
+    def sink(self) -> MessageSink:
+        return HttpSink(HttpEndpoint(f"{self._server.url}/{{key}}", timeout_ms=TIMEOUT_MS))
+
+    def absent(self) -> MessageSink:
+        return HttpSink(HttpEndpoint("http://127.0.0.1:1/", timeout_ms=TIMEOUT_MS))
+
+    def received(self) -> list[tuple[bytes, str, str]]:
+        return [
+            (r.body, r.headers["idempotency-key"], r.headers.get("x", ""))
+            for r in self._server.requests
+        ]
+
+
+class NatsBench:
+    def __init__(self, server: NatsServer) -> None:
+        self._server = server
+        server.create_stream("S", "s.>")
+
+    def sink(self, subject: str = "s.{key}", stream: str | None = "S") -> NatsSink:
+        endpoint = NatsEndpoint((self._server.url,), subject, stream, timeout_ms=TIMEOUT_MS)
+        return NatsSink(endpoint)
+
+    def absent(self) -> MessageSink:
+        return NatsSink(NatsEndpoint(("nats://127.0.0.1:1",), "s.x", timeout_ms=5_000))
+
+    def received(self) -> list[tuple[bytes, str, str]]:
+        return [
+            (data, headers["Nats-Msg-Id"], headers.get("X", ""))
+            for _, data, headers in self._server.messages("S")
+        ]
+
+
+@pytest.fixture
+def nats_bench(tmp_path: Path) -> Iterator[NatsBench]:
+    with nats_server(tmp_path) as server:
+        if server is None:
+            pytest.skip("nats-server is not installed")
+        yield NatsBench(server)
+
+
+@pytest.fixture(params=["http", "nats"])
+def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
+    if request.param == "http":
+        with http_server() as server:
+            yield HttpBench(server)
+    else:
+        yield request.getfixturevalue("nats_bench")
+
+
+def row(number: int, key: str = "k") -> Row:
+    return Row(number, "t", key.encode(), b"v%d" % number, (b"X",), (b"h",))
+
+
+def test_what_is_confirmed_has_arrived_in_the_order_of_the_calls(bench: Bench) -> None:
+    sink = bench.sink()
+    for number in range(5):
+        assert sink.send(row(number), f"o.{number}", 1).error is None
+    sink.close()
+    assert bench.received() == [(b"v%d" % n, f"o.{n}", "h") for n in range(5)]
+
+
+def test_many_threads_send_at_once(bench: Bench) -> None:
+    sink = bench.sink()
+    outcomes: list[Outcome] = []
+
+    def send(thread: int) -> None:
+        outcomes.extend([sink.send(row(n, f"k{thread}"), f"{thread}.{n}", 1) for n in range(5)])
+
+    threads = [threading.Thread(target=send, args=(n,)) for n in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    sink.close()
+    assert [outcome.error for outcome in outcomes] == [None] * 30
+    assert len({key for _, key, _ in bench.received()}) == 30
+
+
+def test_a_tombstone_is_empty(bench: Bench) -> None:
+    sink = bench.sink()
+    assert sink.send(row(1)._replace(value=None), "o.1", 1).error is None
+    sink.close()
+    assert bench.received() == [(b"", "o.1", "h")]
+
+
+def test_nobody_there_is_unavailable_and_no_error(bench: Bench) -> None:
+    sink = bench.absent()
+    outcome = sink.send(row(1), "o.1", 1)
+    sink.close()
+    assert outcome.error
+    assert outcome.unavailable
+    assert not outcome.lasting
+
+
+def test_what_cannot_be_sent_is_said_without_trying(bench: Bench) -> None:
+    sink = bench.sink()
+    bad = row(1)._replace(header_keys=(b"a b",))
+    outcome = sink.send(bad, "o.1", 1)
+    assert outcome.lasting
+    assert not outcome.unavailable
+    assert sink.send(row(1)._replace(key=b"\xff"), "o.1", 1).lasting
+    sink.close()
+    assert bench.received() == []
+
+
+def test_it_can_be_closed_twice_and_without_use(bench: Bench) -> None:
+    sink = bench.sink()
+    sink.close()
+    sink.close()
+
+
+# --- NATS alone ---
+
+
+def test_jetstream_keeps_a_repeated_message_once(nats_bench: NatsBench) -> None:
+    for _ in range(2):  # the second time as another leader, after a takeover
+        sink = nats_bench.sink()
+        assert sink.send(row(1), "o.1", 1).error is None
+        sink.close()
+    assert len(nats_bench.received()) == 1
+
+
+def test_a_subject_that_no_stream_takes_is_the_messages_fault(nats_bench: NatsBench) -> None:
+    sink = nats_bench.sink("elsewhere", None)
+    outcome = sink.send(row(1), "o.1", 1)
+    sink.close()
+    assert "no stream takes the subject 'elsewhere'" in str(outcome.error)
+    assert not outcome.unavailable
+
+
+def test_another_stream_than_the_configured_is_an_error(nats_bench: NatsBench) -> None:
+    sink = nats_bench.sink(stream="OTHER")
+    outcome = sink.send(row(1), "o.1", 1)
+    sink.close()
+    assert "JetStream 400" in str(outcome.error)
+    assert nats_bench.received() == []
+
+
+def test_a_message_that_is_too_large_is_not_tried_again(nats_bench: NatsBench) -> None:
+    sink = nats_bench.sink()
+    outcome = sink.send(row(1)._replace(value=b"x" * 2_000_000), "o.1", 1)
+    sink.close()
+    assert outcome.lasting
+
+
+@pytest.mark.parametrize("key", [b"*", b"a b", b">", b"", b"a..b"])
+def test_subjects_are_words(nats_bench: NatsBench, key: bytes) -> None:
+    sink = nats_bench.sink()
+    assert sink.send(row(1)._replace(key=key), "o.1", 1).lasting
+    sink.close()
+    with pytest.raises(ConfigurationError):
+        nats_bench.sink("a.*")
