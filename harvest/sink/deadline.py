@@ -1,18 +1,23 @@
 """Connections whose every read and write ends at one deadline, however slowly bytes arrive.
 
-A time-out per read lets a server that sends one byte a second hold a thread for ever.
+A time-out per read lets a server that sends one byte a second hold a thread for ever. What is
+written is kept until something is to be read, so that a small request is one packet.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ssl
 import time
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
 
 import httpcore
 
 __all__ = ["Deadline", "DeadlineBackend"]
+
+
+_KEPT_BYTES: Final = 32_768
 
 
 class Deadline:
@@ -37,14 +42,24 @@ class _Stream(httpcore.NetworkStream):
     def __init__(self, stream: httpcore.NetworkStream, deadline: Deadline) -> None:
         self._stream = stream
         self._deadline = deadline
+        self._kept = b""
 
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
         del timeout
+        if self._kept:
+            with contextlib.suppress(httpcore.WriteError):  # it may have answered all the same
+                self._flush()
         return self._stream.read(max_bytes, self._deadline.left_s(httpcore.ReadTimeout))
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
         del timeout
-        self._stream.write(buffer, self._deadline.left_s(httpcore.WriteTimeout))
+        self._kept = self._kept + buffer if self._kept else buffer
+        if len(self._kept) > _KEPT_BYTES:
+            self._flush()
+
+    def _flush(self) -> None:
+        kept, self._kept = self._kept, b""
+        self._stream.write(kept, self._deadline.left_s(httpcore.WriteTimeout))
 
     def close(self) -> None:
         self._stream.close()

@@ -102,6 +102,7 @@ class HttpSink:
         self._endpoint = endpoint
         self._uri = Template.parse(endpoint.uri, outbox)
         self._origin = _origin(self._uri)
+        self._target_at = _target_at(endpoint.uri)
         self._method = endpoint.method.upper().encode()
         if not _NAME.fullmatch(self._method):
             raise ConfigurationError(f"method is {endpoint.method!r}: write POST, PUT, …")
@@ -113,13 +114,15 @@ class HttpSink:
         self._ssl = _ssl_context(endpoint) if self._origin.scheme == "https" else None
         self._local = threading.local()
         self._lock = threading.Lock()
-        self._connections: list[httpcore.ConnectionPool] = []
+        self._connections: dict[int, httpcore.HTTPConnection] = {}
+        """By thread."""
 
     def send(self, row: Row, idempotency_key: str, epoch: int) -> Outcome:
         """See `MessageSink.send`."""
         body = row.value or b""
         try:
-            url = httpcore.URL(self._uri.render(row, _quoted))
+            target = self._uri.render(row, _quoted)[self._target_at :]
+            url = self._url(target)
             headers = self._request_headers(row, body, idempotency_key, epoch)
         except (InvalidRecord, ValueError) as error:
             return Outcome(error=str(error), lasting=True)
@@ -143,30 +146,41 @@ class HttpSink:
         return self._judged(response, said)
 
     def close(self) -> None:
-        """See `MessageSink.close`."""
+        """See `MessageSink.close`. A request that is under way in another thread breaks off."""
         with self._lock:
-            connections, self._connections = self._connections, []
-        for connection in connections:
-            try:
-                connection.close()
-            except RuntimeError:  # a request is under way in another thread; it ends by itself
-                continue
+            mine, self._connections = self._connections, {}
+        for connection in mine.values():
+            connection.close()
 
-    def _connection(self) -> tuple[Deadline, httpcore.ConnectionPool]:
+    def _url(self, target: str) -> httpcore.URL:
+        origin = self._origin
+        if not target.startswith("/"):
+            target = f"/{target}"
+        return httpcore.URL(
+            scheme=origin.raw_scheme, host=origin.raw_host, port=origin.port, target=target
+        )
+
+    def _connection(self) -> tuple[Deadline, httpcore.HTTPConnection]:
+        """This thread's connection; a new one if the last cannot be used any more."""
         try:
-            deadline, pool = self._local.mine
+            deadline = self._local.deadline
         except AttributeError:
-            deadline = Deadline()
-            pool = httpcore.ConnectionPool(
-                ssl_context=self._ssl,
-                max_connections=1,
-                keepalive_expiry=_KEEP_ALIVE_S,
-                network_backend=DeadlineBackend(deadline),
-            )
-            self._local.mine = deadline, pool
-            with self._lock:
-                self._connections.append(pool)
-        return deadline, pool
+            deadline = self._local.deadline = Deadline()
+        thread = threading.get_ident()
+        connection = self._connections.get(thread)
+        if connection is not None:
+            if connection.is_idle() and not connection.has_expired():
+                return deadline, connection
+            connection.close()
+        connection = httpcore.HTTPConnection(
+            origin=self._url("").origin,
+            ssl_context=self._ssl,
+            keepalive_expiry=_KEEP_ALIVE_S,
+            network_backend=DeadlineBackend(deadline),
+        )
+        with self._lock:
+            self._connections[thread] = connection
+        return deadline, connection
 
     def _request_headers(
         self, row: Row, body: bytes, idempotency_key: str, epoch: int
@@ -272,9 +286,18 @@ def _origin(uri: Template) -> httpx.URL:
         raise ConfigurationError(f"uri is {uri.text!r}: {error}") from None
     if not url.host:
         raise ConfigurationError(f"uri is {uri.text!r}: it has no host")
+    if any(not t.isascii() or "#" in t or re.search(r"[\s\x00-\x1f]", t) for t, _ in uri.parts):
+        raise ConfigurationError(f"uri is {uri.text!r}: percent-encode spaces, # and umlauts")
     if url.userinfo:
         raise ConfigurationError("uri has credentials in it: give an Authorization header")
     return url
+
+
+def _target_at(uri: str) -> int:
+    """Where path and query begin."""
+    begin = uri.index("://") + len("://")
+    found = re.search(r"[/?]", uri[begin:])
+    return len(uri) if found is None else begin + found.start()
 
 
 def _header_name(name: str) -> bytes:

@@ -63,6 +63,16 @@ def test_a_request_is_made_as_configured(server: HttpServer) -> None:
     assert (request.headers["x-topic"], request.headers["x-trace"]) == ("orders", "1")
 
 
+@pytest.mark.parametrize(
+    ("path", "target"), [("", "/"), ("/?a={id}", "/?a=7"), ("/a?b", "/a?b"), ("/{{{id}}}", "/{7}")]
+)
+def test_targets(server: HttpServer, path: str, target: str) -> None:
+    sink = HttpSink(HttpEndpoint(f"http://LOCALHOST:{server.port:06}{path}"))
+    assert sink.send(row(), "k", 1).error is None
+    sink.close()
+    assert server.requests[0].target == target
+
+
 def test_a_tombstone_has_no_body_and_headers_may_stay_behind(server: HttpServer) -> None:
     sent = row(value=None, header_keys=(b"X-Trace",), header_values=(b"1",))
     assert send(server, "/x", sent, method="DELETE", forward_headers=False).error is None
