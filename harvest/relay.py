@@ -26,7 +26,6 @@ from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from harvest.destinations import Delivered, Dispatcher, Failed, GivenUp, Message, Outcome
-from harvest.mark import Limits
 from harvest.mark_steps import (
     Mark,
     Marked,
@@ -38,7 +37,7 @@ from harvest.mark_steps import (
     Sidelined,
     SidelineFailed,
 )
-from harvest.pacing import Pace
+from harvest.pacing import Limits, Pace
 from harvest.rows import Row, payload_bytes
 from harvest.sidelining import Aside, BadRows, Key
 from harvest.steps import Finish, LeaseLost, Open, OpenFailed, Start, Stop

@@ -21,7 +21,6 @@ from harvest.errors import HarvestError, SinkUnavailable
 from harvest.events import Event, LeaderRefreshed, Stats
 from harvest.leading import Leader, Work
 from harvest.lease import Lease
-from harvest.mark import Limits
 from harvest.mark_steps import (
     Mark,
     Marked,
@@ -33,6 +32,7 @@ from harvest.mark_steps import (
     Sidelined,
     SidelineFailed,
 )
+from harvest.pacing import Limits
 from harvest.posting import Crew
 from harvest.routes import Router
 from harvest.sidelining import BadRows

@@ -22,7 +22,6 @@ from harvest.destinations import (
     Policy,
 )
 from harvest.errors import ConfigurationError, InvalidRecord, StoreUnavailable
-from harvest.mark import Limits
 from harvest.mark_steps import (
     Mark,
     Marked,
@@ -35,6 +34,7 @@ from harvest.mark_steps import (
     SidelineFailed,
 )
 from harvest.outbox import OutboxRecord
+from harvest.pacing import Limits
 from harvest.routes import Router
 from harvest.rows import Row
 from harvest.sidelining import BadRows
