@@ -148,7 +148,7 @@ class Runner:
                 self._turn()
         except BaseException as error:  # raised by the program's own signal handler, say
             self._error = self._error or error
-            if self._is_stopping:  # already: a second signal, and no more patience
+            if self.is_stopping:  # already: a second signal, and no more patience
                 self._stop_by_s = time.monotonic()
         finally:
             self._wind_up()
@@ -186,14 +186,15 @@ class Runner:
         self._stop_by_s = now_s + wait_s
 
     @property
-    def _is_stopping(self) -> bool:
+    def is_stopping(self) -> bool:
+        """Whether `stop` was called."""
         return self._stop_by_s < math.inf
 
     def _should_end(self) -> bool:
         consumer = self._consumer
         if self._error is None:
             self._error = consumer._keeper.failure or consumer.marshal._failure
-        return self._error is not None or self._is_stopping or consumer._closing.is_set()
+        return self._error is not None or self.is_stopping or consumer._closing.is_set()
 
     def _turn(self) -> None:
         self._tend()
@@ -422,7 +423,7 @@ class Runner:
         """Whether nothing of this task will be tried again here."""
         return (
             self._error is not None
-            or self._is_stopping
+            or self.is_stopping
             or task.part.stage is not Stage.ACTIVE
             or task.part.claim._ended.is_set()
         )
@@ -504,7 +505,7 @@ class Runner:
 
     def _wind_up(self) -> None:
         """Finish what must be finished, hand back the rest, and close the consumer."""
-        if not self._is_stopping:
+        if not self.is_stopping:
             self.stop()
         self._consumer._is_ending = True
         try:

@@ -18,6 +18,7 @@ import threading
 import time
 import traceback
 from multiprocessing.connection import Connection
+from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
 from marshal_py.delivery import Batch
@@ -147,7 +148,16 @@ class ProcessWorkers(ThreadWorkers):
         self._processes[number] = process, ours
 
     def _next(self, number: int) -> Task | None:
-        # The process first: a lease would run out while it starts.
+        # The process first: a lease would run out while it starts. At the end, only if need be.
+        if not self._runner.is_stopping and not self._have_process(number):
+            return None
+        return super()._next(number)
+
+    def _have_process(self, number: int) -> bool:
+        """Start the worker's process if there is none. Returns False if the end came first."""
+        found = self._processes.get(number)
+        if found is not None and number in self._ready and not found[0].is_alive():
+            self._forget(number)  # it was sent a signal while it had nothing to do
         if number not in self._processes:
             self._spawn(number)
         process, connection = self._processes[number]
@@ -157,15 +167,17 @@ class ProcessWorkers(ThreadWorkers):
             except (EOFError, OSError):
                 process.join(GRACE_S)
                 if self._runner.over:
-                    return None
+                    return False
                 raise HandlerProcessDied(
                     f"a handler's process could not be started (exit code {process.exitcode}); "
                     "what it said is on stderr"
                 ) from None
             self._ready.add(number)
-        return super()._next(number)
+        return True
 
     def _call(self, number: int, task: Task) -> None:
+        if not self._have_process(number):
+            raise HandlerProcessDied("the handler's process was not started: the end came first")
         process, connection = self._processes[number]
         given = self._runner.given_to_handler(task)
         holding = task.part.holding
@@ -175,17 +187,21 @@ class ProcessWorkers(ThreadWorkers):
         copied = [copy_of(m) for m in given] if isinstance(given, Batch) else copy_of(given)
         try:
             connection.send((copied, claim))
-            error = connection.recv()
+            error, is_leaving = connection.recv()
         except (EOFError, OSError):
             process.join(GRACE_S)
-            self._processes.pop(number)
-            self._ready.discard(number)
-            connection.close()
+            self._forget(number)
             raise HandlerProcessDied(
                 f"the handler's process ended with exit code {process.exitcode}"
             ) from None
+        if is_leaving:
+            self._forget(number)  # another takes its place
         if error is not None:
             raise error
+
+    def _forget(self, number: int) -> None:
+        self._processes.pop(number)[1].close()
+        self._ready.discard(number)
 
     def stop(self, timeout_s: float) -> bool:
         """Wait for the threads to end, then kill what still works."""
@@ -209,12 +225,25 @@ class ProcessWorkers(ThreadWorkers):
 
 def _serve_process(connection: Connection, handler: Any, claim_as: Any) -> None:
     """The life of a handler's process."""
-    # Ctrl-C in a terminal reaches all processes: this one finishes what it has, and is told to end.
+    # Ctrl-C in a terminal, and SIGTERM from systemd, reach all processes: this one finishes what it
+    # has. After Ctrl-C it is told to end; after SIGTERM it ends by itself, as Python's own exit
+    # sends that to what is left, and waits.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    is_busy = is_leaving = False
+
+    def leave(number: int, _: FrameType | None) -> None:
+        nonlocal is_leaving
+        is_leaving = True
+        if not is_busy:
+            raise SystemExit(128 + number)
+
+    signal.signal(signal.SIGTERM, leave)
     with contextlib.suppress(EOFError, OSError):
         connection.send("ready")
-        while True:
+        while not is_leaving:
+            is_busy = False
             given, claim = connection.recv()
+            is_busy = True
             if isinstance(given, list):
                 given = Batch(given, claim)
             answer: BaseException | None = None
@@ -228,7 +257,7 @@ def _serve_process(connection: Connection, handler: Any, claim_as: Any) -> None:
             except BaseException as error:
                 error.add_note("In the handler's process:\n" + traceback.format_exc())
                 answer = _sendable(error)
-            connection.send(answer)
+            connection.send((answer, is_leaving))
 
 
 def _sendable(error: BaseException) -> BaseException:

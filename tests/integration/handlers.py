@@ -30,6 +30,13 @@ def write_down(message: Any, claim: Any) -> None:
     os.close(file)
 
 
+def write_down_slowly(message: Any, claim: Any) -> None:
+    """Append what was given to a file, and again when it is done with, some time later."""
+    write_down(message, claim)
+    time.sleep(0.5)
+    write_down(message, claim)
+
+
 def die_of_poison(message: Any, claim: Any) -> None:
     """Take the process down with some messages, as a crash in C would; raise with others."""
     if message.value() == b"3":

@@ -270,6 +270,35 @@ def test_processes_are_given_the_message_and_the_epoch(
     assert consumer.stats().failures == 4
 
 
+def test_a_process_that_is_sent_sigterm_finishes_what_it_has(
+    kafka: EmbeddedKafka,
+    make: Make,
+    kafka_topic: Callable[..., str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As systemd does when it stops a service: all of its processes are sent one."""
+    topic = kafka_topic(partitions=1)
+    log = tmp_path / "log"
+    monkeypatch.setenv(handlers.LOG, str(log))
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    for n in range(3):
+        producer.produce(topic, str(n), key="k", headers=[("n", str(n))])
+    producer.flush(10)
+    consumer = make("a", topic)
+    running = Running(consumer, handlers.write_down_slowly, workers=1, executor="process")
+    until(lambda: log.exists() and log.read_text().endswith("\n"))
+    os.kill(json.loads(log.read_text().splitlines()[0])["pid"], signal.SIGTERM)
+    until(lambda: consumer.stats().handled == 3)
+    running.stop()
+    assert running.error is None
+    assert consumer.stats().failures == 0
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    assert [line["value"] for line in lines] == ["0", "0", "1", "1", "2", "2"]
+    assert len({line["pid"] for line in lines[:2]}) == 1
+    assert lines[2]["pid"] != lines[0]["pid"], "another has taken its place"
+
+
 def test_processes_that_cannot_start_end_run(
     kafka: EmbeddedKafka, make: Make, kafka_topic: Callable[..., str]
 ) -> None:
