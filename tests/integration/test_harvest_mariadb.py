@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +107,33 @@ def test_a_server_that_is_down_is_an_outage_without_a_password(
     with pytest.raises(StoreUnavailable) as caught:
         MysqlMarkStore(url, "outbox").connect()
     assert "secret" not in str(caught.value)
+
+
+def test_what_commits_between_the_choice_of_rows_and_their_mark_waits_for_the_next(
+    mariadb_database: str,
+) -> None:
+    """Else a mark could take the later row of a transaction, and not the earlier one."""
+
+    class Interrupted(MysqlMarkStore):
+        interrupt: Callable[[], None] | None = None
+
+        def _change(self, statement: str, parameters: Sequence[Any] = ()) -> int:
+            interrupt, self.interrupt = self.interrupt, None
+            if interrupt is not None:
+                interrupt()
+            return super()._change(statement, parameters)
+
+    store = Interrupted(mariadb_database, "outbox")
+    store.init()
+    with connect(mariadb_database) as late, connect(mariadb_database, autocommit=True) as early:
+        for connection, key in ((late, "l"), (early, "e"), (late, "l"), (early, "e")):
+            execute(connection, insert(key))
+        store.interrupt = late.commit
+        chosen = store.mark(TERM, 0, 10, 60_000.0)
+        assert store.interrupt is None
+        assert [row.key for row in chosen] == [b"e", b"e"]
+        first = chosen[0].id
+        assert [r.id for r in store.mark(TERM, 1, 10, 60_000.0)] == [first - 1, first + 1]
 
 
 def test_an_insert_whose_transaction_is_not_on_the_list_yet_is_a_suspect(
