@@ -30,23 +30,20 @@ from harvest.store.range_base import Bounds, Window
 __all__ = ["PostgresRangeStore"]
 
 _READ: Final = "SELECT {columns} FROM {table} WHERE id > %s ORDER BY id LIMIT %s"
-# Of other shards' rows only what tells the gaps: the rows after one, and the last.
+# The rows of one shard, and one row about the page that they are from. All in one statement: they
+# must be of one moment. The ids of the page are needed only if some are missing.
 _READ_SHARD: Final = """
-SELECT CASE WHEN mine THEN id END, topic, key, value, header_keys, header_values,
-       id, before, at
-FROM (
-  SELECT id, CASE WHEN mine THEN topic END AS topic, CASE WHEN mine THEN key END AS key,
-         CASE WHEN mine THEN value END AS value,
-         CASE WHEN mine THEN header_keys END AS header_keys,
-         CASE WHEN mine THEN header_values END AS header_values,
-         mine, lag(id, 1, %s) OVER w AS before, lead(id) OVER w IS NULL AS last,
-         row_number() OVER w AS at
-  FROM (
-    SELECT {columns}, {shard} = {mine} AS mine FROM {table} WHERE id > %s ORDER BY id LIMIT %s
-  ) AS page
-  WINDOW w AS (ORDER BY id)
-) AS seen
-WHERE mine OR id > before + 1 OR last
+WITH page AS MATERIALIZED (
+  SELECT id, kafka_topic, kafka_key, kafka_value, kafka_header_keys, kafka_header_values,
+         {shard} = {mine} AS mine
+  FROM {table} WHERE id > %s ORDER BY id LIMIT %s
+)
+SELECT {columns}, NULL::bigint AS last, NULL::bigint AS seen, NULL::bigint[] AS ids
+FROM page WHERE mine
+UNION ALL
+SELECT NULL, NULL, NULL, NULL, NULL, NULL, max(id), count(*),
+       CASE WHEN max(id) - %s > count(*) THEN array_agg(id) END
+FROM page
 """
 # The ids that are there, as ranges: what is the same distance from its row number is one.
 _LOOKUP: Final = """
@@ -196,12 +193,13 @@ class PostgresRangeStore(PostgresTable):
         return Window(rows, last, gaps, len(rows) == limit)
 
     def _read_shard(self, after: int, limit: int) -> Window:
-        found = self._fetch(_READ_SHARD, (after, after, limit))
-        if not found:
+        found = self._fetch(_READ_SHARD, (after, limit, after))
+        *_, last, seen, ids = found.pop(next(n for n, row in enumerate(found) if row[0] is None))
+        if not seen:
             return Window((), after)
-        gaps = [(before + 1, id - 1) for *_, id, before, _ in found if id > before + 1]
-        rows = [row for row in found if row[0] is not None]
-        return Window(rows, found[-1][6], gaps, found[-1][8] == limit)
+        found.sort(key=_id)  # UNION promises no order
+        gaps = missing(after, sorted(ids)) if ids else ()
+        return Window(found, last, gaps, seen == limit)
 
     def lookup(self, ranges: Sequence[Range]) -> list[Range]:
         """See `RangeStore.lookup`."""

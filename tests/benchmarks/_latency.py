@@ -71,16 +71,21 @@ def read(servers: str, topic: str, count: int, timeout_s: float) -> None:
     print(json.dumps(ages_ms))
 
 
-def bare(servers: str, dsn: str) -> None:
-    """INSERT → NOTIFY → SELECT → produce(acks=all): no mark, no delete, no fence, no restart."""
-    producer = Producer(
-        {
-            "bootstrap.servers": servers,
-            "enable.idempotence": True,
-            "linger.ms": 0,
-            "compression.type": "lz4",
-        }
-    )
+def bare(servers: str, dsn: str, transactional: bool) -> None:
+    """INSERT → NOTIFY → SELECT → produce(acks=all): no mark, no delete, no fence, no restart.
+
+    `transactional`: in one Kafka transaction with an offset, as the position must be.
+    """
+    settings = {"bootstrap.servers": servers, "compression.type": "lz4"}
+    if transactional:
+        settings |= {"transactional.id": f"bare-{os.getpid()}", "retry.backoff.ms": 1}
+    else:
+        settings |= {"enable.idempotence": True, "linger.ms": 0}
+    producer = Producer(settings)
+    group = Consumer({"bootstrap.servers": servers, "group.id": f"bare-{os.getpid()}"})
+    if transactional:
+        group.committed([TopicPartition("outbox", 0)], timeout=10)  # a coordinator takes its time
+        producer.init_transactions(10)
     listener = psycopg.connect(dsn, autocommit=True)
     selecter = psycopg.connect(dsn, autocommit=True)
     row = listener.execute("SELECT 'outbox'::regclass::oid::text").fetchone()
@@ -96,10 +101,19 @@ def bare(servers: str, dsn: str) -> None:
             (last,),
             binary=True,
         ).fetchall()
+        if not rows:
+            continue
+        if transactional:
+            producer.begin_transaction()
         for row_id, topic, key, value in rows:
             producer.produce(topic, value, key)
             last = row_id
-        producer.poll(0)
+        if transactional:
+            position = TopicPartition(topic, 0, 0, str(last))
+            producer.send_offsets_to_transaction([position], group.consumer_group_metadata())
+            producer.commit_transaction()
+        else:
+            producer.poll(0)
 
 
 if __name__ == "__main__":
@@ -109,4 +123,4 @@ if __name__ == "__main__":
     elif what == "read":
         read(arguments[0], arguments[1], int(arguments[2]), float(arguments[3]))
     else:
-        bare(arguments[0], arguments[1])
+        bare(arguments[0], arguments[1], what == "bare-transactions")
