@@ -31,6 +31,7 @@ from harvest.spark import cli as spark_cli
 from harvest.stasher import Stasher
 from harvest.store import databases
 from harvest.store.databases import AnyMarkStore, AnyRangeStore, Database
+from harvest.store.two_databases import PostgresIds
 from marshal_py.errors import MarshalError
 
 if TYPE_CHECKING:
@@ -114,6 +115,10 @@ def init(
     tables, name, mode = _database(config, database, table, mode)
     store = _store(tables, name, mode)
     created = store.init(value_type="bytes" if bytes_ else "text")
+    ids = _ids_in_primary(config)
+    if ids is not None:
+        with closing(ids):
+            ids.init()
     aside = tables.sidelined(TableName.parse(name))
     if aside is not None:
         with closing(aside):
@@ -235,6 +240,10 @@ def check(
     tables, name, mode = _database(config, database, table)
     store = _store(tables, name, mode)
     findings = store.check()
+    ids = _ids_in_primary(config)
+    if ids is not None:
+        with closing(ids):
+            findings += ids.check()
     wrong = any(finding.level == "error" for finding in findings)
     backlog = None if wrong else store.backlog()
     if not wrong:
@@ -353,6 +362,12 @@ def _database(
 def _store(tables: Database, name: str, mode: Mode) -> AnyMarkStore | AnyRangeStore:
     table = TableName.parse(name)
     return tables.range_store(table) if mode is Mode.RANGE else tables.mark_store(table)
+
+
+def _ids_in_primary(config: Path | None) -> PostgresIds | None:
+    """The table of ids, where the configuration has two databases."""
+    primary = None if config is None else load(config).primary
+    return None if primary is None else PostgresIds(primary.database, primary.ids)
 
 
 def _pair(text: str) -> tuple[str, str]:

@@ -32,6 +32,7 @@ __all__ = [
     "LimitsConfig",
     "LoggingConfig",
     "PartitionsConfig",
+    "PrimaryConfig",
     "ReaperConfig",
     "load",
     "parse",
@@ -118,6 +119,18 @@ class PartitionsConfig(_Strict):
         return PartitionPolicy(self.rows, self.ahead, self.retain_hours * 3600)
 
 
+class PrimaryConfig(_Strict):
+    """The application's database, when the payloads are in another one (specs/RELAYER.md §8).
+
+    - `database`: a libpq connection string. `replica`: of a replica, for reading the ids.
+    - `ids`: the table with `id` and `message_id`.
+    """
+
+    database: str = Field(repr=False, min_length=1)
+    replica: str | None = Field(default=None, repr=False, min_length=1)
+    ids: str = "outbox_ids"
+
+
 class ReaperConfig(_Strict):
     """One outbox and everything that is needed to harvest it.
 
@@ -132,6 +145,7 @@ class ReaperConfig(_Strict):
       (at least once).
     - `mode`: ``mark`` (rows are tagged, published, deleted) or ``range`` (rows are only read).
     - `shards`: in range mode, how many processes can work at once; keys are divided among them.
+    - `primary`: the application's database, if `database` has only the payloads; in range mode.
     - `destinations`: by name, where messages are sent instead of Kafka, at least once; in mark
       mode. `route`: which of them a row goes to (`harvest.routes`).
     - `idempotency_key`: the template of what the receiver knows a repeated message by.
@@ -149,6 +163,7 @@ class ReaperConfig(_Strict):
     destinations: dict[str, DestinationConfig] = Field(default_factory=dict)
     route: str | None = Field(default=None, min_length=1)
     idempotency_key: str = Field(default="{outbox}.{id}", min_length=1)
+    primary: PrimaryConfig | None = None
     partitions: PartitionsConfig = PartitionsConfig()
     coordination: CoordinationConfig = CoordinationConfig()
     limits: LimitsConfig = LimitsConfig()
@@ -172,6 +187,7 @@ class ReaperConfig(_Strict):
             )
         producer_settings(self.producer_config, None)
         self._consistent_destinations()
+        self._consistent_primary()
         return self
 
     def _consistent_destinations(self) -> None:
@@ -190,6 +206,16 @@ class ReaperConfig(_Strict):
                 destination.sink(self.sink_name).close()
             except ConfigurationError as error:
                 raise ConfigurationError(f"destinations.{name}: {error}") from None
+
+    def _consistent_primary(self) -> None:
+        if self.primary is None:
+            return
+        TableName.parse(self.primary.ids)
+        if self.mode != "range" or self.shards > 1:
+            raise ConfigurationError("primary: two databases need mode: range and one shard")
+        for source in (self.database, self.primary.database, self.primary.replica or ""):
+            if source.partition("://")[0] in ("sqlite", "mysql", "mariadb"):
+                raise ConfigurationError("primary: both databases must be PostgreSQL")
 
     @property
     def table(self) -> TableName:

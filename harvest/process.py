@@ -11,6 +11,7 @@ from typing import Final
 
 from harvest.checkpoints import Checkpoints
 from harvest.config import ReaperConfig
+from harvest.errors import ConfigurationError
 from harvest.events import Event
 from harvest.leader import MarkTools
 from harvest.leading import Tools
@@ -27,6 +28,8 @@ from harvest.sink.settings import connection_settings
 from harvest.store.base import MarkStore
 from harvest.store.databases import database
 from harvest.store.range_base import RangeStore
+from harvest.store.range_postgres import PostgresRangeStore
+from harvest.store.two_databases import PostgresIds, TwoDatabasesStore
 from marshal_py import Marshal
 
 __all__ = [
@@ -73,7 +76,14 @@ def make_sink(config: ReaperConfig) -> Sink:
 def make_range_store(config: ReaperConfig, shard: int = 0) -> RangeStore:
     """The outbox table of `config` for a shard, in range mode; connects when it is first used."""
     tables = database(config.database)
-    return tables.range_store(config.table, shard=shard, shards=config.shards)
+    if config.primary is None:
+        return tables.range_store(config.table, shard=shard, shards=config.shards)
+    primary = config.primary
+    if config.shards > 1:
+        raise ConfigurationError("two databases are harvested in one shard")
+    replica = None if primary.replica is None else PostgresIds(primary.replica, primary.ids)
+    ids = PostgresIds(primary.database, primary.ids)
+    return TwoDatabasesStore(ids, PostgresRangeStore(config.database, config.table), replica)
 
 
 def make_range_tools(config: ReaperConfig, shard: int) -> RangeTools:
@@ -86,7 +96,8 @@ def make_range_tools(config: ReaperConfig, shard: int) -> RangeTools:
         shard,
         config.shards,
         None,
-        database(config.database).sidelined(config.table),
+        # With two databases the ids are the primary's, and say nothing about the outbound table.
+        None if config.primary else database(config.database).sidelined(config.table),
         config.bad_rows.policy(),
     )
 
@@ -108,7 +119,7 @@ def _transactional(config: ReaperConfig, name: str) -> TransactionalSink:
 def _tools(config: ReaperConfig, shard: int = 0) -> Tools:
     if config.mode == "range":
         tools = make_range_tools(config, shard)
-        if shard == 0 and config.partitions.automatic:
+        if shard == 0 and config.partitions.automatic and config.primary is None:
             tools.keep = _keeper(config)
         return tools
     if config.destinations:
@@ -143,6 +154,11 @@ def look_after_partitions(config: ReaperConfig, *, dry_run: bool = False) -> Par
 
     Raises `HarvestError`.
     """
+    if config.primary is not None:
+        raise ConfigurationError(
+            "partitions are not dropped where there are two databases: the positions are ids of "
+            "the primary, and the partitions are of the outbound table"
+        )
     store = database(config.database).partitions(config.table)
     if store is None:
         return PartitionPlan()
@@ -193,7 +209,7 @@ def process(
         create_topics=config.coordination.create_topics,
         close_on_sigterm=False,  # what is in flight is finished first
     )
-    listener = database(config.database).listener(config.table)
+    listener = None if config.primary else database(config.database).listener(config.table)
     drain_timeout_s = config.limits.drain_timeout_ms / 1000
     with marshal:
         if config.shards > 1:

@@ -1,8 +1,9 @@
-"""`harvest partitions`, `harvest shards` and `harvest checkpoint`: the commands of range mode."""
+"""`harvest partitions | shards | checkpoint | orphans`: the commands of range mode."""
 
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,9 +12,11 @@ import typer
 from harvest.checkpoints import Checkpoints, alone, divided
 from harvest.config import ReaperConfig, load
 from harvest.errors import CheckpointError, ConfigurationError
+from harvest.outbound import archive_orphans
 from harvest.partitions import Partition
 from harvest.positions import Position
 from harvest.process import look_after_partitions, make_range_store
+from harvest.store.two_databases import PostgresIds, archive_name
 
 __all__ = ["register"]
 
@@ -31,6 +34,7 @@ def register(app: typer.Typer) -> None:
     """Add the commands to `harvest`."""
     app.command()(partitions)
     app.command()(shards)
+    app.command()(orphans)
     app.add_typer(checkpoint)
 
 
@@ -199,6 +203,36 @@ def reset(
         store.rewrite(settings.shards, new)
     store.close()
     typer.echo(f"{settings.outbox}: goes on after id {last_id}")
+
+
+def orphans(
+    config: ConfigOption,
+    older_than_hours: Annotated[
+        float, typer.Option(help="Only payloads that are older.", min=0.0)
+    ] = 24.0,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say how many.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Move payloads away whose ids were never committed in the primary (two databases).
+
+    They go to OUTBOX_orphans. A transaction that lasts longer than the time given, and commits all
+    the same, stops the harvest: choose far more than the longest one takes.
+
+    [dim]Example:[/dim] harvest orphans --config reaper.yaml --older-than-hours 48 --dry-run
+    """
+    settings = _range_config(config)
+    if settings.primary is None:
+        raise ConfigurationError(f"{config} has no primary: this is for two databases")
+    primary = PostgresIds(settings.primary.database, settings.primary.ids)
+    with closing(primary):
+        count = archive_orphans(
+            settings.database, settings.table, primary, older_than_hours * 3600, dry_run=dry_run
+        )
+    if as_json:
+        typer.echo(json.dumps({"orphans": count, "dry_run": dry_run}))
+        return
+    where = archive_name(settings.table)
+    typer.echo(f"{count} orphans {'would go' if dry_run else 'went'} to {where}")
 
 
 def _range_config(path: Path) -> ReaperConfig:

@@ -83,6 +83,19 @@ class Stasher:
             count += len(chunk)
         return count
 
+    def stash_returning(self, connection: Any, records: Iterable[OutboxRecord]) -> list[int]:
+        """As `stash_many`, for a connection of psycopg 3; return the ids of the rows, in order."""
+        target = adapt(connection, self._paramstyle)
+        target.require_transaction()
+        ids: list[int] = []
+        for chunk in _chunks(records):
+            text = self._text or self._learn(target.columns(self._probe(target)))
+            values = [v for r in chunk for v in self._values(target, self._prepare(r), text)]
+            statement = f"{self._insert(target, len(chunk))} RETURNING id"
+            found = connection.execute(statement, values).fetchall()
+            ids += sorted([row[0] for row in found])  # drawn in the order of the values
+        return ids
+
     async def astash(self, connection: Any, record: OutboxRecord) -> None:
         """As `stash`, for psycopg's AsyncConnection or AsyncCursor and SQLAlchemy's async face."""
         await self.astash_many(connection, (record,))

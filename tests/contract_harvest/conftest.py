@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Protocol
@@ -10,7 +11,9 @@ from typing import Protocol
 import psycopg
 import pymysql
 import pytest
+from psycopg.conninfo import make_conninfo
 
+from harvest.outbound import OutboundStasher
 from harvest.outbox import OutboxRecord
 from harvest.rows import Row
 from harvest.sink.base import Sink
@@ -28,6 +31,7 @@ from harvest.store.range_mysql import MysqlRangeStore
 from harvest.store.range_postgres import PostgresRangeStore
 from harvest.store.range_sqlite import SqliteRangeStore
 from harvest.store.sqlite import SqliteMarkStore
+from harvest.store.two_databases import PostgresIds, TwoDatabasesStore
 from marshal_py.embedded import EmbeddedKafka
 from tests.kafka_reader import read_topic
 
@@ -313,14 +317,79 @@ class MysqlRangeBench:
             store.close()
 
 
-@pytest.fixture(params=["memory", "postgres", "sqlite", "mariadb"])
+class TwoDatabasesTransaction:
+    """A transaction of the primary; payloads are committed at once."""
+
+    def __init__(self, primary: str, outbound: str) -> None:
+        self._primary = psycopg.connect(primary)
+        self._outbound = psycopg.connect(outbound)
+        self._stasher = OutboundStasher()
+
+    def insert(self, record: OutboxRecord) -> int:
+        self._stasher.stash(self._primary, self._outbound, record)
+        row = self._primary.execute("SELECT currval('outbox_ids_id_seq')").fetchone()
+        assert row is not None
+        return int(row[0])
+
+    def commit(self) -> None:
+        self._primary.commit()
+        self._close()
+
+    def rollback(self) -> None:
+        self._primary.rollback()
+        self._close()
+
+    def _close(self) -> None:
+        self._primary.close()
+        self._outbound.close()
+
+
+class TwoDatabasesBench:
+    one_writer = False
+
+    def __init__(self, primary: str, outbound: str) -> None:
+        self.primary = primary
+        self.outbound = outbound
+        self._stores: list[TwoDatabasesStore] = []
+        self.store().init()
+        with psycopg.connect(outbound) as connection:  # so that the two kinds of ids differ
+            connection.execute("SELECT setval('outbox_id_seq', 1000)")
+
+    def store(self, shard: int = 0, shards: int = 1) -> RangeStore:
+        if shards > 1:
+            pytest.skip("two databases are harvested in one shard")
+        ids = PostgresIds(self.primary, "outbox_ids")
+        store = TwoDatabasesStore(ids, PostgresRangeStore(self.outbound, "outbox"))
+        self._stores.append(store)
+        return store
+
+    def begin(self) -> Transaction:
+        return TwoDatabasesTransaction(self.primary, self.outbound)
+
+    def close(self) -> None:
+        for store in self._stores:
+            store.close()
+
+
+def second_database(url: str) -> str:
+    """Another database on the same server."""
+    name = f"second_{uuid.uuid4().hex[:12]}"
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}")  # type: ignore[arg-type]
+    return make_conninfo(url, dbname=name)
+
+
+@pytest.fixture(params=["memory", "postgres", "sqlite", "mariadb", "two databases"])
 def range_bench(request: pytest.FixtureRequest) -> Iterator[RangeBench]:
-    real: PostgresRangeBench | SqliteRangeBench | MysqlRangeBench
+    real: PostgresRangeBench | SqliteRangeBench | MysqlRangeBench | TwoDatabasesBench
     if request.param == "memory":
         yield MemoryRangeBench()
         return
     if request.param == "sqlite":
         real = SqliteRangeBench(request.getfixturevalue("tmp_path"))
+    elif request.param == "two databases":
+        primary = request.getfixturevalue("postgres_database")
+        real = TwoDatabasesBench(primary, second_database(primary))
     elif request.param == "mariadb":
         real = MysqlRangeBench(request.getfixturevalue("mariadb_database"))
     else:
