@@ -7,8 +7,7 @@ import json
 import subprocess
 import tempfile
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psycopg
@@ -17,18 +16,23 @@ from typer.testing import CliRunner
 
 from harvest import OutboxRecord
 from harvest.cli import app
-from harvest.config import parse
+from harvest.config import ReaperConfig, parse
 from harvest.errors import ConfigurationError, HarvestError, NoTransaction, StoreUnavailable
+from harvest.events import Stats
 from harvest.gaps import Gaps
 from harvest.outbound import OutboundStasher
+from harvest.process import make_range_store
+from harvest.range_leader import RangeTools
+from harvest.sink.memory import MemoryBroker, MemorySink
 from harvest.store.range_postgres import PostgresRangeStore
 from harvest.store.two_databases import PostgresIds, TwoDatabasesStore
-from marshal_py.embedded import EmbeddedKafka, EmbeddedPostgres
+from harvest.wake import Bell
+from marshal_py.embedded import EmbeddedPostgres
 from marshal_py.embedded.binaries import find_binaries, server_user
 from marshal_py.embedded.ports import free_ports
 from tests.contract_harvest.conftest import TwoDatabasesBench, second_database
-from tests.integration.harvest_world import World, wait_until
-from tests.kafka_reader import read_topic
+from tests.integration.harvest_world import wait_until
+from tests.unit.test_harvest_reaper import FakeLease
 
 STASHER = OutboundStasher()
 
@@ -95,7 +99,8 @@ def test_configurations_that_cannot_work(text: str, said: str) -> None:
 
 
 def test_orphans_are_archived_when_they_are_old(bench: TwoDatabasesBench, tmp_path: Path) -> None:
-    kept, gone = [], []
+    kept: list[int] = []
+    gone: list[int] = []
     with psycopg.connect(bench.primary) as primary, psycopg.connect(bench.outbound) as outbound:
         for n in range(6):
             message = STASHER.stash(primary, outbound, record(f"v{n}"))
@@ -171,39 +176,51 @@ class Replica:
     def _run(self, command: list[str]) -> None:
         user = self._user
         account = {} if user is None else {"user": user.uid, "group": user.gid, "extra_groups": []}
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=60, **account)  # type: ignore[call-overload]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=60, **account)
 
 
-@pytest.fixture
-def replica(postgres: EmbeddedPostgres, tmp_path: Path) -> Iterator[Replica]:
+@pytest.fixture(scope="module")
+def replica(postgres: EmbeddedPostgres) -> Iterator[Replica]:
     with contextlib.ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir="/tmp")))
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         folder.chmod(0o777)
         made = Replica(postgres, folder)
         stack.callback(made.close)
         yield made
 
 
-def wait_caught_up(bench: TwoDatabasesBench, replica: Replica) -> None:
-    primary = PostgresIds(bench.primary, "outbox_ids")
-    ids = PostgresIds(replica.url(bench.primary), "outbox_ids")
-    written = primary.written()
-    wait_until(lambda: ids.has_replayed(written), "the replica")
-    primary.close()
-    ids.close()
+def caught_up(bench: TwoDatabasesBench, replica: Replica) -> bool:
+    with psycopg.connect(bench.primary) as primary:
+        written = primary.execute("SELECT pg_current_wal_insert_lsn()").fetchone()
+        assert written is not None
+    try:
+        with psycopg.connect(replica.url(bench.primary)) as there:
+            query = "SELECT pg_last_wal_replay_lsn() >= %s"
+            found = there.execute(query, written).fetchone()
+            return found is not None and bool(found[0])
+    except psycopg.OperationalError:  # it does not have the database yet
+        return False
+
+
+@pytest.fixture
+def lagging(bench: TwoDatabasesBench, replica: Replica) -> Iterator[Replica]:
+    """A replica that has the database of `bench`, and goes on in the end."""
+    wait_until(lambda: caught_up(bench, replica), "the replica")
+    yield replica
+    replica.replay(bench.primary, go_on=True)
 
 
 def test_a_gap_is_judged_only_when_the_replica_has_caught_up(
-    bench: TwoDatabasesBench, replica: Replica
+    bench: TwoDatabasesBench, lagging: Replica
 ) -> None:
     late = bench.begin()
     (hole,) = [late.insert(record("late"))]
     with psycopg.connect(bench.primary) as primary, psycopg.connect(bench.outbound) as outbound:
         STASHER.stash(primary, outbound, record("early"))
         primary.commit()
-    wait_caught_up(bench, replica)
-    replica.replay(bench.primary, go_on=False)
-    ids = PostgresIds(replica.url(bench.primary), "outbox_ids")
+    wait_until(lambda: caught_up(bench, lagging), "the replica")
+    lagging.replay(bench.primary, go_on=False)
+    ids = PostgresIds(lagging.url(bench.primary), "outbox_ids")
     store = TwoDatabasesStore(
         PostgresIds(bench.primary, "outbox_ids"), PostgresRangeStore(bench.outbound, "outbox"), ids
     )
@@ -219,7 +236,7 @@ def test_a_gap_is_judged_only_when_the_replica_has_caught_up(
     thread.start()
     thread.join(0.3)
     assert thread.is_alive()
-    replica.replay(bench.primary, go_on=True)
+    lagging.replay(bench.primary, go_on=True)
     thread.join(30)
     assert found == [[(hole, hole)]]
     assert [row[3] for row in store.fetch([(hole, hole)])] == [b"late"]
@@ -227,10 +244,10 @@ def test_a_gap_is_judged_only_when_the_replica_has_caught_up(
 
 
 def test_waiting_for_a_replica_can_be_broken_off(
-    bench: TwoDatabasesBench, replica: Replica
+    bench: TwoDatabasesBench, lagging: Replica
 ) -> None:
-    replica.replay(bench.primary, go_on=False)
-    ids = PostgresIds(replica.url(bench.primary), "outbox_ids")
+    lagging.replay(bench.primary, go_on=False)
+    ids = PostgresIds(lagging.url(bench.primary), "outbox_ids")
     store = TwoDatabasesStore(
         PostgresIds(bench.primary, "outbox_ids"), PostgresRangeStore(bench.outbound, "outbox"), ids
     )
@@ -244,65 +261,90 @@ def test_waiting_for_a_replica_can_be_broken_off(
     store.close()
 
 
-@pytest.mark.kafka
-def test_harvesting_from_a_lagging_replica(
-    bench: TwoDatabasesBench,
-    replica: Replica,
-    kafka: EmbeddedKafka,
-    kafka_topic: Callable[..., str],
-    tmp_path: Path,
-) -> None:
-    """Writers commit late and roll back, the replica stops and goes on, leaders are killed."""
-    topic = kafka_topic(partitions=3)
-    world = World(tmp_path, kafka.bootstrap_servers, bench.outbound, topic, mode="range")
-    world.config.write_text(
-        world.config.read_text()
-        + f"primary: {{database: '{bench.primary}', replica: '{replica.url(bench.primary)}'}}\n"
+class Harvest:
+    """A leadership in this process, with a broker in memory."""
+
+    def __init__(self, config: ReaperConfig, broker: MemoryBroker, epoch: int) -> None:
+        self.tools = RangeTools(
+            make_range_store(config), make_range_store(config), MemorySink(broker)
+        )
+        self.lease = FakeLease(epoch)
+        self.stats = Stats()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        leader = self.tools.leader(
+            self.lease,
+            stats=self.stats,
+            on_event=lambda _: None,
+            bell=Bell(),
+            drain_timeout_s=10.0,
+        )
+        leader.run()
+
+    def end(self) -> None:
+        """Lose the lease."""
+        self.lease.lost.set()
+        self._thread.join(60)
+        assert not self._thread.is_alive()
+        self.tools.close()
+
+
+def test_harvesting_from_a_lagging_replica(bench: TwoDatabasesBench, lagging: Replica) -> None:
+    """Writers commit late and roll back, the replica stops and goes on, leaders are replaced."""
+    config = parse(
+        f"kafka: {{bootstrap.servers: x}}\ngroup: g\nmode: range\ndatabase: {bench.outbound}\n"
+        f"primary: {{database: '{bench.primary}', replica: '{lagging.url(bench.primary)}'}}\n"
     )
-    committed: dict[str, list[str]] = {}
+    broker = MemoryBroker()
+    committed: dict[bytes, list[bytes]] = {}
+    rolled_back: set[bytes] = set()
     stop = threading.Event()
 
     def write(name: str) -> None:
         with psycopg.connect(bench.primary) as primary, psycopg.connect(bench.outbound) as outbound:
             count = 0
-            while not stop.is_set():
+            while not stop.wait(0.005):
                 count += 1
                 values = [f"{name}.{count}.{n}" for n in range(1 + count % 3)]
-                rows = [record(value, name, topic) for value in values]
-                STASHER.stash_many(primary, outbound, rows)
-                stop.wait(0.01 if count % 7 else 0.2)  # now and then a late commit
+                STASHER.stash_many(primary, outbound, [record(v, name) for v in values])
+                stop.wait(0.2 if count % 7 == 0 else 0.0)  # now and then a late commit
                 if count % 5 == 0:
                     primary.rollback()
+                    rolled_back.update(value.encode() for value in values)
                     continue
                 primary.commit()
-                committed.setdefault(name, []).extend(values)
+                mine = committed.setdefault(name.encode(), [])
+                mine.extend(value.encode() for value in values)
+
+    def wait_published(count: int) -> None:
+        wait_until(lambda: len(broker.published) >= count, f"{count} messages")
 
     threads = [threading.Thread(target=write, args=(f"w{n}",)) for n in range(3)]
     for thread in threads:
         thread.start()
     try:
-        for _ in range(2):
-            harvester = world.harvester()
-            published = len(read_topic(kafka.bootstrap_servers, topic))
-            replica.replay(bench.primary, go_on=False)
-            time.sleep(0.5)  # lag, while rows are committed
-            replica.replay(bench.primary, go_on=True)
-            world.wait_published(published + 20)
-            harvester.kill()
-        world.harvester()
+        for epoch in range(1, 3):
+            harvest = Harvest(config, broker, epoch)
+            wait_published(len(broker.published) + 30)
+            lagging.replay(bench.primary, go_on=False)
+            before = sum(map(len, committed.values()))
+            wait_until(lambda: sum(map(len, committed.values())) > before + 30, "lag")  # noqa: B023
+            lagging.replay(bench.primary, go_on=True)
+            wait_published(len(broker.published) + 30)
+            harvest.end()
     finally:
         stop.set()
         for thread in threads:
             thread.join()
-    total = sum(len(values) for values in committed.values())
-    wait_until(lambda: world.published_count() >= total, "all published", world.leader().log)
-    assert world.leader().stop() == 0
-    got: dict[str, list[str]] = {}
-    for key, value, _ in read_topic(kafka.bootstrap_servers, topic):
-        assert key is not None
-        assert value is not None
-        got.setdefault(key.decode(), []).append(value.decode())
-    world.close()
-    for name in (f"{topic}.marshal", f"{topic}.marshal.snapshots"):
-        kafka.delete_topic(name)
+    harvest = Harvest(config, broker, 3)
+    wait_published(sum(map(len, committed.values())))
+    harvest.end()
+    got: dict[bytes, list[bytes]] = {}
+    for row in broker.published:
+        assert row.key is not None
+        assert row.value is not None
+        got.setdefault(row.key, []).append(row.value)
     assert got == committed
+    assert rolled_back
