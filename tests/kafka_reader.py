@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-from confluent_kafka import Consumer, IsolationLevel, TopicPartition
+from confluent_kafka import Consumer, IsolationLevel, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
 Record = tuple[bytes | None, bytes | None, Any]
@@ -31,11 +31,11 @@ def read_topic(servers: str, topic: str, timeout_s: float = 60.0) -> list[Record
     )
     try:
         partitions = consumer.list_topics(topic, timeout=10).topics[topic].partitions
-        ends = end_offsets(servers, topic, partitions, IsolationLevel.READ_UNCOMMITTED)
+        deadline = time.monotonic() + timeout_s
+        ends = end_offsets(servers, topic, partitions, IsolationLevel.READ_UNCOMMITTED, deadline)
         consumer.assign([TopicPartition(topic, p, 0) for p in partitions])
         found: dict[int, list[Record]] = {p: [] for p in partitions}
         unread = {p for p in partitions if ends[p] > 0}
-        deadline = time.monotonic() + timeout_s
         while unread:
             for message in consumer.consume(1000, timeout=0.1):
                 p, offset = message.partition(), message.offset()
@@ -49,7 +49,9 @@ def read_topic(servers: str, topic: str, timeout_s: float = 60.0) -> list[Record
                 if offset >= ends[p]:
                     unread.discard(p)
             if time.monotonic() > deadline:
-                stable = end_offsets(servers, topic, unread, IsolationLevel.READ_COMMITTED)
+                stable = end_offsets(
+                    servers, topic, unread, IsolationLevel.READ_COMMITTED, deadline
+                )
                 state = ", ".join(f"{p} stable to {stable[p]} of {ends[p]}" for p in sorted(unread))
                 raise AssertionError(f"{topic} is not at its end after {timeout_s} s: {state}")
         return [record for p in sorted(found) for record in found[p]]
@@ -58,11 +60,21 @@ def read_topic(servers: str, topic: str, timeout_s: float = 60.0) -> list[Record
 
 
 def end_offsets(
-    servers: str, topic: str, partitions: Iterable[int], isolation: IsolationLevel
+    servers: str,
+    topic: str,
+    partitions: Iterable[int],
+    isolation: IsolationLevel,
+    deadline: float,
 ) -> dict[int, int]:
     """The high watermarks, or for READ_COMMITTED the last stable offsets."""
     admin = AdminClient({"bootstrap.servers": servers})
     latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
     wanted = {TopicPartition(topic, p): latest for p in partitions}
-    futures = admin.list_offsets(wanted, isolation_level=isolation, request_timeout=10)
-    return {where.partition: future.result().offset for where, future in futures.items()}
+    while True:
+        futures = admin.list_offsets(wanted, isolation_level=isolation, request_timeout=10)
+        try:
+            return {where.partition: future.result().offset for where, future in futures.items()}
+        except KafkaException:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)  # a broker has just been killed, or starts: it has no leaders yet

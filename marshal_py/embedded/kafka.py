@@ -242,7 +242,7 @@ class EmbeddedKafka:
         *,
         replication_factor: int | None = None,
         config: Mapping[str, str] | None = None,
-        timeout_s: float = 30.0,
+        timeout_s: float = 60.0,
     ) -> str:
         """Create a topic, wait until each partition has a leader, and return its name.
 
@@ -266,7 +266,7 @@ class EmbeddedKafka:
                 raise ServerFailed(f"Topic {name!r} has no leaders after {timeout_s:g} s")
             time.sleep(_POLL_INTERVAL_S)
 
-    def delete_topic(self, name: str, *, timeout_s: float = 30.0) -> None:
+    def delete_topic(self, name: str, *, timeout_s: float = 60.0) -> None:
         """Delete a topic; fine if it does not exist."""
         from confluent_kafka import KafkaError, KafkaException
 

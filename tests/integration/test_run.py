@@ -156,7 +156,7 @@ def read(kafka: EmbeddedKafka, topic: str, count: int) -> list[Message]:
 def stored(make: Make, topic: str) -> int:
     """Return where another member of the group would begin in partition 0."""
     successor = make("successor", topic).start()
-    until(lambda: len(successor.claims()) > 0)
+    until(lambda: any(c.partition == 0 for c in successor.claims()))
     position = next(c.position for c in successor.claims() if c.partition == 0)
     successor.close()
     return position

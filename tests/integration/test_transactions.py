@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer as KafkaConsumer
-from confluent_kafka import KafkaError, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from marshal_py import ConfigurationError, Consumer, GroupAdmin, Transactions
 from marshal_py.admin import create_topics
@@ -100,9 +100,14 @@ class Pipeline:
             {"bootstrap.servers": self.kafka.bootstrap_servers, "group.id": self.group}
         )
         where = [TopicPartition(self.source, p) for p in range(PARTITIONS)]
-        total = sum(max(0, at.offset) for at in reader.committed(where, timeout=10))
-        reader.close()
-        return total
+        try:
+            return sum(max(0, at.offset) for at in reader.committed(where, timeout=10))
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.NOT_COORDINATOR:  # the broker has just started
+                raise
+            return 0
+        finally:
+            reader.close()
 
 
 def harm(pipeline: Pipeline, order: random.Random) -> None:
