@@ -25,7 +25,7 @@ INTERVAL_MS = 400
 
 def fill(servers: str, topic: str, count: int, *, partitions: int, start: int = 0) -> None:
     """Produce `count` messages, number n to partition n % partitions, with the number as value."""
-    # Idempotent: brokers are killed meanwhile, and what comes twice must not be the producer's doing.
+    # Idempotent: brokers are killed meanwhile; what comes twice must not be of our making.
     producer = Producer({"bootstrap.servers": servers, "linger.ms": 5, "enable.idempotence": True})
     for n in range(start, start + count):
         while True:
