@@ -268,7 +268,7 @@ class RelayLeader(Leader[r.RelayScheduler]):
         failed = [
             Attempt(
                 row_id,
-                note.message.destination,
+                "" if note.message.problem else note.message.destination,
                 note.retries,
                 note.outcome.error or "",
                 note.outcome.status,

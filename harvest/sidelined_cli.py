@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
@@ -32,6 +33,14 @@ Table = Annotated[
 Ids = Annotated[list[int] | None, typer.Option("--id", help="Of this row; may be repeated.")]
 Topic = Annotated[str | None, typer.Option("--topic", help="Of this Kafka topic.")]
 Key = Annotated[str | None, typer.Option("--key", help="Of this key.")]
+Destination = Annotated[
+    str | None, typer.Option("--destination", help="That this destination refused.")
+]
+Since = Annotated[
+    str | None,
+    typer.Option("--since", help="Set aside at this time or later, such as 2026-01-31T12:00:00Z."),
+]
+Until = Annotated[str | None, typer.Option("--until", help="Set aside before this time.")]
 All = Annotated[bool, typer.Option("--all", help="All of them.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say how many.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
@@ -47,6 +56,9 @@ def list_(
     id_: Ids = None,
     topic: Topic = None,
     key: Key = None,
+    destination: Destination = None,
+    since: Since = None,
+    until: Until = None,
     limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 100,
     as_json: Json = False,
 ) -> None:
@@ -55,7 +67,7 @@ def list_(
     [dim]Example:[/dim] harvest sidelined list --config reaper.yaml --topic orders
     """
     store, _ = _open(config, database, table)
-    selection = Selection(tuple(id_ or ()), topic, key)
+    selection = _selection(id_, topic, key, destination, since, until)
     count, rows = store.count(selection), store.rows(selection, limit)
     if as_json:
         typer.echo(json.dumps({"count": count, "rows": [_as_json(row) for row in rows]}))
@@ -81,6 +93,9 @@ def retry(
     id_: Ids = None,
     topic: Topic = None,
     key: Key = None,
+    destination: Destination = None,
+    since: Since = None,
+    until: Until = None,
     all_: All = False,
     dry_run: DryRun = False,
     as_json: Json = False,
@@ -92,7 +107,7 @@ def retry(
     [dim]Example:[/dim] harvest sidelined retry --config reaper.yaml --topic orders
     """
     store, mode = _open(config, database, table)
-    selection = _selected(id_, topic, key, all_=all_)
+    selection = _selected(_selection(id_, topic, key, destination, since, until), all_=all_)
     count = store.retry(selection, mode=mode, dry_run=dry_run)
     if as_json:
         typer.echo(json.dumps({"retried": count, "dry_run": dry_run}))
@@ -108,6 +123,9 @@ def drop(
     id_: Ids = None,
     topic: Topic = None,
     key: Key = None,
+    destination: Destination = None,
+    since: Since = None,
+    until: Until = None,
     all_: All = False,
     dry_run: DryRun = False,
     as_json: Json = False,
@@ -117,7 +135,7 @@ def drop(
     [dim]Example:[/dim] harvest sidelined drop --config reaper.yaml --id 4711 --dry-run
     """
     store, mode = _open(config, database, table)
-    selection = _selected(id_, topic, key, all_=all_)
+    selection = _selected(_selection(id_, topic, key, destination, since, until), all_=all_)
     found = store.drop(selection, mode=mode, dry_run=dry_run)
     if as_json:
         report = {"dropped": found.rows, "released": found.released, "dry_run": dry_run}
@@ -147,12 +165,36 @@ def _open(
     return store, mode
 
 
-def _selected(
-    ids: list[int] | None, topic: str | None, key: str | None, *, all_: bool
+def _selection(
+    ids: list[int] | None,
+    topic: str | None,
+    key: str | None,
+    destination: str | None,
+    since: str | None,
+    until: str | None,
 ) -> Selection:
-    if all_ == bool(ids or topic is not None or key is not None):
-        raise ConfigurationError("say which rows: --id, --topic or --key, or else --all")
-    return Selection(tuple(ids or ()), topic, key)
+    begin, end = _time("--since", since), _time("--until", until)
+    return Selection(tuple(ids or ()), topic, key, destination, begin, end)
+
+
+def _time(option: str, text: str | None) -> datetime | None:
+    """A time; without a zone, that of this machine."""
+    if text is None:
+        return None
+    try:
+        return datetime.fromisoformat(text).astimezone()
+    except ValueError:
+        raise ConfigurationError(
+            f"{option} is {text!r}: write a time such as 2026-01-31T12:00:00Z"
+        ) from None
+
+
+def _selected(selection: Selection, *, all_: bool) -> Selection:
+    if all_ == (selection != Selection()):
+        raise ConfigurationError(
+            "say which rows: --id, --topic, --key, --destination, --since or --until, or else --all"
+        )
+    return selection
 
 
 def _as_json(row: SidelinedRow) -> dict[str, object]:
@@ -163,6 +205,9 @@ def _as_json(row: SidelinedRow) -> dict[str, object]:
         "value_bytes": row.value_bytes,
         "error": row.error,
         "waits": row.waits,
+        "destination": row.destination,
+        "retries": row.retries,
+        "destination_response_status": row.status,
         "sidelined_at": row.sidelined_at.isoformat(),
     }
 

@@ -30,15 +30,25 @@ class SidelinedRow:
     waits: bool
     sidelined_at: datetime
     create_time: datetime | None
+    destination: str | None = None
+    """Of the last attempt, as the two that follow; None where rows go to Kafka."""
+    retries: int | None = None
+    status: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which rows are meant: those that fit everything that is given."""
+    """Which rows are meant: those that fit everything that is given.
+
+    `destination`: that refused the message; `since` and `until`: when it was set aside.
+    """
 
     ids: tuple[int, ...] = ()
     topic: str | None = None
     key: str | None = None
+    destination: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
 
 
 class Dropped(NamedTuple):

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Final, Literal
+from dataclasses import asdict
+from typing import Any, Final, Literal, LiteralString
 
 import psycopg
 from psycopg import sql
@@ -17,6 +18,7 @@ from psycopg import sql
 from harvest.errors import StoreUnavailable, TableMissing
 from harvest.naming import TableName
 from harvest.sidelining import Aside, Key
+from harvest.store.attempts import attempts_name
 from harvest.store.postgres_table import PostgresTable, readable
 from harvest.store.sideline_base import Dropped, Selection, SidelinedRow
 from harvest.terms import Term
@@ -60,8 +62,15 @@ SELECT id FROM copied UNION SELECT id FROM {aside} WHERE id = ANY (%(ids)s)
 _KEYS: Final = "SELECT {topic}, {key}, min(id) FROM {aside} GROUP BY 1, 2"
 _COUNT: Final = "SELECT count(*) FROM {aside} s WHERE {condition}"
 _ROWS: Final = """
-SELECT id, {topic}, {key}, octet_length({value}), error, waits, sidelined_at, create_time
-FROM {aside} s WHERE {condition} ORDER BY id LIMIT %(limit)s
+SELECT s.id, {topic}, {key}, octet_length({value}), s.error, s.waits, s.sidelined_at,
+       s.create_time{noted}
+FROM {aside} s {notes} WHERE {condition} ORDER BY s.id LIMIT %(limit)s
+"""
+_NOTED: Final = ", a.destination, a.retries, a.destination_response_status"
+_NOTES: Final = "LEFT JOIN {attempts} a ON a.id = s.id"
+_FORGET: Final = """
+DELETE FROM {attempts} a
+WHERE a.gave_up AND NOT EXISTS (SELECT FROM {aside} s WHERE s.id = a.id)
 """
 _TAKE: Final = "DELETE FROM {aside} s WHERE {condition} RETURNING id, {columns}"
 _PUT_BACK: Final = """
@@ -137,10 +146,18 @@ class PostgresSidelined(PostgresTable):
         if not self._exists():
             return ()
         condition, given = self._condition(selection)
-        statement = self._format(_ROWS, condition=condition)
+        noted = self._has_attempts()
+        statement = self._format(
+            _ROWS,
+            condition=condition,
+            noted=sql.SQL(_NOTED if noted else ""),
+            notes=self._format(_NOTES) if noted else sql.SQL(""),
+        )
         found = self._execute(statement, {**given, "limit": limit}, binary=True).fetchall()
         return [
-            SidelinedRow(r[0], r[1].decode(), r[2], r[3], r[4].decode(), r[5], r[6], r[7])
+            SidelinedRow(
+                r[0], r[1].decode(), r[2], r[3], r[4].decode(), r[5], r[6], r[7], *_noted(r[8:])
+            )
             for r in found
         ]
 
@@ -156,7 +173,9 @@ class PostgresSidelined(PostgresTable):
             "({wanted} OR EXISTS (SELECT FROM {aside} f WHERE {same} AND f.id < s.id AND {first}))"
         ).format(wanted=wanted, aside=self._aside, same=self._same_key("f", "s"), first=first)
         with self._transaction():
-            return self._put_back(condition, given, mode, dry_run=dry_run)
+            count = self._put_back(condition, given, mode, dry_run=dry_run)
+            self._forget_attempts()
+            return count
 
     def drop(
         self, selection: Selection, *, mode: Literal["mark", "range"], dry_run: bool = False
@@ -174,7 +193,9 @@ class PostgresSidelined(PostgresTable):
                 found = self._execute(self._format(_COUNT, condition=condition), given)
                 return Dropped(int(found.fetchall()[0][0]), 0)
             dropped = self._execute(self._format(_TAKE, condition=condition), given).rowcount
-            return Dropped(dropped, self._put_back(released, {}, mode, dry_run=False))
+            back = self._put_back(released, {}, mode, dry_run=False)
+            self._forget_attempts()
+            return Dropped(dropped, back)
 
     def _put_back(
         self,
@@ -191,6 +212,18 @@ class PostgresSidelined(PostgresTable):
         statement = self._format(_PUT_BACK, condition=condition, kept=kept)
         return self._execute(statement, given).rowcount
 
+    # --- Notes of what failed on its way to a destination ---
+
+    def _has_attempts(self) -> bool:
+        query = sql.SQL("SELECT to_regclass(%s) IS NOT NULL")
+        ((there,),) = self._execute(query, (attempts_name(self._table).quoted(),)).fetchall()
+        return bool(there)
+
+    def _forget_attempts(self) -> None:
+        """The notes of rows that are not set aside any more."""
+        if self._has_attempts():
+            self._execute(self._format(_FORGET))
+
     # --- Statements ---
 
     @property
@@ -205,6 +238,7 @@ class PostgresSidelined(PostgresTable):
             self._cast = "::text" if types["kafka_key"][0] == "json" else ""  # JSON has no "="
             self._parts = {
                 "aside": self._aside,
+                "attempts": sql.Identifier(*attempts_name(self._table).parts),
                 "table": self._identifier,
                 "columns": sql.SQL(", ".join(_COLUMNS)),
                 "t_columns": sql.SQL(", ".join(f"t.{name}" for name in _COLUMNS)),
@@ -221,15 +255,30 @@ class PostgresSidelined(PostgresTable):
     ) -> tuple[sql.Composable, dict[str, Any]]:
         """The rows of the table called `alias` that are selected."""
         self._format("")  # which looks at the types
-        given = {"ids": list(selection.ids), "topic": selection.topic, "key": selection.key}
+        given = {**asdict(selection), "ids": list(selection.ids)}
         tests = {
             "ids": bool(selection.ids) and "{alias}.id = ANY (%(ids)s)",
             "topic": selection.topic is not None and "{alias}.kafka_topic = %(topic)s",
             "key": selection.key is not None and "{alias}.kafka_key{cast} = %(key)s",
+            "destination": selection.destination is not None and self._noted_condition(),
+            "since": selection.since is not None and "{alias}.sidelined_at >= %(since)s",
+            "until": selection.until is not None and "{alias}.sidelined_at < %(until)s",
         }
-        parts = {"alias": sql.SQL(alias), "cast": sql.SQL(self._cast)}
+        parts = {
+            "alias": sql.SQL(alias),
+            "cast": sql.SQL(self._cast),
+            "attempts": self._parts["attempts"],
+        }
         chosen = [sql.SQL(test).format(**parts) for test in tests.values() if test]
         return sql.SQL(" AND ").join(chosen) if chosen else sql.SQL("true"), given
+
+    def _noted_condition(self) -> LiteralString:
+        if not self._has_attempts():
+            return "false"
+        return (
+            "EXISTS (SELECT FROM {attempts} n "
+            "WHERE n.id = {alias}.id AND n.destination = %(destination)s)"
+        )
 
     def _same_key(self, one: str, other: str) -> sql.Composed:
         self._format("")  # which looks at the types
@@ -254,3 +303,8 @@ class PostgresSidelined(PostgresTable):
     def _forget(self) -> None:
         self._there = False
         self._parts = {}
+
+
+def _noted(values: Sequence[Any]) -> tuple[str | None, int | None, int | None]:
+    destination, retries, status = values or (None, None, None)
+    return None if destination is None else destination.decode(), retries, status

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import psycopg
@@ -16,6 +17,7 @@ from harvest.rows import Row
 from harvest.sidelining import Aside
 from harvest.sink.base import Sink
 from harvest.sink.kafka import IdempotentSink, TransactionalSink
+from harvest.store.attempts import Attempt, PostgresAttempts
 from harvest.store.postgres import PostgresMarkStore
 from harvest.store.range_postgres import PostgresRangeStore
 from harvest.store.sideline_base import Dropped, Selection
@@ -144,6 +146,46 @@ def test_the_command_line(postgres_database: str) -> None:
     assert "1 rows were dropped, 1 that waited" in sidelined("drop", "--id", str(one))
     assert table.ids() == [two]
     table.close()
+
+
+def test_rows_that_a_destination_refused(postgres_database: str) -> None:
+    table = Table(postgres_database)
+    one, two, three = (table.insert(key) for key in "abc")
+    table.mark()
+    table.aside.sideline([Aside(i, "bad") for i in (one, two, three)], TERM)
+    assert table.aside.count(Selection(destination="bank")) == 0
+    attempts = PostgresAttempts(postgres_database, "outbox")
+    assert attempts.load() == {}
+    attempts.record([Attempt(one, "shop", 3, "HTTP 500", 500, True)])
+    attempts.record([Attempt(two, "bank", 1, "no answer", None, True)])
+    attempts.record([Attempt(two, "bank", 2, "still no answer", None, True)])
+    attempts.record([Attempt(99, "bank", 4, "not yet", None, False)])
+    assert attempts.load() == {99: 4}
+    found = table.aside.rows(ALL, 10)
+    assert [(r.id, r.destination, r.retries, r.status) for r in found] == [
+        (one, "shop", 3, 500),
+        (two, "bank", 2, None),
+        (three, None, None, None),
+    ]
+    later = found[1].sidelined_at + timedelta(seconds=1)
+    assert table.aside.count(Selection(since=found[0].sidelined_at, until=later)) >= 2
+    assert table.aside.count(Selection(since=later + timedelta(hours=1))) == 0
+    arguments = ["sidelined", "retry", "-d", postgres_database, "--destination", "bank"]
+    result = CliRunner().invoke(app, [*arguments, "--since", "2020-01-01T00:00:00Z"])
+    assert result.exit_code == 0, result.output
+    assert table.ids() == [two]
+    noted = table.db.execute("SELECT id FROM outbox_attempts ORDER BY id").fetchall()
+    assert [row[0] for row in noted] == [one, 99]
+    attempts.forget([99])
+    assert attempts.load() == {}
+    attempts.close()
+    table.close()
+
+
+def test_a_time_that_is_none(postgres_database: str) -> None:
+    arguments = ["sidelined", "list", "-d", postgres_database, "--since", "soon"]
+    result = CliRunner().invoke(app, arguments)
+    assert "--since is 'soon'" in str(result.exception)
 
 
 # --- What Kafka refuses ---
