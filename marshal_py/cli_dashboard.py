@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from marshal_py.commands.connection import Connection
-from marshal_py.commands.run import ENVIRONMENT, JsonFlag, command, console, fail, print_json
+from marshal_py.commands.look import wire_of
+from marshal_py.commands.run import (
+    ENVIRONMENT,
+    Interval,
+    JsonFlag,
+    WireFlag,
+    command,
+    console,
+    fail,
+    print_json,
+)
 from marshal_py.commands.words import safe
 from marshal_py.errors import ConfigurationError
 
@@ -75,6 +85,8 @@ def dashboard(
             help="Another name under which this machine is asked; may be repeated.",
         ),
     ] = None,
+    wire: WireFlag = "msgpack",
+    interval_s: Interval = 60,
     as_json: JsonFlag = False,
 ) -> None:
     """Serve the dashboard: who holds what, live and at any moment of the past.
@@ -87,6 +99,8 @@ def dashboard(
       marshal dashboard -b localhost:9092
 
       marshal dashboard --host 0.0.0.0 --port 8443 --history 86400
+
+      marshal dashboard --wire text     (a log shared with Go Marshal)
     """
     for module in ("starlette", "uvicorn"):
         if importlib.util.find_spec(module) is None:
@@ -100,10 +114,15 @@ def dashboard(
 
     secret = new_token() if token or not is_loopback(host) else None
     listener = _listen(host, port)
-    feed = Feed(connection, history_s=history_s, lag_every_s=lag_every_s)
+    feed = Feed(
+        connection,
+        history_s=history_s,
+        lag_every_s=lag_every_s,
+        wire=wire_of(wire, interval_s),
+    )
     try:
-        feed.start()
         app = create_app(feed, token=secret, host_names=tuple(host_names or ()), write=write)
+        feed.start()
         _announce(listener, host, secret, as_json=as_json)
         _serve(app, feed, listener)
     finally:

@@ -11,7 +11,7 @@ only say when a record came. Columns and kinds of anomalies: specs/AUDIT.md.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, ClassVar
 
 from marshal_py import anomalies as an
 from marshal_py import events as ev
@@ -33,6 +33,9 @@ class History(Suspicions):
     `encode` and `decode` carry a history over to another process.
     """
 
+    handlers: ClassVar[Mapping[type, Callable[[Any, Any], None]]]
+    """What to do with each kind of event."""
+
     def __init__(
         self,
         partition: int,
@@ -52,7 +55,7 @@ class History(Suspicions):
         stamps_ms: Sequence[int],
     ) -> None:
         """Apply records, given as parallel sequences in offset order. No value makes it raise."""
-        state, handlers = self.state, _HANDLERS
+        state, handlers = self.state, self.handlers
         events: list[ev.Event] = []
         for offset, value, now in zip(offsets, values, stamps_ms, strict=True):
             apply(state, offset, value, events)
@@ -84,7 +87,7 @@ class History(Suspicions):
             self._stepped_back(offset, at_ms)
         self._now, self._value = at_ms, value
         for event in events:
-            _HANDLERS[type(event)](self, event)
+            self.handlers[type(event)](self, event)
         self.records += 1
         if len(self.senders) > an.MANY_SENDERS and self.records % an.MANY_SENDERS == 0:
             self._forget_senders()
@@ -339,7 +342,7 @@ class History(Suspicions):
         """Events that no table has: they are seen in others, or only concern visibility."""
 
 
-_HANDLERS: Final[Mapping[type, Callable[[History, Any], None]]] = {
+History.handlers = {
     ev.Beat: History._sender,
     ev.Renewed: History._on_renewed,
     ev.Claimed: History._on_claimed,

@@ -17,7 +17,7 @@ from marshal_py.events import Event
 from marshal_py.rationalizer import PartitionState
 from marshal_py.text import codec
 from marshal_py.text import rationalizer as text
-from marshal_py.world import World
+from marshal_py.world import World, coordinating_partition
 
 __all__ = ["MSGPACK", "Wire", "WireName", "text_wire"]
 
@@ -31,6 +31,7 @@ class Wire:
     - `world`: makes an empty world.
     - `state`: makes the empty state of a coordination partition.
     - `apply`: the fold.
+    - `coordinator`: which of so many coordination partitions decides about (topic, partition).
     - `has_snapshots`: whether clients write snapshots of the state.
     - `is_other`: says whether a value that is no record of this version is one of the other.
     - `met_other`: what to tell a client on whose topic there are such records.
@@ -40,6 +41,7 @@ class Wire:
     world: Callable[[], World]
     state: Callable[[int], PartitionState]
     apply: Callable[[PartitionState, int, bytes | None, list[Event] | None], bool]
+    coordinator: Callable[[str, int, int], int]
     has_snapshots: bool
     is_other: Callable[[bytes], bool]
     met_other: str
@@ -71,6 +73,7 @@ MSGPACK: Final = Wire(
     world=partial(World, 0),
     state=PartitionState,
     apply=rationalizer.apply,
+    coordinator=coordinating_partition,
     has_snapshots=True,
     is_other=_is_text,
     met_other=(
@@ -89,6 +92,7 @@ def text_wire(interval_s: int) -> Wire:
         world=partial(text.TextWorld, 0, interval_s),
         state=partial(text.TextState, interval_s=interval_s),
         apply=text.apply,
+        coordinator=lambda topic, _, partitions: codec.coordinating_partition(topic, partitions),
         has_snapshots=False,
         is_other=_is_msgpack,
         met_other=(

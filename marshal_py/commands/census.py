@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final, Literal, Protocol
 
+from marshal_py.messages import NO_OFFSET
 from marshal_py.rationalizer import Cell
 from marshal_py.subscription import Subscription
+from marshal_py.text.rationalizer import TextCell
 from marshal_py.world import Liveness, World
 
 __all__ = ["LEADER", "Census", "Eye", "Group", "Leader", "Measured", "Member", "take_census"]
@@ -68,7 +70,7 @@ class Member:
 
 @dataclass
 class Leader:
-    """Who leads what; `leader` is None where nobody does."""
+    """Who leads what; `leader` is None where nobody does. `epoch` is −1 in a version 1 log."""
 
     group: str
     name: str
@@ -139,7 +141,7 @@ def _leader(group: str, topic: str, cell: Cell, silence: Measured | None) -> Lea
         group,
         topic.removeprefix(LEADER),
         cell.holder,
-        cell.epoch,
+        NO_OFFSET if isinstance(cell, TextCell) else cell.epoch,
         None if silence is None else silence.liveness,
         None if silence is None else silence.ms,
     )

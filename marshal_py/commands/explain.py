@@ -10,11 +10,15 @@ import typer
 
 from marshal_py import events as ev
 from marshal_py.commands.connection import Connection
+from marshal_py.commands.lines import without_epoch
+from marshal_py.commands.look import wire_of
 from marshal_py.commands.past import open_past
 from marshal_py.commands.run import (
     FINDING,
     AtMoment,
+    Interval,
     JsonFlag,
+    WireFlag,
     command,
     console,
     moment,
@@ -25,8 +29,7 @@ from marshal_py.commands.story import Entry, Standing, Story
 from marshal_py.commands.words import clock_time, count, iso_utc, safe
 from marshal_py.errors import InvalidArgument, LogHole
 from marshal_py.messages import MAX_PARTITION
-from marshal_py.rationalizer import apply
-from marshal_py.world import coordinating_partition
+from marshal_py.wire import MSGPACK, Wire
 
 __all__ = ["explain", "tell"]
 
@@ -57,6 +60,8 @@ def explain(
     lines: Annotated[
         int, typer.Option("--lines", "-n", min=1, help="So many entries of the past.")
     ] = 20,
+    wire: WireFlag = "msgpack",
+    interval_s: Interval = 60,
     as_json: JsonFlag = False,
 ) -> None:
     """Tell the history of one partition: who held it, when, and why that changed.
@@ -69,11 +74,14 @@ def explain(
       marshal explain billing orders 7 --at 02:13
 
       marshal explain reports leader:nightly 0 --json | jq .standing.holder
+
+      marshal explain billing orders 7 --wire text     (a log shared with Go Marshal)
     """
     if partition > MAX_PARTITION:
         raise InvalidArgument(f"PARTITION {partition} is above {MAX_PARTITION}")
     at_ms = moment(at)
-    story, standing = tell(connection, group, topic, partition, at_ms)
+    version = wire_of(wire, interval_s)
+    story, standing = tell(connection, group, topic, partition, at_ms, wire=version)
     if as_json:
         print_json(_document(story, standing, at_ms))
     else:
@@ -84,14 +92,20 @@ def explain(
 
 
 def tell(
-    connection: Connection, group: str, topic: str, partition: int, at_ms: int | None = None
+    connection: Connection,
+    group: str,
+    topic: str,
+    partition: int,
+    at_ms: int | None = None,
+    *,
+    wire: Wire = MSGPACK,
 ) -> tuple[Story, Standing]:
     """Read the cell's coordination partition; return its story, and how it stood at `at_ms`.
 
     Raises `InvalidArgument` when the log does not reach back so far, `LogHole`.
     """
-    past = open_past(connection)
-    p = coordinating_partition(topic, partition, past.partitions)
+    past = open_past(connection, wire=wire)
+    p = wire.coordinator(topic, partition, past.partitions)
     if p not in past.starts:
         raise LogHole(
             f"records below offset {past.extents[p][0]} of {connection.topic}/{p} are gone and no "
@@ -107,15 +121,16 @@ def tell(
         if first_ms is None:
             first_ms = record.stamp_ms
         if at_ms is not None and standing is None and record.stamp_ms > at_ms:
-            if p in past.bases and at_ms < first_ms:
+            cut_off = p in past.bases or past.starts[p] > 0
+            if cut_off and at_ms < first_ms:
                 raise InvalidArgument(
                     f"the log does not reach back to {iso_utc(at_ms)}: it begins at "
                     f"{iso_utc(first_ms)}"
                 )
             standing = story.standing(at_ms)
-        apply(state, record.offset, record.value, events)
+        wire.apply(state, record.offset, record.value, events)
         for event in events:
-            story.feed(event, record.stamp_ms)
+            story.feed(event if wire is MSGPACK else without_epoch(event), record.stamp_ms)
         events.clear()
     if standing is None:
         standing = story.standing(

@@ -9,12 +9,14 @@ from rich.table import Table
 
 from marshal_py.commands.census import Group, Member, take_census
 from marshal_py.commands.connection import Connection
-from marshal_py.commands.look import look
+from marshal_py.commands.look import look, wire_of
 from marshal_py.commands.run import (
     AtMoment,
     GroupFilter,
+    Interval,
     JsonFlag,
     Observe,
+    WireFlag,
     command,
     console,
     moment,
@@ -33,6 +35,8 @@ def groups(
     connection: Connection,
     at: AtMoment = None,
     observe_s: Observe = 0.0,
+    wire: WireFlag = "msgpack",
+    interval_s: Interval = 60,
     as_json: JsonFlag = False,
 ) -> None:
     """List the groups: members, topics, and how many claims are held, stale or free.
@@ -42,8 +46,10 @@ def groups(
       marshal groups -b localhost:9092
 
       marshal groups --at 02:13 --json | jq '.[] | select(.stale > 0) | .group'
+
+      marshal groups --wire text     (a log shared with Go Marshal)
     """
-    found = look(connection, observe_s=observe_s, at_ms=moment(at))
+    found = look(connection, observe_s=observe_s, at_ms=moment(at), wire=wire_of(wire, interval_s))
     rows = take_census(found).groups
     if as_json:
         print_json([asdict(row) for row in rows])
@@ -60,12 +66,14 @@ def members(
     group: GroupFilter = None,
     at: AtMoment = None,
     observe_s: Observe = 0.0,
+    wire: WireFlag = "msgpack",
+    interval_s: Interval = 60,
     as_json: JsonFlag = False,
 ) -> None:
     """List the members of the groups: what they want, what they hold, how alive they look.
 
     A member that died stays listed, as stale, for some 65,000 records of its coordination
-    partition.
+    partition. Version 1 (--wire text) knows no members: there the list is empty.
 
     [bold]Examples[/]
 
@@ -73,10 +81,12 @@ def members(
 
       marshal members --json | jq '.[] | select(.liveness == "stale") | .client_id'
     """
-    found = look(connection, observe_s=observe_s, at_ms=moment(at))
+    found = look(connection, observe_s=observe_s, at_ms=moment(at), wire=wire_of(wire, interval_s))
     rows = take_census(found, group=group).members
     if as_json:
         print_json([asdict(row) for row in rows])
+    elif found.is_text:
+        note("version 1 knows no members; `marshal claims --wire text --held` shows who holds what")
     elif not rows:
         note("no members" + (f" in group {group}" if group else " yet"))
     else:

@@ -15,14 +15,18 @@ from confluent_kafka.admin import OffsetSpec as _Spec  # type: ignore[attr-defin
 from marshal_py.admin import admin_client
 from marshal_py.commands.census import LEADER, Census, take_census
 from marshal_py.commands.connection import Connection
-from marshal_py.commands.look import Look, look
+from marshal_py.commands.look import Look, look, wire_of
 from marshal_py.commands.run import (
     FINDING,
+    AtMoment,
     GroupFilter,
+    Interval,
     JsonFlag,
     TopicFilter,
+    WireFlag,
     command,
     console,
+    moment,
     note,
     print_json,
     show,
@@ -39,7 +43,8 @@ class LagRow:
     """One partition that a group consumes, or wants to.
 
     `position` is None where nothing was stored yet, and `lag` with it. `holder` is None when nobody
-    holds the partition; `claimed` is False when nobody ever has.
+    holds the partition; `claimed` is False when nobody ever has. Of the past, `next_offset` is
+    where the topic ended then, and `first_offset` is today's.
     """
 
     group: str
@@ -63,6 +68,9 @@ def lag(
         int | None,
         typer.Option("--max", min=0, metavar="N", help="Exit with 1 if a partition is above."),
     ] = None,
+    at: AtMoment = None,
+    wire: WireFlag = "msgpack",
+    interval_s: Interval = 60,
     as_json: JsonFlag = False,
 ) -> None:
     """Show for each partition how many messages its group is behind, and who holds it.
@@ -71,19 +79,27 @@ def lag(
     Claims on what is no Kafka topic have no lag and are left out. LAG counts offsets: transaction
     markers and compacted records are in it.
 
+    With --at, as it was then: the positions that the log had, against where the topics ended by
+    the timestamps of their messages.
+
     [bold]Examples[/]
 
       marshal lag -b localhost:9092 --group billing
 
+      marshal lag --group billing --topic orders --at 02:13
+
       marshal lag --max 10000 || echo "somebody is behind"
     """
-    rows = lag_rows(connection, look(connection), group=group, topic=topic)
+    found = look(connection, at_ms=moment(at), wire=wire_of(wire, interval_s))
+    rows = lag_rows(connection, found, group=group, topic=topic)
     if as_json:
         print_json([asdict(row) for row in rows])
     elif not rows:
         note("no group consumes a Kafka topic" + (" that matches" if group or topic else ""))
     else:
         _print(rows)
+        if found.at_ms is not None:
+            note(found.explain())
     if max_lag is not None and any((row.lag or 0) > max_lag for row in rows):
         raise typer.Exit(FINDING)
 
@@ -91,7 +107,11 @@ def lag(
 def lag_rows(
     connection: Connection, found: Look, *, group: str | None = None, topic: str | None = None
 ) -> list[LagRow]:
-    """Ask the brokers for the ends of all topics that the groups consume; compare."""
+    """Ask the brokers for the ends of all topics that the groups consume; compare.
+
+    Of a look at the past, the ends are those of then, by the timestamps of the messages: the first
+    message that is later, or the end where there is none.
+    """
     admin = admin_client(connection.kafka)
     there = {
         name: sorted(metadata.partitions)
@@ -105,7 +125,9 @@ def lag_rows(
             cells[key] = coordinator, cell
             wanted.add((key[0], key[1]))
     wanted = {(g, t) for g, t in wanted if topic is None or t == topic}
-    extents = _extents(admin, {(t, p) for _, t in wanted for p in there[t]}, connection.timeout_s)
+    extents = _extents(
+        admin, {(t, p) for _, t in wanted for p in there[t]}, connection.timeout_s, found.at_ms
+    )
     rows = []
     for g, t in sorted(wanted):
         for p in there[t]:
@@ -136,16 +158,26 @@ def _wanted(census: Census, there: Iterable[str]) -> set[tuple[str, str]]:
 
 
 def _extents(
-    admin: AdminClient, partitions: set[tuple[str, int]], timeout_s: float
+    admin: AdminClient,
+    partitions: set[tuple[str, int]],
+    timeout_s: float,
+    at_ms: int | None = None,
 ) -> dict[tuple[str, int], tuple[int, int]]:
     if not partitions:
         return {}
     asked = [TopicPartition(t, p) for t, p in sorted(partitions)]
-    answers = []
-    for spec in (_Spec.earliest(), _Spec.latest()):  # type: ignore[no-untyped-call]
+
+    def ask(spec: _Spec) -> dict[tuple[str, int], int]:
         futures = admin.list_offsets(dict.fromkeys(asked, spec), request_timeout=timeout_s)
-        answers.append({(p.topic, p.partition): f.result().offset for p, f in futures.items()})
-    return {key: (first, answers[1][key]) for key, first in answers[0].items()}
+        return {(p.topic, p.partition): f.result().offset for p, f in futures.items()}
+
+    firsts = ask(_Spec.earliest())  # type: ignore[no-untyped-call]
+    ends = ask(_Spec.latest())  # type: ignore[no-untyped-call]
+    if at_ms is not None:
+        # −1: no message is later.
+        later = ask(_Spec.for_timestamp(at_ms + 1))
+        ends |= {key: end for key, end in later.items() if end >= 0}
+    return {key: (first, ends[key]) for key, first in firsts.items()}
 
 
 def _print(rows: list[LagRow]) -> None:

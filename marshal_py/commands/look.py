@@ -18,7 +18,7 @@ import time
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 from confluent_kafka import TIMESTAMP_CREATE_TIME
@@ -28,9 +28,9 @@ from marshal_py.commands.words import age, iso_utc
 from marshal_py.errors import BrokerUnavailable, InvalidArgument, LogHole, MalformedRecord
 from marshal_py.events import Event
 from marshal_py.log import LogReader, Truncated, boottime_ns
-from marshal_py.rationalizer import Cell
+from marshal_py.rationalizer import Cell, PartitionState
 from marshal_py.text.codec import decode_any
-from marshal_py.text.rationalizer import TextCell
+from marshal_py.text.rationalizer import TextCell, TextWorld
 from marshal_py.wire import MSGPACK, Wire, WireName, text_wire
 from marshal_py.world import MS, Liveness, World
 
@@ -72,10 +72,31 @@ def stamp_ms(message: Any, wire: Wire) -> int:
     stamp: int = message.timestamp()[1]
     if stamp >= 0 or wire.name != "text":
         return stamp
+    return _own_time_ms(message.value())
+
+
+def _own_time_ms(value: bytes | None) -> int:
     try:
-        return max(-1, decode_any(message.value()).time_s * 1000)
+        return max(-1, decode_any(value).time_s * 1000)
     except MalformedRecord:
         return -1
+
+
+def _until(wire: Wire, at_ms: int) -> Wire:
+    """Return version 1 for a reader to which what a record dates later than `at_ms` is not there.
+
+    The broker cannot be asked, as Go's records have no time that it knows of.
+    """
+
+    def apply(
+        state: PartitionState, offset: int, value: bytes | None, events: list[Event] | None
+    ) -> bool:
+        if _own_time_ms(value) <= at_ms:
+            return wire.apply(state, offset, value, events)
+        state.next_offset = max(state.next_offset, offset + 1)
+        return True
+
+    return replace(wire, apply=apply)
 
 
 def until_silent(
@@ -234,6 +255,11 @@ class Look:
     def explain(self) -> str:
         """Say in a sentence or two how silences were measured, and what may be wrong with them."""
         if self.is_text:
+            if self.at_ms is not None:
+                return (
+                    f"As it was at {iso_utc(self.at_ms)}, and silence until then, by the times in "
+                    "the records, each from its sender's clock."
+                )
             if not self.observed_ms:
                 return (
                     "Silence: from the time in the holder's last record to this machine's clock, "
@@ -300,7 +326,7 @@ def look(
     if at_ms is not None and observe_s:
         raise InvalidArgument("--observe watches what comes; the past (--at) cannot be watched")
     if at_ms is not None and wire.name == "text":
-        raise InvalidArgument("--at needs the broker's timestamps; Go Marshal's records have none")
+        wire = _until(wire, at_ms)
     for attempt in range(1, TRIES + 1):
         reader = open_reader(connection, wire)
         try:
@@ -332,7 +358,10 @@ def _look(connection: Connection, reader: LogReader, observe_s: float, at_ms: in
 
 def begin(connection: Connection, reader: LogReader, *, at_ms: int | None = None) -> Look:
     """Open the reader and read to the end of the log, or up to `at_ms`. Raises as `look` does."""
-    reader.open(connection.timeout_s, until_ms=at_ms)
+    is_text = reader.wire.name == "text"
+    reader.open(connection.timeout_s, until_ms=None if is_text else at_ms)
+    if isinstance(reader.world, TextWorld):
+        reader.world.at_ms = at_ms
     found = Look(reader, [_Stamps() for _ in range(reader.world.partitions)], at_ms=at_ms)
     for messages, _ in until_silent(connection, reader.history(events=False)):
         _note(found, messages)

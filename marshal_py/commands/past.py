@@ -12,11 +12,13 @@ from confluent_kafka import TIMESTAMP_CREATE_TIME
 from marshal_py.admin import admin_client
 from marshal_py.clients import read_to_end
 from marshal_py.commands.connection import Connection
+from marshal_py.commands.look import stamp_ms
 from marshal_py.commands.offsets import extent
 from marshal_py.commands.snapshots import FoundSnapshot, read_snapshots
 from marshal_py.errors import TopicMissing
 from marshal_py.rationalizer import PartitionState
 from marshal_py.snapshots import Snapshot
+from marshal_py.wire import MSGPACK, Wire
 
 __all__ = ["Past", "PastRecord", "open_past"]
 
@@ -50,11 +52,12 @@ class Past:
     bases: dict[int, Snapshot] = field(default_factory=dict)
     snapshots: list[FoundSnapshot] = field(default_factory=list)
     has_snapshots: bool = True
+    wire: Wire = MSGPACK
 
     def state(self, p: int) -> PartitionState:
         """Return the state that the history of `p` begins from."""
         base = self.bases.get(p)
-        return PartitionState(p) if base is None else base.restore()
+        return self.wire.state(p) if base is None else base.restore()
 
     def records(self, ps: Collection[int] | None = None) -> Iterator[PastRecord]:
         """Yield the records of `ps` (default: all that have a start), each in offset order."""
@@ -66,17 +69,25 @@ class Past:
         deadline = time.monotonic() + REPLAY_S
         topic = self.connection.topic
         for message in read_to_end(self.connection.kafka, topic, starts, ends, deadline):
-            yield _record(message)
+            yield _record(message, self.wire)
 
 
-def open_past(connection: Connection, ps: Collection[int] | None = None) -> Past:
+def open_past(
+    connection: Connection, ps: Collection[int] | None = None, wire: Wire = MSGPACK
+) -> Past:
     """Find out where the log of the partitions (default: all) begins, with which snapshots.
+
+    In a log of version 1 there are no snapshots: the history of each begins where its records do.
 
     Raises `TopicMissing`, `BrokerUnavailable`.
     """
     admin = admin_client(connection.kafka)
     extents = extent(admin, connection.topic, connection)
-    past = Past(connection, len(extents), extents)
+    past = Past(connection, len(extents), extents, wire=wire)
+    if not wire.has_snapshots:
+        past.has_snapshots = False
+        past.starts = {p: first for p, (first, _) in extents.items()}
+        return past
     try:
         ends = {p: e for p, (_, e) in extent(admin, connection.snapshot_topic, connection).items()}
     except TopicMissing:
@@ -102,12 +113,11 @@ def open_past(connection: Connection, ps: Collection[int] | None = None) -> Past
     return past
 
 
-def _record(message: Any) -> PastRecord:
-    kind, stamp_ms = message.timestamp()
+def _record(message: Any, wire: Wire) -> PastRecord:
     return PastRecord(
         message.partition(),
         message.offset(),
         message.value(),
-        max(0, stamp_ms),
-        kind == TIMESTAMP_CREATE_TIME,
+        max(0, stamp_ms(message, wire)),
+        message.timestamp()[0] == TIMESTAMP_CREATE_TIME,
     )

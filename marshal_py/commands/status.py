@@ -28,7 +28,6 @@ from marshal_py.commands.run import (
 from marshal_py.commands.snapshots import read_snapshots
 from marshal_py.commands.words import age, count, iso_utc, liveness_style, safe
 from marshal_py.errors import TopicMissing
-from marshal_py.messages import NO_OFFSET
 from marshal_py.notes import Note
 from marshal_py.wire import MSGPACK, Wire
 
@@ -157,9 +156,6 @@ def take_status(connection: Connection, observe_s: float = 0.0, wire: Wire = MSG
 
 def _groups(taken: Status, found: Look) -> None:
     census = take_census(found)
-    if found.is_text:  # its records carry no epochs
-        for leader in census.leaders:
-            leader.epoch = NO_OFFSET
     taken.groups, taken.members, taken.leaders = census.groups, census.members, census.leaders
     taken.attention += [
         f"group {group.group}: {count(group.stale, 'claim')} held by clients that are silent for "

@@ -33,11 +33,23 @@ Who = tuple[str, str]
 """(client_id, instance_id)"""
 
 _REFUSED_CLAIM: Final = "tried to claim it and was refused"
+_FENCES: Final = "; the epoch fences what it may still write"
+_TEXT_REASONS: Final = {
+    "still_held": "whose last heartbeat is less than two intervals old",
+    "in_doubt": (
+        "but by its own clock the sender may have read its claim as granted: whoever holds it "
+        "stops until that is settled (specs/INTEROP.md §3)"
+    ),
+}
+"""Why version 1 refuses a claim."""
 
 
 @dataclass
 class Entry:
-    """One thing that happened. `times` counts refusals of the same kind in a row."""
+    """One thing that happened. `times` counts refusals of the same kind in a row.
+
+    `epoch` is None where it does not matter, and in a log of version 1.
+    """
 
     at_ms: int
     offset: int
@@ -208,7 +220,7 @@ class Story:
             if tenure.from_ms is None
             else f"since {clock_time(tenure.from_ms, date=True)}"
         )
-        text = f"{moment} {tenure.who[0]} {holds} {name} of {group}, {since}, epoch {tenure.epoch}"
+        text = f"{moment} {tenure.who[0]} {holds} {name} of {group}, {since}{_epoch(tenure.epoch)}"
         text += "" if position is None else f", at position {position}"
         if silence_ms is None:
             text += ". When it was last heard of is not in the log any more."
@@ -224,7 +236,7 @@ class Story:
         return Standing(
             at_ms,
             *tenure.who,
-            tenure.epoch,
+            _known(tenure.epoch),
             tenure.from_ms,
             tenure.interval_ms,
             silence_ms,
@@ -279,8 +291,8 @@ class Story:
             event.offset,
             kind,
             *who,
-            event.epoch,
-            f"{event.client_id} {text}, epoch {event.epoch}, interval {age(event.interval_ms)}",
+            _known(event.epoch),
+            f"{event.client_id} {text}{_epoch(event.epoch)}, interval {age(event.interval_ms)}",
             why,
             silence_ms,
         )
@@ -290,7 +302,7 @@ class Story:
         self._tenure = _Tenure(
             who, event.epoch, event.interval_ms, at_ms, at_ms, first_position=self._position
         )
-        self._epoch, self._free_since_ms = event.epoch, None
+        self._epoch, self._free_since_ms = _known(event.epoch), None
 
     def _renewed(self, event: ev.Renewed, at_ms: int) -> None:
         tenure = self._tenure
@@ -314,7 +326,7 @@ class Story:
         self.entries.append(
             Entry(
                 *(at_ms, event.offset, "released", event.client_id, event.instance_id),
-                event.epoch,
+                _known(event.epoch),
                 f"{event.client_id} gave it back{at}",
             )
         )
@@ -353,10 +365,12 @@ class Story:
 
     def _why_refused(self, event: ev.Rejected, at_ms: int) -> tuple[str, str]:
         client, holder = event.client_id, event.holder
-        now = "nobody holds it" if holder is None else f"{holder} holds it, epoch {event.epoch}"
+        now = "nobody holds it" if holder is None else f"{holder} holds it{_epoch(event.epoch)}"
         if event.record == "ClaimingPartition":
             if event.reason == "group_paused":
                 return f"{client} {_REFUSED_CLAIM}", "the group is paused"
+            if event.reason in _TEXT_REASONS:
+                return f"{client} {_REFUSED_CLAIM}", f"{now}, {_TEXT_REASONS[event.reason]}"
             return (
                 f"{client} {_REFUSED_CLAIM}",
                 f"the cell had changed after {client} looked at it ({now}); somebody was faster",
@@ -373,7 +387,7 @@ class Story:
                 over = f"it had lost the claim {age(max(0, at_ms - lost_ms))} before"
             return (
                 f"{client}'s {what} was refused",
-                f"{over} ({now}); the epoch fences what it may still write",
+                f"{over} ({now}){_FENCES if event.epoch >= 0 else ''}",
             )
         if event.reason == "offset_not_ahead":
             return (
@@ -408,7 +422,7 @@ class Story:
         if tenure.last_ms is not None:
             parts.append(f"last heard of at {clock_time(tenure.last_ms)}")
         self.entries.append(
-            Entry(at_ms, offset, "held", *tenure.who, tenure.epoch, "; ".join(parts))
+            Entry(at_ms, offset, "held", *tenure.who, _known(tenure.epoch), "; ".join(parts))
         )
 
     def _group(
@@ -427,6 +441,16 @@ class Story:
                 why,
             )
         )
+
+
+def _known(epoch: int) -> int | None:
+    """Return the epoch; None for −1, as records of version 1 have none."""
+    return None if epoch < 0 else epoch
+
+
+def _epoch(epoch: int) -> str:
+    """Return the epoch as a part of a sentence."""
+    return "" if epoch < 0 else f", epoch {epoch}"
 
 
 def _why_taken(holder: str, silence_ms: int | None, interval_ms: int) -> str:

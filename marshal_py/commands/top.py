@@ -19,9 +19,18 @@ from rich.text import Text
 from marshal_py.commands.census import Census, Leader, Member, take_census
 from marshal_py.commands.connection import Connection
 from marshal_py.commands.groups import group_table, member_table
-from marshal_py.commands.lines import ROUTINE, as_json, as_line, touches
-from marshal_py.commands.look import Look, begin, open_reader
-from marshal_py.commands.run import GroupFilter, JsonFlag, command, console, print_json, show
+from marshal_py.commands.lines import ROUTINE, as_json, as_line, touches, without_epoch
+from marshal_py.commands.look import Look, begin, open_reader, wire_of
+from marshal_py.commands.run import (
+    GroupFilter,
+    Interval,
+    JsonFlag,
+    WireFlag,
+    command,
+    console,
+    print_json,
+    show,
+)
 from marshal_py.commands.words import age, clock_time, count, iso_utc, safe
 from marshal_py.errors import PartitionCountChanged
 from marshal_py.events import Event
@@ -68,10 +77,10 @@ class View:
         deadline_s = time.monotonic() + seconds
         while True:
             left_s = deadline_s - time.monotonic()
-            for happened in self._found.watch(max(0.0, min(0.2, left_s))):
-                event = happened[2]
+            for stamp, p, event in self._found.watch(max(0.0, min(0.2, left_s))):
                 if not isinstance(event, ROUTINE) and touches(event, self._group, None):
-                    self._events.append(happened)
+                    told = without_epoch(event) if self._found.is_text else event
+                    self._events.append((stamp, p, told))
             error = self._found.reader.partition_count_error
             if error is not None:
                 raise PartitionCountChanged(str(error))
@@ -115,6 +124,8 @@ def top(
     number: Annotated[
         int | None, typer.Option("--count", min=1, metavar="N", help="Stop after N pictures.")
     ] = None,
+    wire: WireFlag = "msgpack",
+    interval_s: Interval = 60,
     json_lines: JsonFlag = False,
 ) -> None:
     """Watch groups, members, leaders and what happens, live, until Ctrl-C.
@@ -127,11 +138,13 @@ def top(
       marshal top -b localhost:9092
 
       marshal top --group billing --every 5 --json | jq '.groups[0].stale'
+
+      marshal top --wire text     (a log shared with Go Marshal)
     """
     with _printer(json_lines) as draw:
         shown = 0
         while True:
-            reader = open_reader(connection)
+            reader = open_reader(connection, wire_of(wire, interval_s))
             try:
                 view = View(begin(connection, reader), topic=connection.topic, group=group)
                 view.watch(0.0)

@@ -11,10 +11,13 @@ import typer
 
 from marshal_py.anomalies import MEANING
 from marshal_py.commands.connection import Connection
+from marshal_py.commands.look import wire_of
 from marshal_py.commands.past import Past, open_past
 from marshal_py.commands.run import (
     FINDING,
+    Interval,
     JsonFlag,
+    WireFlag,
     command,
     console,
     note,
@@ -23,6 +26,7 @@ from marshal_py.commands.run import (
 )
 from marshal_py.commands.run import show as show_tables
 from marshal_py.commands.words import clock_time, count, iso_utc, safe
+from marshal_py.text.verifier import TextVerifier
 from marshal_py.verifier import Finding, Verifier
 
 __all__ = ["Verdict", "verify", "verify_log"]
@@ -42,6 +46,8 @@ class Verdict:
     ok: bool = True
     findings: list[Finding] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=dict)
+    has_snapshots: bool = True
+    """False in a log of version 1."""
 
 
 @command()
@@ -50,6 +56,8 @@ def verify(
     strict: Annotated[
         bool, typer.Option("--strict", help="Warnings count as findings, too.")
     ] = False,
+    wire: WireFlag = "msgpack",
+    interval_s: Interval = 60,
     as_json: JsonFlag = False,
 ) -> None:
     """Replay the log; check every rule of the protocol and every snapshot; say what is wrong.
@@ -59,13 +67,18 @@ def verify(
     protocol withstands: processes that were paused, slow clocks, foreign bytes. Exit code 1 if
     there is an error.
 
+    A log of version 1 (--wire text) has neither epochs nor snapshots: there it is checked who took
+    what from whom, whether it was free by then, and what the clients' clocks show.
+
     [bold]Examples[/]
 
       marshal verify -b localhost:9092
 
       marshal verify --strict --json | jq '.findings[] | [.kind, .coordinator, .offset, .what]'
+
+      marshal verify --wire text     (a log shared with Go Marshal)
     """
-    verdict = verify_log(connection)
+    verdict = verify_log(connection, interval_s if wire == "text" else None)
     if as_json:
         document = asdict(verdict)
         for finding in document["findings"]:
@@ -77,15 +90,24 @@ def verify(
         raise typer.Exit(FINDING)
 
 
-def verify_log(connection: Connection) -> Verdict:
-    """Read all there is and judge it. Raises `TopicMissing`, `BrokerUnavailable`."""
+def verify_log(connection: Connection, text_interval_s: int | None = None) -> Verdict:
+    """Read all there is and judge it. Raises `TopicMissing`, `BrokerUnavailable`.
+
+    `text_interval_s`: it is a log of version 1, and this is its clients' interval.
+    """
     began_s = time.monotonic()
-    past = open_past(connection)
+    if text_interval_s is not None:
+        past = open_past(connection, wire=wire_of("text", text_interval_s))
+    else:
+        past = open_past(connection)
     verdict = Verdict(connection.topic, past.partitions)
+    verdict.has_snapshots = text_interval_s is None
     _holes(past, verdict)
     _damaged(past, verdict)
-    verifiers = {
-        p: Verifier(
+    verifiers: dict[int, Verifier | TextVerifier] = {
+        p: TextVerifier(p, past.partitions, text_interval_s)
+        if text_interval_s is not None
+        else Verifier(
             p,
             past.partitions,
             past.state(p),
@@ -112,6 +134,7 @@ def verify_log(connection: Connection) -> Verdict:
 
 
 def _holes(past: Past, verdict: Verdict) -> None:
+    """Note where the log has lost records. In version 1 the positions in Kafka make up for that."""
     for p, (first, _) in past.extents.items():
         if p not in past.starts:
             verdict.findings.append(
@@ -155,9 +178,10 @@ def _print(verdict: Verdict) -> None:
         kinds: dict[str, Any] = {f.kind: f.meaning for f in verdict.findings}
         for kind, meaning in kinds.items():
             note(f"{kind}: {meaning}")
+    compared = f"{count(verdict.snapshots, 'snapshot')} compared, " if verdict.has_snapshots else ""
     summary = (
         f"{count(verdict.records, 'record')} in {count(verdict.partitions, 'partition')} replayed, "
-        f"{count(verdict.snapshots, 'snapshot')} compared, in {verdict.seconds:.1f} s: "
+        f"{compared}in {verdict.seconds:.1f} s: "
     )
     if not verdict.findings:
         out.print(f"{summary}[green]nothing is wrong[/]")

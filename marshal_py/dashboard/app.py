@@ -46,13 +46,19 @@ def create_app(
 ) -> Starlette:
     """Return the application for a feed that was started.
 
-    `write`: groups may be paused and resumed, and positions set, each after a preview.
+    `write`: groups may be paused and resumed, and positions set, each after a preview; not in a log
+    of version 1 (`InvalidArgument`).
 
     With a `token`, nobody gets anything without it; without one, only requests to a loopback name
     or to one of `host_names` are answered (see `guard`).
     """
     pages = _Pages(feed)
     actions = []
+    if write and feed.wire.name == "text":
+        raise InvalidArgument(
+            "--write is for version 2: what may be written into a log of Go Marshal's is in "
+            "specs/INTEROP.md §4.9"
+        )
     if write:
         feed.write = True
         actions = [
@@ -83,7 +89,7 @@ def create_app(
 class _Pages:
     def __init__(self, feed: Feed) -> None:
         self._feed = feed
-        self._past = Past(feed.connection)
+        self._past = Past(feed.connection, feed.wire)
         self._past_turn = asyncio.Lock()
         self._operations = Operations(feed.connection)
         self._open = 0

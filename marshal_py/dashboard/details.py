@@ -9,6 +9,7 @@ from marshal_py.dashboard.feed import Feed
 from marshal_py.dashboard.people import readable
 from marshal_py.dashboard.watch import Watch
 from marshal_py.log import boottime_ns
+from marshal_py.messages import NO_OFFSET
 from marshal_py.rationalizer import CellKey
 
 __all__ = ["cell_document", "lanes_document", "strip_document"]
@@ -32,7 +33,7 @@ def cell_document(feed: Feed, *, key: CellKey) -> dict[str, Any]:
     return document | {
         "holder": cell.holder,
         "instance": cell.instance_id,
-        "epoch": cell.epoch,
+        "epoch": NO_OFFSET if watch.is_text else cell.epoch,
         "version": cell.version,
         "interval_ms": cell.interval_ms,
         "next_offset": cell.next_offset,
@@ -48,7 +49,12 @@ def cell_document(feed: Feed, *, key: CellKey) -> dict[str, Any]:
 
 
 def _claims(watch: Watch, key: CellKey) -> list[Claim]:
-    """Return the claims of a cell, oldest first; the last may stand."""
+    """Return the claims of a cell, oldest first; the last may stand. Epochs of −1: none."""
+    found = _found_claims(watch, key)
+    return [claim._replace(epoch=NO_OFFSET) for claim in found] if watch.is_text else found
+
+
+def _found_claims(watch: Watch, key: CellKey) -> list[Claim]:
     found = list(watch.claims.claims(key))
     track = watch.histories[watch.world.coordinator(key[1], key[2])].tracks.get(key)
     standing = None if track is None else open_claim(track)

@@ -20,10 +20,12 @@ from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
 
 from marshal_py.admin import admin_client
 from marshal_py.commands.connection import Connection
+from marshal_py.commands.look import stamp_ms
 from marshal_py.dashboard.lag import Ends
 from marshal_py.dashboard.watch import Watch
 from marshal_py.errors import MarshalError
 from marshal_py.log import Batch, LogReader, Truncated, boottime_ns
+from marshal_py.wire import MSGPACK, Wire
 from marshal_py.world import MS
 
 __all__ = ["Feed", "Phase", "Subscriber"]
@@ -105,7 +107,7 @@ class _Reader(LogReader):
         for message in messages:
             for batch in super().fold([message]):
                 if self.notify is not None:
-                    at_ms = max(0, message.timestamp()[1])
+                    at_ms = max(0, stamp_ms(message, self.wire))
                     self.notify(
                         self,
                         batch.coordinator,
@@ -123,6 +125,7 @@ class Feed:
     - `history_s`: how far back claims, activity and alerts reach; less, if reading so much would
       take longer than `READING_S`.
     - `lag_every_s`: how often topics are asked where they end; 0: never, and no lag is shown.
+    - `wire`: the version of the records.
     - `ends`: what answers instead of the brokers, for tests and benchmarks.
     """
 
@@ -133,8 +136,10 @@ class Feed:
         history_s: float = 3_600.0,
         lag_every_s: float = 5.0,
         ends: Callable[[set[str]], Ends] | None = None,
+        wire: Wire = MSGPACK,
     ) -> None:
         self.connection = connection
+        self.wire = wire
         self.history_s = history_s
         self.lag_every_s = lag_every_s
         self.lock = FairLock()
@@ -217,6 +222,7 @@ class Feed:
         partitions = 0 if self.watch is None else self.watch.world.partitions
         return {
             "topic": self.connection.topic,
+            "wire": self.wire.name,
             "coordinators": partitions,
             "phase": self.phase,
             "trouble": self.trouble or self._slowness(),
@@ -279,6 +285,7 @@ class Feed:
             {"reconnect.backoff.max.ms": 500, **connection.kafka},
             topic=connection.topic,
             snapshot_topic=connection.snapshot_topic,
+            wire=self.wire,
         )
         since_ms = max(1, time.time_ns() // MS - int(self.history_s * 1000))
         # Pages still ask about the world of a reader that is used again.
@@ -371,6 +378,8 @@ class Feed:
 
     def _check_pace(self, passed_s: float) -> None:
         """Give up reading so far back if that takes too long; once, since there may be no less."""
+        if not self.wire.has_snapshots:
+            return  # all of the log is needed
         if self._shortened or passed_s < PACE_S or self.progress <= 0:
             return
         needed_s = passed_s / self.progress

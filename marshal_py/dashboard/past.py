@@ -18,6 +18,7 @@ from marshal_py.commands.look import look
 from marshal_py.dashboard.board import Board, liveness_code
 from marshal_py.dashboard.people import groups_document, leaders_document, members_document
 from marshal_py.rationalizer import CellKey
+from marshal_py.wire import MSGPACK, Wire
 
 __all__ = ["Past"]
 
@@ -29,8 +30,9 @@ KEPT: Final = 8
 class Past:
     """Answers for moments that are over. For any thread."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, wire: Wire = MSGPACK) -> None:
         self._connection = connection
+        self._wire = wire
         self._lock = threading.Lock()
         self._kept: OrderedDict[int, bytes] = OrderedDict()
 
@@ -55,7 +57,7 @@ class Past:
         Raises `InvalidArgument` if the log does not reach back to `at_ms`, and `LogHole`.
         """
         with self._lock:
-            story, standing = tell(self._connection, *key, at_ms)
+            story, standing = tell(self._connection, *key, at_ms, wire=self._wire)
         return {
             "standing": standing.text,
             "entries": [
@@ -65,7 +67,7 @@ class Past:
         }
 
     def _replay(self, at_ms: int) -> dict[str, Any]:
-        found = look(self._connection, at_ms=at_ms)
+        found = look(self._connection, at_ms=at_ms, wire=self._wire)
         board = Board()
         for p, key, cell in sorted(found.world.cells(), key=lambda cell: cell[1]):
             row, slot = board.put(*key, cell)
@@ -77,7 +79,7 @@ class Past:
             "coordinators": found.world.partitions,
             "phase": "past",
             "now": at_ms,
-            "groups": groups_document(found.world, board.groups()),
+            "groups": groups_document(found.world, board.groups(), at_ms),
             "members": members_document(found.world),
             "leaders": leaders_document(found.world, board.rows.values()),
             **board.document(),

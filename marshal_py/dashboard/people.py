@@ -9,21 +9,31 @@ from typing import Any
 import msgspec
 
 from marshal_py.dashboard.board import Row
+from marshal_py.messages import NO_OFFSET
 from marshal_py.subscription import Subscription
+from marshal_py.text.rationalizer import TextCell, TextWorld
 from marshal_py.world import World
 
 __all__ = ["groups_document", "leaders_document", "members_document", "readable"]
 
 
-def groups_document(world: World, with_cells: Iterable[str]) -> list[dict[str, Any]]:
-    """Return each group, and until when it is paused; `with_cells` are known already."""
+def groups_document(world: World, with_cells: Iterable[str], now_ms: int) -> list[dict[str, Any]]:
+    """Return each group, and until when it is paused; `with_cells` are known already.
+
+    A pause of version 1 ends by itself, one of version 2 when somebody resumes the group.
+    """
+    ends_by_itself = isinstance(world, TextWorld)
     names = set(with_cells)
     for state in world.states:
         names.update(key[0] for key in state.members)
         names.update(state.paused)
     found = []
     for group in sorted(names):
-        until = [state.paused[group] for state in world.states if group in state.paused]
+        until = [
+            state.paused[group]
+            for state in world.states
+            if group in state.paused and not (ends_by_itself and state.paused[group] <= now_ms)
+        ]
         found.append({"group": group, "paused_until_ms": max(until) if until else None})
     return found
 
@@ -81,7 +91,7 @@ def leaders_document(world: World, rows: Iterable[Row]) -> list[dict[str, Any]]:
                         "name": name if kind == "leader" else f"{name} {partition}",
                         "client": cell.holder,
                         "instance": cell.instance_id,
-                        "epoch": cell.epoch,
+                        "epoch": NO_OFFSET if isinstance(cell, TextCell) else cell.epoch,
                         "interval_ms": cell.interval_ms,
                         "says": readable(cell.metadata),
                     }

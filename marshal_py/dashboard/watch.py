@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 
 from marshal_py import events as ev
 from marshal_py.anomalies import MEANING
-from marshal_py.commands.lines import ROUTINE, as_text
+from marshal_py.commands.lines import ROUTINE, as_text, without_epoch
 from marshal_py.commands.words import count
 from marshal_py.dashboard.alerts import Alerts, Severity
 from marshal_py.dashboard.board import FRESH, STALE, UNKNOWN, Board, Row
@@ -29,6 +29,8 @@ from marshal_py.dashboard.people import groups_document, leaders_document, membe
 from marshal_py.history import History
 from marshal_py.ledger import LEADER_PREFIX
 from marshal_py.rationalizer import Cell, CellKey
+from marshal_py.text.history import TextHistory
+from marshal_py.text.rationalizer import TextWorld
 from marshal_py.world import MS, Observer, World
 
 __all__ = ["Line", "Watch"]
@@ -105,8 +107,11 @@ class Watch:
     def __init__(self, world: World, observers: Sequence[Observer]) -> None:
         self.world = world
         self.observers = observers
-        self.histories = [
-            History(state.partition, world.partitions, state=state, sample_ms=2**40)
+        self.is_text = isinstance(world, TextWorld)
+        """Whether the log is of version 1: then there are no epochs, no members, no snapshots."""
+        history = TextHistory if self.is_text else History
+        self.histories: list[History] = [
+            history(state.partition, world.partitions, state=state, sample_ms=2**40)
             for state in world.states
         ]
         self.board = Board()
@@ -182,7 +187,7 @@ class Watch:
         if isinstance(event, ROUTINE):
             return
         self._sequence += 1
-        line = Line(self._sequence, p, at_ms, event)
+        line = Line(self._sequence, p, at_ms, without_epoch(event) if self.is_text else event)
         self.activity.append(line)
         self._untold.append(line)
         if len(self._untold) > 2 * TOLD_AT_ONCE:
@@ -381,7 +386,7 @@ class Watch:
 
     def _crowd(self, now_ms: int) -> dict[str, Any]:
         """Groups, members and leaders: few, and what they publish changes without an event."""
-        groups = groups_document(self.world, self.board.groups())
+        groups = groups_document(self.world, self.board.groups(), now_ms)
         over = set()
         for group in groups:
             name, until_ms = group["group"], group["paused_until_ms"]

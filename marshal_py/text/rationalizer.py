@@ -113,14 +113,16 @@ class TextWorld(World):
     def __init__(self, partitions: int, interval_s: int) -> None:
         super().__init__(0)
         self.states = [TextState(p, interval_s) for p in range(partitions)]
+        self.at_ms: int | None = None
+        """The moment by which pauses are judged; None: now, by this process's clock."""
 
     def coordinator(self, topic: str, partition: int) -> int:  # noqa: ARG002
         """Return the coordination partition of the topic; `partition` does not matter."""
         return coordinating_partition(topic, len(self.states))
 
     def paused(self, group_id: str) -> bool:
-        """Say whether the group is paused now, by this process's clock."""
-        now_ms = time.time() * 1000
+        """Say whether the group is paused at `at_ms`."""
+        now_ms = time.time() * 1000 if self.at_ms is None else self.at_ms
         return any(now_ms < state.paused.get(group_id, 0) for state in self.states)
 
     def home(self, group_id: str) -> int:  # noqa: ARG002

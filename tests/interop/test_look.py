@@ -1,23 +1,27 @@
-"""`marshal status`, `claims` and `tail` on a log that is shared with Go: `--wire text`."""
+"""The commands that only look, on a log that is shared with Go: `--wire text`."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
+import threading
 import time
 from typing import Any
 
 import pytest
 
-from marshal_py import Marshal
+from marshal_py import InvalidArgument, Marshal
+from marshal_py.commands.connection import Connection
+from marshal_py.text.codec import coordinating_partition
+from marshal_py.wire import text_wire
 from tests.interop.conftest import HB, Stage
 from tests.interop.processes import ROOT
 
 pytestmark = pytest.mark.kafka
 
 
-def marshal(stage: Stage, *args: str, text: bool = True) -> str:
+def marshal(stage: Stage, *args: str, text: bool = True, code: int = 0) -> str:
     wire = ["--wire", "text", "--interval", str(HB)] if text else []
     done = subprocess.run(
         [
@@ -29,7 +33,7 @@ def marshal(stage: Stage, *args: str, text: bool = True) -> str:
         cwd=ROOT,
         timeout=60,
     )
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == code, done.stderr
     return done.stdout
 
 
@@ -73,6 +77,73 @@ def test_what_both_kinds_hold_is_shown_with_its_age(stage: Stage) -> None:
     rows = json.loads(marshal(stage, "claims", "--json", "--observe", str(2.5 * HB)))
     found = {row["holder"]: row["liveness"] for row in rows}
     assert found == {"go": "stale", "py": "fresh", None: None}
+
+
+def test_every_command_that_looks_reads_version_1(stage: Stage) -> None:
+    topic = stage.topic(partitions=2, messages=5)
+    now, g = int(time.time()), stage.group
+    log = coordinating_partition(topic, 3)
+    stage.append(
+        f"Heartbeat/1/{now - 300}/i-a/a/{g}/{topic}/0/2".encode(),
+        f"ReleasingPartition/1/{now - 200}/i-a/a/{g}/{topic}/0/3".encode(),
+        f"ClaimingPartition/1/{now - 100}/i-b/b/{g}/{topic}/0".encode(),
+        f"Heartbeat/1/{now - 99}/i-b/b/{g}/{topic}/0/4".encode(),
+        f"Heartbeat/1/{now - 98}/i-c/c/{g}/{topic}/0/4".encode(),
+        partition=log,
+    )
+
+    (group,) = json.loads(marshal(stage, "groups", "--json"))
+    assert (group["group"], group["held"], group["members"]) == (g, 1, 0)
+    assert json.loads(marshal(stage, "members", "--json")) == []
+    lag = json.loads(marshal(stage, "lag", "--json"))
+    assert [(r["partition"], r["lag"], r["holder"]) for r in lag] == [(0, 1, "c"), (1, None, None)]
+
+    for ago_s, holder, position in ((250, "a", 2), (150, None, 3), (99, "b", 4)):
+        at = f"{ago_s + int(time.time()) - now}s"
+        (row,) = json.loads(marshal(stage, "claims", "--at", at, "--json"))
+        assert (row["holder"], row["next_offset"], row["epoch"]) == (holder, position, -1)
+        told = json.loads(marshal(stage, "explain", g, topic, "0", "--at", at, "--json"))
+        assert (told["standing"]["holder"], told["standing"]["position"]) == (holder, position)
+        assert told["standing"]["epoch"] is None
+    assert "epoch" not in marshal(stage, "explain", g, topic, "0")
+
+    (frame,) = marshal(stage, "top", "--count", "1", "--json").splitlines()
+    assert json.loads(frame)["groups"][0]["held"] == 1
+    verdict = json.loads(marshal(stage, "verify", "--json", code=1))
+    assert [(f["kind"], f["offset"]) for f in verdict["findings"]] == [("early_takeover", 4)]
+    assert "snapshot" not in marshal(stage, "verify", code=1)
+
+
+def test_the_dashboard_shows_a_log_of_version_1(stage: Stage) -> None:
+    pytest.importorskip("starlette", reason="the extra `dashboard` is not installed")
+    from marshal_py.dashboard.app import create_app
+    from marshal_py.dashboard.details import cell_document
+    from marshal_py.dashboard.feed import Feed
+
+    topic = stage.topic(partitions=2, messages=5)
+    stage.ours("py").claim(topic, 1, timeout_s=10).commit(3, wait=True)
+    connection = Connection.of_servers(stage.brokers, stage.log)
+    feed = Feed(connection, wire=text_wire(HB), lag_every_s=0.2)
+    feed.start()
+    try:
+        with pytest.raises(InvalidArgument, match="--write is for version 2"):
+            create_app(feed, write=True)
+        deadline = time.monotonic() + 30
+        found: dict[str, Any] = {}
+        while found.get("lag") is None:
+            assert time.monotonic() < deadline, (feed.phase, feed.trouble, found)
+            with feed.lock:
+                found = cell_document(feed, key=(stage.group, topic, 1))
+            threading.Event().wait(0.05)
+        assert (found["holder"], found["epoch"], found["next_offset"]) == ("py", -1, 3)
+        (claim,) = found["claims"]
+        assert (claim["client_id"], claim["epoch"]) == ("py", -1)
+        with feed.lock:
+            document = feed._document()
+        assert (document["wire"], document["phase"], document["members"]) == ("text", "live", [])
+        assert document["alerts"] == []
+    finally:
+        feed.close()
 
 
 def test_without_the_flag_one_is_told_of_it(stage: Stage) -> None:

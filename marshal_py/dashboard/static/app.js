@@ -319,7 +319,7 @@ function draw() {
 }
 
 function heading(head) {
-  $("log").textContent = head.topic ? `${head.topic} · ${plural(head.coordinators, "coordination partition")}` : "";
+  $("log").textContent = head.topic ? `${head.topic} · ${plural(head.coordinators, "coordination partition")}${head.wire === "text" ? " · version 1" : ""}` : "";
   const gone = performance.now() - lastEvent > 25_000 || stream.readyState === EventSource.CLOSED;
   const phase = past ? "past" : gone ? "lost" : head.phase ?? "reading";
   const state = $("state");

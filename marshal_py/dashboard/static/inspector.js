@@ -99,7 +99,7 @@ export class Inspector {
     const claim = found.claims.findLast((c) =>
       (c.from_ms == null || c.from_ms <= this.at) && (c.until_ms == null || this.at < c.until_ms));
     const held = claim
-      ? `held by ${claim.client_id}${claim.from_ms ? ` since ${clock(claim.from_ms)}` : ""}, epoch ${claim.epoch}`
+      ? `held by ${claim.client_id}${claim.from_ms ? ` since ${clock(claim.from_ms)}` : ""}${claim.epoch >= 0 ? `, epoch ${claim.epoch}` : ""}`
       : "held by nobody, as far as the history here reaches";
     const go = element("button", {
       type: "button",
@@ -158,7 +158,7 @@ export class Inspector {
     }
     return element("li", {}, this.who(c.client_id), element("div", {},
       element("span", { text: c.client_id }),
-      element("small", { text: `${from} – ${until}${length} · epoch ${c.epoch}` }),
+      element("small", { text: `${from} – ${until}${length}${c.epoch >= 0 ? ` · epoch ${c.epoch}` : ""}` }),
       how ? element("small", { text: how }) : null));
   }
 

@@ -357,6 +357,6 @@ export class Lanes {
     const since = from == null ? "since before the history" : `since ${clock(this.data.start + from)}`;
     const ended = until == null ? "" : `, until ${clock(this.data.start + until)} (${how.replace("_", " ")})`;
     const length = from == null ? "" : `, ${age((until ?? at - this.data.start) - from)}`;
-    return `${when}: ${this.data.clients[client]} ${since}${ended}${length}, epoch ${epoch}`;
+    return `${when}: ${this.data.clients[client]} ${since}${ended}${length}${epoch >= 0 ? `, epoch ${epoch}` : ""}`;
   }
 }

@@ -177,7 +177,7 @@ export function leaderColumns(model) {
       ? element("span", { class: "who" }, chip(model.clients.indexOf(x.client)), x.client)
       : element("span", { class: "dim", text: "nobody" }), { sort: (x) => x.client ?? "" }],
     ["State", (x) => element("span", { class: `s-${state(x)}`, text: state(x) }), { sort: state }],
-    ["Epoch", (x) => whole(x.epoch), { n: true, sort: (x) => x.epoch }],
+    ["Epoch", (x) => (x.epoch >= 0 ? whole(x.epoch) : "–"), { n: true, sort: (x) => x.epoch }],
     ["Interval", (x) => age(x.interval_ms), { n: true }],
     ["Says", (x) => x.says, { class: "wide dim" }],
   ];

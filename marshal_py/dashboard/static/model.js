@@ -162,7 +162,7 @@ export class Model {
     for (const name of ["groups", "members", "leaders"]) {
       if (document[name]) this[name] = document[name];
     }
-    for (const name of ["topic", "coordinators", "phase", "trouble", "progress", "history_from", "write"]) {
+    for (const name of ["topic", "wire", "coordinators", "phase", "trouble", "progress", "history_from", "write"]) {
       if (name in document) this.head[name] = document[name];
     }
     if (document.now) {
