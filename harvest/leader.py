@@ -26,7 +26,6 @@ from harvest.wake import Bell
 
 __all__ = ["MarkLeader", "MarkTools"]
 
-_LOG: Final = logging.getLogger("harvest")
 _MERGED_ROWS: Final = 10_000
 
 _LANES: Final[dict[type[m.Action], str]] = {
@@ -106,11 +105,11 @@ class MarkLeader(Leader[m.MarkScheduler]):
         try:
             found = self._marker.clear(action.checkpoint)
         except HarvestError as error:
-            _LOG.warning("published rows could not be deleted: %s", error)
+            self._log.warning("published rows could not be deleted: %s", error)
             return m.ClearFailed()
         if found:
             self._stats.found_published += found
-            _LOG.info("%d rows were published already; deleted", found)
+            self._log.info("%d rows were published already; deleted", found)
         return m.Cleared()
 
     def _sideline(self, action: m.Sideline) -> m.Event:
@@ -121,12 +120,12 @@ class MarkLeader(Leader[m.MarkScheduler]):
             moved = self._aside.sideline(action.rows, action.term)
             waiting = self._waiting()
         except HarvestError as error:
-            _LOG.warning("rows that cannot be published could not be set aside: %s", error)
+            self._log.warning("rows that cannot be published could not be set aside: %s", error)
             return m.SidelineFailed()
         for row in action.rows:
             if row.id in moved:
                 level = logging.DEBUG if row.waits else logging.WARNING
-                _LOG.log(level, "row %d is set aside: %s", row.id, row.error)
+                self._log.log(level, "row %d is set aside: %s", row.id, row.error)
         self._stats.sidelined += len(moved)
         return m.Sidelined(moved, waiting)
 
@@ -144,7 +143,7 @@ class MarkLeader(Leader[m.MarkScheduler]):
         try:
             rows = self._marker.mark(action.term, action.batch, action.limit, valid_ms)
         except HarvestError as error:
-            _LOG.warning("rows could not be marked: %s", error)
+            self._log.warning("rows could not be marked: %s", error)
             return m.MarkFailed(action.batch)
         return m.Marked(action.batch, rows)
 
@@ -158,7 +157,7 @@ class MarkLeader(Leader[m.MarkScheduler]):
                 rows = [row for send in sends for row in send.rows]
             failure = self._sink.deliver(rows, sends[-1].checkpoint.encode())
             if failure is not None:
-                _LOG.warning("%d rows were not published: %s", len(rows), failure.reason)
+                self._log.warning("%d rows were not published: %s", len(rows), failure.reason)
             self._events.put(m.Settled(tuple([send.batch for send in sends]), failure))
 
     def _open(self, action: m.Open) -> m.Event:
@@ -170,7 +169,7 @@ class MarkLeader(Leader[m.MarkScheduler]):
             checkpoint = None if found is None else Checkpoint.decode(found)
             waiting = self._waiting()
         except HarvestError as error:
-            _LOG.warning("the sink could not be opened: %s", error)
+            self._log.warning("the sink could not be opened: %s", error)
             return m.OpenFailed()
         return m.Opened(Term.of(secrets.randbits(60)), checkpoint, waiting)
 
@@ -182,7 +181,7 @@ class MarkLeader(Leader[m.MarkScheduler]):
                 try:
                     self._purger.reset(action.ids)
                 except HarvestError as error:
-                    _LOG.warning("marked rows could not be handed back: %s", error)
+                    self._log.warning("marked rows could not be handed back: %s", error)
                 self._events.put(m.ResetDone())
 
     def _purge(self, action: m.Purge) -> m.Event:
@@ -191,12 +190,12 @@ class MarkLeader(Leader[m.MarkScheduler]):
         try:
             found = self._purger.purge(ids)
         except HarvestError as error:
-            _LOG.warning("published rows could not be deleted: %s", error)
+            self._log.warning("published rows could not be deleted: %s", error)
             return m.PurgeFailed()
         self._stats.purged += found
         if found < len(ids):
             self._stats.purged_by_others += len(ids) - found
-            _LOG.warning(
+            self._log.warning(
                 "%d of %d published rows were deleted by somebody else: does another harvester "
                 "work on this table?",
                 len(ids) - found,
@@ -218,7 +217,7 @@ class MarkLeader(Leader[m.MarkScheduler]):
                 stats.published = stats.purged + stats.purged_by_others
             case m.Opened(term, _, _):
                 stats.terms += 1
-                _LOG.info("harvesting as leader id %s…, epoch %d", term, self._lease.epoch)
+                self._log.info("harvesting as leader id %s…, epoch %d", term, self._lease.epoch)
                 self._on_event(LeaderRefreshed(self._lease.epoch, term))
 
 

@@ -20,6 +20,7 @@ from harvest.lease import Lease
 from harvest.sink.base import Sink
 from harvest.steps import Finish, LeaseLost, Open, Start, Stop
 from harvest.wake import Bell
+from marshal_py.logs import Fields
 
 __all__ = ["Leader", "Scheduler", "Tools", "ToolsFactory", "Work", "merged"]
 
@@ -65,8 +66,11 @@ class Leader(ABC, Generic[S]):
         *,
         bell: Bell | None = None,
         notified_poll_ms: int = 1_000,
+        place: Mapping[str, Any] | None = None,
     ) -> None:
         self._lease = lease
+        self._log = Fields(_LOG, {"epoch": lease.epoch, **(place or {})})
+        """Says which leadership it speaks of."""
         self._scheduler = scheduler
         self._sink = sink
         self._drain_timeout_s = drain_timeout_s
@@ -141,7 +145,7 @@ class Leader(ABC, Generic[S]):
         while True:
             for action in actions:
                 if isinstance(action, Finish):
-                    _LOG.info("harvesting ends: %s", action.reason)
+                    self._log.info("harvesting ends: %s", action.reason)
                     return self._stop_at_s is not None
                 lanes[self._lane_of(action)].put(action)
             event = self._next()
@@ -161,7 +165,7 @@ class Leader(ABC, Generic[S]):
         try:
             return self._events.get(timeout=max(0.0, self._stop_at_s - time.monotonic()))
         except Empty:
-            _LOG.warning(
+            self._log.warning(
                 "%d rows in flight were not settled within %g s; the next leader decides on them",
                 self._in_flight(),
                 self._drain_timeout_s,
@@ -174,7 +178,7 @@ class Leader(ABC, Generic[S]):
                 self._break_off(name)
         for name, lane in lanes.items():
             if not lane.close(_CLOSE_TIMEOUT_S):
-                _LOG.error("the %s thread hangs; it is left behind", name)
+                self._log.error("the %s thread hangs; it is left behind", name)
         self._sink.close()
 
     def _watch(self) -> None:

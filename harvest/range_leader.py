@@ -6,7 +6,6 @@ connection.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,7 +27,6 @@ from harvest.wake import Bell
 
 __all__ = ["RangeLeader", "RangeTools", "check_layout"]
 
-_LOG: Final = logging.getLogger("harvest")
 _MERGED_ROWS: Final = 20_000
 _REFRESH_S: Final = 2.0
 """How long a checkpoint without rows may wait."""
@@ -79,6 +77,7 @@ class RangeLeader(Leader[r.RangeScheduler]):
             drain_timeout_s,
             bell=bell,
             notified_poll_ms=limits.notified_poll_interval_ms,
+            place={"partition": shard},
         )
         self._reader = reader
         self._saver = saver
@@ -122,7 +121,7 @@ class RangeLeader(Leader[r.RangeScheduler]):
             except (CheckpointError, ConfigurationError):
                 raise
             except HarvestError as error:
-                _LOG.warning("the outbox could not be read: %s", error)
+                self._log.warning("the outbox could not be read: %s", error)
                 self._events.put(r.AskFailed())
 
     def _asked(self, action: r.Action) -> r.Event:
@@ -179,7 +178,7 @@ class RangeLeader(Leader[r.RangeScheduler]):
             position = sends[-1].position
             failure = self._sink.deliver(rows, position.encode())
             if failure is not None:
-                _LOG.warning("%d rows were not published: %s", len(rows), failure.reason)
+                self._log.warning("%d rows were not published: %s", len(rows), failure.reason)
             else:
                 self._stats.published += len(rows)
                 self._committed, self._committed_s = position, time.monotonic()
@@ -195,7 +194,7 @@ class RangeLeader(Leader[r.RangeScheduler]):
         except CheckpointError:
             raise
         except HarvestError as error:
-            _LOG.warning("the sink could not be opened: %s", error)
+            self._log.warning("the sink could not be opened: %s", error)
             return r.OpenFailed()
         scheduler = self._scheduler
         if position is not None and position.shards != scheduler.shards:
@@ -212,7 +211,7 @@ class RangeLeader(Leader[r.RangeScheduler]):
         try:
             self._saver.save(position)
         except HarvestError as error:
-            _LOG.warning("the copy of the checkpoint could not be written: %s", error)
+            self._log.warning("the copy of the checkpoint could not be written: %s", error)
 
     def _keep_work(self, actions: Sequence[object]) -> None:
         del actions
@@ -221,7 +220,7 @@ class RangeLeader(Leader[r.RangeScheduler]):
         try:
             self._keep()
         except HarvestError as error:
-            _LOG.warning("the partitions could not be looked after: %s", error)
+            self._log.warning("the partitions could not be looked after: %s", error)
 
     # --- Telling, and what is done now and then ---
 
@@ -258,7 +257,7 @@ class RangeLeader(Leader[r.RangeScheduler]):
             case r.Looked():
                 stats.terms += 1
                 epoch = self._lease.epoch
-                _LOG.info("harvesting as leader of shard %d, epoch %d", scheduler.shard, epoch)
+                self._log.info("harvesting as leader of shard %d, epoch %d", scheduler.shard, epoch)
                 self._on_event(LeaderRefreshed(epoch, None, scheduler.shard))
         stats.gaps = scheduler.open_gaps
         stats.dead_ids = scheduler.gaps.dead_ids
@@ -275,7 +274,7 @@ class RangeLeader(Leader[r.RangeScheduler]):
 
     def _tell_crowded(self) -> None:
         if self._was_crowded:
-            _LOG.warning(
+            self._log.warning(
                 "the position stands still at id %d: %d gaps are open, more than a checkpoint "
                 "holds; what transaction inserts into the outbox for so long, or is prepared and "
                 "forgotten? Late rows are still published",
@@ -283,7 +282,7 @@ class RangeLeader(Leader[r.RangeScheduler]):
                 self._scheduler.open_gaps,
             )
         else:
-            _LOG.info("the position moves again, from id %d", self._scheduler.last_id)
+            self._log.info("the position moves again, from id %d", self._scheduler.last_id)
 
 
 def check_layout(store: RangeStore, shards: int) -> None:

@@ -102,7 +102,7 @@ class Reaper:
 
     def _lead(self, lease: Lease, tools: Tools) -> None:
         epoch = lease.epoch
-        _LOG.info("leader acquired: epoch %d", epoch)
+        _LOG.info("leader acquired: epoch %d", epoch, extra={"epoch": epoch})
         self.stats.elections += 1
         self._on_event(LeaderAcquired(epoch))
         self._leader = tools.leader(
@@ -117,10 +117,12 @@ class Reaper:
         try:
             in_order = self._leader.run()
             if in_order:
-                _LOG.info("leader revoked: epoch %d, handing over", epoch)
+                _LOG.info("leader revoked: epoch %d, handing over", epoch, extra={"epoch": epoch})
                 self._on_event(LeaderRevoked(epoch))
             else:
-                _LOG.warning("leader fenced: the lease of epoch %d is lost", epoch)
+                _LOG.warning(
+                    "leader fenced: the lease of epoch %d is lost", epoch, extra={"epoch": epoch}
+                )
                 self.stats.fenced += 1
                 self._on_event(LeaderFenced(epoch))
         finally:

@@ -21,6 +21,7 @@ from harvest.leading import Leader, Tools
 from harvest.wake import Bell, Listener
 from marshal_py import Claim, ClaimTimeout, Marshal
 from marshal_py.balance import Unit
+from marshal_py.logs import Fields
 from marshal_py.sharing import Look, Sharing
 from marshal_py.subscription import Subscription
 
@@ -51,6 +52,11 @@ class _Shard:
             self.leader.stop()
 
 
+def _place(shard: _Shard) -> dict[str, int]:
+    """What a log record about a shard carries."""
+    return {"partition": shard.number, "epoch": shard.claim.epoch}
+
+
 class ShardReaper:
     """Harvests a fair share of `shards` shards. The same faces as `Reaper`.
 
@@ -72,6 +78,8 @@ class ShardReaper:
     ) -> None:
         self._stats: dict[int, Stats] = {}
         self._marshal = marshal
+        who = {"group_id": marshal.group_id, "client_id": marshal.client_id, "topic": name}
+        self._log = Fields(_LOG, who)
         self._units: list[Unit] = [(name, number) for number in range(shards)]
         self._tools = tools
         self._on_event = on_event or (lambda _: None)
@@ -121,7 +129,7 @@ class ShardReaper:
         self._marshal.set_member_metadata(self._subscription.encode())
         if self._listener is not None:
             self._listener.start(_Peal(self._bells))
-        _LOG.info("standing by for %d shards", len(self._units))
+        self._log.info("standing by for %d shards", len(self._units))
         unlisten = self._marshal.listen(self._hear)
         self._running = True
         try:
@@ -199,7 +207,7 @@ class ShardReaper:
         shard = self._shards.get(unit_or_none[1]) if unit_or_none is not None else None
         if unit_or_none is None or shard is None or shard.leader is None or shard.stopping:
             return
-        _LOG.info("shard %d goes to another process", shard.number)
+        self._log.info("shard %d goes to another process", shard.number, extra=_place(shard))
         self._giving = (unit_or_none, time.monotonic() + 2 * self._tick_s * _TICKS)
         shard.stop()
 
@@ -222,7 +230,7 @@ class ShardReaper:
         except HarvestError as error:
             if error.blame != "environment":
                 self._failure = error
-            _LOG.warning("shard %d, epoch %d: %s", number, epoch, error)
+            self._log.warning("shard %d, epoch %d: %s", number, epoch, error, extra=_place(shard))
             shard.claim.wait_lost(self._tick_s * _TICKS)  # not again at once
         except BaseException as error:
             self._failure = error
@@ -234,7 +242,7 @@ class ShardReaper:
         epoch, number = shard.claim.epoch, shard.number
         tools.connect()
         bell = self._bells[number] = Bell()
-        _LOG.info("leader acquired: shard %d, epoch %d", number, epoch)
+        self._log.info("leader acquired: shard %d, epoch %d", number, epoch, extra=_place(shard))
         stats = self._stats.setdefault(number, Stats())
         stats.elections += 1
         self._on_event(LeaderAcquired(epoch, number))
@@ -248,10 +256,20 @@ class ShardReaper:
         if shard.stopping or self._stopping.is_set():
             shard.stop()
         if shard.leader.run():
-            _LOG.info("leader revoked: shard %d, epoch %d, handing over", number, epoch)
+            self._log.info(
+                "leader revoked: shard %d, epoch %d, handing over",
+                number,
+                epoch,
+                extra=_place(shard),
+            )
             self._on_event(LeaderRevoked(epoch, number))
         else:
-            _LOG.warning("leader fenced: the lease of shard %d, epoch %d, is lost", number, epoch)
+            self._log.warning(
+                "leader fenced: the lease of shard %d, epoch %d, is lost",
+                number,
+                epoch,
+                extra=_place(shard),
+            )
             stats.fenced += 1
             self._on_event(LeaderFenced(epoch, number))
 

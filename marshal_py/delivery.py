@@ -116,6 +116,11 @@ class HeldPartition:
         self._withdrawn = 0
         self._window_lock = threading.Lock()
 
+    @property
+    def log_fields(self) -> dict[str, object]:
+        """What a log record about it carries."""
+        return self.claim._fields()
+
     def start(self, offset: int) -> None:
         """Begin at `offset`; −1 when the first message will tell."""
         self._base = offset

@@ -19,6 +19,7 @@ from marshal_py.access import REFUSED, denied
 from marshal_py.client import Marshal
 from marshal_py.clients import RECONNECT
 from marshal_py.delivery import HeldPartition, Run
+from marshal_py.logs import Fields
 from marshal_py.settings import kafka_config
 
 if TYPE_CHECKING:
@@ -46,6 +47,8 @@ class Fetching:
         self, marshal: Marshal, kafka: Mapping[str, Any] | None, *, batch_size: int
     ) -> None:
         self.marshal = marshal
+        self.log = Fields(logger, marshal._log.extra)
+        """The logger, with who this is in every record."""
         self._batch_size = batch_size
         self._kafka_config = _fetch_config(marshal, kafka)
         self._consumer: Any = None
@@ -141,8 +144,13 @@ class Fetching:
         elif code in REFUSED:
             self._keeper.fail(denied(self._kafka_config, part.topic, "Read"))
         else:
-            logger.warning(
-                "%s: %s/%d: %s", self.marshal.client_id, part.topic, part.partition, error.str()
+            self.log.warning(
+                "%s: %s/%d: %s",
+                self.marshal.client_id,
+                part.topic,
+                part.partition,
+                error.str(),
+                extra=part.log_fields,
             )
 
 

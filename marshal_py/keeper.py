@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import logging
 import threading
 import time
 from typing import TYPE_CHECKING, Any, Final
@@ -42,8 +41,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Keeper"]
 
-logger = logging.getLogger("marshal_py.consumer")
-
 MIN_GAP_S: Final = 0.005
 """Between two plans: a flood of events must not keep the keeper busy."""
 
@@ -57,6 +54,7 @@ class Keeper:
         self.failure: MarshalError | None = None
         """Why the loop should stop, None while it should not."""
         self._consumer = consumer
+        self._log = consumer.log
         self._admin: Any = None
         self._is_text = consumer.marshal.settings.wire == "text"
         self._sharing: Sharing | TextSharing
@@ -177,7 +175,7 @@ class Keeper:
                 raise TopicMissing(f"topic {topic!r} does not exist{hint}")
         self._topics = self._wanted(found)
         if not self._topics:
-            logger.warning(
+            self._log.warning(
                 "%s: no topic matches %r yet",
                 consumer.marshal.client_id,
                 consumer.subscription.pattern,
@@ -201,20 +199,23 @@ class Keeper:
             try:
                 found = self._wanted(self._list(5.0))
             except KafkaException as error:
-                logger.info("%s: no metadata: %s", self._name, error.args[0].str())
+                self._log.info("%s: no metadata: %s", self._name, error.args[0].str())
                 continue
             if found != self._topics:
                 for topic in sorted(self._topics.keys() - found.keys()):
-                    logger.warning("%s: topic %r is gone", self._name, topic)
+                    self._log.warning(
+                        "%s: topic %r is gone", self._name, topic, extra={"topic": topic}
+                    )
                 for topic in sorted(found):
                     before = self._topics.get(topic, 0)
                     if found[topic] > before:
-                        logger.info(
+                        self._log.info(
                             "%s: topic %r has %d partitions now (%d before)",
                             self._name,
                             topic,
                             found[topic],
                             before,
+                            extra={"topic": topic},
                         )
                 self._topics = found
                 self._plan_due = True
@@ -246,7 +247,7 @@ class Keeper:
                     self._let_go_of_all()
                     return
             except Exception as error:
-                logger.exception("%s: the keeper of a consumer stumbled", self._name)
+                self._log.exception("%s: the keeper of a consumer stumbled", self._name)
                 failure = MarshalError(f"the consumer's keeper stumbled: {error}")
                 failure.__cause__ = error
                 self.failure = failure
@@ -297,8 +298,13 @@ class Keeper:
         self._consumer.parts.pop(part.key, None)
         self._plan_due = True
         if was_active and part.claim.reason not in (None, "released"):
-            logger.warning(
-                "%s: lost %s/%d: %s", self._name, part.topic, part.partition, part.claim.reason
+            self._log.warning(
+                "%s: lost %s/%d: %s",
+                self._name,
+                part.topic,
+                part.partition,
+                part.claim.reason,
+                extra=part.log_fields,
             )
 
     # From a claim to messages
@@ -328,12 +334,13 @@ class Keeper:
                     start_ms = consumer.start_ms
                     position = OFFSET_BEGINNING if start_ms == -2 else self._look_up(part, start_ms)
             except KafkaException as error:
-                logger.warning(
+                self._log.warning(
                     "%s: no start offset of %s/%d yet: %s",
                     self._name,
                     part.topic,
                     part.partition,
                     error.args[0].str(),
+                    extra=part.log_fields,
                 )
                 return
         part.start(max(position, -1))
@@ -413,7 +420,7 @@ class Keeper:
             return  # the next round tries again
         position = max(part.position(), part.claim.position)
         if position <= first:
-            logger.error(
+            self._log.error(
                 "%s: %s/%d: messages from offset %d on were deleted before they were consumed; "
                 "going on at %d",
                 self._name,
@@ -421,9 +428,10 @@ class Keeper:
                 part.partition,
                 position,
                 first,
+                extra=part.log_fields,
             )
         else:
-            logger.error(
+            self._log.error(
                 "%s: %s/%d: the stored position %d lies beyond the end, %d: was the topic created "
                 "anew? Going on at the first message, %d. `marshal group set-position` mends the "
                 "position itself",
@@ -433,6 +441,7 @@ class Keeper:
                 position,
                 end,
                 first,
+                extra=part.log_fields,
             )
             if self._is_text:  # positions of version 1 may go back, and Go would wait for ever
                 with self._consumer.marshal._lock:
@@ -559,7 +568,9 @@ class Keeper:
         part = self._consumer.parts.get(unit_or_none)
         if part is None or part.stage is not Stage.ACTIVE:
             return
-        logger.info("%s: %s/%d goes to another member", self._name, *unit_or_none)
+        self._log.info(
+            "%s: %s/%d goes to another member", self._name, *unit_or_none, extra=part.log_fields
+        )
         self._giving = (unit_or_none, now_s)
         self._drain(part)
         if self._consumer.claim_entire_topic:

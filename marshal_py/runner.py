@@ -11,7 +11,6 @@ Nothing here beats hearts: that is the driver's, so no handler, however slow, co
 
 from __future__ import annotations
 
-import logging
 import math
 import threading
 import time
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
 
 __all__ = ["RunStats", "Runner", "Task", "Workers"]
 
-logger = logging.getLogger("marshal_py.consumer")
 
 TICK_S: Final = 0.02
 """The loop looks up so often; a new attempt is late by as much at most."""
@@ -463,12 +461,20 @@ class Runner:
             task.told_s = now_s - task.since_s
             name, stack = self._workers.describe(task.worker)
             report = Stuck([item.payload for item in task.items], task.told_s, name, stack)
-            logger.error("%s: %s\n%s", self._consumer.marshal.client_id, report, stack.rstrip())
+            self._consumer.log.error(
+                "%s: %s\n%s",
+                self._consumer.marshal.client_id,
+                report,
+                stack.rstrip(),
+                extra=task.part.log_fields,
+            )
             if self.handling.on_stuck is not None:
                 try:
                     self.handling.on_stuck(report)
                 except Exception:
-                    logger.exception("%s: on_stuck raised", self._consumer.marshal.client_id)
+                    self._consumer.log.exception(
+                        "%s: on_stuck raised", self._consumer.marshal.client_id
+                    )
 
     def _publish(self) -> None:
         """Tell the others, with the claims, of messages that fail: see `marshal_py.notes`."""
@@ -511,7 +517,9 @@ class Runner:
         try:
             self._finish_what_runs()
         except Exception:
-            logger.exception("%s: run winds up in a hurry", self._consumer.marshal.client_id)
+            self._consumer.log.exception(
+                "%s: run winds up in a hurry", self._consumer.marshal.client_id
+            )
         except BaseException as error:  # a second Ctrl-C: no more patience
             self._stop_by_s = time.monotonic()
             self._error = self._error or error
@@ -524,13 +532,14 @@ class Runner:
         if not self._workers.stop(left_s):
             with self.lock:
                 for task in self._tasks:
-                    logger.error(
+                    self._consumer.log.error(
                         "%s: a handler did not return within the drain time; its %d messages from "
                         "%s/%d at offset %d on are handed back",
                         self._consumer.marshal.client_id,
                         len(task.items),
                         *task.items[0].home,
                         task.items[0].offset,
+                        extra=task.part.log_fields,
                     )
                 self._tasks.clear()
         if self._dead_letters is not None:

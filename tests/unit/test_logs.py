@@ -6,6 +6,7 @@ import json
 import logging
 import subprocess
 import sys
+from typing import Any
 
 from marshal_py import Marshal
 from marshal_py.logs import Fields, JsonFormatter
@@ -50,3 +51,20 @@ def test_nothing_is_printed_by_default() -> None:
     code = "import marshal_py, logging; logging.getLogger('marshal_py').error('unasked')"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_what_a_harvester_says_of_a_leadership_carries_its_epoch_and_shard() -> None:
+    from harvest.events import Stats
+    from harvest.mark import Limits
+    from harvest.range_leader import RangeLeader
+
+    class Lease:
+        epoch = 41
+
+    nothing: Any = None
+    lease: Any = Lease()
+    leader = RangeLeader(
+        lease, reader=nothing, saver=nothing, sink=nothing, limits=Limits(), stats=Stats(),
+        on_event=lambda _: None, shard=2, shards=4,
+    )  # fmt: skip
+    assert dict(leader._log.extra or {}) == {"epoch": 41, "partition": 2}
