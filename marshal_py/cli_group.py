@@ -7,13 +7,15 @@ import datetime as dt
 import signal
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
 
-from marshal_py.admin import admin_client
+from marshal_py.commands.census import take_census
 from marshal_py.commands.connection import Connection
+from marshal_py.commands.groups import group_table, groups, member_table
+from marshal_py.commands.lag import lag_rows, lag_table
 from marshal_py.commands.look import look
 from marshal_py.commands.run import (
     FINDING,
@@ -28,10 +30,10 @@ from marshal_py.commands.run import (
     show,
     table,
 )
-from marshal_py.commands.words import count, iso_utc, liveness_style, parse_since, safe
-from marshal_py.errors import BrokerUnavailable, ConfigurationError, GroupInUse, InvalidArgument
+from marshal_py.commands.words import count, iso_utc, parse_since, safe
+from marshal_py.errors import ConfigurationError, GroupInUse, InvalidArgument
 from marshal_py.groups import DEFAULT_PAUSE_S, GroupAdmin
-from marshal_py.positions import Change, Extent, Key, Target, extents, target_of
+from marshal_py.positions import Change, Extent, Key, Target, target_of
 
 __all__ = ["app"]
 
@@ -79,57 +81,7 @@ def _admin(connection: Connection, group: str) -> Iterator[GroupAdmin]:
 # Looking
 
 
-@dataclass
-class GroupRow:
-    """One group, as `marshal group list` shows it."""
-
-    group: str
-    members: int
-    partitions: int
-    held: int
-    free: int
-    paused_until: str | None
-
-
-@app.command("list", epilog="Example: marshal group list -b localhost:9092 --json")
-@command()
-def list_groups(connection: Connection, as_json: JsonFlag = False) -> None:
-    """List the groups: members, partitions, how many are held, and pauses."""
-    found = look(connection, observe_s=0.0)
-    rows = []
-    for group in found.world.groups():
-        cells = [cell for _, _, cell in found.world.cells(group)]
-        until = [s.paused[group] for s in found.world.states if group in s.paused]
-        held = sum(cell.held for cell in cells)
-        members = sum(1 for _ in found.world.members(group))
-        paused = iso_utc(max(until)) if until else None
-        rows.append(GroupRow(group, members, len(cells), held, len(cells) - held, paused))
-    if as_json:
-        print_json([asdict(row) for row in rows])
-        return
-    made = table(
-        "GROUP", "MEMBERS", "PARTITIONS", "HELD", "FREE", "PAUSED UNTIL",
-        right=("MEMBERS", "PARTITIONS", "HELD", "FREE"),
-    )  # fmt: skip
-    for row in rows:
-        numbers = map(str, (row.members, row.partitions, row.held, row.free))
-        made.add_row(safe(row.group), *numbers, row.paused_until or "")
-    show(console(), made)
-    note(count(len(rows), "group"))
-
-
-@dataclass
-class PartitionRow:
-    """One partition of a group. Offsets and lag are −1 or None where there is none."""
-
-    topic: str
-    partition: int
-    position: int
-    end: int | None
-    lag: int | None
-    holder: str | None
-    epoch: int
-    liveness: str | None
+app.command("list", epilog="Example: marshal group list -b localhost:9092 --json")(groups)
 
 
 @app.command(epilog="Example: marshal group describe billing --json")
@@ -140,56 +92,32 @@ def describe(
     observe_s: Observe = 0.0,
     as_json: JsonFlag = False,
 ) -> None:
-    """Show a group: its members, and of each partition position, end, lag and holder."""
+    """Show one group: what `marshal groups`, `members` and `lag` say of it, and who leads what."""
     found = look(connection, observe_s=observe_s)
-    world = found.world
-    if group not in world.groups():
+    if group not in found.world.groups():
         with _admin(connection, group) as admin:
             admin.require()
-    members = sorted(view.client_id for view in world.members(group))
-    pauses = {s.partition: s.paused[group] for s in world.states if group in s.paused}
-    cells = sorted((key[1:], p, cell) for p, key, cell in world.cells(group))
-    try:
-        there = extents(
-            admin_client(connection.kafka), [key for key, _, _ in cells], connection.timeout_s
-        )
-    except BrokerUnavailable as error:
-        there = {}
-        note(f"no ends and lags: {error}")
-    rows = []
-    for key, p, cell in cells:
-        end = there[key].end if key in there else None
-        lag = None if end is None else max(0, end - max(cell.position, there[key].first))
-        silence = found.cell_silence(p, cell)
-        liveness = None if silence is None else silence.liveness
-        rows.append(PartitionRow(*key, cell.position, end, lag, cell.holder, cell.epoch, liveness))
+    census = take_census(found, group=group)
+    rows = lag_rows(connection, found, group=group)
     if as_json:
+        (counted,) = census.groups
         print_json(
-            {
-                "group": group,
-                "members": members,
-                "paused": len(pauses) == world.partitions,
-                "paused_until_ms": max(pauses.values(), default=None),
+            asdict(counted)
+            | {
+                "members": [asdict(member) for member in census.members],
+                "leaders": [asdict(leader) for leader in census.leaders],
                 "partitions": [asdict(row) for row in rows],
             }
         )
         return
-    made = table(
-        "TOPIC", "PARTITION", "POSITION", "END", "LAG", "HOLDER", "EPOCH", "LIVENESS",
-        right=("PARTITION", "POSITION", "END", "LAG", "EPOCH"),
-    )  # fmt: skip
-    for row in rows:
-        made.add_row(
-            safe(row.topic), str(row.partition), _offset(row.position), _offset(row.end),
-            _offset(row.lag), safe(row.holder or "(free)"), str(row.epoch),
-            liveness_style(row.liveness),
-        )  # fmt: skip
-    show(console(), made)
-    note(f"{count(len(members), 'member')}: {', '.join(members) or 'none'}. {found.explain()}")
-    if pauses:
-        where = "" if len(pauses) == world.partitions else f" in {len(pauses)} coordination "
-        where += "partitions only; pause it again, or resume it," if where else ""
-        note(f"paused{where} until {iso_utc(max(pauses.values()))}")
+    show(console(), group_table(census.groups))
+    if census.members:
+        show(console(), member_table(census.members))
+    if rows:
+        lag_table(rows)
+    for leader in census.leaders:
+        note(f"leader {leader.name}: {leader.leader or 'nobody'}")
+    note(found.explain())
 
 
 # Pause and resume

@@ -41,7 +41,10 @@ class Eye(Protocol):
 
 @dataclass
 class Group:
-    """One group. `held`, `stale` and `free` count its claims; `stale` ones are held, too."""
+    """One group. `held`, `stale` and `free` count its claims; `stale` ones are held, too.
+
+    `paused_until_ms` is when the pause ends that stands, by the clock of whoever paused it.
+    """
 
     group: str
     members: int
@@ -51,6 +54,7 @@ class Group:
     paused: bool
     topics: int = 0
     leaders: int = 0
+    paused_until_ms: int | None = None
 
 
 @dataclass
@@ -97,6 +101,10 @@ def take_census(eye: Eye, *, group: str | None = None) -> Census:
         for name in world.groups()
         if group is None or name == group
     }
+    for name, counted in groups.items():
+        if counted.paused:
+            ends = [state.paused[name] for state in world.states if name in state.paused]
+            counted.paused_until_ms = max(ends, default=None)
     held_by: dict[tuple[str, str], int] = {}
     topics: set[tuple[str, str]] = set()
     for coordinator, (name, topic, _), cell in world.cells(group):

@@ -25,7 +25,7 @@ from marshal_py.commands.run import (
     show,
     table,
 )
-from marshal_py.commands.words import age, count, liveness_style, safe
+from marshal_py.commands.words import age, clock_time, count, liveness_style, safe
 
 __all__ = ["group_table", "groups", "member_table", "members"]
 
@@ -110,10 +110,16 @@ def group_table(rows: list[Group], moved_per_s: Mapping[str, float] | None = Non
             str(g.held),
             f"[red]{g.stale}[/]" if g.stale else "0",
             str(g.free),
-            "[yellow]paused[/]" if g.paused else "",
+            _paused(g),
             *([f"{moved_per_s.get(g.group, 0):,.0f}"] if moved_per_s else []),
         )
     return made
+
+
+def _paused(group: Group) -> str:
+    if group.paused_until_ms is None:
+        return "[yellow]paused[/]" if group.paused else ""
+    return f"[yellow]paused until {clock_time(group.paused_until_ms, date=True)[:16]}[/]"
 
 
 def member_table(rows: list[Member]) -> Table:

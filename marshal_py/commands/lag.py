@@ -35,7 +35,7 @@ from marshal_py.commands.run import (
 from marshal_py.commands.words import count, liveness_style, safe
 from marshal_py.rationalizer import Cell
 
-__all__ = ["LagRow", "lag", "lag_rows"]
+__all__ = ["LagRow", "lag", "lag_rows", "lag_table"]
 
 
 @dataclass
@@ -97,7 +97,7 @@ def lag(
     elif not rows:
         note("no group consumes a Kafka topic" + (" that matches" if group or topic else ""))
     else:
-        _print(rows)
+        lag_table(rows)
         if found.at_ms is not None:
             note(found.explain())
     if max_lag is not None and any((row.lag or 0) > max_lag for row in rows):
@@ -141,7 +141,9 @@ def lag_rows(
             row.holder = cell.holder
             row.liveness = silence and silence.liveness
             if cell.position >= 0:
-                row.position, row.lag = cell.position, max(0, end - cell.position)
+                # Deleted messages wait for nobody; of the past, it is not known which were.
+                begin = cell.position if found.at_ms is not None else max(cell.position, first)
+                row.position, row.lag = cell.position, max(0, end - begin)
     return rows
 
 
@@ -180,7 +182,8 @@ def _extents(
     return {key: (first, ends[key]) for key, first in firsts.items()}
 
 
-def _print(rows: list[LagRow]) -> None:
+def lag_table(rows: list[LagRow]) -> None:
+    """Print the rows, and what they come to."""
     made = table(
         "GROUP", "TOPIC", "PARTITION", "POSITION", "END", "LAG", "HOLDER", "LIVENESS",
         right=("PARTITION", "POSITION", "END", "LAG"),
