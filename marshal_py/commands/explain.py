@@ -11,7 +11,7 @@ import typer
 from marshal_py import events as ev
 from marshal_py.commands.connection import Connection
 from marshal_py.commands.lines import without_epoch
-from marshal_py.commands.look import wire_of
+from marshal_py.commands.look import own_time_ms, wire_of
 from marshal_py.commands.past import open_past
 from marshal_py.commands.run import (
     FINDING,
@@ -67,7 +67,8 @@ def explain(
     """Tell the history of one partition: who held it, when, and why that changed.
 
     Says first who holds it, or who held it at the moment that --at names. Times are local
-    (TZ=UTC changes that), and the broker's. Exit code 1 if nobody ever claimed it.
+    (TZ=UTC changes that), and the broker's; with --wire text those of the records. Exit code 1 if
+    nobody ever claimed it.
 
     [bold]Examples[/]
 
@@ -118,9 +119,12 @@ def tell(
     events: list[ev.Event] = []
     first_ms: int | None = None
     for record in past.records([p]):
+        stamp_ms = record.stamp_ms
+        if wire is not MSGPACK:  # what its clients judge by
+            stamp_ms = max(own_time_ms(record.value), 0) or stamp_ms
         if first_ms is None:
-            first_ms = record.stamp_ms
-        if at_ms is not None and standing is None and record.stamp_ms > at_ms:
+            first_ms = stamp_ms
+        if at_ms is not None and standing is None and stamp_ms > at_ms:
             cut_off = p in past.bases or past.starts[p] > 0
             if cut_off and at_ms < first_ms:
                 raise InvalidArgument(
@@ -130,11 +134,12 @@ def tell(
             standing = story.standing(at_ms)
         wire.apply(state, record.offset, record.value, events)
         for event in events:
-            story.feed(event if wire is MSGPACK else without_epoch(event), record.stamp_ms)
+            story.feed(event if wire is MSGPACK else without_epoch(event), stamp_ms)
         events.clear()
     if standing is None:
         standing = story.standing(
-            max(time.time_ns() // 1_000_000, story.latest_ms) if at_ms is None else at_ms
+            max(time.time_ns() // 1_000_000, story.latest_ms) if at_ms is None else at_ms,
+            now=at_ms is None,
         )
     story.finish()
     return story, standing

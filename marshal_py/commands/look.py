@@ -40,6 +40,7 @@ __all__ = [
     "begin",
     "look",
     "open_reader",
+    "own_time_ms",
     "stamp_ms",
     "until_silent",
     "wire_of",
@@ -72,10 +73,11 @@ def stamp_ms(message: Any, wire: Wire) -> int:
     stamp: int = message.timestamp()[1]
     if stamp >= 0 or wire.name != "text":
         return stamp
-    return _own_time_ms(message.value())
+    return own_time_ms(message.value())
 
 
-def _own_time_ms(value: bytes | None) -> int:
+def own_time_ms(value: bytes | None) -> int:
+    """Return the time that a record of version 1 carries, in ms since 1970; −1 if it is none."""
     try:
         return max(-1, decode_any(value).time_s * 1000)
     except MalformedRecord:
@@ -91,7 +93,7 @@ def _until(wire: Wire, at_ms: int) -> Wire:
     def apply(
         state: PartitionState, offset: int, value: bytes | None, events: list[Event] | None
     ) -> bool:
-        if _own_time_ms(value) <= at_ms:
+        if own_time_ms(value) <= at_ms:
             return wire.apply(state, offset, value, events)
         state.next_offset = max(state.next_offset, offset + 1)
         return True

@@ -191,6 +191,7 @@ class Board:
         row.holders = array("I", [self.client(holder) for _, holder in cells])
         row.live, row.lag = bytearray(len(cells)), bytearray(len(cells))
         row.due = array("q", [-1]) * len(cells)
+        self._touched[row.number] = row
         return row
 
     def touch(self, row: Row) -> None:

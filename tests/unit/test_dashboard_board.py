@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from marshal_py.dashboard.board import Board, lag_bucket
+from marshal_py.dashboard.board import STALE, Board, lag_bucket
 from marshal_py.dashboard.ranges import by_value, ranges
 from marshal_py.rationalizer import Cell
 
@@ -117,3 +117,19 @@ def test_values_come_as_ranges() -> None:
 
 def test_lag_in_powers_of_two() -> None:
     assert [lag_bucket(lag) for lag in (None, 0, 1, 2, 3, 4, 1024)] == [0, 1, 2, 3, 3, 4, 12]
+
+
+def test_a_row_that_was_added_whole_is_the_one_that_grew() -> None:
+    grown, whole = Board(), Board()
+    cells = [(0, "a"), (1, None), (2, "b"), (5, "a")]
+    for partition, holder in cells:
+        grown.put("g", "t", partition, Cell(holder=holder) if holder else None)
+    row = whole.add("g", "t", cells)
+    for board in (grown, whole):
+        board.rows["g", "t"].set_live(board.rows["g", "t"].slots[5], STALE)
+    assert whole.document() == grown.document()
+    assert (row.slots, row.stale_by) == (grown.rows["g", "t"].slots, grown.rows["g", "t"].stale_by)
+    assert whole.take_changes() == grown.take_changes()
+    whole.put("g", "t", 6, Cell(holder="c"))
+    grown.put("g", "t", 6, Cell(holder="c"))
+    assert whole.take_changes() == grown.take_changes()

@@ -27,6 +27,10 @@ function pixels(row, columns, paint) {
   return lines;
 }
 
+// Round numbers at the beginning of a line are easier to find one's way by.
+const roundColumns = (columns) =>
+  columns - (columns % (columns >= 200 ? 50 : columns >= 100 ? 20 : columns >= 10 ? 10 : 1));
+
 // Fills `canvas` with the rows of one group, as large as there is room for.
 export function drawMini(canvas, rows, mode) {
   const ratio = window.devicePixelRatio || 1;
@@ -50,11 +54,15 @@ export function drawMini(canvas, rows, mode) {
     rows.reduce((sum, r) => sum + Math.ceil(r.partitions.length / Math.floor(width / s)) * s + gap, -gap);
   while (size > 1 && needs(size) > height) size--;
   size = Math.max(1, size);
-  const columns = Math.floor(width / size);
-  // Squares of some size may be stretched a little, so that all maps fill their cards.
-  const stretched = size >= 5 && total >= columns;
-  const cell = stretched ? (width + 1) / columns : size;
-  const tall = stretched ? Math.min(cell * 1.3, ((height + 1 - gap * (rows.length - 1)) / (needs(size) - gap * (rows.length - 1))) * size) : size;
+  let columns = Math.floor(width / size);
+  // Squares of some size may be stretched a little, so that all maps fill their cards; of tiny ones,
+  // a round number makes a line, so that the last one is seldom cut off.
+  const stretched = total >= columns;
+  if (stretched && size > 1 && size < 5) columns = roundColumns(columns);
+  const linesInAll = rows.reduce((sum, row) => sum + Math.ceil(row.partitions.length / columns), 0);
+  const cell = stretched ? (width + (size >= 5 ? 1 : 0)) / columns : size;
+  const room = height + (size >= 5 ? 1 : 0) - gap * (rows.length - 1);
+  const tall = stretched ? Math.min(cell * 1.3, room / linesInAll) : size;
   let y = 0;
   for (const row of rows) {
     const wide = Math.min(columns, row.partitions.length);
@@ -120,9 +128,7 @@ export class HeatMap {
     const n = this.row.partitions.length;
     let columns = 1, size = SIZES[0];
     for (size of SIZES) {
-      columns = Math.max(1, Math.floor(width / size));
-      // Round numbers at the beginning of a line are easier to find one's way by.
-      columns -= columns % (columns >= 200 ? 50 : columns >= 100 ? 20 : columns >= 10 ? 10 : 1);
+      columns = roundColumns(Math.max(1, Math.floor(width / size)));
       size = Math.max(size, Math.min(30, Math.floor(width / columns)));
       if (Math.ceil(n / columns) * size <= this.maxHeight) break;
     }
