@@ -8,7 +8,6 @@ the lease stands; if its lease lapses, it is parked, and goes out, in order, whe
 from __future__ import annotations
 
 import contextlib
-import logging
 import threading
 import time
 from collections import deque
@@ -24,7 +23,6 @@ from marshal_py.fetching import FETCH, Fetching
 
 __all__ = ["IDLE_WAIT_S", "AtMostOnce"]
 
-logger = logging.getLogger("marshal_py.consumer")
 
 IDLE_WAIT_S: Final = 0.02
 """An idle loop looks up so often: for new partitions, Ctrl-C, `close`, claims that came back."""
@@ -211,7 +209,7 @@ class AtMostOnce(Fetching):
         count = sum(1 for _ in messages)
         if count:
             self.dropped += count
-            logger.warning(
+            self.log.warning(
                 "%s: %d messages were claimed, but the claim was lost before they were handed out; "
                 "nobody will deliver them (at most once)",
                 self.marshal.client_id,
