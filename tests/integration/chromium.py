@@ -149,7 +149,8 @@ def chromium(folder: Path) -> Iterator[Page]:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/json", timeout=30) as answer:
             tabs = json.load(answer)
         address = next(tab["webSocketDebuggerUrl"] for tab in tabs if tab["type"] == "page")
-        with websockets.connect(address, max_size=None) as socket:
+        # A browser that is slow on a busy machine has not gone: no pings.
+        with websockets.connect(address, max_size=None, ping_interval=None) as socket:
             yield Page(socket)
     finally:
         process.terminate()

@@ -401,9 +401,15 @@ def test_an_operator_sees_what_would_happen_before_it_does(
     served = serve("--write")
     page.goto(f"{served.url}#/g/g/orders/1")
 
+    previewed = (
+        "document.querySelector('dialog p.error')?.textContent "
+        "|| !document.querySelector('dialog .danger').hidden"
+    )
+
     def click(where: str, text: str) -> None:
         buttons = f"[...document.querySelectorAll('{where} button')]"
-        find = f"{buttons}.find((b) => b.textContent === '{text}' && !b.disabled)"
+        usable = "!b.disabled && b.checkVisibility()"
+        find = f"{buttons}.find((b) => b.textContent === '{text}' && {usable})"
         page.until(find)
         page.evaluate(f"{find}.click()")
 
@@ -432,13 +438,13 @@ def test_an_operator_sees_what_would_happen_before_it_does(
 
     click("main", "Pause …")
     click("dialog", "Preview")
-    page.until("!document.querySelector('dialog .danger').hidden")
+    assert page.until(previewed) is True
     click("dialog", "Do it")
     page.until("document.querySelector('.crumbs')?.textContent.includes('paused until')")
     assert look(connection).world.paused("g")
     click("dialog", "Close")
     click("main", "Resume …")
-    page.until("!document.querySelector('dialog .danger').hidden")
+    assert page.until(previewed) is True
     click("dialog", "Do it")
     page.until("!document.querySelector('.crumbs').textContent.includes('paused until')")
     assert not look(connection).world.paused("g")

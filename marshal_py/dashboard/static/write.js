@@ -44,7 +44,10 @@ function ask(verb, action, fields = []) {
   const title = action.topic ? `${verb} ${place} in ${action.group}` : `${verb} ${action.group}`;
   const told = element("p", { role: "status" });
   const shown = element("div", { class: "preview" });
-  const close = button("Cancel", () => dialog.close());
+  const close = button("Cancel", () => {
+    dialog.close(); // gives the focus back
+    dialog.remove();
+  });
   const look = button("Preview", () => preview());
   const perform = button("Do it", () => go(), { class: "danger", hidden: true });
   const rows = element("div", { class: "fields" });
