@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from tests.mutation.clients import CLIENTS
 from tests.mutation.load import Edit, Mutant
+from tests.mutation.ranges import RANGES
 
 FOLD = "marshal_py.rationalizer"
 CLAIMS = "marshal_py.claims"
@@ -956,4 +957,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *_FOUND,
     *_GO_MARSHAL,
     *CLIENTS,
+    *RANGES,
 )
