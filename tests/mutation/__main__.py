@@ -33,7 +33,14 @@ UNIT_TESTS: Final[dict[str, tuple[str, ...]]] = {
         "rationalizer_properties",
         "vectors",
     ),
-    "consumers": ("consumer_handover", "delivery", "handling", "claims_guards", "balance"),
+    "consumers": (
+        "consumer_turns",
+        "consumer_handover",
+        "delivery",
+        "claims_found",
+        "handling",
+        "balance",
+    ),
     "harvesters": ("harvest_mark_steps", "harvest_mark", "harvest_reaper"),
     "ranges": ("harvest_range_steps", "harvest_gaps", "harvest_range"),
 }
