@@ -278,6 +278,28 @@ class Dispatcher:
         """Forget a group of which nothing is under way; return its messages."""
         return list(self._groups.pop(key, ()))
 
+    def shed(self, now_ms: float) -> dict[str, list[Message]]:
+        """Forget what waits for destinations that take nothing now, but for one message of each,
+        and what is under way; return what was forgotten, by the destination it was for, or behind.
+        """
+        forgotten: dict[str, list[Message]] = {
+            name: []
+            for name, destination in self.destinations.items()
+            if destination.trips or now_ms < destination.closed_until_ms
+        }
+        probed: set[str] = set()
+        for key, group in list(self._groups.items()) if forgotten else ():
+            name = group[0].destination
+            if name not in forgotten:
+                continue
+            if group[0].row.id in self._under_way or name not in probed:
+                forgotten[name] += list(group)[1:]
+                self._groups[key] = deque([group[0]])
+            else:
+                forgotten[name] += self._groups.pop(key)
+            probed.add(name)
+        return {name: messages for name, messages in forgotten.items() if messages}
+
     def _next(self, message: Message, now_ms: float) -> None:
         """The first message of a group is done with."""
         group = self._groups[message.key]

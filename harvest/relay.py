@@ -15,6 +15,10 @@ the table is the checkpoint. Invariants:
 3. *Only what was delivered is purged*, one purge at a time, in the order of the deliveries.
 4. *A message that is given up* is set aside before anything behind it in its group is sent.
 
+When there is no more room, what waits for a destination that takes nothing, but for one message
+of it, is *shed*: forgotten, and its tags left in the table, so that the marks go on to the rows of
+other destinations. As soon as the destination takes a message, a new term begins.
+
 If a mark may have been committed and its rows are unknown, or a row could not be set aside, a new
 term begins: every row that is not known is then marked again, in the order of the ids.
 """
@@ -59,6 +63,8 @@ __all__ = [
 Route: TypeAlias = Callable[[Row], Message]
 """Where a row goes; a message with a `problem` if it can go nowhere. Does not raise."""
 
+_SHED_EVERY_MS: Final = 100.0
+"""All groups are looked at, which takes its time."""
 _WAITS: Final = "an earlier row of its key is set aside"
 
 # --- Events ----------------------------------------------------------------------------------
@@ -158,6 +164,10 @@ class RelayScheduler:
     """Since the mark under way began: it may have seen these rows all the same."""
     _waiting: dict[Key, int] = field(default_factory=dict)
     """The lowest id that is set aside, or about to be, of each group that has one."""
+    _shed: set[Key] = field(default_factory=set)
+    """Groups of which rows were shed: none of their later rows is offered in this term."""
+    _shed_destinations: set[str] = field(default_factory=set)
+    _shed_after_ms: float = float("-inf")
     _asides: list[Aside] = field(default_factory=list)
     _sidelining: Sequence[Aside] = ()
     _asked: int = 0
@@ -219,6 +229,8 @@ class RelayScheduler:
             case Opened(term, waiting, retries):
                 self._opening, self._open, self._term, self._batch = False, True, term, 0
                 self._waiting = dict(waiting)
+                self._shed.clear()
+                self._shed_destinations.clear()
                 self.dispatcher.remember(retries)
             case OpenFailed():
                 self._opening = False
@@ -239,13 +251,24 @@ class RelayScheduler:
             self.in_flight_bytes += size
             if row.id > self._waiting.get((row.topic, row.key), row.id):
                 self._asides.append(Aside(row.id, _WAITS, waits=True))
+                continue
+            message = self.route(row)
+            if message.key in self._shed or (
+                message.destination in self._shed_destinations and message.problem is None
+            ):
+                self._shed.add(message.key)
+                self._forget(row.id)
             else:
-                messages.append(self.route(row))
+                messages.append(message)
         self._purged_meanwhile.clear()
         self.dispatcher.offer(messages, self.now())
 
     def _sent(self, row_id: int, outcome: Outcome) -> list[Action]:
         verdict = self.dispatcher.finished(row_id, outcome, self.now())
+        if not isinstance(verdict, Failed) and (
+            verdict.message.destination in self._shed_destinations
+        ):
+            self._open = False  # it takes messages again, or there is none to try it with
         match verdict:
             case Delivered(_, retries):
                 self._delivered.append(row_id)
@@ -288,15 +311,14 @@ class RelayScheduler:
         if self._stopping:
             return self._finish()
         actions: list[Action] = []
-        if not self._open:
-            if not (self._opening or self._marking or self._sidelining):
-                self._opening = True
-                actions.append(Open(0 if first else self._pace.backoff_ms()))
-        else:
-            if self._asides and not self._sidelining and self._term is not None:
-                self._sidelining, self._asides = tuple(self._asides), []
-                actions.append(Sideline(self._term, tuple(self._sidelining)))
+        if self._asides and not (self._sidelining or self._opening) and self._term is not None:
+            self._sidelining, self._asides = tuple(self._asides), []  # before their term ends
+            actions.append(Sideline(self._term, tuple(self._sidelining)))
+        if self._open:
             actions += self._mark()
+        elif not (self._opening or self._marking or self._sidelining):
+            self._opening = True
+            actions.append(Open(0 if first else self._pace.backoff_ms()))
         actions += [Post(message) for message in self.dispatcher.start(self.now())]
         return actions + self._purge(0)
 
@@ -306,10 +328,27 @@ class RelayScheduler:
         batches = 1 if self._known else 0
         room = self._pace.room(batches, len(self._known), self.in_flight_bytes)
         if not room:
+            room = self._make_room()
+        if not room:
             return []
         self._marking, self._asked = True, room
         self._batch += 1
         return [Mark(self._term, self._batch - 1, room, self._pace.idle_ms)]
+
+    def _make_room(self) -> int:
+        """Shed what cannot be sent now; return for how many rows there is room then."""
+        now_ms = self.now()
+        if now_ms < self._shed_after_ms:
+            return 0
+        self._shed_after_ms = now_ms + _SHED_EVERY_MS
+        shed = self.dispatcher.shed(now_ms)
+        for destination, messages in shed.items():
+            self._shed_destinations.add(destination)
+            for message in messages:
+                self._shed.add(message.key)
+                self._forget(message.row.id)
+        batches = 1 if self._known else 0
+        return self._pace.room(batches, len(self._known), self.in_flight_bytes) if shed else 0
 
     def _purge(self, delay_ms: int) -> list[Action]:
         if self._purging or not self._delivered:

@@ -237,6 +237,11 @@ def by_key(found: Row) -> str:
     return "b"
 
 
+def by_group(found: Row) -> str:
+    """Two groups go to one destination; of one, every third row goes elsewhere."""
+    return "u" if found.key == b"z" or (found.key == b"y" and found.id % 3 == 0) else "t"
+
+
 def test_deliver_after() -> None:
     def at(value: bytes) -> Message:
         router = Router(["a"], clock=lambda: (1_000_000.0, 50.0))
@@ -278,6 +283,8 @@ class World:
     confirmed: set[int] = field(default_factory=set)
     ever_aside: set[int] = field(default_factory=set)
     calm: bool = False
+    down: set[str] = field(default_factory=set)
+    """Destinations that do not answer."""
 
     def __post_init__(self) -> None:
         self.random = random.Random(self.seed)
@@ -287,13 +294,16 @@ class World:
         self.begin()
 
     def begin(self) -> None:
-        policies = {"t": Policy(concurrency=2, attempts=3, backoff_ms=10, breaker_failures=4)}
+        policies = {
+            name: Policy(concurrency=2, attempts=3, backoff_ms=10, breaker_failures=2)
+            for name in ("t", "u")
+        }
         limits = Limits(mark_query_records=4, max_in_flight_records=9, io_error_backoff_ms=1)
         dispatcher = Dispatcher(policies, self.random.random)
         self.scheduler = r.RelayScheduler(
             1,
             dispatcher,
-            Router(["t"]).message,
+            Router(["t", "u"], "python:tests.unit.test_harvest_relay:by_group").message,
             limits,
             BadRows(key_waits=self.key_waits),
             lambda: self.now_ms,
@@ -329,6 +339,8 @@ class World:
                 self.aside.fail_next = self.random.choice(["before", "after"])
             elif kind < 0.12 and not self.calm:
                 self.aside.retry()
+            elif kind < 0.125 and not self.calm:
+                self.down = set(self.random.sample(["t", "u"], self.random.choice([0, 0, 1, 2])))
             elif kind < 0.13 and not self.calm:
                 for action in self.lanes["post"]:  # of a leader that is killed: done, or not
                     if self.random.random() < 0.5:
@@ -381,6 +393,8 @@ class World:
         raise AssertionError(action)
 
     def post(self, sent: Row) -> r.Sent:
+        if by_group(sent) in self.down:
+            return r.Sent(sent.id, DOWN)
         kind = 0.0 if self.calm else self.random.random()
         if kind < 0.7:
             self.receive(sent)
@@ -415,6 +429,7 @@ class World:
 
     def settle(self) -> None:
         self.calm = True
+        self.down = set()
         self.store.fail_next = self.aside.fail_next = None
         for _ in range(400):
             self.run(20)
@@ -459,3 +474,20 @@ def test_it_stops_when_what_is_under_way_has_come_back(seed: int) -> None:
             world.step(world.answers.pop(0))
     assert world.finished
     assert not world.lanes["post"]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_destination_that_is_down_does_not_fill_the_room_of_the_others(seed: int) -> None:
+    world = World(seed)
+    world.calm, world.down = True, {"t"}
+    for _ in range(40):
+        world.rows["x"] += world.table.insert(OutboxRecord("t", "x", "v"))
+        world.rows["y"] += world.table.insert(OutboxRecord("t", "y", "v"))
+    for _ in range(20):
+        world.rows["z"] += world.table.insert(OutboxRecord("t", "z", "v"))
+    world.run(3_000)
+    assert world.confirmed == set(world.rows["z"])
+    world.settle()
+    assert not world.table.aside
+    assert world.confirmed == {i for group in world.rows.values() for i in group}
+    world.assert_order()
