@@ -45,14 +45,15 @@ SELECT NULL, NULL, NULL, NULL, NULL, NULL, max(id), count(*),
        CASE WHEN max(id) - %s > count(*) THEN array_agg(id) END
 FROM page
 """
-# The ids that are there, as ranges: what is the same distance from its row number is one.
+# The ids that are there, as ranges: what is the same distance from its row number is one. They are
+# looked up first, else the planner goes through the whole table, for the order that numbers need.
 _LOOKUP: Final = """
+WITH found AS MATERIALIZED (
+  SELECT id FROM unnest(%s::bigint[], %s::bigint[]) AS wanted (low, high)
+  CROSS JOIN LATERAL (SELECT id FROM {table} WHERE id BETWEEN low AND high OFFSET 0) AS there
+)
 SELECT min(id), max(id)
-FROM (
-  SELECT id, id - row_number() OVER (ORDER BY id) AS island
-  FROM unnest(%s::bigint[], %s::bigint[]) AS wanted (low, high)
-  JOIN {table} ON id BETWEEN low AND high
-) AS found
+FROM (SELECT id, id - row_number() OVER (ORDER BY id) AS island FROM found) AS numbered
 GROUP BY island
 """
 _FETCH: Final = """
