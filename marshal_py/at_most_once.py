@@ -30,11 +30,11 @@ IDLE_WAIT_S: Final = 0.02
 TARGET_S: Final = 0.025
 """A proposal should claim about so much work, so that a crash loses little."""
 
-AHEAD: Final = 4
+AHEAD: Final = 3
 """So many proposals' worth is claimed ahead, or is being claimed, while the loop works: the log
 answers in milliseconds, in which a fast loop takes thousands of messages."""
 
-MAX_PROPOSAL: Final = 2_000
+MAX_PROPOSAL: Final = 4_000
 MIN_PROPOSAL: Final = 10
 
 
