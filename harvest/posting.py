@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Generic, TypeVar
@@ -41,10 +42,14 @@ class Crew(Generic[T]):
                 thread.start()
         self._queue.put(work)
 
-    def close(self) -> None:
-        """End when what was put is done; does not wait for it."""
+    def close(self, timeout_s: float) -> bool:
+        """End when what was put is done, and wait for that; False if it takes longer."""
+        deadline_s = time.monotonic() + timeout_s
         for _ in self._threads:
             self._queue.put(None)
+        for thread in self._threads:
+            thread.join(max(0.0, deadline_s - time.monotonic()))
+        return not any([thread.is_alive() for thread in self._threads])
 
     def _run(self) -> None:
         while (work := self._queue.get()) is not None:

@@ -37,6 +37,7 @@ __all__ = [
     "look_after_partitions",
     "make_range_store",
     "make_range_tools",
+    "make_relay_tools",
     "make_sink",
     "make_store",
     "process",
@@ -123,7 +124,7 @@ def _tools(config: ReaperConfig, shard: int = 0) -> Tools:
             tools.keep = _keeper(config)
         return tools
     if config.destinations:
-        return _relay_tools(config)
+        return make_relay_tools(config)
     return MarkTools(
         make_store(config),
         make_store(config),
@@ -134,7 +135,8 @@ def _tools(config: ReaperConfig, shard: int = 0) -> Tools:
     )
 
 
-def _relay_tools(config: ReaperConfig) -> RelayTools:
+def make_relay_tools(config: ReaperConfig) -> RelayTools:
+    """What a leadership that sends to destinations works with."""
     tables = database(config.database)
     return RelayTools(
         make_store(config),

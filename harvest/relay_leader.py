@@ -49,6 +49,7 @@ __all__ = ["NoSink", "RelayLeader", "RelayTools"]
 
 _LOG: Final = logging.getLogger("harvest")
 _MAX_THREADS: Final = 256
+_CLOSE_TIMEOUT_S: Final = 5.0
 _LANES: Final[dict[type[r.Action], str]] = {
     Open: "mark",
     Mark: "mark",
@@ -140,7 +141,8 @@ class RelayLeader(Leader[r.RelayScheduler]):
         try:
             return super().run()
         finally:
-            self._crew.close()
+            if not self._crew.close(_CLOSE_TIMEOUT_S):
+                _LOG.warning("requests are still under way; they are left behind")
 
     def _works(self) -> Mapping[str, Work]:
         return {

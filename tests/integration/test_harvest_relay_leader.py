@@ -1,0 +1,90 @@
+"""Leaderships that relay to a real HTTP server from a real table, one after the other."""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+
+import psycopg
+
+from harvest import OutboxRecord, Stasher
+from harvest.config import ReaperConfig, parse
+from harvest.events import Stats
+from harvest.process import make_relay_tools
+from harvest.store.postgres import PostgresMarkStore
+from harvest.wake import Bell
+from tests.http_server import http_server
+from tests.integration.harvest_world import wait_until
+from tests.unit.test_harvest_reaper import FakeLease
+
+KEYS = 7
+ROWS = 400
+
+
+class Leadership:
+    def __init__(self, config: ReaperConfig, epoch: int) -> None:
+        self.tools = make_relay_tools(config)
+        self.lease = FakeLease(epoch)
+        self.stats = Stats()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        leader = self.tools.leader(
+            self.lease,
+            stats=self.stats,
+            on_event=lambda _: None,
+            bell=Bell(),
+            drain_timeout_s=10.0,
+        )
+        leader.run()
+
+    def end(self) -> None:
+        """Lose the lease."""
+        self.lease.lost.set()
+        self._thread.join(60)
+        assert not self._thread.is_alive()
+        self.tools.close()
+
+
+def test_leaders_that_follow_one_another_keep_the_order(postgres_database: str) -> None:
+    store = PostgresMarkStore(postgres_database, "outbox")
+    store.init()
+    store.close()
+    expected: dict[str, list[bytes]] = defaultdict(list)
+    with psycopg.connect(postgres_database) as connection:
+        for n in range(ROWS):
+            expected[f"/k{n % KEYS}"].append(b"%d" % n)
+            Stasher().stash(connection, OutboxRecord("t", f"k{n % KEYS}", str(n)))
+    with http_server() as receiver:
+        faults = [204, 503, 204, 204, "close", 500, 204, 204, "reset", 204]
+        receiver.script["/"] = [*faults * 30, 204]
+        config = parse(
+            f"kafka: {{bootstrap.servers: x}}\ngroup: g\ndatabase: {postgres_database}\n"
+            "limits: {max_in_flight_records: 40}\n"
+            "destinations:\n"
+            f"  shop: {{http: {{uri: '{receiver.url}/{{key}}'}}, attempts: 1000, backoff_ms: 1,\n"
+            "         max_backoff_ms: 9, breaker_open_ms: 9, max_breaker_open_ms: 20}\n"
+        )
+        for epoch in (1, 2):
+            leadership = Leadership(config, epoch)
+            wait_until(lambda: len(receiver.requests) > 120 * epoch, "requests")  # noqa: B023
+            leadership.end()
+        leadership = Leadership(config, 3)
+        wait_until(lambda: leadership.stats.purged and _rows(postgres_database) == 0, "all")
+        leadership.end()
+        got: dict[str, list[bytes]] = defaultdict(list)
+        for request in receiver.requests:
+            got[request.target].append(request.body)
+        assert len({r.headers["idempotency-key"] for r in receiver.requests}) == ROWS
+    assert {r.headers["harvest-epoch"] for r in receiver.requests} == {"1", "2", "3"}
+    for target, bodies in got.items():
+        assert list(dict.fromkeys(reversed(bodies)))[::-1] == expected[target]
+    assert got.keys() == expected.keys()
+
+
+def _rows(database: str) -> int:
+    with psycopg.connect(database) as connection:
+        found = connection.execute("SELECT count(*) FROM outbox").fetchone()
+        assert found is not None
+        return int(found[0])
