@@ -49,7 +49,7 @@ class Crew(Generic[T]):
             self._queue.put(None)
         for thread in self._threads:
             thread.join(max(0.0, deadline_s - time.monotonic()))
-        return not any([thread.is_alive() for thread in self._threads])
+        return not any(thread.is_alive() for thread in self._threads)
 
     def _run(self) -> None:
         while (work := self._queue.get()) is not None:

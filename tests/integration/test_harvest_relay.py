@@ -103,3 +103,32 @@ def test_a_failing_group_waits_is_set_aside_and_retried(world: RelayWorld) -> No
     wait_until(lambda: world.rows_left() == 0, "an empty outbox", harvester.log)
     assert [b for b in world.receiver.bodies() if b.startswith(b"b")][3:] == [b"b1", b"b2", b"b3"]
     assert harvester.stop() == 0
+
+
+def test_killed_leaders_lose_nothing_and_keep_the_order(world: RelayWorld) -> None:
+    world.receiver.script["/"] = [204, 503, 204, 204, "close", 500, 204, 204, "reset", 204] * 40 + [
+        204
+    ]
+    world.configure(
+        "destinations:\n"
+        f"  shop: {{http: {{uri: '{world.receiver.url}/{{key}}', timeout_ms: 5000}},\n"
+        "         attempts: 1000, backoff_ms: 2, max_backoff_ms: 20, breaker_open_ms: 20}\n"
+    )
+    world.harvester()
+    world.harvester()
+    with world.writing():
+        for kills in range(2):
+            wait_until(lambda: len(world.receiver.requests) > 150 * (kills + 1), "requests")  # noqa: B023
+            world.leader().kill()
+            world.harvester()
+    world.wait_drained()
+    assert world.leader().stop() == 0
+    got: dict[str, list[str]] = defaultdict(list)
+    for request in world.receiver.requests:
+        assert request.headers["n"] == request.body.decode()
+        got[request.target[1:]].append(request.body.decode())
+    assert got.keys() == world.committed.keys()
+    for key, values in got.items():
+        assert list(dict.fromkeys(reversed(values)))[::-1] == world.committed[key]
+    unique = {r.body: r.headers["idempotency-key"] for r in world.receiver.requests}
+    assert len(set(unique.values())) == len(unique)
