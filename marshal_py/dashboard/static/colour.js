@@ -59,6 +59,13 @@ const GOLDEN = 137.50776;
 export const clientColour = (index) =>
   index === 0 ? theme().live[FREE] : theme().client((index * GOLDEN + 40) % 360);
 
+// A number, and so a colour, for a client that holds nothing any more and so has none.
+export function strangerNumber(name) {
+  let hash = 7;
+  for (const letter of name) hash = (hash * 31 + letter.codePointAt(0)) % 100_003;
+  return 1 + hash;
+}
+
 // bucket → what it stands for
 export function lagText(bucket) {
   if (bucket === 0) return "unknown";

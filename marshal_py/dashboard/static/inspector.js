@@ -1,6 +1,6 @@
 // Everything about one partition: how it stands, who held it, and its whole story on request.
 
-import { clientColour, css, LIVENESS } from "./colour.js";
+import { clientColour, css, LIVENESS, strangerNumber } from "./colour.js";
 import { age, clock, element, moment, whole } from "./format.js";
 
 const HOW = {
@@ -60,7 +60,7 @@ export class Inspector {
 
   who(name) {
     const index = this.model().clients.indexOf(name);
-    return element("span", { class: "chip", dataset: { client: index } });
+    return element("span", { class: "chip", dataset: { client: index > 0 ? index : strangerNumber(name) } });
   }
 
   draw() {

@@ -2,7 +2,7 @@
 // + and −; pull with the pointer; arrow keys move the cursor.
 
 import { ticks } from "./axis.js";
-import { clientColour, css, theme } from "./colour.js";
+import { clientColour, css, strangerNumber, theme } from "./colour.js";
 import { age, clock, moment } from "./format.js";
 
 const LABEL = 60, AXIS = 24, LANE = 18, BAR = 12;
@@ -187,7 +187,7 @@ export class Lanes {
       if (end < from || start > to) continue;
       const x1 = Math.max(LABEL, this.x(start)), x2 = Math.min(this.width, this.x(end));
       if (x2 < LABEL) continue;
-      const paint = css(clientColour(this.names.get(data.clients[client]) ?? 0));
+      const paint = css(clientColour(this.names.get(data.clients[client]) ?? strangerNumber(data.clients[client])));
       g.fillStyle = paint;
       const width = Math.max(1.5, x2 - x1 - (until == null ? 0 : 1));
       g.fillRect(x1, top, width, BAR);
