@@ -152,5 +152,7 @@ def test_a_partition_tells_about_itself() -> None:
     part.stage = Stage.ACTIVE
     assert part.deliverable
     assert repr(part) == "<t/3 active position=10>"
+    part.claim._fields = lambda: {"topic": "t"}
+    assert part.log_fields == {"topic": "t"}
     batch = Batch(messages(1, 2), part.claim)
     assert (batch.topic, batch.partition, len(batch)) == ("t", 3, 2)
