@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import sys
 from dataclasses import asdict
@@ -66,6 +67,13 @@ def reconcile(
             "--late", metavar="HOURS", help="With --state: how long a transaction may take."
         ),
     ] = 24.0,
+    since: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="Only what was written from then on: 2026-11-20T08:00Z."),
+    ] = None,
+    until: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Only what was written before then.")
+    ] = None,
     master: Annotated[str | None, typer.Option(metavar="URL", help="Spark's master.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
@@ -101,6 +109,8 @@ def reconcile(
         out=None if out is None else str(out),
         state=state,
         late_s=late_h * 3600,
+        since_ms=_moment("--since", since),
+        until_ms=_moment("--until", until),
     )
     if out is not None:
         from harvest.spark.report import render
@@ -113,6 +123,17 @@ def reconcile(
         _show(result)
     if not result.clean:
         raise typer.Exit(1)
+
+
+def _moment(name: str, text: str | None) -> int | None:
+    """Milliseconds since 1970 of an ISO time; without a zone it is UTC."""
+    if text is None:
+        return None
+    try:
+        found = dt.datetime.fromisoformat(text)
+    except ValueError:
+        raise ConfigurationError(f"{name} {text}: write a time as 2026-11-20T08:00Z") from None
+    return int((found if found.tzinfo else found.replace(tzinfo=dt.UTC)).timestamp() * 1000)
 
 
 def _show(result: Reconciliation) -> None:

@@ -95,7 +95,7 @@ class Found(NamedTuple):
     record: Item | None
 
 
-def compare_key(rows: Sequence[Item], records: Sequence[Item]) -> list[Found]:
+def compare_key(rows: Sequence[Item], records: Sequence[Item], *, pair: bool = True) -> list[Found]:
     """Return what differs between the rows and the records of one key of one topic.
 
     - ``missing``: a row without a record;
@@ -105,7 +105,8 @@ def compare_key(rows: Sequence[Item], records: Sequence[Item]) -> list[Found]:
     - ``reordered``: a record that stands behind one of a later row (the fewest are named);
     - ``scattered``: the records of the key are in more than one partition, so have no order.
 
-    A late row is in no order with the others.
+    A late row is in no order with the others. Without `pair`, what is altered is told as
+    missing and never committed.
     """
     rows, records = sorted(rows), sorted(records)
     wanted: defaultdict[int, list[int]] = defaultdict(list)
@@ -127,7 +128,7 @@ def compare_key(rows: Sequence[Item], records: Sequence[Item]) -> list[Found]:
     partner = dict(pairs)
     missing = [n for n in range(len(rows)) if n not in partner]
     for n in missing:
-        at = _same_place(n, partner, len(rows), len(records), strange)
+        at = _same_place(n, partner, len(rows), len(records), strange) if pair else None
         if at is None:
             found.append(Found("missing", rows[n], None))
         else:

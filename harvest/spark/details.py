@@ -48,11 +48,14 @@ class Rules:
     - `young_ms`: what was written later may still be on its way.
     - `wanted`: the ids whose rows are compared in this run; None for all.
     - `carrying`: whether there is a next run for what is on its way.
+    - `whole`: all rows that may have records are here. Otherwise a record without a row here cannot
+      be taken for an altered one.
     """
 
     young_ms: int
     wanted: Sequence[Range] | None = None
     carrying: bool = False
+    whole: bool = True
 
 
 def schema_of(columns: str) -> pa.Schema:
@@ -129,7 +132,7 @@ def _by_key(
 def _judged(
     key: _Key, rows: list[Item], records: list[Item], rules: Rules
 ) -> Iterator[tuple[Any, ...]]:
-    found = compare_key(rows, records)
+    found = compare_key(rows, records, pair=rules.whole)
     alone = {f.row for f in found if f.kind in ("missing", "altered")}
     matched = [row.place for row in rows if row not in alone and not row.flags & Flag.LATE]
     newest = max(matched, default=())

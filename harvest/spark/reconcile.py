@@ -27,6 +27,8 @@ from harvest.spark.details import (
     schema_of,
 )
 from harvest.spark.sources import (
+    ALL,
+    Part,
     ids_of_parquet,
     ids_of_postgres,
     of_kafka,
@@ -60,6 +62,8 @@ NO_FINDINGS: Final = ("pending", "outstanding")
 _SHARDS: Final = 4
 _SHIFT: Final = 64 - (BUCKETS.bit_length() - 1)
 _MOST_KEYS: Final = 50
+_EDGE_MS: Final = 3_600_000
+_ELSEWHERE: Final = "elsewhere"
 
 
 @dataclass(frozen=True)
@@ -86,11 +90,11 @@ class Outbox:
         """The table, or where the archive is."""
         return self.table if self.parquet is None else self.parquet
 
-    def frame(self, spark: SparkSession, low: int | None = None) -> DataFrame:
-        """Return the rows, of ids from `low`, as `sources` describes them."""
+    def frame(self, spark: SparkSession, part: Part = ALL) -> DataFrame:
+        """Return the rows as `sources` describes them."""
         if self.parquet is not None:
-            return of_parquet(spark, self.parquet, self.shards, low)
-        return of_postgres(spark, self.dsn or "", self.table, self.shards, low)
+            return of_parquet(spark, self.parquet, self.shards, part)
+        return of_postgres(spark, self.dsn or "", self.table, self.shards, part)
 
     def ids(self, spark: SparkSession, wanted: Sequence[Range]) -> list[Range]:
         """Return which of these ids are there now, as ranges."""
@@ -138,6 +142,8 @@ def reconcile(
     out: str | None = None,
     state: str | Path | None = None,
     late_s: float = 86_400.0,
+    since_ms: int | None = None,
+    until_ms: int | None = None,
     max_samples: int = 1_000,
     timeout_s: float = 30.0,
 ) -> Reconciliation:
@@ -149,13 +155,21 @@ def reconcile(
     - `out`: a folder for the table of findings (Parquet).
     - `state`: a folder for what the next run goes on from: with it, only what is new is compared.
     - `late_s`: how long, with `state`, rows are looked for whose ids were passed.
+    - `since_ms`, `until_ms`: only findings about rows (where there is none: records) that were
+      written from then to before then, in milliseconds since 1970. Not with `state`.
 
     Records that are written while it runs are left alone. Raises `ConfigurationError`, and what
     Kafka and PostgreSQL raise.
     """
     config = {"bootstrap.servers": config} if isinstance(config, str) else dict(config)
     named = None if topics is None else sorted(topics)
-    run = _Run(spark, outbox, config, named, grace_s, out, max_samples, timeout_s)
+    window = _Window(since_ms, until_ms)
+    if window != _Window() and state is not None:
+        raise ConfigurationError(
+            "a window of time (since, until) and a state: a run with a state compares what is new; "
+            "give one of the two"
+        )
+    run = _Run(spark, outbox, config, named, grace_s, out, max_samples, timeout_s, window)
     if state is None:
         return run.compare(State(outbox.name), None, None)[0]
     folder = StateFolder(state)
@@ -168,6 +182,31 @@ def reconcile(
 
 
 @dataclass(frozen=True)
+class _Window:
+    """Of which time there are findings. Rows and records beside it are read to explain it."""
+
+    since_ms: int | None = None
+    until_ms: int | None = None
+
+    @property
+    def part(self) -> Part:
+        """The rows to read."""
+        until_ms = None if self.until_ms is None else self.until_ms + _EDGE_MS
+        return Part(None, self.first_ms, until_ms)
+
+    @property
+    def first_ms(self) -> int | None:
+        """When the records begin; all that come after are read."""
+        return None if self.since_ms is None else self.since_ms - _EDGE_MS
+
+    def conditions(self) -> list[str]:
+        """Which findings are of it."""
+        at = "coalesce(row_at_ms, record_at_ms)"
+        found = [] if self.since_ms is None else [f"{at} >= {self.since_ms:d}"]
+        return found if self.until_ms is None else [*found, f"{at} < {self.until_ms:d}"]
+
+
+@dataclass(frozen=True)
 class _Run:
     spark: SparkSession
     outbox: Outbox
@@ -177,6 +216,7 @@ class _Run:
     out: str | None
     max_samples: int
     timeout_s: float
+    window: _Window
 
     def compare(
         self, previous: State, carried: pa.Table | None, late_ms: int | None
@@ -188,18 +228,19 @@ class _Run:
         # see.
         now_ms = int(time.time() * 1000)
         names = self.topics or sorted({*_topics(spark, outbox), *previous.offsets})
-        starts, ends = _extent(self.config, names, self.timeout_s, previous.offsets)
-        rules = Rules(now_ms - int(self.grace_s * 1000))
+        first_ms = self.window.first_ms
+        starts, ends = _extent(self.config, names, self.timeout_s, previous.offsets, first_ms)
+        rules = Rules(now_ms - int(self.grace_s * 1000), whole=self.window == _Window())
         following = previous
         rows: DataFrame | None
         if late_ms is None:
-            rows = outbox.frame(spark)
+            rows = outbox.frame(spark, self.window.part)
         else:
             wanted = outbox.ids(spark, previous.ids_to_look_for())
             following = previous.after(wanted, ends, now_ms, late_ms)
             rules = Rules(rules.young_ms, wanted, carrying=True)
             low = None if previous.last_id is None or not wanted else wanted[0][0]
-            rows = outbox.frame(spark, low) if wanted else None
+            rows = outbox.frame(spark, Part(low)) if wanted else None
         records = of_kafka(spark, self.config, starts, ends) if ends else None
         ours, theirs = _prints(rows, rules.wanted), _prints(records, None)
         buckets = {
@@ -249,7 +290,11 @@ class _Run:
         try:
             lines = frame
             if previous.last_id is not None:
-                lines = self._with_old_rows(frame)
+                lines = self._with_old_rows(frame, "duplicated")
+            elif self.window != _Window():
+                lines = self._with_old_rows(frame, _ELSEWHERE).filter(f"kind <> '{_ELSEWHERE}'")
+                for condition in self.window.conditions():
+                    lines = lines.filter(condition)
             lines = lines.filter(f"kind <> '{CARRY}'").select(*_names(FINDING_COLUMNS))
             found = _Findings.of(lines, self.max_samples)
             if rules.carrying:
@@ -262,8 +307,8 @@ class _Run:
             frame.unpersist()
         return found
 
-    def _with_old_rows(self, frame: DataFrame) -> DataFrame:
-        """A record that no new row asked for may repeat that of an old one."""
+    def _with_old_rows(self, frame: DataFrame, kind: str) -> DataFrame:
+        """Records that no row here asked for, but another row of the outbox, get another kind."""
         from pyspark.sql import functions as F
 
         hashes = ["_key_hash", "_row_hash"]
@@ -287,7 +332,7 @@ class _Run:
         again = "kind = 'never_committed' AND old_id IS NOT NULL"
         return frame.join(F.broadcast(known), hashes, "left").withColumns(
             {
-                "kind": F.expr(f"IF({again}, 'duplicated', kind)"),
+                "kind": F.expr(f"IF({again}, '{kind}', kind)"),
                 "id": F.expr(f"IF({again}, old_id, id)"),
             }
         )
@@ -347,6 +392,7 @@ def _extent(
     topics: list[str],
     timeout_s: float,
     compared: Mapping[str, Mapping[int, int]],
+    first_ms: int | None,
 ) -> tuple[dict[str, dict[int, int]], dict[str, dict[int, int]]]:
     starts: dict[str, dict[int, int]] = {}
     ends: dict[str, dict[int, int]] = {}
@@ -357,6 +403,8 @@ def _extent(
             except TopicMissing:
                 continue  # every row of it is missing
             before = compared.get(topic, {})
+            if first_ms is not None:
+                before = offsets.at(topic, list(extent), first_ms)
             starts[topic] = {
                 p: max(begin, before.get(p, begin)) for p, (begin, _) in extent.items()
             }

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from harvest.errors import ConfigurationError
 from harvest.gaps import Range
@@ -20,7 +20,16 @@ from marshal_py.spark.kafka import READER_OPTIONS, java_settings
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["HASHED", "ids_of_parquet", "ids_of_postgres", "of_kafka", "of_parquet", "of_postgres"]
+__all__ = [
+    "ALL",
+    "HASHED",
+    "Part",
+    "ids_of_parquet",
+    "ids_of_postgres",
+    "of_kafka",
+    "of_parquet",
+    "of_postgres",
+]
 
 HASHED: Final = ("key_hash", "row_hash", "a", "b", "at_ms")
 
@@ -28,6 +37,26 @@ _KEY: Final = "xxhash64(topic, key) AS key_hash"
 _ROW: Final = (
     "xxhash64(topic, key, value, size(header_keys), header_keys, header_values) AS row_hash"
 )
+
+
+class Part(NamedTuple):
+    """Which rows: with ids from `low`, written from `since_ms` to before `until_ms`."""
+
+    low: int | None = None
+    since_ms: int | None = None
+    until_ms: int | None = None
+
+    def conditions(self, moment: str) -> list[str]:
+        """As SQL; `moment` makes a time of milliseconds."""
+        found = [] if self.low is None else [f"id >= {self.low:d}"]
+        if self.since_ms is not None:
+            found.append(f"create_time >= {moment.format(self.since_ms)}")
+        if self.until_ms is not None:
+            found.append(f"create_time < {moment.format(self.until_ms)}")
+        return found
+
+
+ALL: Final = Part()
 
 
 def _hashed(frame: DataFrame) -> DataFrame:
@@ -105,24 +134,20 @@ def ids_of_parquet(spark: SparkSession, path: str, wanted: Sequence[Range]) -> l
     return [(int(ids[a]), int(ids[b])) for a, b in zip(starts, ends, strict=True)]
 
 
-def of_parquet(spark: SparkSession, path: str, shards: int, low: int | None = None) -> DataFrame:
-    """Return the rows of a Parquet archive with the outbox's columns; a key is in one partition.
-
-    `low` leaves out smaller ids.
-    """
+def of_parquet(spark: SparkSession, path: str, shards: int, part: Part = ALL) -> DataFrame:
+    """Return the rows of a Parquet archive with the outbox's columns; a key is in one partition."""
     frame = spark.read.parquet(path)
-    if low is not None:
-        frame = frame.filter(f"id >= {low:d}L")
+    for condition in part.conditions("timestamp_millis({:d})"):
+        frame = frame.filter(condition)
     return _hashed(_columns(frame)).repartition(shards, "key_hash")
 
 
 def of_postgres(
-    spark: SparkSession, dsn: str, table: str, shards: int, low: int | None = None
+    spark: SparkSession, dsn: str, table: str, shards: int, part: Part = ALL
 ) -> DataFrame:
     """Return the rows of a table in PostgreSQL, read by `shards` connections; a key by one.
 
-    `low` leaves out smaller ids. Raises `ConfigurationError` for a connection string or a table
-    name that cannot be read.
+    Raises `ConfigurationError` for a connection string or a table name that cannot be read.
     """
     from psycopg import ProgrammingError
     from psycopg.conninfo import conninfo_to_dict
@@ -142,10 +167,11 @@ def of_postgres(
     for theirs, ours in (("user", "user"), ("password", "password"), ("sslmode", "sslmode")):
         if given.get(theirs):
             properties[ours] = str(given[theirs])
+    conditions = part.conditions("to_timestamp({:d} / 1000.0)")
     key = "coalesce(kafka_topic || ':' || kafka_key::text, '')"
-    above = "" if low is None else f"id >= {low:d} AND "
     predicates = [
-        f"{above}mod(abs(hashtext({key})::bigint), {shards}) = {n}" for n in range(shards)
+        " AND ".join([*conditions, f"mod(abs(hashtext({key})::bigint), {shards}) = {n}"])
+        for n in range(shards)
     ]
     return _hashed(
         _columns(spark.read.jdbc(url, name, predicates=predicates, properties=properties))

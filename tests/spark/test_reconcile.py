@@ -307,6 +307,29 @@ def test_records_that_come_before_their_archive_are_carried(
     assert counts(second) == (39, 0, 0, 0)
 
 
+def test_a_window_of_time(spark: SparkSession, world: World) -> None:
+    """Rows of three times, each with one that is missing; the topics have no gap between them."""
+    rows = world.rows(300)
+    now = datetime.now(UTC)
+    old, middle, new = (now - timedelta(hours=h) for h in (30, 10, 5))
+    for part, at in ((rows[:100], old), (rows[100:200], middle), (rows[200:], new)):
+        world.commit(part, at)
+    world.publish([row for row in rows if row[0] not in (50, 150, 250)])
+
+    def window(since: datetime | None, until: datetime | None) -> Reconciliation:
+        ms = [None if at is None else int(at.timestamp() * 1000) for at in (since, until)]
+        return run(spark, world, since_ms=ms[0], until_ms=ms[1])
+
+    hour = timedelta(hours=1)
+    found = window(middle - hour, middle + hour)
+    assert kinds(found) == [("missing", 150)]
+    assert found.rows == 100
+    assert kinds(window(None, middle)) == [("missing", 50)]
+    assert kinds(window(middle + hour, None)) == [("missing", 250)]
+    with pytest.raises(ConfigurationError, match="give one of the two"):
+        run(spark, world, since_ms=0, state="x")
+
+
 def test_a_state_of_another_outbox_or_none_is_refused(world: World, daily: Daily) -> None:
     world.commit(world.rows(1))
     daily(grace_s=7200)
