@@ -42,7 +42,7 @@ UNIT_TESTS: Final[dict[str, tuple[str, ...]]] = {
         "balance",
     ),
     "harvesters": ("harvest_mark_steps", "harvest_mark", "harvest_reaper"),
-    "ranges": ("harvest_range_steps", "harvest_gaps", "harvest_range"),
+    "ranges": ("harvest_range_steps", "harvest_range_leader", "harvest_gaps", "harvest_range"),
 }
 """For each campaign, the unit tests that may notice what it does not: the names of their files."""
 UNIT_TESTS_S: Final = 300
