@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -56,6 +57,7 @@ def test_the_marked_tests_are_collected() -> None:
         capture_output=True,
         text=True,
         cwd=spec.TESTS.parent,
+        env=os.environ | {"PYTEST_ADDOPTS": ""},
         check=True,
     ).stdout
     found = {re.sub(r"^tests/|\[.*$", "", line) for line in collected.splitlines()}
