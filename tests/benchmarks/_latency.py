@@ -11,7 +11,7 @@ import sys
 import time
 
 import psycopg
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 VALUE_BYTES = 256
 INSERT = (
@@ -71,6 +71,19 @@ def read(servers: str, topic: str, count: int, timeout_s: float) -> None:
     print(json.dumps(ages_ms))
 
 
+def wait_for_coordinator(group: Consumer) -> None:
+    """A new broker makes the topic of all groups' positions when the first one asks."""
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            group.committed([TopicPartition("outbox", 0)], timeout=10)
+            return
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.NOT_COORDINATOR or time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
+
+
 def bare(servers: str, dsn: str, transactional: bool) -> None:
     """INSERT → NOTIFY → SELECT → produce(acks=all): no mark, no delete, no fence, no restart.
 
@@ -84,7 +97,7 @@ def bare(servers: str, dsn: str, transactional: bool) -> None:
     producer = Producer(settings)
     group = Consumer({"bootstrap.servers": servers, "group.id": f"bare-{os.getpid()}"})
     if transactional:
-        group.committed([TopicPartition("outbox", 0)], timeout=10)  # a coordinator takes its time
+        wait_for_coordinator(group)
         producer.init_transactions(10)
     listener = psycopg.connect(dsn, autocommit=True)
     selecter = psycopg.connect(dsn, autocommit=True)
