@@ -119,10 +119,8 @@ def init(
     if ids is not None:
         with closing(ids):
             ids.init()
-    aside = tables.sidelined(TableName.parse(name))
-    if aside is not None:
-        with closing(aside):
-            aside.create()
+    with closing(tables.sidelined(TableName.parse(name))) as aside:
+        aside.create()
     report = {"table": name, "created": created}
     lines = [f"{name}: created" if created else f"{name}: exists already, left as it is"]
     if notify is not None:

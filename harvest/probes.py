@@ -49,7 +49,7 @@ class ServerProbes:
 
     def sidelined(self) -> int:
         """See `Probes.sidelined`."""
-        return 0 if self._aside is None else self._aside.count()
+        return self._aside.count()
 
     def holders(self) -> dict[str, str]:
         """See `Probes.holders`."""
@@ -68,5 +68,4 @@ class ServerProbes:
     def close(self) -> None:
         """See `Probes.close`."""
         self._store.close()
-        if self._aside is not None:
-            self._aside.close()
+        self._aside.close()

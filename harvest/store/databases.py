@@ -27,6 +27,8 @@ from harvest.store.range_postgres import PostgresRangeStore
 from harvest.store.range_sqlite import SqliteRangeStore
 from harvest.store.sideline_base import Sidelined
 from harvest.store.sidelined import PostgresSidelined
+from harvest.store.sidelined_mysql import MysqlSidelined
+from harvest.store.sidelined_sqlite import SqliteSidelined
 from harvest.store.sqlite import SqliteMarkStore
 from harvest.store.sqlite_table import sqlite_path
 from harvest.wake import Listener
@@ -52,8 +54,8 @@ class Database(Protocol):
     def partitions(self, table: TableName) -> PartitionStore | None:
         """The partitions of the table; None where there are none."""
 
-    def sidelined(self, table: TableName) -> Sidelined | None:
-        """Where bad rows are set aside; None where that is not to be had."""
+    def sidelined(self, table: TableName) -> Sidelined:
+        """Where bad rows are set aside."""
 
     def attempts(self, table: TableName) -> AttemptStore | None:
         """Where failures are noted; None where that is not to be had."""
@@ -118,8 +120,8 @@ class _Sqlite:
     def partitions(self, table: TableName) -> None:
         del table
 
-    def sidelined(self, table: TableName) -> None:
-        del table
+    def sidelined(self, table: TableName) -> Sidelined:
+        return SqliteSidelined(self._url, table)
 
     def attempts(self, table: TableName) -> None:
         del table
@@ -154,8 +156,8 @@ class _Mysql:
     def partitions(self, table: TableName) -> None:
         del table
 
-    def sidelined(self, table: TableName) -> None:
-        del table
+    def sidelined(self, table: TableName) -> Sidelined:
+        return MysqlSidelined(self._url, table)
 
     def attempts(self, table: TableName) -> None:
         del table

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -22,6 +23,7 @@ from tests.benchmarks.harness import Figure, Options, median, percentile, run, s
 
 PARTITIONS = 6
 _READY_S = 30.0
+_STATEMENT = re.compile(rb"LOG:  (statement|execute)")
 
 
 @dataclass(frozen=True)
@@ -74,23 +76,38 @@ class Bench:
         self.folder = folder
         self.process: subprocess.Popen[str] | None = None
 
-    def idle(self, database: str, seconds: float) -> tuple[float, float]:
-        """Share of a core, and transactions per second in the database, with nothing to do."""
-        # Until polling has slowed down, and the server has counted what was before (within 10 s).
-        time.sleep(12)
-        before = self._spent(database)
-        time.sleep(seconds)
-        after = self._spent(database)
-        return (after[0] - before[0]) / seconds, (after[1] - before[1]) / seconds
+    def idle(self, seconds: float) -> tuple[float, float]:
+        """Share of a core, and statements per second in the database, with nothing to do.
 
-    def _spent(self, database: str) -> tuple[float, int]:
+        The statements are counted in the server's log. Its counters of transactions do not tell: a
+        session that listens has one for every notification, and reports them half a minute later.
+        """
+        time.sleep(6)  # until polling has slowed down
+        with self._logged_statements() as log:
+            start, before_s = log.stat().st_size, self._cpu_s()
+            time.sleep(seconds)
+            spent_s = self._cpu_s() - before_s
+            with log.open("rb") as stream:
+                stream.seek(start)
+                statements = sum(1 for line in stream if _STATEMENT.search(line))
+        return spent_s / seconds, statements / seconds
+
+    @contextmanager
+    def _logged_statements(self) -> Iterator[Path]:
+        with psycopg.connect(self.postgres.dsn, autocommit=True) as connection:
+            connection.execute("ALTER SYSTEM SET log_statement = 'all'")
+            connection.execute("SELECT pg_reload_conf()")
+            time.sleep(0.5)  # for every session to hear of it
+            try:
+                yield self.postgres.log_path
+            finally:
+                connection.execute("ALTER SYSTEM RESET log_statement")
+                connection.execute("SELECT pg_reload_conf()")
+
+    def _cpu_s(self) -> float:
         assert self.process is not None
         stat = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
-        query = "SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = %s"
-        with psycopg.connect(self.postgres.dsn) as connection:
-            found = connection.execute(query, (database,)).fetchone()
-        assert found is not None
-        return (int(stat[11]) + int(stat[12])) / os.sysconf("SC_CLK_TCK"), found[0]
+        return (int(stat[11]) + int(stat[12])) / os.sysconf("SC_CLK_TCK")
 
     @contextmanager
     def harvesting(self, side: Side) -> Iterator[tuple[str, str]]:
@@ -197,15 +214,14 @@ def measure(options: Options, sides: tuple[Side, ...] = SIDES) -> list[Figure]:
                         )
                     )
                 if side.settings is not None:
-                    name = dsn.rpartition("/")[2].partition("?")[0]
-                    share, per_s = bench.idle(name, 4.0 if options.quick else 10.0)
-                    say(f"{side.name}, idle: {share:.2%} of a core, {per_s:.2f} transactions/s")
+                    share, per_s = bench.idle(4.0 if options.quick else 10.0)
+                    say(f"{side.name}, idle: {share:.2%} of a core, {per_s:.2f} statements/s")
                     figures += [
                         Figure(
                             f"{side.name}, idle, CPU", 100 * share, "%", None, "≤ 1", share <= 0.01
                         ),
                         Figure(
-                            f"{side.name}, idle, transactions",
+                            f"{side.name}, idle, statements",
                             per_s,
                             "1/s",
                             None,
