@@ -20,7 +20,7 @@ from harvest.destinations import Dispatcher, Message, Outcome, Policy
 from harvest.errors import HarvestError, SinkUnavailable
 from harvest.events import Event, LeaderRefreshed, Stats
 from harvest.leading import Leader, Work
-from harvest.lease import Lease
+from harvest.lease import HeartbeatFirst, Lease
 from harvest.mark_steps import (
     Mark,
     Marked,
@@ -134,6 +134,7 @@ class RelayLeader(Leader[r.RelayScheduler]):
         self._bad_rows = policy
         self._stats = stats
         self._on_event = on_event
+        self._heartbeat = HeartbeatFirst(lease)
         self._crew: Crew[Message] = Crew(threads, self._post, self._crashed)
 
     def run(self) -> bool:
@@ -178,6 +179,7 @@ class RelayLeader(Leader[r.RelayScheduler]):
             self._crew.put(action.message)
 
     def _post(self, message: Message) -> None:
+        self._heartbeat.wait(self._over)
         if not self._may_act():
             return
         if message.problem is not None:

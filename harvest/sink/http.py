@@ -1,8 +1,8 @@
 """An HTTP endpoint as a destination: one request a message (specs/RELAYER.md §4).
 
 What decides is the status: one that is expected means that the receiver has the message. The
-requests go through httpcore, which is httpx without the parts that a relayer must not have
-(redirects, cookies, credentials from the environment). Every thread has one connection of its own.
+connections are those of httpx (httpcore, h11), without the parts that a relayer must not have
+(redirects, cookies, credentials from the environment). Every thread has one of its own.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from harvest.destinations import Outcome
 from harvest.errors import ConfigurationError, InvalidRecord
 from harvest.rows import Row
 from harvest.sink.deadline import Deadline, DeadlineBackend
+from harvest.sink.exchange import Answer, Connection, Headers
 from harvest.templates import Template
 
 __all__ = ["HttpEndpoint", "HttpSink", "Signature", "retry_after_ms"]
@@ -38,10 +39,10 @@ _RESERVED: Final = frozenset(
     b"connection content-length expect host keep-alive proxy-connection te trailer "
     b"transfer-encoding upgrade".split()
 )
+_TARGET: Final = re.compile(rb"[\x21-\x7e]+")
 _UNAVAILABLE: Final = frozenset({408, 425, 429, 502, 503, 504})
-_MAX_BODY_BYTES: Final = 65_536
 _SHOWN_BYTES: Final = 200
-_KEEP_ALIVE_S: Final = 30.0
+_PORTS: Final = {"http": 80, "https": 443}
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,36 +115,27 @@ class HttpSink:
         self._ssl = _ssl_context(endpoint) if self._origin.scheme == "https" else None
         self._local = threading.local()
         self._lock = threading.Lock()
-        self._connections: dict[int, httpcore.HTTPConnection] = {}
+        self._connections: dict[int, Connection] = {}
         """By thread."""
 
     def send(self, row: Row, idempotency_key: str, epoch: int) -> Outcome:
         """See `MessageSink.send`."""
         body = row.value or b""
         try:
-            target = self._uri.render(row, _quoted)[self._target_at :]
-            url = self._url(target)
+            target = self._target(row)
             headers = self._request_headers(row, body, idempotency_key, epoch)
         except (InvalidRecord, ValueError) as error:
             return Outcome(error=str(error), lasting=True)
-        deadline, connection = self._connection()
-        deadline.set(self._endpoint.timeout_ms / 1000)
         try:
-            request = httpcore.Request(self._method, url, headers=headers, content=body)
-            response = connection.handle_request(request)
-            try:
-                said = _body(response)
-            finally:
-                response.close()
-        except httpcore.LocalProtocolError as error:  # found before anything was sent
-            return Outcome(error=f"the request cannot be made: {error}", lasting=True)
-        except httpcore.UnsupportedProtocol as error:
-            return Outcome(error=str(error), lasting=True)
+            connection = self._connection()
+            answer = connection.exchange(self._method, target, headers, body)
         except (httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException) as error:
             return Outcome(error=_described(error, self._endpoint.timeout_ms), unavailable=True)
         except (OSError, ValueError) as error:  # certificates; numbers that are none
             return Outcome(error=_described(error, self._endpoint.timeout_ms), unavailable=True)
-        return self._judged(response, said)
+        if answer.status in self._endpoint.expected:
+            return Outcome(answer.status)
+        return self._failure(answer)
 
     def close(self) -> None:
         """See `MessageSink.close`. A request that is under way in another thread breaks off."""
@@ -152,39 +144,45 @@ class HttpSink:
         for connection in mine.values():
             connection.close()
 
-    def _url(self, target: str) -> httpcore.URL:
-        origin = self._origin
-        if not target.startswith("/"):
-            target = f"/{target}"
-        return httpcore.URL(
-            scheme=origin.raw_scheme, host=origin.raw_host, port=origin.port, target=target
-        )
+    def _target(self, row: Row) -> bytes:
+        target = self._uri.render(row, _quoted)[self._target_at :].encode()
+        if not target.startswith(b"/"):
+            target = b"/" + target
+        if not _TARGET.fullmatch(target):
+            raise InvalidRecord(f"{target!r} is no target of an HTTP request")
+        return target
 
-    def _connection(self) -> tuple[Deadline, httpcore.HTTPConnection]:
-        """This thread's connection; a new one if the last cannot be used any more."""
+    def _connection(self) -> Connection:
+        """This thread's connection, with its deadline set; a new one if the last is of no use."""
         try:
             deadline = self._local.deadline
         except AttributeError:
             deadline = self._local.deadline = Deadline()
+        deadline.set(self._endpoint.timeout_ms / 1000)
         thread = threading.get_ident()
         connection = self._connections.get(thread)
         if connection is not None:
-            if connection.is_idle() and not connection.has_expired():
-                return deadline, connection
+            if connection.usable:
+                return connection
             connection.close()
-        connection = httpcore.HTTPConnection(
-            origin=self._url("").origin,
-            ssl_context=self._ssl,
-            keepalive_expiry=_KEEP_ALIVE_S,
-            network_backend=DeadlineBackend(deadline),
-        )
+        connection = Connection(self._connect(deadline))
         with self._lock:
             self._connections[thread] = connection
-        return deadline, connection
+        return connection
 
-    def _request_headers(
-        self, row: Row, body: bytes, idempotency_key: str, epoch: int
-    ) -> list[tuple[bytes, bytes]]:
+    def _connect(self, deadline: Deadline) -> httpcore.NetworkStream:
+        host = self._origin.raw_host.decode("ascii")
+        port = self._origin.port or _PORTS[self._origin.scheme]
+        stream = DeadlineBackend(deadline).connect_tcp(host, port)
+        if self._ssl is None:
+            return stream
+        try:
+            return stream.start_tls(self._ssl, host)
+        except BaseException:
+            stream.close()
+            raise
+
+    def _request_headers(self, row: Row, body: bytes, idempotency_key: str, epoch: int) -> Headers:
         unique = idempotency_key.encode()
         headers = [
             (b"Host", self._origin.netloc),
@@ -213,20 +211,18 @@ class HttpSink:
             ]
         return headers
 
-    def _judged(self, response: httpcore.Response, said: bytes) -> Outcome:
-        status = response.status
-        if status in self._endpoint.expected:
-            return Outcome(status)
+    def _failure(self, answer: Answer) -> Outcome:
+        status = answer.status
         error = f"HTTP {status}"
         if 300 <= status < 400:
             error += " (redirects are not followed)"
-        shown = said[:_SHOWN_BYTES].decode(errors="replace")
+        shown = answer.said[:_SHOWN_BYTES].decode(errors="replace")
         shown = " ".join("".join(c if c.isprintable() else " " for c in shown).split())
         if shown:
             error += f": {shown}"
         lasting = status in self._endpoint.refused
         unavailable = status in _UNAVAILABLE and not lasting
-        wait_ms = retry_after_ms(response.headers, time.time()) if unavailable else 0.0
+        wait_ms = retry_after_ms(answer.headers, time.time()) if unavailable else 0.0
         return Outcome(status, error, unavailable, lasting, wait_ms)
 
 
@@ -243,20 +239,6 @@ def retry_after_ms(headers: Sequence[tuple[bytes, bytes]], now_s: float) -> floa
         except (ValueError, OverflowError, OSError):
             return 0.0
     return 0.0
-
-
-def _body(response: httpcore.Response) -> bytes:
-    """The beginning of the answer's body. The status has decided: what goes wrong here, does not
-    matter, but for the connection, which httpcore then closes."""
-    said = b""
-    try:
-        for chunk in response.iter_stream():
-            said += chunk
-            if len(said) > _MAX_BODY_BYTES:
-                break
-    except (httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException):
-        pass
-    return said
 
 
 def _described(error: Exception, timeout_ms: int) -> str:
@@ -320,4 +302,5 @@ def _ssl_context(endpoint: HttpEndpoint) -> ssl.SSLContext:
             context.load_cert_chain(endpoint.cert_file, endpoint.key_file)
     except (OSError, ssl.SSLError) as error:
         raise ConfigurationError(f"the certificates cannot be read: {error}") from None
+    context.set_alpn_protocols(["http/1.1"])
     return context
