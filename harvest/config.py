@@ -107,12 +107,17 @@ class LoggingConfig(_Strict):
 
 
 class PartitionsConfig(_Strict):
-    """Range partitions, in range mode; see `harvest.partitions`. `automatic`: while harvesting."""
+    """Range partitions, in range mode; see `harvest.partitions`. `automatic`: while harvesting.
+
+    `archive`: a folder where the rows of a partition are kept as a Parquet file before it is
+    dropped (`harvest.archive`).
+    """
 
     automatic: bool = True
     rows: int = Field(default=1_000_000, ge=1)
     ahead: int = Field(default=4, ge=1, le=1_000)
     retain_hours: float = Field(default=24.0, ge=0)
+    archive: str | None = Field(default=None, min_length=1)
 
     def policy(self) -> PartitionPolicy:
         """As the plan takes it."""

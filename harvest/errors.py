@@ -14,6 +14,7 @@ from typing import ClassVar, Literal
 Blame = Literal["usage", "configuration", "environment"]
 
 __all__ = [
+    "ArchiveError",
     "Blame",
     "CheckpointError",
     "ConfigurationError",
@@ -79,5 +80,11 @@ class StoreUnavailable(HarvestError):
 
 class SinkUnavailable(HarvestError):
     """Kafka cannot be reached, or refused to begin; trying again may help."""
+
+    blame = "environment"
+
+
+class ArchiveError(HarvestError):
+    """Rows could not be archived, or what is in the archive cannot be read."""
 
     blame = "environment"

@@ -8,13 +8,16 @@ lands in the default partition, so an insert never fails for want of one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
+from harvest.errors import ArchiveError
 from harvest.positions import Position
 
 __all__ = [
+    "Archive",
+    "Extent",
     "Inventory",
     "Partition",
     "PartitionPlan",
@@ -46,6 +49,17 @@ class Partition(NamedTuple):
     age_s: float | None = None
 
 
+class Extent(NamedTuple):
+    """How many rows there are, and the lowest and highest of their ids."""
+
+    rows: int
+    low: int | None = None
+    high: int | None = None
+
+    def __str__(self) -> str:
+        return f"{self.rows} rows, ids {self.low} to {self.high}" if self.rows else "no rows"
+
+
 class Inventory(NamedTuple):
     """What there is: the partitions in order, and the highest id that was drawn.
 
@@ -68,6 +82,8 @@ class PartitionPlan:
     sweep_below: int | None = None
     """Rows of the default partition below this id go, too, once they are old enough."""
     swept: int = 0
+    unarchived: Sequence[tuple[Partition, str]] = ()
+    """What could not be archived and was therefore not dropped, and why."""
 
 
 class PartitionStore(Protocol):
@@ -79,14 +95,28 @@ class PartitionStore(Protocol):
     def create(self, low: int, high: int) -> str | None:
         """Make a partition, return its name; None if rows or another manager are in the way."""
 
-    def drop(self, partition: Partition) -> bool:
-        """Drop it; False if it is not as it was, or in use just now."""
+    def extent(self, partition: Partition) -> Extent:
+        """Look at what is in it."""
+
+    def rows(self, partition: Partition, limit: int) -> Iterator[Sequence[tuple[Any, ...]]]:
+        """All of its rows by id, up to `limit` at a time: id, create_time, topic, and as bytes key,
+        value, header keys, header values."""
+
+    def drop(self, partition: Partition, expected: Extent | None = None) -> bool:
+        """Drop it; False if it is not as it was, has other rows than expected, or is in use."""
 
     def sweep(self, below: int, retain_s: float) -> int:
         """Delete old rows of the default partition with ids below `below`; return how many."""
 
     def close(self) -> None:
         """Close the connection."""
+
+
+class Archive(Protocol):
+    """Where rows are kept before they are dropped."""
+
+    def keep(self, partition: Partition, store: PartitionStore) -> Extent:
+        """Have all rows of a partition on the disk; return what is kept. Raises `ArchiveError`."""
 
 
 def plan(
@@ -119,14 +149,33 @@ def plan(
     return PartitionPlan(tuple(create), tuple(drop), tuple(kept), floor if found.stray else None)
 
 
-def carry_out(todo: PartitionPlan, store: PartitionStore, policy: PartitionPolicy) -> PartitionPlan:
-    """Do it; return what was done. What is in the way now is left for the next time."""
+def carry_out(
+    todo: PartitionPlan,
+    store: PartitionStore,
+    policy: PartitionPolicy,
+    archive: Archive | None = None,
+) -> PartitionPlan:
+    """Do it; return what was done. What is in the way now is left for the next time.
+
+    With an `archive`, a partition is dropped only when all its rows are there, and rows of the
+    default partition are not deleted.
+    """
     created = [bounds for bounds in todo.create if store.create(*bounds) is not None]
-    dropped = [partition for partition in todo.drop if store.drop(partition)]
+    dropped, unarchived = [], []
+    for partition in todo.drop:
+        try:
+            extent = None if archive is None else archive.keep(partition, store)
+        except ArchiveError as error:
+            unarchived.append((partition, str(error)))
+            continue
+        if store.drop(partition, extent):
+            dropped.append(partition)
     swept = 0
-    if todo.sweep_below is not None:
+    if todo.sweep_below is not None and archive is None:
         swept = store.sweep(todo.sweep_below, policy.retain_s)
-    return PartitionPlan(tuple(created), tuple(dropped), todo.kept, todo.sweep_below, swept)
+    return PartitionPlan(
+        tuple(created), tuple(dropped), todo.kept, todo.sweep_below, swept, tuple(unarchived)
+    )
 
 
 def _round_up(number: int, step: int) -> int:

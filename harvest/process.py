@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
+from harvest.archive import ParquetArchive
 from harvest.checkpoints import Checkpoints
 from harvest.config import ReaperConfig
 from harvest.errors import ConfigurationError
@@ -35,6 +36,7 @@ from marshal_py import Marshal
 __all__ = [
     "Process",
     "look_after_partitions",
+    "make_archive",
     "make_range_store",
     "make_range_tools",
     "make_relay_tools",
@@ -164,13 +166,20 @@ def look_after_partitions(config: ReaperConfig, *, dry_run: bool = False) -> Par
     store = database(config.database).partitions(config.table)
     if store is None:
         return PartitionPlan()
+    archive = make_archive(config)
     try:
         checkpoints = Checkpoints(config)
         positions = [checkpoints.read(shard) for shard in range(config.shards)]
         todo = plan(store.inventory(), positions, config.partitions.policy())
-        return todo if dry_run else carry_out(todo, store, config.partitions.policy())
+        return todo if dry_run else carry_out(todo, store, config.partitions.policy(), archive)
     finally:
         store.close()
+
+
+def make_archive(config: ReaperConfig) -> ParquetArchive | None:
+    """The archive of `config`, if there is one. Raises `ConfigurationError`."""
+    folder = config.partitions.archive
+    return None if folder is None else ParquetArchive(folder, str(config.table))
 
 
 def _keeper(config: ReaperConfig) -> Callable[[], None]:
@@ -180,6 +189,8 @@ def _keeper(config: ReaperConfig) -> Callable[[], None]:
             _LOG.info("a partition for ids from %d to %d is ready", low, high - 1)
         for partition in done.drop:
             _LOG.info("the partition %s is dropped: all published", partition.name)
+        for partition, why in done.unarchived:
+            _LOG.error("the partition %s is not dropped: %s", partition.name, why)
 
     return keep
 

@@ -15,7 +15,7 @@ from harvest.errors import CheckpointError, ConfigurationError
 from harvest.outbound import archive_orphans
 from harvest.partitions import Partition
 from harvest.positions import Position
-from harvest.process import look_after_partitions, make_range_store
+from harvest.process import look_after_partitions, make_archive, make_range_store
 from harvest.store.two_databases import PostgresIds, archive_name
 
 __all__ = ["register"]
@@ -50,6 +50,13 @@ def partitions(
             help="How long published rows are kept.", show_default="as configured", min=0.0
         ),
     ] = None,
+    archive: Annotated[
+        str | None,
+        typer.Option(
+            help="A folder: a Parquet file of each before it is dropped.",
+            show_default="as configured",
+        ),
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only say what would be done.")
     ] = False,
@@ -58,7 +65,8 @@ def partitions(
     """Create range partitions ahead, drop those that are published. `harvest reap` does it, too.
 
     A partition is dropped only when all of it is below what Kafka has committed for every shard,
-    no gap is open in it, and its newest row is older than the retention.
+    no gap is open in it, and its newest row is older than the retention. With an archive, all its
+    rows are on the disk before that. Exit code 1: something could not be archived, and stays.
 
     [dim]Example:[/dim] harvest partitions --config reaper.yaml --dry-run
     """
@@ -68,31 +76,42 @@ def partitions(
         changes["ahead"] = create_ahead
     if retain_hours is not None:
         changes["retain_hours"] = retain_hours
+    if archive is not None:
+        changes["archive"] = archive
     policy = settings.partitions.model_copy(update=changes)
     settings = settings.model_copy(update={"partitions": policy})
+    files = make_archive(settings)
     done = look_after_partitions(settings, dry_run=dry_run)
     if as_json:
         report = {
             "dry_run": dry_run,
             "created": [{"low": low, "high": high} for low, high in done.create],
-            "dropped": [_bounds(p) for p in done.drop],
+            "dropped": [
+                {**_bounds(p), "archive": None if files is None else str(files.path(p))}
+                for p in done.drop
+            ],
+            "unarchived": [{**_bounds(p), "why": why} for p, why in done.unarchived],
             "swept_rows": done.swept,
             "kept": [{**_bounds(p), "why": why} for p, why in done.kept],
         }
         typer.echo(json.dumps(report))
-        return
+        raise typer.Exit(1 if done.unarchived else 0)
     for low, high in done.create:
         typer.echo(f"{'create' if dry_run else 'created':<9}ids {low} to {high - 1}")
     for one in done.drop:
         typer.echo(
             f"{'drop' if dry_run else 'dropped':<9}{one.name}, ids {one.low} to {one.high - 1}"
+            + ("" if files is None else f", archived in {files.path(one)}")
         )
+    for one, why in done.unarchived:
+        typer.echo(f"{'NOT':<9}dropped: {one.name}, ids {one.low} to {one.high - 1}: {why}")
     for one, why in done.kept:
         typer.echo(f"{'kept':<9}{one.name}, ids {one.low} to {one.high - 1}: {why}")
     if done.swept:
         typer.echo(f"{'deleted':<9}{done.swept} rows of the default partition")
-    if not (done.create or done.drop or done.kept or done.swept):
+    if not (done.create or done.drop or done.kept or done.swept or done.unarchived):
         typer.echo("nothing to do")
+    raise typer.Exit(1 if done.unarchived else 0)
 
 
 def shards(

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
 
 import psycopg
 from psycopg import sql
@@ -18,8 +18,8 @@ from psycopg.rows import TupleRow
 
 from harvest.errors import StoreUnavailable
 from harvest.naming import TableName
-from harvest.partitions import Inventory, Partition
-from harvest.store.postgres_table import PostgresTable
+from harvest.partitions import Extent, Inventory, Partition
+from harvest.store.postgres_table import PostgresTable, readable
 
 __all__ = ["PostgresPartitions"]
 
@@ -39,6 +39,12 @@ SELECT extract(epoch FROM now() - create_time)::float8 FROM {part} ORDER BY id D
 _SWEEP: Final = """
 DELETE FROM {part} WHERE id < %s AND create_time < now() - make_interval(secs => %s)
 """
+_EXTENT: Final = "SELECT count(*), min(id), max(id) FROM {part}"
+_ROWS: Final = """
+SELECT id, create_time, kafka_topic::text, {key}, {value}, kafka_header_keys, kafka_header_values
+FROM {part} ORDER BY id
+"""
+_NO_WRITES: Final = "LOCK TABLE {part} IN SHARE MODE"
 _LOCK: Final = "SELECT pg_try_advisory_xact_lock(1751675766, to_regclass(%s)::oid::int)"
 _LOCK_TIMEOUT: Final = "SET LOCAL lock_timeout = '500ms'"
 _CREATE: Final = """
@@ -87,7 +93,31 @@ class PostgresPartitions(PostgresTable):
             return str(part) if alone else None
         return None
 
-    def drop(self, partition: Partition) -> bool:
+    def extent(self, partition: Partition) -> Extent:
+        """See `PartitionStore.extent`."""
+        query = sql.SQL(_EXTENT).format(part=_identifier(partition))
+        return Extent(*self._execute(query).fetchall()[0])
+
+    def rows(self, partition: Partition, limit: int) -> Iterator[Sequence[tuple[Any, ...]]]:
+        """See `PartitionStore.rows`."""
+        types = self._types()
+        query = sql.SQL(_ROWS).format(
+            part=_identifier(partition),
+            key=readable(types, "kafka_key"),
+            value=readable(types, "kafka_value"),
+        )
+        connection = self._connected()
+        try:
+            with connection.transaction(), connection.cursor("archive", binary=True) as cursor:
+                cursor.execute(query)
+                while found := cursor.fetchmany(limit):
+                    yield [(row[0], row[1], row[2].decode(), *row[3:]) for row in found]
+        except psycopg.Error as error:
+            if connection.broken:
+                self.close()
+            raise StoreUnavailable(f"{partition.name} could not be read: {error}") from error
+
+    def drop(self, partition: Partition, expected: Extent | None = None) -> bool:
         """See `PartitionStore.drop`."""
         with self._managing() as alone:
             found = self._run(sql.SQL(_LIST), (self._table.quoted(),)).fetchall()
@@ -100,7 +130,13 @@ class PostgresPartitions(PostgresTable):
             ]
             if not alone or not as_it_was:
                 return False
-            self._run(sql.SQL("DROP TABLE {}").format(sql.Identifier(*as_it_was[0])))
+            part = sql.Identifier(*as_it_was[0])
+            if expected is not None:
+                self._run(sql.SQL(_NO_WRITES).format(part=part))
+                found = self._run(sql.SQL(_EXTENT).format(part=part)).fetchall()
+                if Extent(*found[0]) != expected:
+                    return False
+            self._run(sql.SQL("DROP TABLE {}").format(part))
             return True
         return False
 
@@ -137,3 +173,7 @@ class PostgresPartitions(PostgresTable):
     def _age_s(self, part: sql.Identifier) -> float | None:
         found = self._execute(sql.SQL(_AGE).format(part=part)).fetchall()
         return float(found[0][0]) if found else None
+
+
+def _identifier(partition: Partition) -> sql.Identifier:
+    return sql.Identifier(*partition.name.split(".", 1))
