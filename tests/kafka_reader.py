@@ -30,7 +30,7 @@ def read_topic(servers: str, topic: str, timeout_s: float = 60.0) -> list[Record
         }
     )
     try:
-        partitions = consumer.list_topics(topic, timeout=10).topics[topic].partitions
+        partitions = consumer.list_topics(topic, timeout=120).topics[topic].partitions
         deadline = time.monotonic() + timeout_s
         ends = end_offsets(servers, topic, partitions, IsolationLevel.READ_UNCOMMITTED, deadline)
         consumer.assign([TopicPartition(topic, p, 0) for p in partitions])

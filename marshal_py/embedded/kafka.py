@@ -87,7 +87,7 @@ class EmbeddedKafka:
     - `brokers`: 1 or 3. Each is a controller too, so they make a quorum of 1 or 3.
     - `version`: of Apache Kafka, 3.9.1 or newer.
     - `properties`: broker settings over the defaults, which suit tests: replication factors fit the
-      number of brokers, no rebalance delay, no automatic topics. A broker counts as dead after 1 s
+      number of brokers, no rebalance delay, no automatic topics. A broker counts as dead after 6 s
       (three: 3 s); for so long a killed one has to wait before it is let in again.
       A function (broker, defaults) -> settings gives each broker its own.
     - `client_config`: librdkafka settings that a client needs because of these `properties`, such

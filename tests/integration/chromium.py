@@ -39,7 +39,7 @@ class Page:
         self._number += 1
         self._socket.send(json.dumps({"id": self._number, "method": method, "params": parameters}))
         while True:
-            answer = json.loads(self._socket.recv(timeout=60))
+            answer = json.loads(self._socket.recv(timeout=120))
             if answer.get("id") == self._number:
                 assert "error" not in answer, (method, answer["error"])
                 result: dict[str, Any] = answer["result"]
@@ -68,7 +68,7 @@ class Page:
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
 
-    def until(self, condition: str, timeout_s: float = 30.0) -> Any:
+    def until(self, condition: str, timeout_s: float = 120) -> Any:
         """Wait, one frame after the other, until an expression is true; return its value."""
         script = f"""new Promise((done) => {{
             const end = performance.now() + {timeout_s * 1000};
@@ -146,7 +146,7 @@ def chromium(folder: Path) -> Iterator[Page]:
     )
     try:
         port = _port(folder / "DevToolsActivePort", process)
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/json", timeout=30) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/json", timeout=120) as answer:
             tabs = json.load(answer)
         address = next(tab["webSocketDebuggerUrl"] for tab in tabs if tab["type"] == "page")
         # A browser that is slow on a busy machine has not gone: no pings.
@@ -155,7 +155,7 @@ def chromium(folder: Path) -> Iterator[Page]:
     finally:
         process.terminate()
         try:
-            process.wait(10)
+            process.wait(60)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

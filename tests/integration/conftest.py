@@ -16,7 +16,7 @@ from marshal_py.admin import create_topics
 from marshal_py.cli import app
 from marshal_py.embedded import EmbeddedKafka
 
-INTERVAL_MS = 500
+INTERVAL_MS = 1_000
 _topics = iter(range(10_000))
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]
@@ -46,7 +46,7 @@ def cli(kafka: EmbeddedKafka, topic: str) -> Cli:
             env=cli_environment(kafka.bootstrap_servers, topic) | environment,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=120,
         )
 
     return run

@@ -20,7 +20,7 @@ from confluent_kafka import Producer
 
 from marshal_py.consumer import Consumer
 
-INTERVAL_MS = 400
+INTERVAL_MS = 1_000
 
 
 def fill(servers: str, topic: str, count: int, *, partitions: int, start: int = 0) -> None:
@@ -39,7 +39,7 @@ def fill(servers: str, topic: str, count: int, *, partitions: int, start: int = 
     assert producer.flush(60) == 0
 
 
-def until(condition: Callable[[], bool], timeout_s: float = 30.0, what: str = "") -> None:
+def until(condition: Callable[[], bool], timeout_s: float = 120, what: str = "") -> None:
     """Wait until something that no event tells of is true."""
     deadline = time.monotonic() + timeout_s
     while not condition():
@@ -78,7 +78,7 @@ class Loop:
 
     def close(self) -> None:
         self.consumer.close(timeout_s=5)
-        self._thread.join(10)
+        self._thread.join(60)
         assert not self._thread.is_alive()
 
 
@@ -139,7 +139,7 @@ class Process:
         """SIGTERM, as an init system does. Returns the exit code."""
         assert self._popen is not None
         self.signal(signal.SIGTERM)
-        return self._popen.wait(30)
+        return self._popen.wait(60)
 
     @property
     def running(self) -> bool:

@@ -24,7 +24,7 @@ from harvest.store.mysql_table import connect_arguments
 from tests.kafka_reader import read_topic
 
 WAIT_S = 120.0  # a bound: a machine may be busy with other tests
-INTERVAL_MS = 500
+INTERVAL_MS = 1_000
 
 
 class Harvester:

@@ -55,19 +55,19 @@ class SecureKafka:
         info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
         change = UserScramCredentialUpsertion(user, info, password.encode())
         for future in self.admin.alter_user_scram_credentials([change]).values():
-            future.result(20)
+            future.result(60)
 
     def allow(self, user: str, operation: str, topic: str) -> None:
         """Allow an operation on a topic, as `kafka-acls.sh --add` does."""
         binding = AclBinding(*_acl(user, operation, topic))
         for future in self.admin.create_acls([binding]).values():
-            future.result(20)
+            future.result(60)
 
     def forbid(self, user: str, operation: str, topic: str) -> None:
         """Take it back."""
         binding = AclBindingFilter(*_acl(user, operation, topic))
         for future in self.admin.delete_acls([binding]).values():
-            future.result(20)
+            future.result(60)
 
 
 _Acl = tuple[ResourceType, str, ResourcePatternType, str, str, AclOperation, AclPermissionType]

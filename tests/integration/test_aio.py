@@ -76,7 +76,7 @@ def test_a_claim_is_won_stored_and_released(
                 assert not await claim.claim_messages(19)
                 assert other.try_claim("t", 1) is None
             assert not claim.held
-            taken = other.claim("t", 1, timeout_s=10)
+            taken = other.claim("t", 1, timeout_s=60)
             assert taken.position == 20
             while marshal.sync.cell("t", 1).holder != "other":  # type: ignore[union-attr]
                 await asyncio.sleep(0.01)
@@ -113,7 +113,7 @@ def test_waiting_for_a_claim_lets_other_tasks_run_and_can_be_cancelled(
             assert not await claim.wait_lost(0.05)
             await claim.release()
             assert await lost
-            assert other.claim("t", 0, timeout_s=10).held
+            assert other.claim("t", 0, timeout_s=60).held
 
     run(main())
 
@@ -185,7 +185,7 @@ def test_messages_and_batches(
                 assert consumer.claim_of(message).held
                 if len(numbers) == 1_500:
                     break
-            async for batch in consumer.batches(idle_timeout_s=2):
+            async for batch in consumer.batches(idle_timeout_s=8):
                 assert {m.partition() for m in batch} == {batch.partition}
                 numbers += [int(m.value()) for m in batch]
             assert sorted(numbers) == list(range(3_000))
@@ -226,7 +226,7 @@ def test_a_cancelled_iteration_loses_nothing(
                 task.cancel()
                 with pytest.raises(asyncio.CancelledError):
                     await task
-            async for message in consumer.messages(idle_timeout_s=2):
+            async for message in consumer.messages(idle_timeout_s=8):
                 numbers.append(int(message.value()))  # type: ignore[arg-type]
         assert sorted(numbers) == list(range(200))
 
@@ -328,7 +328,7 @@ def test_a_cancelled_run_finishes_what_it_has_begun(
             await running
         assert len(seen) < 700
         async with AsyncConsumer(kafka.bootstrap_servers, topics=topic, **settings) as successor:
-            async for message in successor.messages(idle_timeout_s=2):
+            async for message in successor.messages(idle_timeout_s=8):
                 seen.append(int(message.value()))  # type: ignore[arg-type]
         assert sorted(seen) == list(range(700))
 

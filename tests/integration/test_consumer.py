@@ -67,7 +67,7 @@ def make(kafka: EmbeddedKafka, coordination: str) -> Iterator[Make]:
 def take(consumer: Consumer, count: int) -> list[int]:
     """Take so many messages, and leave the loop with the last one in hand."""
     numbers = []
-    for message in consumer.messages(idle_timeout_s=20):
+    for message in consumer.messages(idle_timeout_s=60):
         numbers.append(int(message.value()))
         if len(numbers) == count:
             break
@@ -84,7 +84,7 @@ def test_one_consumer_gets_everything_in_order(
 ) -> None:
     fill(kafka.bootstrap_servers, topic, 2_000, partitions=4)
     consumer = make("a", topic)
-    got = [(m.partition(), int(m.value())) for m in consumer.messages(idle_timeout_s=3)]
+    got = [(m.partition(), int(m.value())) for m in consumer.messages(idle_timeout_s=8)]
     assert sorted(n for _, n in got) == list(range(2_000))
     for p in range(4):
         mine = [n for q, n in got if q == p]
@@ -99,7 +99,7 @@ def test_batches_are_of_one_partition_with_its_claim(
     fill(kafka.bootstrap_servers, topic, 1_000, partitions=4)
     numbers = []
     consumer = make("a", topic, batch_size=100)
-    for batch in consumer.batches(idle_timeout_s=3):
+    for batch in consumer.batches(idle_timeout_s=8):
         assert 1 <= len(batch) <= 100
         assert {m.partition() for m in batch} == {batch.partition}
         assert batch.claim.held
@@ -199,7 +199,7 @@ def test_acknowledged_in_any_order_the_lowest_open_one_is_stored(
     topic = kafka_topic(partitions=1)
     fill(kafka.bootstrap_servers, topic, 20, partitions=1)
     consumer = make("a", topic, auto_ack=False)
-    messages = list(itertools.islice(consumer.messages(idle_timeout_s=20), 10))
+    messages = list(itertools.islice(consumer.messages(idle_timeout_s=60), 10))
     claim = consumer.claim_of(messages[0])
     for n in (1, 2, 4):
         consumer.ack(messages[n])
@@ -233,18 +233,18 @@ def test_close_waits_for_other_threads_and_then_hands_back(
 
     thread = threading.Thread(target=loop)
     thread.start()
-    assert loop_done.wait(20)
+    assert loop_done.wait(60)
     consumer.ack(messages[0])  # from another thread than the loop's
     closer = threading.Thread(target=consumer.close, args=(20.0,))
     closer.start()
-    thread.join(20)
+    thread.join(60)
     assert not thread.is_alive()
     for message in messages[1:7]:
         consumer.ack(message)
     assert closer.is_alive(), "three are open still"
     for message in messages[7:]:
         consumer.ack(message)
-    closer.join(10)
+    closer.join(60)
     assert not closer.is_alive()
     successor = make("b", topic).start()
     until(lambda: len(successor.claims()) == 1)
@@ -295,7 +295,7 @@ def test_new_partitions_and_new_topics_are_picked_up(
     fill(kafka.bootstrap_servers, first, 5, partitions=1)
     until(lambda: len(loop.got) == 5)
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
-    admin.create_partitions([NewPartitions(first, 2)])[first].result(10)
+    admin.create_partitions([NewPartitions(first, 2)])[first].result(60)
     until(lambda: len(consumer.claims()) == 2)
     second = kafka_topic(name=f"{prefix}zzzz", partitions=2)
     until(lambda: len(consumer.claims()) == 4)
@@ -366,7 +366,7 @@ def test_messages_behind_a_lapsed_lease_wait_until_it_is_regained(
     fill(kafka.bootstrap_servers, topic, 50, partitions=1)
     consumer = make("a", topic)
     got = []
-    for message in consumer.messages(idle_timeout_s=20):
+    for message in consumer.messages(idle_timeout_s=60):
         assert consumer.claims()[0].held
         got.append(int(message.value()))
         if len(got) == 10:
@@ -407,7 +407,7 @@ def test_a_marshal_of_ones_own(kafka: EmbeddedKafka, coordination: str, topic: s
     with Marshal(kafka.bootstrap_servers, group_id="own", topic=coordination) as marshal:
         with Consumer(marshal, topics=topic) as consumer:
             assert sorted(take(consumer, 8)) == list(range(8))
-            lock = marshal.claim("something else", 0, timeout_s=10)
+            lock = marshal.claim("something else", 0, timeout_s=60)
         assert lock.held, "the consumer gives back what is its own"
         assert marshal.claims() == [lock]
 

@@ -29,7 +29,7 @@ pytest.importorskip("uvicorn", reason="the extra `dashboard` is not installed")
 pytestmark = pytest.mark.kafka
 browser = pytest.mark.skipif(find_chromium() is None, reason="there is no Chromium on PATH")
 
-INTERVAL_MS = 700
+INTERVAL_MS = 1_000
 PARTITIONS = 24
 
 HOLDER = """
@@ -106,7 +106,7 @@ class Served:
         self, path: str, method: str = "GET", body: str | None = None, **headers: str
     ) -> tuple[int, Any]:
         parts = urlsplit(self.url)
-        connection = http.client.HTTPConnection("127.0.0.1", parts.port or 0, timeout=30)
+        connection = http.client.HTTPConnection("127.0.0.1", parts.port or 0, timeout=120)
         connection.request(method, path, body, {k.replace("_", "-"): v for k, v in headers.items()})
         answer = connection.getresponse()
         body = answer.read()
@@ -118,7 +118,7 @@ class Served:
 
     def stop(self) -> int:
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(20)
+        return self.process.wait(60)
 
 
 @pytest.fixture
@@ -183,7 +183,9 @@ def world(found: Look) -> tuple[dict[int, str], dict[int, str]]:
     return holders, lives
 
 
-def until_drawn(page: Page, connection: Connection, stale: set[int], timeout_s: float = 30) -> None:
+def until_drawn(
+    page: Page, connection: Connection, stale: set[int], timeout_s: float = 120
+) -> None:
     """Wait until the world has these stale partitions, and the map shows it, cell by cell."""
     deadline = time.monotonic() + timeout_s
     while True:
@@ -270,8 +272,8 @@ def test_keys_and_tables_reach_what_the_canvas_shows(
     page: Page,
 ) -> None:
     a, b = client("a/1"), client("b")
-    a.claim_many([("orders", p) for p in range(3)], timeout_s=10)
-    b.claim("orders", 3, timeout_s=10)
+    a.claim_many([("orders", p) for p in range(3)], timeout_s=60)
+    b.claim("orders", 3, timeout_s=60)
     b.leader("night").campaign(10)
     served = serve()
     page.goto(f"{served.url}#/g/g/orders")
@@ -335,7 +337,7 @@ def test_brokers_that_do_not_answer_are_told_of_and_nothing_else_is_lost(
     serve: Callable[..., Served],
     page: Page,
 ) -> None:
-    client("a").claim("orders", 0, timeout_s=10)
+    client("a").claim("orders", 0, timeout_s=60)
     served = serve()
     page.goto(f"{served.url}#/g/g/orders")
     page.until("marshal.live.head.phase === 'live' && marshal.view().heat?.row")
@@ -355,7 +357,7 @@ def test_brokers_that_do_not_answer_are_told_of_and_nothing_else_is_lost(
 def test_questions_are_answered_and_strangers_are_not(
     kafka: EmbeddedKafka, made: str, client: Callable[..., Marshal], serve: Callable[..., Served]
 ) -> None:
-    claim = client("a").claim("orders", 7, timeout_s=10)
+    claim = client("a").claim("orders", 7, timeout_s=60)
     claim.commit(12, wait=True)
     served = serve()
     status, cell = served.ask("/api/cell?group=g&topic=orders&partition=7")
@@ -395,7 +397,7 @@ def test_an_operator_sees_what_would_happen_before_it_does(
 ) -> None:
     a = client("a")
     for p in range(3):
-        a.claim("orders", p, timeout_s=10).commit(50 + p, wait=True)
+        a.claim("orders", p, timeout_s=60).commit(50 + p, wait=True)
     a.close()
     connection = Connection.of_servers(kafka.bootstrap_servers, made)
     served = serve("--write")
@@ -482,7 +484,7 @@ def test_what_cannot_work_is_one_line(kafka: EmbeddedKafka, topic: str) -> None:
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, "-m", "marshal_py.cli", "dashboard", "--port", "0", *arguments],
-            capture_output=True, text=True, timeout=60, env=os.environ,
+            capture_output=True, text=True, timeout=120, env=os.environ,
         )  # fmt: skip
 
     missing = run("-b", kafka.bootstrap_servers, "--topic", topic)

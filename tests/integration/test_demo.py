@@ -180,7 +180,7 @@ def test_a_demo_that_is_interrupted_leaves_nothing_behind(
             await_schema(postgres_database, process)
             assert len(demo_processes(temporary["TMPDIR"])) >= 7
             process.send_signal(number)
-            out, err = process.communicate(timeout=60)
+            out, err = process.communicate(timeout=120)
         finally:
             process.kill()
     assert process.returncode == code
@@ -205,7 +205,7 @@ def test_servers_that_are_down_are_one_line(kafka: EmbeddedKafka, postgres_datab
             "PostgreSQL",
         ),
     ):
-        found = subprocess.run([*DEMO, *arguments], capture_output=True, text=True, timeout=60)
+        found = subprocess.run([*DEMO, *arguments], capture_output=True, text=True, timeout=120)
         assert found.returncode == 3, found.stderr
         assert says in found.stderr.splitlines()[-1]
         assert "hunter2" not in found.stderr
@@ -218,7 +218,9 @@ def test_a_missing_package_is_one_line_that_says_what_to_install() -> None:
         "import sys; sys.modules['psycopg'] = None; sys.argv = ['marshal', 'demo']\n"
         "from marshal_py.cli import main; main()"
     )
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    found = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120
+    )
     assert found.returncode == 3
     (line,) = found.stderr.splitlines()
     assert "psycopg" in line

@@ -51,22 +51,22 @@ def test_the_block_is_entered_by_the_leader_alone(client: Client) -> None:
 
 def test_a_release_hands_over_without_waiting_for_a_timeout(client: Client) -> None:
     a, b = client("a"), client("b")  # an interval of a minute: nothing here waits for one
-    first = a.leader("job").campaign(timeout_s=10)
+    first = a.leader("job").campaign(timeout_s=60)
     elected = threading.Event()
     second = b.leader("job")
-    thread = threading.Thread(target=lambda: (second.campaign(timeout_s=20), elected.set()))
+    thread = threading.Thread(target=lambda: (second.campaign(timeout_s=60), elected.set()))
     thread.start()
     first.resign()
-    assert elected.wait(10)
-    thread.join(10)
+    assert elected.wait(60)
+    thread.join(60)
     assert second.held
     assert second.epoch > first.epoch
 
 
 def test_leaders_of_different_names_do_not_meet(client: Client) -> None:
     a, b = client("a"), client("b")
-    assert a.leader("x").campaign(timeout_s=10).held
-    assert b.leader("y").campaign(timeout_s=10).held
+    assert a.leader("x").campaign(timeout_s=60).held
+    assert b.leader("y").campaign(timeout_s=60).held
 
 
 def test_a_watcher_hears_every_change(client: Client) -> None:
@@ -81,20 +81,20 @@ def test_a_watcher_hears_every_change(client: Client) -> None:
 
     with watcher.watch_leader("job", on_change) as watch:
         assert watch.current is None
-        first = a.leader("job").campaign(timeout_s=10)
-        seen = watch.wait(timeout_s=10)
+        first = a.leader("job").campaign(timeout_s=60)
+        seen = watch.wait(timeout_s=60)
         assert seen == Leader("a", a.instance_id, first.epoch)
         first.resign()
-        second = b.leader("job").campaign(timeout_s=10)
-        seen = watch.wait(epoch_above=first.epoch, timeout_s=10)
+        second = b.leader("job").campaign(timeout_s=60)
+        seen = watch.wait(epoch_above=first.epoch, timeout_s=60)
         assert seen == Leader("b", b.instance_id, second.epoch)
-        assert three.wait(10)
+        assert three.wait(60)
     assert changes == [(None, "a"), ("a", None), (None, "b")]
     assert watcher.watch_leader("job").current == seen, "one who comes later knows it at once"
 
 
 def test_a_deposed_leader_hears_that_it_lost(client: Client) -> None:
-    a, b = client("a", interval_ms=300), client("b", interval_ms=300)
+    a, b = client("a", interval_ms=1_000), client("b", interval_ms=300)
     first = a.leader("job")
     heard: list[Leadership] = []
     lost = threading.Event()
@@ -104,25 +104,25 @@ def test_a_deposed_leader_hears_that_it_lost(client: Client) -> None:
         lost.set()
 
     first.on_lost = on_lost
-    first.campaign(timeout_s=10)
+    first.campaign(timeout_s=60)
     with a._lock:  # stops the driver of `a` between two steps, as a paused process would stop
-        second = b.leader("job").campaign(timeout_s=20)
+        second = b.leader("job").campaign(timeout_s=60)
         assert not first.held, "the lease is over before anybody takes over"
-    assert lost.wait(10)
+    assert lost.wait(60)
     assert heard == [first]
     assert first.wait_lost(0)
     assert second.held
     assert first.reason == "taken over by b"
     again = first  # the same candidate may stand again
     second.resign()
-    assert again.campaign(timeout_s=20).epoch > second.epoch
+    assert again.campaign(timeout_s=60).epoch > second.epoch
 
 
 def test_a_candidate_whose_leadership_lapsed_waits_until_it_comes_back(
     kafka: EmbeddedKafka, client: Client
 ) -> None:
-    marshal = client("a", interval_ms=300)
-    leadership = marshal.leader("job").campaign(timeout_s=10)
+    marshal = client("a", interval_ms=1_000)
+    leadership = marshal.leader("job").campaign(timeout_s=60)
     epoch = leadership.epoch
     wants: list[str] = []
     want = marshal.want
@@ -140,7 +140,7 @@ def test_a_candidate_whose_leadership_lapsed_waits_until_it_comes_back(
         assert len(wants) == 1, "it waits; it does not ask again and again"
     finally:
         kafka.resume(0)
-    assert leadership.campaign(timeout_s=30).held
+    assert leadership.campaign(timeout_s=60).held
     assert leadership.epoch == epoch, "nobody took over meanwhile"
 
 

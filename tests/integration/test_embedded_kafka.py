@@ -114,14 +114,14 @@ def test_topics_come_only_when_asked_for(own_kafka: EmbeddedKafka) -> None:
     )
     producer.produce("absent", b"1")
     producer.flush(30)
-    assert "absent" not in own_kafka.admin().list_topics(timeout=30).topics
+    assert "absent" not in own_kafka.admin().list_topics(timeout=120).topics
 
 
 def test_a_topic_can_be_deleted_and_deleted_again(own_kafka: EmbeddedKafka) -> None:
     topic = own_kafka.create_topic()
     own_kafka.delete_topic(topic)
     own_kafka.delete_topic(topic)
-    assert topic not in own_kafka.admin().list_topics(timeout=30).topics
+    assert topic not in own_kafka.admin().list_topics(timeout=120).topics
 
 
 def test_the_cluster_refuses_a_second_topic_of_a_name(own_kafka: EmbeddedKafka) -> None:
@@ -167,7 +167,7 @@ def test_a_cluster_serves_on_while_any_one_broker_is_dead(own_cluster: EmbeddedK
         own_cluster.kill(dead)
         produce(servers, topic, f"without {dead}".encode())
         own_cluster.start(dead)
-    metadata = own_cluster.admin().list_topics(timeout=30)
+    metadata = own_cluster.admin().list_topics(timeout=120)
     assert set(metadata.brokers) == {1, 2, 3}
     assert len(consume(servers, topic, 3)) == 3
     assert len(metadata.topics[topic].partitions[0].replicas) == 3
@@ -259,7 +259,7 @@ def test_a_broker_with_passwords() -> None:
     }
     with EmbeddedKafka(properties=properties, client_config=client) as server:
         topic = server.create_topic()
-        assert topic in server.admin().list_topics(timeout=30).topics
+        assert topic in server.admin().list_topics(timeout=120).topics
         with pytest.raises(KafkaException):
             server.admin(sasl_password="wrong").list_topics(timeout=2)
 

@@ -41,7 +41,7 @@ def test_topics_are_fresh_and_as_asked(
     kafka: EmbeddedKafka, kafka_topic: Callable[..., str]
 ) -> None:
     first, second = kafka_topic(partitions=6), kafka_topic(config={"cleanup.policy": "compact"})
-    topics = kafka.admin().list_topics(timeout=30).topics
+    topics = kafka.admin().list_topics(timeout=120).topics
     assert len(topics[first].partitions) == 6
     assert len(topics[second].partitions) == 1
 

@@ -50,7 +50,7 @@ def test_a_flood_of_nonsense_takes_nothing_from_anybody(kafka: EmbeddedKafka) ->
             producer.flush(30)
 
     with Marshal(servers, group_id="g", client_id="a", topic="flooded") as holder:
-        claim = holder.claim("t", 0, timeout_s=20)
+        claim = holder.claim("t", 0, timeout_s=60)
         epoch = claim.epoch
         values = _nonsense(random.Random(1), claim.epoch)
         before = sum(len(state.encode()) for state in holder._reader.world.states)

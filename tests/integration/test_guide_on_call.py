@@ -35,8 +35,8 @@ VICTIM = """
 import os, sys
 from marshal_py import Marshal
 servers, log, topic = sys.argv[1:]
-marshal = Marshal(servers, group_id="billing", client_id="billing-1", topic=log, interval_ms=300)
-marshal.start().claim(topic, 7, timeout_s=10).commit(15, wait=True)
+marshal = Marshal(servers, group_id="billing", client_id="billing-1", topic=log, interval_ms=1_000)
+marshal.start().claim(topic, 7, timeout_s=60).commit(15, wait=True)
 os._exit(9)
 """
 
@@ -60,7 +60,7 @@ def heir(servers: str, log: str, topic: str) -> Iterator[None]:
             raise ValueError("no price")
 
     marshal = Marshal(
-        servers, group_id="billing", client_id="billing-2", topic=log, interval_ms=300
+        servers, group_id="billing", client_id="billing-2", topic=log, interval_ms=1_000
     )
     with marshal, Consumer(marshal, topics=[topic]) as consumer:
         patient = Retry(attempts=None, backoff_ms=50, max_backoff_ms=50)
@@ -79,7 +79,7 @@ def test_each_question_of_the_guide_is_one_command(
     topic = kafka_topic(partitions=8)
     fill(kafka.bootstrap_servers, topic, time.time_ns() // 1_000_000)
     arguments = (kafka.bootstrap_servers, made, topic)
-    assert subprocess.run([sys.executable, "-c", VICTIM, *arguments], timeout=60).returncode == 9
+    assert subprocess.run([sys.executable, "-c", VICTIM, *arguments], timeout=120).returncode == 9
     at = iso_utc(time.time_ns() // 1_000_000)
 
     def ask(number: int, *more: str) -> subprocess.CompletedProcess[str]:

@@ -38,7 +38,7 @@ def test_an_example_runs(
     producer.produce("orders", b"the value", key=b"k")
     assert producer.flush(10) == 0
     code = code.replace("localhost:9092", kafka.bootstrap_servers)
-    code = code.replace("idle_timeout_s=3", "idle_timeout_s=12")  # a busy machine starts slowly
+    code = code.replace("idle_timeout_s=3", "idle_timeout_s=20")  # a busy machine starts slowly
     done = subprocess.run(
         [sys.executable, "-c", code],
         text=True,

@@ -44,7 +44,7 @@ class Program:
             "group": topic,
             "coordination": {
                 "topic": f"{topic}.marshal",
-                "interval_ms": 300,
+                "interval_ms": 1_000,
                 "create_topics": True,
             },
         }

@@ -24,13 +24,13 @@ def test_a_small_bench_of_each_mode(
         f"kafka: {{bootstrap.servers: '{kafka.bootstrap_servers}'}}\n"
         f"database: {postgres_database}\ngroup: g\n"
     )
-    before = set(kafka.admin().list_topics(timeout=10).topics)
+    before = set(kafka.admin().list_topics(timeout=120).topics)
     result = CliRunner().invoke(app, ["bench", "-c", str(config), "--rows", "300", "--json"])
     assert result.exit_code == 0, result.output
     results = json.loads(result.stdout)["results"]
     assert [r["mode"] for r in results] == ["mark, exactly once", "range, exactly once"]
     assert all(r["rows"] == 300 and r["drain_rows_per_s"] > 0 for r in results)
-    after = set(kafka.admin().list_topics(timeout=10).topics)
+    after = set(kafka.admin().list_topics(timeout=120).topics)
     assert {t for t in after - before if not t.startswith("__")} == set()
     with psycopg.connect(postgres_database) as connection:
         tables = connection.execute(

@@ -18,7 +18,7 @@ def harvest(*arguments: str) -> subprocess.CompletedProcess[str]:
         [sys.executable, "-m", "harvest.cli", *arguments],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
     )
 
 

@@ -73,7 +73,7 @@ def test_the_recipe_commits_and_rolls_back_with_the_models(
         env={**os.environ, "PYTHONPATH": f"{tmp_path}:{RECIPE.parents[1]}"},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
     )
     assert result.returncode == 0, result.stderr
     assert result.stdout == "no transaction\n"

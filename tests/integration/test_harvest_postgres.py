@@ -232,7 +232,7 @@ def test_a_mark_waits_for_a_locked_row_and_can_be_cancelled(
             pass
         assert thread.is_alive()
         store.cancel()
-        thread.join(20)
+        thread.join(60)
     assert len(failures) == 1
     assert [row.id for row in store.mark(TERM, 1, 10, LONG_MS)] == [1, 2]
     store.close()

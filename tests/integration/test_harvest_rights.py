@@ -30,7 +30,7 @@ def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureKafka]:
     with secure_kafka(tmp_path_factory.mktemp("secure")) as kafka:
         topics = [NewTopic(name, 1) for name in (OPEN, READ_ONLY, HIDDEN)]
         for future in kafka.admin.create_topics(topics).values():
-            future.result(20)
+            future.result(60)
         kafka.add_user(USER, PASSWORD)
         kafka.allow(USER, "WRITE", OPEN)
         kafka.allow(USER, "READ", OPEN)
@@ -44,7 +44,7 @@ def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureKafka]:
             for future in kafka.admin.create_acls(
                 [AclBinding(kind, "harvest.", prefix, *acl)]
             ).values():
-                future.result(20)
+                future.result(60)
         yield kafka
 
 

@@ -176,7 +176,7 @@ class Replica:
     def _run(self, command: list[str]) -> None:
         user = self._user
         account = {} if user is None else {"user": user.uid, "group": user.gid, "extra_groups": []}
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=60, **account)
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=120, **account)
 
 
 @pytest.fixture(scope="module")
@@ -237,7 +237,7 @@ def test_a_gap_is_judged_only_when_the_replica_has_caught_up(
     thread.join(0.3)
     assert thread.is_alive()
     lagging.replay(bench.primary, go_on=True)
-    thread.join(30)
+    thread.join(60)
     assert found == [[(hole, hole)]]
     assert [row[3] for row in store.fetch([(hole, hole)])] == [b"late"]
     store.close()

@@ -51,7 +51,7 @@ def test_reading_ends_while_transactions_go_on(
     writer = threading.Thread(target=write)
     writer.start()
     try:
-        assert written.wait(30)
+        assert written.wait(60)
         for _ in range(3):
             assert len(read_topic(kafka.bootstrap_servers, topic)) >= PARTITIONS
     finally:

@@ -36,7 +36,7 @@ def test_the_metrics_follow_the_world(kafka: EmbeddedKafka) -> None:
 
     with Marshal(kafka.bootstrap_servers, group_id="g", client_id="a", topic=topic) as a:
         with MarshalMetrics(a, registry):
-            a.claim_many([("t", 0), ("t", 1)], timeout_s=10)
+            a.claim_many([("t", 0), ("t", 1)], timeout_s=60)
             released = threading.Event()
             a.listen(lambda _, events: [released.set() for e in events if "Released" in repr(e)])
             assert value("up") == 1
@@ -46,7 +46,7 @@ def test_the_metrics_follow_the_world(kafka: EmbeddedKafka) -> None:
             assert remaining is not None
             assert 0 < remaining < 10
             a.claim("t", 0).release()
-            assert released.wait(10)  # the hook thread has counted it, too: it is one thread
+            assert released.wait(60)  # the hook thread has counted it, too: it is one thread
             assert value("claims_held") == 1
             assert value("cells") == 2
             assert value("events_total", event="Claimed") == 2
@@ -78,7 +78,7 @@ def test_a_snapshot_that_differs_is_seen_by_a_client_that_runs(kafka: EmbeddedKa
             Marshal(servers, group_id="g", client_id="a", topic=topic, interval_ms=60_000) as a,
             MarshalMetrics(a, registry),
         ):
-            a.claim("t", 0, timeout_s=10).commit(1, wait=True)
+            a.claim("t", 0, timeout_s=60).commit(1, wait=True)
             assert a.snapshot_mismatches == ()
             found = look(Connection.of_servers(servers, topic))
             due = found.reader.snapshot_now(0)
@@ -93,7 +93,7 @@ def test_a_snapshot_that_differs_is_seen_by_a_client_that_runs(kafka: EmbeddedKa
             wrong = due._replace(state=found.world.states[0].encode())
             writer.write_snapshot(wrong, 1, "liar")
             assert writer.flush(10) == 0
-            assert told.wait(20)
+            assert told.wait(60)
             (mismatch,) = a.snapshot_mismatches
             assert "liar" in str(mismatch)
             who = {"group_id": "g", "client_id": "a"}

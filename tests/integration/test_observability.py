@@ -98,7 +98,7 @@ coordination: {{topic: {made}}}
             consumer.run(handle)
     finally:
         reaper.send_signal(signal.SIGTERM)
-        reaper.wait(30)
+        reaper.wait(60)
     assert [name for name, _ in seen[0]][:2] == ["shop", "traceparent"]
     handled, inner = span(f"process {topic}"), span("in the handler")
     assert handled.context.trace_id == inserting.get_span_context().trace_id
@@ -164,7 +164,7 @@ def test_otel_instruments_say_what_prometheus_says(
     reader = InMemoryMetricReader()
     meter = MeterProvider([reader]).get_meter("test")
     with export_metrics(marshal, meter=meter):
-        marshal.claim_many([("t", 0), ("t", 1)], timeout_s=10)
+        marshal.claim_many([("t", 0), ("t", 1)], timeout_s=60)
         data = reader.get_metrics_data()
         assert data is not None
         found = {
@@ -200,7 +200,7 @@ def test_the_exporter_tells_of_all_groups_and_has_what_the_dashboard_shows(
     for _ in range(5):
         producer.produce(orders, b"x", partition=1)
     assert producer.flush(10) == 0
-    claim = client("a").claim(orders, 1, timeout_s=10)
+    claim = client("a").claim(orders, 1, timeout_s=60)
     claim.commit(2, wait=True)
     with subprocess.Popen(
         [sys.executable, "-m", "marshal_py.cli", "metrics", "serve", "--listen", "127.0.0.1:0"],
@@ -210,10 +210,10 @@ def test_the_exporter_tells_of_all_groups_and_has_what_the_dashboard_shows(
     ) as process:
         assert process.stderr is not None
         url = process.stderr.readline().split()[-1]
-        client("b").claim("elsewhere", 0, timeout_s=10)
-        text = urllib.request.urlopen(url, timeout=20).read().decode()
+        client("b").claim("elsewhere", 0, timeout_s=60)
+        text = urllib.request.urlopen(url, timeout=120).read().decode()
         process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 0
+        assert process.wait(60) == 0
     where = f'group_id="g",partition="1",topic="{orders}"'
     assert f"marshal_group_lag_messages{{{where}}} 3.0" in text
     assert f"marshal_group_partition_held{{{where}}} 1.0" in text

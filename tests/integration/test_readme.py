@@ -102,7 +102,7 @@ def test_the_outbox_section_publishes_the_row(
         assert message.key() == b"customer-12"
         assert message.value() == b'{"invoice": 7, "total": 120}'
         reaper.send_signal(signal.SIGTERM)
-        assert reaper.wait(30) == 0
+        assert reaper.wait(60) == 0
         with psycopg.connect(postgres_database) as connection:
             assert connection.execute("SELECT count(*) FROM outbox").fetchone() == (0,)
     finally:

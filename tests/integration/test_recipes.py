@@ -50,7 +50,7 @@ def test_a_recipe_runs(kafka: EmbeddedKafka, database: str, tmp_path: Path, numb
         env={**os.environ, "DSN": database},
         text=True,
         capture_output=True,
-        timeout=60,
+        timeout=120,
     )
     assert done.returncode == 0, done.stderr
     if "raise_fence" in code:
@@ -82,7 +82,7 @@ def test_the_fence_stops_a_holder_that_wakes_too_late(kafka: EmbeddedKafka, data
     create_topics(kafka.bootstrap_servers, topic=topic, partitions=1)
     recipe: dict[str, Any] = {"__name__": "recipe"}
     exec(next(block for block in BLOCKS if "raise_fence" in block), recipe)
-    common: dict[str, Any] = {"group_id": "g", "topic": topic, "interval_ms": 300}
+    common: dict[str, Any] = {"group_id": "g", "topic": topic, "interval_ms": 1_000}
 
     def work(connection: Any, claim: Any, offset: int) -> None:
         batch = _Batch([_Message(offset)])
@@ -94,11 +94,11 @@ def test_the_fence_stops_a_holder_that_wakes_too_late(kafka: EmbeddedKafka, data
         Marshal(kafka.bootstrap_servers, client_id="a", **common) as old,
         Marshal(kafka.bootstrap_servers, client_id="b", **common) as new,
     ):
-        late = old.claim("t", 0, timeout_s=10)
+        late = old.claim("t", 0, timeout_s=60)
         work(connection, late, 0)
         assert late.held  # it looks, and then it is suspended ...
         old._stop.set()
-        successor = new.claim("t", 0, timeout_s=10)
+        successor = new.claim("t", 0, timeout_s=60)
         work(connection, successor, 1)
         with pytest.raises(NotHeld, match="taken over"):  # ... until now
             work(connection, late, 2)

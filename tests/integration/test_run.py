@@ -98,7 +98,7 @@ class Running:
         self.consumer.stop(drain_timeout_s)
         self.join()
 
-    def join(self, timeout_s: float = 20) -> None:
+    def join(self, timeout_s: float = 120) -> None:
         self._thread.join(timeout_s)
         assert not self._thread.is_alive(), "run does not return"
 
@@ -659,11 +659,11 @@ def test_a_lost_claim_drops_what_waits_and_ignores_what_runs(
         seen.append(message.offset())
         if len(seen) == 3:
             inside.set()
-        assert go_on.wait(30)
+        assert go_on.wait(60)
 
     consumer = make("a", topic)
     running = Running(consumer, handler, workers=3)
-    assert inside.wait(20)
+    assert inside.wait(60)
     other, other_got = make("b", topic), Handled()
     with consumer.marshal._lock:  # as if the process were suspended: no heartbeat
         taking_over = Running(other, other_got)
@@ -690,7 +690,7 @@ def test_slow_handlers_lose_no_claim_and_stuck_ones_are_reported(
 
     def a_slow_one(message: Message) -> None:
         if message.value() == b"0":
-            assert go_on.wait(30)
+            assert go_on.wait(60)
         done.append(int(message.value()))
 
     consumer = make("a", topic)

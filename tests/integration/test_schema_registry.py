@@ -74,6 +74,6 @@ def test_json_schema_values_and_integer_keys(
         consumer.run(handle, workers=2, ordering="partition")
     else:
         with consumer:
-            for message in itertools.islice(consumer.messages(idle_timeout_s=20), 5):
+            for message in itertools.islice(consumer.messages(idle_timeout_s=60), 5):
                 handle(message)
     assert got == [(n, {"id": n, "total": n / 2}) for n in range(5)]

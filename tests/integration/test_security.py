@@ -58,7 +58,7 @@ def user(secure: SecureKafka) -> str:
 
 def start(secure: SecureKafka, user: str, topic: str, **settings: Any) -> Marshal:
     password = settings.pop("password", PASSWORD)
-    settings = {"interval_ms": 400, "connect_timeout_ms": 10_000, **settings}
+    settings = {"interval_ms": 1_000, "connect_timeout_ms": 10_000, **settings}
     return Marshal(secure.config(user, password), group_id="g", topic=topic, **settings).start()
 
 
@@ -66,7 +66,7 @@ def claims(secure: SecureKafka, user: str, topic: str, **settings: Any) -> bool:
     """Start a client, claim, and close. Ends with what the client raises."""
     marshal = start(secure, user, topic, **settings)
     try:
-        return marshal.claim("t", 0, timeout_s=10).held
+        return marshal.claim("t", 0, timeout_s=60).held
     finally:
         marshal.close(timeout_s=5)
 
@@ -154,11 +154,11 @@ def test_a_right_that_is_taken_away_ends_the_lease_and_may_come_back(
     grant(secure, user, topic)
     marshal = start(secure, user, topic)
     try:
-        claim = marshal.claim("t", 0, timeout_s=10)
+        claim = marshal.claim("t", 0, timeout_s=60)
         secure.forbid(user, "Write", topic)
         assert claim.wait_lost(20)
         secure.allow(user, "Write", topic)
-        claim.commit(7, wait=True, timeout_s=30)
+        claim.commit(7, wait=True, timeout_s=60)
         assert claim.stored_offset == 7
         assert _names_the_way_out(caplog.text, user, "Write", topic)
     finally:
@@ -202,7 +202,7 @@ def test_a_password_is_in_no_log_repr_or_error(
     grant(secure, user, topic)
     marshal = start(secure, user, topic)
     said = _everything_said(marshal)
-    claim = marshal.claim("t", 0, timeout_s=10)
+    claim = marshal.claim("t", 0, timeout_s=60)
     said += repr(claim) + _everything_said(marshal)
     marshal.close(timeout_s=5)
     errors = []
@@ -236,7 +236,7 @@ def test_the_command_line_takes_a_password_from_a_file_and_shows_it_nowhere(
     shown = ""
     with contextlib.suppress(OSError):  # as `ps` sees it, for as long as it runs
         shown = Path(f"/proc/{process.pid}/cmdline").read_text()
-    said, _ = process.communicate(timeout=60)
+    said, _ = process.communicate(timeout=120)
     assert process.returncode == 0, said
     json.loads(said)
     assert PASSWORD not in shown + said
@@ -250,7 +250,7 @@ def test_a_wrong_password_on_the_command_line_is_an_environment_error(
     path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
     command = [sys.executable, "-m", "marshal_py.cli", "status", "--config", str(path)]
     done = subprocess.run(
-        [*command, "--topic", topic], capture_output=True, text=True, timeout=60, check=False
+        [*command, "--topic", topic], capture_output=True, text=True, timeout=120, check=False
     )
     assert done.returncode == 3, done.stderr
     assert "SASL" in done.stderr

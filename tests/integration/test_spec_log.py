@@ -55,7 +55,7 @@ def test_a_snapshot_that_differs_is_reported(kafka: EmbeddedKafka, topic: str, w
         with Marshal(
             kafka.bootstrap_servers, group_id="g", client_id="a", topic=topic, member=False
         ) as marshal:
-            marshal.claim("t", 0, timeout_s=10).release()
+            marshal.claim("t", 0, timeout_s=60).release()
             marshal.listen(lambda *_: read.set())
             with marshal._lock:  # nothing is held, so nothing more is written
                 reader = marshal._reader
@@ -73,7 +73,7 @@ def test_a_snapshot_that_differs_is_reported(kafka: EmbeddedKafka, topic: str, w
             writer.write_snapshot(due, 1, "someone")
             assert writer.flush(10) == 0
             if wrong:
-                assert heard.heard.wait(20)
+                assert heard.heard.wait(60)
                 assert len(reader.mismatches) == 1
                 return
             # A record that is read after the snapshot: the snapshot has been compared by then.

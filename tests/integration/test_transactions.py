@@ -101,7 +101,7 @@ class Pipeline:
         )
         where = [TopicPartition(self.source, p) for p in range(PARTITIONS)]
         try:
-            return sum(max(0, at.offset) for at in reader.committed(where, timeout=10))
+            return sum(max(0, at.offset) for at in reader.committed(where, timeout=120))
         except KafkaException as error:
             if error.args[0].code() != KafkaError.NOT_COORDINATOR:  # the broker has just started
                 raise
@@ -198,13 +198,13 @@ def test_a_transformation_that_fails_writes_nothing_and_is_told(
         transactions.run(half)
     assert committed(kafka, pipeline.target) == []
     with consumer() as one, Transactions(one) as transactions:
-        transactions.run(whole, idle_timeout_s=3)
+        transactions.run(whole, idle_timeout_s=8)
     assert sorted(n for _, n in committed(kafka, pipeline.target)) == list(range(40))
     # Going back on purpose: Kafka's own offsets follow, so that the messages count again.
     with GroupAdmin(kafka.bootstrap_servers, pipeline.group, topic=pipeline.coordination) as admin:
         admin.set_positions({(pipeline.source, 0): "-5"})
     with consumer() as one, Transactions(one) as transactions:
-        transactions.run(whole, idle_timeout_s=3)
+        transactions.run(whole, idle_timeout_s=8)
     assert len(committed(kafka, pipeline.target)) == 45
 
 

@@ -68,7 +68,7 @@ class Stage:
         found: list[Message] = []
         try:
             for p in range(3):
-                _, end = consumer.get_watermark_offsets(TopicPartition(self.log, p), timeout=10)
+                _, end = consumer.get_watermark_offsets(TopicPartition(self.log, p), timeout=120)
                 consumer.assign([TopicPartition(self.log, p, 0)])
                 while end and (
                     not found or found[-1].partition() != p or found[-1].offset() + 1 < end

@@ -69,7 +69,7 @@ class PeerProcess:
             ]
 
     def expect(
-        self, event: str, timeout_s: float = 30.0, count: int = 1, **fields: Any
+        self, event: str, timeout_s: float = 120, count: int = 1, **fields: Any
     ) -> dict[str, Any]:
         """Wait until it has said this `count` times; return the last of them."""
         self.wait_for(lambda: len(self.said(event, **fields)) >= count, timeout_s, event, fields)
@@ -95,7 +95,7 @@ class PeerProcess:
     def errors(self) -> str:
         """Return what it has written to standard error; all of it once it has ended."""
         if self.process.poll() is not None:
-            self._threads[1].join(5)
+            self._threads[1].join(60)
         return "".join(self._errors)
 
     def _alive(self) -> bool:
@@ -112,16 +112,16 @@ class PeerProcess:
                     held.discard((e["topic"], e["partition"]))
         return held
 
-    def terminate(self, timeout_s: float = 20.0) -> int:
+    def terminate(self, timeout_s: float = 120) -> int:
         self.process.send_signal(signal.SIGTERM)
         code = self.process.wait(timeout_s)
         for thread in self._threads:
-            thread.join(5)
+            thread.join(60)
         return code
 
     def crash(self) -> None:
         self.process.kill()
-        self.process.wait(10)
+        self.process.wait(60)
 
     def __enter__(self) -> Self:
         return self
@@ -133,9 +133,9 @@ class PeerProcess:
         trace: TracebackType | None,
     ) -> None:
         self.process.kill()
-        self.process.wait(10)
+        self.process.wait(60)
         for thread in self._threads:
-            thread.join(5)
+            thread.join(60)
 
 
 def deliveries(*peers: PeerProcess) -> Counter[tuple[str, int, int]]:
@@ -153,7 +153,7 @@ def await_all(topic: str, partitions: int, messages: int, *peers: PeerProcess) -
         time.sleep(0.1)
 
 
-def await_claims(count: int, *peers: PeerProcess, timeout_s: float = 40) -> None:
+def await_claims(count: int, *peers: PeerProcess, timeout_s: float = 120) -> None:
     deadline = time.monotonic() + timeout_s
     while sum(len(peer.claims()) for peer in peers) != count:
         assert time.monotonic() < deadline, [peer.claims() for peer in peers]

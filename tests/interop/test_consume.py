@@ -184,14 +184,14 @@ def test_an_offset_beyond_the_end_does_not_keep_us_from_consuming(stage: Stage) 
 def test_commits_flush_count_and_duration(stage: Stage) -> None:
     topic = stage.topic(partitions=1, messages=30)
     ours = stage.py("one", topic, "-count", 10, "-commit", "before")
-    assert ours.process.wait(40) == 0
+    assert ours.process.wait(60) == 0
     ours.expect("stopped")
     assert [o for _, _, o in deliveries(ours)] == list(range(10))
     ours = stage.py("two", topic, "-count", 10, "-commit", "none")
-    assert ours.process.wait(40) == 0
+    assert ours.process.wait(60) == 0
     assert [o for _, _, o in deliveries(ours)] == list(range(10, 20))
     ours = stage.py("three", topic, "-duration", "5s", "-flush", "200ms")
-    assert ours.process.wait(40) == 0
+    assert ours.process.wait(60) == 0
     assert [o for _, _, o in deliveries(ours)] == list(range(10, 30))
 
 
@@ -201,7 +201,7 @@ def test_without_a_position_in_the_log_it_is_the_committed_one_as_for_go(stage: 
     kafka.commit(offsets=[TopicPartition(topic, 0, 15)], asynchronous=False)
     kafka.close()
     ours = stage.py("py", topic, "-greedy", "-count", 25)
-    assert ours.process.wait(40) == 0
+    assert ours.process.wait(60) == 0
     assert sorted(deliveries(ours)) == [
         *((topic, 0, n) for n in range(15, 20)),
         *((topic, 1, n) for n in range(20)),
@@ -229,7 +229,7 @@ def test_positions_are_committed_to_kafka_as_go_does_if_that_is_asked_for(stage:
         for _ in ours.messages(idle_timeout_s=0.1):
             raise AssertionError
     kafka = Consumer({"bootstrap.servers": stage.brokers, "group.id": stage.group})
-    (found,) = kafka.committed([TopicPartition(topic, 0)], timeout=10)
+    (found,) = kafka.committed([TopicPartition(topic, 0)], timeout=120)
     kafka.close()
     assert found.offset == 5
 

@@ -244,7 +244,7 @@ def observe(stage: Stage) -> dict[tuple[str, int], dict[str, Any]]:
         capture_output=True,
         text=True,
         cwd=ROOT,
-        timeout=60,
+        timeout=120,
         check=True,
     )
     (line,) = done.stdout.splitlines()

@@ -16,7 +16,7 @@ from tests.interop.gopeer import coordinator
 pytestmark = pytest.mark.kafka
 
 
-def await_held(marshal: Marshal, topic: str, timeout_s: float = 30) -> None:
+def await_held(marshal: Marshal, topic: str, timeout_s: float = 120) -> None:
     marshal.claim(topic, 0, timeout_s=timeout_s)
 
 
@@ -33,7 +33,7 @@ def test_what_go_holds_is_ours_when_it_releases_and_from_its_offset(stage: Stage
     claim = ours.want(topic, 0)
     assert go.terminate() == 0
     left = time.monotonic()
-    assert claim._acquired.wait(10)
+    assert claim._acquired.wait(60)
     assert time.monotonic() - left < HB  # no wait for staleness
     assert claim.held
     assert claim.next_offset == 50
@@ -42,7 +42,7 @@ def test_what_go_holds_is_ours_when_it_releases_and_from_its_offset(stage: Stage
 def test_what_we_hold_is_gos_when_we_release_and_from_our_offset(stage: Stage) -> None:
     topic = stage.topic(partitions=1, messages=50)
     ours = stage.ours("py")
-    claim = ours.claim(topic, 0, timeout_s=10)
+    claim = ours.claim(topic, 0, timeout_s=60)
     go = stage.go("go", topic)
     go.expect("dialed")
     claim.commit(20, wait=True)
@@ -80,7 +80,7 @@ def test_after_gos_crash_we_wait_two_intervals_and_go_on_from_its_last_heartbeat
 def test_after_our_crash_go_takes_over(stage: Stage) -> None:
     topic = stage.topic(partitions=1, messages=50)
     ours = stage.ours("py")
-    claim = ours.claim(topic, 0, timeout_s=10)
+    claim = ours.claim(topic, 0, timeout_s=60)
     claim.commit(20, wait=True)
     go = stage.go("go", topic)
     go.expect("dialed")
@@ -113,7 +113,7 @@ def test_we_resume_at_once_what_a_dead_go_process_of_our_name_held(stage: Stage)
 def test_go_resumes_at_once_what_we_kept_under_its_name(stage: Stage) -> None:
     topic = stage.topic(partitions=1, messages=10)
     ours = stage.ours("same")
-    ours.claim(topic, 0, timeout_s=10).commit(7)
+    ours.claim(topic, 0, timeout_s=60).commit(7)
     ours.close(release=False)
     go = stage.go("same", topic)
     dialed = go.expect("dialed")
@@ -125,7 +125,7 @@ def test_go_resumes_at_once_what_we_kept_under_its_name(stage: Stage) -> None:
 def test_without_resume_we_wait_for_our_own_name_as_well(stage: Stage) -> None:
     topic = stage.topic(partitions=1)
     first = stage.ours("same")
-    first.claim(topic, 0, timeout_s=10)
+    first.claim(topic, 0, timeout_s=60)
     first.close(release=False)
     ours = stage.ours("same", resume=False)
     with pytest.raises(ClaimTimeout):
@@ -135,7 +135,7 @@ def test_without_resume_we_wait_for_our_own_name_as_well(stage: Stage) -> None:
 def test_a_live_go_process_of_our_name_is_noticed_and_we_stop(stage: Stage) -> None:
     topic = stage.topic(partitions=1)
     ours = stage.ours("same")
-    claim = ours.claim(topic, 0, timeout_s=10)
+    claim = ours.claim(topic, 0, timeout_s=60)
     lost = []
     claim.on_lost = lost.append
     go = stage.go("same", topic)
@@ -167,7 +167,7 @@ def test_a_dead_go_client_whose_clock_was_ahead_is_replaced_in_the_end(stage: St
     go.expect("claim")
     ours = stage.ours("py")
     go.crash()
-    claim = ours.claim(topic, 0, timeout_s=8 * HB)
+    claim = ours.claim(topic, 0, timeout_s=60 * HB)
     assert claim.held
 
 
@@ -175,11 +175,11 @@ def test_what_a_go_client_with_a_clock_behind_takes_from_us_we_give_up(stage: St
     """A claim of ours lies in its future, which it takes for none: it claims, and goes on."""
     topic = stage.topic(partitions=1, messages=5)
     ours = stage.ours("py")
-    claim = ours.claim(topic, 0, timeout_s=10)
+    claim = ours.claim(topic, 0, timeout_s=60)
     go = stage.go("go", topic, "-quiet", "-clock", -100)
     go.expect("claim", 15)
     assert claim.wait_lost(10)
-    assert claim._ended.wait(10)
+    assert claim._ended.wait(60)
     assert claim.reason is not None
     with pytest.raises(ClaimTimeout):
         ours.claim(topic, 0, timeout_s=2 * HB)
@@ -204,7 +204,7 @@ def test_a_topic_that_go_claimed_as_a_whole_is_left_alone_until_it_goes(stage: S
 def test_go_leaves_alone_a_topic_whose_first_partition_we_hold(stage: Stage) -> None:
     topic = stage.topic(partitions=3)
     ours = stage.ours("py")
-    claim = ours.claim(topic, 0, timeout_s=10)
+    claim = ours.claim(topic, 0, timeout_s=60)
     go = stage.go("go", topic, "-entire")
     go.expect("dialed")
     time.sleep(2.5 * HB)
@@ -216,7 +216,7 @@ def test_go_leaves_alone_a_topic_whose_first_partition_we_hold(stage: Stage) -> 
 def test_a_pause_record_makes_both_sides_release_and_come_back(stage: Stage) -> None:
     topic, mine = stage.topic(partitions=1, messages=2), stage.topic(partitions=1)
     ours = stage.ours("py")
-    claim = ours.claim(mine, 0, timeout_s=10)
+    claim = ours.claim(mine, 0, timeout_s=60)
     claim.on_pause = lambda claim: None  # work has stopped at once
     go = stage.go("go", topic, "-quiet", "-before-94")
     go.expect("claim")
@@ -227,7 +227,7 @@ def test_a_pause_record_makes_both_sides_release_and_come_back(stage: Stage) -> 
     assert claim._ended.wait(HB)
     assert claim.reason == "the group was paused"
     go.expect("unclaim", 10)
-    again = ours.claim(mine, 0, timeout_s=20)
+    again = ours.claim(mine, 0, timeout_s=60)
     assert again.held
     assert time.time() > until
     go.expect("claim", 15, count=2)
@@ -236,7 +236,7 @@ def test_a_pause_record_makes_both_sides_release_and_come_back(stage: Stage) -> 
 def test_our_own_pause_is_heeded_by_go_and_by_us_until_it_is_ended(stage: Stage) -> None:
     topic, mine = stage.topic(partitions=1, messages=2), stage.topic(partitions=1)
     ours = stage.ours("py")
-    claim = ours.claim(mine, 0, timeout_s=10)
+    claim = ours.claim(mine, 0, timeout_s=60)
     claim.on_pause = lambda claim: None
     go = stage.go("go", topic, "-quiet", "-before-94")
     go.expect("claim")
@@ -288,7 +288,7 @@ def test_hostile_records_neither_stop_nor_bloat_a_start_and_a_running_client(sta
     at = coordinator(topic, 3)
     stage.append(*HOSTILE, partition=at)
     ours = stage.ours("py")
-    claim = ours.claim(topic, 0, timeout_s=10)
+    claim = ours.claim(topic, 0, timeout_s=60)
     stage.append(*HOSTILE, partition=at)
     claim.commit(5, wait=True)
     assert claim.held
@@ -306,7 +306,7 @@ def test_a_transaction_marker_at_the_end_of_the_log_does_not_keep_us_from_starti
         producer.produce(stage.log, b"banana", partition=partition)
         producer.commit_transaction()
     ours = stage.ours("py")
-    assert ours.claim("any", 0, timeout_s=10).held
+    assert ours.claim("any", 0, timeout_s=60).held
 
 
 def test_garbage_before_catching_up_does_not_cut_the_start_short(stage: Stage) -> None:
@@ -326,7 +326,7 @@ def test_garbage_before_catching_up_does_not_cut_the_start_short(stage: Stage) -
 def test_what_we_write_is_what_go_writes(stage: Stage) -> None:
     topic = stage.topic(partitions=1)
     ours = stage.ours("py-é")
-    claim = ours.claim(topic, 0, timeout_s=10)
+    claim = ours.claim(topic, 0, timeout_s=60)
     claim.commit(3, wait=True)
     claim.release()
     world = GoWorld(hb=HB)
@@ -364,7 +364,7 @@ def test_the_elections_api_is_the_same(stage: Stage) -> None:
 
 def test_what_version_1_cannot_give_is_refused_and_the_claim_goes_on(stage: Stage) -> None:
     ours = stage.ours("py")
-    claim = ours.claim("x", 0, timeout_s=10)
+    claim = ours.claim("x", 0, timeout_s=60)
     with pytest.raises(NotInVersion1, match="epoch"):
         print(claim.epoch)
     with pytest.raises(NotInVersion1, match="at-most-once"):
@@ -386,10 +386,10 @@ def test_records_of_the_other_version_are_told_of_once(
     stage: Stage, caplog: pytest.LogCaptureFixture
 ) -> None:
     with Marshal(stage.brokers, group_id="g", client_id="new", topic=stage.log) as version2:
-        version2.claim("x", 0, timeout_s=10)
+        version2.claim("x", 0, timeout_s=60)
         ours = stage.ours("old")
-        ours.claim("y", 0, timeout_s=10)
-        version2.claim("z", 0, timeout_s=10)
+        ours.claim("y", 0, timeout_s=60)
+        version2.claim("z", 0, timeout_s=60)
     told = [r.getMessage() for r in caplog.records if "migrate" in r.getMessage()]
     assert len([t for t in told if "records of version 2" in t]) == 1
     assert len([t for t in told if "text records of version 1" in t]) == 1

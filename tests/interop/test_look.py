@@ -32,7 +32,7 @@ def marshal(stage: Stage, *args: str, text: bool = True, code: int = 0) -> str:
         capture_output=True,
         text=True,
         cwd=ROOT,
-        timeout=60,
+        timeout=120,
     )
     assert done.returncode == code, done.stderr
     return done.stdout
@@ -43,8 +43,8 @@ def test_what_both_kinds_hold_is_shown_with_its_age(stage: Stage) -> None:
     go = stage.go("go", topic, "-quiet", "-max-claims", 1)
     theirs = go.expect("claim")["partition"]
     ours = stage.ours("py")
-    ours.claim(topic, 1 - theirs, timeout_s=10).commit(3, wait=True)
-    leadership = ours.leader("job").campaign(timeout_s=10)
+    ours.claim(topic, 1 - theirs, timeout_s=60).commit(3, wait=True)
+    leadership = ours.leader("job").campaign(timeout_s=60)
 
     rows: list[dict[str, Any]] = json.loads(marshal(stage, "claims", "--json"))
     assert [(r["topic"], r["partition"], r["holder"]) for r in rows] == sorted(
@@ -125,7 +125,7 @@ def test_the_dashboard_shows_a_log_of_version_1(stage: Stage) -> None:
     from marshal_py.dashboard.feed import Feed
 
     topic = stage.topic(partitions=2, messages=5)
-    stage.ours("py").claim(topic, 1, timeout_s=10).commit(3, wait=True)
+    stage.ours("py").claim(topic, 1, timeout_s=60).commit(3, wait=True)
     connection = Connection.of_servers(stage.brokers, stage.log)
     feed = Feed(connection, wire=text_wire(HB), lag_every_s=0.2)
     feed.start()
@@ -151,7 +151,7 @@ def test_the_dashboard_shows_a_log_of_version_1(stage: Stage) -> None:
 
 
 def test_without_the_flag_one_is_told_of_it(stage: Stage) -> None:
-    stage.ours("py").claim("x", 0, timeout_s=10)
+    stage.ours("py").claim("x", 0, timeout_s=60)
     (told,) = [
         text
         for text in json.loads(marshal(stage, "status", "--json", text=False))["attention"]

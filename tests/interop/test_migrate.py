@@ -85,7 +85,7 @@ def rehearse(stage: Stage, *args: str) -> tuple[int, list[dict[str, Any]]]:
         capture_output=True,
         text=True,
         cwd=ROOT,
-        timeout=60,
+        timeout=120,
         env=os.environ | {"PYTHONUNBUFFERED": "1"},
     )
     assert "Traceback" not in done.stderr, done.stderr
@@ -165,7 +165,7 @@ def test_a_group_moves_while_messages_flow_and_back_again(
         assert bridge.terminate() == 0
     with Migration(stage, "--source-stopped") as bridge:
         bridge.expect("finished")
-        assert bridge.process.wait(20) == 0
+        assert bridge.process.wait(60) == 0
 
     # Back: the new side's processes leave one by one, a Go process takes over.
     code, steps = rehearse(stage, "--back")
@@ -246,7 +246,7 @@ def test_a_target_that_is_ahead_or_in_use_is_refused(stage: Stage, closing: list
     with Marshal(
         stage.brokers, topic=new.settings.topic, group_id=stage.group, client_id="other"
     ) as other:
-        claim = other.claim(topic, 0, timeout_s=10)
+        claim = other.claim(topic, 0, timeout_s=60)
         with pytest.raises(ConfigurationError, match="other of the target holds it"):
             Bridge(text, new, {topic: 1}).block(10)
         claim.commit(99, wait=True)

@@ -45,7 +45,7 @@ def run(
         capture_output=True,
         encoding="utf-8",
         cwd=ROOT,
-        timeout=60,
+        timeout=120,
         env=env,
     )
 

@@ -245,7 +245,7 @@ def test_what_real_clients_do_is_no_anomaly(
         assert claim.claim_messages(7)
         with a.leader("boss"):
             claim.release()
-        taken = b.claim(data, 0, timeout_s=20)
+        taken = b.claim(data, 0, timeout_s=60)
         taken.commit(9, wait=True)
     audit(spark, servers, str(tmp_path), topic=topic)
     store = Store(str(tmp_path))

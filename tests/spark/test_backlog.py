@@ -179,7 +179,7 @@ def test_two_attempts_at_one_shard(world: World) -> None:
             self._count += 1
             if self._count == 3:
                 begun.set()
-                assert fenced.wait(30)
+                assert fenced.wait(60)
             return self._sink.deliver(rows, checkpoint)
 
     class Telling(Slow):
@@ -196,9 +196,9 @@ def test_two_attempts_at_one_shard(world: World) -> None:
             target=lambda: outcomes.append(publish(jobs[0], Slow, silence_s=2))
         )
         earlier.start()
-        assert begun.wait(30)
+        assert begun.wait(60)
         later = publish(jobs[0], Telling)
-        earlier.join(30)
+        earlier.join(60)
         other = publish(jobs[1])
     assert not later.error
     assert not other.error
@@ -256,7 +256,7 @@ def test_tasks_that_die_are_tried_again_and_a_killed_driver_is_run_again(
         assert process.poll() is None, log.read_text()[-3000:]
     finally:
         os.killpg(process.pid, signal.SIGKILL)
-        process.wait(30)
+        process.wait(60)
     result = backlog(spark, [small(world)])
     assert_published(world, result)
     assert 0 < result.published < 20_000 - before

@@ -122,7 +122,7 @@ def test_a_claim_that_was_lost_meanwhile_is_told(
     lost = pytest.raises(NotHeld, match=f"{topic}/0 from 0 to 1")
     with lost, start(client_id="the-job"), thief:
         # A second process under the same name resumes the claim: the one mistake that can do it.
-        assert thief.claim(topic, 0, timeout_s=30).held
+        assert thief.claim(topic, 0, timeout_s=60).held
     with start() as batch:
         assert "a" in values(batch.frame)
 
