@@ -155,7 +155,7 @@ def test_a_dead_holder_is_stale_by_timestamps_and_by_observing(
     assert checked.returncode == 1
     assert "1 claim held by clients that are silent" in json.loads(checked.stdout)["attention"][0]
 
-    observed = json.loads(cli("claims", "--json", "--observe", "0.7").stdout)
+    observed = json.loads(cli("claims", "--json", "--observe", "2.2").stdout)
     assert observed[0]["measured_by"] == "observed"
     assert observed[0]["liveness"] == "stale"
     assert observed[0]["silence_at_least"]
