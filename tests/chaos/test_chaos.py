@@ -9,7 +9,7 @@ from tests.chaos.run import run
 
 @pytest.mark.kafka
 @pytest.mark.slow
-@pytest.mark.timeout(420)
+@pytest.mark.timeout(900)
 def test_nothing_breaks_whatever_is_broken() -> None:
     said: list[str] = []
     result = run(seconds=20, seed=1, say=said.append)

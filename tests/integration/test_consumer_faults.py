@@ -60,7 +60,7 @@ class Stage:
         self._writer.start()
 
     def _write(self) -> None:
-        while not self._stop.wait(0.02):
+        while not self._stop.wait(0.1):
             fill(
                 self.kafka.bootstrap_servers,
                 self.topic,
@@ -105,7 +105,6 @@ def act_at_random(stage: Stage, order: random.Random, rounds: int) -> None:
             victim.start()
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("seed", [1, 2])
 def test_at_least_once_nothing_is_missed_and_redelivery_is_bounded(
     kafka: EmbeddedKafka, kafka_topic: Callable[..., str], tmp_path: Path, seed: int
@@ -118,7 +117,7 @@ def test_at_least_once_nothing_is_missed_and_redelivery_is_bounded(
                 consumer.start()
             act_at_random(stage, random.Random(seed), 8)
             total = stage.stop_writing()
-            until(lambda: len(delivered(*stage.consumers)) == total, 90, "some message never came")
+            until(lambda: len(delivered(*stage.consumers)) == total, 240, "some message never came")
     finally:
         stage.stop_writing()
     # A message comes again only if it was delivered within an interval (and a round trip) before
@@ -137,7 +136,6 @@ def test_at_least_once_nothing_is_missed_and_redelivery_is_bounded(
                 assert last_ns - min(again) <= (1.5 * INTERVAL_MS + 200) * 1e6
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_at_most_once_nothing_ever_comes_twice(
     kafka: EmbeddedKafka, kafka_topic: Callable[..., str], tmp_path: Path, seed: int
@@ -154,7 +152,7 @@ def test_at_most_once_nothing_ever_comes_twice(
             kafka.start()
             act_at_random(stage, order, 3)
             total = stage.stop_writing()
-            until(lambda: quiet(stage), 60)
+            until(lambda: quiet(stage), 240, "messages come without end")
     finally:
         stage.stop_writing()
     counts = delivered(*stage.consumers)

@@ -46,7 +46,6 @@ def demo_processes(folder: str) -> list[str]:
     return found
 
 
-@pytest.mark.timeout(240)
 def test_a_short_demo_on_embedded_servers(temporary: dict[str, str]) -> None:
     found = subprocess.run(
         [*DEMO, "--json", "--seconds", "15", "--interval-ms", "500", "--seed", "7"],
@@ -117,7 +116,6 @@ def await_schema(dsn: str, process: subprocess.Popen[str]) -> str:
     raise AssertionError("the demo did not begin to write")
 
 
-@pytest.mark.timeout(240)
 def test_a_row_that_never_reaches_kafka_is_found_out(
     temporary: dict[str, str],
     kafka: EmbeddedKafka,
@@ -159,7 +157,6 @@ def test_a_row_that_never_reaches_kafka_is_found_out(
     assert demo_topics(kafka) == []
 
 
-@pytest.mark.timeout(240)
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_demo_that_is_interrupted_leaves_nothing_behind(
     temporary: dict[str, str],
@@ -190,7 +187,6 @@ def test_a_demo_that_is_interrupted_leaves_nothing_behind(
     assert demo_topics(kafka) == []
 
 
-@pytest.mark.timeout(120)
 def test_servers_that_are_down_are_one_line(kafka: EmbeddedKafka, postgres_database: str) -> None:
     kafka.start()
     for arguments, says in (

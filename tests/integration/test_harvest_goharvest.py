@@ -25,7 +25,7 @@ from tests.integration.harvest_world import World, wait_until
 from tests.integration.test_harvest_process import assert_exactly_once
 from tests.kafka_reader import read_topic
 
-pytestmark = [pytest.mark.kafka, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.kafka]
 
 LONG_MS = 60_000.0
 MARK = """

@@ -56,7 +56,6 @@ def world(
 
 
 @pytest.mark.kafka
-@pytest.mark.timeout(400)
 def test_killed_leaders_and_a_killed_server_lose_repeat_and_reorder_nothing(
     world: MariadbWorld, mariadb: EmbeddedMariaDB
 ) -> None:

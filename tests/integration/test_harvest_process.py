@@ -13,7 +13,7 @@ from harvest.store.postgres import PostgresMarkStore
 from marshal_py.embedded import EmbeddedKafka, EmbeddedPostgres
 from tests.integration.harvest_world import INTERVAL_MS, World
 
-pytestmark = [pytest.mark.kafka, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.kafka]
 
 
 @pytest.fixture(params=["transactional"])

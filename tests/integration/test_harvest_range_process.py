@@ -15,7 +15,7 @@ from harvest.store.range_postgres import PostgresRangeStore
 from marshal_py.embedded import EmbeddedKafka, EmbeddedPostgres
 from tests.integration.harvest_world import Harvester, World, wait_until
 
-pytestmark = [pytest.mark.kafka, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.kafka]
 
 
 @pytest.fixture(params=[1])

@@ -86,7 +86,6 @@ def members(
     ]
 
 
-@pytest.mark.timeout(240)
 @pytest.mark.parametrize("mode", ["at_least_once", "at_most_once"])
 def test_killed_suspended_and_stopped_under_load(
     kafka: EmbeddedKafka, kafka_topic: Callable[..., str], tmp_path: Path, mode: str

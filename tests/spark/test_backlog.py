@@ -230,7 +230,6 @@ def driver(settings: ReaperConfig, client_id: str = "driver") -> Marshal:
     )
 
 
-@pytest.mark.timeout(400)
 def test_tasks_that_die_are_tried_again_and_a_killed_driver_is_run_again(
     spark: SparkSession, world: World, tmp_path: Path
 ) -> None:

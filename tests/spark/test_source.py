@@ -106,7 +106,6 @@ def apps(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
 def test_two_applications_of_which_one_is_killed(apps: Apps) -> None:
     apps.start("a")
     apps.start("b")
