@@ -158,7 +158,7 @@ class Director:
         self.phase = "writing"
 
     def _worth_a_fault(self) -> bool:
-        """Whether somebody leads and somebody consumes: on a busy machine a lease may have lapsed."""
+        """Whether somebody leads and somebody consumes: leases lapse on busy machines."""
         return self.log.holder(self.log.leader_cell) is not None and any(
             map(self.log.held_by, CONSUMERS)
         )

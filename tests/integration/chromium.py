@@ -162,7 +162,7 @@ def chromium(folder: Path) -> Iterator[Page]:
 
 
 def _port(file: Path, process: subprocess.Popen[bytes]) -> int:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while True:  # the browser tells of its port in a file
         with contextlib.suppress(FileNotFoundError, IndexError, ValueError):
             return int(file.read_text().splitlines()[0])

@@ -49,7 +49,7 @@ signal.pause()
 
 def eventually_gone(pids: list[int], folders: list[Path]) -> bool:
     """Whether the processes end and the folders vanish; generous, for busy machines."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
         if not any(map(alive, pids)) and not any(folder.exists() for folder in folders):
             return True

@@ -146,7 +146,7 @@ def deliveries(*peers: PeerProcess) -> Counter[tuple[str, int, int]]:
 
 def await_all(topic: str, partitions: int, messages: int, *peers: PeerProcess) -> None:
     expected = {(topic, p, n) for p in range(partitions) for n in range(messages)}
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while not expected <= set(deliveries(*peers)):
         missing = sorted(expected - set(deliveries(*peers)))
         assert time.monotonic() < deadline, f"{len(missing)} are missing, such as {missing[:5]}"

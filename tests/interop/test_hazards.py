@@ -54,7 +54,7 @@ def test_a_start_on_a_busy_log_of_more_than_100_000_young_records(stage: Stage) 
         old = ours.cell(topic, 0)
         assert old is not None
         assert (old.holder, old.next_offset) == ("old", 3)  # from before the last 100,000
-        assert ours.claim(topic, 0, timeout_s=4 * HB).next_offset == 3
+        assert ours.claim(topic, 0, timeout_s=60).next_offset == 3
         assert ours.try_claim(topic, 1) is None  # somebody writes for it all the time
     finally:
         stop.set()
@@ -105,7 +105,7 @@ def test_records_in_a_partition_that_is_not_their_topics_concern_nobody(stage: S
     claim = ours.want(topic, 0)
     elsewhere = (coordinator(topic, 3) + 1) % 3
     stage.append(*[heartbeat(stage, "x", topic, 99)] * 50, partition=elsewhere)
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 120
     while True:
         with ours.world() as world:
             if world.states[elsewhere].next_offset == 50:
