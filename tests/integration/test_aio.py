@@ -126,7 +126,7 @@ def test_a_lease_that_lapses_wakes_who_waits(
             claim = await marshal.claim("t", 0)
             kafka.pause(0)
             try:
-                assert await claim.wait_lost(10)
+                assert await claim.wait_lost(60)
                 assert not claim.held
             finally:
                 kafka.resume(0)

@@ -265,7 +265,7 @@ def test_foreign_records_are_shown_not_stumbled_over(
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
     for value in (b"\xff\x00[red]", b"", None):
         producer.produce(made, value, partition=0)
-    assert producer.flush(10) == 0
+    assert producer.flush(60) == 0
     shown = lines(cli("tail", "--json").stdout)
     assert [e["why"] for e in shown] == ["undecodable"] * 3
     assert cli("status").returncode == 0
@@ -335,7 +335,7 @@ def test_trim_refuses_a_snapshot_that_a_replay_does_not_lead_to(
         timeout_ms=10_000,
     )
     writer.write_snapshot(due._replace(state=wrong.encode()), 4, "liar")
-    assert writer.flush(10) == 0
+    assert writer.flush(60) == 0
     refused = cli("topic", "trim", "--yes")
     assert refused.returncode == 1, "a finding"
     assert "liar" in refused.stderr

@@ -113,7 +113,7 @@ def test_groups_members_and_lag(
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
     for i in range(10):
         producer.produce(orders, str(i), partition=i % 2)
-    assert producer.flush(10) == 0
+    assert producer.flush(60) == 0
     client("other", group_id="h").claim("elsewhere", 3, timeout_s=60)
     with Consumer(
         kafka.bootstrap_servers,
@@ -171,7 +171,7 @@ def test_verify_finds_nothing_wrong_then_foreign_bytes_then_a_liar(
 
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
     producer.produce(made, b"\xff", partition=0)
-    assert producer.flush(10) == 0
+    assert producer.flush(60) == 0
     foreign = run("verify")
     assert foreign.returncode == 0
     assert "foreign_record" in foreign.stdout
@@ -186,7 +186,7 @@ def test_verify_finds_nothing_wrong_then_foreign_bytes_then_a_liar(
     servers = {"bootstrap.servers": kafka.bootstrap_servers}
     writer = LogWriter(servers, topic=made, snapshot_topic=f"{made}.snapshots", timeout_ms=10_000)
     writer.write_snapshot(due._replace(state=wrong.encode()), 4, "liar")
-    assert writer.flush(10) == 0
+    assert writer.flush(60) == 0
     lied = run("verify", "--json")
     assert lied.returncode == 1
     findings = {f["kind"]: f for f in json.loads(lied.stdout)["findings"]}

@@ -258,7 +258,7 @@ def dated(kafka: EmbeddedKafka, kafka_topic: Callable[..., str]) -> str:
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
     for n in range(10):
         producer.produce(topic, str(n), partition=0, timestamp=1_700_000_000_000 + n * 1_000)
-    producer.flush(10)
+    producer.flush(60)
     return topic
 
 
@@ -371,7 +371,7 @@ def test_messages_behind_a_lapsed_lease_wait_until_it_is_regained(
         got.append(int(message.value()))
         if len(got) == 10:
             kafka.pause(0)
-            consumer.claims()[0].wait_lost(10)
+            consumer.claims()[0].wait_lost(60)
             threading.Timer(0.5, kafka.resume, args=(0,)).start()
         if len(got) == 50:
             break

@@ -113,7 +113,7 @@ def test_topics_come_only_when_asked_for(own_kafka: EmbeddedKafka) -> None:
         {"bootstrap.servers": own_kafka.bootstrap_servers, "message.timeout.ms": 2000}
     )
     producer.produce("absent", b"1")
-    producer.flush(30)
+    producer.flush(60)
     assert "absent" not in own_kafka.admin().list_topics(timeout=120).topics
 
 

@@ -15,7 +15,7 @@ def produce_and_read(server: EmbeddedKafka, topic: str) -> bytes | None:
     servers = server.bootstrap_servers
     producer = Producer({"bootstrap.servers": servers, "acks": "all"})
     producer.produce(topic, b"hello")
-    assert producer.flush(30) == 0
+    assert producer.flush(60) == 0
     consumer = Consumer(
         {"bootstrap.servers": servers, "group.id": "g", "enable.auto.commit": False}
     )

@@ -47,7 +47,7 @@ def test_a_flood_of_nonsense_takes_nothing_from_anybody(kafka: EmbeddedKafka) ->
                 for partition in range(PARTITIONS):
                     producer.produce("flooded", value, partition=partition)
                     sent += 1
-            producer.flush(30)
+            producer.flush(60)
 
     with Marshal(servers, group_id="g", client_id="a", topic="flooded") as holder:
         claim = holder.claim("t", 0, timeout_s=60)

@@ -213,7 +213,7 @@ def dated(kafka: EmbeddedKafka, kafka_topic: Callable[..., str]) -> str:
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
     for n in range(10):
         producer.produce(topic, str(n), partition=0, timestamp=1_700_000_000_000 + n * 1_000)
-    producer.flush(10)
+    producer.flush(60)
     return topic
 
 

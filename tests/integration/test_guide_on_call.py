@@ -48,7 +48,7 @@ def fill(servers: str, topic: str, now_ms: int) -> None:
         for n in range(20):
             at_ms = now_ms - (2 * HOUR_MS if n < 10 else HOUR_MS // 2)
             producer.produce(topic, f"order {n}", partition=partition, timestamp=at_ms)
-    assert producer.flush(10) == 0
+    assert producer.flush(60) == 0
 
 
 @contextmanager

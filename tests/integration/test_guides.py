@@ -36,7 +36,7 @@ def test_an_example_runs(
     kafka.create_topic("orders", partitions=2)
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
     producer.produce("orders", b"the value", key=b"k")
-    assert producer.flush(10) == 0
+    assert producer.flush(60) == 0
     code = code.replace("localhost:9092", kafka.bootstrap_servers)
     code = code.replace("idle_timeout_s=3", "idle_timeout_s=20")  # a busy machine starts slowly
     done = subprocess.run(

@@ -50,7 +50,7 @@ class Goharvest:
     def publish(self, row: tuple[int, str, str, str, list[str], list[str]]) -> None:
         _, topic, key, value, names, values = row
         self._producer.produce(topic, value, key, headers=list(zip(names, values, strict=True)))
-        assert self._producer.flush(30) == 0
+        assert self._producer.flush(60) == 0
 
     def purge(self, row_id: int) -> None:
         self._db.execute("DELETE FROM outbox WHERE id = %s", (row_id,))

@@ -66,7 +66,7 @@ def test_what_is_aborted_at_the_end_is_no_hindrance(
     begin(producer, topic, b"committed")
     producer.commit_transaction(30)
     begin(producer, topic, b"aborted")
-    producer.flush(30)
+    producer.flush(60)
     producer.abort_transaction(30)
     assert [v for _, v, _ in read_topic(kafka.bootstrap_servers, topic)] == 3 * [b"committed"]
 
@@ -76,7 +76,7 @@ def test_an_undecided_transaction_is_named(
 ) -> None:
     topic = kafka_topic(partitions=PARTITIONS)
     begin(producer, topic, b"undecided")
-    producer.flush(30)
+    producer.flush(60)
     with pytest.raises(AssertionError, match="0 stable to 0 of 1, 1 stable to 0 of 1"):
         read_topic(kafka.bootstrap_servers, topic, timeout_s=1)
     producer.abort_transaction(30)

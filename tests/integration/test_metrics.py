@@ -92,7 +92,7 @@ def test_a_snapshot_that_differs_is_seen_by_a_client_that_runs(kafka: EmbeddedKa
             )
             wrong = due._replace(state=found.world.states[0].encode())
             writer.write_snapshot(wrong, 1, "liar")
-            assert writer.flush(10) == 0
+            assert writer.flush(60) == 0
             assert told.wait(60)
             (mismatch,) = a.snapshot_mismatches
             assert "liar" in str(mismatch)

@@ -199,7 +199,7 @@ def test_the_exporter_tells_of_all_groups_and_has_what_the_dashboard_shows(
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
     for _ in range(5):
         producer.produce(orders, b"x", partition=1)
-    assert producer.flush(10) == 0
+    assert producer.flush(60) == 0
     claim = client("a").claim(orders, 1, timeout_s=60)
     claim.commit(2, wait=True)
     with subprocess.Popen(

@@ -63,7 +63,7 @@ def orders(kafka: EmbeddedKafka) -> Iterator[None]:
     fill = Producer({"bootstrap.servers": kafka.bootstrap_servers})
     for n in range(5):
         fill.produce("orders", f"order {n}", key=str(n))
-    fill.flush(10)
+    fill.flush(60)
     try:
         yield
     finally:

@@ -239,7 +239,7 @@ def test_processes_are_given_the_message_and_the_epoch(
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
     for n in range(12):
         producer.produce(topic, str(n), key=f"k{n}", headers=[("n", str(n))])
-    producer.flush(10)
+    producer.flush(60)
     consumer = make("a", topic)
     running = Running(
         consumer,
@@ -284,7 +284,7 @@ def test_a_process_that_is_sent_sigterm_finishes_what_it_has(
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
     for n in range(3):
         producer.produce(topic, str(n), key="k", headers=[("n", str(n))])
-    producer.flush(10)
+    producer.flush(60)
     consumer = make("a", topic)
     running = Running(consumer, handlers.write_down_slowly, workers=1, executor="process")
     until(lambda: log.exists() and log.read_text().endswith("\n"))
@@ -383,7 +383,7 @@ def test_a_dead_letter_is_the_message_and_why(
     producer.produce(topic, b"\xff\x00", b"\x01", 0, timestamp=1_700_000_000_123, headers=headers)
     producer.produce(topic, None, None, 0)
     producer.produce(topic, b"fine", b"\x01", 0)
-    producer.flush(10)
+    producer.flush(60)
     consumer = make("a", topic)
     fine: list[int] = []
 
@@ -483,7 +483,7 @@ def test_a_deserializer_that_fails_makes_a_dead_letter_of_the_bytes_as_they_came
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
     producer.produce(topic, b'{"n": 1}', b"k")
     producer.produce(topic, b"{", b"k")
-    producer.flush(10)
+    producer.flush(60)
     seen = []
     attempts: list[int] = []
 
@@ -721,7 +721,7 @@ def test_a_handler_that_does_not_return_is_handed_back(
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
     for n, work_s in enumerate([0.0, 25.0, 0.0]):
         producer.produce(topic, str(work_s), key=str(n))
-    producer.flush(10)
+    producer.flush(60)
 
     async def sleep(message: Message) -> None:
         await asyncio.sleep(float(message.value()))  # type: ignore[arg-type]
@@ -742,7 +742,7 @@ def test_a_hot_key_neither_fills_memory_nor_stops_other_partitions(
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "linger.ms": 5})
     for _ in range(3_000):
         producer.produce(topic, bytes(1_000), key="hot", partition=0)
-    producer.flush(30)
+    producer.flush(60)
     go_on = threading.Event()
     done: list[int] = []
     most = [0]
@@ -758,7 +758,7 @@ def test_a_hot_key_neither_fills_memory_nor_stops_other_partitions(
     until(lambda: consumer.stats().buffered > 100)
     for _ in range(3_000):
         producer.produce(topic, bytes(1_000), partition=1)
-    producer.flush(30)
+    producer.flush(60)
     until(lambda: len(done) == 3_000, what="the other partition stands still")
     assert set(done) == {1}
     go_on.set()

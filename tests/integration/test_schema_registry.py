@@ -51,7 +51,7 @@ def test_json_schema_values_and_integer_keys(
             {"id": n, "total": n / 2}, SerializationContext(topic, MessageField.VALUE)
         )
         producer.produce(topic, value, key_serializer(n))
-    producer.flush(10)
+    producer.flush(60)
     coordination = f"__marshal.schemas.{pid_suffix()}"
     create_topics(kafka.bootstrap_servers, topic=coordination, partitions=4)
     consumer = Consumer(

@@ -44,7 +44,7 @@ def topic(secure: SecureKafka) -> str:
         for p in range(2):
             record = encode(ReleaseGroup(2, "ops", "i", "x", 0, 1))
             producer.produce(topic, record, key=b"0", partition=p)
-    assert producer.flush(20) == 0
+    assert producer.flush(60) == 0
     return name
 
 
@@ -156,7 +156,7 @@ def test_a_right_that_is_taken_away_ends_the_lease_and_may_come_back(
     try:
         claim = marshal.claim("t", 0, timeout_s=60)
         secure.forbid(user, "Write", topic)
-        assert claim.wait_lost(20)
+        assert claim.wait_lost(60)
         secure.allow(user, "Write", topic)
         claim.commit(7, wait=True, timeout_s=60)
         assert claim.stored_offset == 7

@@ -71,7 +71,7 @@ def test_a_snapshot_that_differs_is_reported(kafka: EmbeddedKafka, topic: str, w
             )
             due = SnapshotDue(0, state.next_offset, anchor_of(last), state.encode(), "")
             writer.write_snapshot(due, 1, "someone")
-            assert writer.flush(10) == 0
+            assert writer.flush(60) == 0
             if wrong:
                 assert heard.heard.wait(60)
                 assert len(reader.mismatches) == 1
@@ -79,7 +79,7 @@ def test_a_snapshot_that_differs_is_reported(kafka: EmbeddedKafka, topic: str, w
             # A record that is read after the snapshot: the snapshot has been compared by then.
             while not read.wait(0.1) or 0 not in reader.newest_snapshot:
                 writer.append(0, 0, b"x")
-                writer.flush(10)
+                writer.flush(60)
             assert not heard.heard.is_set()
     finally:
         logger.removeHandler(heard)

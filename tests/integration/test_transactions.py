@@ -183,7 +183,7 @@ def test_a_transformation_that_fails_writes_nothing_and_is_told(
 
     def half(batch: Any, producer: Any) -> None:
         producer.produce(pipeline.target, batch[0].value(), partition=batch.partition)
-        producer.flush(5)
+        producer.flush(60)
         raise ValueError("half done")
 
     def whole(batch: Any, producer: Any) -> None:

@@ -133,7 +133,7 @@ class Peer:
             self.producer.produce(
                 self.options.log, value, partition=coordinator(topic, self.coordinators)
             )
-            self.producer.flush(5)
+            self.producer.flush(60)
         self.note_claims()
 
     # Claims
@@ -270,7 +270,7 @@ class Peer:
             if number == 1 and self.bugs.deadlock_on_leave:
                 self.hang()
             self.send(self.client.release(key, self.now()))
-        self.producer.flush(5)
+        self.producer.flush(60)
         say("stopped")
 
     def hang(self) -> None:

@@ -183,7 +183,7 @@ def test_a_position_beyond_the_end_of_the_log_is_mended(stage: Stage, messages: 
         partition=coordinator(topic, 3),
     )
     go = stage.go("go", topic)
-    go.expect("claim", 10)
+    go.expect("claim", 60)
     go.expect("unclaim")
     assert go.terminate() == 0
     assert not go.said("msg")
@@ -197,7 +197,7 @@ def test_a_position_beyond_the_end_of_the_log_is_mended(stage: Stage, messages: 
     assert cell is not None
     assert cell.next_offset == messages + 5
     back = stage.go("go", topic)
-    back.expect("claim", 10)
+    back.expect("claim", 60)
     stage.produce(topic, 1, 5)
     await_all(topic, 1, messages + 10, ours, back)
     assert max(deliveries(ours, back).values()) == 1

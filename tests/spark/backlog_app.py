@@ -46,7 +46,7 @@ class Mortal:
             producer.begin_transaction()
             for row in rows:
                 producer.produce(row[1], row[3], row[2])
-            producer.flush(5)
+            producer.flush(60)
             (self._deaths / str(self._task)).touch()
             os._exit(1)
         found: Failure | None = self._sink.deliver(rows, checkpoint)

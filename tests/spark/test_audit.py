@@ -174,7 +174,7 @@ def test_snapshots_that_differ_or_are_damaged(
         due = reader.snapshot_now(p)
         assert due is not None
         writer.write_snapshot(due, 3, "w")
-    writer.flush(30)
+    writer.flush(60)
     reader.close()
     write(servers, f"{topic}.snapshots", [(2, b"damaged", None)])
     audit(spark, servers, str(tmp_path), topic=topic)
@@ -215,7 +215,7 @@ def test_a_log_whose_beginning_is_gone(
             timeout_ms=30_000,
         )
         writer.write_snapshot(due, 1, "w")
-        writer.flush(30)
+        writer.flush(60)
     write(servers, topic, busy(80, cells=5, partitions=1)[50:])
     admin = kafka.admin()
     for future in admin.delete_records([TopicPartition(topic, 0, 45)]).values():

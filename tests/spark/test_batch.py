@@ -24,7 +24,7 @@ def produce(kafka: EmbeddedKafka, topic: str, partition: int, *values: str) -> N
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
     for value in values:
         producer.produce(topic, value, partition=partition, headers=[("h", b"1")])
-    assert producer.flush(30) == 0
+    assert producer.flush(60) == 0
 
 
 def values(frame: DataFrame) -> list[str]:

@@ -75,7 +75,7 @@ class World:
         for _, topic, key, value, names, values in rows:
             headers = list(zip(names, values, strict=True))
             self.producer.produce(topic, value, key, headers=headers or None)
-        assert self.producer.flush(30) == 0
+        assert self.producer.flush(60) == 0
 
 
 @pytest.fixture
@@ -156,7 +156,7 @@ def test_records_of_an_aborted_transaction_do_not_count(spark: SparkSession, wor
     producer.init_transactions(30)
     producer.begin_transaction()
     producer.produce(rows[0][1], "aborted", "x")
-    producer.flush(30)
+    producer.flush(60)
     producer.abort_transaction(30)
     world.publish(rows)
     assert run(spark, world).clean

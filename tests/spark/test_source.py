@@ -58,7 +58,7 @@ class Apps:
         for n in range(self.written, self.written + count):
             self.producer.produce(self.topic, str(n), partition=n % PARTITIONS)
         self.written += count
-        assert self.producer.flush(30) == 0
+        assert self.producer.flush(60) == 0
 
     def handed_out(self, name: str) -> Counter[int]:
         """Every record in every file, of batches that Spark committed and of others."""
