@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from marshal_py.client import Claim, Marshal
 from marshal_py.errors import ConfigurationError, NotHeld
 from marshal_py.settings import DEFAULT_TOPIC
+from marshal_py.spark.claiming import is_open
 from marshal_py.spark.kafka import READER_OPTIONS, Offsets, java_settings, librdkafka_settings
 
 if TYPE_CHECKING:
@@ -141,9 +142,7 @@ def _claim(
     for topic, partition in parts:
         if most is not None and len(waiting) == most:
             break
-        cell = marshal.cell(topic, partition)
-        ours = cell is None or cell.holder in (None, marshal.client_id)
-        if ours or marshal.liveness(topic, partition) == "stale":
+        if is_open(marshal, topic, partition):
             waiting.append(marshal.want(topic, partition))
     deadline = time.monotonic() + min(timeout_s, 10.0)
     claims = []

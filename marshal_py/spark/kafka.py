@@ -112,8 +112,9 @@ def read_range(
             "queued.min.messages": 100_000,
             "fetch.queue.backoff.ms": 5,
             **librdkafka_settings(config),
-            "group.id": "marshal-audit",  # librdkafka wants one; nothing is committed
+            "group.id": "marshal-reading",  # librdkafka wants one; nothing is committed
             "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
             "auto.offset.reset": "error",
             "enable.partition.eof": True,
         },

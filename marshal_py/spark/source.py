@@ -17,7 +17,8 @@ only while that very claim is held, and committed to the claim when Spark has co
 
 - at least once: what was not committed comes again, to whoever holds the claim then;
 - at most once (``delivery`` = ``at-most-once``): the range is claimed in the log before it is
-  handed out, and dropped if it was not won. No record is handed out twice, whoever crashes.
+  handed out, and dropped if it was not won. No record is handed out twice, whoever crashes: what a
+  failed task had not handed out is lost with it.
 
 Restarting from a checkpoint: Spark plans the last batch again with its old epochs. Those claims are
 gone, so that batch is empty, and the records come from the claims' positions in the next one.
@@ -25,6 +26,7 @@ gone, so that batch is empty, and the records come from the claims' positions in
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -40,7 +42,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 from marshal_py.client import Claim, Marshal
 from marshal_py.errors import ConfigurationError, NotHeld
-from marshal_py.spark.kafka import Offsets
+from marshal_py.spark.claiming import is_open
+from marshal_py.spark.kafka import Offsets, read_range
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -48,6 +51,7 @@ if TYPE_CHECKING:
 
 __all__ = ["MarshalSource"]
 
+_LOG: Final = logging.getLogger("marshal_py.spark")
 SCHEMA: Final = (
     "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, "
     "timestampType int"
@@ -55,9 +59,6 @@ SCHEMA: Final = (
 DELIVERIES: Final = ("at-least-once", "at-most-once")
 TICK: Final = "#"
 """A key of the offsets that is no partition: it makes Spark run, and so commit, an empty batch."""
-
-_CONSUME: Final = 2_000
-_IDLE_S: Final = 30.0
 
 Offset = dict[str, Any]
 """'topic/partition' → {"epoch", "turn", "from", "offset"}"""
@@ -185,8 +186,8 @@ class UncommittedReader(DataSourceReader):
         return [Range(r.topic, r.partition, r.begin, min(r.end, r.begin + share)) for r in ranges]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read one range. Raises `RuntimeError` when records of it are gone."""
-        return read_range(self.options.kafka, cast(Range, partition))
+        """Read one range. Raises `LogHole` when records of it are gone, and as `read_range`."""
+        return _arrow_range(self.options.kafka, cast(Range, partition))
 
 
 class ClaimedReader(DataSourceStreamReader):
@@ -315,7 +316,9 @@ class ClaimedReader(DataSourceStreamReader):
         """Want a fair share: all partitions over the members of the group, rounded up."""
         marshal = self._client()
         for name, claim in list(self._wanted.items()):
-            if claim.reason is not None or not (claim.held or self._is_open(claim)):
+            if claim.reason is not None or not (
+                claim.held or is_open(marshal, claim.topic, claim.partition)
+            ):
                 # It ended, or somebody else was faster: do not wait for their end.
                 del self._wanted[name]
                 self._draining.discard(name)
@@ -354,16 +357,6 @@ class ClaimedReader(DataSourceStreamReader):
         ]
         return max(1, len(alive))
 
-    def _is_open(self, claim: Claim) -> bool:
-        """Whether the cell is free, its holder is silent, or the holder is this very client."""
-        marshal = self._client()
-        cell = marshal.cell(claim.topic, claim.partition)
-        return (
-            cell is None
-            or cell.holder in (None, marshal.client_id)
-            or marshal.liveness(claim.topic, claim.partition) == "stale"
-        )
-
     def _same(self, name: str, entry: Offset, claim: Claim) -> bool:
         turn = self._turns.get(name, 0)
         return claim.held and (claim.epoch, turn) == (entry["epoch"], entry["turn"])
@@ -386,14 +379,28 @@ class ClaimedReader(DataSourceStreamReader):
     # In the executors
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read one range. Raises `RuntimeError` when records of it are gone."""
-        return read_range(self.options.kafka, cast(Range, partition))
+        """Read one range. Raises `LogHole` when records of it are gone, and as `read_range`.
+
+        At most once, nothing but the first attempt of a task gets anything: how far that came is
+        not known.
+        """
+        wanted = cast(Range, partition)
+        if self.options.at_most_once and _tried_before():
+            _LOG.warning("a task failed: what was left of %s is lost, at most once", wanted)
+            return iter(())
+        return _arrow_range(self.options.kafka, wanted)
 
 
-def read_range(kafka: Mapping[str, str], wanted: Range) -> Iterator[pa.RecordBatch]:
-    """Yield the records of a range as Arrow batches."""
+def _tried_before() -> bool:
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    return context is not None and context.attemptNumber() > 0
+
+
+def _arrow_range(kafka: Mapping[str, str], wanted: Range) -> Iterator[pa.RecordBatch]:
+    """Yield the records of a range as Arrow batches of the columns of `SCHEMA`."""
     import pyarrow
-    from confluent_kafka import Consumer, KafkaError, TopicPartition
 
     schema = pyarrow.schema(
         [
@@ -406,65 +413,20 @@ def read_range(kafka: Mapping[str, str], wanted: Range) -> Iterator[pa.RecordBat
             ("timestampType", pyarrow.int32()),
         ]
     )
-    consumer = Consumer(
-        {
-            "fetch.wait.max.ms": 100,
-            "queued.min.messages": 300_000,
-            "fetch.queue.backoff.ms": 5,
-            "isolation.level": "read_committed",
-            **kafka,
-            "group.id": "marshal-source",
-            "enable.auto.commit": False,
-            "enable.auto.offset.store": False,
-            "auto.offset.reset": "error",
-            "enable.partition.eof": True,
-        }
-    )
-    try:
-        consumer.assign([TopicPartition(wanted.topic, wanted.partition, wanted.begin)])
-        deadline = time.monotonic() + _IDLE_S
-        done = False
-        while not done:
-            messages = consumer.consume(_CONSUME, 0.5)
-            if not messages and time.monotonic() > deadline:
-                raise RuntimeError(f"no answer while reading {wanted}")
-            kept = []
-            for message in messages:
-                error = message.error()
-                if error is not None:
-                    if error.code() == KafkaError._PARTITION_EOF:
-                        done = True
-                    elif error.code() == KafkaError._AUTO_OFFSET_RESET:
-                        raise RuntimeError(f"records of {wanted} are gone: {error.str()}")
-                    continue
-                kept.append(message)
-            offsets = [m.offset() or 0 for m in kept]
-            if offsets and offsets[-1] >= wanted.end - 1:
-                done = True
-                offsets = [offset for offset in offsets if offset < wanted.end]
-                kept = kept[: len(offsets)]
-            if not kept:
-                continue
-            deadline = time.monotonic() + _IDLE_S
-            stamps = [m.timestamp() for m in kept]
-            count = len(kept)
-            columns = [
-                [m.key() for m in kept],
-                [m.value() for m in kept],
-                pyarrow.repeat(wanted.topic, count),
-                pyarrow.repeat(pyarrow.scalar(wanted.partition, pyarrow.int32()), count),
-                offsets,
-                pyarrow.array([at for _, at in stamps], pyarrow.timestamp("ms", tz="UTC")),
-                [max(0, kind - 1) for kind, _ in stamps],
-            ]
-            yield pyarrow.RecordBatch.from_arrays(
-                [
-                    column.cast(field.type)
-                    if isinstance(column, pyarrow.Array)
-                    else pyarrow.array(column, type=field.type)
-                    for column, field in zip(columns, schema, strict=True)
-                ],
-                schema=schema,
-            )
-    finally:
-        consumer.close()
+    partition = pyarrow.scalar(wanted.partition, pyarrow.int32())
+    milliseconds = pyarrow.timestamp("ms", tz="UTC")
+    lists = read_range(kafka, wanted.topic, wanted.partition, wanted.begin, wanted.end)
+    for messages in lists:
+        stamps = [m.timestamp() for m in messages]
+        yield pyarrow.RecordBatch.from_arrays(
+            [
+                pyarrow.array([m.key() for m in messages], pyarrow.binary()),
+                pyarrow.array([m.value() for m in messages], pyarrow.binary()),
+                pyarrow.repeat(wanted.topic, len(messages)),
+                pyarrow.repeat(partition, len(messages)),
+                pyarrow.array([m.offset() for m in messages], pyarrow.int64()),
+                pyarrow.array([at for _, at in stamps], milliseconds).cast(schema[5].type),
+                pyarrow.array([max(0, kind - 1) for kind, _ in stamps], pyarrow.int32()),
+            ],
+            schema=schema,
+        )

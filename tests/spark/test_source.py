@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -11,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import Producer
@@ -19,6 +20,7 @@ from confluent_kafka import Producer
 from marshal_py.embedded import EmbeddedKafka
 from marshal_py.errors import ConfigurationError
 from marshal_py.spark.source import MarshalSource, SourceOptions
+from tests.spark.source_app import DELIVERIES, begun, start
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,31 +30,22 @@ pytestmark = pytest.mark.kafka
 PARTITIONS = 4
 
 
-class Apps:
-    """Spark applications in processes of their own, each with an output folder."""
+class World:
+    """A topic, an application in a process of its own, and one in the session of the tests."""
 
-    def __init__(self, servers: str, topic: str, delivery: str, folder: Path) -> None:
-        self.servers, self.topic, self.delivery, self.folder = servers, topic, delivery, folder
-        self.producer = Producer({"bootstrap.servers": servers, "enable.idempotence": True})
-        self.running: dict[str, subprocess.Popen[bytes]] = {}
+    def __init__(self, spark: SparkSession, servers: str, topic: str, folder: Path) -> None:
+        self.servers, self.topic, self.folder = servers, topic, folder
         self.written = 0
-
-    def start(self, name: str) -> None:
-        folder = self.folder / name
-        folder.mkdir(exist_ok=True)
-        command = [sys.executable, "-m", "tests.spark.source_app", self.servers, self.topic]
+        self.producer = Producer({"bootstrap.servers": servers, "enable.idempotence": True})
+        self.queries = start(spark, servers, topic, "b", folder / "b")
+        command = [sys.executable, "-m", "tests.spark.source_app", "local[2,4]"]
         with (folder / "log").open("ab") as log:
-            self.running[name] = subprocess.Popen(
-                [*command, name, self.delivery, str(folder)],
+            self.process = subprocess.Popen(
+                [*command, servers, topic, "a", str(folder / "a")],
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
             )
-
-    def kill(self, name: str) -> None:
-        process = self.running.pop(name)
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
 
     def produce(self, count: int) -> None:
         for n in range(self.written, self.written + count):
@@ -60,76 +53,90 @@ class Apps:
         self.written += count
         assert self.producer.flush(60) == 0
 
-    def handed_out(self, name: str) -> Counter[int]:
-        """Every record in every file, of batches that Spark committed and of others."""
+    def seen(self, app: str, delivery: str) -> Counter[int]:
+        """Every record that user code was given, in batches that Spark committed and in others."""
         found: Counter[int] = Counter()
-        for path in (self.folder / name / "out").glob("*.json"):
-            found.update(int(json.loads(line)["value"]) for line in path.open() if line.strip())
+        for path in (self.folder / app / delivery / "seen").glob("*"):
+            found.update(map(int, path.read_text().split()))
         return found
 
-    def committed(self, name: str) -> set[int]:
+    def committed(self, app: str, delivery: str) -> set[int]:
         """The records of the batches that Spark committed."""
         found = set()
-        for path in (self.folder / name / "out" / "_spark_metadata").glob("[0-9]*"):
+        out = self.folder / app / delivery / "out"
+        for path in (out / "_spark_metadata").glob("[0-9]*"):
             for line in path.read_text().splitlines()[1:]:
                 file = Path(json.loads(line)["path"].removeprefix("file:"))
                 found.update(int(json.loads(row)["value"]) for row in file.open() if row.strip())
         return found
 
-    def wait(self, what: Callable[[], bool], timeout_s: float = 120) -> None:
+    def trickle_until(self, what: Callable[[], object], timeout_s: float = 300) -> Any:
+        """A few records again and again, until something is true; return it."""
         deadline = time.monotonic() + timeout_s
-        while not what():
-            for name, process in self.running.items():
-                if process.poll() is not None:
-                    text = (self.folder / name / "log").read_text()
-                    pytest.fail(f"{name} ended:\n{text[-4000:]}")
-            if time.monotonic() > deadline:
-                logs = {n: (self.folder / n / "log").read_text()[-2000:] for n in self.running}
-                pytest.fail(f"nothing after {timeout_s} s: {logs}")
+        while not (found := what()):
+            self.produce(PARTITIONS)
+            log = (self.folder / "log").read_text()[-4000:]
+            assert self.process.poll() is None, log
+            for query in self.queries:
+                assert query.exception() is None
+            assert time.monotonic() < deadline, log
             time.sleep(0.1)  # another process writes files: there is nothing to wait on
+        return found
+
+    def worker(self, delivery: str) -> int:
+        """A process that is in the middle of a task of this query of `a` right now, or 0."""
+        files = (self.folder / "a" / delivery / "working").glob("*")
+        return next((int(path.name.partition("-")[0]) for path in files), 0)
+
+    def kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait(60)
+
+    def close(self) -> None:
+        self.kill()
+        for query in self.queries:
+            query.stop()
 
 
-@pytest.fixture(params=["at-least-once", "at-most-once"])
-def apps(
-    request: pytest.FixtureRequest,
-    kafka: EmbeddedKafka,
-    kafka_topic: Callable[..., str],
-    tmp_path: Path,
-) -> Iterator[Apps]:
+@pytest.fixture
+def world(
+    spark: SparkSession, kafka: EmbeddedKafka, kafka_topic: Callable[..., str], tmp_path: Path
+) -> Iterator[World]:
     topic = kafka_topic(partitions=PARTITIONS)
-    apps = Apps(kafka.bootstrap_servers, topic, request.param, tmp_path)
-    yield apps
-    for name in list(apps.running):
-        apps.kill(name)
+    world = World(spark, kafka.bootstrap_servers, topic, tmp_path)
+    yield world
+    world.close()
     kafka.delete_topic(f"{topic}.marshal")
     kafka.delete_topic(f"{topic}.marshal.snapshots")
 
 
 @pytest.mark.slow
-def test_two_applications_of_which_one_is_killed(apps: Apps) -> None:
-    apps.start("a")
-    apps.start("b")
-    # Both hold something: each has seen records of the partitions that are its own.
-    deadline = time.monotonic() + 120
-    while not (apps.handed_out("a") and apps.handed_out("b")):
-        apps.produce(40)
-        assert time.monotonic() < deadline, (apps.handed_out("a"), apps.handed_out("b"))
-        time.sleep(0.5)  # a steady trickle while both find their share
-    for _ in range(20):
-        apps.produce(100)
-        time.sleep(0.05)
-    apps.kill("a")
-    apps.produce(400)
-    last = range(apps.written - 400, apps.written)
-    apps.wait(lambda: apps.committed("b").issuperset(last))
+@pytest.mark.timeout(900)
+def test_two_applications_of_which_workers_and_then_all_of_one_is_killed(world: World) -> None:
+    at_least, at_most = DELIVERIES
+    # Both applications hold partitions, for both deliveries.
+    world.trickle_until(lambda: all(world.seen(app, d) for app in "ab" for d in DELIVERIES))
+    for delivery in DELIVERIES:
+        worker = world.trickle_until(lambda d=delivery: world.worker(d))
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(worker, signal.SIGKILL)
+        # Spark tries the task again, and what is new comes through `a` all the same.
+        before = {d: world.committed("a", d) for d in DELIVERIES}
+        world.trickle_until(lambda b=before: all(world.committed("a", d) - b[d] for d in b))
+    world.kill()
+    world.produce(100)
+    last = set(range(world.written - 100, world.written))
+    deadline = time.monotonic() + 150
+    while not all(world.committed("b", d) >= last for d in DELIVERIES):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)  # another process writes files: there is nothing to wait on
 
-    everything = set(range(apps.written))
-    if apps.delivery == "at-least-once":
-        assert apps.committed("a") | apps.committed("b") == everything
-    else:
-        both = apps.handed_out("a") + apps.handed_out("b")
-        assert [n for n, times in both.items() if times > 1] == []
-        assert set(both) <= everything
+    everything = set(range(world.written))
+    assert world.committed("a", at_least) | world.committed("b", at_least) == everything
+    seen = world.seen("a", at_most) + world.seen("b", at_most)
+    assert [n for n, times in seen.items() if times > 1] == []
+    assert set(seen) <= everything
 
 
 def test_the_columns_and_a_rate_limit(
@@ -163,7 +170,8 @@ def test_the_columns_and_a_rate_limit(
     def take(batch: object, number: int) -> None:
         seen[number] = [tuple(row) for row in batch.collect()]  # type: ignore[attr-defined]
 
-    query = frame.writeStream.foreachBatch(take).option("checkpointLocation", str(tmp_path)).start()
+    writer = frame.writeStream.foreachBatch(take).option("checkpointLocation", str(tmp_path))
+    query = begun(writer.start)
     try:
         deadline = time.monotonic() + 100
         while sum(map(len, seen.values())) < 100 and time.monotonic() < deadline:
