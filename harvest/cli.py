@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
 import typer
 
-from harvest import range_cli, sidelined_cli
+from harvest import range_cli, replay_cli, sidelined_cli
 from harvest.config import ReaperConfig, load
 from harvest.errors import ConfigurationError, HarvestError
 from harvest.http_status import StatusServer, parse_address
@@ -320,6 +320,7 @@ def bench(
 spark_cli.register(app)
 app.add_typer(sidelined_cli.app, name="sidelined")
 range_cli.register(app)
+replay_cli.register(app)
 
 
 def main() -> None:

@@ -208,7 +208,7 @@ class ReaperConfig(_Strict):
         self.router()
         for name, destination in self.destinations.items():
             try:
-                destination.sink(self.sink_name).close()
+                destination.sink(self.sink_name, self.producer_config).close()
             except ConfigurationError as error:
                 raise ConfigurationError(f"destinations.{name}: {error}") from None
 

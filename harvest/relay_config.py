@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Final
+from collections.abc import Mapping
+from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
@@ -11,7 +12,7 @@ from harvest.destinations import Policy
 from harvest.errors import ConfigurationError
 from harvest.sink.destination import MessageSink
 
-__all__ = ["DestinationConfig", "HttpConfig", "NatsConfig"]
+__all__ = ["DestinationConfig", "HttpConfig", "KafkaConfig", "NatsConfig"]
 
 _STATUSES: Final = re.compile(r"([1-5][0-9]{2})(?:-([1-5][0-9]{2}))?")
 _POLICY: Final = Policy()
@@ -67,11 +68,24 @@ class NatsConfig(_Strict):
     ca_file: str | None = None
 
 
+class KafkaConfig(_Strict):
+    """A Kafka topic; see `harvest.sink.kafka_destination.KafkaEndpoint`.
+
+    `settings`: of the producer, over those of `kafka` and `producer` of the whole file.
+    """
+
+    topic: str = Field(default="{topic}", min_length=1)
+    settings: dict[str, str | int | float | bool] = Field(default_factory=dict, repr=False)
+    forward_headers: bool = True
+    timeout_ms: int = Field(default=10_000, ge=1)
+
+
 class DestinationConfig(_Strict):
     """Where messages are sent, and how it is treated; see `harvest.destinations.Policy`."""
 
     http: HttpConfig | None = None
     nats: NatsConfig | None = None
+    kafka: KafkaConfig | None = None
     concurrency: int = Field(default=_POLICY.concurrency, ge=1, le=256)
     priority: int = _POLICY.priority
     attempts: int = Field(default=_POLICY.attempts, ge=1)
@@ -84,16 +98,21 @@ class DestinationConfig(_Strict):
 
     @model_validator(mode="after")
     def _one_kind(self) -> DestinationConfig:
-        if (self.http is None) == (self.nats is None):
-            raise ConfigurationError("a destination needs one kind: give http or nats")
+        if [self.http, self.nats, self.kafka].count(None) != 2:
+            raise ConfigurationError("a destination needs one kind: give http, nats or kafka")
         return self
 
     def policy(self) -> Policy:
         """As the dispatcher takes it."""
-        return Policy(**self.model_dump(exclude={"http", "nats"}))
+        return Policy(**self.model_dump(exclude={"http", "nats", "kafka"}))
 
-    def sink(self, outbox: str) -> MessageSink:
-        """What sends there; connects when it is first used. Raises `ConfigurationError`."""
+    def sink(self, outbox: str, kafka: Mapping[str, Any]) -> MessageSink:
+        """What sends there; connects when it is first used. `kafka`: the producer's settings.
+
+        Raises `ConfigurationError`.
+        """
+        if self.kafka is not None:
+            return _kafka(self.kafka, outbox, kafka)
         try:
             if self.http is not None:
                 return _http(self.http, outbox)
@@ -127,3 +146,10 @@ def _nats(config: NatsConfig, outbox: str) -> MessageSink:
 
     given = config.model_dump(exclude={"servers"})
     return NatsSink(NatsEndpoint(servers=tuple(config.servers), **given), outbox)
+
+
+def _kafka(config: KafkaConfig, outbox: str, settings: Mapping[str, Any]) -> MessageSink:
+    from harvest.sink.kafka_destination import KafkaDestination, KafkaEndpoint
+
+    given = config.model_dump(exclude={"settings"})
+    return KafkaDestination(KafkaEndpoint({**settings, **config.settings}, **given), outbox)

@@ -20,6 +20,7 @@ from harvest.store.attempts import AttemptStore, PostgresAttempts
 from harvest.store.mysql import MysqlMarkStore
 from harvest.store.mysql_table import connect_arguments
 from harvest.store.notify import PostgresListener
+from harvest.store.partitions_mysql import MysqlPartitions
 from harvest.store.partitions_postgres import PostgresPartitions
 from harvest.store.postgres import PostgresMarkStore
 from harvest.store.range_mysql import MysqlRangeStore
@@ -153,8 +154,8 @@ class _Mysql:
     def range_store(self, table: TableName, *, shard: int = 0, shards: int = 1) -> MysqlRangeStore:
         return MysqlRangeStore(self._url, table, shard=shard, shards=shards)
 
-    def partitions(self, table: TableName) -> None:
-        del table
+    def partitions(self, table: TableName) -> PartitionStore:
+        return MysqlPartitions(self._url, table)
 
     def sidelined(self, table: TableName) -> Sidelined:
         return MysqlSidelined(self._url, table)

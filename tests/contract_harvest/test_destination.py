@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import pytest
 
@@ -14,8 +14,11 @@ from harvest.errors import ConfigurationError
 from harvest.rows import Row
 from harvest.sink.destination import MessageSink
 from harvest.sink.http import HttpEndpoint, HttpSink
+from harvest.sink.kafka_destination import KafkaDestination, KafkaEndpoint
 from harvest.sink.nats import NatsEndpoint, NatsSink
+from marshal_py.embedded import EmbeddedKafka
 from tests.http_server import HttpServer, http_server
+from tests.kafka_reader import read_topic
 from tests.nats_server import NatsServer, nats_server
 
 TIMEOUT_MS = 20_000
@@ -66,6 +69,34 @@ class NatsBench:
         ]
 
 
+class KafkaBench:
+    def __init__(self, servers: str, topic: str) -> None:
+        self._servers, self._topic = servers, topic
+
+    def sink(self, **changes: Any) -> KafkaDestination:
+        given = {"topic": self._topic, "timeout_ms": TIMEOUT_MS, **changes}
+        return KafkaDestination(KafkaEndpoint({"bootstrap.servers": self._servers}, **given))
+
+    def absent(self) -> MessageSink:
+        nobody = {"bootstrap.servers": "127.0.0.1:1", "log_level": 0}
+        return KafkaDestination(KafkaEndpoint(nobody, "t", timeout_ms=2_000))
+
+    def records(self) -> list[Any]:
+        return read_topic(self._servers, self._topic)
+
+    def received(self) -> list[tuple[bytes, str, str]]:
+        found = []
+        for _, value, headers in self.records():
+            given = {name: (text or b"").decode() for name, text in headers}
+            found.append((value or b"", given["idempotency-key"], given.get("X", "")))
+        return found
+
+
+@pytest.fixture
+def kafka_bench(kafka: EmbeddedKafka, kafka_topic: Callable[..., str]) -> KafkaBench:
+    return KafkaBench(kafka.bootstrap_servers, kafka_topic(partitions=1))
+
+
 @pytest.fixture
 def nats_bench(tmp_path: Path) -> Iterator[NatsBench]:
     with nats_server(tmp_path) as server:
@@ -74,13 +105,13 @@ def nats_bench(tmp_path: Path) -> Iterator[NatsBench]:
         yield NatsBench(server)
 
 
-@pytest.fixture(params=["http", "nats"])
+@pytest.fixture(params=["http", "nats", pytest.param("kafka", marks=pytest.mark.kafka)])
 def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
     if request.param == "http":
         with http_server() as server:
             yield HttpBench(server)
     else:
-        yield request.getfixturevalue("nats_bench")
+        yield request.getfixturevalue(f"{request.param}_bench")
 
 
 def row(number: int, key: str = "k") -> Row:
@@ -130,11 +161,10 @@ def test_nobody_there_is_unavailable_and_no_error(bench: Bench) -> None:
 
 def test_what_cannot_be_sent_is_said_without_trying(bench: Bench) -> None:
     sink = bench.sink()
-    bad = row(1)._replace(header_keys=(b"a b",))
+    bad = row(1)._replace(header_keys=(b"\xff \x00",))
     outcome = sink.send(bad, "o.1", 1)
     assert outcome.lasting
     assert not outcome.unavailable
-    assert sink.send(row(1)._replace(key=b"\xff"), "o.1", 1).lasting
     sink.close()
     assert bench.received() == []
 
@@ -143,6 +173,48 @@ def test_it_can_be_closed_twice_and_without_use(bench: Bench) -> None:
     sink = bench.sink()
     sink.close()
     sink.close()
+
+
+@pytest.mark.parametrize("kind", ["http", "nats"])
+def test_a_key_that_is_no_text_fits_in_no_template(
+    kind: str, request: pytest.FixtureRequest
+) -> None:
+    if kind == "nats":
+        sink: MessageSink = request.getfixturevalue("nats_bench").sink()
+    else:
+        sink = HttpSink(HttpEndpoint("http://127.0.0.1:1/{key}"))
+    assert sink.send(row(1)._replace(key=b"\xff"), "o.1", 1).lasting
+    sink.close()
+
+
+# --- Kafka alone ---
+
+
+@pytest.mark.kafka
+def test_records_have_their_keys_headers_and_tombstones(kafka_bench: KafkaBench) -> None:
+    sink = kafka_bench.sink()
+    assert sink.send(row(1), "o.1", 7) == Outcome(200)
+    assert sink.send(row(2)._replace(value=None, key=b"\xff"), "o.2", 7) == Outcome(200)
+    sink.close()
+    ours = [("idempotency-key", b"o.1"), ("harvest-epoch", b"7")]
+    first, second = kafka_bench.records()
+    assert first == (b"k", b"v1", [("X", b"h"), *ours])
+    assert second[:2] == (b"\xff", None)
+
+
+@pytest.mark.kafka
+def test_what_kafka_refuses_is_the_messages_fault(kafka_bench: KafkaBench) -> None:
+    sink = kafka_bench.sink()
+    outcome = sink.send(row(1)._replace(value=b"x" * 2_000_000), "o.1", 1)
+    assert (outcome.lasting, outcome.unavailable) == (True, False)
+    sink.close()
+    sink = kafka_bench.sink(topic="no such topic")
+    outcome = sink.send(row(1), "o.1", 1)
+    sink.close()
+    assert outcome.error
+    assert not outcome.unavailable
+    with pytest.raises(ConfigurationError, match=r"bootstrap\.servers"):
+        KafkaDestination(KafkaEndpoint({}))
 
 
 # --- NATS alone ---
