@@ -32,6 +32,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
 _names = itertools.count()
 PARTITIONS = 4
+SEEDS = [1, *(pytest.param(seed, marks=pytest.mark.campaign) for seed in range(2, 6))]
 
 
 class Stage:
@@ -105,7 +106,7 @@ def act_at_random(stage: Stage, order: random.Random, rounds: int) -> None:
             victim.start()
 
 
-@pytest.mark.parametrize("seed", [1])
+@pytest.mark.parametrize("seed", SEEDS)
 def test_at_least_once_nothing_is_missed_and_redelivery_is_bounded(
     kafka: EmbeddedKafka, kafka_topic: Callable[..., str], tmp_path: Path, seed: int
 ) -> None:
@@ -136,7 +137,7 @@ def test_at_least_once_nothing_is_missed_and_redelivery_is_bounded(
                 assert last_ns - min(again) <= (1.5 * INTERVAL_MS + 200) * 1e6
 
 
-@pytest.mark.parametrize("seed", [1])
+@pytest.mark.parametrize("seed", SEEDS)
 def test_at_most_once_nothing_ever_comes_twice(
     kafka: EmbeddedKafka, kafka_topic: Callable[..., str], tmp_path: Path, seed: int
 ) -> None:

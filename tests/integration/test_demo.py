@@ -116,6 +116,7 @@ def await_schema(dsn: str, process: subprocess.Popen[str]) -> str:
     raise AssertionError("the demo did not begin to write")
 
 
+@pytest.mark.campaign
 def test_a_row_that_never_reaches_kafka_is_found_out(
     temporary: dict[str, str],
     kafka: EmbeddedKafka,

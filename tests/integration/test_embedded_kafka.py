@@ -285,7 +285,7 @@ def test_each_version_runs_on_each_java(version: str, java: str) -> None:
         assert consume(server.bootstrap_servers, topic, 1) == [b"1"]
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
 def test_both_ways_fetch_the_same_jars(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if shutil.which("mvn") is None:
         pytest.skip("no mvn on PATH")
@@ -297,7 +297,7 @@ def test_both_ways_fetch_the_same_jars(tmp_path: Path, monkeypatch: pytest.Monke
     assert len(found[0]) == 46
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
 def test_a_machine_with_nothing_but_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))

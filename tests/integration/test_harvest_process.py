@@ -51,7 +51,11 @@ def assert_at_least_once_in_order(world: World) -> None:
         assert list(dict.fromkeys(reversed(values)))[::-1] == world.committed[key]
 
 
-both = pytest.mark.parametrize("world", ["transactional", "idempotent"], indirect=True)
+both = pytest.mark.parametrize(
+    "world",
+    ["transactional", pytest.param("idempotent", marks=pytest.mark.campaign)],
+    indirect=True,
+)
 
 
 @both

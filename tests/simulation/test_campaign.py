@@ -13,7 +13,7 @@ from tests.simulation.scenario import KINDS, Scenario, generate
 from tests.simulation.shrink import timeline
 from tests.simulation.simulator import run
 
-HISTORIES = 4_000
+HISTORIES = 2_000
 
 
 @pytest.mark.slow
