@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import TypeAlias
 
 from harvest.terms import Term
@@ -92,8 +93,14 @@ class Stats:
     """Ranges of ids that are open now (range)."""
     dead_ids: int = 0
     """Ids that turned out to belong to no row (range)."""
+    messages: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """Attempts by destination and outcome: delivered, failed, unavailable (relay)."""
 
     @classmethod
     def total(cls, all: Sequence[Stats]) -> Stats:
         """The sum of several."""
-        return cls(**{f.name: sum([getattr(s, f.name) for s in all]) for f in fields(cls)})
+        total = cls()
+        for stats in all:
+            for name in [f.name for f in fields(cls)]:
+                setattr(total, name, getattr(total, name) + getattr(stats, name))
+        return total

@@ -21,7 +21,7 @@ _COUNTERS: Final = (
     ("found_published_rows", "found_published", "Rows found published by a leader before."),
     ("sidelined_rows", "sidelined", "Rows set aside."),
     ("late_rows", "late", "Rows published after higher ids, since they committed late."),
-    ("deliveries", "deliveries", "Deliveries to Kafka."),
+    ("deliveries", "deliveries", "Deliveries to Kafka, or messages to destinations."),
     ("failed_deliveries", "failed_deliveries", "Deliveries that failed."),
     ("terms", "terms", "Times that harvesting began, or began anew."),
     ("elections", "elections", "Elections won."),
@@ -32,7 +32,8 @@ _COUNTERS: Final = (
 class HarvestMetrics(Collector):
     """The metrics, all beginning with ``harvest_``.
 
-    Counters: ``published_rows_total`` and others, see above. Gauges: ``up`` (1 if healthy),
+    Counters: ``published_rows_total`` and others, see above, and of a relay
+    ``destination_messages_total{destination,outcome}``. Gauges: ``up`` (1 if healthy),
     ``leading``, ``rows_in_flight``, ``gaps``, ``backlog_rows``, ``backlog_marked_rows``,
     ``oldest_row_age_seconds`` (0 for an empty table), ``sidelined_rows_waiting``, and
     ``holder{shard,holder}`` with the value 1 for each shard that somebody leads.
@@ -52,6 +53,17 @@ class HarvestMetrics(Collector):
             counter = CounterMetricFamily(f"harvest_{name}", text)
             counter.add_metric([], getattr(watched.stats, field))
             yield counter
+
+        messages = list(watched.stats.messages.items())
+        if messages:
+            sent = CounterMetricFamily(
+                "harvest_destination_messages",
+                "Attempts to send a message: delivered, failed, unavailable.",
+                labels=["destination", "outcome"],
+            )
+            for labels, count in sorted(messages):
+                sent.add_metric(labels, count)
+            yield sent
 
         def gauge(name: str, text: str, value: float) -> Metric:
             return GaugeMetricFamily(f"harvest_{name}", text, value=value)

@@ -81,10 +81,11 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """What became of a `Post`."""
+    """What became of a `Post`; `destination` is for those who count."""
 
     row_id: int
     outcome: Outcome
+    destination: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +200,7 @@ class RelayScheduler:
             return []
         actions: list[Action] = []
         match event:
-            case Sent(row_id, outcome):
+            case Sent(row_id, outcome, _):
                 actions = self._sent(row_id, outcome)
             case Marked(_, rows):
                 self._marking = False

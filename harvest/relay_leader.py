@@ -187,7 +187,7 @@ class RelayLeader(Leader[r.RelayScheduler]):
         else:
             sink = self._sinks[message.destination]
             outcome = sink.send(message.row, self._router.unique(message.row), self._lease.epoch)
-        self._events.put(r.Sent(message.row.id, outcome))
+        self._events.put(r.Sent(message.row.id, outcome, message.destination))
 
     # --- The lanes ---
 
@@ -294,9 +294,11 @@ class RelayLeader(Leader[r.RelayScheduler]):
         match event:
             case Marked(_, rows):
                 stats.marked += len(rows)
-            case r.Sent(_, outcome):
+            case r.Sent(_, outcome, destination):
                 stats.deliveries += 1
                 stats.failed_deliveries += outcome.error is not None
+                how = "unavailable" if outcome.unavailable else "failed"
+                stats.messages[destination, "delivered" if outcome.error is None else how] += 1
             case Purged():
                 stats.published = stats.purged + stats.purged_by_others
             case r.Opened(term, _, _):

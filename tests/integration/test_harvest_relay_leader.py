@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
+from collections.abc import Callable
 
 import psycopg
+import pytest
 
 from harvest import OutboxRecord, Stasher
 from harvest.config import ReaperConfig, parse
@@ -13,8 +15,10 @@ from harvest.events import Stats
 from harvest.process import make_relay_tools
 from harvest.store.postgres import PostgresMarkStore
 from harvest.wake import Bell
+from marshal_py.embedded import EmbeddedKafka
 from tests.http_server import http_server
 from tests.integration.harvest_world import wait_until
+from tests.kafka_reader import read_topic
 from tests.unit.test_harvest_reaper import FakeLease
 
 KEYS = 7
@@ -81,6 +85,48 @@ def test_leaders_that_follow_one_another_keep_the_order(postgres_database: str) 
     for target, bodies in got.items():
         assert list(dict.fromkeys(reversed(bodies)))[::-1] == expected[target]
     assert got.keys() == expected.keys()
+
+
+@pytest.mark.kafka
+def test_one_relay_sends_to_http_and_to_kafka(
+    kafka: EmbeddedKafka, kafka_topic: Callable[..., str], postgres_database: str
+) -> None:
+    store = PostgresMarkStore(postgres_database, "outbox")
+    store.init()
+    store.close()
+    topic = kafka_topic(partitions=1)
+    with psycopg.connect(postgres_database) as connection:
+        for n in range(60):
+            to = "events" if n % 2 else "shop"
+            Stasher().stash(
+                connection, OutboxRecord(topic, f"k{n % 6}", str(n), {"to": to, "n": str(n)})
+            )
+    with http_server() as receiver:
+        config = parse(
+            f"kafka: {{bootstrap.servers: '{kafka.bootstrap_servers}'}}\n"
+            f"group: g\ndatabase: {postgres_database}\nroute: '{{header.to}}'\n"
+            "destinations:\n"
+            f"  shop: {{http: {{uri: '{receiver.url}/{{key}}'}}}}\n"
+            "  events: {kafka: {topic: '{topic}'}}\n"
+        )
+        leadership = Leadership(config, 5)
+        wait_until(lambda: leadership.stats.purged == 60, "all")
+        leadership.end()
+        bodies = defaultdict(list)
+        for request in receiver.requests:
+            bodies[request.target].append(int(request.body))
+    records = defaultdict(list)
+    for key, value, headers in read_topic(kafka.bootstrap_servers, topic):
+        assert key is not None
+        assert value is not None
+        records[key].append(int(value))
+        given = dict(headers)
+        assert given["n"] == value
+        assert given["idempotency-key"].startswith(b"g.outbox.")
+        assert given["harvest-epoch"] == b"5"
+    assert bodies == {f"/k{k}": list(range(k, 60, 6)) for k in (0, 2, 4)}
+    assert records == {b"k%d" % k: list(range(k, 60, 6)) for k in (1, 3, 5)}
+    assert leadership.stats.messages == {("shop", "delivered"): 30, ("events", "delivered"): 30}
 
 
 def _rows(database: str) -> int:

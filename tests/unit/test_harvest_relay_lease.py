@@ -81,6 +81,7 @@ def test_no_message_is_begun_while_the_heartbeat_is_late() -> None:
         leader.stop()
         thread.join(WAIT_S)
     assert not thread.is_alive()
+    assert stats.messages == {("d", "delivered"): 50}
 
 
 def test_work_waits_for_a_late_heartbeat_and_for_nothing_else() -> None:
