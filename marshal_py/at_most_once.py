@@ -1,8 +1,9 @@
 """At most once: messages are claimed in the log before they are handed out (PROTOCOL.md §5.11).
 
-Runs that were fetched are proposed one after the other, some ahead of the loop, so that throughput
-does not pay a round trip for each. A run goes out once the log has accepted its proposal, and while
-the lease stands; if its lease lapses, it is parked, and goes out, in order, when that is regained.
+Runs that were fetched are gathered, and those of a partition proposed together, some ahead of the
+loop, so that throughput does not pay a round trip for each. A run goes out once the log has
+accepted its proposal, and while the lease stands; if its lease lapses, it is parked, and goes out,
+in order, when that is regained.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ TARGET_S: Final = 0.025
 """A proposal should claim about so much work, so that a crash loses little."""
 
 AHEAD: Final = 3
-"""So many proposals' worth is claimed ahead, or is being claimed, while the loop works: the log
-answers in milliseconds, in which a fast loop takes thousands of messages."""
+"""So many proposals' worth is gathered, being claimed, or claimed ahead, while the loop works: the
+log answers in milliseconds, in which a fast loop takes thousands of messages."""
 
 MAX_PROPOSAL: Final = 4_000
 MIN_PROPOSAL: Final = 10
@@ -60,8 +61,12 @@ class AtMostOnce(Fetching):
         self._passing: HeldPartition | None = None
         """Whose run the loop has just taken, and not begun with. If the keeper gave the partition
         back then, what was claimed would be lost."""
-        self._handed: tuple[Run, float] | None = None
-        """What the loop was given last, and when."""
+        self._handed: tuple[int, float] | None = None
+        """How many messages the loop was given last, and when."""
+        self._worked = 0
+        self._worked_s = 0.0
+        """How many messages the loop took since `_proposal_size` was last thought over, and how
+        long that took it."""
         self._verdicts: dict[int, str] = {}
         self._decided = threading.Event()
         self._closing = threading.Event()
@@ -86,10 +91,11 @@ class AtMostOnce(Fetching):
                 continue
             self._passing = run.part
             self._proposed.popleft()
-            self._verdicts.pop(run.seq, None)
+            if not (self._proposed and self._proposed[0].seq == run.seq):
+                self._verdicts.pop(run.seq, None)
             if verdict and run.part.claim.held and not run.part.parked:
                 self._top_up()
-                self._handed = (run, time.monotonic())
+                self._handed = (len(run.messages), time.monotonic())
                 return run
             if verdict and not run.part.claim._ended.is_set():
                 run.part.parked.append(run)  # ours; the lease may come back, or has: in order
@@ -100,60 +106,75 @@ class AtMostOnce(Fetching):
             self._keeper.wake()
         return None
 
-    def _adapt(self, run: Run, since_s: float) -> None:
-        """Let a proposal claim about `TARGET_S` of work, judging by what `run` took."""
-        took_s = max(time.monotonic() - since_s, 1e-6)
-        fitting = int(TARGET_S / took_s * len(run.messages))
-        most = self._most()
+    def _adapt(self, count: int, since_s: float) -> None:
+        """Let a proposal claim about `TARGET_S` of work, judging by the last that was done.
+
+        By a proposal's worth of it, or as much as took that long: a loop that was kept from working
+        for a moment is not slow.
+        """
+        self._worked += count
+        self._worked_s += max(time.monotonic() - since_s, 1e-6)
+        if self._worked < self._proposal_size and self._worked_s < TARGET_S:
+            return
+        fitting = int(TARGET_S / self._worked_s * self._worked)
+        most = self._batch_size if self._batch_size != FETCH else MAX_PROPOSAL
         self._proposal_size = max(
             min(fitting, 2 * self._proposal_size, most), min(MIN_PROPOSAL, most)
         )
-
-    def _most(self) -> int:
-        return self._batch_size if self._batch_size != FETCH else MAX_PROPOSAL
+        self._worked, self._worked_s = 0, 0.0
 
     def _top_up(self) -> None:
-        """Have the next messages claimed while the last ones are handed out."""
+        """Have the next messages claimed while the last ones are handed out.
+
+        In small fetches, about as much as was handed out: what is held stays level, and the garbage
+        collector, which goes by growth, at rest. They are proposed when there is enough of them, or
+        when no other proposal is under way.
+        """
         if self._parked:
             self._unpark()
-        ahead = sum(len(run.messages) for run in self._proposed)
-        while ahead < AHEAD * self._proposal_size:
-            if self._closing.is_set() or self._is_ending:
-                return
-            if not self._ready:
-                have = 0
-                while have < self._proposal_size:
-                    got = self._fetch(min(FETCH, self._proposal_size - have))
-                    have += got
-                    if not got:
-                        break
-                self._merge_ready()
-            if not self._ready:
-                return
-            run = self._ready.popleft()
-            part = run.part
-            if part.stage is not Stage.ACTIVE:
-                continue
-            if part.parked or not part.claim.held:
-                part.parked.append(run)
-                self._parked.append(part)
-            elif run.messages[0].offset() >= part.floor:
-                with contextlib.suppress(NotHeld, Closed):
-                    run.seq = part.claim._propose(run.end)
-                    self._proposed.append(run)
-                    ahead += len(run.messages)
+        if self._closing.is_set() or self._is_ending:
+            return
+        gathered = sum(len(run.messages) for run in self._ready)
+        room = AHEAD * self._proposal_size - sum(len(run.messages) for run in self._proposed)
+        while gathered < room:
+            got = self._fetch(min(FETCH, self._proposal_size))
+            gathered += got
+            if not got:
+                break
+        if gathered >= self._proposal_size or (self._ready and self._all_decided()):
+            self._propose_ready()
 
-    def _merge_ready(self) -> None:
-        """Join runs of one partition that were fetched one after the other: one proposal for all.
+    def _all_decided(self) -> bool:
+        return not self._proposed or self._verdict(self._proposed[-1]) is not None
+
+    def _propose_ready(self) -> None:
+        """Propose what was gathered: one proposal for each partition.
 
         Order matters within a partition alone.
         """
-        if len(self._ready) < 2:
-            return
-        joined: dict[HeldPartition, list[Any]] = {}
-        for run in self._ready:
-            joined.setdefault(run.part, []).extend(run.messages)
-        self._ready = deque(Run(part, messages) for part, messages in joined.items())
+        gathered: dict[HeldPartition, list[Run]] = {}
+        while self._ready:
+            run = self._ready.popleft()
+            gathered.setdefault(run.part, []).append(run)
+        for part, runs in gathered.items():
+            if part.stage is not Stage.ACTIVE:
+                continue
+            if part.parked or not part.claim.held:
+                part.parked.extend(runs)
+                self._parked.append(part)
+                continue
+            runs = [run for run in runs if run.messages[0].offset() >= part.floor]
+            if not runs:
+                continue
+            self._proposed.extend(runs)  # first: the keeper must find what is claimed somewhere
+            try:
+                seq = part.claim._propose(runs[-1].end)
+            except (NotHeld, Closed):
+                for _ in runs:
+                    self._proposed.pop()
+            else:
+                for run in runs:
+                    run.seq = seq
 
     def _verdict(self, run: Run) -> bool | None:
         """Whether the log has given the messages of `run` to us; None while nobody knows."""
@@ -171,8 +192,11 @@ class AtMostOnce(Fetching):
                 if cell.claimed_offset >= run.end:
                     return True
                 if detail == "unknown outcome":
+                    same = [r for r in self._proposed if r.seq == run.seq] or [run]
+                    seq = part.claim._propose(same[-1].end)
                     self._verdicts.pop(run.seq)
-                    run.seq = part.claim._propose(run.end)
+                    for other in same:
+                        other.seq = seq
                     return None
         return False
 
