@@ -128,24 +128,23 @@ class AtMostOnce(Fetching):
 
         In small fetches, about as much as was handed out: what is held stays level, and the garbage
         collector, which goes by growth, at rest. They are proposed when there is enough of them, or
-        when no other proposal is under way.
+        when what was proposed before is about to run out and none of it is under way any more.
         """
         if self._parked:
             self._unpark()
         if self._closing.is_set() or self._is_ending:
             return
+        proposed, size = self._proposed, self._proposal_size
+        ahead = sum(len(run.messages) for run in proposed)
         gathered = sum(len(run.messages) for run in self._ready)
-        room = AHEAD * self._proposal_size - sum(len(run.messages) for run in self._proposed)
-        while gathered < room:
-            got = self._fetch(min(FETCH, self._proposal_size))
+        while ahead + gathered < AHEAD * size:
+            got = self._fetch(min(FETCH, size))
             gathered += got
             if not got:
                 break
-        if gathered >= self._proposal_size or (self._ready and self._all_decided()):
+        runs_out = ahead < size and (not proposed or self._verdict(proposed[-1]) is not None)
+        if gathered >= size or runs_out:
             self._propose_ready()
-
-    def _all_decided(self) -> bool:
-        return not self._proposed or self._verdict(self._proposed[-1]) is not None
 
     def _propose_ready(self) -> None:
         """Propose what was gathered: one proposal for each partition.
