@@ -3,17 +3,24 @@ tests/simulation/whole seldom need, each by itself."""
 
 from __future__ import annotations
 
+import gc
+import itertools
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from confluent_kafka import Message
 
+from marshal_py import at_most_once
 from marshal_py.balance import Plan, Unit
 from marshal_py.claims import ClaimState
 from marshal_py.consumer import Consumer
 from marshal_py.delivery import HeldPartition, Run, Stage
+from marshal_py.errors import NotHeld
+from marshal_py.fetching import FETCH
 from marshal_py.rationalizer import Member
 from marshal_py.sharing import Look, Sharing
 from marshal_py.subscription import Subscription
@@ -33,6 +40,11 @@ class FakeClaim:
         self._ended = threading.Event()
         self._holding = SimpleNamespace(lease_until_ns=FAR, state=ClaimState.HELD)
         self.released = 0
+        self.proposed: list[int] = []
+
+    def _propose(self, end: int) -> int:
+        self.proposed.append(end)
+        return 100 + len(self.proposed)
 
     @property
     def held(self) -> bool:
@@ -137,6 +149,129 @@ def test_messages_that_the_log_has_not_given_to_us_are_not_handed_out(ended: boo
     assert made._verdict(run) is False
     claim.claimed_offset = 2
     assert made._verdict(run) is True
+
+
+def test_what_was_gathered_is_proposed_once_for_each_partition_and_keeps_its_order() -> None:
+    made, claims = consumer("at_most_once"), (FakeClaim(), FakeClaim())
+    one, two = map(part_of, claims)
+    made._ready.extend([run_of(one, 0, 1), run_of(two, 0), run_of(one, 2), run_of(two, 1, 2)])
+    made._top_up()
+    assert [claim.proposed for claim in claims] == [[3], [3]]
+    assert made._has_claimed(one)
+    claims[0].claimed_offset = claims[1].claimed_offset = 3
+    handed_out = [made._next_claimed() for _ in range(5)]
+    assert [offsets(run) for run in handed_out if run and run.part is one] == [[0, 1], [2]]
+    assert [offsets(run) for run in handed_out if run and run.part is two] == [[0], [1, 2]]
+
+
+def test_while_a_proposal_is_under_way_small_ones_are_not_added() -> None:
+    made, claim = consumer("at_most_once"), FakeClaim()
+    part = part_of(claim)
+    made._ready.append(run_of(part, 0))
+    made._top_up()
+    made._ready.append(run_of(part, 1))
+    made._top_up()
+    assert claim.proposed == [1]
+    made._ready.append(run_of(part, *range(2, 2 + made._proposal_size)))
+    made._top_up()
+    assert claim.proposed == [1, 2 + made._proposal_size]
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_nothing_of_a_rejected_proposal_is_handed_out_nor_waited_for(ended: bool) -> None:
+    made, claim = consumer("at_most_once"), FakeClaim()
+    part = part_of(claim)
+    made._ready.extend([run_of(part, 0, 1), run_of(part, 2), run_of(part, 3)])
+    made._top_up()
+    if ended:
+        claim._ended.set()
+    made.marshal.cell = lambda *_: None  # type: ignore[method-assign,assignment]
+    made._verdicts[101] = "epoch"
+    assert made._next_claimed() is None
+    assert not made._proposed
+    assert not made._verdicts
+
+
+def test_a_proposal_of_unknown_outcome_is_made_again_for_all_that_was_in_it() -> None:
+    made, claim = consumer("at_most_once"), FakeClaim()
+    part = part_of(claim)
+    made._ready.extend([run_of(part, 0, 1), run_of(part, 2), run_of(part, 3)])
+    made._top_up()
+    made._verdicts[101] = "unknown outcome"
+    cell: Any = SimpleNamespace(held=True, epoch=claim.epoch, claimed_offset=0)
+    made.marshal.cell = lambda *_: cell  # type: ignore[method-assign]
+    assert made._verdict(made._proposed[0]) is None
+    assert claim.proposed == [4, 4]
+    assert [run.seq for run in made._proposed] == [102, 102, 102]
+    claim.claimed_offset = 4
+    assert [offsets(made._next_claimed()) for _ in range(3)] == [[0, 1], [2], [3]]
+
+
+def test_what_cannot_be_proposed_any_more_is_not_kept() -> None:
+    made, claim = consumer("at_most_once"), FakeClaim()
+    part = part_of(claim)
+    made._ready.append(run_of(part, 0))
+
+    def refuse(_: int) -> int:
+        raise NotHeld("released meanwhile")
+
+    claim._propose = refuse  # type: ignore[method-assign]
+    made._top_up()
+    assert not made._has_claimed(part)
+
+
+def test_a_loop_that_is_held_up_for_a_moment_is_not_taken_for_slow(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(at_most_once, "time", SimpleNamespace(monotonic=lambda: 100.0))
+    made = consumer("at_most_once")
+    made._proposal_size = 4_000
+    made._adapt(10, 100.0 - 0.020)
+    for _ in range(40):
+        made._adapt(100, 100.0 - 0.000_03)
+    assert made._proposal_size == 4_000
+    for _ in range(10):
+        made._adapt(10, 100.0 - 0.1)  # 10 ms for each message
+    assert made._proposal_size == at_most_once.MIN_PROPOSAL
+
+
+@contextmanager
+def collections() -> Iterator[list[int]]:
+    """Count how often the garbage collector goes round."""
+    found: list[int] = []
+
+    def note(phase: str, info: dict[str, int]) -> None:
+        if phase == "start":
+            found.append(info["generation"])
+
+    gc.callbacks.append(note)
+    try:
+        yield found
+    finally:
+        gc.callbacks.remove(note)
+
+
+@pytest.mark.parametrize("in_batches", [False, True])
+def test_handing_out_does_not_set_the_garbage_collector_going(in_batches: bool) -> None:
+    made = Consumer("127.0.0.1:1", group_id="g", topics="t")
+    made._started = True
+    part = part_of(FakeClaim())
+    made._active[part.key] = part
+    count = itertools.count()
+
+    def consume(most: int, _: float) -> list[Message]:
+        return [Message(topic="t", partition=0, offset=next(count)) for _ in range(most)]
+
+    made._consumer = SimpleNamespace(consume=consume)
+    fetches = 100
+    with collections() as found:
+        if in_batches:
+            for batch in itertools.islice(made.batches(), fetches):
+                assert len(batch) == FETCH
+        else:
+            for message in itertools.islice(made, fetches * FETCH):
+                assert message.partition() == 0
+    assert len(found) < fetches / 10
 
 
 def test_what_others_got_is_not_wanted_any_more(any_consumer: Consumer) -> None:
