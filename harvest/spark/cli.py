@@ -171,17 +171,25 @@ def backlog(
             min=0.0,
         ),
     ] = None,
+    shards_per_task: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            help="Shards of an outbox in each Spark task; each task reads the whole table.",
+            min=1,
+        ),
+    ] = 4,
     master: Annotated[str | None, typer.Option(metavar="URL", help="Spark's master.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Publish all that is in the outbox now, with a Spark task for each shard (range mode).
+    """Publish all that is in the outbox now, by a Spark job (range mode).
 
     For backlogs of millions of rows. It does what `harvest reap` does, exactly once and in order,
     and holds the same claims: it refuses to begin while a harvester leads, and none begins while it
     runs. Killed, it goes on when it is run again. Exit code 1 if a shard could not be finished.
 
-    With one shard only one core is at work; `harvest shards N` divides the outbox. Needs the extra
-    `spark`.
+    A task works for 4 shards, which `harvest shards N` makes; where database and brokers have
+    cores to spare, give it fewer, for more tasks at once. Needs the extra `spark`.
 
     [dim]Example:[/dim] harvest backlog --config orders.yaml --config invoices.yaml
     """
@@ -191,7 +199,13 @@ def backlog(
 
     configs = [load(path) for path in config]
     spark = spark_session("harvest backlog", master=master, kafka=False)
-    result = run(spark, configs, wait_s=wait_s, on_progress=_show_progress)
+    result = run(
+        spark,
+        configs,
+        wait_s=wait_s,
+        shards_per_task=shards_per_task,
+        on_progress=_show_progress,
+    )
     if as_json:
         shards = [
             {"outbox": s.outbox, "shard": s.shard, "until": s.until, **asdict(s.outcome)}

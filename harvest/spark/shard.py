@@ -17,7 +17,8 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from harvest.checkpoints import Checkpoints
@@ -25,17 +26,29 @@ from harvest.config import ReaperConfig
 from harvest.errors import HarvestError
 from harvest.events import Stats
 from harvest.positions import Position
-from harvest.process import make_range_tools
+from harvest.process import make_range_store, make_range_tools
 from harvest.rows import Row
 from harvest.sink.base import Failure, Sink, StillHeld
 from harvest.sink.settings import connection_settings
+from harvest.spark.pages import PagedStore, Pages
+from harvest.store.range_postgres import PostgresRangeStore
 from harvest.wake import Bell
 from marshal_py import Marshal
 from marshal_py.errors import MarshalError
 
-__all__ = ["DistantLease", "Job", "Outcome", "PatientSink", "SinkWrapper", "publish"]
+__all__ = [
+    "CLAIM_LOST",
+    "DistantLease",
+    "Job",
+    "Outcome",
+    "PatientSink",
+    "SinkWrapper",
+    "publish",
+    "publish_together",
+]
 
 _LOG: Final = logging.getLogger("harvest")
+CLAIM_LOST: Final = "the claim was lost"
 _LOOK_S: Final = 0.1
 _SILENCE_S: Final = 20.0
 """Longer than a transaction of another attempt may last."""
@@ -68,6 +81,16 @@ class Outcome:
     gaps: int = 0
     sidelined: int = 0
     error: str = ""
+
+    def then(self, later: Outcome) -> Outcome:
+        """What this and a later attempt have come to."""
+        return replace(
+            later,
+            published=self.published + later.published,
+            late=self.late + later.late,
+            dead_ids=self.dead_ids + later.dead_ids,
+            sidelined=self.sidelined + later.sidelined,
+        )
 
 
 class DistantLease:
@@ -176,8 +199,33 @@ class PatientSink:
                 seen, changed_s = now, time.monotonic()
 
 
-def publish(job: Job, wrap: SinkWrapper | None = None, *, silence_s: float = _SILENCE_S) -> Outcome:
-    """Publish the shard; return when that is done, or cannot be. Raises what nobody foresaw."""
+def publish_together(jobs: Sequence[Job], wrap: SinkWrapper | None = None) -> list[Outcome]:
+    """Publish shards of one outbox at the same time, each as `publish` does, reading it once."""
+    config = jobs[0].config
+    reader = make_range_store(config, jobs[0].shard)
+    if len(jobs) == 1 or not isinstance(reader, PostgresRangeStore):
+        pages = None
+    else:
+        pages = Pages(reader, len(jobs))
+    try:
+        with ThreadPoolExecutor(len(jobs), "backlog-shard") as threads:
+            return list(threads.map(lambda job: publish(job, wrap, pages=pages), jobs))
+    finally:
+        if pages is not None:
+            pages.close()
+
+
+def publish(
+    job: Job,
+    wrap: SinkWrapper | None = None,
+    *,
+    silence_s: float = _SILENCE_S,
+    pages: Pages | None = None,
+) -> Outcome:
+    """Publish the shard; return when that is done, or cannot be. Raises what nobody foresaw.
+
+    `pages`: where the rows come from, if other shards are read together with this one.
+    """
     config, shard = job.config, job.shard
     stats = Stats()
     try:
@@ -191,6 +239,10 @@ def publish(job: Job, wrap: SinkWrapper | None = None, *, silence_s: float = _SI
         ) as marshal:
             lease = DistantLease(marshal, config.shard_units()[shard], job.epoch)
             tools = make_range_tools(config, shard)
+            if pages is not None:
+                tools.reader = PagedStore(
+                    config.database, config.table, shard=shard, shards=config.shards, pages=pages
+                )
             tools.until = job.until
             checkpoints = Checkpoints(config)
             sink = tools.sink if wrap is None else wrap(tools.sink)
@@ -208,7 +260,7 @@ def publish(job: Job, wrap: SinkWrapper | None = None, *, silence_s: float = _SI
                 tools.close()
     except (HarvestError, MarshalError) as error:
         return _outcome(stats, str(error))
-    return _outcome(stats, "" if ended else "the claim was lost")
+    return _outcome(stats, "" if ended else CLAIM_LOST)
 
 
 def _outcome(stats: Stats, error: str) -> Outcome:

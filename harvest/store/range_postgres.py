@@ -30,6 +30,7 @@ from harvest.store.range_base import Bounds, Window
 __all__ = ["PostgresRangeStore"]
 
 _READ: Final = "SELECT {columns} FROM {table} WHERE id > %s ORDER BY id LIMIT %s"
+_READ_ALL: Final = "SELECT {columns}, {shard} FROM {table} WHERE id > %s ORDER BY id LIMIT %s"
 # The rows of one shard, and one row about the page that they are from. All in one statement: they
 # must be of one moment. The ids of the page are needed only if some are missing.
 _READ_SHARD: Final = """
@@ -186,12 +187,15 @@ class PostgresRangeStore(PostgresTable):
         """See `RangeStore.read`."""
         if self._shards > 1:
             return self._read_shard(after, limit)
-        rows = self._fetch(_READ, (after, limit))
-        if not rows:
-            return Window((), after)
-        last = rows[-1][0]
-        gaps = () if last - after == len(rows) else missing(after, [row[0] for row in rows])
-        return Window(rows, last, gaps, len(rows) == limit)
+        return _window(self._fetch(_READ, (after, limit)), after, limit)
+
+    def read_all(self, after: int, limit: int) -> tuple[Window, list[list[Row]]]:
+        """The `limit` lowest rows above `after`, and the same divided into the shards."""
+        window = _window(self._fetch(_READ_ALL, (after, limit)), after, limit)
+        shards: list[list[Row]] = [[] for _ in range(self._shards)]
+        for row in window.rows:
+            shards[row[6]].append(row)  # type: ignore[misc]  # one column more than a row has
+        return window, shards
 
     def _read_shard(self, after: int, limit: int) -> Window:
         found = self._fetch(_READ_SHARD, (after, limit, after))
@@ -375,6 +379,14 @@ class PostgresRangeStore(PostgresTable):
             text = f"the sequence {name} may not be read: GRANT SELECT ON SEQUENCE {name}"
             return [Finding("sequence", "error", text)]
         return [Finding("sequence", "ok", f"id comes from {name}, one by one")]
+
+
+def _window(rows: Sequence[Any], after: int, limit: int) -> Window:
+    if not rows:
+        return Window((), after)
+    last = rows[-1][0]
+    gaps = () if last - after == len(rows) else missing(after, [row[0] for row in rows])
+    return Window(rows, last, gaps, len(rows) == limit)
 
 
 def _readable(types: Mapping[str, tuple[str, bool]], column: str) -> sql.Composable:

@@ -1,4 +1,5 @@
-"""How fast a Spark job publishes a backlog of 256-byte rows, on one core and on two.
+"""How fast a Spark job publishes a backlog of 256-byte rows, on one core and on two, in one task
+and in two.
 
 Each session is a process of its own. The clock runs from the call to its return, without the start
 of the session: claims, reading, transactions, the end of the job.
@@ -22,7 +23,8 @@ from tests.benchmarks.harness import Figure, Options, median, run, say
 from tests.benchmarks.harvest_drain import FILL, KEYS, PARTITIONS
 
 SHARDS = 2
-CORES = (1, 2)
+CASES = ((1, 1), (2, 1), (2, 2))
+"""Cores and tasks."""
 
 
 def fill(postgres: EmbeddedPostgres, topic: str, count: int) -> str:
@@ -48,7 +50,7 @@ def committed(servers: str, topic: str) -> int:
     return sum(ends)
 
 
-def session(cores: int, configs: list[str]) -> None:
+def session(cores: int, tasks: int, configs: list[str]) -> None:
     """A child: run one job for each configuration, print the seconds of each."""
     from harvest.config import parse
     from harvest.spark.backlog import backlog
@@ -57,7 +59,7 @@ def session(cores: int, configs: list[str]) -> None:
     spark = spark_session("spark_backlog", master=f"local[{cores}]", kafka=False)
     found = []
     for config in configs:
-        result = backlog(spark, [parse(config)])
+        result = backlog(spark, [parse(config)], shards_per_task=SHARDS // tasks)
         if not result.done:
             raise RuntimeError(f"not done: {result}")
         found.append((result.published, result.seconds))
@@ -67,7 +69,7 @@ def session(cores: int, configs: list[str]) -> None:
 
 def measure(options: Options) -> list[Figure]:
     count = 50_000 if options.quick else 1_000_000
-    rates: dict[int, list[float]] = defaultdict(list)
+    rates: dict[tuple[int, int], list[float]] = defaultdict(list)
     with EmbeddedKafka() as kafka, EmbeddedPostgres() as postgres:
         coordination = new_topic(kafka)
         topic = kafka.create_topic(partitions=PARTITIONS)
@@ -88,7 +90,7 @@ def measure(options: Options) -> list[Figure]:
             )
 
         for repeat in range(options.repeats):
-            for cores in CORES:
+            for cores, tasks in CASES:
                 for one in (database, small):
                     with psycopg.connect(one) as connection:
                         connection.execute("DELETE FROM outbox_positions WHERE shard >= 0")
@@ -96,7 +98,7 @@ def measure(options: Options) -> list[Figure]:
                 # The first, small job starts the workers and warms the runtime.
                 command = [sys.executable, "-m", "tests.benchmarks.spark_backlog", "session"]
                 done = subprocess.run(
-                    [*command, str(cores), config(small), config(database)],
+                    [*command, str(cores), str(tasks), config(small), config(database)],
                     capture_output=True,
                     text=True,
                     timeout=300,
@@ -108,18 +110,19 @@ def measure(options: Options) -> list[Figure]:
                 found = committed(kafka.bootstrap_servers, topic) - before
                 if published != count or found < count:
                     raise RuntimeError(f"{published} published, {found} in Kafka, not {count}")
-                rates[cores].append(count / seconds)
-                say(f"repeat {repeat + 1}, {cores} cores: {count / seconds:,.0f} rows/s")
-    one, two = (median(rates[cores]) for cores in CORES)
+                rates[cores, tasks].append(count / seconds)
+                say(f"repeat {repeat + 1}, local[{cores}], {tasks} tasks: {count / seconds:,.0f}/s")
     text = f"backlog of {count:,} rows in {SHARDS} shards"
-    return [
-        Figure(f"{text}, local[1]", one, "rows/s"),
-        Figure(f"{text}, local[2]", two, "rows/s", one, "≥ 150,000/s", two >= 150_000),
-    ]
+    one, *others = (median(rates[case]) for case in CASES)
+    figures = [Figure(f"{text}, local[1], 1 task", one, "rows/s")]
+    for (cores, tasks), rate in zip(CASES[1:], others, strict=True):
+        name = f"{text}, local[{cores}], {tasks} task{'s' if tasks > 1 else ''}"
+        figures.append(Figure(name, rate, "rows/s", one, "≥ 150,000/s", rate >= 150_000))
+    return figures
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["session"]:
-        session(int(sys.argv[2]), sys.argv[3:])
+        session(int(sys.argv[2]), int(sys.argv[3]), sys.argv[4:])
     else:
         run(measure, __doc__)

@@ -1,5 +1,5 @@
-"""A backlog job whose tasks die in their first attempt: python -m tests.spark.backlog_app CONFIG
-FOLDER. Each death leaves a file in FOLDER/deaths."""
+"""A backlog job on two executors, whose tasks die in their first attempt:
+python -m tests.spark.backlog_app CONFIG FOLDER. Each death leaves a file in FOLDER/deaths."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Mortal:
 
     def deliver(self, rows: Sequence[Row], checkpoint: str) -> Failure | None:
         self._count += 1
-        time.sleep(0.02)  # so that a kill from outside finds it at work
+        time.sleep(0.1)  # so that a kill from outside finds it at work
         if self._first and self._count > TRANSACTIONS:
             producer = self._sink._producer
             producer.begin_transaction()
@@ -60,8 +60,13 @@ def main(config: str, folder: str) -> None:
     def wrap(sink: Sink) -> Any:
         return Mortal(sink, deaths)
 
-    spark = spark_session("backlog_app", master="local[2,4]", kafka=False)
-    result = backlog(spark, [load(config)], wrap_sink=wrap)
+    spark = spark_session(
+        "backlog_app",
+        master="local-cluster[2,1,512]",
+        settings={"spark.executor.memory": "512m", "spark.driver.memory": "512m"},
+        kafka=False,
+    )
+    result = backlog(spark, [load(config)], shards_per_task=1, wrap_sink=wrap)
     print(result, flush=True)
 
 
