@@ -40,7 +40,7 @@ class Mortal:
 
     def deliver(self, rows: Sequence[Row], checkpoint: str) -> Failure | None:
         self._count += 1
-        time.sleep(0.1)  # so that a kill from outside finds it at work
+        time.sleep(0.3)  # so that a kill from outside finds it at work
         if self._first and self._count > TRANSACTIONS:
             producer = self._sink._producer
             producer.begin_transaction()
