@@ -6,6 +6,7 @@ fetches; the keeper's commands (assign, pause, ...) are carried out between two 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections import deque
@@ -13,7 +14,7 @@ from collections.abc import Callable, Mapping
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
-from confluent_kafka import KafkaError, Message
+from confluent_kafka import OFFSET_END, KafkaError, KafkaException, Message, TopicPartition
 
 from marshal_py.access import REFUSED, denied
 from marshal_py.client import Marshal
@@ -36,6 +37,9 @@ are not: it stays at rest, which is worth more than the calls that larger fetche
 
 MAX_FETCH: Final = 1_000
 """Messages per `consume`, where larger batches were asked for: more is slower in librdkafka."""
+
+CONNECT_S: Final = 1.0
+"""Leaders that have not answered at the start by then are connected to when they are needed."""
 
 _message: Final[Any] = Message
 _partition_of: Callable[[Any], int] = _message.partition
@@ -79,6 +83,18 @@ class Fetching:
                 self._sort_out(messages)
         self._run_commands_if_free()
         return len(messages)
+
+    def connect_to_leaders(self, topics: Mapping[str, int]) -> None:
+        """Connect to who leads these partitions (topic → how many), before the first is claimed.
+
+        A partition that moves here would lie idle meanwhile. Who cannot be reached now is left.
+        """
+        where = [
+            TopicPartition(t, p, OFFSET_END) for t, count in topics.items() for p in range(count)
+        ]
+        if where:
+            with contextlib.suppress(KafkaException):
+                self._consumer.offsets_for_times(where, timeout=CONNECT_S)
 
     def command(self, command: Callable[[], None]) -> None:
         """Have `command` use the Kafka consumer, in the order given, and never during a fetch.

@@ -174,6 +174,7 @@ class Keeper:
                 hint = f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
                 raise TopicMissing(f"topic {topic!r} does not exist{hint}")
         self._topics = self._wanted(found)
+        consumer.connect_to_leaders(self._topics)
         if not self._topics:
             self._log.warning(
                 "%s: no topic matches %r yet",
@@ -515,7 +516,7 @@ class Keeper:
         look = self._sharing.look(self._units(), self._lags)
         if isinstance(consumer.marshal.failure, DuplicateClientId):
             return
-        self._restless = look.restless
+        self._restless = look.restless or look.unquiet
         if look.paused:
             return
         for unit in look.resume:
@@ -531,7 +532,10 @@ class Keeper:
             if part.stage is Stage.ACTIVE and part.partition >= self._topics.get(part.topic, 0):
                 self._drain(part)  # the topic is gone
         self._cancel(look)
-        self._give_up_one(look, now_s)
+        if look.unquiet:
+            self._plan_due = True
+        else:
+            self._give_up_one(look, now_s)
         if consumer.claim_entire_topic:
             self._follow()
 

@@ -55,6 +55,8 @@ class Look(NamedTuple):
     paused: bool
     restless: bool
     """Others have just joined: more may come, and what is claimed now would have to move."""
+    unquiet: bool = False
+    """Somebody has just joined, and takes nothing yet: what is given up now would lie idle."""
 
 
 class Sharing:
@@ -69,6 +71,7 @@ class Sharing:
         self._settle_ns = settle_ms * MS
         self._joined_ns: int | None = None
         self._quiet_since_ns = 0
+        self._unquiet_since_ns = 0
         self._alive: frozenset[str] = frozenset()
         self._full_look_ns = 0
 
@@ -80,7 +83,10 @@ class Sharing:
             if isinstance(event, _TELLING) and event.group_id == group:
                 telling = True
                 if type(event) is MemberJoined:
-                    self._quiet_since_ns = self._marshal._clock()
+                    now_ns = self._marshal._clock()
+                    if now_ns - self._quiet_since_ns >= self._settle_ns:
+                        self._unquiet_since_ns = now_ns
+                    self._quiet_since_ns = now_ns
         return telling
 
     def look(self, units: list[Unit], lags: dict[Unit, int] | None = None) -> Look:
@@ -111,7 +117,8 @@ class Sharing:
             paused = world.paused(group)
             self._alive = frozenset(members)
         plan = balance.plan(me, members, holders, costs if by_lag else None)
-        return Look(plan, tuple(resume), holders, paused, self._restless(now_ns))
+        restless = self._restless(now_ns)
+        return Look(plan, tuple(resume), holders, paused, restless, self._unquiet(now_ns))
 
     def stale(self) -> bool:
         """Whether somebody died or came back to life since the last look. Cheap."""
@@ -188,6 +195,12 @@ class Sharing:
         if now_ns - self._quiet_since_ns >= self._settle_ns:
             return False
         return now_ns - self._joined_ns < MAX_SETTLES * self._settle_ns
+
+    def _unquiet(self, now_ns: int) -> bool:
+        return (
+            now_ns - self._quiet_since_ns < self._settle_ns
+            and now_ns - self._unquiet_since_ns < MAX_SETTLES * self._settle_ns
+        )
 
 
 def _published_cost(cell: Cell) -> int:

@@ -20,6 +20,7 @@ from marshal_py.claims import ClaimState
 from marshal_py.consumer import Consumer
 from marshal_py.delivery import HeldPartition, Run, Stage
 from marshal_py.errors import NotHeld
+from marshal_py.events import MemberJoined
 from marshal_py.fetching import FETCH
 from marshal_py.rationalizer import Member
 from marshal_py.sharing import Look, Sharing
@@ -45,6 +46,9 @@ class FakeClaim:
     def _propose(self, end: int) -> int:
         self.proposed.append(end)
         return 100 + len(self.proposed)
+
+    def _fields(self) -> dict[str, object]:
+        return {}
 
     @property
     def held(self) -> bool:
@@ -294,6 +298,38 @@ def test_what_others_got_is_not_wanted_any_more(any_consumer: Consumer) -> None:
     keeper._sharing = look(Plan())
     keeper._share(2e9)
     assert (claim.released, list(made.parts)) == (1, [])
+
+
+def test_nothing_is_given_up_while_who_joined_takes_nothing_yet() -> None:
+    made, claim = consumer(), FakeClaim()
+    part = part_of(claim)
+    made.parts[part.key] = part
+    keeper = made._keeper
+    keeper._topics = {"t": 1}
+    look = Look(Plan(give_up=part.key), (), {part.key: "me"}, paused=False, restless=False)
+    keeper._sharing = SimpleNamespace(look=lambda *_: look._replace(unquiet=True))  # type: ignore[assignment]
+    keeper._share(1e9)
+    assert part.stage is Stage.ACTIVE
+    assert keeper._plan_due  # and is looked at again soon
+    keeper._sharing = SimpleNamespace(look=lambda *_: look)  # type: ignore[assignment]
+    keeper._share(2e9)
+    assert part.stage is Stage.DRAINING
+
+
+def test_those_who_join_one_after_the_other_are_waited_for_but_not_for_ever() -> None:
+    now_ms = [1_000_000]
+    marshal: Any = SimpleNamespace(group_id="g", _clock=lambda: now_ms[0] * MS)
+    sharing = Sharing(marshal, Subscription(frozenset({"t"})), settle_ms=100)
+    quiet = []
+    for _ in range(20):
+        sharing.tells([MemberJoined(5, "c", "i", "g", 1, 1_000)])
+        now_ms[0] += 90
+        quiet.append(not sharing._unquiet(now_ms[0] * MS))
+    assert quiet == [False] * 11 + [True] * 9
+    now_ms[0] += 100
+    assert not sharing._unquiet(now_ms[0] * MS)
+    sharing.tells([MemberJoined(5, "c", "i", "g", 1, 1_000)])
+    assert sharing._unquiet(now_ms[0] * MS)
 
 
 def test_the_dead_have_no_share_where_no_clock_of_the_broker_tells_of_them() -> None:
