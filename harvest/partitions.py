@@ -63,7 +63,8 @@ class Extent(NamedTuple):
 class Inventory(NamedTuple):
     """What there is: the partitions in order, and the highest id that was drawn.
 
-    `stray`: rows in the default partition. `partitioned`: whether the table is, at all.
+    `stray`: rows in the default partition; in a table that is not `partitioned`, rows that are
+    deleted one by one, if it is one whose rows are.
     """
 
     partitions: Sequence[Partition]
@@ -80,7 +81,7 @@ class PartitionPlan:
     drop: Sequence[Partition] = ()
     kept: Sequence[tuple[Partition, str]] = ()
     sweep_below: int | None = None
-    """Rows of the default partition below this id go, too, once they are old enough."""
+    """Rows below this id that are in no partition go, too, once they are old enough."""
     swept: int = 0
     unarchived: Sequence[tuple[Partition, str]] = ()
     """What could not be archived and was therefore not dropped, and why."""
@@ -106,7 +107,7 @@ class PartitionStore(Protocol):
         """Drop it; False if it is not as it was, has other rows than expected, or is in use."""
 
     def sweep(self, below: int, retain_s: float) -> int:
-        """Delete old rows of the default partition with ids below `below`; return how many."""
+        """Delete old rows that are in no partition, with ids below `below`; return how many."""
 
     def close(self) -> None:
         """Close the connection."""
@@ -123,8 +124,9 @@ def plan(
     found: Inventory, positions: Sequence[Position | None], policy: PartitionPolicy
 ) -> PartitionPlan:
     """`positions` are the checkpoints of all shards; None for one that has none yet."""
+    floor = min([p.low_id if p is not None else 0 for p in positions], default=0)
     if not found.partitioned:
-        return PartitionPlan()
+        return PartitionPlan(sweep_below=floor if found.stray else None)
     create = []
     end = found.partitions[-1].high if found.partitions else None
     if found.drawn <= 0 and end is None:
@@ -135,7 +137,6 @@ def plan(
     while end < found.drawn + policy.ahead * policy.rows:
         create.append((end, end + policy.rows))
         end += policy.rows
-    floor = min([p.low_id if p is not None else 0 for p in positions], default=0)
     drop, kept = [], []
     for partition in found.partitions:
         if partition.high > found.drawn + 1:

@@ -157,7 +157,7 @@ def make_relay_tools(config: ReaperConfig) -> RelayTools:
 
 
 def look_after_partitions(config: ReaperConfig, *, dry_run: bool = False) -> PartitionPlan:
-    """Create and drop what is due; return what was done, or would be.
+    """Create, drop and delete what is due; return what was done, or would be.
 
     Raises `HarvestError`.
     """
@@ -167,8 +167,6 @@ def look_after_partitions(config: ReaperConfig, *, dry_run: bool = False) -> Par
             "the primary, and the partitions are of the outbound table"
         )
     store = database(config.database).partitions(config.table)
-    if store is None:
-        return PartitionPlan()
     archive = make_archive(config)
     try:
         checkpoints = Checkpoints(config)
@@ -194,6 +192,8 @@ def _keeper(config: ReaperConfig) -> Callable[[], None]:
             _LOG.info("the partition %s is dropped: all published", partition.name)
         for partition, why in done.unarchived:
             _LOG.error("the partition %s is not dropped: %s", partition.name, why)
+        if done.swept:
+            _LOG.info("%d rows are deleted: published, and old enough", done.swept)
 
     return keep
 

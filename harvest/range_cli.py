@@ -67,6 +67,7 @@ def partitions(
     A partition is dropped only when all of it is below what Kafka has committed for every shard,
     no gap is open in it, and its newest row is older than the retention. With an archive, all its
     rows are on the disk before that. Exit code 1: something could not be archived, and stays.
+    Where a table has no partitions (SQLite, MariaDB, MySQL), old published rows are deleted.
 
     [dim]Example:[/dim] harvest partitions --config reaper.yaml --dry-run
     """
@@ -108,7 +109,7 @@ def partitions(
     for one, why in done.kept:
         typer.echo(f"{'kept':<9}{one.name}, ids {one.low} to {one.high - 1}: {why}")
     if done.swept:
-        typer.echo(f"{'deleted':<9}{done.swept} rows of the default partition")
+        typer.echo(f"{'deleted':<9}{done.swept} published rows of no partition")
     if not (done.create or done.drop or done.kept or done.swept or done.unarchived):
         typer.echo("nothing to do")
     raise typer.Exit(1 if done.unarchived else 0)

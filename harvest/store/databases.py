@@ -32,6 +32,7 @@ from harvest.store.sidelined_mysql import MysqlSidelined
 from harvest.store.sidelined_sqlite import SqliteSidelined
 from harvest.store.sqlite import SqliteMarkStore
 from harvest.store.sqlite_table import sqlite_path
+from harvest.store.swept_rows import SqliteSweptRows
 from harvest.wake import Listener
 
 __all__ = ["AnyMarkStore", "AnyRangeStore", "Database", "database", "given"]
@@ -52,8 +53,8 @@ class Database(Protocol):
     def range_store(self, table: TableName, *, shard: int = 0, shards: int = 1) -> AnyRangeStore:
         """The table in range mode."""
 
-    def partitions(self, table: TableName) -> PartitionStore | None:
-        """The partitions of the table; None where there are none."""
+    def partitions(self, table: TableName) -> PartitionStore:
+        """The partitions of the table, or what deletes its published rows where there are none."""
 
     def sidelined(self, table: TableName) -> Sidelined:
         """Where bad rows are set aside."""
@@ -118,8 +119,8 @@ class _Sqlite:
     def range_store(self, table: TableName, *, shard: int = 0, shards: int = 1) -> SqliteRangeStore:
         return SqliteRangeStore(self._url, table, shard=shard, shards=shards)
 
-    def partitions(self, table: TableName) -> None:
-        del table
+    def partitions(self, table: TableName) -> PartitionStore:
+        return SqliteSweptRows(self._url, table)
 
     def sidelined(self, table: TableName) -> Sidelined:
         return SqliteSidelined(self._url, table)

@@ -17,7 +17,7 @@ from typing import Any, Final
 from harvest.errors import StoreUnavailable
 from harvest.partitions import Extent, Inventory, Partition
 from harvest.store.headers import header_column, payload
-from harvest.store.mysql_table import MysqlTable
+from harvest.store.swept_rows import MysqlSweptRows
 
 __all__ = ["MysqlPartitions"]
 
@@ -57,14 +57,17 @@ _IN_THE_WAY: Final = {1205, 1213, 1507, 1517}  # locks; what another manager has
 _EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
-class MysqlPartitions(MysqlTable):
-    """The partitions of the outbox `table`, on a connection of their own."""
+class MysqlPartitions(MysqlSweptRows):
+    """The partitions of the outbox `table`, on a connection of their own.
 
-    _marked = False
+    Without any, its published rows are deleted: see `harvest.store.swept_rows`.
+    """
 
     def inventory(self) -> Inventory:
         """See `PartitionStore.inventory`."""
         ranges = self._ranges()
+        if not ranges:
+            return super().inventory()
         ((drawn,),) = self._execute(_DRAWN, self._where) or ((0,),)
         partitions = [p._replace(age_s=self._one(_AGE, p.name)) for p in ranges if p.name != _REST]
         ended = any(p.name == _REST for p in ranges)
@@ -124,6 +127,8 @@ class MysqlPartitions(MysqlTable):
 
     def sweep(self, below: int, retain_s: float) -> int:
         """See `PartitionStore.sweep`."""
+        if not self._ranges():
+            return super().sweep(below, retain_s)
         return self._change(self._sql(_SWEEP, _REST), (below, int(retain_s * 1e6)))
 
     def _ranges(self) -> list[Partition]:

@@ -199,6 +199,10 @@ class World:
         """A connection of the application."""
         return psycopg.connect(self.database)
 
+    def connected(self) -> closing[Any]:
+        """A connection of the application, closed at the end."""
+        return closing(self._connect())
+
     def rows_left(self) -> int:
         with closing(self._connect()) as connection, closing(connection.cursor()) as cursor:
             cursor.execute("SELECT count(*) FROM outbox")

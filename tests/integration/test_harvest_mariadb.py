@@ -21,6 +21,7 @@ from marshal_py.embedded import EmbeddedKafka, EmbeddedMariaDB
 from tests.integration.harvest_world import MariadbWorld
 from tests.integration.test_harvest_cli import harvest
 from tests.integration.test_harvest_range_process import assert_exactly_once
+from tests.integration.test_harvest_sqlite import assert_a_bad_row_stops_nothing
 
 TERM = Term.of(1)
 
@@ -72,6 +73,11 @@ def test_killed_leaders_and_a_killed_server_lose_repeat_and_reorder_nothing(
         world.wait_published(world.published_count() + 100)
     assert_exactly_once(world)
     assert world.rolled_back
+
+
+@pytest.mark.kafka
+def test_a_bad_row_stops_nothing(world: MariadbWorld) -> None:
+    assert_a_bad_row_stops_nothing(world)
 
 
 @pytest.mark.parametrize("mode", ["mark", "range"])

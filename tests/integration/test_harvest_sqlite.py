@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from harvest import OutboxRecord, Stasher
 from harvest.config import parse
 from harvest.errors import ConfigurationError, SchemaError, StoreUnavailable, TableMissing
 from harvest.store.range_sqlite import SqliteRangeStore
@@ -16,7 +17,7 @@ from harvest.store.sqlite import SqliteMarkStore
 from harvest.store.sqlite_table import sqlite_path
 from harvest.terms import Term
 from marshal_py.embedded import EmbeddedKafka
-from tests.integration.harvest_world import SqliteWorld
+from tests.integration.harvest_world import SqliteWorld, World, wait_until
 from tests.integration.test_harvest_cli import harvest
 from tests.integration.test_harvest_range_process import assert_exactly_once
 
@@ -58,6 +59,34 @@ def test_killed_leaders_lose_repeat_and_reorder_nothing(world: SqliteWorld) -> N
             world.harvester()
     assert_exactly_once(world)
     assert world.rolled_back
+
+
+def assert_a_bad_row_stops_nothing(world: World) -> None:
+    """Also: in range mode, `harvest partitions` deletes what is published."""
+    topics = (world.topic, "no/topic", world.topic)
+    with world.connected() as connection:
+        rows = [OutboxRecord(topic, "k", str(n)) for n, topic in enumerate(topics)]
+        Stasher().stash_many(connection, rows)
+        connection.commit()
+    harvester = world.harvester()
+    wait_until(lambda: world.published_count() == 2, "what is good is published", harvester.log)
+    assert harvester.stop() == 0
+    config = ("--config", str(world.config))
+    listed = harvest("sidelined", "list", *config, "--json")
+    assert listed.returncode == 1, listed.stderr
+    (aside,) = json.loads(listed.stdout)["rows"]
+    assert (aside["topic"], aside["waits"]) == ("no/topic", False)
+    if world.mode == "range":
+        swept = harvest("partitions", *config, "--retain-hours", "0", "--json")
+        assert json.loads(swept.stdout)["swept_rows"] == 3, swept.stderr
+    assert world.rows_left() == 0
+    assert harvest("sidelined", "drop", *config, "--all").returncode == 0
+    assert harvest("sidelined", "list", *config).returncode == 0
+
+
+@pytest.mark.kafka
+def test_a_bad_row_stops_nothing(world: SqliteWorld) -> None:
+    assert_a_bad_row_stops_nothing(world)
 
 
 @pytest.mark.parametrize("mode", ["mark", "range"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harvest.partitions import Inventory, Partition, PartitionPolicy, plan
+from harvest.partitions import Inventory, Partition, PartitionPlan, PartitionPolicy, plan
 from harvest.positions import Position
 
 POLICY = PartitionPolicy(rows=100, ahead=2, retain_s=60)
@@ -66,3 +66,9 @@ def test_stray_rows_are_swept_below_the_positions_only() -> None:
 def test_a_table_without_partitions_is_left_alone() -> None:
     todo = plan(Inventory((), 50, partitioned=False), [at(50)], POLICY)
     assert (todo.create, todo.drop) == ((), ())
+
+
+def test_where_there_are_no_partitions_published_rows_are_swept() -> None:
+    found = Inventory((), 0, stray=1, partitioned=False)
+    assert plan(found, [at(50), at(20, (7, 9))], POLICY) == PartitionPlan(sweep_below=7)
+    assert plan(found, [at(50), None], POLICY).sweep_below == 0
