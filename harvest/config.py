@@ -78,7 +78,8 @@ class BadRowsConfig(_Strict):
 
     def policy(self) -> BadRows:
         """As the schedulers take it."""
-        return BadRows(**self.model_dump())
+        waits = self.key_waits or self.unknown_topic == "wait"
+        return BadRows(self.on_bad_row, waits, self.unknown_topic)
 
 
 class CoordinationConfig(_Strict):

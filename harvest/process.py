@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
+from confluent_kafka.admin import AdminClient
+
 from harvest.archive import ParquetArchive
 from harvest.checkpoints import Checkpoints
 from harvest.config import ReaperConfig
@@ -31,6 +33,7 @@ from harvest.store.databases import database
 from harvest.store.range_base import RangeStore
 from harvest.store.range_postgres import PostgresRangeStore
 from harvest.store.two_databases import PostgresIds, TwoDatabasesStore
+from harvest.waiting_topics import WaitingTopics, topics_of
 from marshal_py import Marshal
 
 __all__ = [
@@ -106,7 +109,30 @@ def make_range_tools(config: ReaperConfig, shard: int) -> RangeTools:
 
 
 def _waits_for_topics(config: ReaperConfig) -> bool:
-    return config.bad_rows.unknown_topic == "wait"
+    """Whether everything waits for a missing topic; otherwise its rows are set aside."""
+    return config.bad_rows.unknown_topic == "wait" and config.bad_rows.on_bad_row == "stop"
+
+
+@contextmanager
+def _watching_topics(config: ReaperConfig, reaper: Reaper | ShardReaper) -> Iterator[None]:
+    """Rows that wait for topics are put back in time, if they are to wait."""
+    policy = config.bad_rows
+    aside_is_used = policy.on_bad_row == "sideline" and config.primary is None
+    if policy.unknown_topic != "wait" or config.destinations or not aside_is_used:
+        yield
+        return
+    admin = AdminClient(connection_settings(config.kafka))
+    topics = WaitingTopics(
+        database(config.database).sidelined(config.table),
+        lambda: topics_of(admin),
+        mode=config.mode,
+        leading=lambda: reaper.state == "leading",
+    )
+    topics.start()
+    try:
+        yield
+    finally:
+        topics.close()
 
 
 def _transactional(config: ReaperConfig, name: str) -> TransactionalSink:
@@ -238,7 +264,8 @@ def process(
                 listener=listener,
                 drain_timeout_s=drain_timeout_s,
             )
-            yield Process(config, marshal, shards)
+            with _watching_topics(config, shards):
+                yield Process(config, marshal, shards)
             return
         with MarshalCandidate(marshal, config.election_name) as candidate:
             reaper = Reaper(
@@ -248,4 +275,5 @@ def process(
                 listener=listener,
                 drain_timeout_s=drain_timeout_s,
             )
-            yield Process(config, marshal, reaper)
+            with _watching_topics(config, reaper):
+                yield Process(config, marshal, reaper)

@@ -31,12 +31,15 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 from harvest.rows import Row, named
 from harvest.sink.base import Failure
 
-__all__ = ["Aside", "BadRows", "Key", "Sieve", "problem"]
+__all__ = ["MISSING_TOPIC", "Aside", "BadRows", "Key", "Sieve", "missing_topic_pattern", "problem"]
 
 Key: TypeAlias = tuple[str, bytes | None]
 
 _TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _MAX_TOPICS: Final = 10_000
+
+MISSING_TOPIC: Final = "the topic {!r} does not exist: create it"
+"""How the error of a row begins whose topic is missing; see `missing_topic_pattern`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +50,8 @@ class BadRows:
       publishes nothing that comes after it until somebody corrects or deletes it.
     - `key_waits`: whether later rows of the same topic and key are set aside behind it, so that the
       key keeps its order; otherwise they are published.
-    - `unknown_topic`: ``sideline``, or ``wait``: hold everything until the topic exists.
+    - `unknown_topic`: ``sideline``, or ``wait``: set aside until the topic exists, and later rows
+      of the key behind it, whatever `key_waits` says. With ``stop``, everything waits for it.
     """
 
     on_bad_row: Literal["sideline", "stop"] = "sideline"
@@ -61,6 +65,11 @@ class Aside(NamedTuple):
     id: int
     error: str
     waits: bool = False
+
+
+def missing_topic_pattern() -> str:
+    """What such errors are like, for SQL."""
+    return MISSING_TOPIC.replace("{!r}", "%") + "%"
 
 
 def problem(row: Row) -> str | None:

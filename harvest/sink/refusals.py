@@ -19,6 +19,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer, TopicCollectio
 from confluent_kafka.admin import AclOperation, AdminClient  # type: ignore[attr-defined]
 
 from harvest.rows import Row
+from harvest.sidelining import MISSING_TOPIC
 
 __all__ = ["RowError", "RowErrors", "advice", "missing_topics", "unwritable_topics"]
 
@@ -133,7 +134,7 @@ def unwritable_topics(settings: Mapping[str, Any], topics: set[str]) -> set[str]
 def advice(topic: str, error: KafkaError) -> str:
     """What is wrong with a topic, and what to do."""
     if error.code() in _UNKNOWN:
-        what = f"the topic {topic!r} does not exist: create it"
+        what = MISSING_TOPIC.format(topic)
     elif error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
         what = f"the topic {topic!r} may not be written to: grant WRITE and DESCRIBE on it"
     else:

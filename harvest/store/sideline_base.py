@@ -86,6 +86,9 @@ class Sidelined(SidelineStore, Protocol):
     def create(self) -> None:
         """Make the table if it does not exist."""
 
+    def missing_topics(self) -> set[str]:
+        """The topics of rows that are aside since their topic did not exist."""
+
     def count(self, selection: Selection = Selection()) -> int:
         """How many rows are aside."""
 

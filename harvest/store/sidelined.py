@@ -17,7 +17,7 @@ from psycopg import sql
 
 from harvest.errors import StoreUnavailable, TableMissing
 from harvest.naming import TableName
-from harvest.sidelining import Aside, Key
+from harvest.sidelining import Aside, Key, missing_topic_pattern
 from harvest.store.attempts import attempts_name
 from harvest.store.postgres_table import PostgresTable, readable
 from harvest.store.sideline_base import Dropped, Selection, SidelinedRow
@@ -60,6 +60,7 @@ copied AS (
 SELECT id FROM copied UNION SELECT id FROM {aside} WHERE id = ANY (%(ids)s)
 """
 _KEYS: Final = "SELECT {topic}, {key}, min(id) FROM {aside} GROUP BY 1, 2"
+_MISSING: Final = "SELECT DISTINCT {topic} FROM {aside} WHERE error LIKE %(start)s"
 _COUNT: Final = "SELECT count(*) FROM {aside} s WHERE {condition}"
 _ROWS: Final = """
 SELECT s.id, {topic}, {key}, octet_length({value}), s.error, s.waits, s.sidelined_at,
@@ -132,6 +133,15 @@ class PostgresSidelined(PostgresTable):
             return {}
         found = self._execute(self._format(_KEYS), binary=True).fetchall()
         return {(topic.decode(), key): low for topic, key, low in found}
+
+    def missing_topics(self) -> set[str]:
+        """See `Sidelined.missing_topics`."""
+        if not self._exists():
+            return set()
+        found = self._execute(
+            self._format(_MISSING), {"start": missing_topic_pattern()}, binary=True
+        )
+        return {topic.decode() for (topic,) in found.fetchall()}
 
     def count(self, selection: Selection = Selection()) -> int:  # noqa: B008 - immutable
         """See `Sidelined.count`."""

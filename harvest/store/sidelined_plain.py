@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from typing import Any, ClassVar, Final, Literal, NamedTuple
 
 from harvest.naming import TableName
-from harvest.sidelining import Aside, Key
+from harvest.sidelining import Aside, Key, missing_topic_pattern
 from harvest.store.headers import payload
 from harvest.store.sideline_base import Dropped, Selection, SidelinedRow
 from harvest.terms import Term
@@ -38,6 +38,7 @@ _TAKE: Final = "DELETE FROM {aside} WHERE id IN ({ids})"
 _PUT_BACK: Final = """
 INSERT INTO {table} ({kept}) SELECT {kept} FROM {aside} WHERE id IN ({ids}) ORDER BY id
 """
+_MISSING: Final = "SELECT DISTINCT kafka_topic FROM {aside} WHERE error LIKE %s"
 _ROWS: Final = """
 SELECT id, kafka_topic, kafka_key, {value_bytes}, error, waits, sidelined_at, create_time
 FROM {aside} WHERE {condition} ORDER BY id LIMIT %s
@@ -115,6 +116,13 @@ class PlainSidelined(ABC):
         return _lowest(self._all()) if self._exists() else {}
 
     # --- As an operator sees it ---
+
+    def missing_topics(self) -> set[str]:
+        """See `Sidelined.missing_topics`."""
+        if not self._exists():
+            return set()
+        found = self._execute(self._text(_MISSING), (missing_topic_pattern(),))
+        return {topic.decode() for (topic,) in found}
 
     def count(self, selection: Selection = Selection()) -> int:  # noqa: B008 - immutable
         """See `Sidelined.count`."""

@@ -7,10 +7,13 @@ from contextlib import closing
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from confluent_kafka import KafkaError
 
 from harvest.naming import TableName
 from harvest.outbox import OutboxRecord
 from harvest.sidelining import Aside
+from harvest.sink.refusals import advice
+from harvest.stasher import Stasher
 from harvest.store.databases import Database, database
 from harvest.store.sideline_base import Dropped, Selection, Sidelined
 from harvest.terms import Term
@@ -30,8 +33,6 @@ class World:
         self.aside: Sidelined = self.tables.sidelined(OUTBOX)
 
     def insert(self, key: str, topic: str = "t", value: str | None = "v") -> int:
-        from harvest.stasher import Stasher
-
         with self.tables.transaction() as connection:
             record = OutboxRecord(topic, key, value, [("name", "é")])
             Stasher().stash(connection, record)
@@ -150,8 +151,6 @@ def test_rows_are_selected_by_what_is_given(world: World) -> None:
 
 
 def test_many_rows_at_once(world: World) -> None:
-    from harvest.stasher import Stasher
-
     with world.tables.transaction() as connection:
         Stasher().stash_many(connection, [OutboxRecord("t", "k", "v") for _ in range(2_500)])
     ids = [row.id for row in world.store.mark(TERM, 0, 3_000, 60_000.0)]
@@ -160,3 +159,13 @@ def test_many_rows_at_once(world: World) -> None:
     assert world.aside.sideline(rows, TERM) == set(ids)
     assert world.aside.retry(Selection(ids=(ids[0],)), mode="mark") == 2_500
     assert [row.id for row in world.store.mark(OTHER, 0, 3_000, 60_000.0)] == ids
+
+
+def test_topics_that_were_missing_are_known(world: World) -> None:
+    assert world.aside.missing_topics() == set()
+    one, two, three = world.insert("1", "a"), world.insert("1", "b"), world.insert("2", "c")
+    world.mark()
+    errors = [advice(topic, KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)) for topic in "ab"]
+    rows = [Aside(one, errors[0]), Aside(two, errors[1]), Aside(three, "the topic 'c': no")]
+    world.aside.sideline(rows, TERM)
+    assert world.aside.missing_topics() == {"a", "b"}

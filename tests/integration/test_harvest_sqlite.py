@@ -20,6 +20,7 @@ from marshal_py.embedded import EmbeddedKafka
 from tests.integration.harvest_world import SqliteWorld, World, wait_until
 from tests.integration.test_harvest_cli import harvest
 from tests.integration.test_harvest_range_process import assert_exactly_once
+from tests.kafka_reader import read_topic
 
 TERM = Term.of(1)
 
@@ -87,6 +88,28 @@ def assert_a_bad_row_stops_nothing(world: World) -> None:
 @pytest.mark.kafka
 def test_a_bad_row_stops_nothing(world: SqliteWorld) -> None:
     assert_a_bad_row_stops_nothing(world)
+
+
+@pytest.mark.kafka
+def test_only_rows_of_a_missing_topic_wait_until_it_exists(
+    world: SqliteWorld, kafka: EmbeddedKafka
+) -> None:
+    later = f"{world.topic}-later"
+    world.config.write_text(world.config.read_text() + "bad_rows: {unknown_topic: wait}\n")
+    with world.connected() as connection:
+        rows = [OutboxRecord(t, "k", t) for t in (later, world.topic, later)]
+        Stasher().stash_many(connection, rows)
+        connection.commit()
+    harvester = world.harvester()
+    wait_until(lambda: world.published_count() == 1, "the other topic goes on", harvester.log)
+    kafka.create_topic(later, partitions=1)
+    try:
+        wait_until(lambda: len(read_topic(world.servers, later)) == 2, "what waited", harvester.log)
+        assert harvester.stop() == 0
+        listed = harvest("sidelined", "list", "--config", str(world.config))
+        assert listed.returncode == 0, listed.stdout
+    finally:
+        kafka.delete_topic(later)
 
 
 @pytest.mark.parametrize("mode", ["mark", "range"])
