@@ -84,11 +84,8 @@ def wait_for_coordinator(group: Consumer) -> None:
             time.sleep(0.05)
 
 
-def bare(servers: str, dsn: str, transactional: bool) -> None:
-    """INSERT → NOTIFY → SELECT → produce(acks=all): no mark, no delete, no fence, no restart.
-
-    `transactional`: in one Kafka transaction with an offset, as the position must be.
-    """
+def bare_producer(servers: str, transactional: bool) -> tuple[Producer, Consumer]:
+    """What bare loops write with; the consumer says which group's position is committed."""
     settings = {"bootstrap.servers": servers, "compression.type": "lz4"}
     if transactional:
         settings |= {"transactional.id": f"bare-{os.getpid()}", "retry.backoff.ms": 1}
@@ -99,6 +96,42 @@ def bare(servers: str, dsn: str, transactional: bool) -> None:
     if transactional:
         wait_for_coordinator(group)
         producer.init_transactions(10)
+    return producer, group
+
+
+def floor(servers: str, topic: str, rate: float, count: int) -> None:
+    """What Kafka alone takes for one record: acknowledged, and in a transaction with a position.
+
+    No database, nobody who waits for another: no harvester on these brokers can be quicker.
+    """
+    found = {}
+    for transactional in (False, True):
+        producer, group = bare_producer(servers, transactional)
+        took_ms = []
+        started = time.monotonic()
+        for n in range(count):
+            time.sleep(max(0.0, started + n / rate - time.monotonic()))
+            began = time.monotonic_ns()
+            if transactional:
+                producer.begin_transaction()
+            producer.produce(topic, b"x" * VALUE_BYTES, f"key-{n % 100}")
+            if transactional:
+                position = TopicPartition(topic, 0, 0, str(n))
+                producer.send_offsets_to_transaction([position], group.consumer_group_metadata())
+                producer.commit_transaction()
+            else:
+                producer.flush()
+            took_ms.append((time.monotonic_ns() - began) / 1e6)
+        found["transaction" if transactional else "record"] = took_ms[count // 10 :]
+    print(json.dumps(found))
+
+
+def bare(servers: str, dsn: str, transactional: bool) -> None:
+    """INSERT → NOTIFY → SELECT → produce(acks=all): no mark, no delete, no fence, no restart.
+
+    `transactional`: in one Kafka transaction with an offset, as the position must be.
+    """
+    producer, group = bare_producer(servers, transactional)
     listener = psycopg.connect(dsn, autocommit=True)
     selecter = psycopg.connect(dsn, autocommit=True)
     row = listener.execute("SELECT 'outbox'::regclass::oid::text").fetchone()
@@ -135,5 +168,7 @@ if __name__ == "__main__":
         write(arguments[0], arguments[1], float(arguments[2]), float(arguments[3]))
     elif what == "read":
         read(arguments[0], arguments[1], int(arguments[2]), float(arguments[3]))
+    elif what == "floor":
+        floor(arguments[0], arguments[1], float(arguments[2]), int(arguments[3]))
     else:
         bare(arguments[0], arguments[1], what == "bare-transactions")

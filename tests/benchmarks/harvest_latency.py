@@ -67,6 +67,10 @@ def output_of(process: subprocess.Popen[str]) -> str:
     return process.stdout.readline()
 
 
+def _load() -> str:
+    return f"load {os.getloadavg()[0]:.1f}"
+
+
 class Bench:
     """One outbox and one topic for each side."""
 
@@ -75,6 +79,22 @@ class Bench:
         self.postgres = postgres
         self.folder = folder
         self.process: subprocess.Popen[str] | None = None
+
+    def floors(self, count: int) -> list[Figure]:
+        """What Kafka alone takes, with nothing else to wait for."""
+        topic = self.kafka.create_topic(partitions=PARTITIONS)
+        process = child("floor", self.kafka.bootstrap_servers, topic, "100", str(count))
+        found = json.loads(output_of(process))
+        process.wait(_READY_S)
+        figures = []
+        for name, what in (("record", "one record"), ("transaction", "one transaction")):
+            p50, p99 = percentile(found[name], 50), percentile(found[name], 99)
+            say(f"Kafka alone, {what}: p50 {p50:.2f} ms, p99 {p99:.2f} ms ({_load()})")
+            figures += [
+                Figure(f"Kafka alone, {what}, p50", p50, "ms"),
+                Figure(f"Kafka alone, {what}, p99", p99, "ms"),
+            ]
+        return figures
 
     def idle(self, seconds: float) -> tuple[float, float]:
         """Share of a core, and statements per second in the database, with nothing to do.
@@ -174,7 +194,7 @@ class Bench:
 
 
 def measure(options: Options, sides: tuple[Side, ...] = SIDES) -> list[Figure]:
-    figures = []
+    figures: list[Figure] = []
     seconds = 2.0 if options.quick else 5.0
     with (
         EmbeddedKafka() as kafka,
@@ -182,6 +202,7 @@ def measure(options: Options, sides: tuple[Side, ...] = SIDES) -> list[Figure]:
         tempfile.TemporaryDirectory() as folder,
     ):
         bench = Bench(kafka, postgres, Path(folder))
+        figures += bench.floors(100 if options.quick else 300)
         bare: dict[int, tuple[float, float]] = {}
         for side in sides:
             with bench.harvesting(side) as (dsn, topic):
@@ -194,7 +215,7 @@ def measure(options: Options, sides: tuple[Side, ...] = SIDES) -> list[Figure]:
                     is_bare = side.settings is None
                     if is_bare:
                         bare[rate] = p50, p99
-                    say(f"{side.name} at {rate}/s: p50 {p50:.2f} ms, p99 {p99:.2f} ms")
+                    say(f"{side.name} at {rate}/s: p50 {p50:.2f} ms, p99 {p99:.2f} ms ({_load()})")
                     for index, (name, value, goal) in enumerate((("p50", p50, 2), ("p99", p99, 8))):
                         figures.append(
                             Figure(
