@@ -99,8 +99,11 @@ def bare_producer(servers: str, transactional: bool) -> tuple[Producer, Consumer
     return producer, group
 
 
-def floor(servers: str, topic: str, rate: float, count: int) -> None:
+def floor(servers: str, topic: str, rate: float, count: int, warm_up: int) -> None:
     """What Kafka alone takes for one record: acknowledged, and in a transaction with a position.
+
+    `warm_up` of each come first, as fast as they go: a broker that has just been started takes
+    several times as long, until its machine code is compiled.
 
     No database, nobody who waits for another: no harvester on these brokers can be quicker.
     """
@@ -109,8 +112,11 @@ def floor(servers: str, topic: str, rate: float, count: int) -> None:
         producer, group = bare_producer(servers, transactional)
         took_ms = []
         started = time.monotonic()
-        for n in range(count):
-            time.sleep(max(0.0, started + n / rate - time.monotonic()))
+        for n in range(-warm_up, count):
+            if n == 0:
+                started, took_ms = time.monotonic(), []
+            if n > 0:
+                time.sleep(max(0.0, started + n / rate - time.monotonic()))
             began = time.monotonic_ns()
             if transactional:
                 producer.begin_transaction()
@@ -122,7 +128,7 @@ def floor(servers: str, topic: str, rate: float, count: int) -> None:
             else:
                 producer.flush()
             took_ms.append((time.monotonic_ns() - began) / 1e6)
-        found["transaction" if transactional else "record"] = took_ms[count // 10 :]
+        found["transaction" if transactional else "record"] = took_ms
     print(json.dumps(found))
 
 
@@ -169,6 +175,6 @@ if __name__ == "__main__":
     elif what == "read":
         read(arguments[0], arguments[1], int(arguments[2]), float(arguments[3]))
     elif what == "floor":
-        floor(arguments[0], arguments[1], float(arguments[2]), int(arguments[3]))
+        floor(arguments[0], arguments[1], float(arguments[2]), *map(int, arguments[3:]))
     else:
         bare(arguments[0], arguments[1], what == "bare-transactions")
