@@ -266,7 +266,7 @@ def processes(group: int, words: str) -> list[int]:
     return found
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
 @pytest.mark.timeout(900)
 def test_killed_tasks_executors_and_drivers(
     spark: SparkSession, world: World, tmp_path: Path
