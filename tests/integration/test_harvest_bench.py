@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from harvest.cli import app
 from marshal_py.embedded import EmbeddedKafka
+from tests.integration.harvest_world import wait_until
 
 pytestmark = pytest.mark.kafka
 
@@ -30,8 +31,12 @@ def test_a_small_bench_of_each_mode(
     results = json.loads(result.stdout)["results"]
     assert [r["mode"] for r in results] == ["mark, exactly once", "range, exactly once"]
     assert all(r["rows"] == 300 and r["drain_rows_per_s"] > 0 for r in results)
-    after = set(kafka.admin().list_topics(timeout=120).topics)
-    assert {t for t in after - before if not t.startswith("__")} == set()
+
+    def left() -> set[str]:
+        after = set(kafka.admin().list_topics(timeout=120).topics)
+        return {t for t in after - before if not t.startswith("__")}
+
+    wait_until(lambda: not left(), "the scratch topics are gone")  # brokers learn of it late
     with psycopg.connect(postgres_database) as connection:
         tables = connection.execute(
             "SELECT relname FROM pg_class WHERE relname LIKE 'harvest_bench%'"

@@ -659,7 +659,7 @@ def test_a_lost_claim_drops_what_waits_and_ignores_what_runs(
         seen.append(message.offset())
         if len(seen) == 3:
             inside.set()
-        assert go_on.wait(60)
+        assert go_on.wait(200)
 
     consumer = make("a", topic)
     running = Running(consumer, handler, workers=3)
@@ -690,21 +690,24 @@ def test_slow_handlers_lose_no_claim_and_stuck_ones_are_reported(
 
     def a_slow_one(message: Message) -> None:
         if message.value() == b"0":
-            assert go_on.wait(60)
+            assert go_on.wait(200)
         done.append(int(message.value()))
 
     consumer = make("a", topic)
     running = Running(consumer, a_slow_one, workers=2, stuck_after_s=0.2, on_stuck=reports.append)
     until(lambda: len(done) == 12)  # 7 has the same key as 0
     epoch = consumer.claims()[0].epoch
-    until(lambda: len(reports) >= 4, what="it is reported again and again")
+    lease_s = 2 * INTERVAL_MS / 1000
+    until(
+        lambda: bool(reports) and reports[-1].running_s > lease_s, what="reported again and again"
+    )
     assert consumer.stats().stuck == 1
     assert consumer.troubles()[topic, 0].stuck == 1
     assert consumer.troubles()[topic, 0].offset == 0
     assert reports[0].messages[0].offset() == 0
     assert "a_slow_one" in reports[0].stack
     assert "marshal-worker-" in str(reports[0])
-    assert reports[-1].running_s > 3 * INTERVAL_MS / 1000, "for longer than a lease"
+    assert len(reports) >= 3, "each time for twice as long"
     assert [c.epoch for c in consumer.claims()] == [epoch]
     go_on.set()
     until(lambda: len(done) == 14)
