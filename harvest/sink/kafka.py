@@ -76,6 +76,8 @@ class _KafkaSink(ABC):
         self._still_held: StillHeld = lambda: False
         self._wait_for_topics = wait_for_topics
         self._errors = RowErrors(wait_for_topics=wait_for_topics)
+        self._delivered: set[int] = set()
+        """Ids of rows whose delivery was reported."""
         self._topics: set[str] = set()
         self._in_bulk = True
         """Not after a failure: the next delivery finds out which row it was for."""
@@ -105,6 +107,7 @@ class _KafkaSink(ABC):
 
     def _attempt(self, producer: Producer, rows: Sequence[Row], checkpoint: str) -> Failure | None:
         self._errors = RowErrors(wait_for_topics=self._wait_for_topics)
+        self._delivered = set()
         try:
             self._look_at_topics(producer, rows)
             return self._deliver(producer, rows, checkpoint)
@@ -117,7 +120,7 @@ class _KafkaSink(ABC):
         except KafkaException as error:
             self._blame_topics(error.args[0], rows)
             return replace(self._failed(_text(error), rows), fenced=_is_fenced(error))
-        except SystemError as error:  # see _flush
+        except SystemError as error:  # see _wait
             failure = self._failed(f"the producer has given up: {error.__cause__ or error}", rows)
             return replace(failure, fenced=_is_fenced(error.__cause__))
 
@@ -181,10 +184,10 @@ class _KafkaSink(ABC):
                 self._errors.add(row.id, advice(row.topic, error), error.code())
 
     def _produce(self, producer: Producer, rows: Sequence[Row]) -> None:
-        produce, failed = producer.produce, self._row_failed
+        produce, reported = producer.produce, self._reported
         for row in rows:
             headers = _headers(row) if row.header_keys or row.header_values else None
-            report = partial(failed, row.id)
+            report = partial(reported, row.id)
             while True:
                 try:
                     if headers is None:
@@ -202,8 +205,10 @@ class _KafkaSink(ABC):
     def _note(self, error: RowError) -> None:
         self._errors.add(error.row_id, str(error), error.code, certain=True)
 
-    def _row_failed(self, row_id: int, error: KafkaError | None, _: object) -> None:
-        if error is not None:
+    def _reported(self, row_id: int, error: KafkaError | None, _: object) -> None:
+        if error is None:
+            self._delivered.add(row_id)
+        else:
             self._errors.add(row_id, error.str(), error.code())
 
     def _failed(
@@ -336,6 +341,8 @@ class IdempotentSink(_KafkaSink):
 
     def __init__(self, config: Mapping[str, Any], *, wait_for_topics: bool = False) -> None:
         super().__init__(config, None, wait_for_topics=wait_for_topics)
+        self._unexplained = False
+        """Whether the last delivery failed without a report that says why."""
 
     def _open(self) -> str | None:
         producer, self._spare = self._spare or self._new_producer(), None
@@ -344,36 +351,37 @@ class IdempotentSink(_KafkaSink):
 
     def _deliver(self, producer: Producer, rows: Sequence[Row], checkpoint: str) -> Failure | None:
         del checkpoint
-        handed_over = 0
         reason = "the broker refused rows"
         try:
             self._produce(producer, rows)
-            handed_over = len(rows)
         except RowError as error:
             self._note(error)
-            handed_over = [row.id for row in rows].index(error.row_id)
-        while self._flush(producer):
+        while self._wait(producer):
             if not self._still_held():
                 reason = "the lease is lost"
                 producer.purge()  # every purged row reports an error
-        errors = self._errors.texts
-        if not errors:
+        undelivered = frozenset([row.id for row in rows]) - self._delivered
+        if not undelivered:
             return None
-        never = {row.id for row in rows[handed_over:]}
-        return self._failed(reason, rows, frozenset(errors) | never)
+        self._unexplained = not self._errors.texts
+        return self._failed(reason, rows, undelivered)
 
-    def _flush(self, producer: Producer) -> int:
+    def _wait(self, producer: Producer) -> int:
         """Wait for reports for a while; return how many are still to come.
 
-        When librdkafka gives up a producer, confluent-kafka raises that out of whatever callback is
-        running, which Python reports as a SystemError. The other reports follow all the same.
+        When librdkafka gives up a producer, confluent-kafka raises that, as a KafkaException or from
+        within whatever Python code runs next. In `flush` this may be the report on a row, which is
+        lost then: only rows whose delivery was reported count as delivered. `poll` raises before
+        it reports, but waits for linger.ms.
         """
         try:
-            return producer.flush(_STEP_S)
+            if not self._unexplained:
+                return producer.flush(_STEP_S)
+            producer.poll(_STEP_S)
         except (KafkaException, SystemError):
             with contextlib.suppress(KafkaException):
                 producer.purge()
-            return len(producer)
+        return len(producer)
 
 
 def _client(kind: Any, settings: Mapping[str, Any]) -> Any:

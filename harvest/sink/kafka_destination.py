@@ -7,6 +7,7 @@ same header ``idempotency-key``.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -166,5 +167,6 @@ class _Live:
 
     def _poll(self) -> None:
         while not self._over.is_set():
-            self._producer.poll(_POLL_S)
+            with contextlib.suppress(KafkaException, SystemError):  # it was given up; see _wait
+                self._producer.poll(_POLL_S)
         self._producer.poll(0)

@@ -67,13 +67,14 @@ def producer_settings(config: Mapping[str, Any], transactional_id: str | None) -
                 f"{' or '.join(sorted(allowed))}: {why}; leave it out"
             )
     settings = {**_DEFAULTS, **settings}
-    settings |= {"enable.idempotence": True, "delivery.report.only.error": True}
+    settings |= {"enable.idempotence": True}
     if transactional_id is None:
         settings["enable.gapless.guarantee"] = True
         if not any(name in settings for name in _TIMEOUTS):
             settings["delivery.timeout.ms"] = 0  # for as long as it takes
         return settings
     settings["transactional.id"] = transactional_id
+    settings["delivery.report.only.error"] = True  # the commit says that all were delivered
     if "transaction.timeout.ms" not in settings:
         # A row must not wait longer for its acknowledgement than its transaction may last.
         given = [int(settings[name]) for name in _TIMEOUTS if name in settings]
