@@ -369,10 +369,10 @@ class IdempotentSink(_KafkaSink):
     def _wait(self, producer: Producer) -> int:
         """Wait for reports for a while; return how many are still to come.
 
-        When librdkafka gives up a producer, confluent-kafka raises that, as a KafkaException or from
-        within whatever Python code runs next. In `flush` this may be the report on a row, which is
-        lost then: only rows whose delivery was reported count as delivered. `poll` raises before
-        it reports, but waits for linger.ms.
+        When librdkafka gives up a producer, confluent-kafka raises that from within whatever Python
+        code runs next. In `flush` this may be the report on a row, which is lost then: only rows
+        whose delivery was reported count as delivered. `poll` raises before it reports, but waits
+        for linger.ms.
         """
         try:
             if not self._unexplained:
