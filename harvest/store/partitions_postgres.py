@@ -24,8 +24,9 @@ from harvest.store.postgres_table import PostgresTable, readable
 __all__ = ["PostgresPartitions"]
 
 _BOUNDS: Final = re.compile(r"FOR VALUES FROM \('?(-?\d+)'?\) TO \('?(-?\d+)'?\)")
+# The bounds are NULL when another manager drops the partition just now.
 _LIST: Final = """
-SELECT n.nspname::text, c.relname::text, pg_get_expr(c.relpartbound, c.oid)
+SELECT n.nspname::text, c.relname::text, coalesce(pg_get_expr(c.relpartbound, c.oid), '')
 FROM pg_inherits i
 JOIN pg_class c ON c.oid = i.inhrelid
 JOIN pg_namespace n ON n.oid = c.relnamespace
