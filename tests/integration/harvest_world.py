@@ -14,13 +14,14 @@ from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, Self
 
 import psycopg
 import pymysql
 
 from harvest import OutboxRecord, Stasher
 from harvest.store.mysql_table import connect_arguments
+from marshal_py.embedded import EmbeddedKafka
 from tests.kafka_reader import read_topic
 
 WAIT_S = 120.0  # a bound: a machine may be busy with other tests
@@ -69,6 +70,20 @@ def wait_until(
             tail = log.read_text()[-3000:] if log is not None else ""
             raise AssertionError(f"not within {timeout_s} s: {what}\n{tail}")
         time.sleep(0.01)
+
+
+class _HasTable(Protocol):
+    """A store of any mode and database."""
+
+    def init(self) -> object: ...
+
+    def close(self) -> None: ...
+
+
+def forget(kafka: EmbeddedKafka, topic: str) -> None:
+    """Delete the coordination topics of what harvested into `topic`."""
+    for name in (f"{topic}.marshal", f"{topic}.marshal.snapshots"):
+        kafka.delete_topic(name)
 
 
 class World:
@@ -235,6 +250,17 @@ class World:
     def close(self) -> None:
         for harvester in self._harvesters:
             harvester.kill()
+
+    @contextmanager
+    def opened(self, kafka: EmbeddedKafka, store: _HasTable) -> Iterator[Self]:
+        """With the table, which `store` makes; in the end nothing runs, or is left in Kafka."""
+        with closing(store):
+            store.init()
+        try:
+            yield self
+        finally:
+            self.close()
+            forget(kafka, self.topic)
 
 
 class SqliteWorld(World):

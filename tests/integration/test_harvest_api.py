@@ -27,7 +27,7 @@ from harvest.events import (
 from harvest.store.postgres import PostgresMarkStore
 from marshal_py import Marshal
 from marshal_py.embedded import EmbeddedKafka, EmbeddedPostgres
-from tests.integration.harvest_world import WAIT_S, World, wait_until
+from tests.integration.harvest_world import WAIT_S, World, forget, wait_until
 from tests.kafka_reader import read_topic
 
 pytestmark = pytest.mark.kafka
@@ -67,8 +67,7 @@ def program(
     store.init()
     store.close()
     yield Program(kafka.bootstrap_servers, postgres_database, topic)
-    for name in (f"{topic}.marshal", f"{topic}.marshal.snapshots"):
-        kafka.delete_topic(name)
+    forget(kafka, topic)
 
 
 class Listener(logging.Handler):
@@ -238,5 +237,4 @@ def test_health_and_metrics_of_a_process(
     finally:
         postgres.start()
         world.close()
-        for name in (f"{topic}.marshal", f"{topic}.marshal.snapshots"):
-            kafka.delete_topic(name)
+        forget(kafka, topic)

@@ -74,13 +74,8 @@ def world(
 ) -> Iterator[World]:
     topic = kafka_topic(partitions=3)
     made = World(tmp_path, kafka.bootstrap_servers, postgres_database, topic, "transactional")
-    store = PostgresMarkStore(postgres_database, "outbox")
-    store.init()
-    store.close()
-    yield made
-    made.close()
-    for name in (f"{topic}.marshal", f"{topic}.marshal.snapshots"):
-        kafka.delete_topic(name)
+    with made.opened(kafka, PostgresMarkStore(postgres_database, "outbox")):
+        yield made
 
 
 @pytest.fixture

@@ -48,12 +48,8 @@ def world(
     url = mariadb_database
     made = MariadbWorld(tmp_path, kafka.bootstrap_servers, url, topic, mode=request.param)
     store = (MysqlMarkStore if request.param == "mark" else MysqlRangeStore)(url, "outbox")
-    store.init()
-    store.close()
-    yield made
-    made.close()
-    for name in (f"{topic}.marshal", f"{topic}.marshal.snapshots"):
-        kafka.delete_topic(name)
+    with made.opened(kafka, store):
+        yield made
 
 
 @pytest.mark.kafka

@@ -35,13 +35,8 @@ def world(
         mode="range",
         shards=request.param,
     )
-    store = PostgresRangeStore(postgres_database, "outbox")
-    store.init()
-    store.close()
-    yield made
-    made.close()
-    for name in (f"{topic}.marshal", f"{topic}.marshal.snapshots"):
-        kafka.delete_topic(name)
+    with made.opened(kafka, PostgresRangeStore(postgres_database, "outbox")):
+        yield made
 
 
 def assert_exactly_once(world: World) -> None:

@@ -49,13 +49,8 @@ def world(
     topic = kafka_topic(partitions=1)
     made = RelayWorld(tmp_path, kafka.bootstrap_servers, postgres_database, topic)
     store = PostgresMarkStore(postgres_database, "outbox")
-    store.init()
-    store.close()
-    with http_server() as made.receiver:
+    with http_server() as made.receiver, made.opened(kafka, store):
         yield made
-        made.close()
-    for name in (f"{topic}.marshal", f"{topic}.marshal.snapshots"):
-        kafka.delete_topic(name)
 
 
 def test_a_failing_group_waits_is_set_aside_and_retried(world: RelayWorld) -> None:

@@ -48,22 +48,17 @@ def world(
             "partitions: {automatic: false, rows: 100, retain_hours: 0, "
             f"archive: '{tmp_path / 'archive'}'}}\n"
         )
-    store = PostgresRangeStore(postgres_database, "outbox")
-    store.init()
-    store.close()
-    with closing(PostgresPartitions(postgres_database, "outbox")) as parts:
-        for partition in parts.inventory().partitions:  # of a million ids each
-            assert parts.drop(partition)
-    assert run("partitions", made).exit_code == 0
-    with psycopg.connect(postgres_database) as connection:
-        connection.execute(FILL, (topic, ROWS))
-    harvester = made.harvester()
-    made.wait_published(ROWS - 1)
-    assert harvester.stop() == 0
-    yield made
-    made.close()
-    for name in (f"{topic}.marshal", f"{topic}.marshal.snapshots"):
-        kafka.delete_topic(name)
+    with made.opened(kafka, PostgresRangeStore(postgres_database, "outbox")):
+        with closing(PostgresPartitions(postgres_database, "outbox")) as parts:
+            for partition in parts.inventory().partitions:  # of a million ids each
+                assert parts.drop(partition)
+        assert run("partitions", made).exit_code == 0
+        with psycopg.connect(postgres_database) as connection:
+            connection.execute(FILL, (topic, ROWS))
+        harvester = made.harvester()
+        made.wait_published(ROWS - 1)
+        assert harvester.stop() == 0
+        yield made
 
 
 def run(command: str, world: World, *options: str) -> Result:

@@ -24,7 +24,7 @@ from harvest.store.sideline_base import Dropped, Selection
 from harvest.store.sidelined import PostgresSidelined
 from harvest.terms import Term
 from marshal_py.embedded import EmbeddedKafka
-from tests.integration.harvest_world import World, wait_until
+from tests.integration.harvest_world import World, forget, wait_until
 from tests.kafka_reader import read_topic
 
 TERM, OTHER = Term.of(1), Term.of(2)
@@ -263,8 +263,7 @@ def world(
     made = World(tmp_path, kafka.bootstrap_servers, postgres_database, topic, "transactional")
     yield made
     made.close()
-    for name in (f"{topic}.marshal", f"{topic}.marshal.snapshots"):
-        kafka.delete_topic(name)
+    forget(kafka, topic)
 
 
 @pytest.mark.kafka
@@ -327,5 +326,5 @@ def test_range_mode_sets_aside_and_passes(
     finally:
         world.close()
         aside.close()
-        for name in (f"{topic}.marshal", f"{topic}.marshal.snapshots", missing):
-            kafka.delete_topic(name)
+        forget(kafka, topic)
+        kafka.delete_topic(missing)

@@ -41,12 +41,8 @@ def world(
     topic = kafka_topic(partitions=3)
     made = SqliteWorld(tmp_path, kafka.bootstrap_servers, url, topic, mode=request.param)
     store = (SqliteMarkStore if request.param == "mark" else SqliteRangeStore)(url, "outbox")
-    store.init()
-    store.close()
-    yield made
-    made.close()
-    for name in (f"{topic}.marshal", f"{topic}.marshal.snapshots"):
-        kafka.delete_topic(name)
+    with made.opened(kafka, store):
+        yield made
 
 
 @pytest.mark.kafka

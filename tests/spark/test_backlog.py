@@ -55,13 +55,8 @@ def world(
     made = World(
         tmp_path, kafka.bootstrap_servers, postgres_database, topic, mode="range", shards=SHARDS
     )
-    store = PostgresRangeStore(postgres_database, "outbox")
-    store.init()
-    store.close()
-    yield made
-    made.close()
-    for name in (f"{topic}.marshal", f"{topic}.marshal.snapshots"):
-        kafka.delete_topic(name)
+    with made.opened(kafka, PostgresRangeStore(postgres_database, "outbox")):
+        yield made
 
 
 def fill(world: World, first: int, last: int) -> None:
