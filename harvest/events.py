@@ -101,6 +101,6 @@ class Stats:
         """The sum of several."""
         total = cls()
         for stats in all:
-            for name in [f.name for f in fields(cls)]:
-                setattr(total, name, getattr(total, name) + getattr(stats, name))
+            for f in fields(cls):
+                setattr(total, f.name, getattr(total, f.name) + getattr(stats, f.name))
         return total

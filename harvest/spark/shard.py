@@ -201,12 +201,10 @@ class PatientSink:
 
 def publish_together(jobs: Sequence[Job], wrap: SinkWrapper | None = None) -> list[Outcome]:
     """Publish shards of one outbox at the same time, each as `publish` does, reading it once."""
-    config = jobs[0].config
-    reader = make_range_store(config, jobs[0].shard)
-    if len(jobs) == 1 or not isinstance(reader, PostgresRangeStore):
-        pages = None
-    else:
-        pages = Pages(reader, len(jobs))
+    if len(jobs) == 1:
+        return [publish(jobs[0], wrap)]
+    reader = make_range_store(jobs[0].config, jobs[0].shard)
+    pages = Pages(reader, len(jobs)) if isinstance(reader, PostgresRangeStore) else None
     try:
         with ThreadPoolExecutor(len(jobs), "backlog-shard") as threads:
             return list(threads.map(lambda job: publish(job, wrap, pages=pages), jobs))
