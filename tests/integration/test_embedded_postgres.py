@@ -20,7 +20,7 @@ from marshal_py.embedded import (
     PortTaken,
     ServerFailed,
     find_binaries,
-    postgres,
+    server,
 )
 from marshal_py.embedded.ports import free_ports
 
@@ -200,7 +200,7 @@ def test_logs_are_kept_where_the_caller_wants_them(tmp_path: Path) -> None:
 def test_a_port_taken_between_choice_and_use_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     with EmbeddedPostgres() as first:
         choices = [[first.port], free_ports(1)]
-        monkeypatch.setattr(postgres, "free_ports", lambda _: choices.pop(0))
+        monkeypatch.setattr(server, "free_ports", lambda _: choices.pop(0))
         with EmbeddedPostgres() as second:
             assert not choices
             assert second.port != first.port
@@ -209,7 +209,7 @@ def test_a_port_taken_between_choice_and_use_is_replaced(monkeypatch: pytest.Mon
 def test_a_port_taken_during_a_restart_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     with EmbeddedPostgres() as first:
         first.stop()
-        monkeypatch.setattr(postgres, "free_ports", lambda _: [first.port])
+        monkeypatch.setattr(server, "free_ports", lambda _: [first.port])
         with EmbeddedPostgres(), pytest.raises(PortTaken, match="Address already in use"):
             first.start()
 
