@@ -1,8 +1,9 @@
 """Coordination on nothing but Kafka: claims, leases, fencing epochs and leader election."""
 
+import importlib
 import logging
+from typing import TYPE_CHECKING
 
-from marshal_py.aio import AsyncClaim, AsyncConsumer, AsyncLeadership, AsyncMarshal
 from marshal_py.client import Claim, Marshal
 from marshal_py.consumer import Batch, Consumer
 from marshal_py.election import Leader, Leadership, LeaderWatch
@@ -28,10 +29,13 @@ from marshal_py.errors import (
     SnapshotMismatch,
     TopicMissing,
 )
-from marshal_py.groups import GroupAdmin
-from marshal_py.handling import Failure, Retry, Stuck
-from marshal_py.runner import RunStats
-from marshal_py.transactions import Transactions
+
+if TYPE_CHECKING:
+    from marshal_py.aio import AsyncClaim, AsyncConsumer, AsyncLeadership, AsyncMarshal
+    from marshal_py.groups import GroupAdmin
+    from marshal_py.handling import Failure, Retry, Stuck
+    from marshal_py.runner import RunStats
+    from marshal_py.transactions import Transactions
 
 __all__ = [
     "AccessDenied",
@@ -72,6 +76,33 @@ __all__ = [
     "TopicMissing",
     "Transactions",
 ]
+
+_MODULES = {
+    "AsyncClaim": "aio",
+    "AsyncConsumer": "aio",
+    "AsyncLeadership": "aio",
+    "AsyncMarshal": "aio",
+    "Failure": "handling",
+    "GroupAdmin": "groups",
+    "Retry": "handling",
+    "RunStats": "runner",
+    "Stuck": "handling",
+    "Transactions": "transactions",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Import on first use what not everybody needs: a restart is mostly imports."""
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
 
 __version__ = "0.1.0"
 

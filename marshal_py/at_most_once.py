@@ -11,14 +11,13 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections import deque
 from collections.abc import Iterable, Mapping
 from itertools import chain
 from typing import Any, Final
 
 from marshal_py.claims import Notice
 from marshal_py.client import Marshal
-from marshal_py.delivery import HeldPartition, Run, Stage
+from marshal_py.delivery import HeldPartition, Run, Runs, Stage
 from marshal_py.errors import Closed, MarshalError, NotHeld
 from marshal_py.fetching import FETCH, Fetching
 
@@ -35,7 +34,10 @@ AHEAD: Final = 3
 """So many proposals' worth is gathered, being claimed, or claimed ahead, while the loop works: the
 log answers in milliseconds, in which a fast loop takes thousands of messages."""
 
-MAX_PROPOSAL: Final = 4_000
+AHEAD_BYTES: Final = 16 * 1024 * 1024
+"""With so many bytes gathered or claimed ahead, as in a few large messages, nothing is added."""
+
+MAX_PROPOSAL: Final = 2_000
 MIN_PROPOSAL: Final = 10
 
 
@@ -55,7 +57,12 @@ class AtMostOnce(Fetching):
         """At most once: messages that were claimed and never handed out, as the claim was lost."""
         self._amo = at_most_once
         self._proposal_size = min(100, batch_size)
-        self._proposed: deque[Run] = deque()
+        self._gathered = Runs()
+        if at_most_once:
+            self._ready = self._gathered
+        self._proposed = Runs()
+        self._message_bytes = 1024 * 1024
+        """The mean size of the last messages that were fetched; as large as may be, at first."""
         self._parked: list[HeldPartition] = []
         """Of which runs were put back, as the lease had lapsed (at least once, too)."""
         self._passing: HeldPartition | None = None
@@ -134,16 +141,23 @@ class AtMostOnce(Fetching):
             self._unpark()
         if self._closing.is_set() or self._is_ending:
             return
-        proposed, size = self._proposed, self._proposal_size
-        ahead = sum(len(run.messages) for run in proposed)
-        gathered = sum(len(run.messages) for run in self._ready)
-        while ahead + gathered < AHEAD * size:
-            got = self._fetch(min(FETCH, size))
-            gathered += got
-            if not got:
+        proposed, gathered, size = self._proposed, self._gathered, self._proposal_size
+        while proposed.total + gathered.total < AHEAD * size:
+            room = AHEAD_BYTES - proposed.total_bytes - gathered.total_bytes
+            if room <= 0:
                 break
-        runs_out = ahead < size and (not proposed or self._verdict(proposed[-1]) is not None)
-        if gathered >= size or runs_out:
+            total, total_bytes = gathered.total, gathered.total_bytes
+            if not self._fetch(max(1, min(FETCH, size, room // max(1, self._message_bytes)))):
+                break
+            if gathered.total > total:
+                self._message_bytes = (gathered.total_bytes - total_bytes) // (
+                    gathered.total - total
+                )
+        enough = gathered.total >= size or gathered.total_bytes >= AHEAD_BYTES // AHEAD
+        runs_out = proposed.total < size and (
+            not proposed or self._verdict(proposed[-1]) is not None
+        )
+        if enough or runs_out:
             self._propose_ready()
 
     def _propose_ready(self) -> None:

@@ -416,10 +416,17 @@ class Marshal:
 
     def start(self) -> Self:
         """Connect, replay the log and start the driver thread. Returns the client itself."""
+        self._open()
+        self._join()
+        return self
+
+    def _open(self) -> None:
+        """Connect and replay the log. Nothing is appended yet."""
         with self._lock:
             if self._started:
                 raise Closed("this client was started before; make a new one")
             self._started = True
+            self._stop.clear()
         settings = self.settings
         if self._create_topics:
             from marshal_py.admin import ensure_topics
@@ -451,6 +458,14 @@ class Marshal:
         except BaseException:
             self._reader.close()
             raise
+
+    def _never_mind(self) -> None:
+        """After `_open`: somebody else's start failed. It may be tried again."""
+        self._reader.close()
+        self._started = False
+
+    def _join(self) -> None:
+        """After `_open`: begin to take part."""
         self._claimant = self._new_claimant()
         self._running = True
         with self._lock:
@@ -460,7 +475,6 @@ class Marshal:
         atexit.register(_close_at_exit, weakref.ref(self))
         if self._close_on_sigterm:
             self._restore_signal = exit_on_sigterm()
-        return self
 
     def _new_claimant(self) -> Claimant:
         settings = self.settings

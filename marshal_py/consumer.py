@@ -7,7 +7,6 @@ is decided by each member for itself (see `marshal_py.balance`); nothing stops w
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 import threading
@@ -15,14 +14,14 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from itertools import chain
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from confluent_kafka import Consumer as KafkaConsumer
 from confluent_kafka import Message
 
 from marshal_py.client import Claim, Marshal
 from marshal_py.clients import connect
-from marshal_py.consumer_options import Mode, Start, client_of, start_ms
+from marshal_py.consumer_options import Mode, Start, check, check_names, client_of, start_ms
 from marshal_py.delivery import Batch, HeldPartition, Run, Stage
 from marshal_py.errors import (
     Closed,
@@ -31,15 +30,19 @@ from marshal_py.errors import (
     NotHeld,
 )
 from marshal_py.fetching import FETCH, key_of
-from marshal_py.handling import Executor, Handling, OnFailure, Retry, Stuck
 from marshal_py.iterating import Iterating
 from marshal_py.keeper import Keeper
-from marshal_py.mirror import OffsetMirror
 from marshal_py.notes import Note
 from marshal_py.ordering import Ordering
-from marshal_py.runner import Runner, RunStats
 from marshal_py.signals import StopRequests
 from marshal_py.subscription import Subscription
+
+if TYPE_CHECKING:  # what only some need is imported there: a restart is mostly imports
+    import asyncio
+
+    from marshal_py.handling import Executor, OnFailure, Retry, Stuck
+    from marshal_py.mirror import OffsetMirror
+    from marshal_py.runner import Runner, RunStats
 
 __all__ = ["Batch", "Consumer", "Mode", "Start"]
 
@@ -119,6 +122,23 @@ class Consumer(Iterating):
         settle_ms: int = 100,
         **settings: Any,
     ) -> None:
+        check_names(settings, Consumer.__init__)
+        check(
+            topics=topics,
+            auto_ack=auto_ack,
+            claim_entire_topic=claim_entire_topic,
+            by_lag=by_lag,
+            labels=labels,
+            prefer=prefer,
+            greedy=greedy,
+            keep_on_close=keep_on_close,
+            mirror_offsets=mirror_offsets,
+            kafka=kafka,
+            key_deserializer=key_deserializer,
+            value_deserializer=value_deserializer,
+            discovery_interval_s=discovery_interval_s,
+            settle_ms=settle_ms,
+        )
         names = [topics] if isinstance(topics, str) else list(topics)
         if not names and pattern is None:
             raise ConfigurationError("no topics: give `topics`, `pattern`, or both")
@@ -166,6 +186,8 @@ class Consumer(Iterating):
         self.mirror_offsets = mirror_offsets
         self._mirror: OffsetMirror | None = None
         if mirror_offsets:
+            from marshal_py.mirror import OffsetMirror
+
             name = self.marshal.group_id if mirror_offsets is True else mirror_offsets
             self._mirror = OffsetMirror(self.marshal.settings.kafka, name, self._claimed)
 
@@ -202,10 +224,7 @@ class Consumer(Iterating):
                 return self
             self._consumer = connect(KafkaConsumer, self._kafka_config)
             try:
-                self._keeper.discover_at_start()
-                if not self.marshal._started:
-                    self.marshal.start()
-                    self._owns_marshal = True
+                self._discover_and_join()
                 if self.marshal.settings.wire != "text" and (
                     self.marshal.settings.member_metadata != self.subscription.encode()
                 ):
@@ -220,6 +239,43 @@ class Consumer(Iterating):
                 raise
             self._started = True
         return self
+
+    def _discover_and_join(self) -> None:
+        """Look for the topics while the log is replayed: a restart waits for both.
+
+        Without its topics the client never appears in the group.
+        """
+        marshal, given_up = self.marshal, threading.Event()
+        if marshal._started:
+            self._keeper.discover_at_start(given_up)
+            return
+        failures: list[BaseException] = []
+
+        def discover() -> None:
+            try:
+                self._keeper.discover_at_start(given_up)
+            except BaseException as error:
+                failures.append(error)
+
+        discovery = threading.Thread(target=discover, name="marshal-discovery", daemon=True)
+        discovery.start()
+        try:
+            marshal._open()
+        except MarshalError as error:
+            discovery.join()
+            failures.append(error)
+        except BaseException:
+            given_up.set()
+            discovery.join()
+            raise
+        else:
+            discovery.join()
+            if failures:
+                marshal._never_mind()
+        if failures:
+            raise failures[0]
+        marshal._join()
+        self._owns_marshal = True
 
     def close(self, timeout_s: float = 10.0) -> None:
         """Stop handing out, wait for what is being worked on, store positions, release all.
@@ -337,6 +393,10 @@ class Consumer(Iterating):
         Raises `ConfigurationError` before anything touches the network, `TopicMissing` for a
         dead-letter topic, and as iterating does. Guarantees: specs/GUARANTEES.md.
         """
+        from marshal_py.handling import Handling
+        from marshal_py.runner import Runner
+        from marshal_py.workers import workers_for
+
         handling = Handling(
             handler,
             workers,
@@ -355,8 +415,6 @@ class Consumer(Iterating):
             drain_timeout_s,
             self._amo,
         )
-        from marshal_py.workers import workers_for  # here: multiprocessing is slow to import
-
         return self._run(Runner(self, handling, workers_for(handling, self._event_loop)))
 
     def _run(self, runner: Runner) -> RunStats:
@@ -391,6 +449,8 @@ class Consumer(Iterating):
 
     def stats(self) -> RunStats:
         """Return what `run` has done so far."""
+        from marshal_py.runner import RunStats
+
         return RunStats() if self._runner is None else self._runner.stats()
 
     def troubles(self) -> dict[tuple[str, int], Note]:

@@ -2,18 +2,71 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
-from typing import Any, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 from marshal_py.client import Marshal
 from marshal_py.errors import ConfigurationError, NotInVersion1
+from marshal_py.hints import did_you_mean
 from marshal_py.subscription import Subscription
 
-__all__ = ["Mode", "Start", "client_of", "start_ms"]
+__all__ = ["Mode", "Start", "check", "check_names", "client_of", "start_ms"]
 
 Mode: TypeAlias = Literal["at_least_once", "at_most_once"]
 Start: TypeAlias = Literal["earliest", "latest"] | datetime | int
+
+
+def _a_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
+
+
+_EXPECTED: Final[Mapping[str, tuple[str, Callable[[Any], bool]]]] = {
+    "topics": (
+        "a name, or several",
+        lambda value: isinstance(value, Iterable) and not isinstance(value, bytes),
+    ),
+    "prefer": (
+        "several patterns, not one text",
+        lambda value: isinstance(value, Iterable) and not isinstance(value, str | bytes),
+    ),
+    "mirror_offsets": (
+        "True, False, or the name of a Kafka consumer group",
+        lambda value: isinstance(value, bool) or (isinstance(value, str) and value != ""),
+    ),
+    **dict.fromkeys(
+        ("auto_ack", "claim_entire_topic", "by_lag", "greedy", "keep_on_close"),
+        ("True or False", lambda value: isinstance(value, bool)),
+    ),
+    **dict.fromkeys(
+        ("labels", "kafka"),
+        ("a mapping, or None", lambda value: value is None or isinstance(value, Mapping)),
+    ),
+    **dict.fromkeys(
+        ("key_deserializer", "value_deserializer"),
+        ("a function, or None", lambda value: value is None or callable(value)),
+    ),
+    **dict.fromkeys(("discovery_interval_s", "settle_ms"), ("a number, 0 or more", _a_number)),
+}
+
+
+def check(**arguments: object) -> None:
+    """Raise `ConfigurationError` for an argument that is of the wrong kind."""
+    for name, value in arguments.items():
+        expected, good = _EXPECTED[name]
+        if not good(value):
+            raise ConfigurationError(f"{name} = {value!r} must be {expected}")
+
+
+def check_names(settings: Mapping[str, object], own: Callable[..., None]) -> None:
+    """Raise `TypeError` for a name that neither `own` nor `Marshal` takes as an argument."""
+    of_marshal = set(inspect.signature(Marshal.__init__).parameters)
+    unknown = [name for name in settings if name not in of_marshal]
+    if unknown:
+        known = sorted(of_marshal | set(inspect.signature(own).parameters))
+        hint = did_you_mean(unknown[0], known, most=1)
+        raise TypeError(f"Consumer has no argument {unknown[0]!r}{hint}")
 
 
 def client_of(

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from enum import Enum
 from operator import length_hint
 from typing import Any
@@ -20,7 +20,7 @@ from typing import Any
 from marshal_py.client import Claim
 from marshal_py.notes import Note
 
-__all__ = ["Batch", "HeldPartition", "Run", "Stage"]
+__all__ = ["Batch", "HeldPartition", "Run", "Runs", "Stage"]
 
 
 class Stage(Enum):
@@ -63,7 +63,7 @@ class Run:
     each message.
     """
 
-    __slots__ = ("end", "messages", "part", "rest", "seq", "whole")
+    __slots__ = ("bytes", "end", "messages", "part", "rest", "seq", "whole")
 
     def __init__(self, part: HeldPartition, messages: list[Any]) -> None:
         self.part = part
@@ -74,11 +74,65 @@ class Run:
         """At most once: the number of the proposal that claims these messages."""
         self.whole = False
         """Handed out as one batch: nothing of it is done before the loop comes back."""
+        self.bytes = -1
+        """What the values come to; −1 before anybody has asked (`Runs`)."""
 
     @property
     def handed_out(self) -> int:
         """How many messages the loop has taken."""
         return len(self.messages) - length_hint(self.rest)
+
+
+class Runs(deque[Run]):
+    """Runs in a row, which knows how many messages they are, and of how many bytes.
+
+    Only the loop changes it. Others may copy it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.total = 0
+        """How many messages there are."""
+        self.total_bytes = 0
+
+    def append(self, run: Run, /) -> None:
+        """Add a run at the end."""
+        self._in(run)
+        super().append(run)
+
+    def appendleft(self, run: Run, /) -> None:
+        """Add a run at the front."""
+        self._in(run)
+        super().appendleft(run)
+
+    def extend(self, runs: Iterable[Run], /) -> None:
+        """Add runs at the end."""
+        for run in runs:
+            self.append(run)
+
+    def extendleft(self, runs: Iterable[Run], /) -> None:
+        """Add runs at the front, each before the one that was given before it."""
+        for run in runs:
+            self.appendleft(run)
+
+    def pop(self) -> Run:  # type: ignore[override]
+        """Take the last run."""
+        return self._out(super().pop())
+
+    def popleft(self) -> Run:
+        """Take the first run."""
+        return self._out(super().popleft())
+
+    def _in(self, run: Run) -> None:
+        if run.bytes < 0:
+            run.bytes = sum(map(len, run.messages))
+        self.total += len(run.messages)
+        self.total_bytes += run.bytes
+
+    def _out(self, run: Run) -> Run:
+        self.total -= len(run.messages)
+        self.total_bytes -= run.bytes
+        return run
 
 
 class HeldPartition:

@@ -67,12 +67,13 @@ class Fetching:
         self._ready: deque[Run] = deque()
         self._kafka_lock = threading.Lock()
         self._commands: deque[Callable[[], None]] = deque()
+        self._commanded = threading.Event()
 
     def _fetch(self, most: int, wait_s: float = 0.0) -> int:
         """Fetch up to `most` messages, and put them on `_ready` as runs. Returns how many."""
         with self._kafka_lock:
             self._run_commands()
-            if wait_s:
+            if wait_s and self._active:
                 message = self._consumer.poll(wait_s)
                 messages = [] if message is None else [message]
                 if messages and most > 1:  # more have come with it
@@ -82,6 +83,10 @@ class Fetching:
             if messages:
                 self._sort_out(messages)
         self._run_commands_if_free()
+        if wait_s and not messages and not self._active:
+            # Not in `poll`, under the lock: the first partition shall not wait for its end.
+            self._commanded.wait(wait_s)
+            self._commanded.clear()
         return len(messages)
 
     def connect_to_leaders(self, topics: Mapping[str, int]) -> None:
@@ -104,6 +109,7 @@ class Fetching:
         """
         self._commands.append(command)
         self._run_commands_if_free()
+        self._commanded.set()
 
     def _run_commands_if_free(self) -> None:
         while self._commands and self._kafka_lock.acquire(blocking=False):
@@ -119,7 +125,7 @@ class Fetching:
     def _sort_out(self, messages: list[Any]) -> None:
         """Put what was fetched on `_ready`, by partition; order matters within a partition only.
 
-        Every message passes here: the loops are those of `map` and `groupby`, not of Python.
+        Every message passes here: the loops are those of `map` and `count`, not of Python.
         """
         if any(map(_error_of, messages)):
             messages = self._without_errors(messages)
@@ -132,17 +138,27 @@ class Fetching:
                 self._ready.append(Run(part, messages))
             return
         seen = self._keeper.topics_seen
-        only = next(iter(seen)) if len(seen) == 1 else None
+        numbers = list(map(_partition_of, messages))
+        [*topics] = seen if len(seen) == 1 else set(map(_topic_of, messages))
+        if len(topics) == 1 and numbers.count(numbers[0]) == len(numbers):
+            self._gather((topics[0], numbers[0]), messages)  # most fetches are of one partition
+            return
         groups: dict[tuple[str, int], list[Any]] = {}
-        for number, same_number in groupby(messages, _partition_of):
-            if only is not None:
-                groups.setdefault((only, number), []).extend(same_number)
+        at = 0
+        for number, same in groupby(numbers):
+            found = messages[at : (at := at + len(list(same)))]
+            if len(topics) == 1:
+                groups.setdefault((topics[0], number), []).extend(found)
                 continue
-            for topic, group in groupby(same_number, _topic_of):
+            for topic, group in groupby(found, _topic_of):
                 groups.setdefault((topic, number), []).extend(group)
         for key, found in groups.items():
-            if key in active:
-                self._ready.append(Run(active[key], found))
+            self._gather(key, found)
+
+    def _gather(self, key: tuple[str, int], messages: list[Any]) -> None:
+        part = self._active.get(key)
+        if part is not None:
+            self._ready.append(Run(part, messages))
 
     def _without_errors(self, messages: list[Any]) -> list[Any]:
         good = []

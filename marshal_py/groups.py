@@ -8,7 +8,6 @@ says, and a group that was not paused before is resumed on every way out.
 from __future__ import annotations
 
 import contextlib
-import difflib
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -27,6 +26,7 @@ from marshal_py.errors import (
     InvalidArgument,
     MarshalError,
 )
+from marshal_py.hints import did_you_mean
 from marshal_py.messages import ForgetGroup, ReleaseGroup, ResumeGroup, SetPosition
 from marshal_py.operating import Head, Make, Operator
 from marshal_py.positions import (
@@ -147,8 +147,7 @@ class GroupAdmin:
         """Raise `InvalidArgument`, naming what is close, if the log does not know the group."""
         known = self.world.groups()
         if self.group_id not in known:
-            close = difflib.get_close_matches(self.group_id, known, n=3)
-            hint = f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
+            hint = did_you_mean(self.group_id, known)
             raise InvalidArgument(f"{self.topic} knows no group {self.group_id!r}{hint}")
 
     def cells(self) -> dict[Key, Cell]:

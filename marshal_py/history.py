@@ -18,7 +18,7 @@ from marshal_py import events as ev
 from marshal_py.ledger import LEADER_PREFIX, NONE, Row, SnapshotSeen, Track, known, slow_ms
 from marshal_py.messages import decode
 from marshal_py.rationalizer import CellKey, PartitionState, apply
-from marshal_py.suspicions import Suspicions
+from marshal_py.suspicions import SEEN_BITS, SEEN_WINDOW, Suspicions
 from marshal_py.world import home_partition
 
 __all__ = ["LEADER_PREFIX", "History", "SnapshotSeen"]
@@ -54,9 +54,13 @@ class History(Suspicions):
         values: Sequence[bytes | None],
         stamps_ms: Sequence[int],
     ) -> None:
-        """Apply records, given as parallel sequences in offset order. No value makes it raise."""
+        """Apply records, given as parallel sequences in offset order. No value makes it raise.
+
+        Records of version 2: `handlers` are not asked about heartbeats as they should be.
+        """
         state, handlers = self.state, self.handlers
-        events: list[ev.Event] = []
+        tracks, senders = self.tracks, self.senders
+        events: list[Any] = []
         for offset, value, now in zip(offsets, values, stamps_ms, strict=True):
             apply(state, offset, value, events)
             # As `note` does; a call for each record would cost a twentieth of the audit's speed.
@@ -66,7 +70,40 @@ class History(Suspicions):
                 self._stepped_back(offset, now)
             self._now, self._value = now, value
             for event in events:
-                handlers[type(event)](self, event)
+                # Almost all records are heartbeats of which there is nothing to say but when they
+                # came. What these branches do not take is for the handlers, which say the same.
+                kind = type(event)
+                if kind is ev.Renewed:
+                    track = tracks.get((event.group_id, event.topic, event.partition))
+                    if (
+                        track is not None
+                        and track.epoch == event.epoch
+                        and track.instance_id == event.instance_id
+                        and track.client_id == event.client_id
+                        and track.heartbeats
+                        and now < track.sample_due_ms
+                        and event.next_offset > track.next_offset
+                        and (gap := now - track.renewed_ms) <= track.slow_ms
+                    ):
+                        if gap > track.longest_gap_ms:
+                            track.longest_gap_ms = gap
+                        track.slow_gaps = track.slow_sum_ms = 0
+                        track.version_ms = track.renewed_ms = track.last_beat_ms = now
+                        track.heartbeats += 1
+                        track.next_offset = event.next_offset
+                        continue
+                elif kind is ev.Beat:
+                    sender = senders.get((event.group_id, event.client_id, event.instance_id))
+                    if (
+                        sender is not None
+                        and sender.newer is None
+                        and 0 < (ahead := event.seq - sender.seq) < SEEN_BITS
+                    ):
+                        sender.seen = ((sender.seen << ahead) | 1) & SEEN_WINDOW
+                        sender.seq = event.seq
+                        sender.offset = offset
+                        continue
+                handlers[kind](self, event)
             events.clear()
             if state.next_offset >= self._due:
                 self._compare_snapshots()

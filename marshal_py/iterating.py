@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
 from itertools import chain
 from typing import Any, Final, Self, TypeAlias
 
@@ -20,10 +19,9 @@ __all__ = ["Deserializer", "Iterating"]
 
 Deserializer: TypeAlias = Callable[..., Any]
 
-_now_ns: Final[Callable[[], int]] = partial(
-    time.clock_gettime_ns, getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-)
-"""`boottime_ns` without a Python frame: it is read for every message."""
+LOOK_S: Final = 0.0005
+"""For each message the lease is looked at by a clock that is quick to read but stands still while
+the whole machine sleeps; when that has gone on by so much, by the one that does not."""
 
 
 class Iterating(AtMostOnce):
@@ -115,16 +113,21 @@ class Iterating(AtMostOnce):
 
     def _hand_out(self, run: Run) -> Iterator[Message]:
         """Hand out what is left of the run in hand, for as long as that is allowed."""
-        now_ns = _now_ns
-        part, holding = run.part, run.part.holding
-        active = Stage.ACTIVE
+        part, holding, active, now_s = run.part, run.part.holding, Stage.ACTIVE, time.monotonic
+        look_s, until_ns = 0.0, -1
         for message in run.rest:
-            # Every single time: the process may have been suspended since the last one.
+            # Every single time: the process may have been stopped since the last one.
             if (
-                now_ns() >= holding.lease_until_ns or part.stage is not active
-            ) and not self._may_hand_out(part):
-                self._put_back(run, message)
-                return
+                now_s() >= look_s
+                or holding.lease_until_ns is not until_ns
+                or part.stage is not active
+            ):
+                looked_s, until_ns = now_s(), holding.lease_until_ns
+                left_s = (until_ns - self.marshal._clock()) / 1e9
+                if (left_s <= 0 or part.stage is not active) and not self._may_hand_out(part):
+                    self._put_back(run, message)
+                    return
+                look_s = looked_s + min(LOOK_S, left_s)
             yield message
         part.finish(run)
         self._hand = None

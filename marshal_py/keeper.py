@@ -8,7 +8,6 @@ what happened in between.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import threading
 import time
 from typing import TYPE_CHECKING, Any, Final
@@ -31,6 +30,7 @@ from marshal_py.errors import (
     TopicMissing,
 )
 from marshal_py.events import Event
+from marshal_py.hints import did_you_mean
 from marshal_py.notes import Note
 from marshal_py.sharing import Look, Sharing
 from marshal_py.text.positions import committed_position
@@ -55,7 +55,8 @@ class Keeper:
         """Why the loop should stop, None while it should not."""
         self._consumer = consumer
         self._log = consumer.log
-        self._admin: Any = None
+        self._admin_once: Any = None
+        self._admin_lock = threading.Lock()
         self._is_text = consumer.marshal.settings.wire == "text"
         self._sharing: Sharing | TextSharing
         self._topics: dict[str, int] = {}
@@ -88,6 +89,7 @@ class Keeper:
         with marshal._lock:
             marshal._watchers.append(self._watch)
             marshal._before_beat.append(consumer.refresh_offsets)
+        self.wake()
         self._thread.start()
         self._scout.start()
 
@@ -153,26 +155,25 @@ class Keeper:
 
     # Topics
 
-    def discover_at_start(self) -> None:
+    def discover_at_start(self, given_up: threading.Event) -> None:
         """Look for the topics. Raises `TopicMissing`, naming what is close, `BrokerUnavailable`."""
         consumer = self._consumer
-        self._admin = connect(AdminClient, consumer.marshal.settings.kafka)
         timeout_s = consumer.marshal.settings.connect_timeout_ms / 1000
         deadline = time.monotonic() + timeout_s
         while True:
             try:
-                found = self._list(min(5.0, max(0.1, deadline - time.monotonic())))
+                # Asked by the consumer, which must be connected anyhow.
+                left_s = max(0.1, deadline - time.monotonic())
+                found = _names(consumer._consumer.list_topics(timeout=min(5.0, left_s)))
                 break
             except KafkaException as error:
-                if time.monotonic() >= deadline:
+                if given_up.is_set() or time.monotonic() >= deadline:
                     raise BrokerUnavailable(
                         f"no answer from the brokers within {timeout_s:g} s: {error.args[0].str()}"
                     ) from None
         for topic in sorted(consumer.subscription.topics):
             if topic not in found:
-                close = difflib.get_close_matches(topic, found, n=3)
-                hint = f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
-                raise TopicMissing(f"topic {topic!r} does not exist{hint}")
+                raise TopicMissing(f"topic {topic!r} does not exist{did_you_mean(topic, found)}")
         self._topics = self._wanted(found)
         consumer.connect_to_leaders(self._topics)
         if not self._topics:
@@ -182,9 +183,13 @@ class Keeper:
                 consumer.subscription.pattern,
             )
 
-    def _list(self, timeout_s: float) -> dict[str, int]:
-        topics = self._admin.list_topics(timeout=timeout_s).topics
-        return {name: len(t.partitions) for name, t in topics.items() if t.error is None}
+    @property
+    def _admin(self) -> Any:
+        """Made when it is first needed: a start, and an end, are the quicker without it."""
+        with self._admin_lock:
+            if self._admin_once is None:
+                self._admin_once = connect(AdminClient, self._consumer.marshal.settings.kafka)
+            return self._admin_once
 
     def _wanted(self, found: dict[str, int]) -> dict[str, int]:
         subscription = self._consumer.subscription
@@ -198,7 +203,7 @@ class Keeper:
     def _scout_topics(self) -> None:
         while not self._stopped.wait(self._consumer.discovery_interval_s):
             try:
-                found = self._wanted(self._list(5.0))
+                found = self._wanted(_names(self._admin.list_topics(timeout=5.0)))
             except KafkaException as error:
                 self._log.info("%s: no metadata: %s", self._name, error.args[0].str())
                 continue
@@ -632,3 +637,8 @@ class Keeper:
             if part is not None and part.stage is Stage.ACTIVE:
                 self._publish(part, msgspec.structs.replace(part.note, cost=weigh(lag)))
         self._plan_due = True
+
+
+def _names(found: Any) -> dict[str, int]:
+    """Return topic → how many partitions, of those that can be read."""
+    return {name: len(t.partitions) for name, t in found.topics.items() if t.error is None}

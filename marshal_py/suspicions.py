@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
 
 from marshal_py import anomalies as an
 from marshal_py import events as ev
@@ -13,12 +13,15 @@ from marshal_py.rationalizer import MEMBER_HORIZON
 from marshal_py.snapshots import anchor_of
 from marshal_py.world import coordinating_partition
 
-__all__ = ["Suspicions"]
+__all__ = ["SEEN_BITS", "SEEN_WINDOW", "Suspicions"]
 
 # Bits of `Track.flags` and `Sender.flags`: what was reported once for this claim or instance.
 _LATE, _DRIFT, _FOREIGN, _BACK = 1, 2, 4, 8
 _SEQUENCE, _DUPLICATE = 1, 2
-_WINDOW = 2**63 - 1
+
+SEEN_BITS: Final = 63
+"""So many of an instance's last sequence numbers are remembered in `Sender.seen`."""
+SEEN_WINDOW: Final = 2**SEEN_BITS - 1
 
 
 class Suspicions(Ledger):
@@ -207,7 +210,7 @@ class Suspicions(Ledger):
             return
         ahead = event.seq - sender.seq
         if ahead > 0:
-            sender.seen = ((sender.seen << ahead) | 1) & _WINDOW if ahead < 63 else 1
+            sender.seen = ((sender.seen << ahead) | 1) & SEEN_WINDOW if ahead < SEEN_BITS else 1
             sender.seq = event.seq
         else:
             self._out_of_order(sender, event, -ahead)
@@ -218,7 +221,7 @@ class Suspicions(Ledger):
     def _out_of_order(self, sender: Sender, event: Any, behind: int) -> None:
         """A producer that replaces a failed one may overtake it; nobody writes a number twice."""
         self._late_offset = event.offset
-        if behind < 63 and not sender.seen >> behind & 1:
+        if behind < SEEN_BITS and not sender.seen >> behind & 1:
             sender.seen |= 1 << behind
             return
         if not sender.flags & _SEQUENCE:

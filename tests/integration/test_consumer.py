@@ -435,6 +435,18 @@ def test_a_wrong_topic_name_is_told_with_the_right_one(make: Make, topic: str) -
         make("a", topic + "x").start()
 
 
+def test_a_start_for_want_of_a_topic_may_be_tried_again(
+    kafka: EmbeddedKafka, make: Make, topic: str
+) -> None:
+    later = f"{topic}.later"
+    consumer = make("a", later)
+    with pytest.raises(TopicMissing):
+        consumer.start()
+    kafka.create_topic(later)
+    fill(kafka.bootstrap_servers, later, 1, partitions=1)
+    assert next(iter(consumer)).value() == b"0"
+
+
 def test_a_broker_that_is_down_is_told_within_the_timeout() -> None:
     consumer = Consumer(
         "127.0.0.1:1", group_id="g", topics=["t"], connect_timeout_ms=300, close_on_sigterm=False
@@ -456,6 +468,16 @@ def test_a_broker_that_is_down_is_told_within_the_timeout() -> None:
         ({"group_id": "g", "topics": ["t"], "kafka": {"group.id": "x"}}, "group.id"),
         ({"group_id": "g", "topics": ["t"], "interval_ms": "5"}, "interval_ms = '5'"),
         ({"group_id": "g", "topics": ["t"], "member_metadata": b""}, "set by the consumer"),
+        ({"group_id": "g", "topics": 3}, "topics = 3 must be a name, or several"),
+        ({"group_id": "g", "topics": b"t"}, "topics = b't' must be a name, or several"),
+        ({"group_id": "g", "topics": "t", "labels": "a"}, "labels = 'a' must be a mapping"),
+        ({"group_id": "g", "topics": "t", "prefer": "a"}, "prefer = 'a' must be several patterns"),
+        ({"group_id": "g", "topics": "t", "kafka": "a"}, "kafka = 'a' must be a mapping"),
+        ({"group_id": "g", "topics": "t", "auto_ack": "no"}, "auto_ack = 'no' must be True or Fa"),
+        ({"group_id": "g", "topics": "t", "mirror_offsets": 3}, "mirror_offsets = 3 must be"),
+        ({"group_id": "g", "topics": "t", "value_deserializer": 3}, "value_deserializer = 3 must"),
+        ({"group_id": "g", "topics": "t", "discovery_interval_s": -1}, "discovery_interval_s = -1"),
+        ({"group_id": "g", "topics": "t", "settle_ms": "a"}, "settle_ms = 'a' must be a number"),
     ],
 )
 def test_wrong_settings_are_told_before_anything_is_connected(
@@ -463,6 +485,21 @@ def test_wrong_settings_are_told_before_anything_is_connected(
 ) -> None:
     with pytest.raises(ConfigurationError, match=text):
         Consumer("127.0.0.1:1", **settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"delivery": "at_most_once"}, "Consumer has no argument 'delivery'"),
+        ({"intervall_ms": 5}, "no argument 'intervall_ms'; did you mean 'interval_ms'"),
+        ({"autoack": True}, "no argument 'autoack'; did you mean 'auto_ack'"),
+    ],
+)
+def test_an_argument_that_does_not_exist_is_told_with_the_one_that_does(
+    settings: dict[str, Any], text: str
+) -> None:
+    with pytest.raises(TypeError, match=text):
+        Consumer("127.0.0.1:1", group_id="g", topics="t", **settings)
 
 
 def test_closed_is_closed(make: Make, topic: str) -> None:

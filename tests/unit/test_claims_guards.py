@@ -418,3 +418,45 @@ def test_what_nobody_answers_is_bounded(bench: Bench, monkeypatch: pytest.Monkey
     for n in range(100):
         a.claimant.claim_messages(holding, n + 1, bench.now_ns)
     assert len(a.claimant._sent) <= 10
+
+
+# Guards that neither histories nor tests noticed when they were left out
+
+
+@pytest.mark.parametrize(("elapsed_ms", "takes"), [(5_000, False), (9_000, True)])
+def test_a_cold_start_waits_by_the_interval_of_the_holder_not_by_its_own(
+    bench: Bench, elapsed_ms: int, takes: bool
+) -> None:
+    holder = bench.client("slow", interval_ms=4_000)
+    holder.want()
+    (claim,) = holder.appends()
+    bench.log.append(0, claim.value, 1_000_000)
+    a = bench.client("a", cold_start_skew_ms=500)
+    a.want()
+    (probe,) = a.appends()
+    bench.log.append(0, probe.value, 1_000_000 + elapsed_ms)
+    a.read()
+    assert bool(a.sends()) is takes
+
+
+def test_heartbeats_that_a_truncation_took_with_it_are_not_waited_for(bench: Bench) -> None:
+    a = bench.client("a")
+    a.get()
+    for _ in range(claims.MAX_BEATS_IN_FLIGHT):
+        bench.wait(INTERVAL_MS)
+        assert a.sends()
+    bench.log.partitions[0].truncate(len(bench.log.partitions[0]))
+    a.claimant.truncated()
+    a.replay()
+    holding = a.get()
+    a.pass_time(5 * INTERVAL_MS)
+    assert a.held(holding)
+
+
+def test_a_release_of_another_epoch_ends_no_claim(bench: Bench) -> None:
+    a = bench.client("a")
+    holding = a.get()
+    for epoch in (holding.epoch - 1, holding.epoch + 1):
+        released = ev.Released(90, "a", "a.0", a.group, 1, "t", 0, epoch, 5)
+        a.claimant.applied(0, [released], bench.now_ns)
+        assert a.held(holding)

@@ -19,6 +19,9 @@ class _Message:
     def offset(self) -> int:
         return self._offset
 
+    def __len__(self) -> int:
+        return 1
+
 
 @pytest.fixture
 def consumer() -> Consumer:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Message
 
-from marshal_py import at_most_once
+from marshal_py import at_most_once, iterating
 from marshal_py.balance import Plan, Unit
 from marshal_py.claims import ClaimState
 from marshal_py.consumer import Consumer
@@ -115,6 +115,22 @@ def test_what_the_lease_interrupted_goes_on_in_order_when_it_is_regained(
     assert list(filter(None, again)) == [[1, 2], *filter(None, [fetched])]
 
 
+@pytest.mark.parametrize("stage", [stage for stage in Stage if stage is not Stage.ACTIVE])
+def test_of_a_partition_that_is_given_back_nothing_more_goes_out(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(iterating, "LOOK_S", 3600.0)  # no look at the clock comes in between
+    made = consumer()
+    part = part_of(FakeClaim())
+    run = run_of(part, 0, 1, 2)
+    part.begin(run)
+    handing_out = made._hand_out(run)
+    assert next(handing_out).offset() == 0
+    part.stage = stage
+    assert next(handing_out, None) is None
+    assert part.position() == 1
+
+
 def test_a_batch_that_was_handed_out_is_not_done_before_the_loop_comes_back() -> None:
     made = consumer()
     part = part_of(FakeClaim())
@@ -211,6 +227,53 @@ def test_a_proposal_of_unknown_outcome_is_made_again_for_all_that_was_in_it() ->
     assert [offsets(made._next_claimed()) for _ in range(3)] == [[0, 1], [2], [3]]
 
 
+def test_of_large_messages_no_more_is_gathered_than_memory_is_meant_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(at_most_once, "AHEAD_BYTES", 10_000)
+    made, claim = consumer("at_most_once"), FakeClaim()
+    part, asked = part_of(claim), []
+
+    def fetch(most: int, wait_s: float = 0.0) -> int:
+        asked.append(most)
+        first = sum(asked[:-1])
+        made._ready.append(
+            Run(part, [Message(value=bytes(1_000), offset=first + n) for n in range(most)])
+        )
+        return most
+
+    made._fetch = fetch  # type: ignore[method-assign]
+    made._top_up()
+    assert asked == [1, 9]  # one to see how large they are, and as many as there is room for
+    assert claim.proposed == [10]
+    made._top_up()
+    assert sum(asked) == 10
+    claim.claimed_offset = 10
+    for n in range(2):
+        assert made._next_claimed() is not None
+        assert made._proposed.total_bytes + made._gathered.total_bytes == 10_000, n
+
+
+def test_what_is_fetched_is_sorted_by_topic_and_partition_in_order() -> None:
+    made = consumer()
+    keys = [("t", 0), ("t", 1), ("u", 1)]
+    parts = {}
+    for key in keys:
+        claim = FakeClaim()
+        claim.topic, claim.partition = key
+        parts[key] = made._active[key] = part_of(claim)
+    order = [("t", 0), ("t", 1), ("t", 1), ("u", 1), ("t", 0), ("v", 0), ("t", 1)]
+    for wanted in (order, [k for k in order if k[0] == "t"], [("t", 1)] * 3, [("v", 7)] * 2):
+        made._keeper.topics_seen = {topic for topic, _ in wanted}
+        made._sort_out([Message(topic=t, partition=p, offset=n) for n, (t, p) in enumerate(wanted)])
+        found = {run.part.key: offsets(run) for run in made._ready}
+        assert found == {
+            key: [n for n, k in enumerate(wanted) if k == key] for key in keys if key in wanted
+        }
+        assert all(run.part is parts[run.part.key] for run in made._ready)
+        made._ready.clear()
+
+
 def test_what_cannot_be_proposed_any_more_is_not_kept() -> None:
     made, claim = consumer("at_most_once"), FakeClaim()
     part = part_of(claim)
@@ -229,11 +292,11 @@ def test_a_loop_that_is_held_up_for_a_moment_is_not_taken_for_slow(
 ) -> None:
     monkeypatch.setattr(at_most_once, "time", SimpleNamespace(monotonic=lambda: 100.0))
     made = consumer("at_most_once")
-    made._proposal_size = 4_000
+    made._proposal_size = at_most_once.MAX_PROPOSAL
     made._adapt(10, 100.0 - 0.020)
     for _ in range(40):
         made._adapt(100, 100.0 - 0.000_03)
-    assert made._proposal_size == 4_000
+    assert made._proposal_size == at_most_once.MAX_PROPOSAL
     for _ in range(10):
         made._adapt(10, 100.0 - 0.1)  # 10 ms for each message
     assert made._proposal_size == at_most_once.MIN_PROPOSAL

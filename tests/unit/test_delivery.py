@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import Message
 
 from marshal_py.claims import Holding
-from marshal_py.delivery import Batch, HeldPartition, Run, Stage
+from marshal_py.delivery import Batch, HeldPartition, Run, Runs, Stage
 
 
 def messages(*offsets: int) -> list[Any]:
@@ -156,3 +156,20 @@ def test_a_partition_tells_about_itself() -> None:
     assert part.log_fields == {"topic": "t"}
     batch = Batch(messages(1, 2), part.claim)
     assert (batch.topic, batch.partition, len(batch)) == ("t", 3, 2)
+
+
+def test_runs_in_a_row_know_how_much_they_hold() -> None:
+    part, runs = held(), Runs()
+    one, two, three = (
+        Run(part, [Message(value=bytes(size), offset=n) for n in range(count)])
+        for count, size in ((1, 5), (2, 10), (3, 100))
+    )
+    runs.extend([one, two])
+    runs.extendleft([three])
+    assert [*runs] == [three, one, two]
+    assert (runs.total, runs.total_bytes) == (6, 325)
+    assert runs.pop() is two
+    assert runs.popleft() is three
+    assert (runs.total, runs.total_bytes) == (1, 5)
+    runs.append(two)
+    assert (runs.total, runs.total_bytes) == (3, 25)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from marshal_py import events as ev
 from marshal_py.anomalies import KINDS, MEANING
 from marshal_py.history import History, SnapshotSeen
 from marshal_py.messages import (
@@ -324,6 +325,30 @@ PLANTS: list[tuple[str, Plant]] = [
         broker_clock,
     )
 ] + [("position_went_back", position_went_back_among_many)]
+
+
+@pytest.mark.parametrize(("kind", "plant"), PLANTS)
+def test_feed_and_note_say_the_same(kind: str, plant: Plant) -> None:
+    """`feed` has a shorter way for ordinary heartbeats; `note` has not."""
+    script = Script()
+    life(script)
+    script.wait(60_000)
+    plant(script)
+    epoch = script.claim("z", "u")
+    for n in range(70):  # several positions, steps of the sequence, and pauses of two lengths
+        script.wait(INTERVAL_MS * (2 if n % 9 == 0 else 1))
+        script.seqs["z-1"] += (0, 1, 40, 70)[n % 4]
+        script.put(Heartbeat, "z", [Entry("u", 0, epoch, n // 2 - 1)])
+    noted = History(0, 1, sample_ms=10_000)
+    events: list[ev.Event] = []
+    for offset, value, at_ms in script.records:
+        apply(noted.state, offset, value, events)
+        noted.note(offset, value, at_ms, events)
+        events.clear()
+    fed = script.history(sample_ms=10_000)
+    assert fed.rows == noted.rows
+    assert fed.encode() == noted.encode()
+    assert fed.tracks["g", "u", 0].heartbeats == 70
 
 
 @pytest.mark.parametrize(("kind", "plant"), PLANTS)
