@@ -16,6 +16,7 @@ from harvest.config import ReaperConfig
 from harvest.errors import ConfigurationError, SinkUnavailable
 from harvest.gaps import Range, clip, subtract, union
 from harvest.positions import Position
+from harvest.sink.committed import committed_checkpoint
 from harvest.sink.settings import connection_settings, consumer_settings, producer_settings
 from harvest.store.range_base import RangeStore
 from marshal_py import Marshal
@@ -37,24 +38,24 @@ class Checkpoints:
         """The last committed one; None if there is none. Raises `CheckpointError`."""
         consumer = self._consumer(shard)
         try:
-            (found,) = consumer.committed([self._where()], timeout=_TIMEOUT_S)
-            if found.error is not None:
-                raise KafkaException(found.error)
+            topic = self._config.coordination.topic
+            found = committed_checkpoint(consumer, topic, _TIMEOUT_S)
         except KafkaException as error:
             text = f"the checkpoint of shard {shard} cannot be read: {error.args[0].str()}"
             raise SinkUnavailable(text) from error
         finally:
             consumer.close()
-        return Position.decode(found.metadata) if found.offset >= 0 and found.metadata else None
+        return None if found is None else Position.decode(found)
 
     def write(self, positions: Sequence[Position], *, fence: int) -> None:
         """Commit them together, after fencing the leaders of `fence` shards."""
+        topic = self._config.coordination.topic
         consumers = {p.shard: self._consumer(p.shard) for p in positions}
         try:
             producers = [self._fenced(shard) for shard in range(max(fence, len(positions)))]
             producers[0].begin_transaction()
             for position in positions:
-                where = self._where(position.encode())
+                where = TopicPartition(topic, 0, 0, position.encode())
                 producers[0].send_offsets_to_transaction(
                     [where], consumers[position.shard].consumer_group_metadata(), _TIMEOUT_S
                 )
@@ -65,10 +66,6 @@ class Checkpoints:
         finally:
             for consumer in consumers.values():
                 consumer.close()
-
-    def _where(self, metadata: str | None = None) -> TopicPartition:
-        topic = self._config.coordination.topic
-        return TopicPartition(topic, 0, 0, metadata) if metadata else TopicPartition(topic, 0)
 
     def _name(self, shard: int) -> str:
         return f"harvest.{self._config.shard_sink_name(shard)}"

@@ -28,12 +28,23 @@ class Lane(Generic[A]):
         self._work = work
         self._crashed = crashed
         self._queue: SimpleQueue[Any] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._left = 0
+        self._idle = threading.Event()
+        self._idle.set()
         self._thread = threading.Thread(target=self._run, name=f"harvest-{name}", daemon=True)
         self._thread.start()
 
     def put(self, action: A) -> None:
         """Add work. Never blocks."""
+        with self._lock:
+            self._left += 1
+            self._idle.clear()
         self._queue.put(action)
+
+    def wait_idle(self, timeout_s: float) -> bool:
+        """Wait until all that was put in is done; False if it is not after `timeout_s`."""
+        return self._idle.wait(timeout_s)
 
     def close(self, timeout_s: float) -> bool:
         """End after the work under way; what waits is dropped. False if that takes longer."""
@@ -56,5 +67,9 @@ class Lane(Generic[A]):
                 actions = [action for action in waiting if action is not None]
                 if actions and not self._closing:
                     self._work(actions)
+                    with self._lock:
+                        self._left -= len(actions)
+                        if not self._left:
+                            self._idle.set()
         except BaseException as error:
             self._crashed(error)

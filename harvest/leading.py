@@ -1,7 +1,8 @@
 """One leadership, whatever the algorithm: lanes carry out what a scheduler asks for, until it ends.
 
 The scheduler runs in the calling thread. Each lane is a thread; what lanes answer, and the end of
-the lease, come back as events through one queue.
+the lease, come back as events through one queue. No lane begins anything while the heartbeat that
+renews the lease is late: who is busy in many threads would lose a lease that nobody else wants.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
 from harvest.events import Event, Stats
 from harvest.lanes import Lane
-from harvest.lease import Lease
+from harvest.lease import HeartbeatFirst, Lease
 from harvest.sink.base import Sink
 from harvest.steps import Finish, LeaseLost, Open, Start, Stop
 from harvest.wake import Bell
@@ -27,6 +28,7 @@ __all__ = ["Leader", "Scheduler", "Tools", "ToolsFactory", "Work", "merged"]
 _LOG: Final = logging.getLogger("harvest")
 _CLOSE_TIMEOUT_S: Final = 5.0
 _WATCH_S: Final = 0.5
+_LOOK_S: Final = 0.1
 
 
 class Scheduler(Protocol):
@@ -71,6 +73,7 @@ class Leader(ABC, Generic[S]):
         self._lease = lease
         self._log = Fields(_LOG, {"epoch": lease.epoch, **(place or {})})
         """Says which leadership it speaks of."""
+        self._heartbeat = HeartbeatFirst(lease)
         self._scheduler = scheduler
         self._sink = sink
         self._drain_timeout_s = drain_timeout_s
@@ -130,7 +133,10 @@ class Leader(ABC, Generic[S]):
         Raises what a lane raised unexpectedly.
         """
         works = self._works()
-        self._lanes = lanes = {name: Lane(name, works[name], self._crashed) for name in works}
+        self._lanes = lanes = {
+            name: Lane(name, self._after_the_heartbeat(work), self._crashed)
+            for name, work in works.items()
+        }
         watcher = threading.Thread(target=self._watch, name="harvest-lease", daemon=True)
         watcher.start()
         try:
@@ -192,6 +198,13 @@ class Leader(ABC, Generic[S]):
     def _tick(self) -> None:
         """Called about twice a second while the lease is held, in a thread of its own."""
 
+    def _after_the_heartbeat(self, work: Work) -> Work:
+        def begin(actions: Sequence[Any]) -> None:
+            self._heartbeat.wait(self._over)
+            work(actions)
+
+        return begin
+
     def _put(self, lane: str, work: Any) -> None:
         """Give a lane something to do. For any thread."""
         self._lanes[lane].put(work)
@@ -206,10 +219,15 @@ class Leader(ABC, Generic[S]):
     def _wait_for_rows(self, delay_ms: float) -> bool:
         """Wait before the table is read again; False if there is no time left to read it.
 
-        With the bell armed, for rows to be heard of; otherwise for `delay_ms`.
+        With the bell armed, for rows to be heard of; otherwise for `delay_ms`. Without a backlog,
+        also for the delivery under way: what comes meanwhile could not be sent before its end, and
+        a question for each row takes the processor from whoever delivers.
         """
         if delay_ms:
             self._bell.wait((self._notified_poll_ms if self._bell.armed else delay_ms) / 1000)
+            sink = self._lanes.get("sink")
+            while sink is not None and not self._hurry.is_set() and not sink.wait_idle(_LOOK_S):
+                pass
         self._bell.clear()
         return not self._hurry.is_set()
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from harvest.errors import CheckpointError
+from harvest.checkpoint_text import reading
 from harvest.gaps import Range
 
 __all__ = ["Position"]
@@ -49,17 +49,10 @@ class Position:
     @classmethod
     def decode(cls, text: str) -> Position:
         """The reverse of `encode`. Raises `CheckpointError`."""
-        try:
-            version, epoch, shard, shards, last_id, packed = json.loads(text)
-            if version != _VERSION:
-                raise ValueError(f"version {version}")
+        with reading(text, _VERSION) as fields:
+            epoch, shard, shards, last_id, packed = fields
             gaps = _unpack(base64.b85decode(packed), int(last_id))
             return cls(int(epoch), int(shard), int(shards), int(last_id), gaps)
-        except (ValueError, TypeError) as error:
-            raise CheckpointError(
-                f"the checkpoint {text[:200]!r} cannot be read ({error}): another program, or a "
-                "newer version, commits offsets to the same group; give this outbox its own group"
-            ) from None
 
 
 def _pack(gaps: Sequence[Range], last_id: int) -> bytes:

@@ -20,7 +20,7 @@ from harvest.destinations import Dispatcher, Message, Outcome, Policy
 from harvest.errors import HarvestError, SinkUnavailable
 from harvest.events import Event, LeaderRefreshed, Stats
 from harvest.leading import Leader, Work
-from harvest.lease import HeartbeatFirst, Lease
+from harvest.lease import Lease
 from harvest.mark_steps import (
     Mark,
     Marked,
@@ -134,7 +134,6 @@ class RelayLeader(Leader[r.RelayScheduler]):
         self._bad_rows = policy
         self._stats = stats
         self._on_event = on_event
-        self._heartbeat = HeartbeatFirst(lease)
         self._crew: Crew[Message] = Crew(threads, self._post, self._crashed)
 
     def run(self) -> bool:

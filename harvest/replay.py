@@ -1,9 +1,10 @@
 """Publish a range of ids again, from the archive and from what the table still has.
 
 Rows are read by id from both, merged, and produced in that order, so each key keeps its order.
+Those that are set aside, with an error or behind one, never were published, and are left out.
 They go in transactions: a reader with read_committed sees all of one or nothing. Each record has
 the header ``harvest.replay``, the id of its row: a consumer can tell it from the first one.
-(specs/HARVEST.md §16)
+(specs/HARVEST.md §12)
 """
 
 from __future__ import annotations
@@ -12,17 +13,19 @@ import contextlib
 import heapq
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from confluent_kafka import KafkaException, Producer
 
 from harvest.archive import ParquetArchive
 from harvest.checkpoints import Checkpoints
 from harvest.config import ReaperConfig
-from harvest.errors import ConfigurationError, SinkUnavailable
+from harvest.errors import ConfigurationError, InvalidRecord, SinkUnavailable
 from harvest.process import make_archive, make_range_store
 from harvest.rows import Row, named
+from harvest.sink.kafka_headers import Headers, kafka_headers
 from harvest.sink.settings import producer_settings
+from harvest.store.databases import database
 
 __all__ = ["HEADER", "Replay", "Replayed", "replay"]
 
@@ -75,8 +78,8 @@ def replay(
     """Publish again what is `wanted`; `progress` is told of every committed transaction.
 
     What `progress` was last told is in Kafka, whatever happens then. Another replay of the outbox
-    that is under way is fenced. Raises `ConfigurationError` for a range that is not published yet,
-    `HarvestError` when servers or files fail.
+    that is under way is fenced. Rows that are set aside are left out. Raises `ConfigurationError`
+    for a range that is not published yet, `HarvestError` when servers or files fail.
     """
     if config.mode != "range":
         raise ConfigurationError(
@@ -84,7 +87,10 @@ def replay(
         )
     _check_published(config, wanted)
     done = Replayed()
-    rows = (row for row in _rows(config, wanted) if row.topic == wanted.topic)
+    aside = _aside(config, wanted)  # below what is published, no row is set aside from now on
+    rows = (
+        row for row in _rows(config, wanted) if row.topic == wanted.topic and row.id not in aside
+    )
     if dry_run:
         for row in rows:
             done.add(row)
@@ -112,6 +118,13 @@ def _check_published(config: ReaperConfig, wanted: Replay) -> None:
             f"--to {wanted.high}: ids from {floor} on are not published yet, or may still appear; "
             f"the highest that can be replayed is {floor - 1}"
         )
+
+
+def _aside(config: ReaperConfig, wanted: Replay) -> frozenset[int]:
+    if config.primary is not None:  # its rows are not set aside
+        return frozenset()
+    with contextlib.closing(database(config.database).sidelined(config.table)) as sidelined:
+        return sidelined.ids(wanted.low, wanted.high)
 
 
 def _rows(config: ReaperConfig, wanted: Replay) -> Iterator[Row]:
@@ -174,11 +187,7 @@ def _publish(producer: Producer, rows: list[Row], topic: str) -> None:
     producer.begin_transaction()
     try:
         for row in rows:
-            headers: list[Any] = [
-                ((name or b"").decode(errors="surrogateescape"), value)
-                for name, value in zip(row.header_keys, row.header_values, strict=False)
-            ]
-            headers.append((HEADER, b"%d" % row.id))
+            headers = [*_headers(row), (HEADER, b"%d" % row.id)]
             while True:
                 try:
                     producer.produce(topic, row.value, row.key, headers=headers)
@@ -191,3 +200,10 @@ def _publish(producer: Producer, rows: list[Row], topic: str) -> None:
             producer.purge()
             producer.abort_transaction(_TIMEOUT_S)
         raise
+
+
+def _headers(row: Row) -> Headers:
+    try:
+        return kafka_headers(row)
+    except InvalidRecord as error:
+        raise InvalidRecord(f"row {row.id} cannot be published: {error}") from None

@@ -178,7 +178,7 @@ class ShardReaper:
         wanted = {*look.resume} if look.restless else {*look.resume, *look.plan.claim}
         if look.paused:
             return
-        for unit in wanted:
+        for unit in sorted(wanted):
             if unit[1] not in self._shards:
                 self._shards[unit[1]] = _Shard(unit[1], self._marshal.want(*unit))
         if not look.restless:

@@ -30,6 +30,7 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 
 from harvest.rows import Row, named
 from harvest.sink.base import Failure
+from harvest.sink.kafka_headers import header_problem
 
 __all__ = ["MISSING_TOPIC", "Aside", "BadRows", "Key", "Sieve", "missing_topic_pattern", "problem"]
 
@@ -81,15 +82,7 @@ def problem(row: Row) -> str | None:
         )
     if row.key is None:
         return "the key is NULL: it decides the partition and the order; an empty key is allowed"
-    keys, values = row.header_keys, row.header_values
-    if len(keys) != len(values):
-        return (
-            f"{len(keys)} header keys and {len(values)} header values: the two arrays must have "
-            "one length"
-        )
-    if None in keys:
-        return "a header key is NULL"
-    return None
+    return header_problem(row)
 
 
 @dataclass(slots=True)

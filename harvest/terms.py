@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
-from harvest.errors import CheckpointError
+from harvest.checkpoint_text import reading
 
 __all__ = ["Checkpoint", "Term"]
 
@@ -82,13 +82,6 @@ class Checkpoint:
     @classmethod
     def decode(cls, text: str) -> Checkpoint:
         """The reverse of `encode`. Raises `CheckpointError`."""
-        try:
-            version, epoch, term, batch, low_id, high_id = json.loads(text)
-            if version != _VERSION:
-                raise ValueError(f"version {version}")
+        with reading(text, _VERSION) as fields:
+            epoch, term, batch, low_id, high_id = fields
             return cls(int(epoch), Term(int(term, 16)), int(batch), int(low_id), int(high_id))
-        except (ValueError, TypeError) as error:
-            raise CheckpointError(
-                f"the checkpoint {text[:200]!r} cannot be read ({error}): another program, or a "
-                "newer version, commits offsets to the same group; give this outbox its own group"
-            ) from None

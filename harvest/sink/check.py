@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AclOperation,
     AdminClient,
@@ -17,6 +17,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 )
 
 from harvest.config import ReaperConfig
+from harvest.sink.committed import committed_checkpoint
 from harvest.sink.settings import connection_settings, consumer_settings
 from harvest.store.base import Finding
 
@@ -101,10 +102,7 @@ def _check_group(config: ReaperConfig) -> Finding:
     group = f"harvest.{config.sink_name}"
     consumer = Consumer(consumer_settings(config.kafka, group))
     try:
-        position = TopicPartition(config.coordination.topic, 0)
-        (found,) = consumer.committed([position], timeout=_TIMEOUT_S)
-        if found.error is not None:
-            raise KafkaException(found.error)
+        found = committed_checkpoint(consumer, config.coordination.topic, _TIMEOUT_S)
     except KafkaException as error:
         if error.args[0].code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
             text = (
@@ -114,7 +112,7 @@ def _check_group(config: ReaperConfig) -> Finding:
         return Finding("checkpoint", "error", f"cannot be read: {_said(error)}")
     finally:
         consumer.close()
-    there = "there is one" if found.offset >= 0 else "there is none yet"
+    there = "there is one" if found is not None else "there is none yet"
     return Finding("checkpoint", "ok", f"{there}, in the group {group}")
 
 

@@ -22,10 +22,12 @@ from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
-from harvest.errors import ConfigurationError, SinkUnavailable
+from harvest.errors import ConfigurationError, InvalidRecord, SinkUnavailable
 from harvest.rows import Row, named
 from harvest.sink.base import Failure, StillHeld
 from harvest.sink.bulk import produce_in_bulk
+from harvest.sink.committed import committed_checkpoint
+from harvest.sink.kafka_headers import Headers, kafka_headers
 from harvest.sink.refusals import RowError, RowErrors, advice, missing_topics, unwritable_topics
 from harvest.sink.settings import connection_settings, consumer_settings, producer_settings
 
@@ -39,18 +41,12 @@ _OPEN_TIMEOUTS_S: Final = (0.1, 0.25, 1.0, 3.0)
 _STEP_S: Final = 0.5  # how long the lease may go unasked while the broker is silent
 _ABORT_TIMEOUT_S: Final = 2.0
 _READ_TIMEOUT_S: Final = 4.0
-_RETRY_S: Final = 0.05
-_COORDINATOR_MOVES: Final = {
-    KafkaError.NOT_COORDINATOR,
-    KafkaError.COORDINATOR_NOT_AVAILABLE,
-    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
-    KafkaError.UNSTABLE_OFFSET_COMMIT,
-}
 _FENCED: Final = {
     KafkaError._FENCED,
     KafkaError.INVALID_PRODUCER_EPOCH,
     KafkaError.PRODUCER_FENCED,
 }
+_FEW: Final = 1_000
 _NO_OFFSET: Final = 0  # negative offsets say that nothing was committed
 
 
@@ -251,6 +247,8 @@ class TransactionalSink(_KafkaSink):
         super().__init__(config, f"harvest.{name}", wait_for_topics=wait_for_topics)
         self._reader = _client(Consumer, consumer_settings(base_config, f"harvest.{name}"))
         self._checkpoint_topic = checkpoint_topic
+        self._completed_s = float("-inf")
+        """When the last transaction may be expected to be completed."""
 
     def _open(self) -> str | None:
         producer = self._fence()
@@ -281,40 +279,41 @@ class TransactionalSink(_KafkaSink):
         raise SinkUnavailable(f"Kafka began no transactions: {problem}")
 
     def _read_checkpoint(self) -> str | None:
-        deadline = time.monotonic() + _READ_TIMEOUT_S
-        while True:
-            try:
-                (found,) = self._reader.committed(
-                    [TopicPartition(self._checkpoint_topic, 0)], timeout=_READ_TIMEOUT_S
-                )
-                if found.error is not None:
-                    raise KafkaException(found.error)
-                return found.metadata if found.offset >= 0 and found.metadata else None
-            except KafkaException as error:
-                lasting = error.args[0].code() not in _COORDINATOR_MOVES
-                if lasting or time.monotonic() > deadline or not self._still_held():
-                    text = f"the checkpoint cannot be read: {_text(error)}"
-                    raise SinkUnavailable(text) from error
-                time.sleep(_RETRY_S)
+        try:
+            return committed_checkpoint(
+                self._reader, self._checkpoint_topic, _READ_TIMEOUT_S, self._still_held
+            )
+        except KafkaException as error:
+            text = f"the checkpoint cannot be read: {_text(error)}"
+            raise SinkUnavailable(text) from error
 
     def _deliver(self, producer: Producer, rows: Sequence[Row], checkpoint: str) -> Failure | None:
-        position = TopicPartition(self._checkpoint_topic, 0, _NO_OFFSET, metadata=checkpoint)
+        # While Kafka completes the transaction before, which takes it about as long as the commit,
+        # it says "try again" to this one. librdkafka does so after 20 ms for partitions, and after
+        # a millisecond for the position: which then goes first, unless the rows take their time.
+        position_first = len(rows) <= _FEW and time.monotonic() < self._completed_s
         try:
             producer.begin_transaction()
+            if position_first:
+                self._send_position(producer, checkpoint)
             if not (self._in_bulk and produce_in_bulk(producer, rows)):
                 self._produce(producer, named(rows))
-            self._insist(
-                producer.send_offsets_to_transaction,
-                [position],
-                self._reader.consumer_group_metadata(),
-            )
+            if not position_first:
+                self._send_position(producer, checkpoint)
+            began_s = time.monotonic()
             self._insist(producer.commit_transaction)
+            self._completed_s = 2 * time.monotonic() - began_s
         except (KafkaException, SystemError, RowError):
             with contextlib.suppress(KafkaException):  # readers wait for an open transaction
                 producer.purge()
                 producer.abort_transaction(_ABORT_TIMEOUT_S)
             raise
         return None
+
+    def _send_position(self, producer: Producer, checkpoint: str) -> None:
+        position = TopicPartition(self._checkpoint_topic, 0, _NO_OFFSET, metadata=checkpoint)
+        group = self._reader.consumer_group_metadata()
+        self._insist(producer.send_offsets_to_transaction, [position], group)
 
     def _insist(self, operation: Any, *arguments: Any) -> None:
         """Call a resumable operation until it succeeds, fails for good, or the lease is lost."""
@@ -393,19 +392,11 @@ def _client(kind: Any, settings: Mapping[str, Any]) -> Any:
         raise ConfigurationError(f"Kafka settings: {text}") from None
 
 
-def _headers(row: Row) -> list[tuple[str, str | bytes | None]]:
-    if len(row.header_keys) != len(row.header_values):
-        raise RowError(
-            row.id,
-            f"{len(row.header_keys)} header keys and {len(row.header_values)} header values: "
-            "make the two arrays of one length, or delete the row",
-        )
-    pairs: list[tuple[str, str | bytes | None]] = []
-    for name, value in zip(row.header_keys, row.header_values, strict=True):
-        if name is None:
-            raise RowError(row.id, "a header key is NULL: name it, or delete the row")
-        pairs.append((name.decode(errors="surrogateescape"), value))
-    return pairs
+def _headers(row: Row) -> Headers:
+    try:
+        return kafka_headers(row)
+    except InvalidRecord as error:
+        raise RowError(row.id, str(error)) from None
 
 
 def _is_fenced(error: BaseException | None) -> bool:

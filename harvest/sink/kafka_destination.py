@@ -18,6 +18,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from harvest.destinations import Outcome
 from harvest.errors import ConfigurationError, InvalidRecord
 from harvest.rows import Row
+from harvest.sink.kafka_headers import kafka_headers
 from harvest.sink.settings import producer_settings
 from harvest.templates import Template
 
@@ -119,14 +120,7 @@ class KafkaDestination:
     def _headers(self, row: Row, idempotency_key: str, epoch: int) -> list[Any]:
         headers: list[Any] = []
         if self._endpoint.forward_headers:
-            for name, value in zip(row.header_keys, row.header_values, strict=False):
-                try:
-                    text = (name or b"").decode()
-                except UnicodeDecodeError:
-                    text = ""
-                if not text:
-                    raise InvalidRecord(f"{name!r} is no name of a Kafka header")
-                headers.append((text, value))
+            headers += kafka_headers(row)
         headers += [(_KEY, idempotency_key.encode()), (_EPOCH, b"%d" % epoch)]
         return headers
 

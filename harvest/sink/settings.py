@@ -28,6 +28,7 @@ _OURS: Final = {
 _DEFAULTS: Final[dict[str, Any]] = {
     "client.id": "harvest",
     "compression.type": "lz4",
+    "socket.nagle.disable": True,  # small requests follow one another on one connection
     # While Kafka finishes a transaction it says "try again" to the next; librdkafka waits so long.
     "retry.backoff.ms": 1,  # and longer each time it says so again
 }

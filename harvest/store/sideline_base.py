@@ -95,16 +95,23 @@ class Sidelined(SidelineStore, Protocol):
     def rows(self, selection: Selection, limit: int) -> Sequence[SidelinedRow]:
         """The rows of `selection`, in the order of their ids."""
 
+    def ids(self, low: int, high: int) -> frozenset[int]:
+        """Which ids from `low` to `high` are aside, with an error or behind one."""
+
     def retry(
         self, selection: Selection, *, mode: Literal["mark", "range"], dry_run: bool = False
     ) -> int:
         """Put rows back into the outbox, and the rows that wait behind them; return how many.
 
         In mark mode they keep their ids, so they come before everything newer. In range mode, whose
-        checkpoint has passed these ids, they get new ones, in the old order.
+        checkpoint has passed these ids, they get new ones, in the old order, and what is left under
+        the old ones is deleted from the outbox: it never was published.
         """
 
     def drop(
         self, selection: Selection, *, mode: Literal["mark", "range"], dry_run: bool = False
     ) -> Dropped:
-        """Delete rows for good. Rows that waited for nothing else go back into the outbox."""
+        """Delete rows for good. Rows that waited for nothing else go back into the outbox.
+
+        In range mode they are deleted from the outbox, too.
+        """

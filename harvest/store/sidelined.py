@@ -61,6 +61,7 @@ SELECT id FROM copied UNION SELECT id FROM {aside} WHERE id = ANY (%(ids)s)
 """
 _KEYS: Final = "SELECT {topic}, {key}, min(id) FROM {aside} GROUP BY 1, 2"
 _MISSING: Final = "SELECT DISTINCT {topic} FROM {aside} WHERE error LIKE %(start)s"
+_IDS: Final = "SELECT id FROM {aside} WHERE id BETWEEN %(low)s AND %(high)s"
 _COUNT: Final = "SELECT count(*) FROM {aside} s WHERE {condition}"
 _ROWS: Final = """
 SELECT s.id, {topic}, {key}, octet_length({value}), s.error, s.waits, s.sidelined_at,
@@ -73,7 +74,10 @@ _FORGET: Final = """
 DELETE FROM {attempts} a
 WHERE a.gave_up AND NOT EXISTS (SELECT FROM {aside} s WHERE s.id = a.id)
 """
-_TAKE: Final = "DELETE FROM {aside} s WHERE {condition} RETURNING id, {columns}"
+_UNPUBLISHED: Final = """
+DELETE FROM {table} WHERE id IN (SELECT s.id FROM {aside} s WHERE {condition})
+"""
+_TAKE: Final = "DELETE FROM {aside} s WHERE {condition}"
 _PUT_BACK: Final = """
 WITH taken AS (DELETE FROM {aside} s WHERE {condition} RETURNING id, {columns})
 INSERT INTO {table} ({kept}) OVERRIDING SYSTEM VALUE SELECT {kept} FROM taken ORDER BY id
@@ -171,6 +175,13 @@ class PostgresSidelined(PostgresTable):
             for r in found
         ]
 
+    def ids(self, low: int, high: int) -> frozenset[int]:
+        """See `Sidelined.ids`."""
+        if not self._exists():
+            return frozenset()
+        found = self._execute(self._format(_IDS), {"low": low, "high": high}).fetchall()
+        return frozenset([row[0] for row in found])
+
     def retry(
         self, selection: Selection, *, mode: Literal["mark", "range"], dry_run: bool = False
     ) -> int:
@@ -202,6 +213,7 @@ class PostgresSidelined(PostgresTable):
             if dry_run:
                 found = self._execute(self._format(_COUNT, condition=condition), given)
                 return Dropped(int(found.fetchall()[0][0]), 0)
+            self._delete_unpublished(condition, given, mode)
             dropped = self._execute(self._format(_TAKE, condition=condition), given).rowcount
             back = self._put_back(released, {}, mode, dry_run=False)
             self._forget_attempts()
@@ -218,9 +230,17 @@ class PostgresSidelined(PostgresTable):
         if dry_run:
             found = self._execute(self._format(_COUNT, condition=condition), given)
             return int(found.fetchall()[0][0])
+        self._delete_unpublished(condition, given, mode)
         kept = sql.SQL(", ".join(("id", *_COLUMNS) if mode == "mark" else _COLUMNS))
         statement = self._format(_PUT_BACK, condition=condition, kept=kept)
         return self._execute(statement, given).rowcount
+
+    def _delete_unpublished(
+        self, condition: sql.Composable, given: dict[str, Any], mode: Literal["mark", "range"]
+    ) -> None:
+        """Range mode left the originals in the outbox, below its checkpoint."""
+        if mode == "range":
+            self._execute(self._format(_UNPUBLISHED, condition=condition), given)
 
     # --- Notes of what failed on its way to a destination ---
 

@@ -43,6 +43,7 @@ _ROWS: Final = """
 SELECT id, kafka_topic, kafka_key, {value_bytes}, error, waits, sidelined_at, create_time
 FROM {aside} WHERE {condition} ORDER BY id LIMIT %s
 """
+_IDS: Final = "SELECT id FROM {aside} WHERE id BETWEEN %s AND %s"
 _CHUNK: Final = 1_000
 _TIME: Final = "%Y-%m-%d %H:%M:%S.%f"
 
@@ -157,6 +158,13 @@ class PlainSidelined(ABC):
             for row_id, topic, key, size, error, waits, sidelined_at, created in found
         ]
 
+    def ids(self, low: int, high: int) -> frozenset[int]:
+        """See `Sidelined.ids`."""
+        if not self._exists():
+            return frozenset()
+        found = self._execute(self._text(_IDS), (low, high))
+        return frozenset([row_id for (row_id,) in found])
+
     def retry(
         self, selection: Selection, *, mode: Literal["mark", "range"], dry_run: bool = False
     ) -> int:
@@ -185,6 +193,8 @@ class PlainSidelined(ABC):
             dropped = self._selected(selection)
             if dry_run:
                 return Dropped(len(dropped), 0)
+            if mode == "range":
+                self._run_each(_DELETE, sorted(dropped))
             self._run_each(_TAKE, sorted(dropped))
             blocked, released = set(), []
             for row in self._all():
@@ -245,6 +255,8 @@ class PlainSidelined(ABC):
         return " AND ".join(tests), tuple(given)
 
     def _put_back(self, ids: Sequence[int], mode: Literal["mark", "range"]) -> None:
+        if mode == "range":  # which left the originals in the outbox, below its checkpoint
+            self._run_each(_DELETE, ids)
         kept = f"id, {COLUMNS}" if mode == "mark" else COLUMNS
         self._run_each(_PUT_BACK, ids, kept)
         self._run_each(_TAKE, ids)

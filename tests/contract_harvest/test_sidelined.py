@@ -106,6 +106,29 @@ def test_range_mode_copies_and_repeats_itself_harmlessly(world: World) -> None:
     assert world.aside.count() == 1
 
 
+def test_ids_that_are_aside_are_told_from_others(world: World) -> None:
+    assert world.aside.ids(0, 10**9) == frozenset()
+    one, other, behind, last = (world.insert(key) for key in ("1", "2", "1", "3"))
+    rows = [Aside(one, "bad"), Aside(behind, "", waits=True), Aside(last, "bad")]
+    assert world.aside.sideline(rows, None) == {one, behind, last}
+    assert world.aside.ids(one, last) == {one, behind, last}
+    assert world.aside.ids(other, behind) == {behind}
+    assert world.aside.ids(other, other) == frozenset()
+
+
+def test_range_mode_keeps_nothing_in_the_outbox_that_was_never_published(world: World) -> None:
+    """After `retry` and `drop`, what is below the checkpoint was published: it may be replayed."""
+    one, behind, other, kept = (world.insert(key) for key in ("1", "1", "2", "3"))
+    rows = [Aside(one, "bad"), Aside(behind, "", waits=True), Aside(other, "bad")]
+    world.aside.sideline(rows, None)
+    assert world.aside.retry(Selection(ids=(other,)), mode="range") == 1
+    assert world.aside.drop(Selection(ids=(one,)), mode="range") == Dropped(1, 1)
+    there = world.mark()
+    assert there[0] == kept
+    assert len(there) == 3  # and, under new ids, those that were retried and released
+    assert world.aside.count() == 0
+
+
 def test_what_is_retried_is_as_it_was_with_what_waits_behind_it(world: World) -> None:
     a, b, c, other = (world.insert(key) for key in ("1", "2", "1", "3"))
     before = world.store.mark(TERM, 0, 10, 60_000.0)

@@ -231,6 +231,19 @@ class World:
         else:
             wait_until(lambda: self.published_count() >= self.rows_left(), "all published", logs)
 
+    def assert_exactly_once(self) -> None:
+        """Wait until all is published: each committed row once, in its order, and nothing else."""
+        self.wait_drained()
+        published = self.published()
+        everything = {value for values in published.values() for value in values}
+        assert not everything & self.rolled_back
+        if not self.uncertain:
+            assert published == self.committed
+            return
+        for key, values in published.items():
+            assert [v for v in values if v not in self.uncertain] == self.committed[key]
+            assert len(set(values)) == len(values)
+
     def wait_published(self, more_than: int) -> None:
         wait_until(lambda: self.published_count() > more_than, "records in Kafka")
 

@@ -22,7 +22,6 @@ from harvest.store.postgres import PostgresMarkStore
 from harvest.terms import Checkpoint, Term
 from marshal_py.embedded import EmbeddedKafka
 from tests.integration.harvest_world import World, wait_until
-from tests.integration.test_harvest_process import assert_exactly_once
 from tests.kafka_reader import read_topic
 
 pytestmark = [pytest.mark.kafka]
@@ -93,7 +92,7 @@ def test_both_in_turn_publish_each_row_once_in_order(world: World, goharvest: Go
             world.wait_published(world.published_count() + 30)
             assert ours.stop() == 0
     goharvest.harvest(world.rows_left())
-    assert_exactly_once(world)
+    world.assert_exactly_once()
 
 
 def test_what_goharvest_left_marked_is_taken_over_in_order(

@@ -20,7 +20,6 @@ from harvest.terms import Term
 from marshal_py.embedded import EmbeddedKafka, EmbeddedMariaDB
 from tests.integration.harvest_world import MariadbWorld
 from tests.integration.test_harvest_cli import harvest
-from tests.integration.test_harvest_range_process import assert_exactly_once
 from tests.integration.test_harvest_sqlite import assert_a_bad_row_stops_nothing
 
 TERM = Term.of(1)
@@ -67,7 +66,7 @@ def test_killed_leaders_and_a_killed_server_lose_repeat_and_reorder_nothing(
         mariadb.kill()
         mariadb.start()
         world.wait_published(world.published_count() + 100)
-    assert_exactly_once(world)
+    world.assert_exactly_once()
     assert world.rolled_back
 
 

@@ -119,6 +119,28 @@ def test_what_was_published_is_published_again(
         assert ids == expected + [n for n in range(190, 211) if n % KEYS == k]
 
 
+def test_what_never_was_published_is_left_out(
+    world: World, kafka: EmbeddedKafka, kafka_topic: Callable[..., str]
+) -> None:
+    """Rows that are set aside stay in the table, below the checkpoint (specs/HARVEST.md §11)."""
+    bad = (
+        "INSERT INTO outbox (create_time, kafka_topic, kafka_key, kafka_value, kafka_header_keys, "
+        "kafka_header_values) VALUES (now(), %s, 'k1', 'x', '{a,b}', '{1}')"
+    )
+    with psycopg.connect(world.database) as connection:
+        connection.execute(bad, (world.topic,))
+        connection.execute(FILL, (world.topic, 2 * KEYS))
+    harvester = world.harvester()
+    world.wait_published(ROWS + 2 * KEYS - 3)  # two wait behind the bad row
+    assert harvester.stop() == 0
+    low, high = ROWS + 1, ROWS + 1 + 2 * KEYS
+    assert replay(world, low, high, "--dry-run")["rows"] == 2 * KEYS - 2
+    again = kafka_topic(partitions=3)
+    assert replay(world, low, high, "--into", again)["rows"] == 2 * KEYS - 2
+    keys = {key for key, *_ in read_topic(world.servers, again)}
+    assert keys == {b"k%d" % k for k in range(KEYS) if k != 1}
+
+
 def test_what_is_refused_and_what_is_not_there(world: World) -> None:
     one = f"--topic={world.topic}"
     for low, high, options, said in (

@@ -19,7 +19,6 @@ from harvest.terms import Term
 from marshal_py.embedded import EmbeddedKafka
 from tests.integration.harvest_world import SqliteWorld, World, wait_until
 from tests.integration.test_harvest_cli import harvest
-from tests.integration.test_harvest_range_process import assert_exactly_once
 from tests.kafka_reader import read_topic
 
 TERM = Term.of(1)
@@ -54,7 +53,7 @@ def test_killed_leaders_lose_repeat_and_reorder_nothing(world: SqliteWorld) -> N
             world.wait_published(world.published_count())
             world.leader().kill()
             world.harvester()
-    assert_exactly_once(world)
+    world.assert_exactly_once()
     assert world.rolled_back
 
 

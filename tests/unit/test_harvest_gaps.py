@@ -61,6 +61,14 @@ def test_a_position_is_read_as_it_was_written(last_id: int, epoch: int, below: s
     assert position.low_id == (gaps[0][0] if gaps else last_id + 1)
 
 
+@pytest.mark.parametrize("number", [0, 1, 127, 128, 129, 16_383, 16_384, 2**21 - 1, 2**21])
+def test_a_position_keeps_distances_and_lengths_of_every_size(number: int) -> None:
+    position = Position(
+        1, 0, 1, 3 * number + 9, ((5, 5 + number), (6 + 2 * number, 9 + 2 * number))
+    )
+    assert Position.decode(position.encode()) == position
+
+
 @pytest.mark.parametrize(
     "text",
     ["", "nonsense", "[1,2]", '[1,1,"00",1,1,1]', '[2,1,0,1,5,"!~~"]', "{}"],
