@@ -59,7 +59,7 @@ KINDS: Final[dict[str, str]] = {
 NO_FINDINGS: Final = ("pending", "outstanding")
 """Kinds that are counted, and are no findings."""
 
-_SHARDS: Final = 4
+_MOST_READERS: Final = 8
 _SHIFT: Final = 64 - (BUCKETS.bit_length() - 1)
 _MOST_KEYS: Final = 50
 _EDGE_MS: Final = 3_600_000
@@ -72,17 +72,20 @@ class Outbox:
 
     The table must still hold what was published: that of range mode does, until its partitions are
     dropped; that of mark mode is emptied as it is published, so give the archive of it.
+
+    `shards`: by how many tasks the rows are read, each of which scans the whole table; by default
+    one for each of Spark's cores, at most 8.
     """
 
     dsn: str | None = field(default=None, repr=False)
     table: str = "outbox"
     parquet: str | None = None
-    shards: int = _SHARDS
+    shards: int | None = None
 
     def __post_init__(self) -> None:
         if (self.dsn is None) == (self.parquet is None):
             raise ConfigurationError("give either the database or the Parquet archive of the rows")
-        if self.shards < 1:
+        if self.shards is not None and self.shards < 1:
             raise ConfigurationError(f"shards = {self.shards} must be 1 or more")
 
     @property
@@ -92,9 +95,10 @@ class Outbox:
 
     def frame(self, spark: SparkSession, part: Part = ALL) -> DataFrame:
         """Return the rows as `sources` describes them."""
+        shards = self.shards or _cores(spark)
         if self.parquet is not None:
-            return of_parquet(spark, self.parquet, self.shards, part)
-        return of_postgres(spark, self.dsn or "", self.table, self.shards, part)
+            return of_parquet(spark, self.parquet, shards, part)
+        return of_postgres(spark, self.dsn or "", self.table, shards, part)
 
     def ids(self, spark: SparkSession, wanted: Sequence[Range]) -> list[Range]:
         """Return which of these ids are there now, as ranges."""
@@ -283,7 +287,7 @@ class _Run:
         for side in sides[1:]:
             both = both.unionByName(side)
         frame = (
-            both.repartition(_SHARDS, "key_hash")
+            both.repartition(_cores(self.spark), "key_hash")
             .mapInArrow(details(rules), output_columns())
             .cache()
         )
@@ -355,7 +359,8 @@ class _Findings:
         found = cls()
         hour = "floor(coalesce(row_at_ms, record_at_ms) / 3600000) * 3600000 AS hour_ms"
         per_hour = lines.selectExpr("topic", "kind", hour).groupBy("topic", "hour_ms", "kind")
-        for row in per_hour.count().orderBy("topic", "hour_ms", "kind").collect():
+        counted_rows = per_hour.count().collect()
+        for row in sorted(counted_rows, key=lambda r: (r["topic"], r["hour_ms"], r["kind"])):
             found.kinds[row["kind"]] += row["count"]
             counts = found.topics.setdefault(row["topic"], {})
             counts[row["kind"]] = counts.get(row["kind"], 0) + row["count"]
@@ -371,6 +376,14 @@ class _Findings:
         samples = counted.orderBy("topic", "key", "id", "offset").limit(max_samples)
         found.samples = [row.asDict() for row in samples.collect()]
         return found
+
+
+def _cores(spark: SparkSession) -> int:
+    """So many tasks at once are worth their connections."""
+    try:
+        return min(spark.sparkContext.defaultParallelism, _MOST_READERS)
+    except AttributeError:  # Spark Connect does not tell
+        return _MOST_READERS // 2
 
 
 def _topics(spark: SparkSession, outbox: Outbox) -> list[str]:

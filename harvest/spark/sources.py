@@ -2,13 +2,16 @@
 
 ``key_hash`` and ``row_hash`` are Spark's xxhash64, of (topic, key) and of (topic, key, value,
 headers); ``a`` and ``b`` place a row (its id, and 0) or a record (partition, offset); ``at_ms`` is
-when it was written. `text_key` and `topic` come only where details are wanted.
+when it was written; `topic` and `key`. Spark reads no column that is not asked for.
+
+All expressions are ones that Spark compiles: a higher-order function (`transform`) is interpreted
+for every row, and cost more than reading it.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from harvest.errors import ConfigurationError
@@ -34,9 +37,9 @@ __all__ = [
 HASHED: Final = ("key_hash", "row_hash", "a", "b", "at_ms")
 
 _KEY: Final = "xxhash64(topic, key) AS key_hash"
-_ROW: Final = (
-    "xxhash64(topic, key, value, size(header_keys), header_keys, header_values) AS row_hash"
-)
+# It skips NULLs: hence the number of headers, and their keys beside the pairs. Text has the hash of
+# its bytes.
+_ROW: Final = "xxhash64(topic, key, value, size(headers), header_keys, headers) AS row_hash"
 
 
 class Part(NamedTuple):
@@ -64,28 +67,41 @@ def _hashed(frame: DataFrame) -> DataFrame:
 
 
 def _columns(frame: DataFrame) -> DataFrame:
-    """Bring the outbox's columns to the types that Kafka's side has."""
-    missing = _NEEDED - set(frame.columns)
-    if missing:
-        raise ConfigurationError(
-            f"the outbox has no column {sorted(missing)[0]!r}: see the table in specs/HARVEST.md §1"
-        )
-    headers = [
-        f"transform(coalesce({column}, array()), h -> cast(h AS binary)) AS {name}"
-        for column, name in (
-            ("kafka_header_keys", "header_keys"),
-            ("kafka_header_values", "header_values"),
-        )
-    ]
-    return frame.selectExpr(
+    """Bring the outbox's columns to what Kafka's side has: no headers are NULL."""
+    from pyspark.sql import functions as F
+
+    types = dict(frame.dtypes)
+    _check_names(types.keys())
+
+    def in_bytes(column: str) -> str:
+        """As it is published: other types in their text form."""
+        return column if types[column] == "binary" else f"cast({column} AS string)"
+
+    frame = frame.selectExpr(
         "kafka_topic AS topic",
-        "cast(kafka_key AS binary) AS key",
-        "cast(kafka_value AS binary) AS value",
-        *headers,
+        f"cast({in_bytes('kafka_key')} AS binary) AS key",
+        f"{in_bytes('kafka_value')} AS value",
+        "coalesce(kafka_header_keys, array()) AS header_keys",
+        "coalesce(kafka_header_values, array()) AS header_values",
         "cast(id AS bigint) AS a",
         "0L AS b",
         "unix_millis(create_time) AS at_ms",
     )
+    some = "size(header_keys) > 0 OR size(header_values) > 0"
+    return frame.withColumns(
+        {
+            "headers": F.expr(f"IF({some}, arrays_zip(header_keys, header_values), NULL)"),
+            "header_keys": F.expr(f"IF({some}, header_keys, NULL)"),
+        }
+    )
+
+
+def _check_names(found: Iterable[str]) -> None:
+    missing = _NEEDED - set(found)
+    if missing:
+        raise ConfigurationError(
+            f"the outbox has no column {sorted(missing)[0]!r}: see the table in specs/HARVEST.md §1"
+        )
 
 
 _NEEDED: Final = {
@@ -149,12 +165,12 @@ def of_postgres(
 
     Raises `ConfigurationError` for a connection string or a table name that cannot be read.
     """
-    from psycopg import ProgrammingError
+    import psycopg
     from psycopg.conninfo import conninfo_to_dict
 
     try:
         given = conninfo_to_dict(dsn)
-    except ProgrammingError:
+    except psycopg.ProgrammingError:
         raise ConfigurationError("the connection string cannot be read") from None
     host = str(given.get("host") or "localhost")
     if host.startswith("/"):
@@ -162,20 +178,37 @@ def of_postgres(
             f"host={host}: Spark's workers connect over TCP; give a host name instead of a socket"
         )
     name = TableName.parse(table).quoted()
+    with psycopg.connect(dsn) as connection:
+        looked = connection.execute(f"SELECT * FROM {name} LIMIT 0")  # noqa: S608 # type: ignore[arg-type]
+        _check_names(column.name for column in looked.description or ())
     url = f"jdbc:postgresql://{host}:{given.get('port') or 5432}/{given.get('dbname') or ''}"
-    properties = {"driver": "org.postgresql.Driver", "fetchsize": "20000"}
+    properties = {"driver": "org.postgresql.Driver", **_DRIVER}
     for theirs, ours in (("user", "user"), ("password", "password"), ("sslmode", "sslmode")):
         if given.get(theirs):
             properties[ours] = str(given[theirs])
     conditions = part.conditions("to_timestamp({:d} / 1000.0)")
-    key = "coalesce(kafka_topic || ':' || kafka_key::text, '')"
     predicates = [
-        " AND ".join([*conditions, f"mod(abs(hashtext({key})::bigint), {shards}) = {n}"])
-        for n in range(shards)
+        " AND ".join([*conditions, _SHARD.format(shards=shards, n=n)]) for n in range(shards)
     ]
     return _hashed(
-        _columns(spark.read.jdbc(url, name, predicates=predicates, properties=properties))
+        _columns(
+            spark.read.jdbc(url, _TABLE.format(name), predicates=predicates, properties=properties)
+        )
     )
+
+
+_DRIVER: Final = {
+    "fetchsize": "20000",
+    "prepareThreshold": "-1",  # values come in binary from the first row on
+}
+_TABLE: Final = """(
+  SELECT id, create_time, kafka_topic, kafka_key, kafka_value,
+    nullif(kafka_header_keys, '{{}}') AS kafka_header_keys,
+    nullif(kafka_header_values, '{{}}') AS kafka_header_values
+  FROM {}
+) AS outbox"""
+"""Most rows have no headers, and an empty array is as dear to read as a value."""
+_SHARD: Final = "mod(coalesce(hashtext(kafka_key::text), 0)::bigint & 2147483647, {shards}) = {n}"
 
 
 def of_kafka(
@@ -197,15 +230,13 @@ def of_kafka(
         .option("endingOffsets", json.dumps(_named(ends)))
         .load()
     )
-    none = "cast(array() AS array<struct<key:string,value:binary>>)"
-    headers = f"coalesce(headers, {none})"
     return _hashed(
         frame.selectExpr(
             "topic",
             "key",
             "value",
-            f"transform({headers}, h -> cast(h.key AS binary)) AS header_keys",
-            f"transform({headers}, h -> h.value) AS header_values",
+            "headers",
+            "headers.key AS header_keys",
             "cast(partition AS bigint) AS a",
             "offset AS b",
             "unix_millis(timestamp) AS at_ms",

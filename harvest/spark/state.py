@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 __all__ = ["State", "StateFolder"]
 
-_VERSION: Final = 1
+_VERSION: Final = 2
+"""It changes with what the hashes are made of."""
 _FIRST: Final = -(1 << 63)
 _LAST: Final = (1 << 63) - 1
 

@@ -398,6 +398,10 @@ def _tried_before() -> bool:
     return context is not None and context.attemptNumber() > 0
 
 
+_BATCH: Final = 2_000
+"""Records of an Arrow batch. Spark has work with each batch, however short."""
+
+
 def _arrow_range(kafka: Mapping[str, str], wanted: Range) -> Iterator[pa.RecordBatch]:
     """Yield the records of a range as Arrow batches of the columns of `SCHEMA`."""
     import pyarrow
@@ -415,7 +419,9 @@ def _arrow_range(kafka: Mapping[str, str], wanted: Range) -> Iterator[pa.RecordB
     )
     partition = pyarrow.scalar(wanted.partition, pyarrow.int32())
     milliseconds = pyarrow.timestamp("ms", tz="UTC")
-    lists = read_range(kafka, wanted.topic, wanted.partition, wanted.begin, wanted.end)
+    lists = read_range(
+        kafka, wanted.topic, wanted.partition, wanted.begin, wanted.end, at_once=_BATCH
+    )
     for messages in lists:
         stamps = [m.timestamp() for m in messages]
         yield pyarrow.RecordBatch.from_arrays(

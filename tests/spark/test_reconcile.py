@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.kafka
 
-Row = tuple[int, str, str | None, str | None, list[str], list[str]]
+Row = tuple[int, str, str | None, str | None, list[str], Sequence[str | None]]
 """(id, topic, key, value, header keys, header values)"""
 
 LONG_AGO = datetime.now(UTC) - timedelta(hours=1)
@@ -144,9 +144,36 @@ def test_each_planted_difference_is_found_and_nothing_else(
 
 def test_null_and_empty_are_not_the_same(spark: SparkSession, world: World) -> None:
     topic = world.topics[0]
-    world.commit([(1, topic, "a", None, [], []), (2, topic, "b", "", [], [])])
-    world.publish([(1, topic, "a", "", [], []), (2, topic, "b", "", [], [])])
-    assert kinds(run(spark, world)) == [("altered", 1)]
+    names = ["h", "i"]
+    same = [
+        (2, topic, "b", "", [], []),
+        (4, topic, "d", "", names, [None, ""]),
+        (6, topic, None, None, [], []),
+    ]
+    world.commit(
+        [
+            (1, topic, "a", None, [], []),
+            (3, topic, "c", "", names, [None, "x"]),
+            (5, topic, "e", "", ["h"], [None]),
+            *same,
+        ]
+    )
+    world.publish(
+        [
+            (1, topic, "a", "", [], []),
+            (3, topic, "c", "", names, ["x", None]),
+            (5, topic, "e", "", [], []),
+            *same,
+        ]
+    )
+    assert kinds(run(spark, world)) == [("altered", 1), ("altered", 3), ("altered", 5)]
+
+
+def test_a_table_that_is_no_outbox_is_refused(spark: SparkSession, world: World) -> None:
+    with psycopg.connect(world.dsn) as connection:
+        connection.execute("ALTER TABLE outbox DROP COLUMN kafka_value")
+    with pytest.raises(ConfigurationError, match="no column 'kafka_value'"):
+        run(spark, world)
 
 
 def test_records_of_an_aborted_transaction_do_not_count(spark: SparkSession, world: World) -> None:
