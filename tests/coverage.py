@@ -19,6 +19,7 @@ from hypothesis import Phase, settings
 ROOT: Final = Path(__file__).parents[1]
 
 MODULES: Final = (
+    "harvest/checkpoint_text.py",
     "harvest/gaps.py",
     "harvest/mark.py",
     "harvest/pacing.py",

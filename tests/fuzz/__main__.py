@@ -18,6 +18,11 @@ NAMES = [
     "reaper_yaml",
     "connection_string",
     "table_name",
+    "answer",
+    "row",
+    "headers",
+    "checkpoint",
+    "command_line",
 ]
 
 
@@ -32,7 +37,7 @@ def main() -> int:
     except ImportError:
         print("atheris is not installed: pip install atheris", file=sys.stderr)
         return 3
-    with atheris.instrument_imports(include=["marshal_py", "harvest", "msgpack"]):
+    with atheris.instrument_imports(include=["marshal_py", "harvest", "msgpack", "h11"]):
         from tests.fuzz.seeds import SEEDS
         from tests.fuzz.targets import TARGETS
     with tempfile.TemporaryDirectory() as corpus:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from harvest.positions import Position
+from harvest.terms import Checkpoint, Term
 from marshal_py.messages import (
     ClaimingMessages,
     ClaimingPartition,
@@ -69,4 +71,27 @@ SEEDS: Final[dict[str, list[bytes]]] = {
         b"1m100ms",
     ],
     "table_name": [b'public."Out Box"', b"outbox"],
+    "answer": [
+        b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok",
+        b"HTTP/1.1 503 Busy\r\nRetry-After: 120\r\nConnection: close\r\n\r\nlater",
+        b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 204 No Content\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\nA: b\r\n\r\n",
+        b"HTTP/1.0 429 x\r\nretry-after: Wed, 21 Oct 2026 07:28:00 GMT\r\n\r\n",
+        b"HTTP/1.1 304 Not Modified\r\nContent-Length: 7\r\n\r\n",
+    ],
+    "row": [
+        b"\x05topic\x01k\x02vv",
+        b"\x01t\x01k\xff\x01a\x01b\x01c\x01d",
+        b"\x02..\xff\xff\xff\xff",
+    ],
+    "headers": [b'["a", "b"]', b'[null, 1, {"a": [2.5]}, "\\ud800"]', b"[]"],
+    "checkpoint": [
+        Checkpoint(7, Term.of(5), 3, 10, 20).encode().encode(),
+        Position(7, 0, 1, 90, ((3, 5), (80, 80))).encode().encode(),
+    ],
+    "command_line": [
+        b"status\n--json",
+        b"sidelined\nretry\n--id\n3\n--config\n/nowhere",
+        b"topic\n-X\na=b",
+    ],
 }

@@ -12,12 +12,25 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+import httpcore
+from typer.testing import CliRunner
+
+from harvest import cli as harvest_cli
 from harvest import config as harvest_config
 from harvest import goharvest
-from harvest.errors import HarvestError
+from harvest.errors import CheckpointError, HarvestError
 from harvest.naming import TableName
+from harvest.positions import Position
+from harvest.rows import Row, payload_bytes
+from harvest.shards import shard_of
+from harvest.sidelining import Sieve, problem
+from harvest.sink.exchange import Answer, Connection
+from harvest.sink.http import retry_after_ms
+from harvest.store.headers import header_column
+from harvest.terms import Checkpoint
+from marshal_py import cli as marshal_cli
 from marshal_py.commands.connection import parse_settings, read_config_file
-from marshal_py.errors import ConfigurationError, MalformedRecord
+from marshal_py.errors import ConfigurationError, MalformedRecord, MarshalError
 from marshal_py.events import Event
 from marshal_py.messages import decode, encode
 from marshal_py.rationalizer import PartitionState, apply
@@ -130,6 +143,103 @@ def table_name(data: bytes) -> None:
         raise AssertionError("a name that no table can have")
 
 
+class _Stream(httpcore.NetworkStream):
+    """A server that says `data` in pieces of `size` bytes, and closes."""
+
+    def __init__(self, data: bytes, size: int) -> None:
+        self.data, self._size = data, size
+
+    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        size = min(self._size, max_bytes)
+        piece, self.data = self.data[:size], self.data[size:]
+        return piece
+
+    def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        """Nobody reads it."""
+
+    def get_extra_info(self, info: str) -> object:
+        return bool(self.data)
+
+
+def _answer(data: bytes, size: int) -> tuple[Answer | None, bool]:
+    connection = Connection(_Stream(data, size))
+    try:
+        found = connection.exchange(b"POST", b"/", [(b"Host", b"a")], b"")
+    except (httpcore.NetworkError, httpcore.ProtocolError):
+        return None, connection.usable
+    if len(found.said) > 2 * 65_536:
+        raise AssertionError("an answer without bound")
+    retry_after_ms(found.headers, 1.7e9)
+    return found, connection.usable
+
+
+def answer(data: bytes) -> None:
+    """What a destination answers over HTTP: at once, and byte by byte, which h11 alone reads."""
+    plain, plain_usable = _answer(data, 65_536)
+    pieces, pieces_usable = _answer(data, 1)
+    if plain != pieces or plain_usable != pieces_usable:
+        raise AssertionError(f"read in one piece {plain}, in many {pieces}")
+
+
+def row(data: bytes) -> None:
+    """A row of the outbox: topic, key, value and headers, after a byte of length each."""
+    parts: list[bytes | None] = []
+    while data and len(parts) < 12:
+        length = data[0]
+        parts.append(None if length == 255 else data[1 : 1 + length])
+        data = data[1 + length :]
+    topic, key, value, *rest = [*parts, b"", b"", b""][: max(3, len(parts))]
+    half = len(rest) // 2
+    made = Row(
+        1,
+        (topic or b"").decode("utf-8", "replace"),
+        key,
+        value,
+        *map(tuple, (rest[:half], rest[half:])),
+    )
+    told = problem(made)
+    asides = Sieve().sift([made, made._replace(id=2)])
+    if [aside.id for aside in asides] != ([] if told is None else [1, 2]):
+        raise AssertionError(f"{told}: {asides}")
+    if payload_bytes([made]) < len(key or b"") + len(value or b""):
+        raise AssertionError("a row weighs less than its bytes")
+    if not 0 <= shard_of(key, 7) < 7:
+        raise AssertionError("a shard that there is not")
+
+
+def headers(data: bytes) -> None:
+    """A column of headers as JSON."""
+    found = header_column(data)
+    if found is not None and not all(isinstance(e, bytes | None) for e in found):
+        raise AssertionError(found)
+
+
+def checkpoint(data: bytes) -> None:
+    """The metadata of a committed offset: a checkpoint of mark and of range mode."""
+    content = data.decode("utf-8", "replace")
+    kinds: tuple[type[Checkpoint] | type[Position], ...] = (Checkpoint, Position)
+    for kind in kinds:
+        with contextlib.suppress(CheckpointError):
+            found = kind.decode(content)
+            if kind.decode(found.encode()) != found:
+                raise AssertionError("a checkpoint did not survive its own encoder")
+
+
+def command_line(data: bytes) -> None:
+    """The words of a command, one a line, of either program; without any server."""
+    words = data.decode("utf-8", "replace").split("\n")[:8]
+    starting = {"demo", "run", "audit"} & set(words)
+    if starting or any("-b" in word or "bootstrap" in word for word in words):
+        return  # they start servers, or look for some
+    for app in (marshal_cli.app, harvest_cli.app):
+        result = CliRunner(env={"MARSHAL_BOOTSTRAP_SERVERS": ""}).invoke(app, words)
+        error = result.exception
+        if error is not None and not isinstance(error, SystemExit | MarshalError | HarvestError):
+            raise error
+        if error is not None and result.exit_code not in (0, 1, 2, 3):
+            raise AssertionError(f"{words} ends with {result.exit_code}")
+
+
 TARGETS: Final[dict[str, Callable[[bytes], None]]] = {
     target.__name__: target
     for target in (
@@ -143,5 +253,10 @@ TARGETS: Final[dict[str, Callable[[bytes], None]]] = {
         reaper_yaml,
         connection_string,
         table_name,
+        answer,
+        row,
+        headers,
+        checkpoint,
+        command_line,
     )
 }

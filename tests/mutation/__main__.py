@@ -23,15 +23,15 @@ from tests.mutation.systematic import systematic
 ROOT: Final = Path(__file__).parents[2]
 UNIT_TESTS: Final[dict[str, tuple[str, ...]]] = {
     "protocol": (
-        "claims_found",
+        "rationalizer",
         "claims",
         "claims_guards",
-        "claims_properties",
+        "claims_found",
         "spec_claimant",
-        "world",
-        "rationalizer",
-        "rationalizer_properties",
         "vectors",
+        "world",
+        "claims_properties",
+        "rationalizer_properties",
     ),
     "consumers": (
         "consumer_turns",
@@ -43,8 +43,10 @@ UNIT_TESTS: Final[dict[str, tuple[str, ...]]] = {
     ),
     "harvesters": ("harvest_mark_steps", "harvest_mark", "harvest_reaper"),
     "ranges": ("harvest_range_steps", "harvest_range_leader", "harvest_gaps", "harvest_range"),
+    "sidelined": ("harvest_mark_steps", "harvest_sifting", "harvest_mark"),
+    "shards": ("harvest_range_leader",),
 }
-"""For each campaign, the unit tests that may notice what it does not: the names of their files."""
+"""For each campaign, the unit tests that may notice what it does not: files, quick ones first."""
 UNIT_TESTS_S: Final = 300
 WHOLE_HISTORIES: Final = 400
 """Histories of whole clients take longer, and each tells more."""

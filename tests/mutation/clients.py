@@ -52,14 +52,26 @@ _HANDING_OUT = [
     _iterating(
         "the lease is looked at for every message",
         "_hand_out",
-        "now_ns() >= holding.lease_until_ns or ",
+        "left_s <= 0 or part.stage is not active",
+        "part.stage is not active",
+    ),
+    _iterating(
+        "a lease that changed is looked at",
+        "_hand_out",
+        "                or holding.lease_until_ns is not until_ns\n",
         "",
     ),
     _iterating(
         "the stage is looked at for every message",
         "_hand_out",
-        " or part.stage is not active",
-        "",
+        "                or part.stage is not active\n            ):",
+        "            ):",
+    ),
+    _iterating(
+        "the stage is looked at before the lease counts",
+        "_hand_out",
+        "(left_s <= 0 or part.stage is not active)",
+        "left_s <= 0",
     ),
     _iterating(
         "nothing goes out without a lease",

@@ -60,11 +60,11 @@ class Mutant:
 
 def path_of(module: str) -> Path:
     """Return where a module of the product lies, without importing it."""
-    package, name = module.split(".")
+    package, *folders, name = module.split(".")
     spec = importlib.util.find_spec(package)
     assert spec is not None
     assert spec.submodule_search_locations
-    return Path(spec.submodule_search_locations[0]) / f"{name}.py"
+    return Path(spec.submodule_search_locations[0], *folders, f"{name}.py")
 
 
 def _extent(text: str, function: str) -> tuple[int, int]:

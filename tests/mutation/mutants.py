@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from tests.mutation.clients import CLIENTS
 from tests.mutation.load import Edit, Mutant
+from tests.mutation.planted import PLANTED
 from tests.mutation.ranges import RANGES
+from tests.mutation.sidelined import SIDELINED
 
 FOLD = "marshal_py.rationalizer"
 CLAIMS = "marshal_py.claims"
@@ -958,4 +960,6 @@ MUTANTS: tuple[Mutant, ...] = (
     *_GO_MARSHAL,
     *CLIENTS,
     *RANGES,
+    *SIDELINED,
+    *PLANTED,
 )

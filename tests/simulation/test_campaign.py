@@ -13,7 +13,8 @@ from tests.simulation.scenario import KINDS, Scenario, generate
 from tests.simulation.shrink import timeline
 from tests.simulation.simulator import run
 
-HISTORIES = 2_000
+HISTORIES = campaign.RICH
+"""CI runs 20,000 beside the tests: ``python -m tests.simulation --histories 20000 --compiled``."""
 
 
 @pytest.mark.slow

@@ -7,20 +7,22 @@ import sys
 
 import pytest
 
+from harvest.shard_reaper import ShardReaper
+from harvest.sidelining import Sieve
 from marshal_py import delivery
 from marshal_py.consumer import Consumer
 from tests.simulation.whole.__main__ import RICH, Result, run_seeds
 from tests.simulation.whole.history import KINDS, run
 
-HISTORIES = 60
-"""Of each kind. ``python -m tests.simulation.whole`` runs more, and wants every fault to fire."""
+HISTORIES = {"shards": 15, "sidelined": 40}
+"""Of each kind; 60 of others. ``python -m tests.simulation.whole`` runs more, with every fault."""
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("kind", list(KINDS))
 def test_every_invariant_holds_in_every_history(kind: str) -> None:
-    result = run_seeds(kind, 1, HISTORIES)
+    result = run_seeds(kind, 1, HISTORIES.get(kind, 60))
     assert result.failures == []
     assert result.fired["freeze"]
     assert result.fired["kill"]
@@ -79,3 +81,18 @@ def test_handing_out_without_a_lease_is_found(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(Consumer, "_may_hand_out", lambda self, part: True)
     found = run_seeds("consumers", 1, 60, stop_after=1).failures
     assert found
+
+
+def test_a_row_that_passes_one_that_is_aside_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    sift = Sieve.sift
+    monkeypatch.setattr(
+        Sieve, "sift", lambda self, rows: [aside for aside in sift(self, rows) if not aside.waits]
+    )
+    found = run_seeds("sidelined", 1, 30, stop_after=1).failures
+    assert [failure.invariant for failure in found] == ["order of a key"]
+
+
+def test_shards_that_are_never_given_up_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ShardReaper, "_give_up_one", lambda self, look: None)
+    found = run_seeds("shards", 1, 30, stop_after=1).failures
+    assert [failure.invariant for failure in found] == ["shares are fair"]

@@ -6,7 +6,10 @@ product runs as its users run it: driver, keeper, scout, lanes, the loop over me
 are virtual, and confluent-kafka's clients talk to a simulated cluster (`cluster`).
 
 - `consumers`: members that share topics, at least once and at most once;
-- `harvesters`: reapers of an outbox, in a simulated database.
+- `harvesters`: reapers of an outbox, in a simulated database, in mark mode;
+- `ranges`: the same in range mode;
+- `shards`: several at a time, each with its share of the shards;
+- `sidelined`: in either mode, with rows that cannot be published.
 
 ``python -m tests.simulation.whole --histories 200 --seed 1 --json``.
 """

@@ -18,7 +18,7 @@ from typing import Any
 
 from marshal_py import client as client_module
 from marshal_py import clients as clients_module
-from marshal_py import iterating, waiting
+from marshal_py import waiting
 from tests.simulation.whole import green
 from tests.simulation.whole.cluster import Cluster, quiet_logs
 
@@ -82,7 +82,6 @@ class _Ground:
                         self.put(module, name, simulated)
         self.put(client_module, "new_instance_id", self.instance_id)
         self.put(client_module, "atexit", types.SimpleNamespace(register=lambda *_: None))
-        self.put(iterating, "_now_ns", green.TIME.monotonic_ns)
 
     def clear(self) -> None:
         for module, name, value in reversed(self._undo):

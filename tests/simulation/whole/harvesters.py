@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -167,6 +167,7 @@ class World:
     """One history."""
 
     process: type[Harvester] = Harvester
+    keys: Sequence[str] = KEYS
 
     @property
     def left(self) -> bool:
@@ -185,9 +186,10 @@ class World:
         self.started = 0
         self.open_keys: set[str] = set()
         self.rolled_back: set[int] = set()
-        self.committed: dict[bytes, list[int]] = {key.encode(): [] for key in KEYS}
+        self.committed: dict[bytes, list[int]] = {key.encode(): [] for key in self.keys}
         self.seen: Counter[int] = Counter()
         self.first_times: Counter[bytes] = Counter()
+        self.last_times: dict[int, int] = {}
 
     def run(self) -> None:
         scenario, hub = self.scenario, self.hub
@@ -198,13 +200,18 @@ class World:
         hub.at(0, self.write)
         hub.at(scenario.heal_ns, self.heal)
         hub.run(scenario.heal_ns + 4 * scenario.interval_ms * MS)
-        while hub.now < scenario.end_ns and hub.violation is None and not self.is_done():
-            hub.run(min(scenario.end_ns, hub.now + 300 * MS))
+        self.run_until(self.is_done, scenario.end_ns)
         if hub.violation is None:
             try:
                 self.finish()
             except Violation as problem:
                 hub.fail(*problem.args)
+
+    def run_until(self, is_done: Callable[[], bool], end_ns: int) -> None:
+        """Let time pass until something is so, or a true time has come, or an invariant broke."""
+        hub = self.hub
+        while hub.now < end_ns and hub.violation is None and not is_done():
+            hub.run(min(end_ns, hub.now + 300 * MS))
 
     # Business
 
@@ -213,18 +220,21 @@ class World:
         hub = self.hub
         if hub.now > self.scenario.heal_ns + 2 * self.scenario.interval_ms * MS:
             return
-        free = [key for key in KEYS if key not in self.open_keys]
+        free = [key for key in self.keys if key not in self.open_keys]
         if free:
             key = hub.random.choice(free)
             self.open_keys.add(key)
             transaction = self.table.begin()
             ids = [
-                transaction.insert(OutboxRecord(TOPIC, key, f"{key}{n}"))
+                self.insert(transaction, OutboxRecord(TOPIC, key, f"{key}{n}"))
                 for n in range(hub.random.choice((1, 1, 2, 9)))
             ]
             span = hub.random.choice((0, 0, 2, 30, 300)) * MS
             hub.at(hub.now + span, self.end_transaction, key, transaction, ids)
         hub.at(hub.now + int(hub.random.uniform(1, 60) * MS), self.write)
+
+    def insert(self, transaction: MemoryTransaction, record: OutboxRecord) -> int:
+        return transaction.insert(record)
 
     def end_transaction(self, key: str, transaction: MemoryTransaction, ids: list[int]) -> None:
         self.open_keys.discard(key)
@@ -242,6 +252,7 @@ class World:
         self.hub.counts["published"] += 1
         self.hub.tell("reader", f"row {row.id} of {row.key!r}")
         self.seen[row.id] += 1
+        self.last_times[row.id] = self.hub.counts["published"]
         if row.id in self.rolled_back or row.id not in self.committed[row.key or b""]:
             self.hub.fail("only committed rows", f"row {row.id}")
         if self.seen[row.id] > 1:
@@ -249,12 +260,15 @@ class World:
             if self.scenario.atomic:
                 self.hub.fail("exactly once", f"row {row.id} of {row.key!r} comes again")
             return
-        # Each key's rows come for the first time in the order in which they were committed.
-        key = row.key or b""
+        if self.scenario.atomic:
+            self.first_time(row.key or b"", row.id)
+
+    def first_time(self, key: bytes, row_id: int) -> None:
+        """Each key's rows come in the order in which they were committed."""
         due = self.committed[key][self.first_times[key]]
         self.first_times[key] += 1
-        if row.id != due:
-            self.hub.fail("order of a key", f"{key!r}: row {row.id}, but {due} was due")
+        if row_id != due:
+            self.hub.fail("order of a key", f"{key!r}: row {row_id}, but {due} was due")
 
     # Incidents
 
@@ -338,11 +352,18 @@ class World:
         stopping = any(h.alive and h.stopping for h in self.harvesters.values())
         return not (self.left or self.open_keys or stopping)
 
+    def overtaken(self, key: bytes) -> bool:
+        """Whether an earlier row of a key may have come last: no fence, no order (H3)."""
+        return key in self.broker.unfenced
+
     def finish(self) -> None:
         for key, ids in self.committed.items():
             missing = [i for i in ids if not self.seen[i]]
             if missing:
                 raise Violation("every committed row", f"{key!r}: {missing[:5]} never came")
+            last = [self.last_times[i] for i in ids]
+            if last != sorted(last) and not self.overtaken(key):
+                raise Violation("order of a key", f"{key!r}: what came last is not what was last")
         if self.left:
             raise Violation("the outbox is emptied", f"{sorted(self.table.committed)[:5]} are left")
         for harvester in self.harvesters.values():

@@ -6,12 +6,18 @@ import random
 from collections import Counter
 from typing import Any, NamedTuple
 
-from tests.simulation.whole import consumers, harvesters, ranges
+from tests.simulation.whole import consumers, harvesters, ranges, shards, sidelined
 from tests.simulation.whole.cluster import Cluster
 from tests.simulation.whole.green import Hub
 from tests.simulation.whole.ground import ground
 
-KINDS: dict[str, Any] = {"consumers": consumers, "harvesters": harvesters, "ranges": ranges}
+KINDS: dict[str, Any] = {
+    "consumers": consumers,
+    "harvesters": harvesters,
+    "ranges": ranges,
+    "shards": shards,
+    "sidelined": sidelined,
+}
 
 
 class Outcome(NamedTuple):

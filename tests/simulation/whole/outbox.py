@@ -6,7 +6,8 @@ sender: killed, frozen, or tired of waiting. An answer may be lost.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
 from typing import Final, Literal, TypeVar
 
 from harvest.errors import SinkUnavailable, StoreUnavailable
@@ -117,21 +118,28 @@ class SimStore:
         """Nothing is kept open."""
 
 
+@dataclass
+class Channel:
+    """What the broker keeps under one transactional.id: who may write, and the checkpoint."""
+
+    writer: int = 0
+    machine: str = ""
+    checkpoint: str | None = None
+    committed: set[object] = field(default_factory=set)
+
+
 class Broker(Server):
     """What readers of committed records see, and who may write."""
 
     def __init__(self, hub: Hub) -> None:
         super().__init__(hub, "broker")
-        self.published: list[Row] = []
-        self.checkpoint: str | None = None
-        self.writer = 0
+        self.channels: dict[int, Channel] = {}
         self.refusing_until = 0
-        self.committed: set[object] = set()
+        self.bad: Collection[int] = ()
+        """The ids of rows that are refused however often they are sent."""
+        self.unfenced: set[bytes | None] = set()
+        """Keys of which a row came without a transaction, late, after somebody else had begun."""
         self.watch: Callable[[Row], None] = lambda _: None
-
-    def publish(self, row: Row) -> None:
-        self.published.append(row)
-        self.watch(row)
 
     def heal(self) -> None:
         super().heal()
@@ -141,8 +149,9 @@ class Broker(Server):
 class SimSink:
     """A `Sink`: with transactions, or without (rows are then acknowledged one by one)."""
 
-    def __init__(self, broker: Broker, *, atomic: bool) -> None:
+    def __init__(self, broker: Broker, *, atomic: bool, shard: int = 0) -> None:
         self._broker = broker
+        self._channel = broker.channels.setdefault(shard, Channel())
         self._atomic = atomic
         self._writer = -1
         self._still_held: StillHeld = lambda: False
@@ -155,12 +164,16 @@ class SimSink:
         self._broker.call(lambda: None, SinkUnavailable)
 
     def open(self, still_held: StillHeld) -> str | None:
-        broker = self._broker
+        broker, channel = self._broker, self._channel
+        me = current_thread().machine.name.split(".")[0]
         self._writer = -1
 
         def fence() -> tuple[int, str | None]:
-            broker.writer += 1
-            return broker.writer, broker.checkpoint
+            if channel.machine not in ("", me):
+                broker.hub.counts["moved"] += 1
+            channel.machine = me
+            channel.writer += 1
+            return channel.writer, channel.checkpoint
 
         self._writer, checkpoint = broker.call(fence, SinkUnavailable)
         self._still_held = still_held
@@ -175,26 +188,39 @@ class SimSink:
             return self._in_transaction(rows, checkpoint)
         return self._one_by_one(rows)
 
-    def _failed(self, reason: str, undelivered: frozenset[int] | None = None) -> Failure:
+    def _failed(
+        self,
+        reason: str,
+        undelivered: frozenset[int] | None = None,
+        refused: frozenset[int] = frozenset(),
+    ) -> Failure:
         self._writer = -1
-        return Failure(reason, undelivered)
+        return Failure(reason, undelivered, refused=refused)
+
+    def _bad(self, rows: Sequence[Row]) -> frozenset[int]:
+        bad = frozenset(row[0] for row in rows if row[0] in self._broker.bad)
+        self._broker.hub.fired["bad_row_refused"] += len(bad)
+        return bad
 
     def _in_transaction(self, rows: Sequence[Row], checkpoint: str) -> Failure | None:
         broker, hub, writer, transaction = self._broker, self._broker.hub, self._writer, object()
+        channel = self._channel
         sleep(hub.random.random() * 0.003)  # the rows are on their way, for nobody to see
+        if bad := self._bad(rows):
+            return self._failed("too large", refused=bad)
 
         def commit() -> str:
             if hub.now < broker.refusing_until:
                 hub.fired["delivery_refused"] += 1
                 return "refused"
-            if writer != broker.writer:
+            if writer != channel.writer:
                 hub.fired["fenced"] += 1
                 return "fenced"
-            if transaction not in broker.committed:
-                broker.committed.add(transaction)
-                broker.checkpoint = checkpoint
+            if transaction not in channel.committed:
+                channel.committed.add(transaction)
+                channel.checkpoint = checkpoint
                 for row in rows:
-                    broker.publish(row)
+                    broker.watch(row)
             return ""
 
         while True:
@@ -210,16 +236,22 @@ class SimSink:
         broker, hub = self._broker, self._broker.hub
         me = current_thread()
         acknowledged: set[int] = set()
+        bad, writer = self._bad(rows), self._writer
         answered: list[int] = []
         wake = me.waker()
         at = hub.now
 
         def arrive(row: Row) -> None:
-            if hub.now < broker.down_until or hub.now < broker.refusing_until:
+            if row.id in bad:
+                answered.append(row.id)
+            elif hub.now < broker.down_until or hub.now < broker.refusing_until:
                 hub.fired["row_refused"] += 1
                 answered.append(row.id)
             else:
-                broker.publish(row)
+                if writer != self._channel.writer:
+                    hub.fired["row_not_fenced"] += 1
+                    broker.unfenced.add(row.key)
+                broker.watch(row)
                 if hub.now < broker.losing_until and hub.random.random() < 0.3:
                     hub.fired["broker_answer_lost"] += 1
                 else:
@@ -234,7 +266,7 @@ class SimSink:
         me.park(TIMEOUT_S)
         undelivered = frozenset(row.id for row in rows) - acknowledged
         if undelivered:
-            return self._failed("some rows were not acknowledged", undelivered)
+            return self._failed("some rows were not acknowledged", undelivered, bad)
         return None
 
     def close(self) -> None:

@@ -31,9 +31,9 @@ _ASKED: Final = (
 class SimRangeStore:
     """A `RangeStore` over the simulated network: every question is one to `MemoryRangeStore`."""
 
-    def __init__(self, server: Server, table: MemoryTable) -> None:
+    def __init__(self, server: Server, table: MemoryTable, shard: int = 0, shards: int = 1) -> None:
         self._server = server
-        self._store = MemoryRangeStore(table)
+        self._store = MemoryRangeStore(table, shard, shards)
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         method: Callable[..., Any] = getattr(self._store, name)

@@ -1,0 +1,192 @@
+"""Mutants of what sets rows aside, and of who leads which shard.
+
+The histories of kinds `sidelined` and `shards` of `tests.simulation.whole` must notice them.
+"""
+
+from __future__ import annotations
+
+from tests.mutation.load import Edit, Mutant
+
+__all__ = ["SIDELINED"]
+
+
+def _aside(module: str, name: str, function: str, old: str, new: str) -> Mutant:
+    edits = (Edit(function, old, new),)
+    return Mutant(f"aside: {name}", f"harvest.{module}", edits, "sidelined")
+
+
+def _shards(name: str, function: str, old: str, new: str) -> Mutant:
+    edits = (Edit(f"ShardReaper.{function}", old, new),)
+    return Mutant(f"shards: {name}", "harvest.shard_reaper", edits, "shards")
+
+
+_SIEVE = [
+    _aside("sidelining", "a bad row is set aside", "Sieve.sift", "if error is not None:", "if 0:"),
+    _aside(
+        "sidelining",
+        "behind a row that is aside, its key waits",
+        "Sieve.sift",
+        "elif row.id > self.waiting.get((row.topic, row.key), row.id):",
+        "elif False:",
+    ),
+    _aside(
+        "sidelining",
+        "behind a bad row of the same reading, its key waits",
+        "Sieve.sift",
+        "self._wait(row)",
+        "pass",
+    ),
+    _aside(
+        "sidelining",
+        "what comes before a row that is aside does not wait",
+        "Sieve.sift",
+        "row.id > self.waiting.get((row.topic, row.key), row.id)",
+        "(row.topic, row.key) in self.waiting",
+    ),
+    _aside(
+        "sidelining",
+        "what the sink refuses is set aside",
+        "Sieve.blame",
+        "if row.id in failure.refused:",
+        "if False:",
+    ),
+    _aside(
+        "sidelining",
+        "only what is refused is blamed",
+        "Sieve.blame",
+        "if row.id in failure.refused:",
+        "if True:",
+    ),
+    _aside(
+        "sidelining",
+        "without key_waits, nothing waits",
+        "Sieve._wait",
+        "if self.policy.key_waits:",
+        "if True:",
+    ),
+]
+
+_MARKING = [
+    _aside(
+        "mark",
+        "what waits is loaded when a term begins",
+        "MarkScheduler._opened",
+        "self.sieve.waiting = dict(event.waiting)",
+        "pass",
+    ),
+    _aside(
+        "mark",
+        "what waits is loaded when rows were set aside",
+        "MarkScheduler._sidelined",
+        "self.sieve.waiting = dict(event.waiting)",
+        "pass",
+    ),
+    _aside(
+        "mark",
+        "a row that need not wait any more is marked again",
+        "MarkScheduler._sidelined",
+        "if any(a.waits and a.id not in event.moved for a in self._held_asides):",
+        "if False:",
+    ),
+    _aside(
+        "mark",
+        "what is aside is not sent",
+        "MarkScheduler._sidelined",
+        "out = {a.id for a in self._held_asides}",
+        "out = set()",
+    ),
+    _aside(
+        "mark",
+        "what was refused is set aside before the sink is opened again",
+        "MarkScheduler._continue",
+        "if refused:",
+        "if False:",
+    ),
+    _aside(
+        "mark",
+        "nothing is marked while rows are being set aside",
+        "MarkScheduler._mark_if_room",
+        "self._marking or self._sidelining",
+        "self._marking",
+    ),
+]
+
+_SIFTING = [
+    _aside(
+        "sink.sifting",
+        "what is aside is not published",
+        "SiftingSink.deliver",
+        "left_out = left_out | done",
+        "pass",
+    ),
+    _aside(
+        "sink.sifting",
+        "what could not be set aside stops the delivery",
+        "SiftingSink.deliver",
+        "self._sink.close()  # what follows would let the checkpoint pass these rows\n"
+        '                return Failure("rows that cannot be published could not be set aside")',
+        "done = frozenset(row.id for row in asides)",
+    ),
+    _aside(
+        "sink.sifting",
+        "what was refused and is aside is left out",
+        "SiftingSink.deliver",
+        "self._refused |= self._set_aside(blamed) or set()",
+        "self._set_aside(blamed)",
+    ),
+    _aside(
+        "sink.sifting",
+        "what could not be set aside is not left out",
+        "SiftingSink.deliver",
+        "self._set_aside(blamed) or set()",
+        "self._set_aside(blamed) or {row.id for row in blamed}",
+    ),
+    _aside(
+        "sink.sifting",
+        "what waits is loaded when the sink is opened",
+        "SiftingSink.open",
+        "self._learn()",
+        "pass",
+    ),
+    _aside(
+        "sink.sifting",
+        "without key_waits, nothing is loaded",
+        "SiftingSink._learn",
+        'if policy.key_waits and policy.on_bad_row == "sideline":',
+        "if True:",
+    ),
+]
+
+_SHARDS = [
+    _shards(
+        "a shard whose leader has ended is given back",
+        "_round",
+        "if shard.is_over or (shard.thread is None and shard.claim.reason is not None):",
+        "if shard.thread is None and shard.claim.reason is not None:",
+    ),
+    _shards(
+        "a claim that came to nothing is forgotten",
+        "_round",
+        "if shard.is_over or (shard.thread is None and shard.claim.reason is not None):",
+        "if shard.is_over:",
+    ),
+    _shards("too much is given up", "_round", "self._give_up_one(look)", "pass"),
+    _shards(
+        "what others got is not wanted any more", "_round", "self._cancel(look, wanted)", "pass"
+    ),
+    _shards("a shard that goes is stopped", "_give_up_one", "shard.stop()", "pass"),
+    _shards(
+        "a stop finishes what is in flight",
+        "_end",
+        "            shard.stop()\n",
+        "            pass\n",
+    ),
+    _shards(
+        "a stop reaches a leader that begins just now",
+        "_lead_with",
+        "if shard.stopping or self._stopping.is_set():",
+        "if False:",
+    ),
+]
+
+SIDELINED: tuple[Mutant, ...] = (*_SIEVE, *_MARKING, *_SIFTING, *_SHARDS)
