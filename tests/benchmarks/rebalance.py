@@ -2,8 +2,10 @@
 
 Three consumers share twelve partitions, each of which is written to a hundred times a second. A
 member joins, leaves (SIGTERM), is killed (SIGKILL), and all are restarted one after the other under
-their names. Every delivery is noted with its time; a gap is the time between two deliveries of one
-partition, whoever made them. All three declare a member dead after 6 seconds.
+their names: once as by default, where others take over meanwhile, and once where the places of
+those who are away are kept for them (`keep_on_close`; Kafka's static members). Every delivery is
+noted with its time; a gap is the time between two deliveries of one partition, whoever made them.
+All three declare a member dead after 6 seconds.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ PARTITIONS = 12
 EVERY_S = 0.01
 DEAD_AFTER_MS = 6_000
 STEADY_S = 1.0
+RESTART, RESTART_KEPT = "rolling restart", "rolling restart, places kept"
 
 OURS = """
 import json, os, signal, sys, time
@@ -115,6 +118,10 @@ class Group:
     folder: Path
     static: bool
     members: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    owners: dict[int, str] = field(default_factory=dict)
+    """Whose each partition was when the group had settled."""
+    changed_s: float = 0.0
+    """When a member was last started or ended."""
     name: str = ""
 
     def start(self, member: str) -> None:
@@ -125,6 +132,7 @@ class Group:
         servers = self.kafka.bootstrap_servers
         arguments = json.dumps([servers, self.name, member, self.topic, how, path, self.static])
         code = OURS if ours else KAFKA
+        self.changed_s = time.monotonic()
         self.members[member] = subprocess.Popen(
             [sys.executable, "-c", code, arguments], env=compiled(self.folder)
         )
@@ -133,6 +141,11 @@ class Group:
         process = self.members.pop(member)
         process.send_signal(number)
         process.wait()
+        self.changed_s = time.monotonic()
+
+    def kill_all(self) -> None:
+        for member in list(self.members):
+            self.end(member, signal.SIGKILL)
 
     def deliveries(self, since_s: float) -> list[tuple[float, int, str]]:
         """(time, partition, member), in the order of time."""
@@ -144,20 +157,21 @@ class Group:
                     found.append((int(at_ns) / 1e9, int(p), path.suffix[1:]))
         return sorted(found)
 
-    def owners(self, since_s: float) -> dict[int, str]:
-        return {p: member for _, p, member in self.deliveries(since_s)}
-
     def settle(self, shares: dict[str, int]) -> dict[int, str]:
-        """Wait until each member has had its share, and nothing else, for a while."""
+        """Wait until each member has had its share, and nothing else, for a while.
+
+        Only what was given since a member came or went counts. Returns whose each partition is.
+        """
         deadline = time.monotonic() + 90
         while time.monotonic() < deadline:
             time.sleep(0.25)
-            recent = self.deliveries(time.monotonic() - STEADY_S)
+            recent = self.deliveries(max(self.changed_s, time.monotonic() - STEADY_S))
             held: dict[str, set[int]] = {}
             for _, p, member in recent:
                 held.setdefault(member, set()).add(p)
             if {m: len(ps) for m, ps in held.items()} == shares:
-                return self.owners(time.monotonic() - STEADY_S)
+                self.owners = {p: member for _, p, member in recent}
+                return self.owners
         raise RuntimeError(f"{self.name} never settled at {shares}")
 
 
@@ -172,7 +186,7 @@ class Outcome:
 
 def watch(group: Group, shares: dict[str, int], deed: Callable[[], object]) -> Outcome:
     """Do something to a settled group, wait until it has settled again, and look at the gaps."""
-    before = group.owners(time.monotonic() - STEADY_S)
+    before = group.owners
     since_s = time.monotonic() - STEADY_S
     deed()
     after = group.settle(shares)
@@ -187,7 +201,7 @@ def watch(group: Group, shares: dict[str, int], deed: Callable[[], object]) -> O
 
 
 def one_round(make: Callable[[bool], Group]) -> dict[str, Outcome]:
-    """Join, leave, crash and rolling restart, once."""
+    """Join, leave, crash and both kinds of rolling restart, once."""
     found = {}
     group = make(False)
     try:
@@ -202,25 +216,29 @@ def one_round(make: Callable[[bool], Group]) -> dict[str, Outcome]:
         group.settle(thirds)
         found["crash"] = watch(group, halves, lambda: group.end("c", signal.SIGKILL))
     finally:
-        for member in list(group.members):
-            group.end(member, signal.SIGKILL)
-    group = make(True)
-    try:
-        for member in "abc":
-            group.start(member)
-        group.settle(thirds)
-
-        def restart_all() -> None:
-            for member in "abc":
-                group.end(member, signal.SIGTERM)
-                group.start(member)
-                group.settle(thirds)
-
-        found["rolling restart"] = watch(group, thirds, restart_all)
-    finally:
-        for member in list(group.members):
-            group.end(member, signal.SIGKILL)
+        group.kill_all()
+    for event, static in ((RESTART, False), (RESTART_KEPT, True)):
+        group = make(static)
+        try:
+            found[event] = restarted(group, thirds)
+        finally:
+            group.kill_all()
     return found
+
+
+def restarted(group: Group, shares: dict[str, int]) -> Outcome:
+    """Restart all members, one after the other."""
+    for member in shares:
+        group.start(member)
+    group.settle(shares)
+
+    def restart_all() -> None:
+        for member in shares:
+            group.end(member, signal.SIGTERM)
+            group.start(member)
+            group.settle(shares)
+
+    return watch(group, shares, restart_all)
 
 
 def measure(options: Options) -> list[Figure]:
@@ -256,7 +274,7 @@ def measure(options: Options) -> list[Figure]:
         finally:
             writer.stop()
     figures = []
-    for event in ("join", "leave", "crash", "rolling restart"):
+    for event in ("join", "leave", "crash", RESTART, RESTART_KEPT):
         worst = {k: median(o.worst_s for o in results[event, k]) for k in kinds}
         for kind, name in (("classic", "classic"), ("consumer", "KIP-848")):
             figures.append(
@@ -269,13 +287,15 @@ def measure(options: Options) -> list[Figure]:
                     worst["ours"] <= worst[kind],
                 )
             )
-        if event != "rolling restart":
+        if event not in (RESTART, RESTART_KEPT):
             stayed = median(o.stayed_s for o in results[event, "ours"])
             figures.append(
                 Figure(f"{event}: partitions that stay", stayed, "s", None, "≤ 0.2", stayed <= 0.2)
             )
+        if event == RESTART:  # all move to those who stay, and as many back
+            continue
         moved = max(o.moved for o in results[event, "ours"])
-        least = 0 if event == "rolling restart" else PARTITIONS // 3
+        least = 0 if event == RESTART_KEPT else PARTITIONS // 3
         figures.append(
             Figure(f"{event}: moved", moved, "partitions", None, f"{least}", moved == least)
         )

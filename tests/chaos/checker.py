@@ -36,10 +36,10 @@ class Case:
     log: dict[int, list[tuple[int, Any, Any]]]
     """The coordination topic."""
     topics: dict[str, dict[int, list[tuple[int, Any, Any]]]] = field(default_factory=dict)
-    """The message topics "alo" and "amo", and "rows" as a reader of committed records has it."""
+    """The message topics "alo" and "amo", and what was relayed from the outboxes of mark mode
+    ("rows") and of range mode ("ranged"), as a reader of committed records has it."""
     truth: list[tuple[str, int, int]] = field(default_factory=list)
     """(row, key, seq) of every committed transaction."""
-    outbox_left: int = 0
     quiet_bound_s: float = 30.0
     takeover_slack_s: float = 6.0
 
@@ -92,7 +92,8 @@ def judge(case: Case) -> Verdict:
     _at_least_once(case, folds, verdict)
     _takeovers(case, tenures, verdict)
     _quiet(case, tenures, verdict)
-    _rows(case, verdict)
+    for topic in ("rows", "ranged"):
+        _rows(case, topic, verdict)
     _acknowledged(case, verdict)
     verdict.figures.setdefault("anomalies", 0)
     return verdict
@@ -362,34 +363,37 @@ def _quiet(case: Case, tenures: dict[Cell, dict[int, _Tenure]], verdict: Verdict
     verdict.figures["all_held_after_s"] = round(latest_s, 3)
 
 
-def _rows(case: Case, verdict: Verdict) -> None:
-    """Every committed row once, in the order of its key, and none that was rolled back."""
+def _rows(case: Case, topic: str, verdict: Verdict) -> None:
+    """Every committed row once, in the order of its key, and none that was rolled back.
+
+    The same rows are in the outbox of mark mode and in that of range mode.
+    """
     import json
 
-    if "rows" not in case.topics:
+    if topic not in case.topics:
         return
     committed = {row: (key, seq) for row, key, seq in case.truth}
     relayed: dict[str, int] = defaultdict(int)
-    for p, records in case.topics["rows"].items():
+    for p, records in case.topics[topic].items():
         last: dict[str, int] = defaultdict(int)
         for offset, key, value in records:
             content = json.loads(value)
             row, seq, name = content["row"], content["seq"], key.decode()
             relayed[row] += 1
             if row not in committed:
-                verdict.add("rolled back, but relayed", f"rows/{p}/{offset}: {row}")
+                verdict.add("rolled back, but relayed", f"{topic}/{p}/{offset}: {row}")
             elif relayed[row] > 1:
-                verdict.add("relayed twice", f"rows/{p}/{offset}: key {name}, seq {seq}")
+                verdict.add("relayed twice", f"{topic}/{p}/{offset}: key {name}, seq {seq}")
             elif seq != last[name] + 1:
-                verdict.add("order of a key", f"rows/{p}/{offset}: {name}: {last[name]}, {seq}")
+                verdict.add("order of a key", f"{topic}/{p}/{offset}: {name}: {last[name]}, {seq}")
             last[name] = max(last[name], seq)
     missing = len(set(committed) - set(relayed))
     if missing:
-        verdict.add("not relayed", f"{missing} committed rows; {case.outbox_left} in the outbox")
+        verdict.add("not relayed", f"{topic}: {missing} of {len(committed)} committed rows")
     verdict.figures["rows_committed"] = len(committed)
     vetoed = sum(line[0] == "vetoed" for line in case.histories.get("rows", []))
     verdict.figures["commits_failed"] = vetoed
-    verdict.figures["rows_relayed"] = sum(relayed.values())
+    verdict.figures[f"{topic}_relayed"] = sum(relayed.values())
 
 
 def _acknowledged(case: Case, verdict: Verdict) -> None:

@@ -43,6 +43,9 @@ class ChaosConfig:
     consumers: int = 3
     """Of each kind: at least once, at most once."""
     harvesters: int = 2
+    """Of each kind: in mark mode, in range mode."""
+    shards: int = 2
+    """Of the harvesters in range mode."""
     messages_per_s: float = 60.0
     rows_per_s: float = 60.0
     batch: int = 20
@@ -101,5 +104,6 @@ class ChaosConfig:
 
     @property
     def harvester_names(self) -> list[str]:
-        """Harvesters of one outbox."""
-        return [f"harvester-{n}" for n in range(self.harvesters)]
+        """Harvesters of two outboxes: one in mark mode, one in range mode."""
+        kinds = ("mark", "range")
+        return [f"harvester-{kind}-{n}" for kind in kinds for n in range(self.harvesters)]

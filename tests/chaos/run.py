@@ -225,11 +225,15 @@ def _one_more(servers: str, partitions: int) -> None:
 
 
 def _drained(stage: Stage) -> bool:
-    """Whether the outbox is empty, and the last message of each topic was delivered."""
+    """Whether both outboxes are relayed, and the last message of each topic was delivered."""
     config = stage.config
     with stage.database() as connection:
         (left,) = connection.execute("SELECT count(*) FROM outbox").fetchone() or (1,)
+        (due,) = connection.execute("SELECT count(*) FROM truth").fetchone() or (0,)
     if left:
+        return False
+    ranged = read_topic(config.direct, "ranged", committed=True)
+    if sum(map(len, ranged.values())) < due:
         return False
     reached: Counter[int] = Counter()
     for name in config.alo_names:
@@ -244,7 +248,6 @@ def _collect(stage: Stage) -> Case:
     config = stage.config
     with stage.database() as connection:
         truth = connection.execute("SELECT row_id, key, seq FROM truth").fetchall()
-        (left,) = connection.execute("SELECT count(*) FROM outbox").fetchone() or (0,)
     return Case(
         interval_ms=config.interval_ms,
         histories={name: read(config.history(name)) for name in stage.names},
@@ -254,9 +257,9 @@ def _collect(stage: Stage) -> Case:
             "alo": read_topic(config.direct, "alo"),
             "amo": read_topic(config.direct, "amo"),
             "rows": read_topic(config.direct, "rows", committed=True),
+            "ranged": read_topic(config.direct, "ranged", committed=True),
         },
         truth=[(row, key, seq) for row, key, seq in truth],
-        outbox_left=left,
         quiet_bound_s=QUIET_BOUND_S,
     )
 
@@ -269,6 +272,7 @@ def _worth(result: Result, sabotage: str) -> None:
         "alo_delivered",
         "amo_delivered",
         "rows_relayed",
+        "ranged_relayed",
         "commits_failed",
     ):
         if not result.figures.get(name):

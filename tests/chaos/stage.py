@@ -114,6 +114,9 @@ class Stage:
             "name": name,
             "coordination": {"topic": config.log, "interval_ms": config.interval_ms},
         }
+        if name.startswith("harvester-range"):
+            ranged = {"mode": "range", "shards": config.shards, "outbox": "ranged"}
+            content |= ranged | {"group": "ranged"}
         path.write_text(yaml.safe_dump(content))
         return str(path)
 
@@ -294,19 +297,21 @@ def _small_disks(stage: Stage, stack: contextlib.ExitStack) -> None:
 
 def _prepare(config: ChaosConfig, kafka: EmbeddedKafka, postgres: EmbeddedPostgres) -> None:
     from harvest.store.postgres import PostgresMarkStore
+    from harvest.store.range_postgres import PostgresRangeStore
 
     create_topics(kafka.bootstrap_servers, topic=config.log, partitions=4)
-    for topic in ("alo", "amo", "rows"):
+    for topic in ("alo", "amo", "rows", "ranged"):
         kafka.create_topic(topic, config.partitions)
     with psycopg.connect(postgres.dsn, autocommit=True) as connection:
         for statement in _TABLES.split(";"):
             if statement.strip():
                 connection.execute(statement.replace("$", ";"))
-    store = PostgresMarkStore(postgres.dsn, "outbox")
-    try:
-        store.init()
-    finally:
-        store.close()
+    for store in (
+        PostgresMarkStore(postgres.dsn, "outbox"),
+        PostgresRangeStore(postgres.dsn, "ranged", shards=config.shards),
+    ):
+        with contextlib.closing(store):
+            store.init()
 
 
 def wait_until(question: Any, timeout_s: float, pause_s: float = 0.3) -> bool:

@@ -215,12 +215,12 @@ def test_a_message_that_comes_again_late_is_seen() -> None:
     assert "came again too late" in _kinds(late)
 
 
-def _rows(rows: list[tuple[str, str, int]]) -> Case:
+def _rows(topic: str, rows: list[tuple[str, str, int]]) -> Case:
     records = [
         (n, key.encode(), json.dumps({"row": row, "seq": seq}).encode())
         for n, (row, key, seq) in enumerate(rows)
     ]
-    case = Case(1_000, {}, [], {p: [] for p in range(4)}, {"rows": {0: records}})
+    case = Case(1_000, {}, [], {p: [] for p in range(4)}, {topic: {0: records}})
     case.truth = [("r1", 7, 1), ("r2", 7, 2), ("r3", 8, 1)]
     return case
 
@@ -238,10 +238,11 @@ _GOOD = [("r1", "7", 1), ("r3", "8", 1), ("r2", "7", 2)]
         ([_GOOD[2], _GOOD[0], _GOOD[1]], {"order of a key"}),
     ],
 )
+@pytest.mark.parametrize("topic", ["rows", "ranged"])
 def test_rows_are_relayed_once_and_in_order(
-    rows: list[tuple[str, str, int]], kinds: set[str]
+    topic: str, rows: list[tuple[str, str, int]], kinds: set[str]
 ) -> None:
-    assert _kinds(_rows(rows)) == kinds
+    assert _kinds(_rows(topic, rows)) == kinds
 
 
 def test_a_record_that_kafka_lost_is_seen() -> None:

@@ -307,11 +307,12 @@ class RowWriter:
             ).fetchone()
             row = uuid.uuid4().hex
             connection.execute("INSERT INTO truth VALUES (%s, %s, %s)", (row, key, seq))
-            connection.execute(
-                "INSERT INTO outbox (kafka_topic, kafka_key, kafka_value, create_time, "
-                "kafka_header_keys, kafka_header_values) VALUES ('rows', %s, %s, now(), %s, %s)",
-                (str(key), json.dumps({"row": row, "seq": seq}), [], []),
-            )
+            for table, topic in (("outbox", "rows"), ("ranged", "ranged")):
+                connection.execute(
+                    f"INSERT INTO {table} (kafka_topic, kafka_key, kafka_value, create_time, "
+                    "kafka_header_keys, kafka_header_values) VALUES (%s, %s, %s, now(), %s, %s)",
+                    (topic, str(key), json.dumps({"row": row, "seq": seq}), [], []),
+                )
         if dice.random() < 0.1:
             _stop.wait(dice.uniform(0.01, 0.05))
         if dice.random() < 0.15:
