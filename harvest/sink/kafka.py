@@ -303,11 +303,30 @@ class TransactionalSink(_KafkaSink):
             began_s = time.monotonic()
             self._insist(producer.commit_transaction)
             self._completed_s = 2 * time.monotonic() - began_s
-        except (KafkaException, SystemError, RowError):
+        except (KafkaException, SystemError, RowError) as error:
+            reason = self._reason(producer, checkpoint, error)
             with contextlib.suppress(KafkaException):  # readers wait for an open transaction
                 producer.purge()
                 producer.abort_transaction(_ABORT_TIMEOUT_S)
+            if reason is not None:
+                raise reason from error
             raise
+        return None
+
+    def _reason(
+        self, producer: Producer, checkpoint: str, error: Exception
+    ) -> KafkaException | None:
+        """Why the transaction has failed, if `error` only says that it has.
+
+        A position that is under way while the broker refuses the rows fails with "erroneous
+        state"; whatever is asked for afterwards fails with the reason. So the position is sent
+        again, which commits nothing.
+        """
+        if _code(error) == KafkaError._STATE and self._still_held():
+            try:
+                self._send_position(producer, checkpoint)
+            except KafkaException as reason:
+                return reason
         return None
 
     def _send_position(self, producer: Producer, checkpoint: str) -> None:
@@ -399,8 +418,12 @@ def _headers(row: Row) -> Headers:
         raise RowError(row.id, str(error)) from None
 
 
+def _code(error: BaseException | None) -> int | None:
+    return error.args[0].code() if isinstance(error, KafkaException) else None
+
+
 def _is_fenced(error: BaseException | None) -> bool:
-    return isinstance(error, KafkaException) and error.args[0].code() in _FENCED
+    return _code(error) in _FENCED
 
 
 def _lease_lost() -> KafkaException:

@@ -31,6 +31,7 @@ _LASTING: Final = {
     KafkaError.TOPIC_EXCEPTION,
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
 }
+_PURGED: Final = {KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT}
 _TOO_LARGE: Final = KafkaError.MSG_SIZE_TOO_LARGE
 _CERTAIN: Final = {_TOO_LARGE, KafkaError._INVALID_ARG}
 _ASK_TIMEOUT_S: Final = 4.0
@@ -59,8 +60,11 @@ class RowErrors:
         self._certain: set[int] = set()
 
     def add(self, row_id: int, text: str, code: int, *, certain: bool = False) -> None:
-        """Note an error; the first one of a row counts. `certain`: it is about this row alone."""
-        if row_id not in self.texts:
+        """Note an error; the first one of a row counts. `certain`: it is about this row alone.
+
+        That we took a row back from the producer is an error, too, but explains nothing.
+        """
+        if row_id not in self.texts or self._codes[row_id] in _PURGED:
             self.texts[row_id] = text
             self._codes[row_id] = code
             if certain:

@@ -75,3 +75,15 @@ def test_rows_of_a_topic_without_the_right_to_write_are_refused(sink: Sink, topi
     assert failure.errors[2]
     sink.open(lambda: True)
     assert sink.deliver([good], "c") is None
+
+
+def test_rows_are_told_by_name_whatever_the_transaction_was_doing(secure: SecureKafka) -> None:
+    config = secure.config(USER, PASSWORD)
+    sink = TransactionalSink(config, base_config=config, name="y", checkpoint_topic=OPEN)
+    rows = [Row(1, OPEN, b"k", b"v"), Row(2, READ_ONLY, b"k", b"v")]
+    for _ in range(10):  # in half of the cases the position is under way when the broker refuses
+        sink.open(lambda: True)
+        failure = sink.deliver(rows, "c")
+        assert failure is not None
+        assert failure.refused == {2}
+    sink.close()
