@@ -235,7 +235,6 @@ class MarkScheduler:
         assert event.term != self._term, "a term is never used twice"
         self._term = event.term
         self._next_batch = 0
-        self._known.clear()
         self._broken_keys.clear()
         self.sieve.waiting = dict(event.waiting)
         if event.checkpoint is None or self.state is State.STOPPING:

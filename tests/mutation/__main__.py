@@ -35,16 +35,22 @@ UNIT_TESTS: Final[dict[str, tuple[str, ...]]] = {
     ),
     "consumers": (
         "consumer_turns",
+        "consumer_ahead",
         "consumer_handover",
         "delivery",
         "claims_found",
         "handling",
         "balance",
     ),
-    "harvesters": ("harvest_mark_steps", "harvest_mark", "harvest_reaper"),
+    "harvesters": (
+        "harvest_mark_steps",
+        "harvest_mark_leader",
+        "harvest_mark",
+        "harvest_reaper",
+    ),
     "ranges": ("harvest_range_steps", "harvest_range_leader", "harvest_gaps", "harvest_range"),
     "sidelined": ("harvest_mark_steps", "harvest_sifting", "harvest_mark"),
-    "shards": ("harvest_range_leader",),
+    "shards": ("harvest_shard_reaper",),
 }
 """For each campaign, the unit tests that may notice what it does not: files, quick ones first."""
 UNIT_TESTS_S: Final = 300

@@ -8,7 +8,7 @@ import pytest
 from harvest import mark as m
 from harvest.errors import CheckpointError
 from harvest.rows import Row
-from harvest.sidelining import Aside
+from harvest.sidelining import Aside, Key
 from harvest.sink.base import Failure
 from harvest.terms import Checkpoint, Term
 
@@ -81,6 +81,29 @@ def test_a_row_that_waits_for_one_that_was_retried_is_marked_again_with_it_at_on
     assert isinstance(sideline, m.Sideline)
     assert [(aside.id, aside.waits) for aside in sideline.rows] == [(5, True)]
     assert scheduler.step(m.Sidelined(frozenset())) == [m.Open(0)]
+
+
+def test_a_row_whose_key_waits_no_more_when_others_are_set_aside_is_sent() -> None:
+    scheduler = m.MarkScheduler(7, LIMITS)
+    scheduler.step(m.Start())
+    scheduler.step(m.Opened(TERM, None, {("t", b"k"): 3}))
+    scheduler.step(m.Marked(0, [NO_KEY]))
+    retried: dict[Key, int] = {}  # by somebody, while row 2 was being set aside
+    (mark,) = scheduler.step(m.Sidelined(frozenset({2}), retried))
+    assert isinstance(mark, m.Mark)
+    send, _ = scheduler.step(m.Marked(mark.batch, rows(5)))
+    assert isinstance(send, m.Send)
+    assert send.rows == rows(5)
+
+
+def test_a_row_whose_key_waits_since_others_were_set_aside_waits_too() -> None:
+    scheduler = running()
+    scheduler.step(m.Marked(0, [NO_KEY]))
+    (mark,) = scheduler.step(m.Sidelined(frozenset({2}), {("t", b"k"): 3}))
+    assert isinstance(mark, m.Mark)
+    (sideline,) = scheduler.step(m.Marked(mark.batch, rows(5)))
+    assert isinstance(sideline, m.Sideline)
+    assert [(aside.id, aside.waits) for aside in sideline.rows] == [(5, True)]
 
 
 def test_what_the_sink_refused_is_aside_before_the_sink_is_opened_again() -> None:

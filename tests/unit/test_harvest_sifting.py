@@ -82,6 +82,15 @@ def test_without_waiting_keys_go_on() -> None:
     assert bench.published() == [2]
 
 
+def test_without_waiting_keys_go_on_in_later_deliveries_and_for_the_next_leader() -> None:
+    bench = Bench(BadRows(key_waits=False))
+    assert bench.sink.deliver(bench.rows("b?"), "one") is None
+    assert bench.sink.deliver(bench.rows("b"), "two") is None
+    assert bench.open().deliver(bench.rows("b"), "three") is None
+    assert bench.published() == [2, 3]
+    assert bench.table.aside.keys() == {1}
+
+
 def test_with_stop_nothing_is_set_aside() -> None:
     bench = Bench(BadRows(on_bad_row="stop"))
     failure = bench.sink.deliver(bench.rows("a", "b?"), "one")
@@ -100,6 +109,18 @@ def test_what_cannot_be_set_aside_is_not_passed_by_a_later_checkpoint() -> None:
     bench.sink.open(lambda: True)
     assert bench.sink.deliver([*bad, *later], "two") is None
     assert bench.published() == [2]
+
+
+def test_a_refused_row_that_could_not_be_set_aside_is_not_left_out() -> None:
+    bench = Bench()
+    rows = bench.rows("a", "b!")
+    bench.aside.fail_next = "before"
+    assert bench.sink.deliver(rows, "one") is not None
+    assert not bench.table.aside
+    bench.sink.open(lambda: True)
+    assert bench.sink.deliver(rows, "one") is not None, "it is neither published nor aside"
+    assert bench.broker.checkpoint is None
+    assert bench.table.aside.keys() == {2}
 
 
 def test_a_retried_row_comes_back_under_a_new_id() -> None:
