@@ -4,6 +4,9 @@ Runs that were fetched are gathered, and those of a partition proposed together,
 loop, so that throughput does not pay a round trip for each. A run goes out once the log has
 accepted its proposal, and while the lease stands; if its lease lapses, it is parked, and goes out,
 in order, when that is regained.
+
+A proposal costs the log a record, whatever it is for. Where messages are known to wait in Kafka, it
+claims some that are not fetched yet, too: what is fetched later goes out at once.
 """
 
 from __future__ import annotations
@@ -11,8 +14,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Iterable, Mapping
-from itertools import chain
+from collections.abc import Mapping
 from typing import Any, Final
 
 from marshal_py.claims import Notice
@@ -39,6 +41,8 @@ AHEAD_BYTES: Final = 16 * 1024 * 1024
 
 MAX_PROPOSAL: Final = 2_000
 MIN_PROPOSAL: Final = 10
+MAX_UNFETCHED: Final = 50_000
+"""So many messages of a partition are claimed beyond those that were fetched, at most."""
 
 
 class AtMostOnce(Fetching):
@@ -57,9 +61,14 @@ class AtMostOnce(Fetching):
         """At most once: messages that were claimed and never handed out, as the claim was lost."""
         self._amo = at_most_once
         self._proposal_size = min(100, batch_size)
+        self._unfetched_size = self._proposal_size
+        """How many messages are about `TARGET_S` of work, and may be claimed before the fetch."""
+        self.is_behind = False
+        """Messages wait in Kafka, and how many is worth knowing: the keeper's to look up."""
         self._gathered = Runs()
         if at_most_once:
             self._ready = self._gathered
+            self._kafka_config["enable.partition.eof"] = True  # tells of offsets without a message
         self._proposed = Runs()
         self._message_bytes = 1024 * 1024
         """The mean size of the last messages that were fetched; as large as may be, at first."""
@@ -77,6 +86,8 @@ class AtMostOnce(Fetching):
         self._verdicts: dict[int, str] = {}
         self._decided = threading.Event()
         self._closing = threading.Event()
+        self._was_full = False
+        """Whether the last fetch brought as many messages as were asked for."""
         self._is_ending = False
         """`run` winds up, and claims no more messages."""
 
@@ -98,8 +109,8 @@ class AtMostOnce(Fetching):
                 continue
             self._passing = run.part
             self._proposed.popleft()
-            if not (self._proposed and self._proposed[0].seq == run.seq):
-                self._verdicts.pop(run.seq, None)
+            if run.seq in self._verdicts:
+                self._forget_verdict(run, rejected=not verdict)
             if verdict and run.part.claim.held and not run.part.parked:
                 self._top_up()
                 self._handed = (len(run.messages), time.monotonic())
@@ -108,10 +119,18 @@ class AtMostOnce(Fetching):
                 run.part.parked.append(run)  # ours; the lease may come back, or has: in order
                 self._parked.append(run.part)
             elif verdict:
-                self._drop(run.messages)
+                self._drop(len(run.messages))
             self._passing = None
             self._keeper.wake()
         return None
+
+    def _forget_verdict(self, run: Run, *, rejected: bool) -> None:
+        """`run` is decided; what is decided with it, or fetched later, must know the same."""
+        part = run.part
+        if rejected:  # what is fetched later is proposed anew
+            part.proposed, part.proposed_seq = max(part.claim.claimed_offset, run.end), -1
+        if part.proposed_seq != run.seq and all(other.seq != run.seq for other in self._proposed):
+            del self._verdicts[run.seq]
 
     def _adapt(self, count: int, since_s: float) -> None:
         """Let a proposal claim about `TARGET_S` of work, judging by the last that was done.
@@ -128,6 +147,8 @@ class AtMostOnce(Fetching):
         self._proposal_size = max(
             min(fitting, 2 * self._proposal_size, most), min(MIN_PROPOSAL, most)
         )
+        most = self._batch_size if self._batch_size != FETCH else MAX_UNFETCHED
+        self._unfetched_size = min(fitting, 2 * self._unfetched_size, most)
         self._worked, self._worked_s = 0, 0.0
 
     def _top_up(self) -> None:
@@ -139,20 +160,31 @@ class AtMostOnce(Fetching):
         """
         if self._parked:
             self._unpark()
-        if self._closing.is_set() or self._is_ending:
+        if self._winds_up:
+            if any(part.is_owed for part in list(self._active.values())):
+                self._fetch(FETCH, 0.0 if self._proposed else IDLE_WAIT_S)
+            self._pass_on()
             return
         proposed, gathered, size = self._proposed, self._gathered, self._proposal_size
+        self._pass_on()
         while proposed.total + gathered.total < AHEAD * size:
+            last = proposed[-1] if proposed.total >= FETCH else None
+            if last is not None and last.part.is_owed and self._verdict(last):
+                break  # it may go out, and so may what is fetched next
             room = AHEAD_BYTES - proposed.total_bytes - gathered.total_bytes
             if room <= 0:
                 break
             total, total_bytes = gathered.total, gathered.total_bytes
-            if not self._fetch(max(1, min(FETCH, size, room // max(1, self._message_bytes)))):
+            most = max(1, min(FETCH, size, room // max(1, self._message_bytes)))
+            found = self._fetch(most)
+            self._was_full = found == most
+            if not found:
                 break
             if gathered.total > total:
                 self._message_bytes = (gathered.total_bytes - total_bytes) // (
                     gathered.total - total
                 )
+            self._pass_on()
         enough = gathered.total >= size or gathered.total_bytes >= AHEAD_BYTES // AHEAD
         runs_out = proposed.total < size and (
             not proposed or self._verdict(proposed[-1]) is not None
@@ -160,14 +192,64 @@ class AtMostOnce(Fetching):
         if enough or runs_out:
             self._propose_ready()
 
+    def _pass_on(self) -> None:
+        """What was claimed before it was fetched needs no proposal of its own."""
+        gathered = self._gathered
+        for _ in range(len(gathered)):
+            run = gathered[0]
+            part = run.part
+            ours = None if part.parked or not part.claim.held else _claimed_ahead(run)
+            if ours is None:
+                gathered.append(run)
+            else:
+                ours.seq = part.proposed_seq
+                self._proposed.append(ours)
+                if self._should_claim_ahead(part, run.end):
+                    with contextlib.suppress(NotHeld, Closed):
+                        self._propose(part, run.end)
+            gathered.popleft()  # last: the keeper must find it somewhere
+
+    def _propose(self, part: HeldPartition, end: int) -> int:
+        """Propose what is below `end`, and some of what is known to wait behind it.
+
+        Returns the number of the proposal. Raises `NotHeld`, `Closed`.
+        """
+        if self._was_full and part.end < end + self._unfetched_size and not self.is_behind:
+            self.is_behind = True
+            self._keeper.wake()
+        before = part.proposed
+        part.proposed = max(end, min(part.end, end + 2 * self._unfetched_size), before)
+        try:
+            part.proposed_seq = part.claim._propose(part.proposed)
+        except (NotHeld, Closed):
+            part.proposed = before
+            raise
+        return part.proposed_seq
+
+    def _should_claim_ahead(self, part: HeldPartition, end: int) -> bool:
+        """Whether what was claimed beyond `end` runs out, and more is there to be claimed."""
+        runs_out = part.proposed - end < self._unfetched_size and part.proposed < part.end
+        return runs_out and part.stage is Stage.ACTIVE and not self._winds_up
+
+    @property
+    def _winds_up(self) -> bool:
+        """Whether no more messages are to be claimed."""
+        return self._is_ending or self._closing.is_set()
+
+    def _owes(self) -> bool:
+        """Whether messages were claimed, or are being, that are still to be fetched or sorted."""
+        return any(part.is_owed for part in list(self._active.values())) or any(
+            map(_is_claimed_ahead, list(self._gathered))
+        )
+
     def _propose_ready(self) -> None:
         """Propose what was gathered: one proposal for each partition.
 
         Order matters within a partition alone.
         """
         gathered: dict[HeldPartition, list[Run]] = {}
-        while self._ready:
-            run = self._ready.popleft()
+        found = list(self._gathered)
+        for run in found:
             gathered.setdefault(run.part, []).append(run)
         for part, runs in gathered.items():
             if part.stage is not Stage.ACTIVE:
@@ -181,13 +263,15 @@ class AtMostOnce(Fetching):
                 continue
             self._proposed.extend(runs)  # first: the keeper must find what is claimed somewhere
             try:
-                seq = part.claim._propose(runs[-1].end)
+                seq = self._propose(part, runs[-1].end)
             except (NotHeld, Closed):
                 for _ in runs:
                     self._proposed.pop()
             else:
                 for run in runs:
                     run.seq = seq
+        for _ in found:  # last, for the same reason
+            self._gathered.popleft()
 
     def _verdict(self, run: Run) -> bool | None:
         """Whether the log has given the messages of `run` to us; None while nobody knows."""
@@ -206,7 +290,7 @@ class AtMostOnce(Fetching):
                     return True
                 if detail == "unknown outcome":
                     same = [r for r in self._proposed if r.seq == run.seq] or [run]
-                    seq = part.claim._propose(same[-1].end)
+                    seq = self._propose(part, same[-1].end)
                     self._verdicts.pop(run.seq)
                     for other in same:
                         other.seq = seq
@@ -220,7 +304,9 @@ class AtMostOnce(Fetching):
         it leads to, and `parked` before and after, as a run may go there and come back.
         """
         return bool(
-            part.parked
+            (part.is_owed and time.monotonic() < part.owed_until_s)
+            or part.parked
+            or any(run.part is part and _is_claimed_ahead(run) for run in list(self._gathered))
             or any(run.part is part for run in list(self._proposed))
             or self._passing is part
             or part.parked
@@ -238,13 +324,18 @@ class AtMostOnce(Fetching):
                     self._proposed.extendleft(r for r in reversed(part.parked) if r.seq >= 0)
                     self._ready.extendleft(r for r in reversed(part.parked) if r.seq < 0)
                 elif self._amo:
-                    self._drop(chain.from_iterable(run.messages for run in part.parked))
+                    self._drop(sum(len(run.messages) for run in part.parked))
                 part.parked.clear()
                 self._parked = [other for other in self._parked if other is not part]
 
-    def _drop(self, messages: Iterable[Any]) -> None:
-        count = sum(1 for _ in messages)
-        if count:
+    def _drop_owed(self, part: HeldPartition) -> None:
+        """`part` is given up. What was claimed of it and not fetched will never be handed out."""
+        if self._amo and part.is_owed:
+            self._drop(part.claim.claimed_offset - part.fetched)
+            part.proposed = part.fetched
+
+    def _drop(self, count: int) -> None:
+        if count > 0:
             self.dropped += count
             self.log.warning(
                 "%s: %d messages were claimed, but the claim was lost before they were handed out; "
@@ -263,3 +354,22 @@ class AtMostOnce(Fetching):
         elif notice.kind != "stored":
             self._decided.set()
             self._keeper.wake()
+
+
+def _is_claimed_ahead(run: Run) -> bool:
+    """Whether `run` was proposed, or some of it, before it was fetched."""
+    part = run.part
+    is_ours = part.floor <= run.messages[0].offset() < part.proposed
+    return is_ours and part.stage in (Stage.ACTIVE, Stage.DRAINING)
+
+
+def _claimed_ahead(run: Run) -> Run | None:
+    """What of `run` may go out as it was claimed ahead, None if a proposal is still to be made."""
+    part = run.part
+    if not _is_claimed_ahead(run):
+        return None
+    if run.end <= part.proposed:
+        return run
+    if part.stage is Stage.DRAINING:  # no proposal will be made
+        return Run(part, [message for message in run.messages if message.offset() < part.proposed])
+    return None

@@ -12,7 +12,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from itertools import chain
+from operator import length_hint
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -315,7 +315,7 @@ class Consumer(Iterating):
                 self.marshal.set_member_metadata(b"")
         if self._mirror is not None:
             self._mirror.close(max(1.0, deadline - time.monotonic()))
-        self._drop(chain.from_iterable(run.rest for run in [*self._proposed, *self._in_hand()]))
+        self._drop(sum(length_hint(run.rest) for run in [*self._proposed, *self._in_hand()]))
         with self._kafka_lock:
             self._commands.clear()
             self._consumer.close()

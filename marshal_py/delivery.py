@@ -10,6 +10,7 @@ being whole:
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -162,6 +163,16 @@ class HeldPartition:
         """Fetched, but the lease lapsed: handed out when it is regained. The loop's own."""
         self.floor = -1
         """At most once: what had been claimed when this claim began."""
+        self.proposed = -1
+        """At most once: messages below were proposed under this claim, fetched or not yet."""
+        self.proposed_seq = -1
+        """The number of the last proposal."""
+        self.fetched = -1
+        """At most once: what there is below was fetched."""
+        self.end = -1
+        """At most once: messages below are there to be read, by the last look; −1: unknown."""
+        self.owed_until_s = math.inf
+        """At most once: who gives the partition back waits until then for what is to be fetched."""
         self._base = -1
         """Everything below is done; −1: nothing is known."""
         self._window: deque[list[int]] = deque()
@@ -229,6 +240,11 @@ class HeldPartition:
             elif run.messages[0].offset() <= offset < run.end:
                 # In a loop that acknowledges by itself, this says it a little earlier.
                 self._done.add(offset)
+
+    @property
+    def is_owed(self) -> bool:
+        """At most once: whether messages were proposed ahead, and are still to be fetched."""
+        return self.fetched < self.proposed
 
     def position(self) -> int:
         """Return the lowest offset that is not done, −1 while nothing is known."""

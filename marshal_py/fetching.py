@@ -128,14 +128,19 @@ class Fetching:
         Every message passes here: the loops are those of `map` and `count`, not of Python.
         """
         if any(map(_error_of, messages)):
-            messages = self._without_errors(messages)
-            if not messages:
-                return
+            good = [message for message in messages if message.error() is None]
+            if good:
+                self._sort_out(good)
+            for message in messages:  # afterwards: the end of a partition comes behind its messages
+                error = message.error()
+                if error is not None:
+                    self._on_error(message, error)
+            return
         active = self._active
         if len(active) == 1:  # nothing else is fetched
             [part] = active.values()
             if key_of(messages[0]) == part.key == key_of(messages[-1]):
-                self._ready.append(Run(part, messages))
+                self._add(part, messages)
             return
         seen = self._keeper.topics_seen
         numbers = list(map(_partition_of, messages))
@@ -158,22 +163,20 @@ class Fetching:
     def _gather(self, key: tuple[str, int], messages: list[Any]) -> None:
         part = self._active.get(key)
         if part is not None:
-            self._ready.append(Run(part, messages))
+            self._add(part, messages)
 
-    def _without_errors(self, messages: list[Any]) -> list[Any]:
-        good = []
-        for message in messages:
-            error = message.error()
-            if error is None:
-                good.append(message)
-            else:
-                self._on_error(message, error)
-        return good
+    def _add(self, part: HeldPartition, messages: list[Any]) -> None:
+        run = Run(part, messages)
+        self._ready.append(run)
+        part.fetched = max(part.fetched, run.end)  # afterwards: the keeper must find it somewhere
 
     def _on_error(self, message: Any, error: KafkaError) -> None:
         part = self._active.get(key_of(message))
         code = error.code()
-        if code == KafkaError._PARTITION_EOF or part is None:
+        if part is None:
+            return
+        if code == KafkaError._PARTITION_EOF:
+            part.fetched = max(part.fetched, message.offset())
             return
         if code in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
             part.out_of_range = True

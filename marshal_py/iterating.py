@@ -150,8 +150,8 @@ class Iterating(AtMostOnce):
         if run is None:
             return
         if rest := list(run.rest):  # a loop over messages was left in the middle
-            run.part.finish(run, returned=rest[0])
             self._ready.appendleft(Run(run.part, rest))
+            run.part.finish(run, returned=rest[0])  # last: the keeper must find it somewhere
         else:
             run.part.finish(run)
 
@@ -183,7 +183,7 @@ class Iterating(AtMostOnce):
     def _next_run(self, idle_timeout_s: float | None) -> Run | None:
         """Return what to hand out next, None when closing, or after `idle_timeout_s`."""
         give_up_s = None if idle_timeout_s is None else time.monotonic() + idle_timeout_s
-        while not self._closing.is_set() or self._proposed:
+        while not self._closing.is_set() or self._proposed or (self._amo and self._owes()):
             if self._keeper.failure is not None:
                 raise self._keeper.failure
             if self.marshal._failure is not None:

@@ -7,13 +7,15 @@ what happened in between.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import threading
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
-from confluent_kafka import OFFSET_BEGINNING, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, IsolationLevel, KafkaException, TopicPartition
 from confluent_kafka import admin as kafka_admin
 from confluent_kafka.admin import AdminClient
 
@@ -30,6 +32,7 @@ from marshal_py.errors import (
     TopicMissing,
 )
 from marshal_py.events import Event
+from marshal_py.fetching import CONNECT_S
 from marshal_py.hints import did_you_mean
 from marshal_py.notes import Note
 from marshal_py.sharing import Look, Sharing
@@ -43,6 +46,12 @@ __all__ = ["Keeper"]
 
 MIN_GAP_S: Final = 0.005
 """Between two plans: a flood of events must not keep the keeper busy."""
+
+LOOK_AT_ENDS_S: Final = 0.5
+"""At most once: between two looks at how many messages wait, while there are many."""
+
+OWED_INTERVALS: Final = 2
+"""At most once: what was claimed ahead has so long to be fetched before its partition goes."""
 
 Key = tuple[str, int]
 
@@ -73,6 +82,7 @@ class Keeper:
         self._new_subscription: dict[str, Any] | None = None
         self._looked_s = 0.0
         self._lags: dict[Unit, int] = {}
+        self._looked_at_ends_s = float("-inf")
         self._hurry_s: float | None = None
         self._thread = threading.Thread(target=self._run, name="marshal-keeper", daemon=True)
         self._scout = threading.Thread(target=self._scout_topics, name="marshal-scout", daemon=True)
@@ -189,6 +199,9 @@ class Keeper:
         with self._admin_lock:
             if self._admin_once is None:
                 self._admin_once = connect(AdminClient, self._consumer.marshal.settings.kafka)
+                # The first request of a client that is not connected may wait for its time-out.
+                with contextlib.suppress(KafkaException):
+                    self._admin_once.list_topics(timeout=CONNECT_S)
             return self._admin_once
 
     def _wanted(self, found: dict[str, int]) -> dict[str, int]:
@@ -274,6 +287,10 @@ class Keeper:
             self._wind_up()
             return
         now_s = time.monotonic()
+        if consumer.is_behind and now_s - self._looked_at_ends_s > LOOK_AT_ENDS_S:
+            self._looked_at_ends_s, consumer.is_behind = now_s, False
+            if not self._is_text:
+                self._look_at_ends()
         look_again_s = consumer.marshal.settings.interval_ms / 2_000
         if self._plan_due or now_s - self._looked_s > look_again_s or self._sharing.stale():
             self._share(now_s)
@@ -293,14 +310,19 @@ class Keeper:
             self._suspend_or_resume(part)
             if part.out_of_range:
                 self._find_position(part)
-        if part.stage is Stage.DRAINING and self._is_drained(part):
-            self._give_back(part)
+        if part.stage is Stage.DRAINING:
+            if self._is_drained(part):
+                self._give_back(part)
+            elif part.is_owed:
+                self._pause(part)  # or not: it was claimed ahead after fetching had been paused
 
     def _remove(self, part: HeldPartition) -> None:
         """The claim has ended, whoever ended it."""
         was_active = part.stage in (Stage.ACTIVE, Stage.DRAINING)
         part.stage = Stage.RELEASING
         self._unassign(part)
+        if was_active:
+            self._consumer._drop_owed(part)
         self._consumer.parts.pop(part.key, None)
         self._plan_due = True
         if was_active and part.claim.reason not in (None, "released"):
@@ -411,7 +433,8 @@ class Keeper:
             if not part.assigned:
                 return
             kafka, where = self._consumer._consumer, [TopicPartition(part.topic, part.partition)]
-            if part.suspended or part.throttled or part.stage is Stage.DRAINING:
+            is_over = part.stage is Stage.DRAINING and not part.is_owed
+            if part.suspended or part.throttled or is_over:
                 kafka.pause(where)
             else:
                 kafka.resume(where)
@@ -424,7 +447,8 @@ class Keeper:
             first, end = self._look_up(part, -2), self._look_up(part, -1)
         except KafkaException:
             return  # the next round tries again
-        position = max(part.position(), part.claim.position)
+        # At most once, what was claimed may lie ahead of what was fetched.
+        position = max(part.position(), part.fetched if part.is_owed else part.claim.position)
         if position <= first:
             self._log.error(
                 "%s: %s/%d: messages from offset %d on were deleted before they were consumed; "
@@ -461,6 +485,8 @@ class Keeper:
 
     def _drain(self, part: HeldPartition) -> None:
         """Hand out nothing more of it; it is given back when what is out is done."""
+        interval_s = self._consumer.marshal.settings.interval_ms / 1000
+        part.owed_until_s = time.monotonic() + OWED_INTERVALS * interval_s
         part.stage = Stage.DRAINING
         if not self._consumer._amo:
             self._unassign(part)
@@ -476,6 +502,7 @@ class Keeper:
     def _give_back(self, part: HeldPartition) -> None:
         part.stage = Stage.RELEASING
         self._unassign(part)
+        self._consumer._drop_owed(part)
         claim = part.claim
         position = part.position()
         if not self._consumer._amo and position >= 0:
@@ -608,6 +635,21 @@ class Keeper:
 
     # Lag
 
+    def _look_at_ends(self) -> None:
+        """Ask how far the messages go, and do not wait for the answer."""
+        consumer = self._consumer
+        isolation = consumer._kafka_config.get("isolation.level", "read_committed")
+        parts = {part.key: part for part in list(consumer._active.values())}
+        specs: Any = kafka_admin.OffsetSpec  # type: ignore[attr-defined]
+        with contextlib.suppress(KafkaException):
+            futures = self._admin.list_offsets(
+                {TopicPartition(*key): specs.latest() for key in parts},
+                isolation_level=IsolationLevel[str(isolation).upper()],
+                request_timeout=2.0,
+            )
+            for at, future in futures.items():
+                future.add_done_callback(partial(_note_end, parts[at.topic, at.partition]))
+
     def lags(self, timeout_s: float) -> dict[Unit, int]:
         """Return how far each partition is behind its end. Raises `BrokerUnavailable`."""
         parts = list(self._consumer._active.values())
@@ -637,6 +679,11 @@ class Keeper:
             if part is not None and part.stage is Stage.ACTIVE:
                 self._publish(part, msgspec.structs.replace(part.note, cost=weigh(lag)))
         self._plan_due = True
+
+
+def _note_end(part: HeldPartition, answer: Any) -> None:
+    with contextlib.suppress(KafkaException):  # then nothing is claimed ahead
+        part.end = answer.result().offset
 
 
 def _names(found: Any) -> dict[str, int]:

@@ -297,7 +297,7 @@ class Runner:
         self._counts["handed_back"] += len(items)
         part.withdraw(len(items))
         if self._consumer._amo:
-            self._consumer._drop(item.payload for item in items)
+            self._consumer._drop(len(items))
         self._consumer._keeper.wake()
 
     def busy_with(self, part: HeldPartition) -> bool:
@@ -551,7 +551,8 @@ class Runner:
             for home, part in self._parts.items():
                 if not amo:
                     self._hand_back(part, self._schedule.trim(home, self._retry_by_s(home)))
-        while amo and self._consumer._proposed:  # already claimed in the log: deliver them
+        while amo and (self._consumer._proposed or self._consumer._owes()):
+            # Already claimed in the log: deliver them.
             run = self._consumer._next_claimed()
             if run is not None:
                 self._accept(run)

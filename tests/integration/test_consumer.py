@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Message, Producer
 from confluent_kafka.admin import AdminClient, NewPartitions
 from confluent_kafka.serialization import StringDeserializer
 
@@ -25,6 +25,7 @@ from marshal_py import (
 )
 from marshal_py.admin import create_topics
 from marshal_py.consumer import Consumer
+from marshal_py.delivery import Stage
 from marshal_py.embedded.kafka import EmbeddedKafka
 from tests.integration.consuming import INTERVAL_MS, Loop, fill, pid_suffix, until
 
@@ -155,6 +156,42 @@ def test_members_share_and_everything_is_delivered_once_while_they_come_and_go(
         )
 
 
+def test_what_was_claimed_ahead_of_a_backlog_is_delivered_before_its_partition_moves(
+    kafka: EmbeddedKafka, make: Make, kafka_topic: Callable[..., str]
+) -> None:
+    """At most once. Transactions end with records that are no messages: offsets have gaps."""
+    topic, count = kafka_topic(partitions=2), 0
+    producer = Producer(
+        {"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": topic, "linger.ms": 5}
+    )
+    producer.init_transactions(60)
+    for _ in range(30):
+        producer.begin_transaction()
+        for n in range(count, count := count + 4_000):
+            producer.produce(topic, str(n), partition=n % 2)
+        producer.commit_transaction(60)
+    halfway, may_go_on = threading.Event(), threading.Event()
+
+    def handle(message: Message) -> None:
+        if message.offset() == count // 20:
+            halfway.set()
+            assert may_go_on.wait(60)
+
+    first = Loop(make("a", topic, mode="at_most_once"), handle)
+    assert halfway.wait(60)
+    second = Loop(make("b", topic, mode="at_most_once"))
+    stages = first.consumer.parts  # one goes to the second, at once if nothing of it was claimed
+    until(lambda: [part.stage for part in list(stages.values())] != [Stage.ACTIVE] * 2)
+    may_go_on.set()
+    until(lambda: len(second.got) > 0, what="nothing moved")
+    first.close()
+    until(lambda: len(first.got) + len(second.got) >= count, what="some message never came")
+    second.close()
+    assert [loop.error for loop in (first, second)] == [None, None]
+    assert sorted(first.numbers + second.numbers) == list(range(count))
+    assert first.consumer.dropped == 0
+
+
 def test_a_new_consumer_goes_on_where_the_last_one_stopped(
     kafka: EmbeddedKafka, make: Make, kafka_topic: Callable[..., str]
 ) -> None:
@@ -253,8 +290,11 @@ def test_close_waits_for_other_threads_and_then_hands_back(
 
 @pytest.fixture
 def dated(kafka: EmbeddedKafka, kafka_topic: Callable[..., str]) -> str:
-    """One partition with ten messages, a second of message time between two."""
-    topic = kafka_topic(partitions=1)
+    """One partition with ten messages, a second of message time between two.
+
+    They are so old that Kafka would delete them when it looks round, every five minutes.
+    """
+    topic = kafka_topic(partitions=1, config={"retention.ms": "-1"})
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
     for n in range(10):
         producer.produce(topic, str(n), partition=0, timestamp=1_700_000_000_000 + n * 1_000)

@@ -208,8 +208,11 @@ def test_positions_are_planned_and_set_while_the_group_works(
 
 @pytest.fixture
 def dated(kafka: EmbeddedKafka, kafka_topic: Callable[..., str]) -> str:
-    """One partition with ten messages, a second of message time between two."""
-    topic = kafka_topic(partitions=1)
+    """One partition with ten messages, a second of message time between two.
+
+    They are so old that Kafka would delete them when it looks round, every five minutes.
+    """
+    topic = kafka_topic(partitions=1, config={"retention.ms": "-1"})
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
     for n in range(10):
         producer.produce(topic, str(n), partition=0, timestamp=1_700_000_000_000 + n * 1_000)

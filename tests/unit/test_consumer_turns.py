@@ -39,7 +39,8 @@ class FakeClaim:
         self.epoch = 3
         self.leases = list(held) or [True]
         self._ended = threading.Event()
-        self._holding = SimpleNamespace(lease_until_ns=FAR, state=ClaimState.HELD)
+        self.position = self.next_offset = -1
+        self._holding = SimpleNamespace(lease_until_ns=FAR, state=ClaimState.HELD, paused=False)
         self.released = 0
         self.proposed: list[int] = []
 
@@ -154,6 +155,52 @@ def test_what_is_fetched_does_not_overtake_what_waits_for_the_lease() -> None:
     made._ready.append(run_of(part, 2, 3))
     assert made._next_ready() is None
     assert [offsets(made._next_ready()) for _ in range(3)] == [[0, 1], [2, 3], []]
+
+
+def test_what_was_claimed_does_not_overtake_what_waits_for_the_lease() -> None:
+    """At most once. The lease is regained between two looks at it."""
+    made, claim = consumer("at_most_once"), FakeClaim(False, True)
+    part = part_of(claim)
+    claim.claimed_offset = 4
+    waiting, later = run_of(part, 0, 1), run_of(part, 2, 3)
+    waiting.seq = later.seq = 9
+    part.parked.append(waiting)
+    made._parked.append(part)
+    made._proposed.append(later)
+    assert made._next_claimed() is None
+    assert [offsets(made._next_claimed()) for _ in range(3)] == [[0, 1], [2, 3], []]
+
+
+def test_what_waited_for_the_lease_comes_before_what_was_claimed_later() -> None:
+    made, claim = consumer("at_most_once"), FakeClaim()
+    part = part_of(claim)
+    claim.claimed_offset = 4
+    waiting, later = run_of(part, 0, 1), run_of(part, 2, 3)
+    waiting.seq = later.seq = 9
+    part.parked.append(waiting)
+    made._parked.append(part)
+    made._proposed.append(later)
+    assert [offsets(made._next_claimed()) for _ in range(3)] == [[0, 1], [2, 3], []]
+
+
+def test_a_partition_starts_where_the_cell_says_and_not_below_what_was_claimed() -> None:
+    made, claim = consumer("at_most_once"), FakeClaim()
+    claim.position, claim.next_offset, claim.claimed_offset = 7, 3, 7
+    part = part_of(claim)
+    part.stage = Stage.WANTED
+    assigned: list[int] = []
+    made._keeper._assign = lambda _, at: assigned.append(at)  # type: ignore[method-assign]
+    made._keeper._tend(part)
+    assert assigned == [7]
+    assert part.floor == 7
+
+
+def test_a_pause_of_the_group_ends_the_handing_out(any_consumer: Consumer) -> None:
+    part = part_of(FakeClaim())
+    part.run = run_of(part, 0, 1)  # in the user's hands, and waited for
+    part.holding.paused = True
+    any_consumer._keeper._tend(part)
+    assert part.stage is Stage.DRAINING
 
 
 @pytest.mark.parametrize("ended", [False, True])
@@ -405,3 +452,19 @@ def test_the_dead_have_no_share_where_no_clock_of_the_broker_tells_of_them() -> 
     member = Member("i", 5, 1_000, b"")
     assert sharing._is_alive(member, None, observer, 1_900 * MS)
     assert not sharing._is_alive(member, None, observer, 2_100 * MS)
+
+
+@pytest.mark.parametrize("is_consumer", [False, True])
+def test_what_a_dead_member_held_is_free_before_its_claim_goes_stale(is_consumer: bool) -> None:
+    """What somebody else holds, who is no consumer, is left alone."""
+    subscription = Subscription(frozenset({"t"})) if is_consumer else None
+    metadata = b"" if subscription is None else subscription.encode()
+    state = SimpleNamespace(members={("g", "dead"): Member("i", 5, 1_000, metadata)})
+    world = SimpleNamespace(states=[state], home=lambda _: 0)
+    marshal: Any = SimpleNamespace(
+        client_id="me", group_id="g", _reader=SimpleNamespace(world=world)
+    )
+    sharing = Sharing(marshal, Subscription(frozenset({"t"})), settle_ms=0)
+    observer: Any = SimpleNamespace(liveness=lambda *_: "fresh")
+    cell: Any = SimpleNamespace(holder="dead")
+    assert sharing._holder(cell, {}, observer, 0) == (None if is_consumer else "dead")

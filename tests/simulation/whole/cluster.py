@@ -347,14 +347,17 @@ class SimAdmin:
         _round_trip(self.link, timeout)
         return _metadata(self.link)
 
-    def list_offsets(self, queries: dict[Any, Any], request_timeout: float) -> dict[Any, Any]:
+    def list_offsets(
+        self, queries: dict[Any, Any], request_timeout: float, isolation_level: object = None
+    ) -> dict[Any, Any]:
         _round_trip(self.link, request_timeout)
         answers = {}
         for at, spec in queries.items():
             offset = _offset(self.link, at, spec._value)
-            answers[at] = SimpleNamespace(
+            answers[at] = answer = SimpleNamespace(
                 result=lambda offset=offset: SimpleNamespace(offset=offset)
             )
+            answer.add_done_callback = lambda call, answer=answer: call(answer)
         return answers
 
 

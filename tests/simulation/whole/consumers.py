@@ -131,7 +131,8 @@ def _add(made: Scenario, rng: random.Random) -> None:
                 made.incidents.append((at, "forget_group", 0, ()))
             made.incidents.append((at + span + interval, "resume_group", 0, ()))
         case "burst":
-            made.incidents.append((at, "burst", rng.randrange(made.partitions), (150,)))
+            many = 400 if made.seed % 5 == 2 else 150  # so many that some are claimed ahead
+            made.incidents.append((at, "burst", rng.randrange(made.partitions), (many,)))
         case "twin":
             made.exclusive = False
             made.incidents.append((at, "freeze", who, (span,)))
