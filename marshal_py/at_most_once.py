@@ -33,11 +33,11 @@ TARGET_S: Final = 0.025
 """A proposal should claim about so much work, so that a crash loses little."""
 
 AHEAD: Final = 3
-"""So many proposals' worth is gathered, being claimed, or claimed ahead, while the loop works: the
-log answers in milliseconds, in which a fast loop takes thousands of messages."""
+"""So many proposals' worth is gathered, or being claimed, while the loop works: the log answers in
+milliseconds, in which a fast loop takes thousands of messages."""
 
 AHEAD_BYTES: Final = 16 * 1024 * 1024
-"""With so many bytes gathered or claimed ahead, as in a few large messages, nothing is added."""
+"""With so many bytes gathered, as in a few large messages, nothing is fetched."""
 
 MAX_PROPOSAL: Final = 2_000
 MIN_PROPOSAL: Final = 10
@@ -148,7 +148,7 @@ class AtMostOnce(Fetching):
             min(fitting, 2 * self._proposal_size, most), min(MIN_PROPOSAL, most)
         )
         most = self._batch_size if self._batch_size != FETCH else MAX_UNFETCHED
-        self._unfetched_size = min(fitting, 2 * self._unfetched_size, most)
+        self._unfetched_size = max(1, min(fitting, 2 * self._unfetched_size, most))
         self._worked, self._worked_s = 0, 0.0
 
     def _top_up(self) -> None:
@@ -252,11 +252,17 @@ class AtMostOnce(Fetching):
         for run in found:
             gathered.setdefault(run.part, []).append(run)
         for part, runs in gathered.items():
-            if part.stage is not Stage.ACTIVE:
-                continue
-            if part.parked or not part.claim.held:
+            is_going = part.stage is not Stage.ACTIVE
+            if is_going:  # nothing more is claimed of it, but what was goes out
+                runs = list(filter(None, map(_claimed_ahead, runs)))
+            if runs and (part.parked or not part.claim.held):
                 part.parked.extend(runs)
                 self._parked.append(part)
+                continue
+            if is_going:
+                for run in runs:
+                    run.seq = part.proposed_seq
+                self._proposed.extend(runs)
                 continue
             runs = [run for run in runs if run.messages[0].offset() >= part.floor]
             if not runs:

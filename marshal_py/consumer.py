@@ -316,6 +316,14 @@ class Consumer(Iterating):
         if self._mirror is not None:
             self._mirror.close(max(1.0, deadline - time.monotonic()))
         self._drop(sum(length_hint(run.rest) for run in [*self._proposed, *self._in_hand()]))
+        if self._amo:  # of what was gathered, most was not claimed yet
+            self._drop(
+                sum(
+                    message.offset() < run.part.claim.claimed_offset
+                    for run in self._gathered
+                    for message in run.messages
+                )
+            )
         with self._kafka_lock:
             self._commands.clear()
             self._consumer.close()

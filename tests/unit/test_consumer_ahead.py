@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, Message
 
+from marshal_py import at_most_once
 from marshal_py.consumer import Consumer
 from marshal_py.delivery import HeldPartition, Run, Stage
 from marshal_py.errors import NotHeld
@@ -305,6 +306,41 @@ def test_fetching_rests_while_a_partition_is_given_back_unless_it_is_owed_messag
     made._keeper._drain(part)
     assert done == ["resume" if is_owed else "pause"]
     assert part.owed_until_s < math.inf
+
+
+def test_what_was_claimed_of_a_partition_that_goes_waits_for_the_lease_too(world: World) -> None:
+    made, part, claim = world.made, world.part, world.claim
+    part.proposed = claim.claimed_offset = 2
+    part.stage = Stage.DRAINING
+    claim.leases = [False]
+    world.fetch(0, 1, 2)
+    assert world.handed_out() == []
+    assert made._has_claimed(part)
+    claim.leases = [True]
+    assert world.handed_out() == [0, 1]
+
+
+def test_a_partition_that_goes_between_two_looks_takes_what_was_claimed_with_it(
+    world: World,
+) -> None:
+    world.part.proposed = world.claim.claimed_offset = 2
+    world.fetch(0, 1, 2)
+    world.part.stage = Stage.DRAINING
+    world.made._propose_ready()
+    assert world.handed_out() == [0, 1]
+    assert world.claim.proposed == []
+
+
+def test_a_loop_that_was_slow_and_is_fast_again_claims_ahead(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(at_most_once, "time", SimpleNamespace(monotonic=lambda: 100.0))
+    for _ in range(20):
+        world.made._adapt(10, 0.0)  # 10 s for each
+    assert world.made._unfetched_size == 1
+    for _ in range(20):
+        world.made._adapt(2_000, 100.0 - 0.000_1)
+    assert world.made._unfetched_size == at_most_once.MAX_UNFETCHED
 
 
 def test_a_run_that_began_before_the_partition_was_given_back_is_cut(world: World) -> None:
