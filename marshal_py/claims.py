@@ -44,7 +44,7 @@ from enum import Enum
 from typing import Any, ClassVar, Final, Literal, NamedTuple, TypeAlias
 
 from marshal_py import events as ev
-from marshal_py.errors import DuplicateClientId, InvalidArgument, NotHeld
+from marshal_py.errors import Closed, DuplicateClientId, InvalidArgument, NotHeld
 from marshal_py.messages import (
     MAX_MEMBER_METADATA_BYTES,
     MAX_METADATA_BYTES,
@@ -276,7 +276,8 @@ class Claimant:
 
         Asking again for what is already wanted or held returns the same `Holding`. Raises
         `InvalidArgument` for a topic or partition that no record can carry, `DuplicateClientId`
-        once another instance has fenced this one.
+        once another instance has fenced this one, `Closed` once this one has begun to leave: a
+        claim in flight that is given up would be taken for the new one, and kept.
         """
         if not isinstance(topic, str) or not 0 < len(topic) <= MAX_TOPIC_LENGTH:
             raise InvalidArgument(
@@ -286,6 +287,8 @@ class Claimant:
             raise InvalidArgument(f"partition = {partition!r} must be 0 to {MAX_PARTITION}")
         if self.twin is not None:
             raise DuplicateClientId(self._twin_text())
+        if self.leaving:
+            raise Closed("the client is closing; make a new one")
         holding = self._wanted.get((topic, partition))
         if holding is None:
             holding = self._holding(topic, partition, self.world.coordinator(topic, partition))

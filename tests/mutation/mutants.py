@@ -386,6 +386,7 @@ _CLAIMING = [
         "observer.caught_up_at_offset is None or self.leaving",
         "observer.caught_up_at_offset is None",
     ),
+    _claimant("claiming: nothing is wanted when leaving", "want", "if self.leaving:", "if False:"),
     _claimant(
         "claiming: not in a paused group",
         "_consider",

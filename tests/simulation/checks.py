@@ -251,8 +251,13 @@ class Checker:
         self.zombie(process, holding, cell)
 
     def zombie(self, process: Process, holding: Holding, cell: Cell | None) -> None:
-        """`process` acts although the cell is another's: its epoch must be the smaller one."""
-        if self.sim.scenario.fenced and cell is not None and holding.epoch > cell.epoch:
+        """`process` acts although the cell is another's: its epoch must be the smaller one.
+
+        A cell that nobody has held since its group was forgotten has no epoch to compare with.
+        """
+        if cell is None or cell.epoch < 0:
+            return
+        if self.sim.scenario.fenced and holding.epoch > cell.epoch:
             self.fail(
                 "a zombie's epoch is smaller", f"{process.name} {holding!r}, the log: {_of(cell)}"
             )

@@ -176,6 +176,8 @@ class Process:
             calls, self.held_calls = self.held_calls, []
             for what, args in calls:
                 what(*args)
+                if self.dead:  # it crashed amid a send
+                    return
         claimant.tick(now)
         self._pump(now)
         if self.dead:

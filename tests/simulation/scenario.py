@@ -191,6 +191,8 @@ class _Generator:
             own = self.processes[slow_slot].interval_ms * MS
             slow_read_us = int(own * rng.choice((rng.uniform(2, 3.4), rng.uniform(2, 5))))
             settle += 4 * (slow_read_us + own) + 2 * longest
+        if any(incident.kind == "stop_claiming" for incident in self.incidents):
+            settle += 2 * longest  # who goes silent may claim messages until its lease ends
         self.incidents.sort()
         return Scenario(
             seed=self.seed,

@@ -26,6 +26,19 @@ def test_every_invariant_holds_in_every_history() -> None:
     assert set(result.kinds) == set(KINDS)
 
 
+@pytest.mark.parametrize(
+    "seed",
+    [
+        128_770,  # the claimant: what was wanted while leaving was claimed and renewed for ever
+        103_376,  # the checker: a cell that nobody has held since its group was forgotten
+        137_772,  # the checker: a process that crashed went on for one step
+        172_458,  # the checker: who goes silent may claim messages until its lease ends
+    ],
+)
+def test_what_the_long_campaign_found_stays_mended(seed: int) -> None:
+    assert run(generate(seed)).violation is None
+
+
 def test_one_seed_is_one_history_to_the_byte() -> None:
     for seed in range(20):
         first, second = run(generate(seed)), run(generate(seed), trace=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from marshal_py.claims import ClaimState, Holding, Notice
-from marshal_py.errors import DuplicateClientId, NotHeld
+from marshal_py.errors import Closed, DuplicateClientId, NotHeld
 from marshal_py.rationalizer import Cell
 from tests.simulation.common import MS, US
 
@@ -62,7 +62,7 @@ class User:
         topic, partition = self.sim.scenario.keys[key]
         try:
             holding = self.claimant.want(topic, partition, self.now)
-        except DuplicateClientId:
+        except (Closed, DuplicateClientId):
             return
         if holding not in self.wanted_ever:
             self.wanted_ever.add(holding)

@@ -353,3 +353,24 @@ def test_slow_reader_goes_on_wanting_what_it_was_not_told_of() -> None:
     assert a.held(holding)
     assert cell is not None
     assert holding.epoch > 0
+
+
+def test_who_has_stopped_claiming_does_not_begin_again_after_a_pause() -> None:
+    """It held what it was never told of: accepted too late, ended by the pause, wanted still."""
+    bench = Bench()
+    a = bench.client("a")
+    holding = a.want()
+    a.send()
+    bench.wait(LEASE_MS)
+    a.read()
+    assert (holding.state, holding.acquired) == (ClaimState.LAPSED, False)
+    a.claimant.stop_claiming("the log has another number of partitions")
+    pause(bench)
+    a.turn()
+    bench.wait(2 * LEASE_MS)
+    a.turn()
+    resume(bench)
+    a.turn()
+    cell = a.cell()
+    assert cell is not None
+    assert not cell.held

@@ -10,7 +10,7 @@ import pytest
 from marshal_py import claims
 from marshal_py import events as ev
 from marshal_py.claims import MIN_PATIENCE_MS, ClaimState
-from marshal_py.errors import InvalidArgument
+from marshal_py.errors import Closed, InvalidArgument
 from marshal_py.messages import (
     MAX_MEMBER_METADATA_BYTES,
     ClaimingPartition,
@@ -18,7 +18,6 @@ from marshal_py.messages import (
     Heartbeat,
     ReleaseGroup,
     ReleasingPartition,
-    ResumeGroup,
     SetPosition,
 )
 from marshal_py.world import MS
@@ -160,12 +159,22 @@ def test_nothing_is_wanted_after_leaving(bench: Bench) -> None:
     a.turn()
     a.claimant.leave(bench.now_ns)
     a.turn()
-    holding = a.want()
+    with pytest.raises(Closed):
+        a.want()
     assert a.sends() == []
-    assert holding.state is ClaimState.WAITING
-    bench.write(ResumeGroup(2, "op", "op.1", "g", 1))
-    a.turn()
-    assert not a.held(holding)
+
+
+def test_a_claim_in_flight_when_leaving_is_not_taken_for_another_one(bench: Bench) -> None:
+    """Who closes would hold it, renew it, and never be done."""
+    a = bench.client("a")
+    a.want()
+    in_flight = a.appends()
+    a.claimant.leave(bench.now_ns)
+    with pytest.raises(Closed):
+        a.want()
+    a.put(in_flight)
+    a.read()
+    assert ReleasingPartition in map(type, a.sends())
 
 
 def test_leaving_is_settled_when_every_release_was_read(bench: Bench) -> None:
