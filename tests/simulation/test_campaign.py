@@ -32,6 +32,7 @@ def test_every_invariant_holds_in_every_history() -> None:
         128_770,  # the claimant: what was wanted while leaving was claimed and renewed for ever
         103_376,  # the checker: a cell that nobody has held since its group was forgotten
         137_772,  # the checker: a process that crashed went on for one step
+        517_148,  # the checker: two of one client_id came across each other late
         172_458,  # the checker: who goes silent may claim messages until its lease ends
     ],
 )
