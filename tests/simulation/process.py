@@ -327,7 +327,7 @@ class Process:
                     sim.at(now + timeout, self._failed, seq)
                     return
                 sim.fired["cut_write"] += 1
-                arrives = until + latency
+                arrives = sim.by_heal(until) + latency
             elif mode == "fail":
                 sim.fired["append_fails"] += 1
                 sim.at(now + fail_after, self._failed, seq)
