@@ -315,15 +315,13 @@ class Consumer(Iterating):
                 self.marshal.set_member_metadata(b"")
         if self._mirror is not None:
             self._mirror.close(max(1.0, deadline - time.monotonic()))
-        self._drop(sum(length_hint(run.rest) for run in [*self._proposed, *self._in_hand()]))
-        if self._amo:  # of what was gathered, most was not claimed yet
-            self._drop(
-                sum(
-                    message.offset() < run.part.claim.claimed_offset
-                    for run in self._gathered
-                    for message in run.messages
-                )
-            )
+        claimed = sum(length_hint(run.rest) for run in [*self._proposed, *self._in_hand()])
+        claimed += sum(  # of what was gathered, most was not
+            message.offset() < run.part.claim.claimed_offset
+            for run in self._gathered
+            for message in run.messages
+        )
+        self._drop(claimed)
         with self._kafka_lock:
             self._commands.clear()
             self._consumer.close()
