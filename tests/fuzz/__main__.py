@@ -37,12 +37,18 @@ def main() -> int:
     except ImportError:
         print("atheris is not installed: pip install atheris", file=sys.stderr)
         return 3
-    with atheris.instrument_imports(include=["marshal_py", "harvest", "msgpack", "h11"]):
-        from tests.fuzz.seeds import SEEDS
+    with atheris.instrument_imports(include=["marshal_py", "harvest", "msgpack", "h11", "typer"]):
+        from tests.fuzz.seeds import SEEDS, WORDS
         from tests.fuzz.targets import TARGETS
-    with tempfile.TemporaryDirectory() as corpus:
+    with tempfile.TemporaryDirectory() as folder:
+        corpus = Path(folder) / "corpus"
+        corpus.mkdir()
+        dictionary = Path(folder) / "words"
+        with dictionary.open("w") as lines:
+            for word in filter(None, WORDS.get(options.target, ())):
+                print('"', *(f"\\x{byte:02x}" for byte in word.encode()), '"', sep="", file=lines)
         for number, seed in enumerate(SEEDS.get(options.target, ())):
-            (Path(corpus) / str(number)).write_bytes(seed)
+            (corpus / str(number)).write_bytes(seed)
         arguments = [
             sys.argv[0],
             f"-max_total_time={options.seconds}",
@@ -51,7 +57,8 @@ def main() -> int:
             "-max_len=4096",
             "-close_fd_mask=0",
             f"-artifact_prefix={tempfile.gettempdir()}/",
-            corpus,
+            f"-dict={dictionary}",
+            str(corpus),
         ]
         atheris.Setup(arguments, TARGETS[options.target])
         atheris.Fuzz()

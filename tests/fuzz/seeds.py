@@ -20,8 +20,9 @@ from marshal_py.messages import (
 )
 from marshal_py.rationalizer import PartitionState, apply
 from marshal_py.snapshots import anchor_of, encode_snapshot
+from tests.fuzz.commands import COMMANDS, VALUES
 
-__all__ = ["SEEDS"]
+__all__ = ["SEEDS", "WORDS"]
 
 _HEAD: Final = (2, "c", "i", "g", 1)
 RECORDS: Final = [
@@ -93,5 +94,13 @@ SEEDS: Final[dict[str, list[bytes]]] = {
         b"status\n--json",
         b"sidelined\nretry\n--id\n3\n--config\n/nowhere",
         b"topic\n-X\na=b",
+        *("\n".join([*words, *options[-1:]]).encode() for words, options in COMMANDS),
     ],
 }
+
+WORDS: Final[dict[str, list[str]]] = {
+    "command_line": sorted(
+        {word for words, options in COMMANDS for word in (*words, *options)} | {*VALUES}
+    ),
+}
+"""What a fuzzer would not guess, put in whole."""

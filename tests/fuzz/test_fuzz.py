@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.fuzz.__main__ import NAMES
+from tests.fuzz.commands import COMMANDS, VALUES
 from tests.fuzz.seeds import SEEDS
 from tests.fuzz.targets import TARGETS
 
@@ -69,15 +70,16 @@ def test_a_few_seconds_of_guided_fuzzing(name: str) -> None:
     assert done.returncode == 0, done.stderr[-3_000:]
 
 
-_COMMANDS = ["status", "claims", "tail", "topic", "create", "trim", "offsets", "snapshot"]
-_COMMANDS += ["sidelined", "retry", "checkpoint", "shards", "partitions", "init", "check"]
-_FLAGS = ["--json", "--topic", "--partitions", "-X", "--config", "--group", "--since", "--timeout"]
-_VALUES = ["-1", "0", "1e9", "NaN", "=", "a=b", "--help", "--no-such"]
-_WORDS = st.one_of(st.sampled_from(_COMMANDS + _FLAGS + _VALUES), st.text(max_size=8))
+@st.composite
+def _command_lines(draw: st.DrawFn) -> list[str]:
+    words, options = draw(st.sampled_from(COMMANDS))
+    values = st.one_of(st.sampled_from(VALUES), st.text(max_size=8))
+    rest = draw(st.lists(st.one_of(st.sampled_from([*options, "--no-such"]), values), max_size=5))
+    return [*words, *rest]
 
 
-@given(st.lists(_WORDS, max_size=5))
-@settings(max_examples=60, deadline=None)
+@given(_command_lines())
+@settings(max_examples=300, deadline=None)
 def test_no_command_line_ends_in_a_traceback(words: list[str]) -> None:
     """Without brokers, so nothing is contacted: each ends with help, or an error of ours."""
     TARGETS["command_line"]("\n".join(words).encode("utf-8", "replace"))
