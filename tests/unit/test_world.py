@@ -82,6 +82,14 @@ def test_records_of_one_tick_share_a_point_with_the_last_time() -> None:
     assert [timeline.at(n) for n in (1, 2, 3)] == [109, 109, 110]
 
 
+def test_a_timeline_grows_by_ticks_and_not_by_records() -> None:
+    timeline = Timeline(10, 1_000)
+    for offset in range(100):
+        timeline.note(offset, 100 + offset // 10)
+    assert timeline._times == [109]
+    assert timeline._offsets == [99]
+
+
 def test_what_is_older_than_the_horizon_is_answered_with_the_oldest_that_is_left() -> None:
     timeline = Timeline(1, 100)
     for n in range(40):
@@ -181,6 +189,14 @@ def test_world_answers_by_group() -> None:
     assert len(list(world.members())) == 2
     assert world.paused("i")
     assert not world.paused("g")
+
+
+def test_a_group_is_known_by_its_cells_its_members_or_its_pause_alone() -> None:
+    world = World(3)
+    _fold(world, 0, ClaimingPartition(2, "c", "c.1", "cells", 1, "t", 0, 1_000, -1))
+    _fold(world, 1, Heartbeat(2, "c", "c.1", "members", 2, [], 1, 1_000))
+    _fold(world, 2, ReleaseGroup(2, "op", "op.1", "pause", 3, 0))
+    assert world.groups() == ["cells", "members", "pause"]
 
 
 def _fold(world: World, p: int, record: ClaimingPartition | Heartbeat | ReleaseGroup) -> None:
