@@ -8,9 +8,9 @@ from __future__ import annotations
 import json
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from tests.mutation.find import find
+from tests.mutation.find import AnyMutant, find
 from tests.mutation.load import install
 
 HISTORY_S = 30
@@ -23,8 +23,19 @@ class Hangs(BaseException):
 
 def main(name: str, histories: int, seed: int) -> None:
     mutant = find(name)
-    install(mutant.module, mutant.code())
+    play([mutant], mutant.campaign, histories, seed)
 
+
+def play(
+    mutants: Sequence[AnyMutant],
+    campaign: str,
+    histories: int,
+    seed: int,
+    wanted: str | None = None,
+) -> None:
+    """Run histories until one breaks an invariant, or the `wanted` one; print the finding."""
+    for mutant in mutants:
+        install(mutant.module, mutant.code())
     hangs = False
 
     def alarm(*_: object) -> None:
@@ -37,11 +48,11 @@ def main(name: str, histories: int, seed: int) -> None:
     caught: list[str] | None = None
     try:
         # A mutant may break the very import.
-        history = _history(mutant.campaign)
+        history = _history(campaign)
         for done in range(1, histories + 1):
             signal.setitimer(signal.ITIMER_VIRTUAL, HISTORY_S)
             violation = history(seed + done - 1)
-            if violation is not None:
+            if violation is not None and wanted in (None, violation[0]):
                 caught = list(violation)
                 break
     except Hangs:
@@ -51,6 +62,8 @@ def main(name: str, histories: int, seed: int) -> None:
     signal.setitimer(signal.ITIMER_VIRTUAL, 0)
     if hangs:
         caught = ["it ends", f"a history took more than {HISTORY_S} s of processor time"]
+    if caught is not None and wanted not in (None, caught[0]):
+        caught = None
     print(json.dumps({"caught": caught, "histories": done}))
 
 

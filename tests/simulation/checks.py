@@ -69,7 +69,6 @@ class Checker:
         self.accepted_to: dict[CellKey, int] = {}
         self.accepted: dict[tuple[str, int], tuple[CellKey, int, int]] = {}
         self.delivered: dict[tuple[CellKey, int], list[tuple[int, int]]] = {}
-        self.fence: dict[CellKey, int] = {}
         self.last_epoch: list[int] = [-1] * sim.scenario.partitions
         self.lives: dict[Holding, str] = {}
         self.states: dict[tuple[int, int, int], bytes] = {}
@@ -273,15 +272,6 @@ class Checker:
                 "only the past is resumed",
                 f"{process.name}, caught up at {caught_up_at}, claims what {_of(cell)}",
             )
-
-    def acts(self, process: Process, holding: Holding, epoch: int) -> bool:
-        """Write to a store that keeps the highest epoch; return whether the fence let it pass."""
-        key = (process.group_id, holding.topic, holding.partition)
-        highest = self.fence.get(key, -1)
-        if epoch < highest:
-            return False
-        self.fence[key] = epoch
-        return True
 
     def _waits_for_something(self, process: Process, holding: Holding, now: int) -> None:
         """A claim that waits must be woken: by a record that is due to come, or by a timer."""

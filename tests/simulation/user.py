@@ -148,10 +148,6 @@ class User:
     def _act(self, holding: Holding, now: int) -> None:
         sim, process = self.sim, self.process
         sim.checker.may_act(process, holding, "acts on")
-        if not sim.checker.acts(process, holding, holding.epoch) and sim.exclusive:
-            cell = self.true_cell(holding)
-            if cell is None or cell.holder != process.client_id:
-                sim.checker.fail("the fence lets the holder pass", f"{process.name} {holding!r}")
         sim.counts["actions"] += 1
         if sim.noise() < 0.15:
             self.claimant.set_metadata(holding, b"%d" % (sim.now % 997))
@@ -208,4 +204,3 @@ class User:
                 sim.counts["zombies"] += 1
                 if epoch > cell.epoch and sim.scenario.fenced:
                     sim.checker.zombie(self.process, holding, cell)
-            sim.checker.acts(self.process, holding, epoch)

@@ -255,6 +255,7 @@ class World:
         self.last_times[row.id] = self.hub.counts["published"]
         if row.id in self.rolled_back or row.id not in self.committed[row.key or b""]:
             self.hub.fail("only committed rows", f"row {row.id}")
+            return
         if self.seen[row.id] > 1:
             self.hub.counts["published again"] += 1
             if self.scenario.atomic:

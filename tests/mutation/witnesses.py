@@ -1,0 +1,488 @@
+"""Each invariant can fail: for each a bug that breaks it, and after how many histories.
+
+``python -m tests.mutation.witnesses`` runs them all. A checker is worth nothing if what it checks
+cannot fail; `test_every_invariant_has_a_witness` finds an invariant that nobody has seen broken.
+
+A bug mostly breaks several invariants, and a history ends with the first. So histories that break
+another one are passed over: what is shown is that this very check notices.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Final, NamedTuple
+
+import typer
+
+from tests.mutation.child import play
+from tests.mutation.find import find
+from tests.mutation.load import Edit, Mutant
+
+__all__ = ["CHECKERS", "WITNESSES", "Witness", "broken_after", "invariants"]
+
+ROOT: Final = Path(__file__).parents[2]
+
+CHECKERS: Final = {
+    "protocol": ("checks", "process", "simulator", "user"),
+    "consumers": ("whole/checks", "whole/consumers", "whole/green"),
+    "harvesters": ("whole/harvesters",),
+    "shards": ("whole/shards",),
+    "sidelined": ("whole/sidelined",),
+}
+"""Where invariants are checked, below ``tests/simulation``."""
+
+
+class Witness(NamedTuple):
+    """A bug that breaks an invariant."""
+
+    checker: str
+    invariant: str
+    histories: int
+    """After so many histories, or fewer, it has."""
+    mutants: tuple[Mutant | str, ...]
+    """Put in together; a text is the name of one of `tests.mutation.mutants`."""
+    campaign: str = ""
+    """Which histories; by default, the checker's."""
+
+    @property
+    def name(self) -> str:
+        """Of the bug."""
+        return " + ".join(m if isinstance(m, str) else m.name for m in self.mutants)
+
+
+def invariants(checker: str) -> set[str]:
+    """Return the names of all invariants that a checker checks, as its code has them."""
+    found = set()
+    for module in CHECKERS[checker]:
+        tree = ast.parse((ROOT / "tests/simulation" / f"{module}.py").read_text("utf-8"))
+        for node in ast.walk(tree):
+            name: Any = None
+            if isinstance(node, ast.Call):
+                called = getattr(node.func, "attr", getattr(node.func, "id", ""))
+                name = node.args[0] if called in ("fail", "Violation") and node.args else None
+            elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+                assigned = node.targets[0].id
+                name = node.value if assigned == "problem" else None
+                if assigned == "violation" and isinstance(node.value, ast.Tuple):
+                    name = node.value.elts[0]
+            if isinstance(name, ast.Constant) and isinstance(name.value, str):
+                found.add(name.value)
+    return found
+
+
+def _bug(name: str, module: str, *edits: tuple[str, str, str]) -> Mutant:
+    return Mutant(name, module, tuple(Edit(*edit) for edit in edits))
+
+
+CLAIMS: Final = "marshal_py.claims"
+KEEPER: Final = "marshal_py.keeper"
+
+_PROTOCOL: Final[list[tuple[str, int, Mutant | str]]] = [
+    ("a free cell is claimed", 20, "claimant: claiming: on after a release"),
+    ("a lease that is over lapses", 5, "claimant: lease: a lapse is noticed"),
+    ("a pause ends the acting", 20, "claimant: pause: the holder stops"),
+    ("a pause ends the renewing", 20, "claimant: pause: nothing renews"),
+    ("a pause is told", 20, "claimant: pause: the user hears of it"),
+    (
+        "a paused claim is released",
+        20,
+        _bug(
+            "a pause releases nothing",
+            CLAIMS,
+            (
+                "Claimant._on_paused",
+                "            holding.release_at_ns = max(now_ns, holding.lease_until_ns)\n"
+                "            self._timer(holding.release_at_ns, _RELEASE, holding)\n",
+                "",
+            ),
+        ),
+    ),
+    ("a release stores the position", 20, "claimant: release: with the position"),
+    (
+        "a truncation ends every lease",
+        100,
+        _bug(
+            "a truncation ends nothing",
+            CLAIMS,
+            (
+                "Claimant.truncated",
+                'self._end(holding, "the coordination log was truncated", "lost")',
+                "pass",
+            ),
+        ),
+    ),
+    ("a twin is noticed", 20, "claimant: twin: the loser knows"),
+    ("a waiting claim is woken", 5, "claimant: claiming: it looks again"),
+    (
+        "a zombie's epoch is smaller",
+        100,
+        _bug(
+            "an epoch is not the log's",
+            CLAIMS,
+            ("Claimant._on_claimed", "holding.epoch = event.epoch", "holding.epoch = 1 << 60"),
+        ),
+    ),
+    ("at most once", 60, "claimant: claiming: what was claimed of the messages"),
+    ("at most once: accepted", 20, "claimant: messages: of unknown outcome are not accepted"),
+    ("at most once: ranges", 20, "fold: messages: what was claimed is kept"),
+    ("calm after the storm", 20, "claimant: renewal: once an interval"),
+    ("claims are renewed", 5, "claimant: renewal: heartbeats go on"),
+    ("commits go up", 5, "claimant: commit: goes up only"),
+    (
+        "epochs increase",
+        20,
+        _bug(
+            "claims that are near each other have the same epoch",
+            "marshal_py.rationalizer",
+            (
+                "_claim",
+                "                offset,\n                record.interval_ms,",
+                "                offset // 16 * 16,\n                record.interval_ms,",
+            ),
+        ),
+    ),
+    ("equal prefixes, equal states", 60, "planted: a snapshot forgets that a group is paused"),
+    ("every claim of messages is answered", 20, "claimant: messages: accepted is told"),
+    ("every end is announced", 5, "claimant: end: told"),
+    ("exclusion", 5, "claimant: claiming: a held cell only when it may"),
+    ("fenced by a twin", 20, "claimant: twin: the loser wants nothing new"),
+    ("held is announced", 40, "claimant: lease: what is read too late renews nothing"),
+    ("its past is resumed at once", 20, "claimant: resume: it does"),
+    ("leaving ends", 100, "claimant: leaving: releases"),
+    ("liveness", 5, "fold: resume: it resumes"),
+    ("members are seen", 20, "claimant: membership: heartbeats begin"),
+    ("members report at home", 5, "claimant: membership: only at home"),
+    ("memory", 10, "claimant: memory: what is settled is forgotten"),
+    ("nobody takes from himself", 20, "fold: release: the cell is free"),
+    ("nothing raises", 5, "claimant: claiming: the epoch"),
+    ("notices make sense", 5, "claimant: end: off the lists"),
+    ("one holder an epoch", 5, "fold: claim: the instance"),
+    ("only holders", 5, "claimant: commit: only what is held"),
+    ("only the past is resumed", 60, "claimant: resume: only when asked for"),
+    ("positions go up", 5, "fold: claim: positions are kept"),
+    ("silence", 5, "claimant: partition count changed: silence"),
+    (
+        "stored is in the log",
+        20,
+        _bug(
+            "more is told than is stored",
+            CLAIMS,
+            (
+                "Claimant._on_renewed",
+                '"stored", holding, "", event.next_offset)',
+                '"stored", holding, "", event.next_offset + 1)',
+            ),
+        ),
+    ),
+    ("the model agrees", 5, "fold: heartbeat: the position is stored"),
+    ("what is stored is told", 5, "claimant: commit: told when stored"),
+    ("who has read of a loss knows", 5, "claimant: claiming: another's claim ends its own"),
+    ("who leaves holds nothing", 100, "claimant: leaving: waits for its releases"),
+    (
+        "who leaves says goodbye",
+        1_000,
+        _bug(
+            "who leaves says nothing",
+            CLAIMS,
+            ("Claimant.leave", "self._send_beat(self.home, [], 2, now_ns)", "pass"),
+        ),
+    ),
+]
+
+_CONSUMERS: Final[list[tuple[str, int, *tuple[Mutant | str, ...]]]] = [
+    ("a lease stands behind every message", 60, "consumer: nothing goes out without a lease"),
+    (
+        "a pause ends delivery",
+        60,
+        _bug(
+            "a pause does not end a lease",
+            CLAIMS,
+            (
+                "Claimant._on_paused",
+                "for holding in list(self._ours[coordinator].values()):",
+                "for holding in ():",
+            ),
+        ),
+    ),
+    ("a release carries what is done", 20, "consumer: the position is stored before the release"),
+    ("a release waits for what is in hand", 60, "consumer: what is in hand is waited for"),
+    (
+        "at least once: a heartbeat carries what is done",
+        5,
+        "consumer: positions go with heartbeats",
+    ),
+    ("at least once: nothing is skipped", 5, "consumer: a partition starts at its position"),
+    ("at least once: stored is done", 60, "consumer: a message in hand is not done"),
+    ("at most once", 60, "claimant: claiming: what was claimed of the messages"),
+    ("at most once: claimed", 60, "consumer: messages are claimed before they go out"),
+    (
+        "closing ends",
+        60,
+        _bug(
+            "a keeper never settles, and is waited for",
+            KEEPER,
+            ("Keeper._wind_up", "if not waiting:", "if False:"),
+            (
+                "Keeper.close",
+                "self._settled.wait(max(0.1, deadline - time.monotonic()))",
+                "self._settled.wait()",
+            ),
+        ),
+    ),
+    (
+        "closing takes its time and no more",
+        60,
+        _bug(
+            "a keeper never settles, and is waited for too long",
+            KEEPER,
+            ("Keeper._wind_up", "if not waiting:", "if False:"),
+            (
+                "Keeper.close",
+                "self._settled.wait(max(0.1, deadline - time.monotonic()))",
+                "self._settled.wait(max(0.1, deadline - time.monotonic()) + 10)",
+            ),
+        ),
+    ),
+    ("every partition has a holder", 5, "consumer: what is free is claimed"),
+    ("exclusion", 60, "claimant: lease: two intervals, not three"),
+    (
+        "no twin is seen where there is none",
+        60,
+        _bug(
+            "whoever takes over is a twin",
+            CLAIMS,
+            (
+                "Claimant._lose",
+                "type(event) is ev.Claimed and event.client_id == self.client_id and",
+                "type(event) is ev.Claimed and",
+            ),
+        ),
+    ),
+    (
+        "nobody fails",
+        60,
+        _bug(
+            "a keeper stumbles over what is gone",
+            KEEPER,
+            (
+                "Keeper._remove",
+                "self._consumer.parts.pop(part.key, None)",
+                "self._consumer.parts.pop(part)  # type: ignore[call-overload]",
+            ),
+        ),
+        _bug(
+            "a loop does not hear of it",
+            "marshal_py.iterating",
+            ("Iterating._next_run", "if self._keeper.failure is not None:", "if False:"),
+        ),
+    ),
+    (
+        "nobody holds more than it wants",
+        60,
+        _bug(
+            "a limit of claims is one more",
+            "marshal_py.balance",
+            ("_cap", "else subscription.max_claims", "else subscription.max_claims + 1"),
+        ),
+    ),
+    ("nothing is lost", 20, "consumer: a pause of fetching does not outlive the assignment"),
+    (
+        "nothing raises",
+        20,
+        _bug(
+            "a keeper stumbles over what is gone",
+            KEEPER,
+            (
+                "Keeper._remove",
+                "self._consumer.parts.pop(part.key, None)",
+                "self._consumer.parts.pop(part)  # type: ignore[call-overload]",
+            ),
+        ),
+    ),
+    ("order", 60, "consumer: claimed messages wait for the lease"),
+    ("shares are fair", 20, "consumer: a partition that is given back is released"),
+    ("the position follows", 60, "fold: heartbeat: the position is stored"),
+    (
+        "what is fair stays",
+        60,
+        _bug(
+            "what is even is moved on",
+            "marshal_py.balance",
+            (
+                "_Counts._even_out_one",
+                "if not least[0][0] < -level:",
+                "if not least[0][0] <= -level:",
+            ),
+        ),
+    ),
+    (
+        "who closes holds nothing",
+        60,
+        _bug(
+            "a release is not sent",
+            CLAIMS,
+            (
+                "Claimant._start_release",
+                "self._send_release(holding, now_ns)",
+                'self._end(holding, "released", "released")',
+            ),
+        ),
+    ),
+    (
+        "who delivers has claimed",
+        20,
+        _bug(
+            "an epoch is not the log's",
+            CLAIMS,
+            ("Claimant._on_claimed", "holding.epoch = event.epoch", "holding.epoch = 1 << 60"),
+        ),
+    ),
+]
+
+_UNDONE: Final = _bug(
+    "a database shows what was rolled back",
+    "harvest.store.memory",
+    ("MemoryTransaction.rollback", "self._end()", "self.commit()"),
+)
+
+_HARVESTERS: Final[list[tuple[str, int, str, Mutant | str]]] = [
+    ("every committed row", 20, "ranges", "range: all merged sends are settled"),
+    ("exactly once", 20, "", "harvest: the checkpoint is that of the last batch"),
+    (
+        "only committed rows",
+        5,
+        "",
+        _UNDONE,
+    ),
+    ("order of a key", 40, "sidelined", "aside: what waits is loaded when the sink is opened"),
+    (
+        "stopping ends",
+        60,
+        "",
+        _bug(
+            "who is told to stop does not hear it",
+            "harvest.reaper",
+            (
+                "Reaper.stop",
+                "        self._stopping.set()\n        leader = self._leader",
+                "        leader = None",
+            ),
+        ),
+    ),
+    ("the outbox is emptied", 20, "", "harvest: all merged batches are settled"),
+]
+
+_SIDELINED: Final[list[tuple[str, int, Mutant | str]]] = [
+    (
+        "bad rows are not published",
+        20,
+        _bug(
+            "no row is bad",
+            "harvest.sidelining",
+            ("Sieve.sift", 'if self.policy.on_bad_row == "stop":', "if True:"),
+        ),
+    ),
+    (
+        "bad rows hold up nobody",
+        60,
+        _bug(
+            "what comes with bad rows is forgotten",
+            "harvest.mark",
+            (
+                "MarkScheduler._sidelined",
+                "rows = [row for row in held.rows if row.id not in out]",
+                "rows: list[Row] = []",
+            ),
+        ),
+    ),
+    ("only committed rows", 20, _UNDONE),
+    (
+        "only bad rows are set aside",
+        60,
+        _bug(
+            "all that was sent with a refused row is set aside",
+            "harvest.sidelining",
+            ("Sieve.blame", "if row.id in failure.refused:", "if True:"),
+        ),
+    ),
+    (
+        "set aside or published",
+        60,
+        _bug(
+            "what is set aside is sent, too",
+            "harvest.mark",
+            (
+                "MarkScheduler._sidelined",
+                "rows = [row for row in held.rows if row.id not in out]",
+                "rows = held.rows",
+            ),
+        ),
+    ),
+]
+
+WITNESSES: Final[tuple[Witness, ...]] = (
+    *(Witness("protocol", name, most, (bug,)) for name, most, bug in _PROTOCOL),
+    *(Witness("consumers", name, most, tuple(bugs)) for name, most, *bugs in _CONSUMERS),
+    *(Witness("harvesters", name, most, (bug,), kind) for name, most, kind, bug in _HARVESTERS),
+    Witness("shards", "shares are fair", 5, ("shards: a shard that goes is stopped",)),
+    *(Witness("sidelined", name, most, (bug,)) for name, most, bug in _SIDELINED),
+)
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command()
+def main(
+    only: Annotated[str, typer.Option(help="Only invariants whose name contains this.")] = "",
+    checker: Annotated[str, typer.Option(help=f"Only of one of {', '.join(CHECKERS)}.")] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="Print the table as JSON.")] = False,
+    child: Annotated[int, typer.Option(hidden=True)] = -1,
+) -> None:
+    """Break each invariant by a bug, and print after how many histories it was noticed.
+
+    Exit status: 0 all were broken; 1 some were not.
+
+    Example: python -m tests.mutation.witnesses --json > witnesses.json
+    """
+    if child >= 0:
+        witness = WITNESSES[child]
+        mutants = [find(m) if isinstance(m, str) else m for m in witness.mutants]
+        campaign = witness.campaign or witness.checker
+        play(mutants, campaign, witness.histories, 1, wanted=witness.invariant)
+        return
+    rows: list[dict[str, Any]] = []
+    for witness in WITNESSES:
+        if only not in witness.invariant or checker not in ("", witness.checker):
+            continue
+        after = broken_after(witness)
+        row = {"checker": witness.checker, "invariant": witness.invariant}
+        rows.append({**row, "bug": witness.name, "histories": after})
+        if not as_json:
+            found = "NOT BROKEN" if after is None else f"after {after}"
+            typer.echo(f"{witness.checker:<10} {witness.invariant:<48} {found:<10} {witness.name}")
+    if as_json:
+        typer.echo(json.dumps(rows, indent=1))
+    raise typer.Exit(0 if all(row["histories"] for row in rows) else 1)
+
+
+def broken_after(witness: Witness) -> int | None:
+    """Return after how many histories the invariant was broken, None if it was not."""
+    number = WITNESSES.index(witness)
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.mutation.witnesses", "--child", str(number)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode != 0:
+        raise RuntimeError(f"{witness.name}: {done.stderr}")
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found["histories"] if found["caught"] else None
+
+
+if __name__ == "__main__":
+    app()
