@@ -242,6 +242,15 @@ def test_who_is_no_member_yet_tells_it_later(bench: Bench, settings: dict[str, A
     assert a.claimant.member_metadata == b"news"
 
 
+def test_as_much_as_a_heartbeat_can_carry_is_told() -> None:
+    a = Bench().client("a", member=True)
+    a.turn()
+    a.claimant.set_member_metadata(b"x" * MAX_MEMBER_METADATA_BYTES, a.bench.now_ns)
+    (told,) = a.sends()
+    assert isinstance(told, Heartbeat)
+    assert len(told.member_metadata) == MAX_MEMBER_METADATA_BYTES
+
+
 @pytest.mark.parametrize("metadata", ["text", b"x" * (MAX_MEMBER_METADATA_BYTES + 1)])
 def test_what_no_heartbeat_can_carry_is_not_told(bench: Bench, metadata: Any) -> None:
     with pytest.raises(InvalidArgument, match="member_metadata"):
@@ -460,6 +469,33 @@ def test_heartbeats_that_a_truncation_took_with_it_are_not_waited_for(bench: Ben
     holding = a.get()
     a.pass_time(5 * INTERVAL_MS)
     assert a.held(holding)
+
+
+def test_failures_of_heartbeats_from_before_a_truncation_do_not_count(bench: Bench) -> None:
+    a = bench.client("a")
+    a.get()
+    bench.wait(INTERVAL_MS)
+    (before,) = a.appends()
+    bench.log.partitions[0].truncate(len(bench.log.partitions[0]))
+    a.claimant.truncated()
+    a.replay()
+    a.get()
+    for _ in range(claims.MAX_BEATS_IN_FLIGHT):
+        bench.wait(INTERVAL_MS)
+        assert a.sends()
+    a.claimant.append_failed(before.seq, bench.now_ns)
+    bench.wait(INTERVAL_MS)
+    assert a.sends() == []
+
+
+def test_a_cold_start_after_a_truncation_probes_again(bench: Bench) -> None:
+    bench.client("b").get()
+    a = bench.client("a", cold_start_skew_ms=100)
+    a.want()
+    assert [type(record) for record in a.sends()] == [Heartbeat]
+    a.claimant.truncated()
+    a.replay()
+    assert [type(record) for record in a.sends()] == [Heartbeat]
 
 
 def test_a_release_of_another_epoch_ends_no_claim(bench: Bench) -> None:
