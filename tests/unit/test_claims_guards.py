@@ -190,6 +190,23 @@ def test_leaving_is_settled_when_every_release_was_read(bench: Bench) -> None:
     assert (sent[1].membership, sent[1].entries) == (2, [])
 
 
+def test_who_has_said_goodbye_is_no_member_again(bench: Bench) -> None:
+    a = bench.client("a", member=True)
+    a.get()
+    a.claimant.leave(bench.now_ns)
+    assert len(a.sends()) == 2  # the release, and the goodbye, which nobody reads
+    bench.wait(3 * INTERVAL_MS)
+    assert a.sends() == []
+
+
+def test_a_claim_that_is_being_released_has_no_lease(bench: Bench) -> None:
+    a = bench.client("a")
+    holding = a.get()
+    a.release(holding)
+    assert holding.state is ClaimState.RELEASING
+    assert until(holding) == 0
+
+
 def test_leaving_is_settled_only_when_a_claim_in_flight_was_answered(bench: Bench) -> None:
     a = bench.client("a")
     a.want()
@@ -496,6 +513,26 @@ def test_a_cold_start_after_a_truncation_probes_again(bench: Bench) -> None:
     a.claimant.truncated()
     a.replay()
     assert [type(record) for record in a.sends()] == [Heartbeat]
+
+
+def test_a_claim_of_another_client_is_not_ours_whatever_its_instance(bench: Bench) -> None:
+    a = bench.client("a")
+    wanted = a.want()
+    (claim,) = a.appends()
+    claimed = ev.Claimed(9, "x", "a.1", "g", claim.seq, "t", 0, 9, INTERVAL_MS, None, None, -1)
+    a.claimant.applied(0, [claimed], bench.now_ns)
+    assert wanted.state is not ClaimState.HELD
+    assert wanted.epoch != 9
+
+
+def test_messages_of_another_epoch_are_not_ours(bench: Bench) -> None:
+    a = bench.client("a")
+    holding = a.get()
+    seq = a.claimant.claim_messages(holding, 10, bench.now_ns)
+    claimed = ev.MessagesClaimed(9, "a", "a.1", "g", seq, "t", 0, holding.epoch + 1, -1, 10)
+    a.claimant.applied(0, [claimed], bench.now_ns)
+    assert holding.claimed_offset == -1
+    assert "messages_claimed" not in a.notices(holding)
 
 
 def test_a_release_of_another_epoch_ends_no_claim(bench: Bench) -> None:
