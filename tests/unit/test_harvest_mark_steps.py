@@ -126,6 +126,19 @@ def test_if_nothing_was_moved_the_next_attempt_waits() -> None:
     assert scheduler.step(m.Sidelined(frozenset())) == [m.Open(100)]
 
 
+def test_failures_in_a_row_wait_longer_and_a_success_ends_the_row() -> None:
+    scheduler = running()
+    assert scheduler.step(m.MarkFailed(0)) == [m.Open(100)]
+    assert scheduler.step(m.OpenFailed()) == [m.Open(200)]
+    scheduler.step(m.Opened(Term.of(2), None))
+    assert scheduler.step(m.MarkFailed(0)) == [m.Open(400)], "to be opened is no success"
+    scheduler.step(m.Opened(Term.of(3), None))
+    scheduler.step(m.Marked(0, rows(1)))
+    assert scheduler.step(m.Settled((0,))) == [m.Purge([1], 0)]
+    scheduler.step(m.Purged())
+    assert scheduler.step(m.MarkFailed(0)) == [m.Open(100)]
+
+
 def test_after_a_failure_meanwhile_nothing_is_sent() -> None:
     scheduler = running()
     _, mark = scheduler.step(m.Marked(0, rows(1)))
