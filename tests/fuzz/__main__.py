@@ -57,7 +57,7 @@ def main() -> int:
             "-max_len=4096",
             "-close_fd_mask=0",
             f"-artifact_prefix={tempfile.gettempdir()}/",
-            f"-dict={dictionary}",
+            *([f"-dict={dictionary}"] if options.target in WORDS else []),
             str(corpus),
         ]
         atheris.Setup(arguments, TARGETS[options.target])
