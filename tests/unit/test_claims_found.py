@@ -121,6 +121,7 @@ def test_fenced_instance_claims_nothing_even_if_it_had_not_been_told_of_a_claim(
     old.turn()
     assert old.claimant.twin == "a.new"
     assert [told.state, untold.state] == [ClaimState.ENDED] * 2
+    assert old.notices().count("duplicate_client_id") == 1
     for partition in (0, 1):
         twin.release(twin.want("t", partition))
     twin.turn()

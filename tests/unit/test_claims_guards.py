@@ -359,6 +359,19 @@ def test_a_claim_taken_over_before_its_holder_was_told_of_it_is_wanted_on(bench:
     assert a.held(wanted)
 
 
+def test_a_pause_before_its_holder_was_told_of_a_claim_gives_it_back_at_once(bench: Bench) -> None:
+    a = bench.client("a")
+    wanted = a.want()
+    a.send()
+    bench.wait(3 * INTERVAL_MS)  # read when its lease was over already
+    bench.write(ReleaseGroup(2, "op", "op.1", "g", 1, 0))
+    a.read()
+    assert wanted.state is ClaimState.WAITING
+    assert [type(record) for record in a.sends()] == [ReleasingPartition]
+    bench.wait(INTERVAL_MS)
+    assert a.sends() == []
+
+
 def test_what_the_log_says_is_ours_is_claimed_again_without_a_wait(bench: Bench) -> None:
     a = bench.client("a", resume=False)
     first = a.get()
