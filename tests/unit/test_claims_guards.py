@@ -10,7 +10,7 @@ import pytest
 from marshal_py import claims
 from marshal_py import events as ev
 from marshal_py.claims import MIN_PATIENCE_MS, ClaimState
-from marshal_py.errors import Closed, InvalidArgument
+from marshal_py.errors import Closed, InvalidArgument, NotHeld
 from marshal_py.messages import (
     MAX_MEMBER_METADATA_BYTES,
     ClaimingPartition,
@@ -227,6 +227,13 @@ def test_leaving_without_membership_says_no_goodbye(bench: Bench) -> None:
     assert a.sends() == []
 
 
+def test_what_is_kept_has_no_lease_here_any_more(bench: Bench) -> None:
+    a = bench.client("a")
+    holding = a.get()
+    a.claimant.keep(bench.now_ns)
+    assert (holding.state, until(holding)) == (ClaimState.LAPSED, 0)
+
+
 def test_keeping_claims_says_nothing_where_there_are_none() -> None:
     bench = Bench(partitions=4)
     a = bench.client("a")
@@ -251,12 +258,65 @@ def test_what_a_member_tells_the_others_is_told_at_once() -> None:
     assert told.member_metadata == b"news"
 
 
+def test_what_is_told_at_once_waits_for_no_tick() -> None:
+    bench = Bench()
+    a = bench.client("a", member=True)
+    (joined,) = a.claimant.take_appends()
+    a.put([joined])
+    a.read()
+    a.claimant.set_member_metadata(b"news", bench.now_ns)
+    assert len(a.claimant.take_appends()) == 1
+    (holding,) = [a.get()]
+    a.turn()
+    a.claimant.commit(holding, 5, bench.now_ns, flush=True)
+    assert len(a.claimant.take_appends()) == 1
+
+
 @pytest.mark.parametrize("settings", [{"member": False}, {"member": True, "caught_up": False}])
 def test_who_is_no_member_yet_tells_it_later(bench: Bench, settings: dict[str, Any]) -> None:
     a = bench.client("a", **settings)
     a.claimant.set_member_metadata(b"news", bench.now_ns)
     assert a.sends() == []
     assert a.claimant.member_metadata == b"news"
+
+
+def test_no_heartbeat_is_larger_than_it_may_be(bench: Bench) -> None:
+    """Four bytes a character, and all the metadata that a claim may have."""
+    a = bench.client("a")
+    for partition in range(600):
+        a.claimant.set_metadata(
+            a.want("\N{MATHEMATICAL BOLD SMALL T}" * 249, partition), b"m" * 256
+        )
+    a.turn()
+    bench.wait(INTERVAL_MS)
+    sizes = [len(append.value) for append in a.appends()]
+    assert len(sizes) == 2
+    assert max(sizes) <= claims.MAX_BEAT_BYTES
+
+
+def test_the_smallest_margin_will_do(bench: Bench) -> None:
+    assert bench.client("a", margin_ms=1).claimant.lease_ns == (2 * INTERVAL_MS - 1) * MS
+
+
+def test_a_client_of_long_intervals_can_measure_its_own(bench: Bench) -> None:
+    a = bench.client("a", caught_up=False, interval_ms=3_600_000)
+    assert a.claimant.observers[0].seen.horizon >= 2 * 3_600_000 * MS
+
+
+def test_who_holds_no_more_hears_why(bench: Bench) -> None:
+    a = bench.client("a")
+    released, taken = a.get("t", 0), a.get("t", 1)
+    a.release(released)
+    a.turn()
+    cell = a.cell("t", 1)
+    assert cell is not None
+    bench.write(ClaimingPartition(2, "x", "x.1", "g", 1, "t", 1, INTERVAL_MS, cell.version))
+    a.read()
+    for holding, why in ((released, "released"), (taken, "taken over by x")):
+        with pytest.raises(NotHeld, match=why):
+            a.claimant.commit(holding, 1, bench.now_ns, flush=False)
+        with pytest.raises(NotHeld, match=why):
+            a.claimant.claim_messages(holding, 1, bench.now_ns)
 
 
 def test_as_much_as_a_heartbeat_can_carry_is_told() -> None:

@@ -109,6 +109,8 @@ def _add(made: Scenario, rng: random.Random) -> None:
         case "cut_write":
             mode = rng.choice(("hold", "fail", "late", "lost_ack"))
             by = int(interval * rng.choice((0.02, 0.3, 1.0)))
+            if mode == "hold" and made.seed % 7 == 3:
+                span = 8 * SECOND  # for longer than a producer tries
             made.incidents.append((at, "cut_write", who, (span, mode, by)))
         case "partition":
             made.incidents.append((at, "cut_write", who, (span, "hold", 0)))
