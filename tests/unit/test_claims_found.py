@@ -6,7 +6,13 @@ import pytest
 
 from marshal_py import claims
 from marshal_py.claims import ClaimState
-from marshal_py.messages import ReleaseGroup, ResumeGroup, SetPosition
+from marshal_py.messages import (
+    ReleaseGroup,
+    ReleasingPartition,
+    ResumeGroup,
+    SetPosition,
+    decode,
+)
 from tests.unit.bench import INTERVAL_MS, LEASE_MS, Bench, Client
 from tests.unit.spec import spec
 
@@ -344,11 +350,13 @@ def test_slow_reader_goes_on_wanting_what_it_was_not_told_of() -> None:
     a = bench.client("a")
     slow = Slow(bench, a, 2_500)
     holding = a.want()
-    for _ in range(15 * INTERVAL_MS // 10):
+    for _ in range(30 * INTERVAL_MS // 10):
         bench.wait(10)
         slow.turn()
     assert not holding.acquired
     assert holding.reason is None
+    records = [decode(record.value) for record in bench.log.read(0) if record.value]
+    assert sum(isinstance(record, ReleasingPartition) for record in records) > 1
     cell = a.cell()
     a.pass_time(3 * INTERVAL_MS)
     assert a.held(holding)

@@ -608,6 +608,69 @@ def test_messages_of_another_epoch_are_not_ours(bench: Bench) -> None:
     assert "messages_claimed" not in a.notices(holding)
 
 
+def test_a_release_that_a_truncation_took_with_it_is_over(bench: Bench) -> None:
+    a = bench.client("a")
+    holding = a.get()
+    a.release(holding)
+    a.claimant.truncated()
+    assert holding.state is ClaimState.ENDED
+    assert a.notices(holding)[-1] == "lost"
+    assert list(a.claimant.holdings()) == []
+
+
+def test_a_holder_of_long_intervals_can_be_taken_over_from(bench: Bench) -> None:
+    long_ms = 3_600_000
+    bench.client("b", interval_ms=long_ms).get()
+    a = bench.client("a")
+    wanted = a.want()
+    (waits,) = a.claimant.take_notices()
+    assert (waits.kind, waits.detail) == ("waiting", "b holds it")
+    for minute in range(125):  # others write all the while, so that times are kept and forgotten
+        bench.write(Heartbeat(2, "c", "c.1", "g", minute, [], 1, INTERVAL_MS))
+        a.read()
+        bench.wait(60_000)
+    a.turn()
+    assert a.held(wanted)
+
+
+@pytest.mark.parametrize("record", ["ClaimingPartition", "ClaimingMessages", "ReleasingPartition"])
+def test_what_is_rejected_of_another_instance_concerns_it_alone(bench: Bench, record: Any) -> None:
+    a = bench.client("a")
+    if record == "ClaimingPartition":
+        holding = a.want()
+        (sent,) = a.appends()
+        seq = sent.seq
+    else:
+        holding = a.get()
+        if record == "ClaimingMessages":
+            seq = a.claimant.claim_messages(holding, 9, bench.now_ns)
+        else:
+            a.release(holding)
+            seq = a.appends()[-1].seq
+    before = holding.state
+    a.notices()
+    theirs = ev.Rejected(
+        9, "a", "a.9", "g", seq, record, "not_holder", "t", 0, holding.epoch, 1, "a"
+    )
+    a.claimant.applied(0, [theirs], bench.now_ns)
+    assert holding.state is before
+    assert a.notices() == []
+
+
+def test_the_lease_that_ends_first_is_watched_whichever_came_first(bench: Bench) -> None:
+    a = bench.client("a")
+    slow = a.want("t", 1)
+    claim = a.appends()  # under way for long
+    bench.wait(INTERVAL_MS)
+    a.get("t", 0)
+    a.put(claim)
+    a.read()
+    assert a.held(slow)
+    bench.wait(until(slow) // MS - bench.now_ms + 1)
+    a.tick()
+    assert slow.state is ClaimState.LAPSED
+
+
 def test_a_release_of_another_epoch_ends_no_claim(bench: Bench) -> None:
     a = bench.client("a")
     holding = a.get()
