@@ -7,6 +7,7 @@ import pytest
 from marshal_py import claims
 from marshal_py.claims import ClaimState
 from marshal_py.messages import (
+    Heartbeat,
     ReleaseGroup,
     ReleasingPartition,
     ResumeGroup,
@@ -356,7 +357,13 @@ def test_slow_reader_goes_on_wanting_what_it_was_not_told_of() -> None:
     assert not holding.acquired
     assert holding.reason is None
     records = [decode(record.value) for record in bench.log.read(0) if record.value]
-    assert sum(isinstance(record, ReleasingPartition) for record in records) > 1
+    released: set[int] = set()
+    for record in records:
+        if isinstance(record, ReleasingPartition):
+            released.add(record.epoch)
+        elif isinstance(record, Heartbeat):
+            assert released.isdisjoint(entry.epoch for entry in record.entries)
+    assert len(released) > 1
     cell = a.cell()
     a.pass_time(3 * INTERVAL_MS)
     assert a.held(holding)

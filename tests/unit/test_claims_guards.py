@@ -671,6 +671,76 @@ def test_the_lease_that_ends_first_is_watched_whichever_came_first(bench: Bench)
     assert slow.state is ClaimState.LAPSED
 
 
+def test_of_many_leases_the_next_that_ends_is_watched(bench: Bench) -> None:
+    a = bench.client("a")
+    slow = []
+    for partition in range(3):  # their claims are read together, and end one after the other
+        a.want("t", partition)
+        slow += a.appends()
+        bench.wait(100)
+    a.put(slow)
+    a.read()
+    holdings = [a.want("t", partition) for partition in range(3)]
+    assert all(map(a.held, holdings))
+    for holding in holdings:
+        bench.wait(until(holding) // MS - bench.now_ms)
+        a.tick()
+        assert holding.state is ClaimState.LAPSED
+        assert a.claimant.next_deadline_ns() is not None
+
+
+def test_who_holds_nothing_any_more_is_silent(bench: Bench) -> None:
+    a = bench.client("a")
+    a.release(a.get())
+    a.turn()
+    for _ in range(3):
+        bench.wait(INTERVAL_MS)
+        assert a.sends() == []
+
+
+def test_one_answer_makes_room_for_one_heartbeat(bench: Bench) -> None:
+    a = bench.client("a")
+    a.get()
+    sent = []
+    for _ in range(claims.MAX_BEATS_IN_FLIGHT):
+        bench.wait(INTERVAL_MS)
+        sent += a.appends()
+    assert len(sent) == claims.MAX_BEATS_IN_FLIGHT
+    a.put(sent[:1])
+    a.read()
+    for expected in (1, 0, 0):
+        bench.wait(INTERVAL_MS)
+        assert len(a.appends()) == expected
+
+
+def test_a_release_of_another_epoch_ends_no_release_of_ours(bench: Bench) -> None:
+    a = bench.client("a")
+    holding = a.get()
+    a.release(holding)
+    released = ev.Released(90, "x", "x.1", a.group, 1, "t", 0, holding.epoch + 1, 5)
+    a.claimant.applied(0, [released], bench.now_ns)
+    assert holding.state is ClaimState.RELEASING
+
+
+def test_whose_claim_an_operator_of_the_same_name_ends_has_no_twin(bench: Bench) -> None:
+    a = bench.client("a")
+    holding = a.get()
+    placed = ev.PositionSet(90, "a", "a.9", a.group, 1, "t", 0, 5)
+    a.claimant.applied(0, [placed], bench.now_ns)
+    assert holding.state is ClaimState.ENDED
+    assert a.claimant.twin is None
+
+
+def test_what_a_twin_has_not_taken_is_held_on(bench: Bench) -> None:
+    old = bench.client("a", "old")
+    taken, kept = old.get("t", 0), old.get("t", 1)
+    bench.client("a", "new").get("t", 0)
+    old.turn()
+    assert old.claimant.twin == "a.new"
+    assert (taken.state, until(taken)) == (ClaimState.ENDED, 0)
+    assert old.held(kept)
+
+
 def test_a_release_of_another_epoch_ends_no_claim(bench: Bench) -> None:
     a = bench.client("a")
     holding = a.get()
