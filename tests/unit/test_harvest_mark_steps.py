@@ -83,6 +83,16 @@ def test_a_row_that_waits_for_one_that_was_retried_is_marked_again_with_it_at_on
     assert scheduler.step(m.Sidelined(frozenset())) == [m.Open(0)]
 
 
+def test_it_is_also_marked_again_when_bad_rows_of_the_same_mark_were_moved() -> None:
+    scheduler = m.MarkScheduler(7, LIMITS)
+    scheduler.step(m.Start())
+    scheduler.step(m.Opened(TERM, None, {("t", b"k"): 1}))
+    (sideline,) = scheduler.step(m.Marked(0, [NO_KEY, *rows(5)]))
+    assert isinstance(sideline, m.Sideline)
+    assert [(aside.id, aside.waits) for aside in sideline.rows] == [(2, False), (5, True)]
+    assert scheduler.step(m.Sidelined(frozenset({2}))) == [m.Open(0)]
+
+
 def test_a_row_whose_key_waits_no_more_when_others_are_set_aside_is_sent() -> None:
     scheduler = m.MarkScheduler(7, LIMITS)
     scheduler.step(m.Start())
@@ -149,6 +159,13 @@ def test_after_a_failure_meanwhile_nothing_is_sent() -> None:
 
 
 # --- The end ---
+
+
+def test_a_stop_while_rows_are_marked_waits_until_they_are_handed_back() -> None:
+    scheduler = running()
+    assert scheduler.step(m.Stop()) == []
+    assert scheduler.step(m.Marked(0, rows(1, 3))) == [m.Reset((1, 3))]
+    assert scheduler.step(m.ResetDone()) == [m.Finish("stopped")]
 
 
 def test_a_stop_while_rows_are_set_aside_hands_back_the_others() -> None:

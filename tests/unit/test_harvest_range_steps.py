@@ -236,6 +236,44 @@ def test_late_rows_are_sent_while_the_position_stands_still() -> None:
     assert [ids for c in scheduler.gaps.cohorts for ids in c.ranges] == [(3, 3)]
 
 
+def test_a_late_row_above_where_the_gaps_fit_is_read_again_and_sent_once() -> None:
+    bare = len(Position(7, 0, 1, 9).encode())
+    scheduler = running(room=bare + 3)
+    scheduler.step(read(2, 4, 6, missing=[(1, 1), (3, 3), (5, 5)]))
+    scheduler.step(holders("a"))
+    assert scheduler.step(r.Found([(5, 5)])) == [r.Fetch([(5, 5)])]
+    send, again = scheduler.step(r.Fetched(rows(5)))
+    assert ids(send) == [2]
+    assert isinstance(again, r.Read)
+    assert again.after == 2
+    scheduler.step(r.Settled((0,)))
+    scheduler.step(read(4, 5, 6, missing=[(3, 3)]))
+    assert scheduler.step(holders("")) == [r.Lookup([(1, 1), (3, 3)])]
+    send, _ = scheduler.step(r.Found([]))
+    assert ids(send) == [4, 5, 6]
+
+
+def test_once_the_position_moves_again_the_next_window_is_asked_for_soon() -> None:
+    bare = len(Position(7, 0, 1, 9).encode())
+    scheduler = running(room=bare + 3)
+    scheduler.step(read(2, 4, 6, 8, missing=[(1, 1), (3, 3), (5, 5), (7, 7)]))
+    scheduler.step(holders("a"))
+    scheduler.step(r.Found([]))
+    scheduler.step(r.Settled((0,)))
+    window = read(4, 6, 8, missing=[(3, 3), (5, 5), (7, 7)])
+    for _ in range(3):
+        scheduler.step(window)
+        scheduler.step(holders("a"))
+        again = only(scheduler.step(r.Found([])), r.Read)
+    assert again.delay_ms > Limits().min_poll_interval_ms
+    scheduler.step(window)
+    scheduler.step(holders("b"))  # who may have had 1 has ended, and it never came
+    send, asked = scheduler.step(r.Found([]))
+    assert ids(send) == [4]
+    assert isinstance(asked, r.Read)
+    assert asked.delay_ms == Limits().min_poll_interval_ms
+
+
 # --- Failure and the end ---
 
 
