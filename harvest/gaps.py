@@ -15,6 +15,7 @@ __all__ = [
     "Gaps",
     "Holders",
     "Range",
+    "bridged",
     "clip",
     "count_ids",
     "first_ids",
@@ -82,6 +83,17 @@ def union(ranges: Iterable[Range]) -> list[Range]:
         if joined and low <= joined[-1][1] + 1:
             joined[-1] = (joined[-1][0], max(high, joined[-1][1]))
         else:
+            joined.append((low, high))
+    return joined
+
+
+def bridged(ranges: Sequence[Range], fillers: Iterable[Range]) -> list[Range]:
+    """`ranges`, and what of `fillers` joins them or lies next to them: never more ranges."""
+    lows = [low for low, _ in ranges]
+    joined = []
+    for low, high in union((*ranges, *fillers)):
+        at = bisect_left(lows, low)
+        if at < len(lows) and lows[at] <= high:
             joined.append((low, high))
     return joined
 

@@ -47,7 +47,7 @@ from enum import Enum
 from operator import itemgetter
 from typing import Final, TypeAlias
 
-from harvest.gaps import Gaps, Holders, Range, clip, first_ids, union
+from harvest.gaps import Gaps, Holders, Range, bridged, clip, first_ids, subtract, union
 from harvest.pacing import Limits, Pace
 from harvest.positions import Position
 from harvest.rows import Row, payload_bytes
@@ -273,6 +273,9 @@ class RangeScheduler:
     _window_bytes: int = 0
     _late: Sequence[Range] = ()
     """Ids of gaps that were found and are not sent yet."""
+    _dead: Sequence[Range] = ()
+    """Ids beside them that will never come. A checkpoint that has no room for ranges with holes may
+    name these, too: whoever goes on from there looks for them once more, in vain."""
     _fetching: Sequence[Range] = ()
 
     def __post_init__(self) -> None:
@@ -355,7 +358,7 @@ class RangeScheduler:
             self.last_id = position.last_id
             self.gaps = self.gaps.plus(position.gaps)
         self._question = _Question.READ
-        self._late = ()
+        self._late = self._dead = ()
         self._sent = position
         self.crowded = False
         return [Look(position)]
@@ -399,8 +402,11 @@ class RangeScheduler:
                     self._question = _Question.LOOKUP
                     return []
             case Found(ids):
-                self.gaps = self.gaps.looked(ids)
+                before, self.gaps = self.gaps.ranges, self.gaps.looked(ids)
                 self._late = union((*self._late, *ids))
+                closed = subtract(subtract(before, self.gaps.ranges), union(ids))
+                still_open = union((*self.gaps.ranges, *self._late))
+                self._dead = subtract(bridged(still_open, (*self._dead, *closed)), still_open)
             case Fetched(rows):
                 upto = self._fetching[-1][1]
                 full = upto < self._late[-1][1]
@@ -469,7 +475,11 @@ class RangeScheduler:
         ranges: Sequence[Range] = ()
         if self.gaps or late:
             ranges = clip(union((*self.gaps.ranges, *late)), _BEFORE_ALL, last_id)
-        return Position(self.epoch, self.shard, self.shards, last_id, tuple(ranges))
+        position = Position(self.epoch, self.shard, self.shards, last_id, tuple(ranges))
+        if self._dead and len(position.encode()) > self.checkpoint_bytes:
+            joined = bridged(ranges, clip(self._dead, _BEFORE_ALL, last_id))
+            position = Position(self.epoch, self.shard, self.shards, last_id, tuple(joined))
+        return position
 
     # --- Sends ---
 

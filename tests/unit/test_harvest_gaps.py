@@ -11,7 +11,18 @@ from hypothesis import strategies as st
 
 from harvest.checkpoints import divided
 from harvest.errors import CheckpointError
-from harvest.gaps import Gaps, Holders, Range, clip, count_ids, first_ids, missing, subtract, union
+from harvest.gaps import (
+    Gaps,
+    Holders,
+    Range,
+    bridged,
+    clip,
+    count_ids,
+    first_ids,
+    missing,
+    subtract,
+    union,
+)
 from harvest.outbox import OutboxRecord
 from harvest.positions import Position
 from harvest.shards import shard_of
@@ -27,6 +38,17 @@ def ranges_of(numbers: set[int]) -> list[Range]:
 
 def ids_of(ranges: list[Range]) -> set[int]:
     return {n for low, high in ranges for n in range(low, high + 1)}
+
+
+@given(ids, ids)
+@example({1, 3, 5, 9}, {2, 4, 7})
+def test_ranges_are_bridged_by_what_lies_next_to_them(a: set[int], b: set[int]) -> None:
+    left, fillers = ranges_of(a), ranges_of(b)
+    joined = bridged(left, fillers)
+    assert a <= ids_of(joined) <= a | b
+    assert len(joined) <= len(left)
+    assert all(a & ids_of([one]) for one in joined)
+    assert joined == [one for one in union((*left, *fillers)) if a & ids_of([one])]
 
 
 @given(ids, ids)

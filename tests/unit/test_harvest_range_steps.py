@@ -253,6 +253,51 @@ def test_a_late_row_above_where_the_gaps_fit_is_read_again_and_sent_once() -> No
     assert ids(send) == [4, 5, 6]
 
 
+@pytest.mark.parametrize("limit", [1, 2, 3])
+@pytest.mark.parametrize("dead_first", [False, True])
+def test_what_was_one_gap_and_is_found_in_pieces_is_sent_however_many(
+    limit: int, dead_first: bool
+) -> None:
+    """Two transactions drew ids by turns, one rolled back: no room for each id by itself.
+
+    What will never come may be named in the checkpoint, too, so there is always room for the rest.
+    """
+    room = len(Position(7, 0, 1, 10, ((1, 9),)).encode())
+    scheduler = running(room=room, limits=Limits(mark_query_records=limit))
+    scheduler.step(read(10, missing=[(1, 9)]))
+    scheduler.step(holders("a b"))
+    send, _ = scheduler.step(r.Found([]))
+    assert ids(send) == [10]
+    scheduler.step(r.Settled((0,)))
+    if dead_first:
+        scheduler.step(read(last=10))
+        assert scheduler.step(holders("")) == [r.Lookup([(1, 9)])]
+        found = r.Found([(n, n) for n in (1, 3, 5, 7, 9)])
+    else:
+        scheduler.step(read(last=10))
+        scheduler.step(holders("b"))
+        scheduler.step(r.Found([(1, 1)]))
+        assert ids(scheduler.step(r.Fetched(rows(1)))[0]) == [1]
+        scheduler.step(r.Settled((1,)))
+        scheduler.step(read(last=10))
+        scheduler.step(holders(""))
+        found = r.Found([(n, n) for n in (3, 5, 7, 9)])
+    published = [] if dead_first else [1]
+    actions = scheduler.step(found)
+    while isinstance(actions[-1], r.Fetch):
+        wanted = [n for low, high in actions[-1].ids for n in range(low, high + 1)]
+        send, *actions = scheduler.step(r.Fetched(rows(*wanted)))
+        assert isinstance(send, r.Send)
+        assert len(send.position.encode()) <= room
+        published += ids(send)
+        named = {n for low, high in send.position.gaps for n in range(low, high + 1)}
+        assert named.isdisjoint(published), "what is published is never named"
+        assert named.issuperset({1, 3, 5, 7, 9} - {*published})
+        scheduler.step(r.Settled((send.number,)))
+    assert published == [1, 3, 5, 7, 9]
+    assert scheduler.open_gaps == 0
+
+
 def test_once_the_position_moves_again_the_next_window_is_asked_for_soon() -> None:
     bare = len(Position(7, 0, 1, 9).encode())
     scheduler = running(room=bare + 3)
