@@ -358,7 +358,8 @@ class RangeScheduler:
             self.last_id = position.last_id
             self.gaps = self.gaps.plus(position.gaps)
         self._question = _Question.READ
-        self._late = self._dead = ()
+        self._late = ()
+        self._dead = ()
         self._sent = position
         self.crowded = False
         return [Look(position)]
