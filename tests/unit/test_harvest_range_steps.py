@@ -12,7 +12,7 @@ from harvest import range as r
 from harvest.gaps import Holders, Range
 from harvest.mark import Limits
 from harvest.positions import Position
-from harvest.rows import Row
+from harvest.rows import Row, payload_bytes
 from harvest.sink.base import Failure
 from harvest.store.range_base import Bounds, Window
 
@@ -197,6 +197,7 @@ def test_the_position_stands_still_while_its_gaps_do_not_fit() -> None:
     assert isinstance(send, r.Send)
     assert send.position == Position(7, 0, 1, 2, ((1, 1),))
     assert len(send.position.encode()) <= scheduler.checkpoint_bytes
+    assert scheduler.in_flight_bytes == payload_bytes(send.rows), "and not those of the window"
     assert scheduler.crowded
     assert isinstance(again, r.Read)
     scheduler.step(r.Settled((0,)))
