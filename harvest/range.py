@@ -405,9 +405,8 @@ class RangeScheduler:
             case Found(ids):
                 before, self.gaps = self.gaps.ranges, self.gaps.looked(ids)
                 self._late = union((*self._late, *ids))
-                closed = subtract(subtract(before, self.gaps.ranges), union(ids))
                 still_open = union((*self.gaps.ranges, *self._late))
-                self._dead = subtract(bridged(still_open, (*self._dead, *closed)), still_open)
+                self._dead = subtract(bridged(still_open, (*self._dead, *before)), still_open)
             case Fetched(rows):
                 upto = self._fetching[-1][1]
                 full = upto < self._late[-1][1]
@@ -467,17 +466,18 @@ class RangeScheduler:
         return steps[low - 1] if low else _BEFORE_ALL
 
     def _fits(self, upto: int) -> bool:
-        position, late = self._after(upto)
-        if _GAP_BYTES * (len(self.gaps) + len(late)) + _HEAD_BYTES <= self.checkpoint_bytes:
-            return True
-        return len(self._position(position, late).encode()) <= self.checkpoint_bytes
+        return self._has_room(self._position(*self._after(upto)))
+
+    def _has_room(self, position: Position) -> bool:
+        most = _HEAD_BYTES + _GAP_BYTES * len(position.gaps)  # so few need not be encoded
+        return most <= self.checkpoint_bytes or len(position.encode()) <= self.checkpoint_bytes
 
     def _position(self, last_id: int, late: Sequence[Range]) -> Position:
         ranges: Sequence[Range] = ()
         if self.gaps or late:
             ranges = clip(union((*self.gaps.ranges, *late)), _BEFORE_ALL, last_id)
         position = Position(self.epoch, self.shard, self.shards, last_id, tuple(ranges))
-        if self._dead and len(position.encode()) > self.checkpoint_bytes:
+        if self._dead and not self._has_room(position):
             joined = bridged(ranges, clip(self._dead, _BEFORE_ALL, last_id))
             position = Position(self.epoch, self.shard, self.shards, last_id, tuple(joined))
         return position

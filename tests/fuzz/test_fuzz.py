@@ -73,9 +73,9 @@ def test_a_few_seconds_of_guided_fuzzing(name: str) -> None:
 @st.composite
 def _command_lines(draw: st.DrawFn) -> list[str]:
     words, options = draw(st.sampled_from(COMMANDS))
+    known = st.sampled_from([*options, "--help", "--no-such"])
     values = st.one_of(st.sampled_from(VALUES), st.text(max_size=8))
-    rest = draw(st.lists(st.one_of(st.sampled_from([*options, "--no-such"]), values), max_size=5))
-    return [*words, *rest]
+    return [*words, *draw(st.lists(st.one_of(known, values), max_size=5))]
 
 
 @given(_command_lines())

@@ -15,12 +15,12 @@ from typing import Annotated, Any, Final
 import typer
 from rich.console import Console
 
+from tests.mutation.child import ROOT, found_by
 from tests.mutation.find import AnyMutant
 from tests.mutation.load import DoesNotApply
 from tests.mutation.mutants import MUTANTS
 from tests.mutation.systematic import systematic
 
-ROOT: Final = Path(__file__).parents[2]
 UNIT_TESTS: Final[dict[str, tuple[str, ...]]] = {
     "protocol": (
         "rationalizer",
@@ -154,7 +154,7 @@ def try_mutant(
         histories = min(histories, WHOLE_HISTORIES)
     test = _unit_tests(mutant.campaign, mutant.name) if tests_first else None
     if histories and test is None:
-        found = _campaign(mutant, histories, seed)
+        found = found_by("tests.mutation.child", mutant.name, str(histories), str(seed))
     invariant = found["caught"][0] if found["caught"] else None
     if not tests_first and (invariant is None or both):
         test = _unit_tests(mutant.campaign, mutant.name)
@@ -166,19 +166,6 @@ def try_mutant(
         "test": test,
         "seconds": round(time.monotonic() - started, 1),
     }
-
-
-def _campaign(mutant: AnyMutant, histories: int, seed: int) -> dict[str, Any]:
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.mutation.child", mutant.name, str(histories), str(seed)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-    )
-    if done.returncode != 0:
-        raise RuntimeError(f"{mutant.name}: {done.stderr}")
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
 
 
 def _unit_tests(campaign: str, name: str = "") -> str | None:

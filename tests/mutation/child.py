@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
 
 from tests.mutation.find import AnyMutant, find
 from tests.mutation.load import install
 
+ROOT: Final = Path(__file__).parents[2]
 HISTORY_S = 30
 """Of processor time, so that a busy machine is not taken for an endless loop; most take 1 s."""
 
@@ -65,6 +69,16 @@ def play(
     if caught is not None and wanted not in (None, caught[0]):
         caught = None
     print(json.dumps({"caught": caught, "histories": done}))
+
+
+def found_by(module: str, *arguments: str) -> dict[str, Any]:
+    """Run a module that plays, and return its finding: caught, and after how many histories."""
+    command = [sys.executable, "-m", module, *arguments]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise RuntimeError(f"{' '.join(arguments)}: {done.stderr}")
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
 
 
 def _history(campaign: str) -> Callable[[int], tuple[str, str] | None]:

@@ -11,20 +11,15 @@ from __future__ import annotations
 
 import ast
 import json
-import subprocess
-import sys
-from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple
 
 import typer
 
-from tests.mutation.child import play
+from tests.mutation.child import ROOT, found_by, play
 from tests.mutation.find import find
 from tests.mutation.load import Edit, Mutant
 
 __all__ = ["CHECKERS", "WITNESSES", "Witness", "broken_after", "invariants"]
-
-ROOT: Final = Path(__file__).parents[2]
 
 CHECKERS: Final = {
     "protocol": ("checks", "process", "simulator", "user"),
@@ -81,6 +76,36 @@ def _bug(name: str, module: str, *edits: tuple[str, str, str]) -> Mutant:
 CLAIMS: Final = "marshal_py.claims"
 KEEPER: Final = "marshal_py.keeper"
 
+# What more than one witness has.
+_STRANGE_EPOCH: Final = _bug(
+    "an epoch is not the log's",
+    CLAIMS,
+    ("Claimant._on_claimed", "holding.epoch = event.epoch", "holding.epoch = 1 << 60"),
+)
+_STUMBLES: Final = _bug(
+    "a keeper stumbles over what is gone",
+    KEEPER,
+    (
+        "Keeper._remove",
+        "self._consumer.parts.pop(part.key, None)",
+        "self._consumer.parts.pop(part)  # type: ignore[call-overload]",
+    ),
+)
+_UNDONE: Final = _bug(
+    "a database shows what was rolled back",
+    "harvest.store.memory",
+    ("MemoryTransaction.rollback", "self._end()", "self.commit()"),
+)
+_NEVER_SETTLES: Final = ("Keeper._wind_up", "if not waiting:", "if False:")
+_AND_IS_WAITED_FOR: Final = (
+    "Keeper.close",
+    "self._settled.wait(max(0.1, deadline - time.monotonic()))",
+)
+_ROWS_BESIDE_BAD_ONES: Final = (
+    "MarkScheduler._sidelined",
+    "rows = [row for row in held.rows if row.id not in out]",
+)
+
 _PROTOCOL: Final[list[tuple[str, int, Mutant | str]]] = [
     ("a free cell is claimed", 20, "claimant: claiming: on after a release"),
     ("a lease that is over lapses", 5, "claimant: lease: a lapse is noticed"),
@@ -120,11 +145,7 @@ _PROTOCOL: Final[list[tuple[str, int, Mutant | str]]] = [
     (
         "a zombie's epoch is smaller",
         100,
-        _bug(
-            "an epoch is not the log's",
-            CLAIMS,
-            ("Claimant._on_claimed", "holding.epoch = event.epoch", "holding.epoch = 1 << 60"),
-        ),
+        _STRANGE_EPOCH,
     ),
     ("at most once", 60, "claimant: claiming: what was claimed of the messages"),
     ("at most once: accepted", 20, "claimant: messages: of unknown outcome are not accepted"),
@@ -225,12 +246,8 @@ _CONSUMERS: Final[list[tuple[str, int, *tuple[Mutant | str, ...]]]] = [
         _bug(
             "a keeper never settles, and is waited for",
             KEEPER,
-            ("Keeper._wind_up", "if not waiting:", "if False:"),
-            (
-                "Keeper.close",
-                "self._settled.wait(max(0.1, deadline - time.monotonic()))",
-                "self._settled.wait()",
-            ),
+            _NEVER_SETTLES,
+            (*_AND_IS_WAITED_FOR, "self._settled.wait()"),
         ),
     ),
     (
@@ -239,10 +256,9 @@ _CONSUMERS: Final[list[tuple[str, int, *tuple[Mutant | str, ...]]]] = [
         _bug(
             "a keeper never settles, and is waited for too long",
             KEEPER,
-            ("Keeper._wind_up", "if not waiting:", "if False:"),
+            _NEVER_SETTLES,
             (
-                "Keeper.close",
-                "self._settled.wait(max(0.1, deadline - time.monotonic()))",
+                *_AND_IS_WAITED_FOR,
                 "self._settled.wait(max(0.1, deadline - time.monotonic()) + 10)",
             ),
         ),
@@ -265,15 +281,7 @@ _CONSUMERS: Final[list[tuple[str, int, *tuple[Mutant | str, ...]]]] = [
     (
         "nobody fails",
         60,
-        _bug(
-            "a keeper stumbles over what is gone",
-            KEEPER,
-            (
-                "Keeper._remove",
-                "self._consumer.parts.pop(part.key, None)",
-                "self._consumer.parts.pop(part)  # type: ignore[call-overload]",
-            ),
-        ),
+        _STUMBLES,
         _bug(
             "a loop does not hear of it",
             "marshal_py.iterating",
@@ -293,15 +301,7 @@ _CONSUMERS: Final[list[tuple[str, int, *tuple[Mutant | str, ...]]]] = [
     (
         "nothing raises",
         20,
-        _bug(
-            "a keeper stumbles over what is gone",
-            KEEPER,
-            (
-                "Keeper._remove",
-                "self._consumer.parts.pop(part.key, None)",
-                "self._consumer.parts.pop(part)  # type: ignore[call-overload]",
-            ),
-        ),
+        _STUMBLES,
     ),
     ("order", 60, "consumer: claimed messages wait for the lease"),
     ("shares are fair", 20, "consumer: a partition that is given back is released"),
@@ -335,29 +335,14 @@ _CONSUMERS: Final[list[tuple[str, int, *tuple[Mutant | str, ...]]]] = [
     (
         "who delivers has claimed",
         20,
-        _bug(
-            "an epoch is not the log's",
-            CLAIMS,
-            ("Claimant._on_claimed", "holding.epoch = event.epoch", "holding.epoch = 1 << 60"),
-        ),
+        _STRANGE_EPOCH,
     ),
 ]
-
-_UNDONE: Final = _bug(
-    "a database shows what was rolled back",
-    "harvest.store.memory",
-    ("MemoryTransaction.rollback", "self._end()", "self.commit()"),
-)
 
 _HARVESTERS: Final[list[tuple[str, int, str, Mutant | str]]] = [
     ("every committed row", 20, "ranges", "range: all merged sends are settled"),
     ("exactly once", 20, "", "harvest: the checkpoint is that of the last batch"),
-    (
-        "only committed rows",
-        5,
-        "",
-        _UNDONE,
-    ),
+    ("only committed rows", 5, "", _UNDONE),
     ("order of a key", 40, "sidelined", "aside: what waits is loaded when the sink is opened"),
     (
         "stopping ends",
@@ -392,11 +377,7 @@ _SIDELINED: Final[list[tuple[str, int, Mutant | str]]] = [
         _bug(
             "what comes with bad rows is forgotten",
             "harvest.mark",
-            (
-                "MarkScheduler._sidelined",
-                "rows = [row for row in held.rows if row.id not in out]",
-                "rows: list[Row] = []",
-            ),
+            (*_ROWS_BESIDE_BAD_ONES, "rows: list[Row] = []"),
         ),
     ),
     ("only committed rows", 20, _UNDONE),
@@ -415,11 +396,7 @@ _SIDELINED: Final[list[tuple[str, int, Mutant | str]]] = [
         _bug(
             "what is set aside is sent, too",
             "harvest.mark",
-            (
-                "MarkScheduler._sidelined",
-                "rows = [row for row in held.rows if row.id not in out]",
-                "rows = held.rows",
-            ),
+            (*_ROWS_BESIDE_BAD_ONES, "rows = held.rows"),
         ),
     ),
 ]
@@ -471,16 +448,8 @@ def main(
 
 def broken_after(witness: Witness) -> int | None:
     """Return after how many histories the invariant was broken, None if it was not."""
-    number = WITNESSES.index(witness)
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.mutation.witnesses", "--child", str(number)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-    )
-    if done.returncode != 0:
-        raise RuntimeError(f"{witness.name}: {done.stderr}")
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    number = str(WITNESSES.index(witness))
+    found = found_by("tests.mutation.witnesses", "--child", number)
     return found["histories"] if found["caught"] else None
 
 

@@ -107,7 +107,7 @@ class Incidents:
     def _do_leader_change(self, p: int, span: int, skew_ms: int) -> None:
         self.sim.fired["leader_change"] += 1
         self.sim.tell(f"log {p}", f"has no leader for {span / 1e3:.0f} ms")
-        self.sim.down_until[p] = self.sim.now + span * US
+        self.sim.down_until[p] = self.sim.by_heal(self.sim.now + span * US)
         self.sim.skew_ms[p] = skew_ms
 
     def _do_jump(self, slot: int, by_ms: int) -> None:

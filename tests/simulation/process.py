@@ -340,7 +340,7 @@ class Process:
             else:
                 sim.fired["lost_ack"] += 1
                 sim.at(arrives + fail_after, self._failed, seq)
-        down_until = sim.by_heal(sim.down_until[p])
+        down_until = sim.down_until[p]
         if arrives < down_until:
             if down_until - now > sim.scenario.delivery_timeout_us * US:
                 sim.fired["delivery_timeout"] += 1

@@ -266,7 +266,7 @@ def test_what_is_told_at_once_waits_for_no_tick() -> None:
     a.read()
     a.claimant.set_member_metadata(b"news", bench.now_ns)
     assert len(a.claimant.take_appends()) == 1
-    (holding,) = [a.get()]
+    holding = a.get()
     a.turn()
     a.claimant.commit(holding, 5, bench.now_ns, flush=True)
     assert len(a.claimant.take_appends()) == 1
