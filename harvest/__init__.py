@@ -15,8 +15,8 @@ from harvest.errors import (
     TableMissing,
     UnsupportedConnection,
 )
-from harvest.outbox import OutboxRecord
-from harvest.stasher import Stasher
+from harvest.outbox.record import OutboxRecord
+from harvest.outbox.stasher import Stasher
 
 __all__ = [
     "CheckpointError",
@@ -36,18 +36,18 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from harvest.api import Harvest
-    from harvest.serializing import RecordSerializer
+    from harvest.outbox.serializer import RecordSerializer
+    from harvest.runtime.embedding import Harvest
 
 
 def __getattr__(name: str) -> Any:
     # The Stasher is all that an application needs, and it needs no Kafka client.
     if name == "Harvest":
-        from harvest.api import Harvest
+        from harvest.runtime.embedding import Harvest
 
         return Harvest
     if name == "RecordSerializer":
-        from harvest.serializing import RecordSerializer
+        from harvest.outbox.serializer import RecordSerializer
 
         return RecordSerializer
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

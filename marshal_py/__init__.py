@@ -4,9 +4,9 @@ import importlib
 import logging
 from typing import TYPE_CHECKING
 
-from marshal_py.client import Claim, Marshal
-from marshal_py.consumer import Batch, Consumer
-from marshal_py.election import Leader, Leadership, LeaderWatch
+from marshal_py.client.leader_election import Leader, Leadership, LeaderWatch
+from marshal_py.client.marshal import Claim, Marshal
+from marshal_py.consumer.consumer import Batch, Consumer
 from marshal_py.errors import (
     AccessDenied,
     BrokerUnavailable,
@@ -31,11 +31,11 @@ from marshal_py.errors import (
 )
 
 if TYPE_CHECKING:
-    from marshal_py.aio import AsyncClaim, AsyncConsumer, AsyncLeadership, AsyncMarshal
-    from marshal_py.groups import GroupAdmin
-    from marshal_py.handling import Failure, Retry, Stuck
-    from marshal_py.runner import RunStats
-    from marshal_py.transactions import Transactions
+    from marshal_py.admin.group_admin import GroupAdmin
+    from marshal_py.client.aio import AsyncClaim, AsyncConsumer, AsyncLeadership, AsyncMarshal
+    from marshal_py.consumer.handlers.options import Failure, Retry, Stuck
+    from marshal_py.consumer.handlers.runner import RunStats
+    from marshal_py.consumer.transactions import Transactions
 
 __all__ = [
     "AccessDenied",
@@ -78,16 +78,16 @@ __all__ = [
 ]
 
 _MODULES = {
-    "AsyncClaim": "aio",
-    "AsyncConsumer": "aio",
-    "AsyncLeadership": "aio",
-    "AsyncMarshal": "aio",
-    "Failure": "handling",
-    "GroupAdmin": "groups",
-    "Retry": "handling",
-    "RunStats": "runner",
-    "Stuck": "handling",
-    "Transactions": "transactions",
+    "AsyncClaim": "client.aio",
+    "AsyncConsumer": "client.aio",
+    "AsyncLeadership": "client.aio",
+    "AsyncMarshal": "client.aio",
+    "Failure": "consumer.handlers.options",
+    "GroupAdmin": "admin.group_admin",
+    "Retry": "consumer.handlers.options",
+    "RunStats": "consumer.handlers.runner",
+    "Stuck": "consumer.handlers.options",
+    "Transactions": "consumer.transactions",
 }
 
 

@@ -1,8 +1,8 @@
 """Test without a broker: an in-memory coordination log and clocks that obey.
 
 The protocol does no I/O, so a test can drive it record by record: append to a `MemoryLog`, fold it
-with `marshal_py.rationalizer.apply`, and give a `Claimant` whatever time a `VirtualClock` shows.
-The simulator of this project (tests/simulation) does exactly that.
+with `marshal_py.protocol.rationalizer.apply`, and give a `Claimant` whatever time a `VirtualClock`
+shows. The simulator of this project (tests/simulation) does exactly that.
 
 `MemoryLog` is what a Kafka topic is to a careful writer, and can lose its end as a topic with
 unsafe settings can. It has no network: delays, losses and cuts belong to whoever drives it.
@@ -14,7 +14,7 @@ from bisect import bisect_left
 from typing import Final, NamedTuple
 
 from marshal_py.errors import InvalidArgument
-from marshal_py.messages import Message, encode
+from marshal_py.protocol.messages import Message, encode
 
 __all__ = ["MemoryLog", "MemoryPartition", "Record", "VirtualClock"]
 

@@ -11,51 +11,50 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
-from pathlib import Path
 from typing import Final
 
 from hypothesis import Phase, settings
 
-ROOT: Final = Path(__file__).parents[1]
+from tests.support.paths import ROOT
 
 MODULES: Final = (
-    "harvest/checkpoint_text.py",
-    "harvest/gaps.py",
-    "harvest/mark.py",
-    "harvest/pacing.py",
-    "harvest/positions.py",
-    "harvest/range.py",
-    "harvest/terms.py",
-    "marshal_py/balance.py",
-    "marshal_py/claims.py",
-    "marshal_py/delivery.py",
-    "marshal_py/events.py",
-    "marshal_py/messages.py",
-    "marshal_py/ordering.py",
-    "marshal_py/rationalizer.py",
-    "marshal_py/snapshots.py",
-    "marshal_py/subscription.py",
-    "marshal_py/world.py",
+    "harvest/core/checkpoint_text.py",
+    "harvest/core/gaps.py",
+    "harvest/core/mark.py",
+    "harvest/core/pacing.py",
+    "harvest/core/range_checkpoint.py",
+    "harvest/core/range.py",
+    "harvest/core/mark_checkpoint.py",
+    "marshal_py/protocol/balance.py",
+    "marshal_py/protocol/claimant.py",
+    "marshal_py/consumer/delivery.py",
+    "marshal_py/protocol/events.py",
+    "marshal_py/protocol/messages.py",
+    "marshal_py/consumer/handlers/schedule.py",
+    "marshal_py/protocol/rationalizer.py",
+    "marshal_py/protocol/snapshots.py",
+    "marshal_py/protocol/subscription.py",
+    "marshal_py/protocol/world.py",
 )
 TESTS: Final = (
-    "balance",
-    "claims",
-    "claims_found",
-    "claims_guards",
-    "consumer_handover",
-    "delivery",
-    "handling",
-    "harvest_gaps",
-    "harvest_mark",
-    "harvest_mark_steps",
-    "harvest_range_steps",
-    "messages",
-    "ordering",
-    "rationalizer",
-    "snapshot_records",
-    "spec_claimant",
-    "vectors",
-    "world",
+    "harvest/core/test_gaps",
+    "harvest/core/test_mark",
+    "harvest/core/test_mark_actions",
+    "harvest/core/test_range_actions",
+    "marshal_py/consumer/handlers/test_options",
+    "marshal_py/consumer/handlers/test_schedule",
+    "marshal_py/consumer/test_delivery",
+    "marshal_py/consumer/test_handover",
+    "marshal_py/protocol/test_balance",
+    "marshal_py/protocol/test_claimant",
+    "marshal_py/protocol/test_claimant_found",
+    "marshal_py/protocol/test_claimant_guards",
+    "marshal_py/protocol/test_messages",
+    "marshal_py/protocol/test_rationalizer",
+    "marshal_py/protocol/test_snapshot_records",
+    "marshal_py/protocol/test_spec_claimant",
+    "marshal_py/protocol/test_vectors",
+    "marshal_py/protocol/test_world",
 )
 """Unit tests, by the names of their files."""
 SLOW: Final = "test_a_herd"
@@ -71,7 +70,7 @@ def main() -> int:
     include = ",".join(MODULES)
     with tempfile.TemporaryDirectory() as folder:
         data = f"--data-file={folder}/coverage"
-        names = [f"tests/unit/test_{name}.py" for name in TESTS]
+        names = [f"tests/unit/{name}.py" for name in TESTS]
         options = ["-p", "no:cacheprovider", "-p", "tests.coverage", "-k", f"not {SLOW}"]
         tests = ["pytest", "-q", *options, f"--hypothesis-profile={PROFILE}", *names]
         run = [*python, "coverage", "run", data, f"--include={include}", "-m", *tests]

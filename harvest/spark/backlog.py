@@ -16,15 +16,15 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any, Final
 
-from harvest.checkpoints import Checkpoints
-from harvest.config import ReaperConfig
+from harvest.config.model import ReaperConfig
+from harvest.core.interfaces.range_store import RangeStore
+from harvest.core.range_checkpoint import Position
 from harvest.errors import ConfigurationError, HarvestError
-from harvest.positions import Position
-from harvest.process import make_range_store
-from harvest.range_leader import check_layout
-from harvest.sink.settings import connection_settings
+from harvest.runtime.checkpoints import Checkpoints
+from harvest.runtime.process import make_range_store
+from harvest.runtime.range_leader import check_layout
+from harvest.sinks.kafka.settings import connection_settings
 from harvest.spark.shard import CLAIM_LOST, Job, Outcome, SinkWrapper, publish_together
-from harvest.store.range_base import RangeStore
 from marshal_py import ClaimTimeout, Marshal
 
 if TYPE_CHECKING:

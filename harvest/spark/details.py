@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from harvest.gaps import Range
+from harvest.core.gaps import Range
 from harvest.spark.compare import Flag, Found, Item, compare_key, within
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """The outbox read once for several shards of it, which one process publishes at the same time.
 
-Each shard has its own position, connection and pace (`harvest.range`); what they share is the
+Each shard has its own position, connection and pace (`harvest.core.range`); what they share is the
 reading. A shard that is behind finds the page that another has read. That the page is older then
 does no harm: a window is what the table showed at one moment, and whatever is asked about its gaps
 is asked after that moment (specs/HARVEST.md §15).
@@ -14,11 +14,11 @@ from collections.abc import Sequence
 from operator import itemgetter
 from typing import Final, NamedTuple
 
-from harvest.gaps import Range, clip
-from harvest.naming import TableName
-from harvest.rows import Row
-from harvest.store.range_base import Window
-from harvest.store.range_postgres import PostgresRangeStore
+from harvest.core.gaps import Range, clip
+from harvest.core.interfaces.range_store import Window
+from harvest.core.row import Row
+from harvest.core.table_name import TableName
+from harvest.databases.postgres.range import PostgresRangeStore
 
 __all__ = ["PagedStore", "Pages"]
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from harvest.core.gaps import Range
 from harvest.errors import ConfigurationError
-from harvest.gaps import Range
 from harvest.spark.compare import BUCKETS, Flag, fingerprints, within
 from harvest.spark.details import (
     CARRIED_COLUMNS,
@@ -392,7 +392,7 @@ def _topics(spark: SparkSession, outbox: Outbox) -> list[str]:
         return sorted(row[0] for row in frame.collect())
     import psycopg
 
-    from harvest.naming import TableName
+    from harvest.core.table_name import TableName
 
     name = TableName.parse(outbox.table).quoted()
     with psycopg.connect(outbox.dsn or "") as connection:

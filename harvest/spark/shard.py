@@ -1,8 +1,8 @@
 """One shard of a backlog, published by a task while the driver of the job holds the claim.
 
-A task is a leadership of range mode (`harvest.range_leader`), no other code: what differs is that
-the lease is somebody else's, that it ends at an id, and that it may be one of several attempts. Why
-no attempt repeats or reorders a row, whatever Spark does (specs/HARVEST.md §17):
+A task is a leadership of range mode (`harvest.runtime.range_leader`), no other code: what differs
+is that the lease is somebody else's, that it ends at an id, and that it may be one of several
+attempts. Why no attempt repeats or reorders a row, whatever Spark does (specs/HARVEST.md §17):
 
 - Opening the sink fences every earlier attempt in Kafka and gives the last committed position.
 - Rows and position are one transaction. So an attempt begins where the one before it has ended.
@@ -21,18 +21,18 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from harvest.checkpoints import Checkpoints
-from harvest.config import ReaperConfig
+from harvest.config.model import ReaperConfig
+from harvest.core.interfaces.sink import Failure, Sink, StillHeld
+from harvest.core.range_checkpoint import Position
+from harvest.core.row import Row
+from harvest.databases.postgres.range import PostgresRangeStore
 from harvest.errors import HarvestError
-from harvest.events import Stats
-from harvest.positions import Position
-from harvest.process import make_range_store, make_range_tools
-from harvest.rows import Row
-from harvest.sink.base import Failure, Sink, StillHeld
-from harvest.sink.settings import connection_settings
+from harvest.runtime.checkpoints import Checkpoints
+from harvest.runtime.events import Stats
+from harvest.runtime.process import make_range_store, make_range_tools
+from harvest.runtime.wake import Bell
+from harvest.sinks.kafka.settings import connection_settings
 from harvest.spark.pages import PagedStore, Pages
-from harvest.store.range_postgres import PostgresRangeStore
-from harvest.wake import Bell
 from marshal_py import Marshal
 from marshal_py.errors import MarshalError
 

@@ -14,9 +14,9 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from harvest.core.gaps import Range
+from harvest.core.table_name import TableName
 from harvest.errors import ConfigurationError
-from harvest.gaps import Range
-from harvest.naming import TableName
 from harvest.spark.compare import within
 from marshal_py.spark.kafka import READER_OPTIONS, java_settings
 

@@ -19,8 +19,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from harvest.core.gaps import Range, clip, subtract, union
 from harvest.errors import ConfigurationError
-from harvest.gaps import Range, clip, subtract, union
 
 if TYPE_CHECKING:
     import pyarrow as pa

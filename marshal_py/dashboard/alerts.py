@@ -15,7 +15,7 @@ __all__ = ["Alert", "Alerts", "Kind", "Severity"]
 Severity: TypeAlias = Literal["high", "low"]
 Kind: TypeAlias = str
 """stale, flapping, duplicate_client_id, snapshot_mismatch, growing_lag, stuck, pause_expired, or
-one of `marshal_py.anomalies.KINDS`."""
+one of `marshal_py.protocol.history.anomalies.KINDS`."""
 
 MAX_ALERTS: Final = 500
 KEPT_MS: Final = 3_600_000

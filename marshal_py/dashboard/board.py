@@ -14,8 +14,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from marshal_py.dashboard.ranges import by_value, ranges
-from marshal_py.rationalizer import Cell
-from marshal_py.world import Liveness
+from marshal_py.protocol.rationalizer import Cell
+from marshal_py.protocol.world import Liveness
 
 __all__ = ["FREE", "FRESH", "STALE", "UNKNOWN", "Board", "Row", "lag_bucket", "liveness_code"]
 

@@ -1,7 +1,7 @@
 """Who held each cell when: claims that ended and rejections, bounded in number. No I/O.
 
-The rows come from `marshal_py.history.History` (specs/AUDIT.md); this only keeps the latest of them
-by cell. Claims that stand are asked of the history's own tracks.
+The rows come from `marshal_py.protocol.history.history.History` (specs/AUDIT.md); this only keeps
+the latest of them by cell. Claims that stand are asked of the history's own tracks.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
-from marshal_py.ledger import Row, Track
-from marshal_py.rationalizer import CellKey
+from marshal_py.protocol.history.ledger import Row, Track
+from marshal_py.protocol.rationalizer import CellKey
 
 __all__ = ["Claim", "ClaimLog", "Rejection", "open_claim"]
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from marshal_py.client.log_reader import boottime_ns
 from marshal_py.dashboard.claimlog import Claim, open_claim
 from marshal_py.dashboard.feed import Feed
 from marshal_py.dashboard.people import readable
 from marshal_py.dashboard.watch import Watch
-from marshal_py.log import boottime_ns
-from marshal_py.messages import NO_OFFSET
-from marshal_py.rationalizer import CellKey
+from marshal_py.protocol.messages import NO_OFFSET
+from marshal_py.protocol.rationalizer import CellKey
 
 __all__ = ["cell_document", "lanes_document", "strip_document"]
 

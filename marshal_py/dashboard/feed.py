@@ -18,15 +18,15 @@ import msgspec
 from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
 
-from marshal_py.admin import admin_client
-from marshal_py.commands.connection import Connection
-from marshal_py.commands.look import stamp_ms
+from marshal_py.admin.connection import Connection
+from marshal_py.admin.world_reader import stamp_ms
+from marshal_py.client.log_reader import Batch, LogReader, Truncated, boottime_ns
+from marshal_py.client.topics import admin_client
 from marshal_py.dashboard.lag import Ends
 from marshal_py.dashboard.watch import Watch
 from marshal_py.errors import MarshalError
-from marshal_py.log import Batch, LogReader, Truncated, boottime_ns
-from marshal_py.wire import MSGPACK, Wire
-from marshal_py.world import MS
+from marshal_py.protocol.wire import MSGPACK, Wire
+from marshal_py.protocol.world import MS
 
 __all__ = ["Feed", "Phase", "Subscriber"]
 

@@ -11,11 +11,11 @@ from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from typing import Final, TypeAlias
 
-from marshal_py.commands.words import age, count
+from marshal_py.admin.formatting import age, count
 from marshal_py.dashboard.alerts import Alerts
 from marshal_py.dashboard.board import FRESH, UNKNOWN, Board, Row, lag_bucket
-from marshal_py.rationalizer import Cell
-from marshal_py.world import World
+from marshal_py.protocol.rationalizer import Cell
+from marshal_py.protocol.world import World
 
 __all__ = ["Ends", "Lags"]
 

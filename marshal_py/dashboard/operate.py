@@ -1,7 +1,8 @@
 """What an operator may do from the page, if the dashboard was started with ``--write``.
 
 Nothing is done that was not shown before: `preview` says what an action would come to and hands out
-a ticket; `perform` does what the ticket stands for, once. `marshal_py.groups` does the work.
+a ticket; `perform` does what the ticket stands for, once. `marshal_py.admin.group_admin` does the
+work.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from marshal_py.commands.connection import Connection
-from marshal_py.commands.words import age, count, iso_utc
+from marshal_py.admin.connection import Connection
+from marshal_py.admin.formatting import age, count, iso_utc
+from marshal_py.admin.group_admin import Change, GroupAdmin
 from marshal_py.errors import GroupPausedError, InvalidArgument
-from marshal_py.groups import Change, GroupAdmin
 
 __all__ = ["Action", "Operations", "decode_action"]
 

@@ -12,13 +12,13 @@ from typing import Any, Final
 
 import msgspec
 
-from marshal_py.commands.connection import Connection
-from marshal_py.commands.explain import tell
-from marshal_py.commands.look import look
+from marshal_py.admin.connection import Connection
+from marshal_py.admin.world_reader import look
+from marshal_py.cli.explain import tell
 from marshal_py.dashboard.board import Board, liveness_code
 from marshal_py.dashboard.people import groups_document, leaders_document, members_document
-from marshal_py.rationalizer import CellKey
-from marshal_py.wire import MSGPACK, Wire
+from marshal_py.protocol.rationalizer import CellKey
+from marshal_py.protocol.wire import MSGPACK, Wire
 
 __all__ = ["Past"]
 

@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 
 from marshal_py.dashboard.board import Row
-from marshal_py.messages import NO_OFFSET
-from marshal_py.subscription import Subscription
-from marshal_py.text.rationalizer import TextCell, TextWorld
-from marshal_py.world import World
+from marshal_py.protocol.messages import NO_OFFSET
+from marshal_py.protocol.subscription import Subscription
+from marshal_py.protocol.text.rationalizer import TextCell, TextWorld
+from marshal_py.protocol.world import World
 
 __all__ = ["groups_document", "leaders_document", "members_document", "readable"]
 

@@ -17,21 +17,21 @@ from collections.abc import Sequence
 from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
-from marshal_py import events as ev
-from marshal_py.anomalies import MEANING
-from marshal_py.commands.lines import ROUTINE, as_text, without_epoch
-from marshal_py.commands.words import count
+from marshal_py.admin.event_text import ROUTINE, as_text, without_epoch
+from marshal_py.admin.formatting import count
 from marshal_py.dashboard.alerts import Alerts, Severity
 from marshal_py.dashboard.board import FRESH, STALE, UNKNOWN, Board, Row
 from marshal_py.dashboard.claimlog import ClaimLog
 from marshal_py.dashboard.lag import Ends, Lags
 from marshal_py.dashboard.people import groups_document, leaders_document, members_document
-from marshal_py.history import History
-from marshal_py.ledger import LEADER_PREFIX
-from marshal_py.rationalizer import Cell, CellKey
-from marshal_py.text.history import TextHistory
-from marshal_py.text.rationalizer import TextWorld
-from marshal_py.world import MS, Observer, World
+from marshal_py.protocol import events as ev
+from marshal_py.protocol.history.anomalies import MEANING
+from marshal_py.protocol.history.history import History
+from marshal_py.protocol.history.ledger import LEADER_PREFIX
+from marshal_py.protocol.history.text_history import TextHistory
+from marshal_py.protocol.rationalizer import Cell, CellKey
+from marshal_py.protocol.text.rationalizer import TextWorld
+from marshal_py.protocol.world import MS, Observer, World
 
 __all__ = ["Line", "Watch"]
 

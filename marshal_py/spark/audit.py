@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from confluent_kafka import TIMESTAMP_CREATE_TIME
 
-from marshal_py.anomalies import Kind
-from marshal_py.clients import read_to_end
+from marshal_py.client.kafka_clients import read_to_end
+from marshal_py.client.settings import DEFAULT_TOPIC, kafka_config
 from marshal_py.errors import ConfigurationError, LogHole, MalformedRecord, TopicMissing
-from marshal_py.history import History, SnapshotSeen
-from marshal_py.rationalizer import PartitionState
-from marshal_py.settings import DEFAULT_TOPIC, kafka_config
-from marshal_py.snapshots import Snapshot, anchor_of, decode_snapshot
+from marshal_py.protocol.history.anomalies import Kind
+from marshal_py.protocol.history.history import History, SnapshotSeen
+from marshal_py.protocol.rationalizer import PartitionState
+from marshal_py.protocol.snapshots import Snapshot, anchor_of, decode_snapshot
 from marshal_py.spark.kafka import Offsets, librdkafka_settings, read_range
 from marshal_py.spark.store import Store
 

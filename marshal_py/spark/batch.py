@@ -18,9 +18,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from marshal_py.client import Claim, Marshal
+from marshal_py.client.marshal import Claim, Marshal
+from marshal_py.client.settings import DEFAULT_TOPIC
 from marshal_py.errors import ConfigurationError, NotHeld
-from marshal_py.settings import DEFAULT_TOPIC
 from marshal_py.spark.claiming import is_open
 from marshal_py.spark.kafka import READER_OPTIONS, Offsets, java_settings, librdkafka_settings
 

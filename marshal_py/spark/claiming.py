@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from marshal_py.client import Marshal
+from marshal_py.client.marshal import Marshal
 
 __all__ = ["is_open"]
 

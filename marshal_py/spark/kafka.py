@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from marshal_py.access import REFUSED, denied
-from marshal_py.clients import FINAL, RECONNECT, connect, rdkafka_logger
+from marshal_py.client.acl import REFUSED, denied
+from marshal_py.client.kafka_clients import FINAL, RECONNECT, connect, rdkafka_logger
 from marshal_py.errors import BrokerUnavailable, ConfigurationError, LogHole, TopicMissing
 
 __all__ = ["READER_OPTIONS", "Offsets", "java_settings", "librdkafka_settings", "read_range"]

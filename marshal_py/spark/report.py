@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from html import escape
 from typing import Any, Final
 
-from marshal_py.anomalies import MEANING
+from marshal_py.protocol.history.anomalies import MEANING
 from marshal_py.spark.store import Store
 
 __all__ = ["html_page", "html_table", "html_tiles", "render", "summary", "write_report"]

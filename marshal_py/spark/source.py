@@ -40,7 +40,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 
-from marshal_py.client import Claim, Marshal
+from marshal_py.client.marshal import Claim, Marshal
 from marshal_py.errors import ConfigurationError, NotHeld
 from marshal_py.spark.claiming import is_open
 from marshal_py.spark.kafka import Offsets, read_range

@@ -15,9 +15,15 @@ from dataclasses import dataclass, field
 
 from confluent_kafka import Producer
 
-from marshal_py.messages import ClaimingPartition, Entry, Heartbeat, ReleasingPartition, encode
-from marshal_py.subscription import Subscription
-from marshal_py.world import coordinating_partition, home_partition
+from marshal_py.protocol.messages import (
+    ClaimingPartition,
+    Entry,
+    Heartbeat,
+    ReleasingPartition,
+    encode,
+)
+from marshal_py.protocol.subscription import Subscription
+from marshal_py.protocol.world import coordinating_partition, home_partition
 
 WORDS = """
 billing orders payments ledger shipping inventory pricing search mail fraud audit catalog invoices

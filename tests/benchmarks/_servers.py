@@ -6,10 +6,10 @@ import uuid
 
 from confluent_kafka import Producer
 
-from marshal_py.admin import create_topics
+from marshal_py.client.topics import create_topics
 from marshal_py.embedded.kafka import EmbeddedKafka
-from marshal_py.messages import ClaimingPartition, Entry, Heartbeat, encode
-from marshal_py.world import coordinating_partition
+from marshal_py.protocol.messages import ClaimingPartition, Entry, Heartbeat, encode
+from marshal_py.protocol.world import coordinating_partition
 
 
 def new_topic(kafka: EmbeddedKafka, partitions: int = 8) -> str:

@@ -16,7 +16,7 @@ from pathlib import Path
 from marshal_py.embedded.kafka import EmbeddedKafka
 from tests.benchmarks._servers import new_topic
 from tests.benchmarks.harness import Figure, Options, percentile, run, say
-from tests.integration.chromium import Page, chromium
+from tests.support.chromium import Page, chromium
 
 COORDINATORS = 8
 INTERVAL_MS = 10_000
@@ -34,7 +34,7 @@ FRAMES = """new Promise((done) => {
 SERVER = """
 import sys, time
 import uvicorn
-from marshal_py.commands.connection import Connection
+from marshal_py.admin.connection import Connection
 from marshal_py.dashboard.app import create_app
 from marshal_py.dashboard.feed import Feed
 from tests.benchmarks._crowd import end_of

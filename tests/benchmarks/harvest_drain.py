@@ -16,8 +16,8 @@ from dataclasses import dataclass
 import psycopg
 from confluent_kafka import Consumer, TopicPartition
 
-from harvest.store.postgres import PostgresMarkStore
-from harvest.store.range_postgres import PostgresRangeStore
+from harvest.databases.postgres.mark import PostgresMarkStore
+from harvest.databases.postgres.range import PostgresRangeStore
 from marshal_py.embedded import EmbeddedKafka, EmbeddedPostgres
 from tests.benchmarks._servers import new_topic
 from tests.benchmarks.harness import Figure, Options, median, run, say

@@ -17,8 +17,8 @@ from pathlib import Path
 
 from confluent_kafka import Consumer, TopicPartition
 
-from harvest.store.postgres import PostgresMarkStore
-from harvest.store.range_postgres import PostgresRangeStore
+from harvest.databases.postgres.mark import PostgresMarkStore
+from harvest.databases.postgres.range import PostgresRangeStore
 from marshal_py.embedded import EmbeddedKafka, EmbeddedPostgres
 from tests.benchmarks.harness import Figure, Options, median, run, say
 from tests.benchmarks.harvest_latency import child, output_of

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 
 import psycopg
 
-from harvest.store.postgres import PostgresMarkStore
+from harvest.databases.postgres.mark import PostgresMarkStore
 from marshal_py.embedded import EmbeddedKafka, EmbeddedPostgres
 from tests.benchmarks._servers import new_topic
 from tests.benchmarks.harness import Figure, Options, median, run, say

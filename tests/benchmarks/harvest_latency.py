@@ -16,8 +16,8 @@ from pathlib import Path
 
 import psycopg
 
-from harvest.store.postgres import PostgresMarkStore
-from harvest.store.range_postgres import PostgresRangeStore
+from harvest.databases.postgres.mark import PostgresMarkStore
+from harvest.databases.postgres.range import PostgresRangeStore
 from marshal_py.embedded import EmbeddedKafka, EmbeddedPostgres
 from tests.benchmarks.harness import Figure, Options, median, percentile, run, say
 

@@ -12,8 +12,8 @@ from contextlib import closing
 
 import pymysql
 
-from harvest.store.mysql_table import connect_arguments
-from harvest.store.range_mysql import MysqlRangeStore
+from harvest.databases.mysql.range import MysqlRangeStore
+from harvest.databases.mysql.table import connect_arguments
 from marshal_py.embedded import EmbeddedKafka, EmbeddedMariaDB
 from tests.benchmarks._servers import new_topic
 from tests.benchmarks.harness import Figure, Options, median, run, say

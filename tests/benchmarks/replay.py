@@ -6,9 +6,9 @@ import time
 
 from confluent_kafka import Consumer, TopicPartition
 
+from marshal_py.client.log_reader import LogReader
+from marshal_py.client.log_writer import LogWriter
 from marshal_py.embedded.kafka import EmbeddedKafka
-from marshal_py.log import LogReader
-from marshal_py.writer import LogWriter
 from tests.benchmarks._servers import fill_with_heartbeats, new_topic
 from tests.benchmarks.harness import Figure, Options, median, run, say
 

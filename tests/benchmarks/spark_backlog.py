@@ -16,7 +16,7 @@ from collections import defaultdict
 import psycopg
 from confluent_kafka import Consumer, TopicPartition
 
-from harvest.store.range_postgres import PostgresRangeStore
+from harvest.databases.postgres.range import PostgresRangeStore
 from marshal_py.embedded import EmbeddedKafka, EmbeddedPostgres
 from tests.benchmarks._servers import new_topic
 from tests.benchmarks.harness import Figure, Options, median, run, say
@@ -52,7 +52,7 @@ def committed(servers: str, topic: str) -> int:
 
 def session(cores: int, tasks: int, configs: list[str]) -> None:
     """A child: run one job for each configuration, print the seconds of each."""
-    from harvest.config import parse
+    from harvest.config.model import parse
     from harvest.spark.backlog import backlog
     from marshal_py.spark.session import spark_session
 

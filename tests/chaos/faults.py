@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from confluent_kafka import Producer
 
-from marshal_py.messages import ReleaseGroup, ResumeGroup, encode
+from marshal_py.protocol.messages import ReleaseGroup, ResumeGroup, encode
 from tests.chaos.config import BETWEEN, NETWORKS, QUORUM
 
 if TYPE_CHECKING:

@@ -5,10 +5,10 @@ Only for `--sabotage`: a checker that never fails shows nothing.
 
 from __future__ import annotations
 
-from marshal_py.claims import ClaimState
-from marshal_py.client import Claim
-from marshal_py.consumer import Consumer
-from marshal_py.delivery import HeldPartition
+from marshal_py.client.marshal import Claim
+from marshal_py.consumer.consumer import Consumer
+from marshal_py.consumer.delivery import HeldPartition
+from marshal_py.protocol.claimant import ClaimState
 
 __all__ = ["RULES", "apply"]
 

@@ -17,7 +17,7 @@ import psycopg
 import yaml
 from confluent_kafka.admin import AdminClient
 
-from marshal_py.admin import create_topics
+from marshal_py.client.topics import create_topics
 from marshal_py.embedded import EmbeddedKafka, EmbeddedPostgres
 from marshal_py.embedded.errors import ServerFailed
 from marshal_py.embedded.ports import free_ports
@@ -26,11 +26,12 @@ from tests.chaos.config import BETWEEN, NETWORKS, QUORUM, ChaosConfig
 from tests.chaos.disks import SmallDisk, possible
 from tests.chaos.network import Network
 from tests.chaos.recorder import Recorder, now_ns
+from tests.support.paths import ROOT
 
 __all__ = ["Stage", "open_stage"]
 
 _HOST: Final = "127.0.0.1"
-_ROOT: Final = Path(__file__).parents[2]
+_ROOT: Final = ROOT
 
 _TABLES: Final = """
 CREATE TABLE keys (key INT PRIMARY KEY, seq BIGINT NOT NULL);
@@ -296,8 +297,8 @@ def _small_disks(stage: Stage, stack: contextlib.ExitStack) -> None:
 
 
 def _prepare(config: ChaosConfig, kafka: EmbeddedKafka, postgres: EmbeddedPostgres) -> None:
-    from harvest.store.postgres import PostgresMarkStore
-    from harvest.store.range_postgres import PostgresRangeStore
+    from harvest.databases.postgres.mark import PostgresMarkStore
+    from harvest.databases.postgres.range import PostgresRangeStore
 
     create_topics(kafka.bootstrap_servers, topic=config.log, partitions=4)
     for topic in ("alo", "amo", "rows", "ranged"):

@@ -18,8 +18,8 @@ from typing import Any
 from confluent_kafka import Producer
 
 from marshal_py import BrokerUnavailable, Claim, ClaimTimeout, Consumer, Marshal, NotHeld
-from marshal_py.consumer import Mode
-from marshal_py.rationalizer import Cell
+from marshal_py.consumer.consumer import Mode
+from marshal_py.protocol.rationalizer import Cell
 from tests.chaos import sabotage
 from tests.chaos.config import ChaosConfig, client_of
 from tests.chaos.recorder import Recorder, now_ns

@@ -7,16 +7,16 @@ from typing import Any, Final
 
 from typer.main import get_command
 
-from harvest import cli as harvest_cli
+from harvest.cli.app import app as harvest_cli
 from harvest.errors import HarvestError
-from marshal_py import cli as marshal_cli
+from marshal_py.cli.app import app as marshal_cli
 from marshal_py.errors import MarshalError
 
 __all__ = ["COMMANDS", "PROGRAMS", "VALUES"]
 
 PROGRAMS: Final[tuple[tuple[Any, tuple[type[Exception], ...]], ...]] = (
-    (get_command(marshal_cli.app), ()),
-    (get_command(harvest_cli.app), (MarshalError, HarvestError)),  # printed by its `main`
+    (get_command(marshal_cli), ()),
+    (get_command(harvest_cli), (MarshalError, HarvestError)),  # printed by its `main`
 )
 """Each with what may be raised by it. Made once: that takes longer than most command lines."""
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from harvest.positions import Position
-from harvest.terms import Checkpoint, Term
-from marshal_py.messages import (
+from harvest.core.mark_checkpoint import Checkpoint, Term
+from harvest.core.range_checkpoint import Position
+from marshal_py.protocol.messages import (
     ClaimingMessages,
     ClaimingPartition,
     Entry,
@@ -18,8 +18,8 @@ from marshal_py.messages import (
     SetPosition,
     encode,
 )
-from marshal_py.rationalizer import PartitionState, apply
-from marshal_py.snapshots import anchor_of, encode_snapshot
+from marshal_py.protocol.rationalizer import PartitionState, apply
+from marshal_py.protocol.snapshots import anchor_of, encode_snapshot
 from tests.fuzz.commands import COMMANDS, VALUES
 
 __all__ = ["SEEDS", "WORDS"]

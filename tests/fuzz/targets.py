@@ -17,25 +17,25 @@ from unittest import mock
 
 import httpcore
 
-from harvest import config as harvest_config
-from harvest import goharvest
+from harvest.config import goharvest
+from harvest.config import model as harvest_config
+from harvest.core.dead_letters import Sieve, problem
+from harvest.core.mark_checkpoint import Checkpoint
+from harvest.core.range_checkpoint import Position
+from harvest.core.row import Row, payload_bytes
+from harvest.core.shards import shard_of
+from harvest.core.table_name import TableName
+from harvest.databases.json_headers import header_column
 from harvest.errors import CheckpointError, HarvestError
-from harvest.naming import TableName
-from harvest.positions import Position
-from harvest.rows import Row, payload_bytes
-from harvest.shards import shard_of
-from harvest.sidelining import Sieve, problem
-from harvest.sink.exchange import Answer, Connection
-from harvest.sink.http import retry_after_ms
-from harvest.store.headers import header_column
-from harvest.terms import Checkpoint
-from marshal_py.commands.connection import parse_settings, read_config_file
+from harvest.sinks.http.endpoint import retry_after_ms
+from harvest.sinks.http.exchange import Answer, Connection
+from marshal_py.admin.connection import parse_settings, read_config_file
 from marshal_py.errors import ConfigurationError, MalformedRecord
-from marshal_py.events import Event
-from marshal_py.messages import decode, encode
-from marshal_py.rationalizer import PartitionState, apply
-from marshal_py.snapshots import decode_snapshot
-from marshal_py.text import codec as text
+from marshal_py.protocol.events import Event
+from marshal_py.protocol.messages import decode, encode
+from marshal_py.protocol.rationalizer import PartitionState, apply
+from marshal_py.protocol.snapshots import decode_snapshot
+from marshal_py.protocol.text import codec as text
 from tests.fuzz.commands import PROGRAMS
 
 __all__ = ["TARGETS"]

@@ -12,8 +12,8 @@ import pytest
 from typer.testing import CliRunner
 
 from marshal_py import Marshal
-from marshal_py.admin import create_topics
-from marshal_py.cli import app
+from marshal_py.cli.app import app
+from marshal_py.client.topics import create_topics
 from marshal_py.embedded import EmbeddedKafka
 
 INTERVAL_MS = 1_000

@@ -19,14 +19,14 @@ from typing import Any, Final
 
 from marshal_py import Marshal
 from marshal_py.errors import MalformedRecord, MarshalError
-from marshal_py.text.codec import (
+from marshal_py.protocol.text.codec import (
     CLAIMING_PARTITION,
     TextRecord,
     coordinating_partition,
     decode,
     encode,
 )
-from marshal_py.text.rationalizer import TextCell, TextState, apply
+from marshal_py.protocol.text.rationalizer import TextCell, TextState, apply
 
 REPLAYED: Final = 3
 """The coordination partition of what `replay` reads, as in the recorded states."""

@@ -9,7 +9,7 @@ import threading
 import time
 
 from marshal_py import ClaimTimeout
-from marshal_py.consumer import Consumer
+from marshal_py.consumer.consumer import Consumer
 from tests.interop.flags import Flags
 from tests.interop.peer import hb_s, say
 

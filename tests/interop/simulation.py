@@ -13,10 +13,10 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from marshal_py.claims import ClaimState, Holding
-from marshal_py.text.claimant import TextClaimant
-from marshal_py.text.rationalizer import TextState, TextWorld, apply
-from marshal_py.world import Observer
+from marshal_py.protocol.claimant import ClaimState, Holding
+from marshal_py.protocol.text.claimant import TextClaimant
+from marshal_py.protocol.text.rationalizer import TextState, TextWorld, apply
+from marshal_py.protocol.world import Observer
 from tests.interop.gomodel import Bugs, GoClient, GoWorld
 
 S = 1_000_000_000

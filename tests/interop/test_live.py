@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import Producer
 
 from marshal_py import ClaimTimeout, DuplicateClientId, InvalidArgument, Marshal, NotInVersion1
-from marshal_py.text.admin import pause_group, resume_group, set_positions
+from marshal_py.admin.version1 import pause_group, resume_group, set_positions
 from tests.interop.conftest import HB, Stage
 from tests.interop.gomodel import GoWorld, parse
 from tests.interop.gopeer import coordinator

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from marshal_py import InvalidArgument, Marshal
-from marshal_py.commands.connection import Connection
-from marshal_py.commands.words import iso_utc
-from marshal_py.text.codec import coordinating_partition
-from marshal_py.wire import text_wire
+from marshal_py.admin.connection import Connection
+from marshal_py.admin.formatting import iso_utc
+from marshal_py.protocol.text.codec import coordinating_partition
+from marshal_py.protocol.wire import text_wire
 from tests.interop.conftest import HB, Stage
 from tests.interop.processes import ROOT
 

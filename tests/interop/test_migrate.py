@@ -16,7 +16,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from marshal_py import ConfigurationError, Marshal, TopicMissing
-from marshal_py.migrate import Bridge
+from marshal_py.admin.migration import Bridge
 from tests.interop.conftest import HB, Stage
 from tests.interop.processes import ROOT, PeerProcess
 
@@ -69,7 +69,7 @@ class Migration(PeerProcess):
     event_key = "event"
 
     def __init__(self, stage: Stage, *args: str) -> None:
-        super().__init__("marshal_py.cli", *command(stage, *args, "--json"), hb=HB)
+        super().__init__("marshal_py.cli.app", *command(stage, *args, "--json"), hb=HB)
 
 
 def command(stage: Stage, *args: str) -> list[str]:

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,8 +15,9 @@ import pytest
 from tests.interop.conftest import HB, Stage
 from tests.interop.flags import Flags
 from tests.interop.processes import ROOT
+from tests.support.paths import INTEROP_DATA
 
-DATA = Path(__file__).parent / "data"
+DATA = INTEROP_DATA
 VECTORS: dict[str, Any] = json.loads((DATA / "vectors.json").read_text())
 HISTORIES: list[dict[str, Any]] = [
     json.loads(line) for line in (DATA / "states.jsonl").read_text().splitlines()

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from marshal_py.text import claimant as claimant_module
-from marshal_py.text.claimant import TextClaimant
+from marshal_py.protocol.text import claimant as claimant_module
+from marshal_py.protocol.text.claimant import TextClaimant
 from tests.interop.simulation import Plan, S, Sim
 
 FAULTS: dict[str, Any] = {"crashes": 6, "releases": 20}
@@ -78,7 +78,7 @@ def test_ours_is_taken_over_by_go_and_the_other_way_round() -> None:
 def test_without_the_wait_cells_are_taken_from_living_go_clients(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from marshal_py.world import Observer
+    from marshal_py.protocol.world import Observer
 
     monkeypatch.setattr(Observer, "silence_ns", lambda self, cell, now_ns: 10**15)
     plans = runs(40, go_skew_s=100.0, **WILD)

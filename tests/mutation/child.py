@@ -10,13 +10,12 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from tests.mutation.find import AnyMutant, find
 from tests.mutation.load import install
+from tests.support.paths import ROOT
 
-ROOT: Final = Path(__file__).parents[2]
 HISTORY_S = 30
 """Of processor time, so that a busy machine is not taken for an endless loop; most take 1 s."""
 

@@ -274,7 +274,7 @@ _AT_MOST_ONCE = [
     ),
     Mutant(
         "consumer: a claim of messages that turns up late is known",
-        "marshal_py.claims",
+        "marshal_py.protocol.claimant",
         (
             Edit(
                 "Claimant._on_messages",

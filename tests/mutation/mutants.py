@@ -12,9 +12,9 @@ from tests.mutation.planted import PLANTED
 from tests.mutation.ranges import RANGES
 from tests.mutation.sidelined import SIDELINED
 
-FOLD = "marshal_py.rationalizer"
-CLAIMS = "marshal_py.claims"
-WORLD = "marshal_py.world"
+FOLD = "marshal_py.protocol.rationalizer"
+CLAIMS = "marshal_py.protocol.claimant"
+WORLD = "marshal_py.protocol.world"
 
 _TOUCHED = "                touched[event.topic, event.partition] = None"
 

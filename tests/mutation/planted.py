@@ -12,7 +12,7 @@ __all__ = ["PLANTED"]
 PLANTED: tuple[Mutant, ...] = (
     Mutant(
         "planted: a release of an earlier epoch ends the claim that came after it",
-        "marshal_py.claims",
+        "marshal_py.protocol.claimant",
         (
             Edit(
                 "Claimant._on_released",
@@ -23,7 +23,7 @@ PLANTED: tuple[Mutant, ...] = (
     ),
     Mutant(
         "planted: a claim starts where the position is, not where messages were claimed to",
-        "marshal_py.claims",
+        "marshal_py.protocol.claimant",
         (
             Edit(
                 "Claimant._on_claimed",
@@ -34,12 +34,12 @@ PLANTED: tuple[Mutant, ...] = (
     ),
     Mutant(
         "planted: a snapshot forgets that a group is paused",
-        "marshal_py.rationalizer",
+        "marshal_py.protocol.rationalizer",
         (Edit("PartitionState.decode", "state.paused = dict(paused)", "state.paused = {}"),),
     ),
     Mutant(
         "planted: a resumed group is paused again by a pause that is read twice",
-        "marshal_py.rationalizer",
+        "marshal_py.protocol.rationalizer",
         (
             Edit(
                 "_resume_group",
@@ -50,7 +50,7 @@ PLANTED: tuple[Mutant, ...] = (
     ),
     Mutant(
         "planted: what was put back is done but for its first message",
-        "marshal_py.delivery",
+        "marshal_py.consumer.delivery",
         (
             Edit(
                 "HeldPartition.finish",
@@ -62,7 +62,7 @@ PLANTED: tuple[Mutant, ...] = (
     ),
     Mutant(
         "planted: messages count as claimed one early",
-        "marshal_py.at_most_once",
+        "marshal_py.consumer.at_most_once",
         (
             Edit(
                 "AtMostOnce._verdict",
@@ -74,7 +74,7 @@ PLANTED: tuple[Mutant, ...] = (
     ),
     Mutant(
         "planted: what was settled during a purge is forgotten with it",
-        "harvest.mark",
+        "harvest.core.mark",
         (
             Edit(
                 "MarkScheduler._purged",
@@ -86,13 +86,13 @@ PLANTED: tuple[Mutant, ...] = (
     ),
     Mutant(
         "planted: a distance of 128 in a checkpoint is written as two numbers",
-        "harvest.positions",
+        "harvest.core.range_checkpoint",
         (Edit("_put", "while number >= 0x80:", "while number > 0x80:"),),
         "ranges",
     ),
     Mutant(
         "planted: a gap loses its last id when a row below it appears",
-        "harvest.gaps",
+        "harvest.core.gaps",
         (Edit("subtract", "if low <= high:", "if low < high:"),),
         "ranges",
     ),

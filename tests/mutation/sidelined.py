@@ -17,7 +17,7 @@ def _aside(module: str, name: str, function: str, old: str, new: str) -> Mutant:
 
 def _shards(name: str, function: str, old: str, new: str) -> Mutant:
     edits = (Edit(f"ShardReaper.{function}", old, new),)
-    return Mutant(f"shards: {name}", "harvest.shard_reaper", edits, "shards")
+    return Mutant(f"shards: {name}", "harvest.runtime.sharded_harvester", edits, "shards")
 
 
 _SIEVE = [

@@ -34,7 +34,7 @@ def test_names_are_unique() -> None:
 )
 def test_mutant_that_does_not_fit_the_source_says_so(edit: Edit, problem: str) -> None:
     with pytest.raises(DoesNotApply, match=problem):
-        Mutant("wrong", "marshal_py.rationalizer", (edit,)).code()
+        Mutant("wrong", "marshal_py.protocol.rationalizer", (edit,)).code()
 
 
 @pytest.mark.slow

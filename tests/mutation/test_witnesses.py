@@ -1,4 +1,4 @@
-"""Every invariant of the simulations can fail, and is seen to fail (specs/EVIDENCE.md)."""
+"""Every invariant of the simulations can fail, and is seen to fail (specs/evidence/README.md)."""
 
 from __future__ import annotations
 

@@ -73,8 +73,8 @@ def _bug(name: str, module: str, *edits: tuple[str, str, str]) -> Mutant:
     return Mutant(name, module, tuple(Edit(*edit) for edit in edits))
 
 
-CLAIMS: Final = "marshal_py.claims"
-KEEPER: Final = "marshal_py.keeper"
+CLAIMS: Final = "marshal_py.protocol.claimant"
+KEEPER: Final = "marshal_py.consumer.assignment"
 
 # What more than one witness has.
 _STRANGE_EPOCH: Final = _bug(
@@ -93,7 +93,7 @@ _STUMBLES: Final = _bug(
 )
 _UNDONE: Final = _bug(
     "a database shows what was rolled back",
-    "harvest.store.memory",
+    "harvest.testing.memory_table",
     ("MemoryTransaction.rollback", "self._end()", "self.commit()"),
 )
 _NEVER_SETTLES: Final = ("Keeper._wind_up", "if not waiting:", "if False:")
@@ -158,7 +158,7 @@ _PROTOCOL: Final[list[tuple[str, int, Mutant | str]]] = [
         20,
         _bug(
             "claims that are near each other have the same epoch",
-            "marshal_py.rationalizer",
+            "marshal_py.protocol.rationalizer",
             (
                 "_claim",
                 "                offset,\n                record.interval_ms,",
@@ -284,7 +284,7 @@ _CONSUMERS: Final[list[tuple[str, int, *tuple[Mutant | str, ...]]]] = [
         _STUMBLES,
         _bug(
             "a loop does not hear of it",
-            "marshal_py.iterating",
+            "marshal_py.consumer.iteration",
             ("Iterating._next_run", "if self._keeper.failure is not None:", "if False:"),
         ),
     ),
@@ -293,7 +293,7 @@ _CONSUMERS: Final[list[tuple[str, int, *tuple[Mutant | str, ...]]]] = [
         60,
         _bug(
             "a limit of claims is one more",
-            "marshal_py.balance",
+            "marshal_py.protocol.balance",
             ("_cap", "else subscription.max_claims", "else subscription.max_claims + 1"),
         ),
     ),
@@ -311,7 +311,7 @@ _CONSUMERS: Final[list[tuple[str, int, *tuple[Mutant | str, ...]]]] = [
         60,
         _bug(
             "what is even is moved on",
-            "marshal_py.balance",
+            "marshal_py.protocol.balance",
             (
                 "_Counts._even_out_one",
                 "if not least[0][0] < -level:",
@@ -350,7 +350,7 @@ _HARVESTERS: Final[list[tuple[str, int, str, Mutant | str]]] = [
         "",
         _bug(
             "who is told to stop does not hear it",
-            "harvest.reaper",
+            "harvest.runtime.harvester",
             (
                 "Reaper.stop",
                 "        self._stopping.set()\n        leader = self._leader",
@@ -367,7 +367,7 @@ _SIDELINED: Final[list[tuple[str, int, Mutant | str]]] = [
         20,
         _bug(
             "no row is bad",
-            "harvest.sidelining",
+            "harvest.core.dead_letters",
             ("Sieve.sift", 'if self.policy.on_bad_row == "stop":', "if True:"),
         ),
     ),
@@ -376,7 +376,7 @@ _SIDELINED: Final[list[tuple[str, int, Mutant | str]]] = [
         60,
         _bug(
             "what comes with bad rows is forgotten",
-            "harvest.mark",
+            "harvest.core.mark",
             (*_ROWS_BESIDE_BAD_ONES, "rows: list[Row] = []"),
         ),
     ),
@@ -386,7 +386,7 @@ _SIDELINED: Final[list[tuple[str, int, Mutant | str]]] = [
         60,
         _bug(
             "all that was sent with a refused row is set aside",
-            "harvest.sidelining",
+            "harvest.core.dead_letters",
             ("Sieve.blame", "if row.id in failure.refused:", "if True:"),
         ),
     ),
@@ -395,7 +395,7 @@ _SIDELINED: Final[list[tuple[str, int, Mutant | str]]] = [
         60,
         _bug(
             "what is set aside is sent, too",
-            "harvest.mark",
+            "harvest.core.mark",
             (*_ROWS_BESIDE_BAD_ONES, "rows = held.rows"),
         ),
     ),

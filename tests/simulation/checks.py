@@ -16,11 +16,11 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
-from marshal_py import events as ev
-from marshal_py.claims import ClaimState, Holding, Notice
-from marshal_py.rationalizer import Cell, CellKey
+from marshal_py.protocol import events as ev
+from marshal_py.protocol.claimant import ClaimState, Holding, Notice
+from marshal_py.protocol.rationalizer import Cell, CellKey
 from tests.simulation.common import MS
-from tests.unit import readable, reference_fold
+from tests.support import readable, reference_fold
 
 if TYPE_CHECKING:
     from tests.simulation.process import Process

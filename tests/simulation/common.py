@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from marshal_py import events as ev
-from marshal_py.messages import ResumeGroup, encode
+from marshal_py.protocol import events as ev
+from marshal_py.protocol.messages import ResumeGroup, encode
 
 US: Final = 1_000
 """Nanoseconds in a microsecond."""

@@ -18,19 +18,20 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-ROOT: Final = Path(__file__).resolve().parents[2]
+from tests.support.paths import ROOT
+
 MODULES: Final = (
     # The fold itself stays as it is: mypyc erases the types that its decoders need.
-    "marshal_py/claims.py",
+    "marshal_py/protocol/claimant.py",
     "marshal_py/testing.py",
-    "marshal_py/world.py",
+    "marshal_py/protocol/world.py",
     "tests/simulation/checks.py",
     "tests/simulation/common.py",
     "tests/simulation/operators.py",
     "tests/simulation/process.py",
     "tests/simulation/simulator.py",
     "tests/simulation/user.py",
-    "tests/unit/reference_fold.py",
+    "tests/support/reference_fold.py",
 )
 _FINGERPRINTS: Final = """
 import json, sys

@@ -30,11 +30,11 @@ from typing import Annotated, Any, Final, NamedTuple
 
 import typer
 
-from marshal_py import events as ev
-from marshal_py.claims import Append, Claimant, ClaimState, Holding
-from marshal_py.messages import ReleaseGroup, ResumeGroup, encode
-from marshal_py.rationalizer import PartitionState, apply
-from marshal_py.world import MS, Observer, Timeline, World
+from marshal_py.protocol import events as ev
+from marshal_py.protocol.claimant import Append, Claimant, ClaimState, Holding
+from marshal_py.protocol.messages import ReleaseGroup, ResumeGroup, encode
+from marshal_py.protocol.rationalizer import PartitionState, apply
+from marshal_py.protocol.world import MS, Observer, Timeline, World
 
 TICK_NS: Final = 100 * MS
 INTERVAL_MS: Final = 100

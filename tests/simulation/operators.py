@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from marshal_py.messages import (
+from marshal_py.protocol.messages import (
     ClaimingMessages,
     ClaimingPartition,
     Entry,
@@ -17,9 +17,9 @@ from marshal_py.messages import (
     SetPosition,
     encode,
 )
-from marshal_py.rationalizer import CellKey, PartitionState, apply
+from marshal_py.protocol.rationalizer import CellKey, PartitionState, apply
+from marshal_py.protocol.world import Observer
 from marshal_py.testing import VirtualClock
-from marshal_py.world import Observer
 from tests.simulation.common import MS
 
 if TYPE_CHECKING:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from marshal_py import events as ev
-from marshal_py.claims import Append, Claimant, ClaimState
-from marshal_py.messages import ClaimingPartition, Heartbeat, decode
-from marshal_py.rationalizer import PartitionState, apply
+from marshal_py.protocol import events as ev
+from marshal_py.protocol.claimant import Append, Claimant, ClaimState
+from marshal_py.protocol.messages import ClaimingPartition, Heartbeat, decode
+from marshal_py.protocol.rationalizer import PartitionState, apply
+from marshal_py.protocol.world import Observer, World
 from marshal_py.testing import VirtualClock
-from marshal_py.world import Observer, World
 from tests.simulation.common import MS, US
 from tests.simulation.scenario import ProcessSpec
 from tests.simulation.user import User

@@ -16,10 +16,10 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-from marshal_py import events as ev
-from marshal_py.rationalizer import Cell, CellKey, PartitionState, apply
+from marshal_py.protocol import events as ev
+from marshal_py.protocol.rationalizer import Cell, CellKey, PartitionState, apply
+from marshal_py.protocol.world import World
 from marshal_py.testing import MemoryLog
-from marshal_py.world import World
 from tests.simulation.checks import Checker, Violation
 from tests.simulation.common import MS, US, describe
 from tests.simulation.incidents import Incidents

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from marshal_py import rationalizer
-from marshal_py.claims import Claimant
-from marshal_py.messages import NO_OFFSET, ClaimingPartition
+from marshal_py.protocol import rationalizer
+from marshal_py.protocol.claimant import Claimant
+from marshal_py.protocol.messages import NO_OFFSET, ClaimingPartition
 from tests.simulation import explore
 from tests.simulation.explore import WORLDS, Explorer
 

@@ -7,10 +7,10 @@ import sys
 
 import pytest
 
-from harvest.shard_reaper import ShardReaper
-from harvest.sidelining import Sieve
-from marshal_py import delivery
-from marshal_py.consumer import Consumer
+from harvest.core.dead_letters import Sieve
+from harvest.runtime.sharded_harvester import ShardReaper
+from marshal_py.consumer import delivery
+from marshal_py.consumer.consumer import Consumer
 from tests.simulation.whole.__main__ import RICH, Result, run_seeds
 from tests.simulation.whole.history import KINDS, run
 

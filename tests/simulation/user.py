@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from marshal_py.claims import ClaimState, Holding, Notice
 from marshal_py.errors import Closed, DuplicateClientId, NotHeld
-from marshal_py.rationalizer import Cell
+from marshal_py.protocol.claimant import ClaimState, Holding, Notice
+from marshal_py.protocol.rationalizer import Cell
 from tests.simulation.common import MS, US
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from harvest.config import load
-from harvest.rows import Row
-from harvest.sink.base import Failure, Sink
+from harvest.config.model import load
+from harvest.core.interfaces.sink import Failure, Sink
+from harvest.core.row import Row
 from harvest.spark.backlog import backlog
 from marshal_py.spark.session import spark_session
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 from confluent_kafka import Producer
 
-from marshal_py.messages import ClaimingPartition, Entry, Heartbeat, encode
-from marshal_py.world import coordinating_partition
+from marshal_py.protocol.messages import ClaimingPartition, Entry, Heartbeat, encode
+from marshal_py.protocol.world import coordinating_partition
 
 Record = tuple[int, bytes | None, int | None]
 """(coordination partition, value, timestamp in ms or None for now)"""

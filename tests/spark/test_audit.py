@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from marshal_py import Marshal
-from marshal_py.admin import create_topics
+from marshal_py.client.log_reader import LogReader
+from marshal_py.client.log_writer import LogWriter
+from marshal_py.client.topics import create_topics
 from marshal_py.embedded import EmbeddedKafka
 from marshal_py.errors import LogHole
-from marshal_py.history import History
-from marshal_py.log import LogReader
+from marshal_py.protocol.history.history import History
 from marshal_py.spark import store as store_module
 from marshal_py.spark.audit import audit
 from marshal_py.spark.store import Store
 from marshal_py.spark.tables import TABLES, to_arrow
-from marshal_py.writer import LogWriter
 from tests.spark.logs import Record, busy, write
-from tests.unit.test_history import PLANTS, Script, life
+from tests.unit.marshal_py.protocol.history.test_history import PLANTS, Script, life
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -18,16 +18,16 @@ import psycopg
 import pytest
 from typer.testing import CliRunner
 
-from harvest.cli import app
-from harvest.config import ReaperConfig, load, parse
+from harvest.cli.app import app
+from harvest.config.model import ReaperConfig, load, parse
+from harvest.databases.postgres.range import PostgresRangeStore
 from harvest.errors import ConfigurationError
 from harvest.spark import backlog as backlog_module
 from harvest.spark.backlog import Backlog, Progress, backlog
 from harvest.spark.shard import Job, Outcome, publish
-from harvest.store.range_postgres import PostgresRangeStore
 from marshal_py import Marshal
 from marshal_py.embedded import EmbeddedKafka
-from tests.integration.harvest_world import World, wait_until
+from tests.support.harvest_world import World, wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -13,10 +13,10 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from marshal_py.cli_audit import register
+from marshal_py.cli.audit import register
 from marshal_py.embedded import EmbeddedKafka
 from tests.spark.logs import write
-from tests.unit.test_history import Script, late_heartbeat, life
+from tests.unit.marshal_py.protocol.history.test_history import Script, late_heartbeat, life
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from harvest.archive import ParquetArchive
-from harvest.partitions import Extent, Partition, PartitionStore
+from harvest.maintenance.archive import ParquetArchive
+from harvest.maintenance.partitions import Extent, Partition, PartitionStore
 from harvest.spark.reconcile import Outbox, reconcile
 from tests.spark.test_reconcile import LONG_AGO, Row, World, kinds, world
 

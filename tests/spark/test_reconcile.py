@@ -15,8 +15,8 @@ import typer
 from confluent_kafka import Producer
 from typer.testing import CliRunner
 
+from harvest.cli.spark import register
 from harvest.errors import ConfigurationError
-from harvest.spark.cli import register
 from harvest.spark.reconcile import Outbox, Reconciliation, reconcile
 from marshal_py.embedded import EmbeddedKafka
 

@@ -11,10 +11,10 @@ from collections import defaultdict, deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from marshal_py import events as ev
-from marshal_py.messages import Heartbeat, ReleasingPartition, decode
-from marshal_py.rationalizer import Cell, PartitionState, apply
-from marshal_py.world import coordinating_partition
+from marshal_py.protocol import events as ev
+from marshal_py.protocol.messages import Heartbeat, ReleasingPartition, decode
+from marshal_py.protocol.rationalizer import Cell, PartitionState, apply
+from marshal_py.protocol.world import coordinating_partition
 from tests.simulation.whole.cluster import Cluster
 from tests.simulation.whole.green import MS, Violation
 

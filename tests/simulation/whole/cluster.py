@@ -118,7 +118,7 @@ class Cluster:
         return offset
 
     def connect(self, kind: Any, config: dict[str, Any], trouble: Any = None) -> Any:
-        """Stands for `marshal_py.clients.connect`."""
+        """Stands for `marshal_py.client.kafka_clients.connect`."""
         del trouble
         link = self.link(machine())
         return {"Consumer": SimConsumer, "Producer": SimProducer, "AdminClient": SimAdmin}[

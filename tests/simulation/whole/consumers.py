@@ -9,10 +9,17 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from marshal_py import Claim
-from marshal_py import events as ev
-from marshal_py.consumer import Consumer
+from marshal_py.consumer.consumer import Consumer
 from marshal_py.errors import Closed, DuplicateClientId
-from marshal_py.messages import ForgetGroup, Message, ReleaseGroup, ResumeGroup, SetPosition, encode
+from marshal_py.protocol import events as ev
+from marshal_py.protocol.messages import (
+    ForgetGroup,
+    Message,
+    ReleaseGroup,
+    ResumeGroup,
+    SetPosition,
+    encode,
+)
 from tests.simulation.whole import green
 from tests.simulation.whole.checks import LOG, Key, Ledger
 from tests.simulation.whole.cluster import Cluster, Link

@@ -16,9 +16,9 @@ import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from marshal_py import client as client_module
-from marshal_py import clients as clients_module
-from marshal_py import waiting
+from marshal_py.client import kafka_clients as clients_module
+from marshal_py.client import marshal as client_module
+from marshal_py.client import waiting
 from tests.simulation.whole import green
 from tests.simulation.whole.cluster import Cluster, quiet_logs
 
@@ -35,7 +35,7 @@ def _modules() -> list[types.ModuleType]:
 
 
 class _Bell(green.Condition):
-    """As `marshal_py.waiting.Bell`, whose base was chosen when it was imported."""
+    """As `marshal_py.client.waiting.Bell`, whose base was chosen when it was imported."""
 
     def __init__(self, lock: Any) -> None:
         super().__init__(lock)

@@ -12,15 +12,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from harvest.core.mark import Limits
+from harvest.core.row import Row
 from harvest.errors import HarvestError
-from harvest.leader import MarkTools
-from harvest.leading import Tools
-from harvest.mark import Limits
-from harvest.marshal import MarshalCandidate
-from harvest.outbox import OutboxRecord
-from harvest.reaper import Reaper
-from harvest.rows import Row
-from harvest.store.memory import MemoryTable, MemoryTransaction
+from harvest.outbox.record import OutboxRecord
+from harvest.runtime.harvester import Reaper
+from harvest.runtime.leader_election import MarshalCandidate
+from harvest.runtime.leadership import Tools
+from harvest.runtime.mark_leader import MarkTools
+from harvest.testing.memory_table import MemoryTable, MemoryTransaction
 from marshal_py import Marshal
 from tests.simulation.whole.checks import LOG
 from tests.simulation.whole.cluster import Cluster, Link

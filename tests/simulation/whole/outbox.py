@@ -10,12 +10,12 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, TypeVar
 
+from harvest.core.interfaces.mark_store import Backlog, Finding
+from harvest.core.interfaces.sink import Failure, StillHeld
+from harvest.core.mark_checkpoint import Checkpoint, Term
+from harvest.core.row import Row
 from harvest.errors import SinkUnavailable, StoreUnavailable
-from harvest.rows import Row
-from harvest.sink.base import Failure, StillHeld
-from harvest.store.base import Backlog, Finding
-from harvest.store.memory import MemoryMarkStore, MemoryTable
-from harvest.terms import Checkpoint, Term
+from harvest.testing.memory_table import MemoryMarkStore, MemoryTable
 from tests.simulation.whole.green import MS, Hub, current_thread, sleep
 
 T = TypeVar("T")

@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Any, Final
 
 from harvest.errors import StoreUnavailable
-from harvest.leading import Tools
-from harvest.range_leader import RangeTools
-from harvest.store.memory import MemoryTable
-from harvest.store.range_memory import MemoryRangeStore
+from harvest.runtime.leadership import Tools
+from harvest.runtime.range_leader import RangeTools
+from harvest.testing.memory_range_store import MemoryRangeStore
+from harvest.testing.memory_table import MemoryTable
 from tests.simulation.whole import harvesters
 from tests.simulation.whole.harvesters import Harvester, Scenario
 from tests.simulation.whole.outbox import Server, SimSink

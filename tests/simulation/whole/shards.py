@@ -11,9 +11,9 @@ import random
 from dataclasses import dataclass
 from typing import Final
 
-from harvest.leading import Tools
-from harvest.range_leader import RangeTools
-from harvest.shard_reaper import ShardReaper
+from harvest.runtime.leadership import Tools
+from harvest.runtime.range_leader import RangeTools
+from harvest.runtime.sharded_harvester import ShardReaper
 from marshal_py import Marshal
 from tests.simulation.whole import harvesters, ranges
 from tests.simulation.whole.green import MS, Violation

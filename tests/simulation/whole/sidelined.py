@@ -13,15 +13,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
+from harvest.core.dead_letters import Aside, BadRows, Key
+from harvest.core.mark_checkpoint import Term
+from harvest.core.row import Row
 from harvest.errors import StoreUnavailable
-from harvest.leader import MarkTools
-from harvest.leading import Tools
-from harvest.outbox import OutboxRecord
-from harvest.range_leader import RangeTools
-from harvest.rows import Row
-from harvest.sidelining import Aside, BadRows, Key
-from harvest.store.memory import MemorySidelined, MemoryTransaction
-from harvest.terms import Term
+from harvest.outbox.record import OutboxRecord
+from harvest.runtime.leadership import Tools
+from harvest.runtime.mark_leader import MarkTools
+from harvest.runtime.range_leader import RangeTools
+from harvest.testing.memory_table import MemorySidelined, MemoryTransaction
 from tests.simulation.whole import harvesters
 from tests.simulation.whole.cluster import Cluster
 from tests.simulation.whole.green import MS, Hub, Violation

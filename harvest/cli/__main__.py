@@ -1,0 +1,5 @@
+"""`python -m harvest.cli`."""
+
+from harvest.cli.app import main
+
+main()

@@ -1,0 +1,213 @@
+"""`harvest sidelined`: the rows that could not be published, and what becomes of them."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Final, Literal
+
+import typer
+
+from harvest.config.model import load
+from harvest.core.interfaces.dead_letter_store import Selection, Sidelined, SidelinedRow
+from harvest.core.table_name import TableName
+from harvest.databases import registry as databases
+from harvest.errors import ConfigurationError
+
+__all__ = ["app"]
+
+app = typer.Typer(help="Rows that Kafka refused: list them, publish them after all, or drop them.")
+
+Config = Annotated[
+    Path | None,
+    typer.Option("--config", "-c", "-f", help="reaper.yaml, ours or goharvest's."),
+]
+Database = Annotated[
+    str | None,
+    typer.Option("--database", "-d", help="Connection string, instead of a configuration."),
+]
+Table = Annotated[
+    str | None, typer.Option("--table", "-t", help="The outbox table. [dim]default: outbox[/dim]")
+]
+Ids = Annotated[list[int] | None, typer.Option("--id", help="Of this row; may be repeated.")]
+Topic = Annotated[str | None, typer.Option("--topic", help="Of this Kafka topic.")]
+Key = Annotated[str | None, typer.Option("--key", help="Of this key.")]
+Destination = Annotated[
+    str | None, typer.Option("--destination", help="That this destination refused.")
+]
+Since = Annotated[
+    str | None,
+    typer.Option("--since", help="Set aside at this time or later, such as 2026-01-31T12:00:00Z."),
+]
+Until = Annotated[str | None, typer.Option("--until", help="Set aside before this time.")]
+All = Annotated[bool, typer.Option("--all", help="All of them.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say how many.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
+_KEY_WIDTH: Final = 24
+
+
+@app.command("list")
+def list_(
+    config: Config = None,
+    database: Database = None,
+    table: Table = None,
+    id_: Ids = None,
+    topic: Topic = None,
+    key: Key = None,
+    destination: Destination = None,
+    since: Since = None,
+    until: Until = None,
+    limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 100,
+    as_json: Json = False,
+) -> None:
+    """Show which rows were set aside, and why. Exits with 1 if there are any.
+
+    [dim]Example:[/dim] harvest sidelined list --config reaper.yaml --topic orders
+    """
+    store, _ = _open(config, database, table)
+    selection = _selection(id_, topic, key, destination, since, until)
+    count, rows = store.count(selection), store.rows(selection, limit)
+    if as_json:
+        typer.echo(json.dumps({"count": count, "rows": [_as_json(row) for row in rows]}))
+    else:
+        for row in rows:
+            shown = _text(row.key)
+            if len(shown) > _KEY_WIDTH:
+                shown = shown[: _KEY_WIDTH - 1] + "…"
+            typer.echo(
+                f"{row.id:>12}  {row.topic}  {shown}  {row.sidelined_at:%Y-%m-%d %H:%M:%S}  "
+                f"{row.error}"
+            )
+        typer.echo(f"{store.aside}: {count} rows" + (f", {limit} shown" if count > limit else ""))
+    if count:
+        raise typer.Exit(1)
+
+
+@app.command()
+def retry(
+    config: Config = None,
+    database: Database = None,
+    table: Table = None,
+    id_: Ids = None,
+    topic: Topic = None,
+    key: Key = None,
+    destination: Destination = None,
+    since: Since = None,
+    until: Until = None,
+    all_: All = False,
+    dry_run: DryRun = False,
+    as_json: Json = False,
+) -> None:
+    """Put rows back into the outbox, with those that wait behind them, to be published.
+
+    Do so when the cause is gone: the topic exists now, the limit was raised, the right granted.
+
+    [dim]Example:[/dim] harvest sidelined retry --config reaper.yaml --topic orders
+    """
+    store, mode = _open(config, database, table)
+    selection = _selected(_selection(id_, topic, key, destination, since, until), all_=all_)
+    count = store.retry(selection, mode=mode, dry_run=dry_run)
+    if as_json:
+        typer.echo(json.dumps({"retried": count, "dry_run": dry_run}))
+    else:
+        typer.echo(f"{count} rows {'would go' if dry_run else 'went'} back into the outbox")
+
+
+@app.command()
+def drop(
+    config: Config = None,
+    database: Database = None,
+    table: Table = None,
+    id_: Ids = None,
+    topic: Topic = None,
+    key: Key = None,
+    destination: Destination = None,
+    since: Since = None,
+    until: Until = None,
+    all_: All = False,
+    dry_run: DryRun = False,
+    as_json: Json = False,
+) -> None:
+    """Delete rows for good. Rows that waited for nothing else go back into the outbox.
+
+    [dim]Example:[/dim] harvest sidelined drop --config reaper.yaml --id 4711 --dry-run
+    """
+    store, mode = _open(config, database, table)
+    selection = _selected(_selection(id_, topic, key, destination, since, until), all_=all_)
+    found = store.drop(selection, mode=mode, dry_run=dry_run)
+    if as_json:
+        report = {"dropped": found.rows, "released": found.released, "dry_run": dry_run}
+        typer.echo(json.dumps(report))
+    else:
+        typer.echo(
+            f"{found.rows} rows {'would be' if dry_run else 'were'} dropped"
+            + ("" if dry_run else f", {found.released} that waited for them are in the outbox")
+        )
+
+
+def _open(
+    config: Path | None, database: str | None, table: str | None
+) -> tuple[Sidelined, Literal["mark", "range"]]:
+    if (config is None) == (database is None):
+        raise ConfigurationError("give either --config FILE or --database CONNECTION")
+    mode: Literal["mark", "range"] = "mark"
+    if config is None:
+        tables = databases.given(database or "")
+    else:
+        settings = load(config)
+        tables = databases.database(settings.database)
+        table, mode = table or settings.outbox, settings.mode
+    return tables.sidelined(TableName.parse(table or "outbox")), mode
+
+
+def _selection(
+    ids: list[int] | None,
+    topic: str | None,
+    key: str | None,
+    destination: str | None,
+    since: str | None,
+    until: str | None,
+) -> Selection:
+    begin, end = _time("--since", since), _time("--until", until)
+    return Selection(tuple(ids or ()), topic, key, destination, begin, end)
+
+
+def _time(option: str, text: str | None) -> datetime | None:
+    """A time; without a zone, that of this machine."""
+    if text is None:
+        return None
+    try:
+        return datetime.fromisoformat(text).astimezone()
+    except ValueError:
+        raise ConfigurationError(
+            f"{option} is {text!r}: write a time such as 2026-01-31T12:00:00Z"
+        ) from None
+
+
+def _selected(selection: Selection, *, all_: bool) -> Selection:
+    if all_ == (selection != Selection()):
+        raise ConfigurationError(
+            "say which rows: --id, --topic, --key, --destination, --since or --until, or else --all"
+        )
+    return selection
+
+
+def _as_json(row: SidelinedRow) -> dict[str, object]:
+    return {
+        "id": row.id,
+        "topic": row.topic,
+        "key": None if row.key is None else _text(row.key),
+        "value_bytes": row.value_bytes,
+        "error": row.error,
+        "waits": row.waits,
+        "destination": row.destination,
+        "retries": row.retries,
+        "destination_response_status": row.status,
+        "sidelined_at": row.sidelined_at.isoformat(),
+    }
+
+
+def _text(key: bytes | None) -> str:
+    return "NULL" if key is None else key.decode(errors="backslashreplace")

@@ -1,0 +1,247 @@
+"""`harvest reconcile`: what of an outbox arrived in Kafka, as a verdict, a table and a page; and
+`harvest backlog`: what it has piled up, published by a Spark job."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from harvest.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from harvest.spark.backlog import Backlog, Progress
+    from harvest.spark.reconcile import Reconciliation
+
+__all__ = ["register"]
+
+
+def register(app: typer.Typer) -> None:
+    """Add `reconcile` and `backlog` to the command line."""
+    app.command()(reconcile)
+    app.command()(backlog)
+
+
+def reconcile(
+    brokers: Annotated[
+        str, typer.Option("--bootstrap-servers", "-b", metavar="HOST:PORT,…", help="Kafka.")
+    ],
+    database: Annotated[
+        str | None,
+        typer.Option("--database", "-d", help="Connection string of PostgreSQL."),
+    ] = None,
+    table: Annotated[str, typer.Option("--table", "-t", help="The outbox table.")] = "outbox",
+    parquet: Annotated[
+        str | None, typer.Option(metavar="PATH", help="A Parquet archive instead of a table.")
+    ] = None,
+    topic: Annotated[
+        list[str] | None,
+        typer.Option(help="Topics to read; by default those that the outbox names."),
+    ] = None,
+    setting: Annotated[
+        list[str] | None,
+        typer.Option("-X", metavar="KEY=VALUE", help="A librdkafka setting; kafka.… for Java's."),
+    ] = None,
+    grace_s: Annotated[
+        float,
+        typer.Option("--grace", metavar="SECONDS", help="Younger rows may still be on their way."),
+    ] = 60.0,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Write the findings, and report.html, here."),
+    ] = None,
+    state: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER", help="Compare only what is new since the last run with this folder."
+        ),
+    ] = None,
+    late_h: Annotated[
+        float,
+        typer.Option(
+            "--late", metavar="HOURS", help="With --state: how long a transaction may take."
+        ),
+    ] = 24.0,
+    since: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="Only what was written from then on: 2026-11-20T08:00Z."),
+    ] = None,
+    until: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Only what was written before then.")
+    ] = None,
+    master: Annotated[str | None, typer.Option(metavar="URL", help="Spark's master.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Compare an outbox with Kafka: what is missing, altered, duplicated, reordered or foreign?
+
+    Exit code 1 if anything differs. The table must still hold what was published; that of mark mode
+    does not, so give its archive. Needs the extra `spark`.
+
+    With --state, say once a day, what was on its way is carried over to the next run; a row that
+    was reported as missing is told once, and counts as outstanding until it arrives.
+
+    [dim]Example:[/dim] harvest reconcile -d postgresql://localhost/shop -b localhost:9092 --out r
+    """
+    config: dict[str, str] = {}
+    for text in setting or ():
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise ConfigurationError("-X wants KEY=VALUE, as in `-X security.protocol=SSL`")
+        config[name] = value
+    config["bootstrap.servers"] = brokers
+    from harvest.spark.reconcile import Outbox
+    from harvest.spark.reconcile import reconcile as run
+    from marshal_py.spark.session import spark_session
+
+    outbox = Outbox(dsn=database, table=table, parquet=parquet)
+    spark = spark_session("harvest reconcile", master=master)
+    result = run(
+        spark,
+        outbox,
+        config,
+        topics=topic or None,
+        grace_s=grace_s,
+        out=None if out is None else str(out),
+        state=state,
+        late_s=late_h * 3600,
+        since_ms=_moment("--since", since),
+        until_ms=_moment("--until", until),
+    )
+    if out is not None:
+        from harvest.spark.report import render
+
+        out.mkdir(parents=True, exist_ok=True)
+        (out / "report.html").write_text(render(result))
+    if as_json:
+        typer.echo(json.dumps({**asdict(result), "clean": result.clean}))
+    else:
+        _show(result)
+    if not result.clean:
+        raise typer.Exit(1)
+
+
+def _moment(name: str, text: str | None) -> int | None:
+    """Milliseconds since 1970 of an ISO time; without a zone it is UTC."""
+    if text is None:
+        return None
+    try:
+        found = dt.datetime.fromisoformat(text)
+    except ValueError:
+        raise ConfigurationError(f"{name} {text}: write a time as 2026-11-20T08:00Z") from None
+    return int((found if found.tzinfo else found.replace(tzinfo=dt.UTC)).timestamp() * 1000)
+
+
+def _show(result: Reconciliation) -> None:
+    typer.echo(
+        f"{result.rows:,} rows, {result.records:,} records, compared in {result.seconds:.1f} s"
+    )
+    if result.pending:
+        typer.echo(f"{result.pending:,} young rows are not in Kafka yet")
+    if result.outstanding:
+        typer.echo(f"{result.outstanding:,} rows that were reported as missing still are")
+    for kind, count in result.findings.items():
+        typer.echo(f"{kind}: {count:,}")
+    if result.clean:
+        typer.echo("everything arrived: once, unaltered, in the order of its key")
+    for sample in result.samples[:10]:
+        where = "" if sample["offset"] is None else f" at {sample['partition']}/{sample['offset']}"
+        row = "" if sample["id"] is None else f" row {sample['id']}"
+        typer.echo(f"  {sample['kind']}:{row} {sample['topic']} key {sample['key']!r}{where}")
+
+
+def backlog(
+    config: Annotated[
+        list[Path],
+        typer.Option(
+            "--config", "-c", "-f", help="reaper.yaml; once for each outbox.", exists=True
+        ),
+    ],
+    wait_s: Annotated[
+        float | None,
+        typer.Option(
+            "--wait",
+            metavar="SECONDS",
+            help="How long to wait for shards that a harvester leads.",
+            show_default="until the claims of a killed one end",
+            min=0.0,
+        ),
+    ] = None,
+    shards_per_task: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            help="Shards of an outbox in each Spark task; each task reads the whole table.",
+            min=1,
+        ),
+    ] = 4,
+    master: Annotated[str | None, typer.Option(metavar="URL", help="Spark's master.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Publish all that is in the outbox now, by a Spark job (range mode).
+
+    For backlogs of millions of rows. It does what `harvest reap` does, exactly once and in order,
+    and holds the same claims: it refuses to begin while a harvester leads, and none begins while it
+    runs. Killed, it goes on when it is run again. Exit code 1 if a shard could not be finished.
+
+    A task works for 4 shards, which `harvest shards N` makes; where database and brokers have
+    cores to spare, give it fewer, for more tasks at once. Needs the extra `spark`.
+
+    [dim]Example:[/dim] harvest backlog --config orders.yaml --config invoices.yaml
+    """
+    from harvest.config.model import load
+    from harvest.spark.backlog import backlog as run
+    from marshal_py.spark.session import spark_session
+
+    configs = [load(path) for path in config]
+    spark = spark_session("harvest backlog", master=master, kafka=False)
+    result = run(
+        spark,
+        configs,
+        wait_s=wait_s,
+        shards_per_task=shards_per_task,
+        on_progress=_show_progress,
+    )
+    if as_json:
+        shards = [
+            {"outbox": s.outbox, "shard": s.shard, "until": s.until, **asdict(s.outcome)}
+            for s in result.shards
+        ]
+        report = {"done": result.done, "published": result.published, "seconds": result.seconds}
+        typer.echo(json.dumps({**report, "shards": shards}))
+    else:
+        _show_backlog(result)
+    if not result.done:
+        raise typer.Exit(1)
+
+
+def _show_progress(progress: Progress) -> None:
+    left = "" if progress.left_s is None else f", {progress.left_s:,.0f} s left"
+    text = (
+        f"about {progress.rows:,} of {progress.total_rows:,} rows, "
+        f"{progress.rows_per_s:,.0f} rows/s{left}"
+    )
+    if sys.stderr.isatty():
+        typer.echo(f"\r\033[K{text}", nl=False, err=True)
+    else:
+        typer.echo(text, err=True)
+
+
+def _show_backlog(result: Backlog) -> None:
+    if sys.stderr.isatty():
+        typer.echo("\r\033[K", nl=False, err=True)
+    rate = result.published / result.seconds if result.seconds else 0.0
+    typer.echo(f"{result.published:,} rows in {result.seconds:.1f} s, {rate:,.0f} rows/s")
+    for shard in result.shards:
+        outcome = shard.outcome
+        if outcome.error or outcome.gaps or outcome.sidelined:
+            notes = [outcome.error] if outcome.error else []
+            if outcome.gaps:
+                notes.append(f"{outcome.gaps} gaps are open, for the harvester to decide")
+            if outcome.sidelined:
+                notes.append(f"{outcome.sidelined} rows are set aside: `harvest sidelined list`")
+            typer.echo(f"  {shard.outbox}, shard {shard.shard}: {'; '.join(notes)}")

@@ -1,0 +1,1 @@
+"""The configuration of a harvester: our `reaper.yaml`, and goharvest's, unchanged."""

@@ -1,0 +1,155 @@
+"""`destinations` in the configuration: endpoints, and how each is treated."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Final
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from harvest.core.dispatcher import Policy
+from harvest.core.interfaces.message_sink import MessageSink
+from harvest.errors import ConfigurationError
+
+__all__ = ["DestinationConfig", "HttpConfig", "KafkaConfig", "NatsConfig"]
+
+_STATUSES: Final = re.compile(r"([1-5][0-9]{2})(?:-([1-5][0-9]{2}))?")
+_POLICY: Final = Policy()
+
+
+def _statuses(value: object) -> object:
+    """``204``, ``200-299``, or a list of such."""
+    if value is None:
+        return frozenset()
+    found: set[int] = set()
+    for part in value if isinstance(value, list) else [value]:
+        match = _STATUSES.fullmatch(str(part).strip())
+        if match is None:
+            raise ValueError(f"{part!r} is no status: write 204, or 200-299, or a list of such")
+        low = int(match[1])
+        found.update(range(low, int(match[2] or low) + 1))
+    return frozenset(found)
+
+
+Statuses = Annotated[frozenset[int], BeforeValidator(_statuses)]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+
+class HttpConfig(_Strict):
+    """An HTTP endpoint; see `harvest.sinks.http.endpoint.HttpEndpoint`. `sign` is the secret."""
+
+    uri: str = Field(min_length=1)
+    method: str = "POST"
+    headers: dict[str, str] = Field(default_factory=dict, repr=False)
+    forward_headers: bool = True
+    timeout_ms: int = Field(default=10_000, ge=1)
+    expect: Statuses = frozenset(range(200, 300))
+    refuse: Statuses = frozenset({400, 413, 414, 415, 422})
+    idempotency_header: str = "Idempotency-Key"
+    sign: str | None = Field(default=None, repr=False, min_length=1)
+    ca_file: str | None = None
+    cert_file: str | None = None
+    key_file: str | None = None
+
+
+class NatsConfig(_Strict):
+    """A NATS JetStream; see `harvest.sinks.nats.NatsEndpoint`."""
+
+    servers: list[str] = Field(min_length=1, repr=False)
+    subject: str = Field(default="{topic}", min_length=1)
+    stream: str | None = None
+    forward_headers: bool = True
+    timeout_ms: int = Field(default=10_000, ge=1)
+    credentials_file: str | None = None
+    ca_file: str | None = None
+
+
+class KafkaConfig(_Strict):
+    """A Kafka topic; see `harvest.sinks.kafka.destination.KafkaEndpoint`.
+
+    `settings`: of the producer, over those of `kafka` and `producer` of the whole file.
+    """
+
+    topic: str = Field(default="{topic}", min_length=1)
+    settings: dict[str, str | int | float | bool] = Field(default_factory=dict, repr=False)
+    forward_headers: bool = True
+    timeout_ms: int = Field(default=10_000, ge=1)
+
+
+class DestinationConfig(_Strict):
+    """Where messages are sent, and how it is treated; see `harvest.core.dispatcher.Policy`."""
+
+    http: HttpConfig | None = None
+    nats: NatsConfig | None = None
+    kafka: KafkaConfig | None = None
+    concurrency: int = Field(default=_POLICY.concurrency, ge=1, le=256)
+    priority: int = _POLICY.priority
+    attempts: int = Field(default=_POLICY.attempts, ge=1)
+    backoff_ms: int = Field(default=_POLICY.backoff_ms, ge=1)
+    max_backoff_ms: int = Field(default=_POLICY.max_backoff_ms, ge=1)
+    breaker_failures: int = Field(default=_POLICY.breaker_failures, ge=1)
+    breaker_open_ms: int = Field(default=_POLICY.breaker_open_ms, ge=1)
+    max_breaker_open_ms: int = Field(default=_POLICY.max_breaker_open_ms, ge=1)
+    max_retry_after_ms: int = Field(default=_POLICY.max_retry_after_ms, ge=0)
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> DestinationConfig:
+        if [self.http, self.nats, self.kafka].count(None) != 2:
+            raise ConfigurationError("a destination needs one kind: give http, nats or kafka")
+        return self
+
+    def policy(self) -> Policy:
+        """As the dispatcher takes it."""
+        return Policy(**self.model_dump(exclude={"http", "nats", "kafka"}))
+
+    def sink(self, outbox: str, kafka: Mapping[str, Any]) -> MessageSink:
+        """What sends there; connects when it is first used. `kafka`: the producer's settings.
+
+        Raises `ConfigurationError`.
+        """
+        if self.kafka is not None:
+            return _kafka(self.kafka, outbox, kafka)
+        try:
+            if self.http is not None:
+                return _http(self.http, outbox)
+            assert self.nats is not None  # noqa: S101 - validated
+            return _nats(self.nats, outbox)
+        except ModuleNotFoundError as error:
+            extra = "http" if self.http is not None else "nats"
+            raise ConfigurationError(
+                f"{error.name} is missing: run `pip install 'marshal-py[{extra}]'`"
+            ) from None
+
+
+def _http(config: HttpConfig, outbox: str) -> MessageSink:
+    from harvest.sinks.http.endpoint import HttpEndpoint, HttpSink, Signature
+
+    given = config.model_dump(exclude={"headers", "expect", "refuse", "sign"})
+    return HttpSink(
+        HttpEndpoint(
+            **given,
+            headers=tuple(config.headers.items()),
+            expected=config.expect,
+            refused=config.refuse,
+            signature=None if config.sign is None else Signature(config.sign),
+        ),
+        outbox,
+    )
+
+
+def _nats(config: NatsConfig, outbox: str) -> MessageSink:
+    from harvest.sinks.nats import NatsEndpoint, NatsSink
+
+    given = config.model_dump(exclude={"servers"})
+    return NatsSink(NatsEndpoint(servers=tuple(config.servers), **given), outbox)
+
+
+def _kafka(config: KafkaConfig, outbox: str, settings: Mapping[str, Any]) -> MessageSink:
+    from harvest.sinks.kafka.destination import KafkaDestination, KafkaEndpoint
+
+    given = config.model_dump(exclude={"settings"})
+    return KafkaDestination(KafkaEndpoint({**settings, **config.settings}, **given), outbox)

@@ -1,0 +1,351 @@
+"""The configuration of a harvester: our own `reaper.yaml`, and goharvest's, unchanged.
+
+A file with a top-level key ``harvest`` is goharvest's (see `harvest.config.goharvest`); anything
+else is ours. Unknown keys are errors, with a suggestion. Secrets never appear in errors or in a
+repr.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, TypeVar, get_args
+
+import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from harvest.config.destinations import DestinationConfig
+from harvest.core.dead_letters import BadRows
+from harvest.core.pacing import Limits
+from harvest.core.routes import Router
+from harvest.core.table_name import TableName
+from harvest.errors import ConfigurationError
+from harvest.maintenance.partitions import PartitionPolicy
+from harvest.sinks.kafka.settings import producer_settings
+from marshal_py.client.leader_election import leader_topic
+
+__all__ = [
+    "BadRowsConfig",
+    "CoordinationConfig",
+    "LimitsConfig",
+    "LoggingConfig",
+    "PartitionsConfig",
+    "PrimaryConfig",
+    "ReaperConfig",
+    "load",
+    "parse",
+]
+
+M = TypeVar("M", bound=BaseModel)
+
+KafkaValue = str | int | float | bool
+
+_DEFAULTS: Final = Limits()
+_VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+
+class LimitsConfig(_Strict):
+    """Bounds of a harvester; see `harvest.core.mark.Limits`."""
+
+    mark_query_records: int = Field(default=_DEFAULTS.mark_query_records, ge=1)
+    max_in_flight_records: int = Field(default=_DEFAULTS.max_in_flight_records, ge=1)
+    max_in_flight_bytes: int = Field(default=_DEFAULTS.max_in_flight_bytes, ge=1)
+    max_in_flight_batches: int = Field(default=_DEFAULTS.max_in_flight_batches, ge=1)
+    min_poll_interval_ms: int = Field(default=_DEFAULTS.min_poll_interval_ms, ge=0)
+    max_poll_interval_ms: int = Field(default=_DEFAULTS.max_poll_interval_ms, ge=1)
+    notified_poll_interval_ms: int = Field(default=_DEFAULTS.notified_poll_interval_ms, ge=1)
+    io_error_backoff_ms: int = Field(default=_DEFAULTS.io_error_backoff_ms, ge=1)
+    max_io_error_backoff_ms: int = Field(default=_DEFAULTS.max_io_error_backoff_ms, ge=1)
+    drain_timeout_ms: int = Field(default=10_000, ge=0)
+
+    def limits(self) -> Limits:
+        """As the scheduler takes them."""
+        return Limits(**self.model_dump(exclude={"drain_timeout_ms"}))
+
+
+class BadRowsConfig(_Strict):
+    """What becomes of rows that Kafka refuses; see `harvest.core.dead_letters.BadRows`."""
+
+    on_bad_row: Literal["sideline", "stop"] = "sideline"
+    key_waits: bool = True
+    unknown_topic: Literal["sideline", "wait"] = "sideline"
+
+    def policy(self) -> BadRows:
+        """As the schedulers take it."""
+        waits = self.key_waits or self.unknown_topic == "wait"
+        return BadRows(self.on_bad_row, waits, self.unknown_topic)
+
+
+class CoordinationConfig(_Strict):
+    """How the leader is elected: a claim on the coordination topic of marshal_py."""
+
+    topic: str = "__marshal"
+    interval_ms: int = Field(default=1_000, ge=20)
+    create_topics: bool = False
+
+
+def _level(value: object) -> object:
+    return value.lower() if isinstance(value, str) else value
+
+
+class LoggingConfig(_Strict):
+    """How much is logged, to standard error."""
+
+    level: Annotated[
+        Literal["trace", "debug", "info", "warn", "warning", "error"], BeforeValidator(_level)
+    ] = "info"
+
+    def python_level(self) -> int:
+        """The level as `logging` counts."""
+        levels = {"trace": 10, "debug": 10, "info": 20, "warn": 30, "warning": 30, "error": 40}
+        return levels[self.level]
+
+
+class PartitionsConfig(_Strict):
+    """Range partitions, in range mode; see `partitions`. `automatic`: while harvesting.
+
+    `archive`: a folder where the rows of a partition are kept as a Parquet file before it is
+    dropped (`harvest.maintenance.archive`).
+    """
+
+    automatic: bool = True
+    rows: int = Field(default=1_000_000, ge=1)
+    ahead: int = Field(default=4, ge=1, le=1_000)
+    retain_hours: float = Field(default=24.0, ge=0)
+    archive: str | None = Field(default=None, min_length=1)
+
+    def policy(self) -> PartitionPolicy:
+        """As the plan takes it."""
+        return PartitionPolicy(self.rows, self.ahead, self.retain_hours * 3600)
+
+
+class PrimaryConfig(_Strict):
+    """The application's database, when the payloads are in another one (specs/RELAYER.md §8).
+
+    - `database`: a libpq connection string. `replica`: of a replica, for reading the ids.
+    - `ids`: the table with `id` and `message_id`.
+    """
+
+    database: str = Field(repr=False, min_length=1)
+    replica: str | None = Field(default=None, repr=False, min_length=1)
+    ids: str = "outbox_ids"
+
+
+class ReaperConfig(_Strict):
+    """One outbox and everything that is needed to harvest it.
+
+    - `kafka`: librdkafka settings of every client, at least `bootstrap.servers`.
+    - `producer`: settings of the producer, over `kafka`.
+    - `database`: a libpq connection string, key=value or URL; ``sqlite:///path``;
+      ``mysql://user:password@host/database``.
+    - `outbox`: the table, with its schema or without.
+    - `group`: the same for all processes that share this outbox, and for no others.
+    - `name`: of this process, unique in its group; a fresh one by default.
+    - `delivery`: ``transactional`` (exactly once for read_committed readers) or ``idempotent``
+      (at least once).
+    - `mode`: ``mark`` (rows are tagged, published, deleted) or ``range`` (rows are only read).
+    - `shards`: in range mode, how many processes can work at once; keys are divided among them.
+    - `primary`: the application's database, if `database` has only the payloads; in range mode.
+    - `destinations`: by name, where messages are sent instead of Kafka, at least once; in mark
+      mode. `route`: which of them a row goes to (`harvest.core.routes`).
+    - `idempotency_key`: the template of what the receiver knows a repeated message by.
+    """
+
+    kafka: dict[str, KafkaValue] = Field(repr=False)
+    database: str = Field(repr=False, min_length=1)
+    group: str = Field(min_length=1, max_length=200)
+    producer: dict[str, KafkaValue] = Field(default_factory=dict, repr=False)
+    outbox: str = "outbox"
+    name: str | None = Field(default=None, min_length=1)
+    delivery: Literal["transactional", "idempotent"] = "transactional"
+    mode: Literal["mark", "range"] = "mark"
+    shards: int = Field(default=1, ge=1, le=1_000)
+    destinations: dict[str, DestinationConfig] = Field(default_factory=dict)
+    route: str | None = Field(default=None, min_length=1)
+    idempotency_key: str = Field(default="{outbox}.{id}", min_length=1)
+    primary: PrimaryConfig | None = None
+    partitions: PartitionsConfig = PartitionsConfig()
+    coordination: CoordinationConfig = CoordinationConfig()
+    limits: LimitsConfig = LimitsConfig()
+    bad_rows: BadRowsConfig = BadRowsConfig()
+    logging: LoggingConfig = LoggingConfig()
+
+    @model_validator(mode="after")
+    def _consistent(self) -> ReaperConfig:
+        if not self.kafka.get("bootstrap.servers", self.kafka.get("metadata.broker.list")):
+            raise ConfigurationError("kafka: 'bootstrap.servers' is missing: give host:port")
+        TableName.parse(self.outbox)
+        if self.mode == "range" and self.delivery != "transactional":
+            raise ConfigurationError(
+                f"delivery is {self.delivery}, must be transactional in range mode: the position "
+                "is committed with the rows; leave it out, or use mode: mark"
+            )
+        if self.mode == "mark" and self.shards > 1:
+            raise ConfigurationError(
+                f"shards is {self.shards}, must be 1 in mark mode: write mode: range, or leave it "
+                "out"
+            )
+        producer_settings(self.producer_config, None)
+        self._consistent_destinations()
+        self._consistent_primary()
+        return self
+
+    def _consistent_destinations(self) -> None:
+        if not self.destinations:
+            if self.route is not None:
+                raise ConfigurationError("route: there are no destinations; give at least one")
+            return
+        if self.mode == "range":
+            raise ConfigurationError(
+                "destinations need mode: mark: the position of range mode is committed to Kafka in "
+                "one transaction with the rows"
+            )
+        self.router()
+        for name, destination in self.destinations.items():
+            try:
+                destination.sink(self.sink_name, self.producer_config).close()
+            except ConfigurationError as error:
+                raise ConfigurationError(f"destinations.{name}: {error}") from None
+
+    def _consistent_primary(self) -> None:
+        if self.primary is None:
+            return
+        TableName.parse(self.primary.ids)
+        if self.mode != "range" or self.shards > 1:
+            raise ConfigurationError("primary: two databases need mode: range and one shard")
+        for source in (self.database, self.primary.database, self.primary.replica or ""):
+            if source.partition("://")[0] in ("sqlite", "mysql", "mariadb"):
+                raise ConfigurationError("primary: both databases must be PostgreSQL")
+
+    @property
+    def table(self) -> TableName:
+        """The outbox table."""
+        return TableName.parse(self.outbox)
+
+    @property
+    def producer_config(self) -> dict[str, KafkaValue]:
+        """The settings of the producer: its own over those of every client."""
+        return {**self.kafka, **self.producer}
+
+    @property
+    def election_name(self) -> str:
+        """What the processes of the group compete for."""
+        return f"harvest:{self.table}"
+
+    def shard_units(self, shards: int | None = None) -> list[tuple[str, int]]:
+        """The claims of the leaders of so many shards, by default as many as are configured."""
+        shards = shards or self.shards
+        if shards == 1:
+            return [(leader_topic(self.election_name), 0)]
+        return [(self.election_name, shard) for shard in range(shards)]
+
+    @property
+    def sink_name(self) -> str:
+        """What the transactional.id and the checkpoint's group are made of."""
+        return f"{self.group}.{self.table}"
+
+    def router(self, clock: Callable[[], tuple[float, float]] = lambda: (0.0, 0.0)) -> Router:
+        """What finds the destination of a row. Raises `ConfigurationError`."""
+        return Router(
+            self.destinations,
+            self.route,
+            outbox=self.sink_name,
+            unique=self.idempotency_key,
+            clock=clock,
+        )
+
+    def shard_sink_name(self, shard: int) -> str:
+        """The same for a shard in range mode."""
+        return f"{self.sink_name}.{shard}"
+
+
+def load(path: str | Path) -> ReaperConfig:
+    """Read a configuration file. Raises `ConfigurationError`."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"the configuration {path} cannot be read: {error}") from None
+    return parse(text, source=str(path))
+
+
+def parse(text: str, *, source: str = "the configuration") -> ReaperConfig:
+    """Read a configuration from YAML text. Raises `ConfigurationError`."""
+    try:
+        content = yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        # ValueError: a date or number that is none. RecursionError: nested without end.
+        mark = getattr(error, "problem_mark", None)
+        where = f", line {mark.line + 1}" if mark is not None else ""
+        raise ConfigurationError(f"{source} is no YAML{where}") from None
+    if not isinstance(content, Mapping):
+        raise ConfigurationError(f"{source} is empty, or no mapping of keys to values")
+    try:
+        if "harvest" in content:
+            from harvest.config.goharvest import convert
+
+            return convert(content, source)
+        return validated(ReaperConfig, _expanded(dict(content), source), source)
+    except RecursionError:  # a YAML alias may stand inside of what it names
+        raise ConfigurationError(f"{source} contains itself") from None
+
+
+def validated(model: type[M], content: Mapping[str, Any], source: str) -> M:
+    """Check `content` against `model`; every problem is told, none shows a value.
+
+    Raises `ConfigurationError`.
+    """
+    try:
+        return model.model_validate(content)
+    except ValidationError as error:
+        problems = [_problem(model, dict(detail)) for detail in error.errors(include_url=False)]
+        raise ConfigurationError(f"{source}: " + "; ".join(problems)) from None
+
+
+def _problem(model: type[BaseModel], detail: Mapping[str, Any]) -> str:
+    path = [str(part) for part in detail["loc"]]
+    name = ".".join(path) or "the configuration"
+    if detail["type"] != "extra_forbidden":
+        text = str(detail["msg"]).removeprefix("Value error, ")
+        return f"{name}: {text}" if path else text
+    known = _fields_at(model, path[:-1])
+    close = difflib.get_close_matches(path[-1], known, n=1, cutoff=0.5)
+    hint = f"did you mean {close[0]!r}?" if close else f"known here: {', '.join(known)}"
+    return f"{name}: unknown key; {hint}"
+
+
+def _fields_at(model: type[BaseModel], path: list[str]) -> list[str]:
+    """The names that a mapping at `path` may have."""
+    for part in path:
+        for name, field in model.model_fields.items():
+            if part in (name, field.alias):
+                for inner in (field.annotation, *get_args(field.annotation)):
+                    if isinstance(inner, type) and issubclass(inner, BaseModel):
+                        model = inner
+    return [field.alias or name for name, field in model.model_fields.items()]
+
+
+def _expanded(value: Any, source: str) -> Any:
+    """`value` with each ${NAME} in its strings replaced by the environment variable."""
+    if isinstance(value, dict):
+        return {key: _expanded(inner, source) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_expanded(inner, source) for inner in value]
+    if not isinstance(value, str):
+        return value
+
+    def replacement(match: re.Match[str]) -> str:
+        name = match[1]
+        if name not in os.environ:
+            raise ConfigurationError(
+                f"{source} uses ${{{name}}}, and the environment variable {name} is not set"
+            )
+        return os.environ[name]
+
+    return _VARIABLE.sub(replacement, value)

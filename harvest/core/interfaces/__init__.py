@@ -1,0 +1,1 @@
+"""What the algorithms need of databases and sinks, as protocols. Checked by tests/contract."""

@@ -1,0 +1,75 @@
+"""Where rows are published, as a harvesting algorithm sees it.
+
+A sink is used by one thread. Its contract, for every implementation:
+
+1. `open` fences: when it returns, no earlier writer of the same outbox can publish any more, and
+   what an earlier writer had under way has been decided. It returns the checkpoint that was
+   committed last.
+2. `deliver` publishes rows so that rows of one topic and key come in the given order, and answers
+   only when every row's fate is decided or can only be decided by `open`.
+3. After a failure, every later `deliver` fails too, without publishing, until `open`.
+4. With `atomic` true, the rows of one `deliver` and its checkpoint become visible together or not
+   at all. With `atomic` false, checkpoints are not kept: delivery is at least once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, TypeAlias
+
+from harvest.core.row import Row
+
+__all__ = ["Failure", "Sink", "SinkFactory", "StillHeld"]
+
+StillHeld: TypeAlias = Callable[[], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a delivery failed.
+
+    `undelivered` has the ids that were not acknowledged; the other rows were. None: of no row is it
+    known that it was published. `errors` says what was wrong with single rows, where that is known.
+    `refused` are those that will be refused again however often they are sent, until something is
+    changed; none of them was published. `fenced`: somebody has opened the same sink since.
+    """
+
+    reason: str
+    undelivered: frozenset[int] | None = None
+    errors: Mapping[int, str] = field(default_factory=dict)
+    refused: frozenset[int] = frozenset()
+    fenced: bool = False
+
+
+class Sink(Protocol):
+    """Publishes rows."""
+
+    @property
+    def atomic(self) -> bool:
+        """Whether a delivery is all or nothing, and checkpoints are kept."""
+
+    def prepare(self) -> None:
+        """Connect, without fencing anybody, so that a later `open` is quick.
+
+        Raises `SinkUnavailable`.
+        """
+
+    def open(self, still_held: StillHeld) -> str | None:
+        """Fence earlier writers; return the last committed checkpoint, None if there is none.
+
+        `still_held` is asked before anything is published, from now on until the next `open`: the
+        sink publishes nothing once it has answered False.
+
+        Raises `SinkUnavailable` when trying again may help.
+        """
+
+    def deliver(self, rows: Sequence[Row], checkpoint: str) -> Failure | None:
+        """Publish `rows`; None when all of them are, with their checkpoint. Does not raise for
+        what can go wrong on the way; a `Failure` says it."""
+
+    def close(self) -> None:
+        """Let go of the broker. What is under way is given up, never completed later."""
+
+
+SinkFactory: TypeAlias = Callable[[], Sink]

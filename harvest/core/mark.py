@@ -1,0 +1,418 @@
+"""The mark algorithm: a pure scheduler. Events in, actions out; no thread, clock, random or I/O.
+
+Theory of operation (specs/HARVEST.md §3 to §6)
+-----------------------------------------------
+One `MarkScheduler` lives as long as one leadership. It moves rows through
+
+    marked (tagged in the table) → sent (in the sink) → settled → purged (deleted)
+
+with many rows, of one key too, in each stage at once, and keeps these invariants:
+
+1. *One mark at a time, sends in mark order.* A mark takes the lowest ids that are not ours, and
+   rows are sent in id order within a mark. So a key's rows are sent in the order in which the
+   marks saw them.
+2. *Nothing is sent twice while we know of it.* An id is known from its mark until its purge. A mark
+   that returns a known id (somebody else tagged the row in between) does not send it again.
+3. *Only what the sink has acknowledged is purged*, one purge at a time, in the order of the sends.
+4. *After a failure, everything stops*, drains, and starts again as if by a new leader: open the
+   sink (which fences every earlier writer and tells the committed checkpoint), delete what the
+   checkpoint says is published, take a new term, and mark from the head of the table. There is no
+   other recovery path, so takeover and repair are the same code.
+
+Why order survives a failure, without a barrier of one row in flight per key:
+
+- *A sink with transactions* settles a batch as a whole, and batches one after the other. If batch n
+  fails, or its outcome is unknown, the sink refuses every later one until it is opened again.
+  Opening decides the outcome: the checkpoint is in the same transaction, so either the batch is
+  published and the checkpoint names it, or neither. Its rows still carry their tags, therefore
+  exactly the published ones are deleted, and exactly the others are marked again, in id order.
+- *A sink without transactions* may acknowledge A2 after it failed A1 (same key A). Purging A2 would
+  make the reversal permanent. So from the first failed row of a key on, no later row of that key is
+  purged in this term, acknowledged or not: they are marked and sent again, in order. A reader sees
+  the key's rows from A1 on again, at least once, and the last one last.
+
+Rows that cannot be published are set aside (harvest/core/dead_letters.py). Those that a mark shows
+to be bad, or to wait behind one, are set aside before the other rows of the mark are sent: a
+checkpoint says of all its rows that they are published. Those that the sink refuses are set aside
+when everything has drained, before the sink is opened again.
+
+Tags of rows that were sent are never reset: the tag is what tells the next term whether they were
+published. `Reset` gives back only rows that were marked and never sent.
+
+Losing the lease ends the scheduler at once. Whatever is unpurged is the next leader's to decide,
+by the same rule.
+"""
+
+# ruff: noqa: S101 - an invariant that does not hold must stop the harvest
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+from harvest.core.actions import Finish, LeaseLost, Open, OpenFailed, Start, Stop
+from harvest.core.dead_letters import Aside, Sieve
+from harvest.core.interfaces.sink import Failure
+from harvest.core.mark_actions import (
+    Action,
+    Clear,
+    Cleared,
+    ClearFailed,
+    Event,
+    Mark,
+    Marked,
+    MarkFailed,
+    Opened,
+    Purge,
+    Purged,
+    PurgeFailed,
+    Reset,
+    ResetDone,
+    Send,
+    Settled,
+    Sideline,
+    Sidelined,
+    SidelineFailed,
+)
+from harvest.core.mark_checkpoint import Checkpoint, Term
+from harvest.core.pacing import Limits, Pace
+from harvest.core.row import Row, payload_bytes
+
+__all__ = [
+    "Action",
+    "Clear",
+    "ClearFailed",
+    "Cleared",
+    "Event",
+    "Finish",
+    "LeaseLost",
+    "Limits",
+    "Mark",
+    "MarkFailed",
+    "MarkScheduler",
+    "Marked",
+    "Open",
+    "OpenFailed",
+    "Opened",
+    "Purge",
+    "PurgeFailed",
+    "Purged",
+    "Reset",
+    "ResetDone",
+    "Send",
+    "Settled",
+    "Sideline",
+    "SidelineFailed",
+    "Sidelined",
+    "Start",
+    "State",
+    "Stop",
+]
+
+
+class State(Enum):
+    """Where a scheduler is."""
+
+    NEW = "new"
+    OPENING = "opening"  # sink being opened, published rows being deleted
+    RUNNING = "running"
+    RECOVERING = "recovering"  # something failed: waiting for everything to come back
+    STOPPING = "stopping"
+    DONE = "done"
+
+
+@dataclass(slots=True)
+class _Batch:
+    rows: Sequence[Row]
+    size_bytes: int
+    low_id: int
+    high_id: int
+    published_ids: Sequence[int] | None = None
+    """What is to be purged, once the batch is settled."""
+
+
+@dataclass(slots=True)
+class MarkScheduler:
+    """The state machine. Feed every event to `step`, carry out every action it returns."""
+
+    epoch: int
+    limits: Limits = field(default_factory=Limits)
+    sieve: Sieve = field(default_factory=Sieve)
+    state: State = State.NEW
+    in_flight_records: int = 0
+    in_flight_bytes: int = 0
+    _term: Term | None = None
+    _next_batch: int = 0
+    _marking: bool = False
+    _opening: bool = False
+    _resetting: bool = False
+    _purging: tuple[int, ...] = ()
+    """The batches of the purge under way."""
+    _batches: dict[int, _Batch] = field(default_factory=dict)
+    _known: set[int] = field(default_factory=set)
+    _broken_keys: set[tuple[str, bytes | None]] = field(default_factory=set)
+    _giving_up: bool = False
+    _sidelining: bool = False
+    _held: Marked | None = None
+    """A mark that is sent when its bad rows are aside."""
+    _held_asides: tuple[Aside, ...] = ()
+    _refused: dict[int, Aside] = field(default_factory=dict)
+    """What the sink refused, until it is set aside."""
+    _relieved: bool = False
+    """Rows that failed a delivery are set aside: no reason to wait before the next."""
+    _pace: Pace = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._pace = Pace(self.limits)
+
+    @property
+    def running(self) -> bool:
+        """Whether it works, and neither begins nor recovers."""
+        return self.state is State.RUNNING
+
+    def step(self, event: Event) -> list[Action]:
+        """Apply one event; return the actions that follow from it, in order."""
+        if self.state is State.DONE:
+            return []
+        match event:
+            case Settled():
+                actions = self._settled(event)
+            case Marked():
+                actions = self._marked(event)
+            case Purged():
+                actions = self._purged()
+            case Start():
+                assert self.state is State.NEW
+                actions = self._open(0)
+            case Opened():
+                actions = self._opened(event)
+            case Cleared():
+                self._opening = False
+                if self.state is State.OPENING:
+                    self.state = State.RUNNING
+                actions = []
+            case OpenFailed() | ClearFailed():
+                self._opening = False
+                actions = (
+                    [] if self.state is State.STOPPING else self._open(self._pace.backoff_ms())
+                )
+            case MarkFailed():
+                self._marking = False
+                self._fail()
+                actions = []
+            case PurgeFailed():
+                actions = self._purge_failed()
+            case ResetDone():
+                self._resetting = False
+                actions = []
+            case Sidelined():
+                actions = self._sidelined(event)
+            case SidelineFailed():
+                self._sidelining, self._held = False, None
+                self._fail()
+                actions = []
+            case LeaseLost():
+                self.state = State.DONE
+                return [Finish("the lease is lost")]
+            case Stop():
+                if self.state is State.NEW:
+                    self.state = State.DONE
+                    return [Finish("stopped")]
+                self.state = State.STOPPING
+                actions = []
+        return actions + self._continue()
+
+    # --- Opening ---
+
+    def _open(self, delay_ms: int) -> list[Action]:
+        self.state = State.OPENING
+        self._opening = True
+        return [Open(delay_ms)]
+
+    def _opened(self, event: Opened) -> list[Action]:
+        assert not self._batches
+        assert event.term != self._term, "a term is never used twice"
+        self._term = event.term
+        self._next_batch = 0
+        self._broken_keys.clear()
+        self.sieve.waiting = dict(event.waiting)
+        if event.checkpoint is None or self.state is State.STOPPING:
+            self._opening = False
+            if self.state is State.OPENING:
+                self.state = State.RUNNING
+            return []
+        return [Clear(event.checkpoint)]
+
+    # --- The way of a row ---
+
+    def _marked(self, event: Marked) -> list[Action]:
+        self._marking = False
+        rows = event.rows
+        size = payload_bytes(rows)
+        self._pace.learn(len(rows), size, full=len(rows) >= self._pace.asked)
+        if not self._known.isdisjoint([row.id for row in rows]):
+            rows = [row for row in rows if row.id not in self._known]
+            size = payload_bytes(rows)
+        if not rows:
+            return []
+        if self.state is not State.RUNNING:
+            if self.state is State.STOPPING:
+                self._resetting = True
+                return [Reset(tuple([row.id for row in rows]))]
+            return []  # the next term marks them again
+        asides = self.sieve.sift(rows)
+        if not asides:
+            return self._send(event.batch, rows, size)
+        self._held, self._held_asides = Marked(event.batch, rows), tuple(asides)
+        return self._sideline(self._held_asides)
+
+    def _send(self, number: int, rows: Sequence[Row], size: int) -> list[Action]:
+        self._batches[number] = _Batch(rows, size, rows[0].id, rows[-1].id)
+        self._known.update([row.id for row in rows])
+        self.in_flight_records += len(rows)
+        self.in_flight_bytes += size
+        return [Send(number, rows, self._checkpoint(number))]
+
+    def _checkpoint(self, batch: int) -> Checkpoint:
+        assert self._term is not None
+        low = min([b.low_id for b in self._batches.values()])
+        high = max([b.high_id for b in self._batches.values()])
+        return Checkpoint(self.epoch, self._term, batch, low, high)
+
+    def _settled(self, event: Settled) -> list[Action]:
+        if event.failure is None:
+            self._pace.succeeded()
+        for number in event.batches:
+            batch = self._batches[number]
+            assert batch.published_ids is None
+            published = self._published(batch.rows, event.failure)
+            if event.failure is not None:
+                blamed = self.sieve.blame(batch.rows, event.failure)
+                self._refused.update({aside.id: aside for aside in blamed})
+            if published and not self._giving_up:
+                batch.published_ids = published
+            else:
+                self._forget(number)
+        if event.failure is not None:
+            self._fail()
+        return self._purge(0)
+
+    def _published(self, rows: Sequence[Row], failure: Failure | None) -> list[int]:
+        """The ids that may be purged: acknowledged, and no earlier row of their key failed."""
+        if failure is not None and failure.undelivered is None:
+            self._broken_keys.update((row.topic, row.key) for row in rows)
+            return []
+        if failure is None and not self._broken_keys:
+            return [row.id for row in rows]
+        undelivered = (failure and failure.undelivered) or frozenset()
+        published = []
+        for row in rows:
+            key = (row.topic, row.key)
+            if row.id in undelivered:
+                self._broken_keys.add(key)
+            elif key not in self._broken_keys:
+                published.append(row.id)
+        return published
+
+    def _purge(self, delay_ms: int) -> list[Action]:
+        """Purge all that may be purged, unless a purge is under way.
+
+        One at a time: if a later row of a key could be gone while an earlier one is not, a crash
+        in between would publish the earlier one last.
+        """
+        if self._purging:
+            return []
+        settled = [n for n, batch in self._batches.items() if batch.published_ids is not None]
+        if not settled:
+            return []
+        self._purging = tuple(settled)
+        ids = [i for n in settled for i in self._batches[n].published_ids or ()]
+        return [Purge(ids, delay_ms)]
+
+    def _purged(self) -> list[Action]:
+        for number in self._purging:
+            self._forget(number)
+        self._purging = ()
+        return self._purge(0)
+
+    def _purge_failed(self) -> list[Action]:
+        self._purging = ()
+        if self.state is not State.STOPPING:
+            return self._purge(self._pace.backoff_ms())
+        # What stays is tagged, and the next leader decides on it; a later purge would overtake it.
+        self._giving_up = True
+        for number in [n for n, b in self._batches.items() if b.published_ids is not None]:
+            self._forget(number)
+        return []
+
+    def _forget(self, number: int) -> None:
+        batch = self._batches.pop(number)
+        self._known.difference_update([row.id for row in batch.rows])
+        self.in_flight_records -= len(batch.rows)
+        self.in_flight_bytes -= batch.size_bytes
+
+    def _fail(self) -> None:
+        if self.state is State.RUNNING:
+            self.state = State.RECOVERING
+
+    # --- Rows that are set aside ---
+
+    def _sideline(self, asides: tuple[Aside, ...]) -> list[Action]:
+        assert self._term is not None
+        self._sidelining = True
+        return [Sideline(self._term, asides)]
+
+    def _sidelined(self, event: Sidelined) -> list[Action]:
+        self._sidelining = False
+        self.sieve.waiting = dict(event.waiting)
+        held, self._held = self._held, None
+        if held is None:
+            self._relieved = bool(event.moved)
+            return []
+        if any(a.waits and a.id not in event.moved for a in self._held_asides):
+            # Somebody retried what was before it, and it is in the table again: mark in order.
+            self._relieved = True
+            self._fail()
+            return []
+        # A bad row that was not moved is not ours any more, or gone.
+        out = {a.id for a in self._held_asides}
+        rows = [row for row in held.rows if row.id not in out]
+        if not rows:
+            return []
+        if self.state is State.STOPPING:
+            self._resetting = True
+            return [Reset(tuple([row.id for row in rows]))]
+        if self.state is not State.RUNNING:
+            return []
+        return self._send(held.batch, rows, payload_bytes(rows))
+
+    # --- What next ---
+
+    def _continue(self) -> list[Action]:
+        if self.state is State.RUNNING:
+            return self._mark_if_room()
+        busy = self._marking or self._opening or self._resetting or self._sidelining
+        idle = not (self._batches or busy)
+        if idle and self.state is State.RECOVERING:
+            refused, self._refused = tuple(self._refused.values()), {}
+            if refused:
+                return self._sideline(refused)
+            relieved, self._relieved = self._relieved, False
+            return self._open(0 if relieved else self._pace.backoff_ms())
+        if idle and self.state is State.STOPPING:
+            self.state = State.DONE
+            return [Finish("stopped")]
+        return []
+
+    def _mark_if_room(self) -> list[Action]:
+        if self._marking or self._sidelining:
+            return []
+        limit = self._pace.room(len(self._batches), self.in_flight_records, self.in_flight_bytes)
+        if not limit:
+            return []
+        assert self._term is not None
+        self._marking = True
+        mark = Mark(self._term, self._next_batch, limit, self._pace.idle_ms)
+        self._next_batch += 1
+        return [mark]

@@ -1,0 +1,369 @@
+"""The relay algorithm: a pure scheduler. Events in, actions out; no thread, clock, random or I/O.
+
+It is mark mode for destinations that take messages one by one (specs/RELAYER.md): HTTP, NATS, …
+
+    marked (tagged in the table) → offered → under way → delivered → purged (deleted)
+                                        ↖ failed ↙   ↘ given up → set aside
+
+Nothing has to settle together, and nothing is fenced: delivery is at least once. What remains in
+the table is the checkpoint. Invariants:
+
+1. *One mark at a time*, of the lowest ids that are not ours. So the rows of a group are offered in
+   the order of their ids, and of each group one is under way (`harvest.core.dispatcher`).
+2. *An id is known from its mark until its purge.* A known row that a mark returns is not offered
+   again, so a new term, which makes every row foreign, is harmless while messages are under way.
+3. *Only what was delivered is purged*, one purge at a time, in the order of the deliveries.
+4. *A message that is given up* is set aside before anything behind it in its group is sent.
+
+When there is no more room, what waits for a destination that takes nothing, but for one message
+of it, is *shed*: forgotten, and its tags left in the table, so that the marks go on to the rows of
+other destinations. As soon as the destination takes a message, a new term begins.
+
+If a mark may have been committed and its rows are unknown, or a row could not be set aside, a new
+term begins: every row that is not known is then marked again, in the order of the ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
+
+from harvest.core.actions import Finish, LeaseLost, Open, OpenFailed, Start, Stop
+from harvest.core.dead_letters import Aside, BadRows, Key
+from harvest.core.dispatcher import Delivered, Dispatcher, Failed, GivenUp, Message, Outcome
+from harvest.core.mark_actions import (
+    Mark,
+    Marked,
+    MarkFailed,
+    Purge,
+    Purged,
+    PurgeFailed,
+    Sideline,
+    Sidelined,
+    SidelineFailed,
+)
+from harvest.core.mark_checkpoint import Term
+from harvest.core.pacing import Limits, Pace
+from harvest.core.row import Row, payload_bytes
+
+__all__ = [
+    "Action",
+    "Event",
+    "Forget",
+    "Opened",
+    "Post",
+    "Record",
+    "RelayScheduler",
+    "Route",
+    "Sent",
+    "Tick",
+]
+
+Route: TypeAlias = Callable[[Row], Message]
+"""Where a row goes; a message with a `problem` if it can go nowhere. Does not raise."""
+
+_SHED_EVERY_MS: Final = 100.0
+"""All groups are looked at, which takes its time."""
+_WAITS: Final = "an earlier row of its key is set aside"
+
+# --- Events ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A term begins. `waiting` as in `harvest.core.mark_actions.Opened`; `retries` by row id."""
+
+    term: Term
+    waiting: Mapping[Key, int] = field(default_factory=dict)
+    retries: Mapping[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """What became of a `Post`; `destination` is for those who count."""
+
+    row_id: int
+    outcome: Outcome
+    destination: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time has passed."""
+
+
+Event: TypeAlias = (
+    Start
+    | Opened
+    | OpenFailed
+    | Marked
+    | MarkFailed
+    | Sent
+    | Purged
+    | PurgeFailed
+    | Sidelined
+    | SidelineFailed
+    | Tick
+    | LeaseLost
+    | Stop
+)
+
+# --- Actions ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Post:
+    """Send a message to its destination; answer Sent. Any number at once."""
+
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """Note a failure beside the table, for people and for the next leader. Needs no answer."""
+
+    message: Message
+    retries: int
+    outcome: Outcome
+    gave_up: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """Delete the notes about a row that was delivered after all. Needs no answer."""
+
+    row_id: int
+
+
+Action: TypeAlias = Open | Mark | Post | Purge | Sideline | Record | Forget | Finish
+
+
+@dataclass(slots=True)
+class RelayScheduler:
+    """The state machine. Feed every event to `step` with the time, carry out every action."""
+
+    epoch: int
+    dispatcher: Dispatcher
+    route: Route
+    limits: Limits = field(default_factory=Limits)
+    policy: BadRows = field(default_factory=BadRows)
+    now: Callable[[], float] = lambda: 0.0
+    """Milliseconds of any clock that does not go back."""
+    in_flight_bytes: int = 0
+    _pace: Pace = field(init=False)
+    _term: Term | None = None
+    _open: bool = False
+    _opening: bool = False
+    _marking: bool = False
+    _batch: int = 0
+    _known: dict[int, int] = field(default_factory=dict)
+    """The bytes of each row that is marked and not purged."""
+    _delivered: list[int] = field(default_factory=list)
+    _purging: Sequence[int] = ()
+    _purged_meanwhile: set[int] = field(default_factory=set)
+    """Since the mark under way began: it may have seen these rows all the same."""
+    _waiting: dict[Key, int] = field(default_factory=dict)
+    """The lowest id that is set aside, or about to be, of each group that has one."""
+    _shed: set[Key] = field(default_factory=set)
+    """Groups of which rows were shed: none of their later rows is offered in this term."""
+    _shed_destinations: set[str] = field(default_factory=set)
+    _shed_after_ms: float = float("-inf")
+    _asides: list[Aside] = field(default_factory=list)
+    _sidelining: Sequence[Aside] = ()
+    _asked: int = 0
+    _stopping: bool = False
+    _done: bool = False
+
+    def __post_init__(self) -> None:
+        self._pace = Pace(self.limits)
+
+    @property
+    def running(self) -> bool:
+        """Whether it works, and neither begins nor recovers."""
+        return self._open and not self._stopping
+
+    @property
+    def in_flight_records(self) -> int:
+        """Rows that are marked and not purged."""
+        return len(self._known)
+
+    def due_ms(self) -> float | None:
+        """When a `Tick` is due; None: when something else happens."""
+        if self._stopping or not self._open:
+            return None
+        return self.dispatcher.due_ms(self.now())
+
+    def step(self, event: Event) -> list[Action]:
+        """Apply one event; return the actions that follow from it, in order."""
+        if self._done:
+            return []
+        actions: list[Action] = []
+        match event:
+            case Sent(row_id, outcome, _):
+                actions = self._sent(row_id, outcome)
+            case Marked(_, rows):
+                self._marking = False
+                self._marked(rows)
+            case Purged():
+                for row_id in self._purging:
+                    self._forget(row_id)
+                if self._marking:
+                    self._purged_meanwhile.update(self._purging)
+                self._purging = ()
+                self._pace.succeeded()
+            case PurgeFailed():
+                self._delivered = [*self._purging, *self._delivered]
+                self._purging = ()
+                actions = [] if self._stopping else self._purge(self._pace.backoff_ms())
+                if self._stopping:
+                    self._delivered = []  # the next leader delivers them again
+            case Sidelined(moved, waiting):
+                self._sidelined(moved, waiting)
+            case MarkFailed():
+                self._marking = self._open = False
+                self._purged_meanwhile.clear()
+            case SidelineFailed():
+                self._sidelined((), self._waiting)
+            case Start() | Tick():
+                pass
+            case Opened(term, waiting, retries):
+                self._opening, self._open, self._term, self._batch = False, True, term, 0
+                self._waiting = dict(waiting)
+                self._shed.clear()
+                self._shed_destinations.clear()
+                self.dispatcher.remember(retries)
+            case OpenFailed():
+                self._opening = False
+            case LeaseLost():
+                self._done = True
+                return [Finish("the lease is lost")]
+            case Stop():
+                self._stopping = True
+        return actions + self._continue(first=isinstance(event, Start))
+
+    def _marked(self, rows: Sequence[Row]) -> None:
+        self._pace.learn(len(rows), payload_bytes(rows), full=len(rows) >= self._asked)
+        messages = []
+        for row in rows:
+            if row.id in self._known or row.id in self._purged_meanwhile:
+                continue
+            self._known[row.id] = size = payload_bytes((row,))
+            self.in_flight_bytes += size
+            if row.id > self._waiting.get((row.topic, row.key), row.id):
+                self._asides.append(Aside(row.id, _WAITS, waits=True))
+                continue
+            message = self.route(row)
+            if message.key in self._shed or (
+                message.destination in self._shed_destinations and message.problem is None
+            ):
+                self._shed.add(message.key)
+                self._forget(row.id)
+            else:
+                messages.append(message)
+        self._purged_meanwhile.clear()
+        self.dispatcher.offer(messages, self.now())
+
+    def _sent(self, row_id: int, outcome: Outcome) -> list[Action]:
+        verdict = self.dispatcher.finished(row_id, outcome, self.now())
+        if not isinstance(verdict, Failed) and (
+            verdict.message.destination in self._shed_destinations
+        ):
+            self._open = False  # it takes messages again, or there is none to try it with
+        match verdict:
+            case Delivered(_, retries):
+                self._delivered.append(row_id)
+                return [Forget(row_id)] if retries else []
+            case Failed(message, retries, outcome):
+                return [Record(message, retries, outcome, gave_up=False)]
+            case GivenUp(message, retries, outcome):
+                tries = "try" if retries == 1 else "tries"
+                self._aside(
+                    message.key, row_id, f"{outcome.error}; given up after {retries} {tries}"
+                )
+                return [Record(message, retries, outcome, gave_up=True)]
+
+    # --- Rows that are set aside ---
+
+    def _aside(self, key: Key, row_id: int, error: str) -> None:
+        self._asides.append(Aside(row_id, error))
+        if self.policy.key_waits:
+            self._waiting[key] = min(row_id, self._waiting.get(key, row_id))
+            behind = self.dispatcher.withdraw(key)
+            self._asides += [Aside(message.row.id, _WAITS, waits=True) for message in behind]
+
+    def _sidelined(self, moved: Sequence[int] | frozenset[int], waiting: Mapping[Key, int]) -> None:
+        """What is aside is not ours any more. What is not will be marked again, in a new term."""
+        for aside in self._sidelining:
+            self._forget(aside.id)
+            if aside.id not in moved:
+                self._open = False
+        self._sidelining = ()
+        if self._asides:
+            return  # the store does not know of these yet
+        self._waiting = dict(waiting)
+
+    def _forget(self, row_id: int) -> None:
+        self.in_flight_bytes -= self._known.pop(row_id, 0)
+
+    # --- What next ---
+
+    def _continue(self, *, first: bool) -> list[Action]:
+        if self._stopping:
+            return self._finish()
+        actions: list[Action] = []
+        if self._asides and not (self._sidelining or self._opening) and self._term is not None:
+            self._sidelining, self._asides = tuple(self._asides), []  # before their term ends
+            actions.append(Sideline(self._term, tuple(self._sidelining)))
+        if self._open:
+            actions += self._mark()
+        elif not (self._opening or self._marking or self._sidelining):
+            self._opening = True
+            actions.append(Open(0 if first else self._pace.backoff_ms()))
+        actions += [Post(message) for message in self.dispatcher.start(self.now())]
+        return actions + self._purge(0)
+
+    def _mark(self) -> list[Action]:
+        if self._marking or self._sidelining or self._term is None:
+            return []
+        batches = 1 if self._known else 0
+        room = self._pace.room(batches, len(self._known), self.in_flight_bytes)
+        if not room:
+            room = self._make_room()
+        if not room:
+            return []
+        self._marking, self._asked = True, room
+        self._batch += 1
+        return [Mark(self._term, self._batch - 1, room, self._pace.idle_ms)]
+
+    def _make_room(self) -> int:
+        """Shed what cannot be sent now; return for how many rows there is room then."""
+        now_ms = self.now()
+        if now_ms < self._shed_after_ms:
+            return 0
+        self._shed_after_ms = now_ms + _SHED_EVERY_MS
+        shed = self.dispatcher.shed(now_ms)
+        for destination, messages in shed.items():
+            self._shed_destinations.add(destination)
+            for message in messages:
+                self._shed.add(message.key)
+                self._forget(message.row.id)
+        batches = 1 if self._known else 0
+        return self._pace.room(batches, len(self._known), self.in_flight_bytes) if shed else 0
+
+    def _purge(self, delay_ms: int) -> list[Action]:
+        if self._purging or not self._delivered:
+            return []
+        self._purging, self._delivered = tuple(self._delivered), []
+        return [Purge(self._purging, delay_ms)]
+
+    def _finish(self) -> list[Action]:
+        """Wait for what is under way; what was not sent is the next leader's."""
+        if self._marking or self._opening or self._sidelining or self.dispatcher.under_way:
+            return self._purge(0)
+        if purge := self._purge(0):
+            return purge
+        if self._purging:
+            return []
+        self._done = True
+        return [Finish("stopped")]

@@ -1,0 +1,1 @@
+"""MariaDB and MySQL: mark and range mode, dead letters, partitions."""

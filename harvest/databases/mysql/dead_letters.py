@@ -1,0 +1,93 @@
+"""The rows that were set aside, in MariaDB or MySQL (specs/DATABASES.md §3)."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, ClassVar, Final
+
+from harvest.core.table_name import TableName
+from harvest.databases.mysql.table import MysqlTable
+from harvest.databases.plain_dead_letters import PlainSidelined, aside_of
+from harvest.errors import StoreUnavailable, TableMissing
+
+__all__ = ["MysqlSidelined"]
+
+# The columns that are not named have the outbox's types.
+_CREATE: Final = """
+CREATE TABLE IF NOT EXISTS {aside} (
+  id           BIGINT NOT NULL PRIMARY KEY,
+  error        MEDIUMTEXT,
+  waits        TINYINT NOT NULL DEFAULT 0,
+  sidelined_at DATETIME(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6)
+) ENGINE = InnoDB DEFAULT CHARSET = utf8mb4 COLLATE = utf8mb4_bin
+AS SELECT id, {columns} FROM {table} WHERE 1 = 0
+"""
+_EXISTS: Final = """
+SELECT 1 FROM information_schema.tables
+WHERE table_schema = COALESCE(%s, DATABASE()) AND table_name = %s
+"""
+_LOCK_TIMEOUT_S: Final = 10
+
+
+class MysqlSidelined(PlainSidelined, MysqlTable):
+    """The rows set aside from the outbox `table`.
+
+    Implements `harvest.core.interfaces.dead_letter_store.Sidelined`. The table is made when it is
+    first needed.
+    """
+
+    _value_bytes: ClassVar[str] = "LENGTH(kafka_value)"
+    _for_update: ClassVar[str] = " FOR UPDATE"
+
+    def __init__(self, url: str, table: str | TableName) -> None:
+        super().__init__(url, table)
+        self.aside = aside_of(self._table)
+        where = f"{self._arguments['database']}.{self._table.quoted()}"
+        self._lock = f"harvest.{hashlib.md5(where.encode(), usedforsecurity=False).hexdigest()}"
+
+    def create(self) -> None:
+        """See `Sidelined.create`."""
+        if self._exists():
+            return
+        if not self._types():
+            raise TableMissing(f"the table {self._table} does not exist: run `harvest init`")
+        self._execute(self._text(_CREATE))
+
+    def _find_table(self) -> bool:
+        *schema, table = self.aside.parts
+        return bool(self._execute(_EXISTS, (schema[0] if schema else None, table)))
+
+    def _names(self) -> tuple[str, str]:
+        return self._name, self.aside.quoted("`")
+
+    @contextmanager
+    def _moving(self) -> Iterator[None]:
+        """One transaction, under a lock of the server that has the outbox's name.
+
+        No statement of it is tried again by itself: a deadlock has undone those before it.
+        """
+        import pymysql
+
+        connection = self._connected()
+        ((locked,),) = self._execute("SELECT GET_LOCK(%s, %s)", (self._lock, _LOCK_TIMEOUT_S))
+        if not locked:
+            raise StoreUnavailable(f"somebody else is moving rows of {self._table}: try again")
+        try:
+            self._execute("START TRANSACTION")
+            yield
+            self._execute("COMMIT")
+        except BaseException:
+            with suppress(pymysql.MySQLError, OSError):
+                connection.rollback()
+            raise
+        finally:  # with a broken connection, the server has let go of both
+            with suppress(pymysql.MySQLError, OSError), connection.cursor() as cursor:
+                cursor.execute("SELECT RELEASE_LOCK(%s)", (self._lock,))
+
+    def _execute(self, statement: str, parameters: Sequence[Any] = ()) -> Any:
+        return MysqlTable._execute(self, statement, parameters)
+
+    def _forget(self) -> None:
+        self._there = False

@@ -1,0 +1,142 @@
+"""The outbox table in MariaDB or MySQL, in mark mode (specs/DATABASES.md §3).
+
+A mark is three statements, for there is no UPDATE … RETURNING: one chooses the rows, one tags them,
+one reads what carries the tag. If the last does not come, nobody has sent the rows, and the next
+term marks them again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any, Final, Literal
+
+from harvest.core.gaps import union
+from harvest.core.interfaces.mark_store import Backlog, Finding
+from harvest.core.mark_checkpoint import Checkpoint, Term
+from harvest.core.row import Row
+from harvest.core.table_name import TableName
+from harvest.databases.json_headers import header_column, payload
+from harvest.databases.mysql.table import MysqlTable, within
+
+__all__ = ["MysqlMarkStore"]
+
+# Which rows: as they are at one moment. An UPDATE alone would see a transaction commit while it
+# runs, and take a later row of it and not an earlier one.
+_CHOOSE: Final = """
+SELECT id FROM {table} FORCE INDEX (PRIMARY)
+WHERE leader_id IS NULL OR leader_id < %s OR leader_id > %s ORDER BY id LIMIT %s
+"""
+_MARK: Final = """
+UPDATE {table} FORCE INDEX (PRIMARY) SET leader_id = %s
+WHERE {within} AND (leader_id IS NULL OR leader_id < %s OR leader_id > %s)
+  AND UNIX_TIMESTAMP(NOW(6)) < %s
+"""
+_MARKED: Final = """
+SELECT id, kafka_topic, kafka_key, kafka_value, kafka_header_keys, kafka_header_values
+FROM {table} FORCE INDEX (PRIMARY) WHERE {within} AND leader_id = %s ORDER BY id
+"""
+_PURGE: Final = "DELETE FROM {table} WHERE {within}"
+_RESET: Final = "UPDATE {table} SET leader_id = NULL WHERE {within}"
+_CLEAR: Final = "DELETE FROM {table} WHERE id BETWEEN %s AND %s AND leader_id BETWEEN %s AND %s"
+_BACKLOG: Final = """
+SELECT COUNT(*), COUNT(leader_id),
+       GREATEST(0, TIMESTAMPDIFF(MICROSECOND, MIN(create_time), NOW(6))) / 1000000
+FROM {table}
+"""
+_CLOCK: Final = "SELECT UNIX_TIMESTAMP(NOW(6))"
+_ASK_CLOCK_EVERY_S: Final = 10.0  # it may be set while we run
+
+
+class MysqlMarkStore(MysqlTable):
+    """The outbox table, for the mark algorithm. Implements `MarkStore`."""
+
+    def __init__(self, url: str, table: str | TableName) -> None:
+        super().__init__(url, table)
+        self._clock_asked_s = float("-inf")
+        self._clock_ahead = 0.0
+
+    def connect(self) -> None:
+        """See `MarkStore.connect`."""
+        self._connected()
+        self._usable_types()
+
+    def mark(self, term: Term, batch: int, limit: int, valid_ms: float) -> list[Row]:
+        """See `MarkStore.mark`."""
+        until_s = time.monotonic() + valid_ms / 1000  # before anything that may take long
+        until_s += self._clock_ahead_s()
+        tag = term.tag(batch).bytes
+        first, last = term.first.bytes, term.last.bytes
+        chosen = self._execute(self._sql(_CHOOSE), (first, last, limit))
+        parts = list(within(union((id, id) for (id,) in chosen)))
+        for part in parts:
+            self._change(self._sql(_MARK, part), (tag, first, last, until_s))
+        found = [row for p in parts for row in self._execute(self._sql(_MARKED, p), (tag,))]
+        return [_row(row) for row in found]
+
+    def purge(self, ids: Sequence[int]) -> int:
+        """See `MarkStore.purge`."""
+        return self._each(_PURGE, ids)
+
+    def clear(self, checkpoint: Checkpoint) -> int:
+        """See `MarkStore.clear`."""
+        first, last = checkpoint.term.first, checkpoint.term.tag(checkpoint.batch)
+        parameters = (checkpoint.low_id, checkpoint.high_id, first.bytes, last.bytes)
+        return self._change(self._sql(_CLEAR), parameters)
+
+    def reset(self, ids: Sequence[int]) -> int:
+        """See `MarkStore.reset`."""
+        return self._each(_RESET, ids)
+
+    def backlog(self) -> Backlog:
+        """See `MarkStore.backlog`."""
+        ((rows, tagged, age_s),) = self._execute(self._sql(_BACKLOG))
+        return Backlog(rows, tagged, age_s)
+
+    def init(self, *, value_type: Literal["text", "bytes"] = "text") -> bool:
+        """See `MarkStore.init`."""
+        return self._create(value_type)
+
+    def check(self) -> list[Finding]:
+        """See `MarkStore.check`."""
+        return self._check_table(
+            [
+                ("SELECT", f"SELECT id FROM {self._name} LIMIT 1"),  # noqa: S608
+                ("UPDATE", f"EXPLAIN UPDATE {self._name} SET id = 0 WHERE id = 0"),  # noqa: S608
+                ("DELETE", f"EXPLAIN DELETE FROM {self._name} WHERE id = 0"),  # noqa: S608
+            ]
+        )
+
+    # --- Statements ---
+
+    def _sql(self, template: str, within: str = "") -> str:
+        return template.format(table=self._name, within=within)
+
+    def _each(self, template: str, ids: Sequence[int]) -> int:
+        """Change the rows; ids that follow one another are one condition."""
+        ranges = union((id, id) for id in set(ids))
+        statements = [template.format(table=self._name, within=part) for part in within(ranges)]
+        return sum([self._change(statement) for statement in statements])
+
+    def _forget(self) -> None:
+        self._clock_asked_s = float("-inf")  # this may be another server
+
+    def _clock_ahead_s(self) -> float:
+        """By how much the database's clock is ahead of ours, at least. Asked every 10 s."""
+        if time.monotonic() > self._clock_asked_s + _ASK_CLOCK_EVERY_S:
+            ((database_s,),) = self._execute(_CLOCK)
+            self._clock_asked_s = time.monotonic()
+            self._clock_ahead = float(database_s) - self._clock_asked_s
+        return self._clock_ahead
+
+
+def _row(row: tuple[Any, ...]) -> Row:
+    id, topic, key, value, names, values = row
+    return Row(
+        id,
+        topic.decode(),
+        payload(key),
+        payload(value),
+        header_column(names) or (),
+        header_column(values) or (),
+    )

@@ -1,0 +1,323 @@
+"""The outbox table in MariaDB or MySQL, in range mode (specs/DATABASES.md §3).
+
+Who may still commit an id: `harvest.databases.mysql.innodb`. The server answers from a copy of its
+list of transactions, which it renews only when nobody has read it for 0.1 s. A look therefore
+counts only if it sees itself, by a mark in the text of its own statement.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Sequence
+from typing import Any, Final, Literal
+
+from harvest.core.gaps import Holders, Range, missing, union
+from harvest.core.interfaces.mark_store import Backlog, Finding
+from harvest.core.interfaces.range_store import Bounds, Window
+from harvest.core.range_checkpoint import Position
+from harvest.core.row import Row
+from harvest.core.shards import HEX_DIGITS, shard_of
+from harvest.core.table_name import TableName
+from harvest.databases.checkpoint_table import LAYOUT, KeptPositions
+from harvest.databases.json_headers import header_column, payload
+from harvest.databases.mysql.innodb import Names, Transaction
+from harvest.databases.mysql.table import MysqlTable, within
+from harvest.errors import SchemaError, StoreUnavailable
+
+__all__ = ["MysqlRangeStore"]
+
+_COLUMNS: Final = (
+    "id, kafka_topic, kafka_key, kafka_value, "
+    "NULLIF(kafka_header_keys, '[]') AS k, NULLIF(kafka_header_values, '[]') AS v"
+)
+_READ: Final = """
+SELECT {columns} FROM {table} FORCE INDEX (PRIMARY) WHERE id > %s ORDER BY id LIMIT %s
+"""
+# Of other shards' rows only the ids.
+_READ_SHARD: Final = """
+SELECT id, IF(mine, kafka_topic, NULL), IF(mine, kafka_key, NULL), IF(mine, kafka_value, NULL),
+       IF(mine, k, NULL), IF(mine, v, NULL)
+FROM (
+  SELECT {columns}, {shard} = %s AS mine
+  FROM {table} FORCE INDEX (PRIMARY) WHERE id > %s ORDER BY id LIMIT %s
+) AS page
+ORDER BY id
+"""
+_WITHIN: Final = "SELECT {columns} FROM {table} FORCE INDEX (PRIMARY) WHERE {within} ORDER BY id"
+_BOUNDS: Final = "SELECT MIN(id), MAX(id) FROM {table}"
+_DRAWN: Final = """
+SELECT auto_increment - 1 FROM information_schema.tables
+WHERE table_schema = COALESCE(%s, DATABASE()) AND table_name = %s
+"""
+_BEGIN: Final = "START TRANSACTION WITH CONSISTENT SNAPSHOT"
+# Not idle, and not the server's own: of replication, the thread that applies transactions counts.
+_STATEMENTS: Final = """
+SELECT id, {query} FROM information_schema.processlist
+WHERE id <> CONNECTION_ID()
+  AND command NOT IN ('Sleep', 'Daemon', 'Binlog Dump', 'Binlog Dump GTID', 'Slave_IO')
+"""
+_TRANSACTIONS: Final = """
+SELECT /* {mark} */ trx_id, trx_mysql_thread_id, CAST(trx_started AS CHAR),
+       trx_mysql_thread_id = CONNECTION_ID(), COALESCE(trx_query LIKE '%{mark}%', 0)
+FROM information_schema.innodb_trx
+"""
+_CACHED_S: Final = 0.105
+_LOOKS: Final = 30
+_AGE: Final = """
+SELECT COUNT(*), GREATEST(0, TIMESTAMPDIFF(MICROSECOND, MIN(create_time), NOW(6))) / 1000000
+FROM {table} WHERE id > %s AND {shard} = %s
+"""
+_CREATE_POSITIONS: Final = """
+CREATE TABLE IF NOT EXISTS {positions} (
+  shard      INT NOT NULL PRIMARY KEY,
+  shards     INT NOT NULL,
+  last_id    BIGINT,
+  checkpoint TEXT,
+  saved_at   TIMESTAMP(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6) ON UPDATE CURRENT_TIMESTAMP(6)
+) ENGINE = InnoDB DEFAULT CHARSET = utf8mb4 COLLATE = utf8mb4_bin
+"""
+_SETTINGS: Final = "SELECT @@GLOBAL.auto_increment_increment, @@GLOBAL.auto_increment_offset"
+
+
+class MysqlRangeStore(MysqlTable, KeptPositions):
+    """One shard of the outbox table, for the range algorithm. Implements `RangeStore`."""
+
+    _marked = False
+    _isolation = "REPEATABLE READ"  # several statements of one lookup see one moment
+    _set_layout = "INSERT IGNORE INTO {positions} (shard, shards) VALUES (%s, %s)"
+    _get_layout = "SELECT shards FROM {positions} WHERE shard = %s"
+    # Assignments are made from left to right: last_id decides until it is changed itself.
+    _save = """
+    INSERT INTO {positions} (shard, shards, last_id, checkpoint) VALUES (%s, %s, %s, %s)
+    ON DUPLICATE KEY UPDATE
+      shards = IF(last_id <= VALUES(last_id), VALUES(shards), shards),
+      checkpoint = IF(last_id <= VALUES(last_id), VALUES(checkpoint), checkpoint),
+      last_id = GREATEST(last_id, VALUES(last_id))
+    """
+
+    def __init__(
+        self, url: str, table: str | TableName, *, shard: int = 0, shards: int = 1
+    ) -> None:
+        super().__init__(url, table)
+        self._shard = shard
+        self._shards = shards
+        self._names = Names()
+        self._looked_s = float("-inf")
+        self._query_id: str | None = None
+        self._topics: dict[bytes, str] = {}
+        self._shard_sql: str | None = None
+
+    def connect(self) -> None:
+        """See `RangeStore.connect`."""
+        self._connected()
+        self._usable_types()
+        findings = [self._look_for_positions(), self._increment_finding(), self._process_finding()]
+        wrong = [finding.text for finding in findings if finding.level == "error"]
+        if wrong:
+            raise SchemaError(f"{self._table} cannot be harvested in ranges: {wrong[0]}")
+
+    def bounds(self) -> Bounds:
+        """See `RangeStore.bounds`."""
+        ((lowest, highest),) = self._execute(self._sql(_BOUNDS))
+        if lowest is None:
+            return Bounds(1, self._drawn())
+        return Bounds(min(1, lowest), max(self._drawn(), highest))
+
+    def read(self, after: int, limit: int) -> Window:
+        """See `RangeStore.read`."""
+        if self._shards == 1:
+            found = self._execute(self._sql(_READ), (after, limit))
+        else:
+            found = self._execute(self._sql(_READ_SHARD), (self._shard, after, limit))
+        if not found:
+            return Window((), after)
+        last = found[-1][0]
+        gaps = () if last - after == len(found) else missing(after, [row[0] for row in found])
+        return Window(self._rows(found), last, gaps, len(found) == limit)
+
+    def lookup(self, ranges: Sequence[Range]) -> list[Range]:
+        """See `RangeStore.lookup`."""
+        return union((id, id) for (id,) in self._found(ranges, "id"))
+
+    def fetch(self, ids: Sequence[Range]) -> list[Row]:
+        """See `RangeStore.fetch`."""
+        rows = self._rows(self._found(ids, _COLUMNS))
+        return [row for row in rows if shard_of(row[2], self._shards) == self._shard]
+
+    def holders(self) -> Holders:
+        """See `RangeStore.holders`. Takes 0.1 s longer when the last call was just now.
+
+        Raises `StoreUnavailable` also when others read the list of transactions all the time.
+        """
+        drawn = self._drawn()  # first: what is drawn later has other holders
+        for _ in range(_LOOKS):
+            time.sleep(max(0.0, self._looked_s + _CACHED_S - time.monotonic()))
+            looked = self._look()
+            self._looked_s = time.monotonic()
+            if looked is not None:
+                running, nameless = self._names.seen(*looked)
+                return Holders(running, nameless, drawn)
+            # Not all at once: another harvester may be waiting, too.
+            self._looked_s += _CACHED_S * secrets.randbelow(100) / 100
+        raise StoreUnavailable(
+            "information_schema.innodb_trx is read more than ten times a second by others: its "
+            "copy is never renewed, and nobody knows who may still commit a row"
+        )
+
+    def rewrite(self, shards: int, positions: Sequence[Position]) -> None:
+        """See `RangeStore.rewrite`."""
+        self._execute(_BEGIN)
+        try:
+            self._execute(self._sql("DELETE FROM {positions}"))
+            self._execute(self._sql(self._set_layout), (LAYOUT, shards))
+            for position in positions:
+                self.save(position)
+            self._execute("COMMIT")
+        except BaseException:
+            self.close()  # which rolls back
+            raise
+
+    def backlog(self, position: Position | None = None) -> Backlog:
+        """See `RangeStore.backlog`."""
+        if position is None:
+            position = next((p for p in self.saved() if p.shard == self._shard), None)
+        after = self.bounds().first - 1 if position is None else position.last_id
+        ((rows, age_s),) = self._execute(self._sql(_AGE), (after, self._shard))
+        return Backlog(rows, 0, age_s)
+
+    def init(self, *, value_type: Literal["text", "bytes"] = "text") -> bool:
+        """See `RangeStore.init`."""
+        created = self._create(value_type)
+        self._execute(_CREATE_POSITIONS.format(positions=self.positions_table.quoted("`")))
+        return created
+
+    def check(self) -> list[Finding]:
+        """See `RangeStore.check`."""
+        probes = [("SELECT", f"SELECT id FROM {self._name} LIMIT 1")]  # noqa: S608
+        findings = self._check_table(probes)
+        if self._types():
+            findings.append(self._look_for_positions())
+            findings += [self._increment_finding(), self._process_finding()]
+        return findings
+
+    # --- Who holds ids ---
+
+    def _look(self) -> tuple[dict[int, str], list[Transaction]] | None:
+        """Statements, then transactions; None if the answer about the latter was an old one."""
+        mark = f"harvest {secrets.token_hex(8)}"
+        self._execute(_BEGIN)  # to be on the list ourselves
+        try:
+            query = self._query_column()
+            statements = {
+                connection: _text(number)
+                for connection, number in self._execute(_STATEMENTS.format(query=query))
+            }
+            found = self._execute(_TRANSACTIONS.format(mark=mark))
+        finally:
+            if self._connection is not None:
+                self._execute("COMMIT")
+        if not any(own and marked for *_, own, marked in found):
+            return None
+        others = [Transaction(id, c, _text(at)) for id, c, at, own, _ in found if not own]
+        return statements, others
+
+    def _query_column(self) -> str:
+        """What tells one statement of a connection from the next; MySQL does not say."""
+        if self._query_id is None:
+            ((version,),) = self._execute("SELECT VERSION()")
+            self._query_id = "query_id" if b"mariadb" in version.lower() else "''"
+        return self._query_id
+
+    # --- Statements ---
+
+    def _sql(self, template: str, **more: str) -> str:
+        if self._shard_sql is None:
+            self._shard_sql = self._shard_of_key()
+        return template.format(
+            **{
+                "table": self._name,
+                "columns": _COLUMNS,
+                "positions": self.positions_table.quoted("`"),
+                "shard": self._shard_sql,
+                **more,
+            }
+        )
+
+    def _shard_of_key(self) -> str:
+        """`shard_of`, in SQL: over the UTF-8 of text, or over bytes."""
+        charset = self._usable_types()["kafka_key"][3]
+        key = "kafka_key" if charset in (None, "utf8mb4") else "CONVERT(kafka_key USING utf8mb4)"
+        digest = f"LEFT(MD5(COALESCE({key}, '')), {HEX_DIGITS})"
+        return f"(CONV({digest}, 16, 10) MOD {self._shards})"
+
+    def _forget(self) -> None:
+        self._query_id = None
+        self._shard_sql = None
+
+    def _drawn(self) -> int:
+        ((drawn,),) = self._execute(_DRAWN, self._where)
+        return int(drawn or 0)
+
+    def _found(self, ranges: Sequence[Range], columns: str) -> list[tuple[Any, ...]]:
+        """The rows with these ids, as they were at one moment."""
+        parts = [self._sql(_WITHIN, columns=columns, within=part) for part in within(ranges)]
+        if len(parts) == 1:
+            return list(self._execute(parts[0]))
+        self._execute(_BEGIN)
+        try:
+            return [row for part in parts for row in self._execute(part)]
+        finally:
+            if self._connection is not None:
+                self._execute("COMMIT")
+
+    def _rows(self, found: Sequence[tuple[Any, ...]]) -> list[Row]:
+        """Those of this shard, as tuples of the shape of `Row`."""
+        topics = self._topics
+        rows: list[Any] = []
+        for id, topic, key, value, names, values in found:
+            if topic is None:
+                continue  # another shard's
+            name = topics.get(topic)
+            if name is None:
+                if len(topics) > 10_000:
+                    topics.clear()
+                name = topics[topic] = topic.decode()
+            if names is not None or values is not None:
+                names, values = header_column(names), header_column(values)
+            rows.append((id, name, payload(key), payload(value), names, values))
+        return rows
+
+    def _look_for_positions(self) -> Finding:
+        *schema, table = self.positions_table.parts
+        query = (
+            "SELECT 1 FROM information_schema.tables "
+            "WHERE table_schema = COALESCE(%s, DATABASE()) AND table_name = %s"
+        )
+        found = self._execute(query, (schema[0] if schema else None, table))
+        return self._positions_finding(exists=bool(found))
+
+    def _increment_finding(self) -> Finding:
+        ((increment, offset),) = self._execute(_SETTINGS)
+        if (increment, offset) == (1, 1):
+            return Finding("sequence", "ok", "ids are drawn one by one")
+        text = (
+            f"auto_increment_increment is {increment} and auto_increment_offset {offset}, must be "
+            "1: with several writing servers ids are not in the order in which they are drawn"
+        )
+        return Finding("sequence", "error", text)
+
+    def _process_finding(self) -> Finding:
+        try:
+            self._execute("SELECT trx_id FROM information_schema.innodb_trx LIMIT 1")
+        except SchemaError:
+            text = (
+                "without the privilege PROCESS nobody knows who may still commit a row: "
+                "GRANT PROCESS ON *.* TO this user"
+            )
+            return Finding("privilege", "error", text)
+        return Finding("privilege", "ok", "may see transactions (PROCESS)")
+
+
+def _text(value: object) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)

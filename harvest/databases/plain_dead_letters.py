@@ -1,0 +1,313 @@
+"""Rows that are set aside, in databases of few means: SQLite, MariaDB, MySQL.
+
+The table is that of `harvest.databases.postgres.dead_letters`: the outbox's columns, `error`,
+`waits` (for nothing but an earlier row of its key) and `sidelined_at`, a time in UTC. Which rows
+belong together is decided here and not in SQL, by the bytes of their keys: what these databases
+take for equal depends on types and collations. Whoever moves rows between the two tables does so
+alone (`_moving`), so no row starts to wait behind one that is being moved back.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from datetime import UTC, datetime
+from typing import Any, ClassVar, Final, Literal, NamedTuple
+
+from harvest.core.dead_letters import Aside, Key, missing_topic_pattern
+from harvest.core.interfaces.dead_letter_store import Dropped, Selection, SidelinedRow
+from harvest.core.mark_checkpoint import Term
+from harvest.core.table_name import TableName
+from harvest.databases.json_headers import payload
+
+__all__ = ["COLUMNS", "PlainSidelined", "aside_of"]
+
+COLUMNS: Final = (
+    "create_time, kafka_topic, kafka_key, kafka_value, kafka_header_keys, kafka_header_values"
+)
+_KEYS: Final = "SELECT id, kafka_topic, kafka_key, waits FROM {aside} ORDER BY id"
+_OURS: Final = "SELECT id, kafka_topic, kafka_key FROM {table} WHERE id IN ({ids})"
+_OF_TERM: Final = " AND leader_id BETWEEN %s AND %s{for_update}"
+_COPY: Final = """
+INSERT INTO {aside} (id, {columns}, error, waits, sidelined_at)
+SELECT id, {columns}, %s, %s, %s FROM {table} WHERE id = %s
+"""
+_DELETE: Final = "DELETE FROM {table} WHERE id IN ({ids})"
+_TAKE: Final = "DELETE FROM {aside} WHERE id IN ({ids})"
+_PUT_BACK: Final = """
+INSERT INTO {table} ({kept}) SELECT {kept} FROM {aside} WHERE id IN ({ids}) ORDER BY id
+"""
+_MISSING: Final = "SELECT DISTINCT kafka_topic FROM {aside} WHERE error LIKE %s"
+_ROWS: Final = """
+SELECT id, kafka_topic, kafka_key, {value_bytes}, error, waits, sidelined_at, create_time
+FROM {aside} WHERE {condition} ORDER BY id LIMIT %s
+"""
+_IDS: Final = "SELECT id FROM {aside} WHERE id BETWEEN %s AND %s"
+_CHUNK: Final = 1_000
+_TIME: Final = "%Y-%m-%d %H:%M:%S.%f"
+
+
+class _There(NamedTuple):
+    """A row that is aside."""
+
+    id: int
+    key: Key
+    waits: bool
+
+
+class PlainSidelined(ABC):
+    """What a `Sidelined` is but for the dialect. For tables with `_execute`."""
+
+    _value_bytes: ClassVar[str]
+    """The number of bytes of `kafka_value`."""
+    _for_update: ClassVar[str] = ""
+    """What keeps selected rows as they are until the transaction ends."""
+    aside: TableName
+    _there = False
+
+    @abstractmethod
+    def _execute(self, statement: str, parameters: Sequence[Any] = ()) -> Sequence[Any]: ...
+
+    @abstractmethod
+    def _names(self) -> tuple[str, str]:
+        """The outbox, and the table of rows set aside, quoted."""
+
+    @abstractmethod
+    def _moving(self) -> AbstractContextManager[object]:
+        """One transaction; nobody else moves rows between the two tables meanwhile."""
+
+    @abstractmethod
+    def _find_table(self) -> bool:
+        """Whether the table is there."""
+
+    @abstractmethod
+    def create(self) -> None:
+        """See `Sidelined.create`."""
+
+    # --- Setting aside ---
+
+    def sideline(self, rows: Sequence[Aside], term: Term | None) -> frozenset[int]:
+        """See `SidelineStore.sideline`."""
+        self.create()
+        done: set[int] = set()
+        with self._moving():
+            there = self._all()
+            already = {row.id for row in there}
+            waiting = _lowest(there)
+            ours = self._ours([row.id for row in rows], term)
+            moved = []
+            for row in sorted(rows, key=lambda row: row.waits):  # first what others may wait for
+                if row.id in already:
+                    done.update([] if term else [row.id])
+                    continue
+                key = ours.get(row.id)
+                if key is None or (row.waits and waiting.get(key, row.id) >= row.id):
+                    continue
+                now = datetime.now(UTC).strftime(_TIME)
+                self._run(_COPY, (row.error, int(row.waits), now, row.id))
+                waiting[key] = min(row.id, waiting.get(key, row.id))
+                moved.append(row.id)
+            if term is not None:
+                self._run_each(_DELETE, moved)
+        return frozenset(done.union(moved))
+
+    def waiting_keys(self) -> Mapping[Key, int]:
+        """See `SidelineStore.waiting_keys`."""
+        return _lowest(self._all()) if self._exists() else {}
+
+    # --- As an operator sees it ---
+
+    def missing_topics(self) -> set[str]:
+        """See `Sidelined.missing_topics`."""
+        if not self._exists():
+            return set()
+        found = self._execute(self._text(_MISSING), (missing_topic_pattern(),))
+        return {topic.decode() for (topic,) in found}
+
+    def count(self, selection: Selection = Selection()) -> int:  # noqa: B008 - immutable
+        """See `Sidelined.count`."""
+        if not self._exists():
+            return 0
+        condition, given = self._condition(selection)
+        if selection.key is None:
+            statement = self._text("SELECT COUNT(*) FROM {aside} WHERE {condition}", condition)
+            return int(self._execute(statement, given)[0][0])
+        return len(self._selected(selection))
+
+    def rows(self, selection: Selection, limit: int) -> Sequence[SidelinedRow]:
+        """See `Sidelined.rows`."""
+        if not self._exists():
+            return ()
+        condition, given = self._condition(selection)
+        if selection.key is not None:
+            chosen = sorted(self._selected(selection))[:limit]
+            condition, given = (f"id IN ({_listed(chosen)})" if chosen else "1 = 0"), ()
+        found = self._execute(self._text(_ROWS, condition), (*given, limit))
+        return [
+            SidelinedRow(
+                row_id,
+                topic.decode(),
+                payload(key),
+                size,
+                error.decode(),
+                bool(waits),
+                _time(sidelined_at) or datetime.min.replace(tzinfo=UTC),
+                _time(created),
+            )
+            for row_id, topic, key, size, error, waits, sidelined_at, created in found
+        ]
+
+    def ids(self, low: int, high: int) -> frozenset[int]:
+        """See `Sidelined.ids`."""
+        if not self._exists():
+            return frozenset()
+        found = self._execute(self._text(_IDS), (low, high))
+        return frozenset([row_id for (row_id,) in found])
+
+    def retry(
+        self, selection: Selection, *, mode: Literal["mark", "range"], dry_run: bool = False
+    ) -> int:
+        """See `Sidelined.retry`."""
+        if not self._exists():
+            return 0
+        with self._moving():
+            wanted, taken, chosen = self._selected(selection), set(), []
+            for row in self._all():
+                if row.id in wanted:
+                    taken.add(row.key)
+                    chosen.append(row.id)
+                elif row.key in taken:
+                    chosen.append(row.id)
+            if not dry_run:
+                self._put_back(chosen, mode)
+        return len(chosen)
+
+    def drop(
+        self, selection: Selection, *, mode: Literal["mark", "range"], dry_run: bool = False
+    ) -> Dropped:
+        """See `Sidelined.drop`."""
+        if not self._exists():
+            return Dropped(0, 0)
+        with self._moving():
+            dropped = self._selected(selection)
+            if dry_run:
+                return Dropped(len(dropped), 0)
+            if mode == "range":
+                self._run_each(_DELETE, sorted(dropped))
+            self._run_each(_TAKE, sorted(dropped))
+            blocked, released = set(), []
+            for row in self._all():
+                if not row.waits:
+                    blocked.add(row.key)
+                elif row.key not in blocked:
+                    released.append(row.id)
+            self._put_back(released, mode)
+        return Dropped(len(dropped), len(released))
+
+    # --- Statements ---
+
+    def _exists(self) -> bool:
+        self._there = self._there or self._find_table()
+        return self._there
+
+    def _all(self) -> list[_There]:
+        """Every row that is aside, in the order of the ids."""
+        found = self._execute(self._text(_KEYS))
+        return [
+            _There(row_id, (topic.decode(), payload(key)), bool(waits))
+            for row_id, topic, key, waits in found
+        ]
+
+    def _ours(self, ids: Sequence[int], term: Term | None) -> dict[int, Key]:
+        """The keys of the rows of the outbox; of those that carry a tag of `term`, if given."""
+        condition = "" if term is None else _OF_TERM
+        tags = () if term is None else (term.first.bytes, term.last.bytes)
+        return {
+            row_id: (topic.decode(), payload(key))
+            for chunk in _chunks(ids)
+            for row_id, topic, key in self._execute(
+                self._text(_OURS + condition, ids=_listed(chunk)), tags
+            )
+        }
+
+    def _selected(self, selection: Selection) -> set[int]:
+        condition, given = self._condition(selection)
+        statement = self._text("SELECT id, kafka_key FROM {aside} WHERE {condition}", condition)
+        wanted = None if selection.key is None else selection.key.encode()
+        found = self._execute(statement, given)
+        return {row_id for row_id, key in found if wanted is None or payload(key) == wanted}
+
+    def _condition(self, selection: Selection) -> tuple[str, tuple[str, ...]]:
+        """All of a selection but the key."""
+        tests, given = ["1 = 1"], []
+        if selection.ids:
+            tests.append(f"id IN ({_listed(selection.ids)})")
+        if selection.topic is not None:
+            tests.append("kafka_topic = %s")
+            given.append(selection.topic)
+        if selection.destination is not None:
+            tests.append("1 = 0")  # messages for destinations are not set aside here
+        for time, test in ((selection.since, ">="), (selection.until, "<")):
+            if time is not None:
+                tests.append(f"sidelined_at {test} %s")
+                given.append(time.astimezone(UTC).strftime(_TIME))
+        return " AND ".join(tests), tuple(given)
+
+    def _put_back(self, ids: Sequence[int], mode: Literal["mark", "range"]) -> None:
+        if mode == "range":  # which left the originals in the outbox, below its checkpoint
+            self._run_each(_DELETE, ids)
+        kept = f"id, {COLUMNS}" if mode == "mark" else COLUMNS
+        self._run_each(_PUT_BACK, ids, kept)
+        self._run_each(_TAKE, ids)
+
+    def _run_each(self, template: str, ids: Sequence[int], kept: str = "") -> None:
+        for chunk in _chunks(ids):
+            self._execute(self._text(template, ids=_listed(chunk), kept=kept))
+
+    def _run(self, template: str, parameters: Sequence[Any]) -> None:
+        self._execute(self._text(template), parameters)
+
+    def _text(self, template: str, condition: str = "", ids: str = "", kept: str = "") -> str:
+        table, aside = self._names()
+        return template.format(
+            table=table,
+            aside=aside,
+            columns=COLUMNS,
+            value_bytes=self._value_bytes,
+            for_update=self._for_update,
+            condition=condition,
+            ids=ids,
+            kept=kept,
+        )
+
+
+def aside_of(table: TableName) -> TableName:
+    """The table beside `table`. Raises `ConfigurationError` if its name is too long."""
+    *schema, name = table.parts
+    return TableName.parse(TableName((*schema, f"{name}_sidelined")).quoted())
+
+
+def _lowest(there: Sequence[_There]) -> dict[Key, int]:
+    lowest: dict[Key, int] = {}
+    for row in there:
+        lowest.setdefault(row.key, row.id)  # they come in the order of their ids
+    return lowest
+
+
+def _chunks(ids: Sequence[int]) -> Iterator[Sequence[int]]:
+    for start in range(0, len(ids), _CHUNK):
+        yield ids[start : start + _CHUNK]
+
+
+def _listed(ids: Sequence[int]) -> str:
+    return ", ".join([str(int(row_id)) for row_id in ids])
+
+
+def _time(text: bytes | None) -> datetime | None:
+    """What the table has as a time in UTC; None for what cannot be read as one."""
+    try:
+        time = datetime.fromisoformat((text or b"").decode())
+    except ValueError:
+        return None
+    return time if time.tzinfo is not None else time.replace(tzinfo=UTC)

@@ -1,0 +1,1 @@
+"""PostgreSQL: mark and range mode, dead letters, partitions, notifications."""

@@ -1,0 +1,131 @@
+"""What failed on its way to a destination, beside the outbox `t`: a table `t_attempts`.
+
+One row for each message that has failed and is not delivered: `destination`, `retries`,
+`relay_error`, `destination_response_status`, `tried_at`, and `gave_up`, when it was set aside. For
+people, for `harvest sidelined list`, and for the next leader, who goes on counting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from psycopg import sql
+
+from harvest.core.table_name import TableName
+from harvest.databases.postgres.table import PostgresTable
+
+__all__ = ["Attempt", "AttemptStore", "PostgresAttempts", "attempts_name"]
+
+_CREATE: Final = """
+CREATE TABLE IF NOT EXISTS {attempts} (
+  id                          BIGINT PRIMARY KEY,
+  destination                 TEXT NOT NULL,
+  retries                     INTEGER NOT NULL,
+  relay_error                 TEXT NOT NULL,
+  destination_response_status INTEGER,
+  tried_at                    TIMESTAMP WITH TIME ZONE NOT NULL DEFAULT clock_timestamp(),
+  gave_up                     BOOLEAN NOT NULL
+)
+"""
+_RECORD: Final = """
+INSERT INTO {attempts} AS a
+  (id, destination, retries, relay_error, destination_response_status, gave_up)
+SELECT * FROM unnest(
+  %(ids)s::bigint[], %(destinations)s::text[], %(retries)s::int[], %(errors)s::text[],
+  %(statuses)s::int[], %(gave_up)s::bool[]
+)
+ON CONFLICT (id) DO UPDATE SET
+  destination = excluded.destination, retries = excluded.retries,
+  relay_error = excluded.relay_error,
+  destination_response_status = excluded.destination_response_status,
+  tried_at = excluded.tried_at, gave_up = excluded.gave_up
+"""
+_FORGET: Final = "DELETE FROM {attempts} WHERE id = ANY (%s)"
+_LOAD: Final = "SELECT id, retries FROM {attempts} WHERE NOT gave_up"
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """The last failure of a message, and how many there were."""
+
+    id: int
+    destination: str
+    retries: int
+    error: str
+    status: int | None
+    gave_up: bool
+
+
+class AttemptStore(Protocol):
+    """Notes of failures. Used by one thread. Raises `StoreUnavailable` and `SchemaError`."""
+
+    def record(self, attempts: Sequence[Attempt]) -> None:
+        """Note failures, over what was noted of the same rows."""
+
+    def forget(self, ids: Sequence[int]) -> None:
+        """Delete the notes of rows that were delivered after all."""
+
+    def load(self) -> Mapping[int, int]:
+        """How often each row failed that is not given up."""
+
+    def close(self) -> None:
+        """Close the connection. The store can be used again."""
+
+
+def attempts_name(table: TableName) -> TableName:
+    """The table of attempts of an outbox. Raises `ConfigurationError` for a name too long."""
+    *schema, name = table.parts
+    return TableName.parse(TableName((*schema, f"{name}_attempts")).quoted())
+
+
+class PostgresAttempts(PostgresTable):
+    """Notes of failures in PostgreSQL; the table is made when it is first needed."""
+
+    def __init__(self, conninfo: str, table: str | TableName) -> None:
+        super().__init__(conninfo, table)
+        self._name = attempts_name(self._table)
+        self._there = False
+
+    def record(self, attempts: Sequence[Attempt]) -> None:
+        """See `AttemptStore.record`."""
+        last = {attempt.id: attempt for attempt in attempts}.values()
+        given = {
+            "ids": [a.id for a in last],
+            "destinations": [a.destination for a in last],
+            "retries": [a.retries for a in last],
+            "errors": [a.error.replace("\x00", "") for a in last],
+            "statuses": [a.status for a in last],
+            "gave_up": [a.gave_up for a in last],
+        }
+        self._create()
+        self._execute(self._statement(_RECORD), given)
+
+    def forget(self, ids: Sequence[int]) -> None:
+        """See `AttemptStore.forget`."""
+        if self._exists():
+            self._execute(self._statement(_FORGET), (list(ids),))
+
+    def load(self) -> Mapping[int, int]:
+        """See `AttemptStore.load`."""
+        if not self._exists():
+            return {}
+        found = self._execute(self._statement(_LOAD)).fetchall()
+        return dict(found)
+
+    def _create(self) -> None:
+        if not self._exists():
+            self._execute(self._statement(_CREATE))
+
+    def _exists(self) -> bool:
+        if not self._there:
+            query = sql.SQL("SELECT to_regclass(%s) IS NOT NULL")
+            ((self._there,),) = self._execute(query, (self._name.quoted(),)).fetchall()
+        return self._there
+
+    def _statement(self, template: Any) -> sql.Composed:
+        return sql.SQL(template).format(attempts=sql.Identifier(*self._name.parts))
+
+    def _forget(self) -> None:
+        self._there = False

@@ -1,0 +1,341 @@
+"""The rows that were set aside, in PostgreSQL: beside the outbox `t`, a table `t_sidelined`.
+
+It has the outbox's columns, of the same types but all nullable, and beside them `error`, `waits`
+(for nothing but an earlier row of its key) and `sidelined_at`. Whoever moves rows between the two
+tables locks this one first, so that no row starts to wait behind one that is being moved back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import Any, Final, Literal, LiteralString
+
+import psycopg
+from psycopg import sql
+
+from harvest.core.dead_letters import Aside, Key, missing_topic_pattern
+from harvest.core.interfaces.dead_letter_store import Dropped, Selection, SidelinedRow
+from harvest.core.mark_checkpoint import Term
+from harvest.core.table_name import TableName
+from harvest.databases.postgres.attempts import attempts_name
+from harvest.databases.postgres.table import PostgresTable, readable
+from harvest.errors import StoreUnavailable, TableMissing
+
+__all__ = ["PostgresSidelined"]
+
+_COLUMNS: Final = (
+    "create_time",
+    "kafka_topic",
+    "kafka_key",
+    "kafka_value",
+    "kafka_header_keys",
+    "kafka_header_values",
+)
+_CREATE: Final = """
+CREATE TABLE IF NOT EXISTS {aside} AS
+  SELECT id, {columns}, NULL::text AS error, false AS waits, now() AS sidelined_at
+  FROM {table} WITH NO DATA;
+CREATE UNIQUE INDEX IF NOT EXISTS {id_index} ON {aside} (id);
+"""
+_LOCK: Final = "LOCK TABLE {aside} IN SHARE ROW EXCLUSIVE MODE"
+_MOVE: Final = """
+WITH given AS (SELECT * FROM unnest(%(ids)s::bigint[], %(errors)s::text[]) AS g (id, error)),
+moved AS (
+  DELETE FROM {table} t USING given
+  WHERE t.id = given.id AND t.leader_id BETWEEN %(first)s AND %(last)s AND {condition}
+  RETURNING t.id, {t_columns}, given.error, %(waits)s::bool, clock_timestamp()
+)
+INSERT INTO {aside} SELECT * FROM moved ON CONFLICT (id) DO NOTHING RETURNING id
+"""
+_COPY: Final = """
+WITH given AS (SELECT * FROM unnest(%(ids)s::bigint[], %(errors)s::text[]) AS g (id, error)),
+copied AS (
+  INSERT INTO {aside}
+  SELECT t.id, {t_columns}, given.error, %(waits)s::bool, clock_timestamp()
+  FROM {table} t JOIN given ON t.id = given.id WHERE {condition}
+  ON CONFLICT (id) DO NOTHING RETURNING id
+)
+SELECT id FROM copied UNION SELECT id FROM {aside} WHERE id = ANY (%(ids)s)
+"""
+_KEYS: Final = "SELECT {topic}, {key}, min(id) FROM {aside} GROUP BY 1, 2"
+_MISSING: Final = "SELECT DISTINCT {topic} FROM {aside} WHERE error LIKE %(start)s"
+_IDS: Final = "SELECT id FROM {aside} WHERE id BETWEEN %(low)s AND %(high)s"
+_COUNT: Final = "SELECT count(*) FROM {aside} s WHERE {condition}"
+_ROWS: Final = """
+SELECT s.id, {topic}, {key}, octet_length({value}), s.error, s.waits, s.sidelined_at,
+       s.create_time{noted}
+FROM {aside} s {notes} WHERE {condition} ORDER BY s.id LIMIT %(limit)s
+"""
+_NOTED: Final = ", a.destination, a.retries, a.destination_response_status"
+_NOTES: Final = "LEFT JOIN {attempts} a ON a.id = s.id"
+_FORGET: Final = """
+DELETE FROM {attempts} a
+WHERE a.gave_up AND NOT EXISTS (SELECT FROM {aside} s WHERE s.id = a.id)
+"""
+_UNPUBLISHED: Final = """
+DELETE FROM {table} WHERE id IN (SELECT s.id FROM {aside} s WHERE {condition})
+"""
+_TAKE: Final = "DELETE FROM {aside} s WHERE {condition}"
+_PUT_BACK: Final = """
+WITH taken AS (DELETE FROM {aside} s WHERE {condition} RETURNING id, {columns})
+INSERT INTO {table} ({kept}) OVERRIDING SYSTEM VALUE SELECT {kept} FROM taken ORDER BY id
+"""
+_SAME_KEY: Final = "{a}.kafka_topic = {b}.kafka_topic AND {a}.kafka_key{cast} = {b}.kafka_key{cast}"
+
+
+class PostgresSidelined(PostgresTable):
+    """The rows set aside from the outbox `table`.
+
+    Implements `harvest.core.interfaces.dead_letter_store.Sidelined`. The table is made when it is
+    first needed.
+    """
+
+    def __init__(self, conninfo: str, table: str | TableName) -> None:
+        super().__init__(conninfo, table)
+        *schema, name = self._table.parts
+        long_name = TableName((*schema, f"{name}_sidelined")).quoted()
+        self.aside = TableName.parse(long_name)  # which looks at its length
+        self._there = False
+        self._parts: dict[str, sql.Composable] = {}
+        self._cast = ""
+
+    def create(self) -> None:
+        """See `Sidelined.create`."""
+        if not self._exists():
+            index = sql.Identifier(f"{self.aside.table[:59]}_id")
+            self._execute(self._format(_CREATE, id_index=index))
+
+    def sideline(self, rows: Sequence[Aside], term: Term | None) -> frozenset[int]:
+        """See `SidelineStore.sideline`."""
+        self.create()
+        statement = _COPY if term is None else _MOVE
+        done: set[int] = set()
+        with self._transaction():
+            for waits in (False, True):  # first what the others may wait for
+                chosen = [row for row in rows if row.waits is waits]
+                if not chosen:
+                    continue
+                given = {
+                    "ids": [row.id for row in chosen],
+                    "errors": [row.error for row in chosen],
+                    "waits": waits,
+                    "first": term and term.first,
+                    "last": term and term.last,
+                }
+                behind = sql.SQL(
+                    "EXISTS (SELECT FROM {aside} s WHERE {same} AND s.id < t.id)"
+                ).format(aside=self._aside, same=self._same_key("s", "t"))
+                condition = behind if waits else sql.SQL("true")
+                found = self._execute(self._format(statement, condition=condition), given)
+                done.update(row[0] for row in found.fetchall())
+        return frozenset(done)
+
+    def waiting_keys(self) -> Mapping[Key, int]:
+        """See `SidelineStore.waiting_keys`."""
+        if not self._exists():
+            return {}
+        found = self._execute(self._format(_KEYS), binary=True).fetchall()
+        return {(topic.decode(), key): low for topic, key, low in found}
+
+    def missing_topics(self) -> set[str]:
+        """See `Sidelined.missing_topics`."""
+        if not self._exists():
+            return set()
+        found = self._execute(
+            self._format(_MISSING), {"start": missing_topic_pattern()}, binary=True
+        )
+        return {topic.decode() for (topic,) in found.fetchall()}
+
+    def count(self, selection: Selection = Selection()) -> int:  # noqa: B008 - immutable
+        """See `Sidelined.count`."""
+        if not self._exists():
+            return 0
+        condition, given = self._condition(selection)
+        found = self._execute(self._format(_COUNT, condition=condition), given)
+        return int(found.fetchall()[0][0])
+
+    def rows(self, selection: Selection, limit: int) -> Sequence[SidelinedRow]:
+        """See `Sidelined.rows`."""
+        if not self._exists():
+            return ()
+        condition, given = self._condition(selection)
+        noted = self._has_attempts()
+        statement = self._format(
+            _ROWS,
+            condition=condition,
+            noted=sql.SQL(_NOTED if noted else ""),
+            notes=self._format(_NOTES) if noted else sql.SQL(""),
+        )
+        found = self._execute(statement, {**given, "limit": limit}, binary=True).fetchall()
+        return [
+            SidelinedRow(
+                r[0], r[1].decode(), r[2], r[3], r[4].decode(), r[5], r[6], r[7], *_noted(r[8:])
+            )
+            for r in found
+        ]
+
+    def ids(self, low: int, high: int) -> frozenset[int]:
+        """See `Sidelined.ids`."""
+        if not self._exists():
+            return frozenset()
+        found = self._execute(self._format(_IDS), {"low": low, "high": high}).fetchall()
+        return frozenset([row[0] for row in found])
+
+    def retry(
+        self, selection: Selection, *, mode: Literal["mark", "range"], dry_run: bool = False
+    ) -> int:
+        """See `Sidelined.retry`."""
+        if not self._exists():
+            return 0
+        wanted, given = self._condition(selection)
+        first, _ = self._condition(selection, "f")
+        condition = sql.SQL(
+            "({wanted} OR EXISTS (SELECT FROM {aside} f WHERE {same} AND f.id < s.id AND {first}))"
+        ).format(wanted=wanted, aside=self._aside, same=self._same_key("f", "s"), first=first)
+        with self._transaction():
+            count = self._put_back(condition, given, mode, dry_run=dry_run)
+            self._forget_attempts()
+            return count
+
+    def drop(
+        self, selection: Selection, *, mode: Literal["mark", "range"], dry_run: bool = False
+    ) -> Dropped:
+        """See `Sidelined.drop`."""
+        if not self._exists():
+            return Dropped(0, 0)
+        condition, given = self._condition(selection)
+        released = sql.SQL(
+            "(s.waits AND NOT EXISTS "
+            "(SELECT FROM {aside} f WHERE NOT f.waits AND {same} AND f.id < s.id))"
+        ).format(aside=self._aside, same=self._same_key("f", "s"))
+        with self._transaction():
+            if dry_run:
+                found = self._execute(self._format(_COUNT, condition=condition), given)
+                return Dropped(int(found.fetchall()[0][0]), 0)
+            self._delete_unpublished(condition, given, mode)
+            dropped = self._execute(self._format(_TAKE, condition=condition), given).rowcount
+            back = self._put_back(released, {}, mode, dry_run=False)
+            self._forget_attempts()
+            return Dropped(dropped, back)
+
+    def _put_back(
+        self,
+        condition: sql.Composable,
+        given: dict[str, Any],
+        mode: Literal["mark", "range"],
+        *,
+        dry_run: bool,
+    ) -> int:
+        if dry_run:
+            found = self._execute(self._format(_COUNT, condition=condition), given)
+            return int(found.fetchall()[0][0])
+        self._delete_unpublished(condition, given, mode)
+        kept = sql.SQL(", ".join(("id", *_COLUMNS) if mode == "mark" else _COLUMNS))
+        statement = self._format(_PUT_BACK, condition=condition, kept=kept)
+        return self._execute(statement, given).rowcount
+
+    def _delete_unpublished(
+        self, condition: sql.Composable, given: dict[str, Any], mode: Literal["mark", "range"]
+    ) -> None:
+        """Range mode left the originals in the outbox, below its checkpoint."""
+        if mode == "range":
+            self._execute(self._format(_UNPUBLISHED, condition=condition), given)
+
+    # --- Notes of what failed on its way to a destination ---
+
+    def _has_attempts(self) -> bool:
+        query = sql.SQL("SELECT to_regclass(%s) IS NOT NULL")
+        ((there,),) = self._execute(query, (attempts_name(self._table).quoted(),)).fetchall()
+        return bool(there)
+
+    def _forget_attempts(self) -> None:
+        """The notes of rows that are not set aside any more."""
+        if self._has_attempts():
+            self._execute(self._format(_FORGET))
+
+    # --- Statements ---
+
+    @property
+    def _aside(self) -> sql.Identifier:
+        return sql.Identifier(*self.aside.parts)
+
+    def _format(self, template: Any, **more: sql.Composable) -> sql.Composed:
+        if not self._parts:
+            types = self._types()  # a table of range mode has fewer columns
+            if not types:
+                raise TableMissing(f"the table {self._table} does not exist: run `harvest init`")
+            self._cast = "::text" if types["kafka_key"][0] == "json" else ""  # JSON has no "="
+            self._parts = {
+                "aside": self._aside,
+                "attempts": sql.Identifier(*attempts_name(self._table).parts),
+                "table": self._identifier,
+                "columns": sql.SQL(", ".join(_COLUMNS)),
+                "t_columns": sql.SQL(", ".join(f"t.{name}" for name in _COLUMNS)),
+                "topic": readable(types, "kafka_topic"),
+                "key": readable(types, "kafka_key") + sql.SQL(self._cast),
+                "value": sql.SQL(
+                    "kafka_value" if types["kafka_value"][0] == "bytea" else "kafka_value::text"
+                ),
+            }
+        return sql.SQL(template).format(**self._parts, **more)
+
+    def _condition(
+        self, selection: Selection, alias: str = "s"
+    ) -> tuple[sql.Composable, dict[str, Any]]:
+        """The rows of the table called `alias` that are selected."""
+        self._format("")  # which looks at the types
+        given = {**asdict(selection), "ids": list(selection.ids)}
+        tests = {
+            "ids": bool(selection.ids) and "{alias}.id = ANY (%(ids)s)",
+            "topic": selection.topic is not None and "{alias}.kafka_topic = %(topic)s",
+            "key": selection.key is not None and "{alias}.kafka_key{cast} = %(key)s",
+            "destination": selection.destination is not None and self._noted_condition(),
+            "since": selection.since is not None and "{alias}.sidelined_at >= %(since)s",
+            "until": selection.until is not None and "{alias}.sidelined_at < %(until)s",
+        }
+        parts = {
+            "alias": sql.SQL(alias),
+            "cast": sql.SQL(self._cast),
+            "attempts": self._parts["attempts"],
+        }
+        chosen = [sql.SQL(test).format(**parts) for test in tests.values() if test]
+        return sql.SQL(" AND ").join(chosen) if chosen else sql.SQL("true"), given
+
+    def _noted_condition(self) -> LiteralString:
+        if not self._has_attempts():
+            return "false"
+        return (
+            "EXISTS (SELECT FROM {attempts} n "
+            "WHERE n.id = {alias}.id AND n.destination = %(destination)s)"
+        )
+
+    def _same_key(self, one: str, other: str) -> sql.Composed:
+        self._format("")  # which looks at the types
+        parts = {"a": sql.SQL(one), "b": sql.SQL(other), "cast": sql.SQL(self._cast)}
+        return sql.SQL(_SAME_KEY).format(**parts)
+
+    def _exists(self) -> bool:
+        if not self._there:
+            query = sql.SQL("SELECT to_regclass(%s) IS NOT NULL")
+            ((self._there,),) = self._execute(query, (self.aside.quoted(),)).fetchall()
+        return self._there
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        try:
+            with self._connected().transaction():
+                self._execute(self._format(_LOCK))
+                yield
+        except psycopg.Error as error:  # of BEGIN or COMMIT; statements have errors of their own
+            raise StoreUnavailable(f"the database broke off a transaction: {error}") from error
+
+    def _forget(self) -> None:
+        self._there = False
+        self._parts = {}
+
+
+def _noted(values: Sequence[Any]) -> tuple[str | None, int | None, int | None]:
+    destination, retries, status = values or (None, None, None)
+    return None if destination is None else destination.decode(), retries, status

@@ -1,0 +1,180 @@
+"""Range partitions in PostgreSQL. Implements `harvest.maintenance.partitions.PartitionStore`.
+
+Every statement gives up soon if it does not get its locks: an outbox that waits behind a manager of
+partitions would be worse than a partition that comes a minute later. A new one is attached, which
+does not stop inserts, as creating it in place would. Of two managers one does nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import psycopg
+from psycopg import sql
+from psycopg.rows import TupleRow
+
+from harvest.core.table_name import TableName
+from harvest.databases.postgres.table import PostgresTable, readable
+from harvest.errors import StoreUnavailable
+from harvest.maintenance.partitions import Extent, Inventory, Partition
+
+__all__ = ["PostgresPartitions"]
+
+_BOUNDS: Final = re.compile(r"FOR VALUES FROM \('?(-?\d+)'?\) TO \('?(-?\d+)'?\)")
+# The bounds are NULL when another manager drops the partition just now.
+_LIST: Final = """
+SELECT n.nspname::text, c.relname::text, coalesce(pg_get_expr(c.relpartbound, c.oid), '')
+FROM pg_inherits i
+JOIN pg_class c ON c.oid = i.inhrelid
+JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE i.inhparent = to_regclass(%s)
+"""
+_KIND: Final = "SELECT relkind::text FROM pg_class WHERE oid = to_regclass(%s)"
+_DRAWN: Final = "SELECT pg_sequence_last_value(pg_get_serial_sequence(%s, 'id')::regclass)"
+_AGE: Final = """
+SELECT extract(epoch FROM now() - create_time)::float8 FROM {part} ORDER BY id DESC LIMIT 1
+"""
+_SWEEP: Final = """
+DELETE FROM {part} WHERE id < %s AND create_time < now() - make_interval(secs => %s)
+"""
+_EXTENT: Final = "SELECT count(*), min(id), max(id) FROM {part}"
+_ROWS: Final = """
+SELECT id, create_time, kafka_topic::text, {key}, {value}, kafka_header_keys, kafka_header_values
+FROM {part} ORDER BY id
+"""
+_NO_WRITES: Final = "LOCK TABLE {part} IN SHARE MODE"
+_LOCK: Final = "SELECT pg_try_advisory_xact_lock(1751675766, to_regclass(%s)::oid::int)"
+_LOCK_TIMEOUT: Final = "SET LOCAL lock_timeout = '500ms'"
+_CREATE: Final = """
+CREATE TABLE {part} (LIKE {table} INCLUDING DEFAULTS INCLUDING CONSTRAINTS INCLUDING STORAGE)
+"""
+_ATTACH: Final = "ALTER TABLE {table} ATTACH PARTITION {part} FOR VALUES FROM ({low}) TO ({high})"
+_IN_THE_WAY: Final = (
+    psycopg.errors.LockNotAvailable,
+    psycopg.errors.CheckViolation,  # rows in the default partition
+    psycopg.errors.InvalidObjectDefinition,  # it would overlap another one
+    psycopg.errors.DuplicateTable,
+    psycopg.errors.DeadlockDetected,
+)
+
+
+class PostgresPartitions(PostgresTable):
+    """The partitions of the outbox `table`, on a connection of their own."""
+
+    def inventory(self) -> Inventory:
+        """See `PartitionStore.inventory`."""
+        name = self._table.quoted()
+        kind = self._execute(sql.SQL(_KIND), (name,)).fetchall()
+        ((drawn,),) = self._execute(sql.SQL(_DRAWN), (name,)).fetchall()
+        partitions, stray = [], 0
+        for schema, table, bounds in self._execute(sql.SQL(_LIST), (name,)).fetchall():
+            part = sql.Identifier(schema, table)
+            match = _BOUNDS.fullmatch(bounds)
+            if match is not None:
+                low, high = int(match[1]), int(match[2])
+                partitions.append(Partition(f"{schema}.{table}", low, high, self._age_s(part)))
+            elif bounds == "DEFAULT":
+                count = sql.SQL("SELECT count(*) FROM {part}").format(part=part)
+                ((stray,),) = self._execute(count).fetchall()
+        partitions.sort(key=lambda partition: partition.low)
+        return Inventory(partitions, drawn or 0, stray, kind == [("p",)])
+
+    def create(self, low: int, high: int) -> str | None:
+        """See `PartitionStore.create`."""
+        part = TableName((*self._table.parts[:-1], f"{self._table.table}_p{low}"))
+        names = {"table": self._identifier, "part": sql.Identifier(*part.parts)}
+        bounds = {"low": sql.Literal(low), "high": sql.Literal(high)}
+        with self._managing() as alone:
+            if alone:
+                self._run(sql.SQL(_CREATE).format(**names))
+                self._run(sql.SQL(_ATTACH).format(**names, **bounds))
+            return str(part) if alone else None
+        return None
+
+    def extent(self, partition: Partition) -> Extent:
+        """See `PartitionStore.extent`."""
+        query = sql.SQL(_EXTENT).format(part=_identifier(partition))
+        return Extent(*self._execute(query).fetchall()[0])
+
+    def rows(self, partition: Partition, limit: int) -> Iterator[Sequence[tuple[Any, ...]]]:
+        """See `PartitionStore.rows`."""
+        types = self._types()
+        query = sql.SQL(_ROWS).format(
+            part=_identifier(partition),
+            key=readable(types, "kafka_key"),
+            value=readable(types, "kafka_value"),
+        )
+        connection = self._connected()
+        try:
+            with connection.transaction(), connection.cursor("archive", binary=True) as cursor:
+                cursor.execute(query)
+                while found := cursor.fetchmany(limit):
+                    yield [(row[0], row[1], row[2].decode(), *row[3:]) for row in found]
+        except psycopg.Error as error:
+            if connection.broken:
+                self.close()
+            raise StoreUnavailable(f"{partition.name} could not be read: {error}") from error
+
+    def drop(self, partition: Partition, expected: Extent | None = None) -> bool:
+        """See `PartitionStore.drop`."""
+        with self._managing() as alone:
+            found = self._run(sql.SQL(_LIST), (self._table.quoted(),)).fetchall()
+            as_it_was = [
+                (schema, table)
+                for schema, table, bounds in found
+                if f"{schema}.{table}" == partition.name
+                and (match := _BOUNDS.fullmatch(bounds)) is not None
+                and (int(match[1]), int(match[2])) == (partition.low, partition.high)
+            ]
+            if not alone or not as_it_was:
+                return False
+            part = sql.Identifier(*as_it_was[0])
+            if expected is not None:
+                self._run(sql.SQL(_NO_WRITES).format(part=part))
+                found = self._run(sql.SQL(_EXTENT).format(part=part)).fetchall()
+                if Extent(*found[0]) != expected:
+                    return False
+            self._run(sql.SQL("DROP TABLE {}").format(part))
+            return True
+        return False
+
+    def sweep(self, below: int, retain_s: float) -> int:
+        """See `PartitionStore.sweep`."""
+        for schema, table, bounds in self._execute(
+            sql.SQL(_LIST), (self._table.quoted(),)
+        ).fetchall():
+            if bounds == "DEFAULT":
+                statement = sql.SQL(_SWEEP).format(part=sql.Identifier(schema, table))
+                return self._execute(statement, (below, retain_s)).rowcount
+        return 0
+
+    @contextlib.contextmanager
+    def _managing(self) -> Iterator[bool]:
+        """A transaction; True if no other manager has one. What is in the way ends it quietly."""
+        connection = self._connected()
+        try:
+            with contextlib.suppress(*_IN_THE_WAY), connection.transaction():
+                self._run(sql.SQL(_LOCK_TIMEOUT))
+                ((alone,),) = self._run(sql.SQL(_LOCK), (self._table.quoted(),)).fetchall()
+                yield bool(alone)
+        except psycopg.Error as error:
+            if connection.broken:
+                self.close()
+            raise StoreUnavailable(f"partitions could not be changed: {error}") from error
+
+    def _run(
+        self, statement: sql.SQL | sql.Composed, parameters: tuple[object, ...] = ()
+    ) -> psycopg.Cursor[TupleRow]:
+        """Without turning errors into ours: the transaction decides what they mean."""
+        return self._connected().execute(statement, parameters or None)
+
+    def _age_s(self, part: sql.Identifier) -> float | None:
+        found = self._execute(sql.SQL(_AGE).format(part=part)).fetchall()
+        return float(found[0][0]) if found else None
+
+
+def _identifier(partition: Partition) -> sql.Identifier:
+    return sql.Identifier(*partition.name.split(".", 1))

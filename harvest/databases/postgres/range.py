@@ -1,0 +1,403 @@
+"""The outbox table in PostgreSQL, in range mode (specs/HARVEST.md §15).
+
+Who may still commit an id: PostgreSQL locks a sequence for whoever draws from it, in the mode ROW
+EXCLUSIVE, before it gives him a value and until his transaction has ended (when what it committed
+is already visible). It does so for every way to draw, and for prepared transactions, and `pg_locks`
+shows it to everyone. The lock of an INSERT on the table says the same a second time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from operator import itemgetter
+from typing import Any, Final, Literal, NamedTuple
+
+from psycopg import sql
+from psycopg.types.string import TextBinaryLoader
+
+from harvest.core.gaps import Holders, Range, missing
+from harvest.core.interfaces.mark_store import Backlog, Finding
+from harvest.core.interfaces.range_store import Bounds, Window
+from harvest.core.range_checkpoint import Position
+from harvest.core.row import Row
+from harvest.core.shards import HEX_DIGITS
+from harvest.core.table_name import TableName
+from harvest.databases.postgres.partitions import PostgresPartitions
+from harvest.databases.postgres.table import PostgresTable, readable
+from harvest.errors import SchemaError
+from harvest.maintenance.partitions import PartitionPolicy, carry_out, plan
+
+__all__ = ["PostgresRangeStore"]
+
+_READ: Final = "SELECT {columns} FROM {table} WHERE id > %s ORDER BY id LIMIT %s"
+_READ_ALL: Final = "SELECT {columns}, {shard} FROM {table} WHERE id > %s ORDER BY id LIMIT %s"
+# The rows of one shard, and one row about the page that they are from. All in one statement: they
+# must be of one moment. The ids of the page are needed only if some are missing.
+_READ_SHARD: Final = """
+WITH page AS MATERIALIZED (
+  SELECT id, kafka_topic, kafka_key, kafka_value, kafka_header_keys, kafka_header_values,
+         {shard} = {mine} AS mine
+  FROM {table} WHERE id > %s ORDER BY id LIMIT %s
+)
+SELECT {columns}, NULL::bigint AS last, NULL::bigint AS seen, NULL::bigint[] AS ids
+FROM page WHERE mine
+UNION ALL
+SELECT NULL, NULL, NULL, NULL, NULL, NULL, max(id), count(*),
+       CASE WHEN max(id) - %s > count(*) THEN array_agg(id) END
+FROM page
+"""
+# The ids that are there, as ranges: what is the same distance from its row number is one. They are
+# looked up first, else the planner goes through the whole table, for the order that numbers need.
+_LOOKUP: Final = """
+WITH found AS MATERIALIZED (
+  SELECT id FROM unnest(%s::bigint[], %s::bigint[]) AS wanted (low, high)
+  CROSS JOIN LATERAL (SELECT id FROM {table} WHERE id BETWEEN low AND high OFFSET 0) AS there
+)
+SELECT min(id), max(id)
+FROM (SELECT id, id - row_number() OVER (ORDER BY id) AS island FROM found) AS numbered
+GROUP BY island
+"""
+_FETCH: Final = """
+SELECT {columns}
+FROM unnest(%s::bigint[], %s::bigint[]) AS wanted (low, high)
+JOIN {table} ON id BETWEEN low AND high
+WHERE {shard} = {mine}
+"""
+_SEQUENCES: Final = """
+SELECT s.seqrelid, s.seqrelid::regclass::text, s.seqincrement, s.seqcache, s.seqmin, s.seqcycle,
+       has_sequence_privilege(s.seqrelid, 'SELECT')
+FROM pg_sequence s
+WHERE s.seqrelid IN (
+  SELECT d.objid FROM pg_depend d
+    JOIN pg_attribute a ON a.attrelid = d.refobjid AND a.attnum = d.refobjsubid
+  WHERE d.classid = 'pg_class'::regclass AND d.refclassid = 'pg_class'::regclass
+    AND d.deptype = 'i' AND d.refobjid = to_regclass(%s) AND a.attname = 'id'
+  UNION
+  SELECT d.refobjid FROM pg_attrdef f
+    JOIN pg_attribute a ON a.attrelid = f.adrelid AND a.attnum = f.adnum
+    JOIN pg_depend d ON d.classid = 'pg_attrdef'::regclass AND d.objid = f.oid
+  WHERE d.refclassid = 'pg_class'::regclass
+    AND f.adrelid = to_regclass(%s) AND a.attname = 'id'
+)
+"""
+_DRAWN: Final = "SELECT pg_sequence_last_value(%s)"
+_HOLDERS: Final = """
+SELECT extract(epoch FROM pg_postmaster_start_time())::float8::text, virtualtransaction, pid IS NULL
+FROM pg_locks
+WHERE locktype = 'relation' AND mode = 'RowExclusiveLock' AND granted
+  AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+  AND relation IN (%s, to_regclass(%s))
+"""
+_BOUNDS: Final = "SELECT min(id), max(id) FROM {table}"
+_BACKLOG: Final = """
+SELECT count(*), extract(epoch FROM now() - min(create_time))::float8 FROM {table}
+WHERE id > %s AND {shard} = {mine}
+"""
+_CREATE: Final = """
+CREATE TABLE IF NOT EXISTS {table} (
+  id                  BIGSERIAL PRIMARY KEY,
+  create_time         TIMESTAMP WITH TIME ZONE NOT NULL,
+  kafka_topic         VARCHAR(249) NOT NULL,
+  kafka_key           {payload} NOT NULL,
+  kafka_value         {payload},
+  kafka_header_keys   TEXT[] NOT NULL,
+  kafka_header_values TEXT[] NOT NULL
+) PARTITION BY RANGE (id)
+"""
+_CREATE_DEFAULT: Final = "CREATE TABLE IF NOT EXISTS {rest} PARTITION OF {table} DEFAULT"
+_CREATE_POSITIONS: Final = """
+CREATE TABLE IF NOT EXISTS {positions} (
+  shard      INTEGER PRIMARY KEY,
+  shards     INTEGER NOT NULL,
+  last_id    BIGINT,
+  checkpoint TEXT,
+  saved_at   TIMESTAMP WITH TIME ZONE NOT NULL DEFAULT now()
+)
+"""
+_LAYOUT: Final = -1  # the row that says how many shards there are
+_SET_LAYOUT: Final = """
+INSERT INTO {positions} (shard, shards) VALUES (%s, %s) ON CONFLICT (shard) DO NOTHING
+"""
+_GET_LAYOUT: Final = "SELECT shards FROM {positions} WHERE shard = %s"
+_SAVE: Final = """
+INSERT INTO {positions} AS p (shard, shards, last_id, checkpoint) VALUES (%s, %s, %s, %s)
+ON CONFLICT (shard) DO UPDATE
+  SET shards = excluded.shards, last_id = excluded.last_id, checkpoint = excluded.checkpoint,
+      saved_at = excluded.saved_at
+  WHERE p.last_id <= excluded.last_id
+"""
+_SAVED: Final = "SELECT checkpoint FROM {positions} WHERE shard >= 0 ORDER BY shard"
+
+
+_id: Final = itemgetter(0)
+
+
+class _Sequence(NamedTuple):
+    oid: int
+    name: str
+    increment: int
+    cache: int
+    first: int
+    cycles: bool
+    readable: bool
+
+
+class PostgresRangeStore(PostgresTable):
+    """One shard of the outbox table, for the range algorithm. Implements `RangeStore`."""
+
+    _marked = False
+    # Every statement has one good plan, along the primary key.
+    _session = (
+        "SET enable_seqscan = off; SET enable_sort = off; SET enable_bitmapscan = off; "
+        "SET enable_hashjoin = off; SET enable_mergejoin = off; SET jit = off; "
+        "SET max_parallel_workers_per_gather = 0; "
+        "SET default_transaction_isolation = 'read committed'"
+    )
+
+    def __init__(
+        self, conninfo: str, table: str | TableName, *, shard: int = 0, shards: int = 1
+    ) -> None:
+        super().__init__(conninfo, table)
+        self._shard = shard
+        self._shards = shards
+        self._parts: dict[str, sql.Composable] | None = None
+        self._sequence: _Sequence | None = None
+
+    @property
+    def positions_table(self) -> TableName:
+        """Where copies of the checkpoints are kept: beside the outbox."""
+        *schema, table = self._table.parts
+        return TableName((*schema, f"{table}_positions"))
+
+    def connect(self) -> None:
+        """See `RangeStore.connect`."""
+        self._connected()
+        self._looked_up()
+
+    def bounds(self) -> Bounds:
+        """See `RangeStore.bounds`."""
+        self._looked_up()
+        assert self._sequence is not None  # noqa: S101 - _looked_up has found it
+        ((lowest, highest),) = self._execute(self._range_sql(_BOUNDS)).fetchall()
+        first = self._sequence.first
+        last = max(self._drawn(), first - 1 if highest is None else highest)
+        return Bounds(first if lowest is None else min(first, lowest), last)
+
+    def read(self, after: int, limit: int) -> Window:
+        """See `RangeStore.read`."""
+        if self._shards > 1:
+            return self._read_shard(after, limit)
+        return _window(self._fetch(_READ, (after, limit)), after, limit)
+
+    def read_all(self, after: int, limit: int) -> tuple[Window, list[list[Row]]]:
+        """The `limit` lowest rows above `after`, and the same divided into the shards."""
+        window = _window(self._fetch(_READ_ALL, (after, limit)), after, limit)
+        shards: list[list[Row]] = [[] for _ in range(self._shards)]
+        for row in window.rows:
+            shards[row[6]].append(row)  # type: ignore[misc]  # one column more than a row has
+        return window, shards
+
+    def _read_shard(self, after: int, limit: int) -> Window:
+        found = self._fetch(_READ_SHARD, (after, limit, after))
+        *_, last, seen, ids = found.pop(next(n for n, row in enumerate(found) if row[0] is None))
+        if not seen:
+            return Window((), after)
+        found.sort(key=_id)  # UNION promises no order
+        gaps = missing(after, sorted(ids)) if ids else ()
+        return Window(found, last, gaps, seen == limit)
+
+    def lookup(self, ranges: Sequence[Range]) -> list[Range]:
+        """See `RangeStore.lookup`."""
+        return sorted([(low, high) for low, high in self._fetch(_LOOKUP, _columns(ranges))])
+
+    def fetch(self, ids: Sequence[Range]) -> list[Row]:
+        """See `RangeStore.fetch`."""
+        rows = self._fetch(_FETCH, _columns(ids))
+        rows.sort(key=_id)
+        return rows
+
+    def holders(self) -> Holders:
+        """See `RangeStore.holders`."""
+        self._looked_up()
+        assert self._sequence is not None  # noqa: S101
+        drawn = self._drawn()  # before the locks: what is drawn later has other holders
+        parameters = (self._sequence.oid, self._table.quoted())
+        found = self._execute(sql.SQL(_HOLDERS), parameters).fetchall()
+        # The names of transactions begin anew when the server does.
+        running = frozenset([f"{start} {name}" for start, name, prepared in found if not prepared])
+        nameless = frozenset([f"{start} {name}" for start, name, prepared in found if prepared])
+        return Holders(running, nameless, drawn)
+
+    def layout(self) -> int:
+        """See `RangeStore.layout`."""
+        self._execute(self._range_sql(_SET_LAYOUT), (_LAYOUT, self._shards))
+        ((shards,),) = self._execute(self._range_sql(_GET_LAYOUT), (_LAYOUT,)).fetchall()
+        return int(shards)
+
+    def save(self, position: Position) -> None:
+        """See `RangeStore.save`."""
+        values = (position.shard, position.shards, position.last_id, position.encode())
+        self._execute(self._range_sql(_SAVE), values)
+
+    def saved(self) -> list[Position]:
+        """See `RangeStore.saved`."""
+        found = self._execute(self._range_sql(_SAVED)).fetchall()
+        return [Position.decode(_text(checkpoint)) for (checkpoint,) in found]
+
+    def rewrite(self, shards: int, positions: Sequence[Position]) -> None:
+        """See `RangeStore.rewrite`."""
+        with self._connected().transaction():
+            self._execute(self._range_sql("DELETE FROM {positions}"))
+            self._execute(self._range_sql(_SET_LAYOUT), (_LAYOUT, shards))
+            for position in positions:
+                self.save(position)
+
+    def backlog(self, position: Position | None = None) -> Backlog:
+        """See `RangeStore.backlog`."""
+        if position is None:
+            position = next((p for p in self.saved() if p.shard == self._shard), None)
+        after = self.bounds().first - 1 if position is None else position.last_id
+        ((rows, age_s),) = self._execute(self._range_sql(_BACKLOG), (after,)).fetchall()
+        return Backlog(rows, 0, age_s)
+
+    def init(self, *, value_type: Literal["text", "bytes"] = "text") -> bool:
+        """See `RangeStore.init`."""
+        created = not self._types()
+        if created:
+            payload = sql.SQL("BYTEA" if value_type == "bytes" else "TEXT")
+            rest = TableName((*self._table.parts[:-1], f"{self._table.table}_default"))
+            names = {"table": self._identifier, "rest": sql.Identifier(*rest.parts)}
+            with self._connected().transaction():
+                self._execute(sql.SQL(_CREATE).format(payload=payload, **names))
+                self._execute(sql.SQL(_CREATE_DEFAULT).format(**names))
+        self._execute(
+            sql.SQL(_CREATE_POSITIONS).format(positions=sql.Identifier(*self.positions_table.parts))
+        )
+        if created:
+            partitions, policy = PostgresPartitions(self._conninfo, self._table), PartitionPolicy()
+            carry_out(plan(partitions.inventory(), (), policy), partitions, policy)
+            partitions.close()
+        return created
+
+    def check(self) -> list[Finding]:
+        """See `RangeStore.check`."""
+        findings = self._check_table(("SELECT",))
+        if not self._types():
+            return findings
+        findings += self._sequence_findings(self._sequences())
+        return findings + self._positions_findings()
+
+    # --- Statements ---
+
+    def _forget(self) -> None:
+        if self._connection is not None:
+            self._connection.adapters.register_loader("bpchar", TextBinaryLoader)
+        self._parts = None
+        self._sequence = None
+
+    def _looked_up(self) -> dict[str, sql.Composable]:
+        """What the statements are made of; it depends on the table and is looked up once."""
+        if self._parts is None:
+            types = self._usable_types()
+            sequences = self._sequences()
+            findings = self._sequence_findings(sequences) + self._positions_findings()
+            wrong = [finding.text for finding in findings if finding.level == "error"]
+            if wrong:
+                raise SchemaError(f"{self._table} cannot be harvested in ranges: {wrong[0]}")
+            self._sequence = sequences[0]
+            key = sql.SQL("coalesce({}, '')").format(readable(types, "kafka_key"))
+            if types["kafka_key"][0] != "bytea":
+                key = sql.SQL("convert_to({}, 'UTF8')").format(key)
+            columns: list[sql.Composable] = [
+                sql.Identifier("id"),
+                sql.SQL("kafka_topic::bpchar AS topic"),  # the one type that arrives as text
+                sql.SQL("{} AS key").format(_readable(types, "kafka_key")),
+                sql.SQL("{} AS value").format(_readable(types, "kafka_value")),
+                # An empty array would cost more to read than the rest of the row.
+                sql.SQL("nullif(kafka_header_keys, '{}') AS header_keys"),
+                sql.SQL("nullif(kafka_header_values, '{}') AS header_values"),
+            ]
+            shard: sql.Composable = sql.SQL("0")
+            if self._shards > 1:
+                shard = sql.SQL("('x' || left(md5({}), {}))::bit({})::int %% {}").format(
+                    key, HEX_DIGITS, 4 * HEX_DIGITS, self._shards
+                )
+            self._parts = {
+                "table": self._identifier,
+                "columns": sql.SQL(", ").join(columns),
+                "shard": shard,
+                "mine": sql.Literal(self._shard),
+                "positions": sql.Identifier(*self.positions_table.parts),
+            }
+        return self._parts
+
+    def _range_sql(self, template: Any) -> sql.Composed:
+        return sql.SQL(template).format(**self._looked_up())
+
+    def _fetch(self, template: Any, parameters: Sequence[Any]) -> list[Any]:
+        """Tuples; those of rows have the shape of `Row`."""
+        return self._execute(self._range_sql(template), parameters, binary=True).fetchall()
+
+    def _drawn(self) -> int:
+        assert self._sequence is not None  # noqa: S101
+        ((drawn,),) = self._execute(sql.SQL(_DRAWN), (self._sequence.oid,)).fetchall()
+        return self._sequence.first - 1 if drawn is None else int(drawn)
+
+    def _sequences(self) -> list[_Sequence]:
+        name = self._table.quoted()
+        found = self._execute(sql.SQL(_SEQUENCES), (name, name)).fetchall()
+        return [_Sequence(row[0], _text(row[1]), *row[2:]) for row in found]
+
+    def _positions_findings(self) -> list[Finding]:
+        name = self.positions_table
+        query = sql.SQL("SELECT to_regclass(%s) IS NULL")
+        ((absent,),) = self._execute(query, (name.quoted(),)).fetchall()
+        if absent:
+            text = f"the table {name} does not exist: run `harvest init --mode range`"
+            return [Finding("positions", "error", text)]
+        return [Finding("positions", "ok", f"{name} exists")]
+
+    def _sequence_findings(self, sequences: Sequence[_Sequence]) -> list[Finding]:
+        """Whether the ids keep the contract of `RangeStore`."""
+        if len(sequences) != 1:
+            text = (
+                f"id is filled from {len(sequences)} sequences, must be one: make it BIGSERIAL or "
+                "an identity column (range mode tells from the sequence who may commit an id)"
+            )
+            return [Finding("sequence", "error", text)]
+        (sequence,) = sequences
+        name = sequence.name
+        if sequence.cache != 1 or sequence.increment != 1 or sequence.cycles:
+            text = (
+                f"the sequence {name} has CACHE {sequence.cache}, INCREMENT {sequence.increment}"
+                f"{', CYCLE' if sequence.cycles else ''}: ids would not be in the order in which "
+                f"they are drawn; ALTER SEQUENCE {name} CACHE 1 INCREMENT BY 1 NO CYCLE, and let "
+                "sessions reconnect"
+            )
+            return [Finding("sequence", "error", text)]
+        if not sequence.readable:
+            text = f"the sequence {name} may not be read: GRANT SELECT ON SEQUENCE {name}"
+            return [Finding("sequence", "error", text)]
+        return [Finding("sequence", "ok", f"id comes from {name}, one by one")]
+
+
+def _window(rows: Sequence[Any], after: int, limit: int) -> Window:
+    if not rows:
+        return Window((), after)
+    last = rows[-1][0]
+    gaps = () if last - after == len(rows) else missing(after, [row[0] for row in rows])
+    return Window(rows, last, gaps, len(rows) == limit)
+
+
+def _readable(types: Mapping[str, tuple[str, bool]], column: str) -> sql.Composable:
+    if types[column][0] == "character":
+        return sql.SQL("bpcharsend({})").format(sql.Identifier(column))
+    return readable(types, column)
+
+
+def _columns(ranges: Sequence[Range]) -> tuple[list[int], list[int]]:
+    return [low for low, _ in ranges], [high for _, high in ranges]
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode() if isinstance(value, bytes) else value

@@ -1,0 +1,267 @@
+"""One table in PostgreSQL: what every store on it shares.
+
+Connecting, executing, naming errors, and looking at the table's columns, indexes and privileges.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Literal
+
+import psycopg
+from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.rows import TupleRow, tuple_row
+from psycopg.types.string import ByteaBinaryLoader
+
+from harvest.core.interfaces.mark_store import Finding
+from harvest.core.table_name import TableName
+from harvest.databases.postgres import notify
+from harvest.databases.schema import column_findings
+from harvest.errors import ConfigurationError, SchemaError, StoreUnavailable, TableMissing
+
+__all__ = ["PostgresTable", "readable"]
+
+_CONNECT_DEFAULTS: Final = {
+    "application_name": "harvest",
+    "connect_timeout": "10",
+    "tcp_user_timeout": "10000",  # milliseconds; a dead network must not hang a harvester
+}
+_AS_BYTES: Final = ("text", "varchar", "bpchar", "json")
+_READ_AS_IS: Final = {"text", "character varying", "character", "bytea", "json"}
+_CLOCK_WARNING_S: Final = 2.0
+_COLUMN_TYPES: Final = """
+SELECT a.attname, format_type(a.atttypid, NULL), a.attnotnull
+FROM pg_attribute a
+WHERE a.attrelid = to_regclass(%s) AND a.attnum > 0 AND NOT a.attisdropped
+"""
+
+
+class PostgresTable:
+    """One connection to the outbox `table` in the database of `conninfo` (a libpq string or URL).
+
+    Connects when first used; used by one thread.
+
+    Raises `ConfigurationError` for a `conninfo` or `table` that cannot be read.
+    """
+
+    _marked = True
+    """Whether the table needs what mark mode needs."""
+    _session = "SET default_transaction_isolation = 'read committed'"
+
+    def __init__(self, conninfo: str, table: str | TableName) -> None:
+        self._table = TableName.parse(table) if isinstance(table, str) else table
+        try:
+            given = conninfo_to_dict(conninfo)
+        except psycopg.ProgrammingError as error:
+            # libpq quotes the offending part, which may be a password: say where, not what.
+            raise ConfigurationError(
+                "the data source cannot be read: write key=value pairs or postgresql://… "
+                f"({type(error).__name__}; percent-encode special characters in a URL)"
+            ) from None
+        self._conninfo = make_conninfo("", **{**_CONNECT_DEFAULTS, **given})
+        self._connection: psycopg.Connection[TupleRow] | None = None
+
+    @property
+    def conninfo(self) -> str:
+        """The connection string, with our defaults. May hold a password."""
+        return self._conninfo
+
+    def ping(self) -> None:
+        """Ask for an answer. Raises `StoreUnavailable`."""
+        self._execute(sql.SQL("SELECT 1"))
+
+    def topics(self) -> list[str]:
+        """The topics of the first 10,000 rows that wait."""
+        query = self._sql(
+            "SELECT DISTINCT kafka_topic::text FROM "
+            "(SELECT kafka_topic FROM {table} ORDER BY id LIMIT 10000) t ORDER BY 1"
+        )
+        return [row[0].decode() for row in self._execute(query, binary=True).fetchall()]
+
+    def check_around(self) -> list[Finding]:
+        """What `check` says beside the table: the trigger, rows set aside, the clock."""
+        connection = self._connected()
+        channel = notify.installed(connection, self._table)
+        findings = [
+            Finding("wake-up", "ok", "the trigger tells of new rows")
+            if channel
+            else Finding("wake-up", "ok", "by polling; `harvest init --notify` is quicker")
+        ]
+        *schema, name = self._table.parts
+        aside = TableName((*schema, f"{name}_sidelined"))
+        query = sql.SQL(
+            "SELECT to_regclass(%(aside)s) IS NOT NULL, has_schema_privilege((SELECT relnamespace "
+            "FROM pg_class WHERE oid = to_regclass(%(table)s)), 'CREATE'), "
+            "extract(epoch FROM clock_timestamp())::float8"
+        )
+        given = {"aside": aside.quoted(), "table": self._table.quoted()}
+        ((there, may_create, database_s),) = self._execute(query, given).fetchall()
+        if there:
+            counted = sql.SQL("SELECT count(*) FROM {t}").format(t=sql.Identifier(*aside.parts))
+            ((rows,),) = self._execute(counted).fetchall()
+            text = f"{rows} rows are set aside: see `harvest sidelined list`"
+            findings.append(Finding("sidelined", "warning" if rows else "ok", text))
+        elif not may_create:
+            text = f"{aside} does not exist and cannot be made: a bad row will stop the harvest"
+            findings.append(Finding("sidelined", "warning", f"{text}; run `harvest init` as owner"))
+        ahead_s = database_s - time.time()
+        far = abs(ahead_s) > _CLOCK_WARNING_S
+        text = f"the database's is {ahead_s:+.3f} s from ours"
+        text += "; nothing rests on that, but logs and ages will confuse" if far else ""
+        return [*findings, Finding("clock", "warning" if far else "ok", text)]
+
+    def install_notify(self, *, remove: bool = False) -> bool:
+        """Create the trigger that tells of new rows, or remove it; whether there was a need to."""
+        connection = self._connected()
+        try:
+            return notify.install(connection, self._table, remove=remove)
+        except psycopg.Error as error:
+            raise SchemaError(f"the trigger on {self._table}: {_said(error)}") from error
+
+    def cancel(self) -> None:
+        """From any thread: break off the statement under way, which then raises."""
+        connection = self._connection
+        if connection is not None:
+            with contextlib.suppress(psycopg.Error):
+                connection.cancel_safe(timeout=5.0)
+
+    def close(self) -> None:
+        """Close the connection. The next use connects again."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def _forget(self) -> None:
+        """Whatever was learned of the table or the server may have changed."""
+
+    # --- Looking at the table ---
+
+    @property
+    def _identifier(self) -> sql.Identifier:
+        return sql.Identifier(*self._table.parts)
+
+    def _sql(self, template: Any) -> sql.Composed:
+        return sql.SQL(template).format(table=self._identifier)
+
+    def _types(self) -> dict[str, tuple[str, bool]]:
+        """For each column of the table: its type, and whether it is NOT NULL."""
+        found = self._execute(sql.SQL(_COLUMN_TYPES), (self._table.quoted(),)).fetchall()
+        return {name: (type_name, required) for name, type_name, required in found}
+
+    def _usable_types(self) -> dict[str, tuple[str, bool]]:
+        """The same. Raises `TableMissing`, or `SchemaError` when it cannot be harvested."""
+        types = self._types()
+        if not types:
+            raise TableMissing(
+                f"the table {self._table} does not exist in the database "
+                f"{self._connected().info.dbname!r}: run `harvest init`"
+            )
+        wrong = [f.text for f in column_findings(types, marked=self._marked) if f.level == "error"]
+        if wrong:
+            problems = "; ".join(wrong)
+            raise SchemaError(f"the table {self._table} cannot be harvested: {problems}")
+        return types
+
+    def _check_table(self, privileges: Sequence[str]) -> list[Finding]:
+        """What `check` says of server, table, columns, index and privileges."""
+        connection = self._connected()
+        version = connection.info.server_version
+        level: Literal["ok", "error"] = "ok" if version >= 130000 else "error"
+        where = f"PostgreSQL {version // 10000}, database {connection.info.dbname!r}"
+        if level == "error":
+            where += ": 13 is the oldest that is supported"
+        findings = [Finding("server", level, where)]
+        types = self._types()
+        if not types:
+            text = f"{self._table} does not exist: run `harvest init`, or create it as documented"
+            return [*findings, Finding("table", "error", text)]
+        findings.append(Finding("table", "ok", f"{self._table} exists"))
+        findings += column_findings(types, marked=self._marked)
+        return findings + self._check_index() + self._check_privileges(privileges)
+
+    def _check_index(self) -> list[Finding]:
+        query = """
+            SELECT count(*) FROM pg_index i JOIN pg_attribute a
+              ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0]
+            WHERE i.indrelid = to_regclass(%s) AND a.attname = 'id'
+              AND i.indisvalid AND i.indpred IS NULL
+        """
+        ((indexes,),) = self._execute(sql.SQL(query), (self._table.quoted(),)).fetchall()
+        if indexes:
+            return [Finding("index", "ok", "an index begins with id")]
+        remedy = f"ALTER TABLE {self._table} ADD PRIMARY KEY (id)"
+        text = f"no index begins with id: every statement reads the whole table; {remedy}"
+        return [Finding("index", "error", text)]
+
+    def _check_privileges(self, privileges: Sequence[str]) -> list[Finding]:
+        findings = []
+        for privilege in privileges:
+            query = sql.SQL("SELECT has_table_privilege(to_regclass(%s), %s), current_user::text")
+            found = self._execute(query, (self._table.quoted(), privilege)).fetchall()
+            ((granted, user),) = found
+            if granted:
+                findings.append(Finding("privilege", "ok", f"{user} may {privilege}"))
+            else:
+                text = f"{user} may not {privilege}: GRANT {privilege} ON {self._table} TO {user}"
+                findings.append(Finding("privilege", "error", text))
+        return findings
+
+    # --- The connection ---
+
+    def _connected(self) -> psycopg.Connection[TupleRow]:
+        if self._connection is not None and not self._connection.closed:
+            return self._connection
+        try:
+            connection = psycopg.connect(self._conninfo, autocommit=True, row_factory=tuple_row)
+            try:
+                for type_name in _AS_BYTES:
+                    connection.adapters.register_loader(type_name, ByteaBinaryLoader)
+                connection.execute(self._session)
+            except BaseException:
+                connection.close()
+                raise
+        except psycopg.Error as error:
+            raise StoreUnavailable(f"the database cannot be reached: {_said(error)}") from error
+        self._connection = connection
+        self._forget()
+        return connection
+
+    def _execute(
+        self,
+        statement: sql.SQL | sql.Composed,
+        parameters: Sequence[Any] | Mapping[str, Any] = (),
+        *,
+        binary: bool = False,
+    ) -> psycopg.Cursor[TupleRow]:
+        connection = self._connected()
+        try:
+            cursor = connection.cursor(binary=binary)
+            cursor.execute(statement, parameters or None)
+        except psycopg.errors.UndefinedTable as error:
+            self._forget()
+            raise TableMissing(
+                f"the table {self._table} does not exist: run `harvest init`"
+            ) from error
+        except (psycopg.errors.UndefinedColumn, psycopg.errors.InsufficientPrivilege) as error:
+            self._forget()
+            raise SchemaError(
+                f"the table {self._table} cannot be used: {_said(error)}; run `harvest check`"
+            ) from error
+        except psycopg.Error as error:
+            if connection.broken:
+                self.close()
+            raise StoreUnavailable(f"the database broke off a statement: {_said(error)}") from error
+        return cursor
+
+
+def readable(types: Mapping[str, tuple[str, bool]], column: str) -> sql.Composable:
+    """A column as it is selected, so that it arrives as bytes: other types in their text form."""
+    name = sql.Identifier(column)
+    return name if types[column][0] in _READ_AS_IS else name + sql.SQL("::text")
+
+
+def _said(error: psycopg.Error) -> str:
+    return " ".join(str(error).split()) or type(error).__name__

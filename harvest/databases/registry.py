@@ -1,0 +1,199 @@
+"""Which database a connection string means, and the stores that are made for it.
+
+`sqlite:///path` is an SQLite file, `mysql://…` or `mariadb://…` a database of MariaDB or MySQL;
+anything else is PostgreSQL's, in the forms of libpq.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from typing import Any, Final, Protocol, TypeAlias
+
+from harvest.config.goharvest import libpq_conninfo
+from harvest.core.interfaces.dead_letter_store import Sidelined
+from harvest.core.table_name import TableName
+from harvest.databases.mysql.dead_letters import MysqlSidelined
+from harvest.databases.mysql.mark import MysqlMarkStore
+from harvest.databases.mysql.partitions import MysqlPartitions
+from harvest.databases.mysql.range import MysqlRangeStore
+from harvest.databases.mysql.table import connect_arguments
+from harvest.databases.postgres.attempts import AttemptStore, PostgresAttempts
+from harvest.databases.postgres.dead_letters import PostgresSidelined
+from harvest.databases.postgres.mark import PostgresMarkStore
+from harvest.databases.postgres.notify import PostgresListener
+from harvest.databases.postgres.partitions import PostgresPartitions
+from harvest.databases.postgres.range import PostgresRangeStore
+from harvest.databases.sqlite.dead_letters import SqliteSidelined
+from harvest.databases.sqlite.mark import SqliteMarkStore
+from harvest.databases.sqlite.range import SqliteRangeStore
+from harvest.databases.sqlite.table import sqlite_path
+from harvest.databases.swept_rows import SqliteSweptRows
+from harvest.errors import ConfigurationError
+from harvest.maintenance.partitions import PartitionStore
+from harvest.runtime.wake import Listener
+
+__all__ = ["AnyMarkStore", "AnyRangeStore", "Database", "database", "given"]
+
+AnyMarkStore: TypeAlias = PostgresMarkStore | SqliteMarkStore | MysqlMarkStore
+AnyRangeStore: TypeAlias = PostgresRangeStore | SqliteRangeStore | MysqlRangeStore
+
+
+class Database(Protocol):
+    """A kind of database. Every method only makes; what it made connects when it is first used.
+
+    Raises `ConfigurationError` for what cannot be read.
+    """
+
+    def mark_store(self, table: TableName, *, durable: bool = True) -> AnyMarkStore:
+        """The table in mark mode. `durable`: commits are on the disk when they return."""
+
+    def range_store(self, table: TableName, *, shard: int = 0, shards: int = 1) -> AnyRangeStore:
+        """The table in range mode."""
+
+    def partitions(self, table: TableName) -> PartitionStore:
+        """The partitions of the table, or what deletes its published rows where there are none."""
+
+    def sidelined(self, table: TableName) -> Sidelined:
+        """Where bad rows are set aside."""
+
+    def attempts(self, table: TableName) -> AttemptStore | None:
+        """Where failures are noted; None where that is not to be had."""
+
+    def listener(self, table: TableName) -> Listener | None:
+        """What hears of new rows; None where there is only polling."""
+
+    def install_notify(self, table: TableName, *, remove: bool) -> bool:
+        """Create the trigger that tells of new rows, or remove it; whether there was a need to."""
+
+    def transaction(self) -> Any:
+        """A context manager: a connection for the `Stasher`, and a commit at the end."""
+
+
+class _Postgres:
+    def __init__(self, conninfo: str) -> None:
+        self._conninfo = conninfo
+
+    def mark_store(self, table: TableName, *, durable: bool = True) -> PostgresMarkStore:
+        return PostgresMarkStore(self._conninfo, table, durable=durable)
+
+    def range_store(
+        self, table: TableName, *, shard: int = 0, shards: int = 1
+    ) -> PostgresRangeStore:
+        return PostgresRangeStore(self._conninfo, table, shard=shard, shards=shards)
+
+    def partitions(self, table: TableName) -> PartitionStore:
+        return PostgresPartitions(self._conninfo, table)
+
+    def sidelined(self, table: TableName) -> Sidelined:
+        return PostgresSidelined(self._conninfo, table)
+
+    def attempts(self, table: TableName) -> AttemptStore:
+        return PostgresAttempts(self._conninfo, table)
+
+    def listener(self, table: TableName) -> Listener:
+        return PostgresListener(self.mark_store(table).conninfo, table)
+
+    def install_notify(self, table: TableName, *, remove: bool) -> bool:
+        with closing(self.mark_store(table)) as store:
+            return store.install_notify(remove=remove)
+
+    @contextmanager
+    def transaction(self) -> Iterator[Any]:
+        import psycopg
+
+        with psycopg.connect(self._conninfo) as connection:
+            yield connection
+
+
+class _Sqlite:
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._path = sqlite_path(url)
+
+    def mark_store(self, table: TableName, *, durable: bool = True) -> SqliteMarkStore:
+        return SqliteMarkStore(self._url, table, durable=durable)
+
+    def range_store(self, table: TableName, *, shard: int = 0, shards: int = 1) -> SqliteRangeStore:
+        return SqliteRangeStore(self._url, table, shard=shard, shards=shards)
+
+    def partitions(self, table: TableName) -> PartitionStore:
+        return SqliteSweptRows(self._url, table)
+
+    def sidelined(self, table: TableName) -> Sidelined:
+        return SqliteSidelined(self._url, table)
+
+    def attempts(self, table: TableName) -> None:
+        del table
+
+    def listener(self, table: TableName) -> None:
+        del table
+
+    def install_notify(self, table: TableName, *, remove: bool) -> bool:
+        del table, remove
+        raise ConfigurationError("--notify: SQLite has no notifications; an idle harvester polls")
+
+    @contextmanager
+    def transaction(self) -> Iterator[Any]:
+        with closing(sqlite3.connect(self._path)) as connection, connection:
+            yield connection
+
+
+class _Mysql:
+    def __init__(self, url: str) -> None:
+        if importlib.util.find_spec("pymysql") is None:
+            raise ConfigurationError("PyMySQL is missing: run `pip install 'marshal-py[mysql]'`")
+        self._url = url
+        self._arguments = connect_arguments(url)
+
+    def mark_store(self, table: TableName, *, durable: bool = True) -> MysqlMarkStore:
+        del durable  # the server decides: innodb_flush_log_at_trx_commit
+        return MysqlMarkStore(self._url, table)
+
+    def range_store(self, table: TableName, *, shard: int = 0, shards: int = 1) -> MysqlRangeStore:
+        return MysqlRangeStore(self._url, table, shard=shard, shards=shards)
+
+    def partitions(self, table: TableName) -> PartitionStore:
+        return MysqlPartitions(self._url, table)
+
+    def sidelined(self, table: TableName) -> Sidelined:
+        return MysqlSidelined(self._url, table)
+
+    def attempts(self, table: TableName) -> None:
+        del table
+
+    def listener(self, table: TableName) -> None:
+        del table
+
+    def install_notify(self, table: TableName, *, remove: bool) -> bool:
+        del table, remove
+        raise ConfigurationError("--notify: MySQL has no notifications; an idle harvester polls")
+
+    @contextmanager
+    def transaction(self) -> Iterator[Any]:
+        import pymysql
+
+        with pymysql.connect(**self._arguments, charset="utf8mb4") as connection:
+            yield connection
+            connection.commit()
+
+
+_KINDS: Final[dict[str, Callable[[str], Database]]] = {
+    "sqlite": _Sqlite,
+    "mysql": _Mysql,
+    "mariadb": _Mysql,
+}
+
+
+def database(source: str) -> Database:
+    """The database of a connection string. Raises `ConfigurationError`."""
+    scheme, separator, _ = source.partition("://")
+    return _KINDS.get(scheme, _Postgres)(source) if separator else _Postgres(source)
+
+
+def given(source: str) -> Database:
+    """The same for what a person typed, who may have goharvest's data source at hand."""
+    scheme, separator, _ = source.partition("://")
+    return database(source if separator and scheme in _KINDS else libpq_conninfo(source))

@@ -1,0 +1,43 @@
+"""Which columns, of which types, make a table an outbox."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from harvest.core.interfaces.mark_store import Finding
+from harvest.outbox.record import COLUMNS
+
+__all__ = ["column_findings"]
+
+_INTEGERS: Final = {"bigint", "integer", "smallint"}
+_ARRAYS: Final = {"text[]", "character varying[]", "bytea[]"}
+_REMEDIES: Final = {
+    "id": (_INTEGERS, "make it BIGINT"),
+    "leader_id": ({"uuid"}, "make it UUID"),
+    "kafka_header_keys": (_ARRAYS, "make it TEXT[]"),
+    "kafka_header_values": (_ARRAYS, "make it TEXT[]"),
+}
+
+
+def column_findings(types: Mapping[str, tuple[str, bool]], *, marked: bool = True) -> list[Finding]:
+    """Judge PostgreSQL columns: name to (type, whether NOT NULL). `marked`: for mark mode."""
+    findings = []
+    for column in COLUMNS:
+        if column == "leader_id" and not marked:
+            continue
+        if column not in types:
+            text = f"the column {column} is missing: see the table in specs/HARVEST.md §1"
+            findings.append(Finding("column", "error", text))
+            continue
+        type_name, required = types[column]
+        allowed, remedy = _REMEDIES.get(column, (None, ""))
+        if allowed is not None and type_name not in allowed:
+            text = f"the column {column} is {type_name}: {remedy}"
+            findings.append(Finding("column", "error", text))
+        elif column == "leader_id" and required:
+            text = "the column leader_id is NOT NULL: ALTER COLUMN leader_id DROP NOT NULL"
+            findings.append(Finding("column", "error", text))
+        else:
+            findings.append(Finding("column", "ok", f"{column} {type_name}"))
+    return findings

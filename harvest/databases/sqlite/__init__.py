@@ -1,0 +1,1 @@
+"""SQLite: mark and range mode, dead letters."""

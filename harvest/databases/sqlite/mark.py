@@ -1,0 +1,106 @@
+"""The outbox table in an SQLite file, in mark mode (specs/DATABASES.md §2)."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from typing import Any, Final, Literal
+
+from harvest.core.interfaces.mark_store import Backlog, Finding
+from harvest.core.mark_checkpoint import Checkpoint, Term
+from harvest.core.row import Row
+from harvest.databases.json_headers import header_column, payload
+from harvest.databases.sqlite.table import SqliteTable
+
+__all__ = ["SqliteMarkStore"]
+
+_MARK: Final = """
+UPDATE {table} SET leader_id = ?
+WHERE id IN (
+  SELECT id FROM {table}
+  WHERE leader_id IS NULL OR leader_id < ? OR leader_id > ?
+  ORDER BY id LIMIT ?
+)
+RETURNING id, kafka_topic, kafka_key, kafka_value, kafka_header_keys, kafka_header_values
+"""
+# Each id by itself: SQLite allows only so many parameters, but any JSON.
+_PURGE: Final = "DELETE FROM {table} WHERE id IN (SELECT value FROM json_each(?))"
+_RESET: Final = "UPDATE {table} SET leader_id = NULL WHERE id IN (SELECT value FROM json_each(?))"
+_CLEAR: Final = "DELETE FROM {table} WHERE id BETWEEN ? AND ? AND leader_id BETWEEN ? AND ?"
+_BACKLOG: Final = """
+SELECT count(*), count(leader_id),
+       max(0.0, (julianday('now') - julianday(min(create_time))) * 86400.0)
+FROM {table}
+"""
+
+
+class SqliteMarkStore(SqliteTable):
+    """The outbox table, for the mark algorithm. Implements `MarkStore`.
+
+    A transaction that stays open after it has written keeps every mark and purge waiting, for 10 s
+    at most; then they raise `StoreUnavailable`.
+    """
+
+    def connect(self) -> None:
+        """See `MarkStore.connect`."""
+        self._connected()
+        self._usable()
+
+    def mark(self, term: Term, batch: int, limit: int, valid_ms: float) -> list[Row]:
+        """See `MarkStore.mark`."""
+        until_s = time.monotonic() + valid_ms / 1000
+        parameters = (term.tag(batch).bytes, term.first.bytes, term.last.bytes, limit)
+        with self._writing() as connection, self._errors():
+            if time.monotonic() >= until_s:  # the database's clock is this machine's
+                return []
+            found = connection.execute(self._sql(_MARK), parameters).fetchall()
+        found.sort(key=_id)  # RETURNING promises no order
+        return [_row(row) for row in found]
+
+    def purge(self, ids: Sequence[int]) -> int:
+        """See `MarkStore.purge`."""
+        return self._change(self._sql(_PURGE), (json.dumps(list(ids)),))
+
+    def clear(self, checkpoint: Checkpoint) -> int:
+        """See `MarkStore.clear`."""
+        first, last = checkpoint.term.first, checkpoint.term.tag(checkpoint.batch)
+        parameters = (checkpoint.low_id, checkpoint.high_id, first.bytes, last.bytes)
+        return self._change(self._sql(_CLEAR), parameters)
+
+    def reset(self, ids: Sequence[int]) -> int:
+        """See `MarkStore.reset`."""
+        return self._change(self._sql(_RESET), (json.dumps(list(ids)),))
+
+    def backlog(self) -> Backlog:
+        """See `MarkStore.backlog`."""
+        ((rows, tagged, age_s),) = self._execute(self._sql(_BACKLOG))
+        return Backlog(rows, tagged, age_s)
+
+    def init(self, *, value_type: Literal["text", "bytes"] = "text") -> bool:
+        """See `MarkStore.init`; creates the file too."""
+        return self._create(value_type)
+
+    def check(self) -> list[Finding]:
+        """See `MarkStore.check`."""
+        return self._check_table()
+
+    def _sql(self, template: str) -> str:
+        return template.format(table=self._name)
+
+
+def _row(row: tuple[Any, ...]) -> Row:
+    id, topic, key, value, names, values = row
+    return Row(
+        id,
+        topic.decode(),
+        payload(key),
+        payload(value),
+        header_column(names) or (),
+        header_column(values) or (),
+    )
+
+
+def _id(row: tuple[Any, ...]) -> int:
+    key: int = row[0]
+    return key

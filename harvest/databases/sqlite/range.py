@@ -1,0 +1,173 @@
+"""The outbox table in an SQLite file, in range mode (specs/DATABASES.md §2).
+
+Who may still commit an id: nobody. SQLite lets one transaction write at a time, and an id is drawn
+by writing; when a row is visible, whoever drew a smaller id has ended. So every gap is dead when it
+is seen, and the list of holders is always empty. (A rolled back id is drawn again, by the next
+transaction: only deleted rows leave gaps.)
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, Final, Literal
+
+from harvest.core.gaps import Holders, Range, missing, union
+from harvest.core.interfaces.mark_store import Backlog, Finding
+from harvest.core.interfaces.range_store import Bounds, Window
+from harvest.core.range_checkpoint import Position
+from harvest.core.row import Row
+from harvest.core.shards import shard_of
+from harvest.core.table_name import TableName
+from harvest.databases.checkpoint_table import LAYOUT, KeptPositions
+from harvest.databases.json_headers import header_column, payload
+from harvest.databases.sqlite.table import SqliteTable
+from harvest.errors import SchemaError
+
+__all__ = ["SqliteRangeStore"]
+
+_COLUMNS: Final = "id, kafka_topic, kafka_key, kafka_value, kafka_header_keys, kafka_header_values"
+_READ: Final = "SELECT {columns} FROM {table} WHERE id > ? ORDER BY id LIMIT ?"
+# CROSS JOIN: SQLite then looks the ranges up in the table, and not the other way round.
+_WITHIN: Final = """
+SELECT {columns}
+FROM (SELECT json_extract(value, '$[0]') AS low, json_extract(value, '$[1]') AS high
+      FROM json_each(?)) AS wanted
+CROSS JOIN {table}
+WHERE id BETWEEN low AND high
+ORDER BY id
+"""
+_BOUNDS: Final = "SELECT min(id), max(id) FROM {table}"
+_DRAWN: Final = "SELECT seq FROM {sequence} WHERE name = ?"
+_BACKLOG: Final = """
+SELECT kafka_key, (julianday('now') - julianday(create_time)) * 86400.0 FROM {table} WHERE id > ?
+"""
+_CREATE_POSITIONS: Final = """
+CREATE TABLE IF NOT EXISTS {positions} (
+  shard      INTEGER PRIMARY KEY,
+  shards     INTEGER NOT NULL,
+  last_id    INTEGER,
+  checkpoint TEXT,
+  saved_at   TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP
+)
+"""
+
+
+class SqliteRangeStore(SqliteTable, KeptPositions):
+    """One shard of the outbox table, for the range algorithm. Implements `RangeStore`."""
+
+    _marked = False
+    _set_layout = "INSERT INTO {positions} (shard, shards) VALUES (?, ?) ON CONFLICT DO NOTHING"
+    _get_layout = "SELECT shards FROM {positions} WHERE shard = ?"
+    _save = """
+    INSERT INTO {positions} (shard, shards, last_id, checkpoint) VALUES (?, ?, ?, ?)
+    ON CONFLICT (shard) DO UPDATE
+      SET shards = excluded.shards, last_id = excluded.last_id, checkpoint = excluded.checkpoint,
+          saved_at = CURRENT_TIMESTAMP
+      WHERE last_id <= excluded.last_id
+    """
+
+    def __init__(
+        self, url: str, table: str | TableName, *, shard: int = 0, shards: int = 1
+    ) -> None:
+        super().__init__(url, table, durable=False)  # it writes only copies
+        self._shard = shard
+        self._shards = shards
+
+    def connect(self) -> None:
+        """See `RangeStore.connect`."""
+        self._connected()
+        self._usable()
+        finding = self._look_for_positions()
+        if finding.level == "error":
+            raise SchemaError(f"{self._table} cannot be harvested in ranges: {finding.text}")
+
+    def bounds(self) -> Bounds:
+        """See `RangeStore.bounds`."""
+        ((lowest, highest),) = self._execute(self._sql(_BOUNDS))
+        if lowest is None:
+            return Bounds(1, self._drawn())
+        return Bounds(min(1, lowest), max(self._drawn(), highest))
+
+    def read(self, after: int, limit: int) -> Window:
+        """See `RangeStore.read`."""
+        found = self._execute(self._sql(_READ), (after, limit))
+        if not found:
+            return Window((), after)
+        last = found[-1][0]
+        gaps = () if last - after == len(found) else missing(after, [row[0] for row in found])
+        return Window(self._mine(found), last, gaps, len(found) == limit)
+
+    def lookup(self, ranges: Sequence[Range]) -> list[Range]:
+        """See `RangeStore.lookup`."""
+        found = self._execute(self._sql(_WITHIN, columns="id"), (json.dumps(ranges),))
+        return union((id, id) for (id,) in found)
+
+    def fetch(self, ids: Sequence[Range]) -> list[Row]:
+        """See `RangeStore.fetch`."""
+        return self._mine(self._execute(self._sql(_WITHIN), (json.dumps(ids),)))
+
+    def holders(self) -> Holders:
+        """See `RangeStore.holders`."""
+        return Holders(drawn=self._drawn())
+
+    def rewrite(self, shards: int, positions: Sequence[Position]) -> None:
+        """See `RangeStore.rewrite`."""
+        self._change(self._sql("DELETE FROM {positions}"))
+        self._change(self._sql(self._set_layout), (LAYOUT, shards))
+        for position in positions:
+            self.save(position)
+
+    def backlog(self, position: Position | None = None) -> Backlog:
+        """See `RangeStore.backlog`."""
+        if position is None:
+            position = next((p for p in self.saved() if p.shard == self._shard), None)
+        after = self.bounds().first - 1 if position is None else position.last_id
+        found = self._execute(self._sql(_BACKLOG), (after,))
+        ages = [age for key, age in found if self._is_mine(payload(key))]
+        known = [age for age in ages if age is not None]
+        return Backlog(len(ages), 0, max(0.0, *known) if known else None)
+
+    def init(self, *, value_type: Literal["text", "bytes"] = "text") -> bool:
+        """See `RangeStore.init`; creates the file too."""
+        created = self._create(value_type)
+        self._execute(self._sql(_CREATE_POSITIONS))
+        return created
+
+    def check(self) -> list[Finding]:
+        """See `RangeStore.check`."""
+        findings = self._check_table()
+        return [*findings, self._look_for_positions()] if self._types() else findings
+
+    # --- Statements ---
+
+    def _sql(self, template: str, columns: str = _COLUMNS) -> str:
+        *schema, _ = self._table.parts
+        return template.format(
+            table=self._name,
+            columns=columns,
+            positions=self.positions_table.quoted(),
+            sequence=TableName((*schema, "sqlite_sequence")).quoted(),
+        )
+
+    def _drawn(self) -> int:
+        found = self._execute(self._sql(_DRAWN), (self._table.table,))
+        return found[0][0] if found else 0
+
+    def _is_mine(self, key: bytes | None) -> bool:
+        return shard_of(key, self._shards) == self._shard
+
+    def _mine(self, found: Sequence[tuple[Any, ...]]) -> list[Row]:
+        """Those of this shard, as tuples of the shape of `Row`."""
+        return [
+            (id, topic.decode(), payload(key), payload(value), header_column(k), header_column(v))  # type: ignore[misc]
+            for id, topic, key, value, k, v in found
+            if self._shards == 1 or self._is_mine(payload(key))
+        ]
+
+    def _look_for_positions(self) -> Finding:
+        *schema, table = self.positions_table.parts
+        found = self._execute(
+            "SELECT 1 FROM pragma_table_info(?, ?)", (table, schema[0] if schema else "main")
+        )
+        return self._positions_finding(exists=bool(found))

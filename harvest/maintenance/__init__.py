@@ -1,0 +1,1 @@
+"""Looking after published rows: range partitions, their archive, publishing once more."""

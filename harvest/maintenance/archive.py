@@ -1,0 +1,184 @@
+"""An archive of published rows: one Parquet file for each range partition, written before its drop.
+
+A file has the outbox's columns, with payloads and headers as bytes; `harvest reconcile --parquet`
+reads it. Its name says the table and the ids, so there is one place for each partition: a manager
+that is killed between the file and the drop, or a second one, finds the file, compares it with the
+table, and drops. A file is seen under its name only when all of it is on the disk and was read
+back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import secrets
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from harvest.errors import ArchiveError, ConfigurationError
+from harvest.maintenance.partitions import Extent, Partition, PartitionStore
+
+__all__ = ["ArchiveFile", "ParquetArchive"]
+
+_BATCH: Final = 5_000
+_STALE_S: Final = 24 * 3600.0
+
+
+class ArchiveFile(NamedTuple):
+    """A file, for ids from `low` up to, and without, `high`."""
+
+    path: Path
+    low: int
+    high: int
+
+
+class ParquetArchive:
+    """The files of the outbox `table` in `folder`, which is made if need be.
+
+    Methods raise `ArchiveError`: the disk is full, a file cannot be read, or holds other rows.
+    """
+
+    def __init__(self, folder: str | Path, table: str) -> None:
+        try:
+            import pyarrow
+        except ImportError:
+            raise ConfigurationError(
+                "an archive needs pyarrow: run `pip install 'marshal-py[archive]'`"
+            ) from None
+        self._arrow_error: type[Exception] = pyarrow.ArrowException
+        self.folder = Path(folder)
+        self._table = re.sub(r"[^A-Za-z0-9._-]", "_", table)
+
+    def path(self, partition: Partition) -> Path:
+        """Where the rows of a partition are kept."""
+        return self.folder / f"{self._table}-{partition.low}-{partition.high - 1}.parquet"
+
+    def keep(self, partition: Partition, store: PartitionStore) -> Extent:
+        """Have all rows of a partition in its file, once; return what is in it."""
+        wanted = store.extent(partition)
+        if not wanted.rows:
+            return wanted
+        path = self.path(partition)
+        try:
+            if not path.exists():
+                self._write(path, store.rows(partition, _BATCH), wanted)
+            found = self._extent(path)
+        except (OSError, self._arrow_error) as error:
+            raise ArchiveError(f"{path} could not be written: {_said(error)}") from error
+        if found != wanted:
+            raise ArchiveError(
+                f"{path} has {found}, and the partition {wanted}: is it of another outbox? Move it "
+                "away, or give this outbox a folder of its own"
+            )
+        return found
+
+    def files(self) -> list[ArchiveFile]:
+        """What there is, in the order of the ids."""
+        name = re.compile(rf"{re.escape(self._table)}-([0-9]+)-([0-9]+)\.parquet")
+        try:
+            paths = list(self.folder.iterdir())
+        except OSError as error:
+            raise ArchiveError(f"the archive cannot be read: {_said(error)}") from error
+        found = [(path, name.fullmatch(path.name)) for path in paths]
+        files = [ArchiveFile(p, int(m[1]), int(m[2]) + 1) for p, m in found if m is not None]
+        return sorted(files, key=lambda file: file.low)
+
+    def read(self, low: int, high: int) -> Iterator[dict[str, Any]]:
+        """The rows with ids from `low` to `high`, ascending; a row is a mapping of its columns."""
+        import pyarrow.parquet as pq
+
+        for file in self.files():
+            if file.high <= low or file.low > high:
+                continue
+            try:
+                with pq.ParquetFile(file.path, page_checksum_verification=True) as parquet:
+                    for batch in parquet.iter_batches(_BATCH):
+                        yield from (r for r in batch.to_pylist() if low <= r["id"] <= high)
+            except (OSError, self._arrow_error) as error:
+                raise ArchiveError(f"{file.path} cannot be read: {_said(error)}") from error
+
+    def _write(
+        self, path: Path, batches: Iterable[Sequence[tuple[Any, ...]]], wanted: Extent
+    ) -> None:
+        """All or nothing: under its name when it is on the disk, and is what it should be."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._sweep(path.name)
+        # Spark takes no notice of names that begin with a point.
+        draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+        try:
+            _write_parquet(draft, batches)
+            found = self._extent(draft)
+            if found != wanted:
+                raise ArchiveError(f"{draft} has {found}, and the partition {wanted}")
+            os.replace(draft, path)
+            _sync(self.folder)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                draft.unlink()
+            raise
+
+    def _sweep(self, name: str) -> None:
+        """Remove what managers left behind that were killed while they wrote this file."""
+        for draft in self.folder.glob(f".{name}.*.tmp"):
+            with contextlib.suppress(OSError):
+                if time.time() - draft.stat().st_mtime > _STALE_S:
+                    draft.unlink()
+
+    def _extent(self, path: Path) -> Extent:
+        """What a file holds: all of it is read, and its checksums are verified."""
+        import pyarrow.compute as pc
+        import pyarrow.parquet as pq
+
+        rows, lows, highs = 0, [], []
+        with pq.ParquetFile(path, page_checksum_verification=True) as parquet:
+            for batch in parquet.iter_batches(_BATCH):
+                rows += batch.num_rows
+                bounds = pc.min_max(batch.column("id")).as_py()
+                lows.append(bounds["min"])
+                highs.append(bounds["max"])
+        return Extent(rows, min(lows, default=None), max(highs, default=None))
+
+
+def _write_parquet(path: Path, batches: Iterable[Sequence[tuple[Any, ...]]]) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    schema = pa.schema(
+        [
+            pa.field("id", pa.int64(), nullable=False),
+            pa.field("create_time", pa.timestamp("us", tz="UTC")),
+            pa.field("kafka_topic", pa.string()),
+            pa.field("kafka_key", pa.binary()),
+            pa.field("kafka_value", pa.binary()),
+            pa.field("kafka_header_keys", pa.list_(pa.binary())),
+            pa.field("kafka_header_values", pa.list_(pa.binary())),
+        ]
+    )
+    with path.open("xb") as file:
+        with pq.ParquetWriter(file, schema, compression="zstd", write_page_checksum=True) as writer:
+            for rows in batches:
+                columns = zip(*rows, strict=True)
+                arrays = [
+                    pa.array(column, field.type)
+                    for column, field in zip(columns, schema, strict=True)
+                ]
+                writer.write_batch(pa.record_batch(arrays, schema=schema))
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _said(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return " ".join(str(error).split()) or type(error).__name__

@@ -1,0 +1,209 @@
+"""Publish a range of ids again, from the archive and from what the table still has.
+
+Rows are read by id from both, merged, and produced in that order, so each key keeps its order.
+Those that are set aside, with an error or behind one, never were published, and are left out.
+They go in transactions: a reader with read_committed sees all of one or nothing. Each record has
+the header ``harvest.replay``, the id of its row: a consumer can tell it from the first one.
+(specs/HARVEST.md §12)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from confluent_kafka import KafkaException, Producer
+
+from harvest.config.model import ReaperConfig
+from harvest.core.row import Row, named
+from harvest.databases.registry import database
+from harvest.errors import ConfigurationError, InvalidRecord, SinkUnavailable
+from harvest.maintenance.archive import ParquetArchive
+from harvest.runtime.checkpoints import Checkpoints
+from harvest.runtime.process import make_archive, make_range_store
+from harvest.sinks.kafka.headers import Headers, kafka_headers
+from harvest.sinks.kafka.settings import producer_settings
+
+__all__ = ["HEADER", "Replay", "Replayed", "replay"]
+
+HEADER: Final = "harvest.replay"
+_BATCH: Final = 5_000
+_TIMEOUT_S: Final = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """Which rows: of `topic`, with ids from `low` to `high`; into the topic `into`."""
+
+    low: int
+    high: int
+    topic: str
+    into: str
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.low <= self.high:
+            raise ConfigurationError(
+                f"--from {self.low} --to {self.high}: the first id must be 0 or more, and not "
+                "above the last"
+            )
+
+
+@dataclass(slots=True)
+class Replayed:
+    """What was published again, or would be: how many rows, from which id to which."""
+
+    rows: int = 0
+    payload_bytes: int = 0
+    first_id: int | None = None
+    last_id: int | None = None
+
+    def add(self, row: Row) -> None:
+        """Count a row."""
+        self.rows += 1
+        self.payload_bytes += len(row.key or b"") + len(row.value or b"")
+        self.first_id = row.id if self.first_id is None else self.first_id
+        self.last_id = row.id
+
+
+def replay(
+    config: ReaperConfig,
+    wanted: Replay,
+    *,
+    dry_run: bool = False,
+    progress: Callable[[Replayed], None] = lambda _: None,
+) -> Replayed:
+    """Publish again what is `wanted`; `progress` is told of every committed transaction.
+
+    What `progress` was last told is in Kafka, whatever happens then. Another replay of the outbox
+    that is under way is fenced. Rows that are set aside are left out. Raises `ConfigurationError`
+    for a range that is not published yet, `HarvestError` when servers or files fail.
+    """
+    if config.mode != "range":
+        raise ConfigurationError(
+            "mode is mark: rows are deleted when they are published, so there is nothing to replay"
+        )
+    _check_published(config, wanted)
+    done = Replayed()
+    aside = _aside(config, wanted)  # below what is published, no row is set aside from now on
+    rows = (
+        row for row in _rows(config, wanted) if row.topic == wanted.topic and row.id not in aside
+    )
+    if dry_run:
+        for row in rows:
+            done.add(row)
+        return done
+    try:
+        producer = _producer(config, wanted.into)
+        while batch := _take(rows):
+            _publish(producer, batch, wanted.into)
+            for row in batch:
+                done.add(row)
+            progress(done)
+    except KafkaException as error:
+        where = "nothing was published" if done.last_id is None else f"up to id {done.last_id}"
+        raise SinkUnavailable(f"the replay broke off, {where}: {error.args[0].str()}") from error
+    return done
+
+
+def _check_published(config: ReaperConfig, wanted: Replay) -> None:
+    """A row that was not published yet must not overtake the harvester, nor come twice."""
+    checkpoints = Checkpoints(config)
+    positions = [checkpoints.read(shard) for shard in range(config.shards)]
+    floor = min([0 if p is None else p.low_id for p in positions])
+    if wanted.high >= floor:
+        raise ConfigurationError(
+            f"--to {wanted.high}: ids from {floor} on are not published yet, or may still appear; "
+            f"the highest that can be replayed is {floor - 1}"
+        )
+
+
+def _aside(config: ReaperConfig, wanted: Replay) -> frozenset[int]:
+    if config.primary is not None:  # its rows are not set aside
+        return frozenset()
+    with contextlib.closing(database(config.database).sidelined(config.table)) as sidelined:
+        return sidelined.ids(wanted.low, wanted.high)
+
+
+def _rows(config: ReaperConfig, wanted: Replay) -> Iterator[Row]:
+    """By id. A partition may be in the archive and not dropped yet: then each row comes once."""
+    archive = make_archive(config)
+    sources = [_retained(config, wanted)]
+    if archive is not None and archive.folder.is_dir():
+        sources.append(_archived(archive, wanted))
+    last_id = -1
+    for row in heapq.merge(*sources, key=lambda row: row.id):
+        if row.id != last_id:
+            last_id = row.id
+            yield row
+
+
+def _retained(config: ReaperConfig, wanted: Replay) -> Iterator[Row]:
+    if config.shards > 1:  # a store for one shard reads the rows of all
+        config = config.model_copy(update={"shards": 1})
+    store = make_range_store(config)
+    try:
+        after = wanted.low - 1
+        while after < wanted.high:
+            window = store.read(after, _BATCH)
+            yield from (row for row in named(window.rows) if row.id <= wanted.high)
+            if not window.full:
+                return
+            after = window.last_id
+    finally:
+        store.close()
+
+
+def _archived(archive: ParquetArchive, wanted: Replay) -> Iterator[Row]:
+    for row in archive.read(wanted.low, wanted.high):
+        yield Row(
+            row["id"],
+            row["kafka_topic"],
+            row["kafka_key"],
+            row["kafka_value"],
+            tuple(row["kafka_header_keys"] or ()),
+            tuple(row["kafka_header_values"] or ()),
+        )
+
+
+def _take(rows: Iterator[Row]) -> list[Row]:
+    return [row for row, _ in zip(rows, range(_BATCH), strict=False)]
+
+
+def _producer(config: ReaperConfig, topic: str) -> Producer:
+    name = f"harvest.{config.sink_name}.replay"
+    producer = Producer(producer_settings(config.producer_config, name))
+    found = producer.list_topics(topic, _TIMEOUT_S).topics.get(topic)
+    if found is None or found.error is not None:
+        raise ConfigurationError(f"there is no topic {topic!r}: create it first")
+    producer.init_transactions(_TIMEOUT_S)
+    return producer
+
+
+def _publish(producer: Producer, rows: list[Row], topic: str) -> None:
+    """In one transaction: all or none."""
+    producer.begin_transaction()
+    try:
+        for row in rows:
+            headers = [*_headers(row), (HEADER, b"%d" % row.id)]
+            while True:
+                try:
+                    producer.produce(topic, row.value, row.key, headers=headers)
+                    break
+                except BufferError:  # the producer's queue is full
+                    producer.poll(0.1)
+        producer.commit_transaction(_TIMEOUT_S)
+    except BaseException:
+        with contextlib.suppress(KafkaException):
+            producer.purge()
+            producer.abort_transaction(_TIMEOUT_S)
+        raise
+
+
+def _headers(row: Row) -> Headers:
+    try:
+        return kafka_headers(row)
+    except InvalidRecord as error:
+        raise InvalidRecord(f"row {row.id} cannot be published: {error}") from None

@@ -1,0 +1,135 @@
+"""The checkpoints of all shards in Kafka, for whoever is not their leader (specs/HARVEST.md §16).
+
+Reading them disturbs nobody. Writing them fences every leader first, and changes all at once or
+none: they are committed in one transaction.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+
+from harvest.config.model import ReaperConfig
+from harvest.core.gaps import Range, clip, subtract, union
+from harvest.core.interfaces.range_store import RangeStore
+from harvest.core.range_checkpoint import Position
+from harvest.errors import ConfigurationError, SinkUnavailable
+from harvest.sinks.kafka.committed_checkpoint import committed_checkpoint
+from harvest.sinks.kafka.settings import connection_settings, consumer_settings, producer_settings
+from marshal_py import Marshal
+
+__all__ = ["Checkpoints", "alone", "divided"]
+
+_TIMEOUT_S: Final = 15.0
+_FITTING: Final = 4_000
+
+
+class Checkpoints:
+    """Reads and writes the checkpoints of the outbox of `config`. Methods raise
+    `SinkUnavailable`."""
+
+    def __init__(self, config: ReaperConfig) -> None:
+        self._config = config
+
+    def read(self, shard: int) -> Position | None:
+        """The last committed one; None if there is none. Raises `CheckpointError`."""
+        consumer = self._consumer(shard)
+        try:
+            topic = self._config.coordination.topic
+            found = committed_checkpoint(consumer, topic, _TIMEOUT_S)
+        except KafkaException as error:
+            text = f"the checkpoint of shard {shard} cannot be read: {error.args[0].str()}"
+            raise SinkUnavailable(text) from error
+        finally:
+            consumer.close()
+        return None if found is None else Position.decode(found)
+
+    def write(self, positions: Sequence[Position], *, fence: int) -> None:
+        """Commit them together, after fencing the leaders of `fence` shards."""
+        topic = self._config.coordination.topic
+        consumers = {p.shard: self._consumer(p.shard) for p in positions}
+        try:
+            producers = [self._fenced(shard) for shard in range(max(fence, len(positions)))]
+            producers[0].begin_transaction()
+            for position in positions:
+                where = TopicPartition(topic, 0, 0, position.encode())
+                producers[0].send_offsets_to_transaction(
+                    [where], consumers[position.shard].consumer_group_metadata(), _TIMEOUT_S
+                )
+            producers[0].commit_transaction(_TIMEOUT_S)
+        except KafkaException as error:
+            text = f"the checkpoints were not written: {error.args[0].str()}"
+            raise SinkUnavailable(text) from error
+        finally:
+            for consumer in consumers.values():
+                consumer.close()
+
+    def _name(self, shard: int) -> str:
+        return f"harvest.{self._config.shard_sink_name(shard)}"
+
+    def _consumer(self, shard: int) -> Consumer:
+        return Consumer(consumer_settings(self._config.kafka, self._name(shard)))
+
+    def _fenced(self, shard: int) -> Producer:
+        settings = producer_settings(self._config.producer_config, self._name(shard))
+        producer = Producer(settings)
+        producer.init_transactions(_TIMEOUT_S)
+        return producer
+
+
+@contextlib.contextmanager
+def alone(config: ReaperConfig, shards: int) -> Iterator[None]:
+    """Hold the leadership of all shards, so that no harvester works meanwhile.
+
+    Raises `ConfigurationError` if one does.
+    """
+    with Marshal(
+        connection_settings(config.kafka),
+        group_id=config.group,
+        interval_ms=config.coordination.interval_ms,
+        topic=config.coordination.topic,
+    ) as marshal:
+        for topic, partition in config.shard_units(shards):
+            if marshal.try_claim(topic, partition) is None:
+                raise ConfigurationError(
+                    f"a harvester of {config.table} is running: stop all of them first "
+                    "(one that was killed counts until two heartbeat intervals later)"
+                )
+        yield
+
+
+def divided(store: Sequence[RangeStore], old: Sequence[Position], shards: int) -> list[Position]:
+    """The checkpoints of `shards` shards that say the same as `old`, those of all shards so far.
+
+    `store` has one for each old shard. Nobody may lead meanwhile. Raises `ConfigurationError` when
+    the old shards are too far apart.
+    """
+    last_id = max(p.last_id for p in old)
+    # What each shard may still have to publish, up to the position of the one that is ahead.
+    open_ids: list[list[Range]] = []
+    for position in old:
+        rest = [(position.last_id + 1, last_id)] if position.last_id < last_id else []
+        open_ids.append(union((*position.gaps, *rest)))
+    candidates = union(r for ids in open_ids for r in ids)
+    there = store[0].lookup(candidates) if candidates else []
+    unsent = [
+        (row[0], row[0])
+        for one, ids in zip(store, open_ids, strict=True)
+        for row in (one.fetch(ids) if ids else ())
+    ]
+    # What is not there is still open only if no shard has found it dead.
+    unseen = subtract(candidates, there)
+    for ids in open_ids:
+        unseen = subtract(unseen, subtract(candidates, ids))
+    gaps = tuple(clip(union((*unsent, *unseen)), -(1 << 63), last_id))
+    epoch = max(p.epoch for p in old)
+    found = [Position(epoch, shard, shards, last_id, gaps) for shard in range(shards)]
+    if len(found[0].encode()) > _FITTING:
+        raise ConfigurationError(
+            "the shards are too far apart to be divided anew: let the harvesters publish the "
+            "backlog first"
+        )
+    return found

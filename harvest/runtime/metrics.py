@@ -1,0 +1,95 @@
+"""Prometheus metrics of a harvesting process; needs the extra `metrics`.
+
+An adapter outside the core: it looks at counters and at what the monitor found when it is scraped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from harvest.runtime.monitor import Monitor
+
+__all__ = ["HarvestMetrics", "scrape"]
+
+_COUNTERS: Final = (
+    ("published_rows", "published", "Rows published."),
+    ("found_published_rows", "found_published", "Rows found published by a leader before."),
+    ("sidelined_rows", "sidelined", "Rows set aside."),
+    ("late_rows", "late", "Rows published after higher ids, since they committed late."),
+    ("deliveries", "deliveries", "Deliveries to Kafka, or messages to destinations."),
+    ("failed_deliveries", "failed_deliveries", "Deliveries that failed."),
+    ("terms", "terms", "Times that harvesting began, or began anew."),
+    ("elections", "elections", "Elections won."),
+    ("fenced", "fenced", "Leaderships that ended by losing the lease."),
+)
+
+
+class HarvestMetrics(Collector):
+    """The metrics, all beginning with ``harvest_``.
+
+    Counters: ``published_rows_total`` and others, see above, and of a relay
+    ``destination_messages_total{destination,outcome}``. Gauges: ``up`` (1 if healthy),
+    ``leading``, ``rows_in_flight``, ``gaps``, ``backlog_rows``, ``backlog_marked_rows``,
+    ``oldest_row_age_seconds`` (0 for an empty table), ``sidelined_rows_waiting``, and
+    ``holder{shard,holder}`` with the value 1 for each shard that somebody leads.
+    """
+
+    def __init__(self, monitor: Monitor) -> None:
+        self._monitor = monitor
+
+    def describe(self) -> Iterator[Metric]:
+        """Nothing: the names are known only when the metrics are collected."""
+        return iter(())
+
+    def collect(self) -> Iterator[Metric]:
+        """Look now."""
+        monitor, watched = self._monitor, self._monitor.watched
+        for name, field, text in _COUNTERS:
+            counter = CounterMetricFamily(f"harvest_{name}", text)
+            counter.add_metric([], getattr(watched.stats, field))
+            yield counter
+
+        messages = list(watched.stats.messages.items())
+        if messages:
+            sent = CounterMetricFamily(
+                "harvest_destination_messages",
+                "Attempts to send a message: delivered, failed, unavailable.",
+                labels=["destination", "outcome"],
+            )
+            for labels, count in sorted(messages):
+                sent.add_metric(labels, count)
+            yield sent
+
+        def gauge(name: str, text: str, value: float) -> Metric:
+            return GaugeMetricFamily(f"harvest_{name}", text, value=value)
+
+        yield gauge("up", "Whether it is healthy.", monitor.health().ok)
+        yield gauge("leading", "Whether it leads.", watched.state == "leading")
+        yield gauge("rows_in_flight", "Rows that are not settled.", watched.in_flight)
+        yield gauge("gaps", "Ranges of missing ids that may still appear.", watched.stats.gaps)
+        backlog = monitor.backlog
+        if backlog is not None:
+            yield gauge("backlog_rows", "Rows that wait in the table.", backlog.rows)
+            yield gauge("backlog_marked_rows", "Of these, marked.", backlog.tagged_rows)
+            age_s = backlog.oldest_age_s or 0.0
+            yield gauge("oldest_row_age_seconds", "Age of the oldest row that waits.", age_s)
+        if monitor.sidelined is not None:
+            yield gauge("sidelined_rows_waiting", "Rows that are set aside.", monitor.sidelined)
+        holders = GaugeMetricFamily(
+            "harvest_holder", "Who leads a shard.", labels=["shard", "holder"]
+        )
+        for shard, holder in sorted(monitor.holders.items()):
+            holders.add_metric([shard, holder], 1)
+        yield holders
+
+
+def scrape(monitor: Monitor) -> bytes:
+    """The metrics as Prometheus reads them."""
+    registry = CollectorRegistry()
+    registry.register(HarvestMetrics(monitor))
+    return generate_latest(registry)

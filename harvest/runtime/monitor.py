@@ -1,0 +1,179 @@
+"""Watches a harvesting process from beside: is it healthy, how much waits, how fast does it go?
+
+One thread with connections of its own, so that neither a slow question nor a scrape holds up the
+harvest. It never changes anything.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from confluent_kafka import KafkaException
+
+from harvest.core.interfaces.mark_store import Backlog
+from harvest.errors import HarvestError
+from harvest.runtime.events import MeterRead, Stats
+from marshal_py.errors import MarshalError
+
+__all__ = ["Health", "Monitor", "Probes", "Watched"]
+
+_LOG: Final = logging.getLogger("harvest")
+_STUCK_S: Final = 15.0
+"""So long a leader may take to open the sink, or to recover, before it counts as ill."""
+_COUNT_EVERY_S: Final = 15.0
+_COUNT_SHARE: Final = 20
+"""Counting the backlog reads the table: it may take up at most one part in so many of the time."""
+
+
+class Watched(Protocol):
+    """A `Reaper`, or a `ShardReaper`."""
+
+    @property
+    def stats(self) -> Stats: ...
+    @property
+    def state(self) -> str: ...
+    @property
+    def in_flight(self) -> int: ...
+    @property
+    def stuck_s(self) -> float: ...
+
+
+class Probes(Protocol):
+    """Questions to the servers. Each raises when there is no answer."""
+
+    def database(self) -> None: ...
+    def kafka(self) -> None: ...
+    def backlog(self) -> Backlog: ...
+    def sidelined(self) -> int: ...
+    def holders(self) -> dict[str, str]:
+        """Who leads: election name to client."""
+
+    def publish(self, facts: dict[str, float]) -> None:
+        """Show `facts`, by name, beside what this process leads."""
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """`ok` if the process leads, or stands by, and reaches the database and Kafka."""
+
+    ok: bool
+    state: str
+    problems: tuple[str, ...] = ()
+
+
+class Monitor:
+    """Looks every `interval_s` seconds, between `start` and `close`."""
+
+    def __init__(
+        self,
+        watched: Watched,
+        probes: Probes,
+        *,
+        interval_s: float = 5.0,
+        on_meter: Callable[[MeterRead], None] | None = None,
+    ) -> None:
+        self.backlog: Backlog | None = None
+        self.sidelined: int | None = None
+        self.holders: dict[str, str] = {}
+        self._watched = watched
+        self._probes = probes
+        self._interval_s = interval_s
+        self._on_meter = on_meter
+        self._problems: tuple[str, ...] = ("not looked yet",)
+        self._count_at_s = float("-inf")
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="harvest-monitor", daemon=True)
+
+    @property
+    def watched(self) -> Watched:
+        """What is watched."""
+        return self._watched
+
+    def start(self) -> None:
+        """Begin to look."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop looking."""
+        self._stopping.set()
+        if self._thread.ident is not None:
+            self._thread.join(2 * self._interval_s)
+        self._probes.close()
+
+    def health(self) -> Health:
+        """How it was when it was last looked at; whether a leader works, as it is now."""
+        state = self._watched.state
+        problems = list(self._problems)
+        if state == "stopped":
+            problems.append("it has stopped, or not started")
+        if self._watched.stuck_s > _STUCK_S:
+            problems.append(f"it leads, and has not been able to work for {_STUCK_S:.0f} s")
+        return Health(not problems, state, tuple(problems))
+
+    def _run(self) -> None:
+        read_s, published = time.monotonic(), self._watched.stats.published
+        while True:
+            self.look()
+            if self._stopping.wait(self._interval_s):
+                return
+            now_s, total = time.monotonic(), self._watched.stats.published
+            took_s, rows = now_s - read_s, total - published
+            self._publish(rows / took_s)
+            if self._on_meter is not None:
+                in_flight = self._watched.in_flight
+                try:
+                    self._on_meter(MeterRead(took_s, rows, rows / took_s, total, in_flight))
+                except Exception:
+                    _LOG.exception("the handler of MeterRead failed")
+            read_s, published = now_s, total
+
+    def _publish(self, rows_per_s: float) -> None:
+        """Tell the group, with the heartbeats: dashboards read nothing but the log."""
+        facts: dict[str, float] = {"rows/s": round(rows_per_s)}
+        if self.backlog is not None:
+            facts["backlog"] = self.backlog.rows
+            if self.backlog.oldest_age_s is not None:
+                facts["oldest s"] = round(self.backlog.oldest_age_s, 1)
+        facts["in flight"] = self._watched.in_flight
+        if self._watched.stats.gaps:
+            facts["gaps"] = self._watched.stats.gaps
+        if self.sidelined:
+            facts["set aside"] = self.sidelined
+        try:
+            self._probes.publish(facts)
+        except MarshalError as error:
+            _LOG.warning("what is shown of this harvester is out of date: %s", error)
+
+    def look(self) -> None:
+        """Ask everything once."""
+        problems = []
+        for name, probe in (
+            ("database", self._probes.database),
+            ("kafka", self._probes.kafka),
+            ("holders", self._ask_holders),
+            ("table", self._count),
+        ):
+            try:
+                probe()
+            except (HarvestError, MarshalError, KafkaException) as error:
+                problems.append(f"{name}: {error}")
+        self._problems = tuple(problems)
+
+    def _ask_holders(self) -> None:
+        self.holders = self._probes.holders()
+
+    def _count(self) -> None:
+        started_s = time.monotonic()
+        if started_s < self._count_at_s:
+            return
+        self.backlog = self._probes.backlog()
+        self.sidelined = self._probes.sidelined()
+        took_s = time.monotonic() - started_s
+        self._count_at_s = started_s + max(_COUNT_EVERY_S, _COUNT_SHARE * took_s)

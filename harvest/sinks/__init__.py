@@ -1,0 +1,1 @@
+"""Where rows are published: Kafka, HTTP endpoints, NATS JetStream."""

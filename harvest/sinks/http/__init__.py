@@ -1,0 +1,1 @@
+"""HTTP endpoints as destinations: one request a message."""

@@ -1,0 +1,306 @@
+"""An HTTP endpoint as a destination: one request a message (specs/RELAYER.md §4).
+
+What decides is the status: one that is expected means that the receiver has the message. The
+connections are those of httpx (httpcore, h11), without the parts that a relayer must not have
+(redirects, cookies, credentials from the environment). Every thread has one of its own.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import email.utils
+import hashlib
+import hmac
+import re
+import ssl
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+from urllib.parse import quote
+
+import httpcore
+import httpx
+
+from harvest.core.dispatcher import Outcome
+from harvest.core.row import Row
+from harvest.core.templates import Template
+from harvest.errors import ConfigurationError, InvalidRecord
+from harvest.sinks.http.deadline import Deadline, DeadlineBackend
+from harvest.sinks.http.exchange import Answer, Connection, Headers
+
+__all__ = ["HttpEndpoint", "HttpSink", "Signature", "retry_after_ms"]
+
+_NAME: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_BAD_VALUE: Final = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
+_RESERVED: Final = frozenset(
+    b"connection content-length expect host keep-alive proxy-connection te trailer "
+    b"transfer-encoding upgrade".split()
+)
+_TARGET: Final = re.compile(rb"[\x21-\x7e]+")
+_UNAVAILABLE: Final = frozenset({408, 425, 429, 502, 503, 504})
+_SHOWN_BYTES: Final = 200
+_PORTS: Final = {"http": 80, "https": 443}
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """HMAC-SHA256 as in Standard Webhooks: of id, time and body, in the headers ``webhook-id``,
+    ``webhook-timestamp`` and ``webhook-signature``.
+
+    A `secret` that begins with ``whsec_`` is base64 from there on; any other is taken as text.
+    """
+
+    secret: str = field(repr=False)
+
+    def key(self) -> bytes:
+        """The secret as bytes. Raises `ConfigurationError`."""
+        if not self.secret.startswith("whsec_"):
+            return self.secret.encode()
+        try:
+            return base64.b64decode(self.secret.removeprefix("whsec_"), validate=True)
+        except binascii.Error:
+            raise ConfigurationError(
+                "the signing secret begins with whsec_, and what follows is not base64"
+            ) from None
+
+
+@dataclass(frozen=True, slots=True)
+class HttpEndpoint:
+    """How requests are made.
+
+    - `uri`: a template (`harvest.core.templates`); placeholders in the path and the query only.
+    - `headers`: templates, too. `forward_headers`: the row's headers go along.
+    - `timeout_ms`: of everything: connect, send, and the whole answer.
+    - `expected`: the statuses that mean success. `refused`: those that say that the message is
+      wrong, and would be wrong again.
+    - `ca_file`: certificates to trust, instead of the system's. `cert_file`, `key_file`: our own.
+    """
+
+    uri: str
+    method: str = "POST"
+    headers: tuple[tuple[str, str], ...] = ()
+    forward_headers: bool = True
+    timeout_ms: int = 10_000
+    expected: frozenset[int] = frozenset(range(200, 300))
+    refused: frozenset[int] = frozenset({400, 413, 414, 415, 422})
+    idempotency_header: str = "Idempotency-Key"
+    signature: Signature | None = None
+    ca_file: str | None = None
+    cert_file: str | None = None
+    key_file: str | None = None
+
+
+class HttpSink:
+    """Sends messages to one endpoint. Implements `MessageSink`.
+
+    Raises `ConfigurationError`.
+    """
+
+    def __init__(self, endpoint: HttpEndpoint, outbox: str = "") -> None:
+        self._endpoint = endpoint
+        self._uri = Template.parse(endpoint.uri, outbox)
+        self._origin = _origin(self._uri)
+        self._target_at = _target_at(endpoint.uri)
+        self._method = endpoint.method.upper().encode()
+        if not _NAME.fullmatch(self._method):
+            raise ConfigurationError(f"method is {endpoint.method!r}: write POST, PUT, …")
+        self._headers = [
+            (_header_name(name), Template.parse(text, outbox)) for name, text in endpoint.headers
+        ]
+        self._idempotency = _header_name(endpoint.idempotency_header)
+        self._secret = None if endpoint.signature is None else endpoint.signature.key()
+        self._ssl = _ssl_context(endpoint) if self._origin.scheme == "https" else None
+        self._local = threading.local()
+        self._lock = threading.Lock()
+        self._connections: dict[int, Connection] = {}
+        """By thread."""
+
+    def send(self, row: Row, idempotency_key: str, epoch: int) -> Outcome:
+        """See `MessageSink.send`."""
+        body = row.value or b""
+        try:
+            target = self._target(row)
+            headers = self._request_headers(row, body, idempotency_key, epoch)
+        except (InvalidRecord, ValueError) as error:
+            return Outcome(error=str(error), lasting=True)
+        try:
+            connection = self._connection()
+            answer = connection.exchange(self._method, target, headers, body)
+        except (httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException) as error:
+            return Outcome(error=_described(error, self._endpoint.timeout_ms), unavailable=True)
+        except (OSError, ValueError) as error:  # certificates; numbers that are none
+            return Outcome(error=_described(error, self._endpoint.timeout_ms), unavailable=True)
+        if answer.status in self._endpoint.expected:
+            return Outcome(answer.status)
+        return self._failure(answer)
+
+    def close(self) -> None:
+        """See `MessageSink.close`. A request that is under way in another thread breaks off."""
+        with self._lock:
+            mine, self._connections = self._connections, {}
+        for connection in mine.values():
+            connection.close()
+
+    def _target(self, row: Row) -> bytes:
+        target = self._uri.render(row, _quoted)[self._target_at :].encode()
+        if not target.startswith(b"/"):
+            target = b"/" + target
+        if not _TARGET.fullmatch(target):
+            raise InvalidRecord(f"{target!r} is no target of an HTTP request")
+        return target
+
+    def _connection(self) -> Connection:
+        """This thread's connection, with its deadline set; a new one if the last is of no use."""
+        try:
+            deadline = self._local.deadline
+        except AttributeError:
+            deadline = self._local.deadline = Deadline()
+        deadline.set(self._endpoint.timeout_ms / 1000)
+        thread = threading.get_ident()
+        connection = self._connections.get(thread)
+        if connection is not None:
+            if connection.usable:
+                return connection
+            connection.close()
+        connection = Connection(self._connect(deadline))
+        with self._lock:
+            self._connections[thread] = connection
+        return connection
+
+    def _connect(self, deadline: Deadline) -> httpcore.NetworkStream:
+        host = self._origin.raw_host.decode("ascii")
+        port = self._origin.port or _PORTS[self._origin.scheme]
+        stream = DeadlineBackend(deadline).connect_tcp(host, port)
+        if self._ssl is None:
+            return stream
+        try:
+            return stream.start_tls(self._ssl, host)
+        except BaseException:
+            stream.close()
+            raise
+
+    def _request_headers(self, row: Row, body: bytes, idempotency_key: str, epoch: int) -> Headers:
+        unique = idempotency_key.encode()
+        headers = [
+            (b"Host", self._origin.netloc),
+            (b"Content-Length", b"%d" % len(body)),
+            (b"User-Agent", b"harvest"),
+            (self._idempotency, unique),
+            (b"Harvest-Epoch", b"%d" % epoch),
+        ]
+        for name, template in self._headers:
+            headers.append((name, _header_value(name, template.render(row).encode())))
+        if self._endpoint.forward_headers and row.header_keys:
+            ours = {name.lower() for name, _ in headers} | _RESERVED
+            for given, value in zip(row.header_keys, row.header_values, strict=False):
+                if given is None or not _NAME.fullmatch(given):
+                    raise InvalidRecord(f"{given!r} is no name of an HTTP header")
+                if given.lower() not in ours:
+                    headers.append((given, _header_value(given, value or b"")))
+        if self._secret is not None:
+            now = b"%d" % time.time()
+            signed = b".".join((unique, now, body))
+            digest = hmac.new(self._secret, signed, hashlib.sha256).digest()
+            headers += [
+                (b"webhook-id", unique),
+                (b"webhook-timestamp", now),
+                (b"webhook-signature", b"v1," + base64.b64encode(digest)),
+            ]
+        return headers
+
+    def _failure(self, answer: Answer) -> Outcome:
+        status = answer.status
+        error = f"HTTP {status}"
+        if 300 <= status < 400:
+            error += " (redirects are not followed)"
+        shown = answer.said[:_SHOWN_BYTES].decode(errors="replace")
+        shown = " ".join("".join(c if c.isprintable() else " " for c in shown).split())
+        if shown:
+            error += f": {shown}"
+        lasting = status in self._endpoint.refused
+        unavailable = status in _UNAVAILABLE and not lasting
+        wait_ms = retry_after_ms(answer.headers, time.time()) if unavailable else 0.0
+        return Outcome(status, error, unavailable, lasting, wait_ms)
+
+
+def retry_after_ms(headers: Sequence[tuple[bytes, bytes]], now_s: float) -> float:
+    """What a Retry-After header asks for, in seconds or as a date; 0 if it cannot be read."""
+    for name, value in headers:
+        if name.lower() != b"retry-after":
+            continue
+        text = value.decode("latin-1").strip()
+        if re.fullmatch(r"[0-9]{1,9}", text):
+            return int(text) * 1000.0
+        try:
+            return max(0.0, email.utils.parsedate_to_datetime(text).timestamp() - now_s) * 1000
+        except (ValueError, OverflowError, OSError):
+            return 0.0
+    return 0.0
+
+
+def _described(error: Exception, timeout_ms: int) -> str:
+    if isinstance(error, httpcore.TimeoutException):
+        return f"no answer within {timeout_ms} ms ({type(error).__name__})"
+    return f"{type(error).__name__}: {' '.join(str(error).split())}".rstrip(": ")
+
+
+def _quoted(text: str) -> str:
+    quoted = quote(text, safe="")
+    if quoted in (".", ".."):  # a client, or a server, would take it for a folder
+        raise InvalidRecord(f"{text!r} cannot be a part of a URI's path")
+    return quoted
+
+
+def _origin(uri: Template) -> httpx.URL:
+    literal, name = uri.parts[0] if uri.parts else ("", None)
+    scheme, separator, rest = literal.partition("://")
+    if not separator or scheme not in ("http", "https") or (name and "/" not in rest):
+        raise ConfigurationError(
+            f"uri is {uri.text!r}: write http:// or https://, a host without placeholders, and a "
+            "path"
+        )
+    try:
+        url = httpx.URL(literal)
+    except (httpx.InvalidURL, ValueError) as error:
+        raise ConfigurationError(f"uri is {uri.text!r}: {error}") from None
+    if not url.host:
+        raise ConfigurationError(f"uri is {uri.text!r}: it has no host")
+    if any(not t.isascii() or "#" in t or re.search(r"[\s\x00-\x1f]", t) for t, _ in uri.parts):
+        raise ConfigurationError(f"uri is {uri.text!r}: percent-encode spaces, # and umlauts")
+    if url.userinfo:
+        raise ConfigurationError("uri has credentials in it: give an Authorization header")
+    return url
+
+
+def _target_at(uri: str) -> int:
+    """Where path and query begin."""
+    begin = uri.index("://") + len("://")
+    found = re.search(r"[/?]", uri[begin:])
+    return len(uri) if found is None else begin + found.start()
+
+
+def _header_name(name: str) -> bytes:
+    encoded = name.encode()
+    if not _NAME.fullmatch(encoded) or encoded.lower() in _RESERVED:
+        raise ConfigurationError(f"headers: {name!r} is no header that can be given")
+    return encoded
+
+
+def _header_value(name: bytes, value: bytes) -> bytes:
+    if _BAD_VALUE.search(value):
+        raise InvalidRecord(f"the header {name.decode()!r} has control characters in its value")
+    return value.strip()
+
+
+def _ssl_context(endpoint: HttpEndpoint) -> ssl.SSLContext:
+    try:
+        context = ssl.create_default_context(cafile=endpoint.ca_file)
+        if endpoint.cert_file is not None:
+            context.load_cert_chain(endpoint.cert_file, endpoint.key_file)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigurationError(f"the certificates cannot be read: {error}") from None
+    context.set_alpn_protocols(["http/1.1"])
+    return context

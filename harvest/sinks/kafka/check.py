@@ -1,0 +1,152 @@
+"""What `harvest check` says of Kafka: the cluster, the topics, and what this user may do there.
+
+It changes nothing and fences nobody. Hence one right is not tried: Write on the transactional.id,
+since using it would stop a leader that is at work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AclOperation,
+    AdminClient,
+    ConfigResource,
+)
+
+from harvest.config.model import ReaperConfig
+from harvest.core.interfaces.mark_store import Finding
+from harvest.sinks.kafka.committed_checkpoint import committed_checkpoint
+from harvest.sinks.kafka.settings import connection_settings, consumer_settings
+
+__all__ = ["check_kafka"]
+
+_TIMEOUT_S: Final = 8.0
+_MESSAGE_MAX_BYTES: Final = 1_000_000  # librdkafka's default
+_BATCH_OVERHEAD_BYTES: Final = 1024
+
+
+def check_kafka(config: ReaperConfig, topics: Sequence[str]) -> list[Finding]:
+    """Look at the cluster, the coordination topics, the checkpoint, and the outbox's `topics`."""
+    settings = connection_settings(config.kafka)
+    try:
+        admin = AdminClient(settings)
+        metadata = admin.list_topics(timeout=_TIMEOUT_S)
+    except KafkaException as error:
+        return [Finding("kafka", "error", f"cannot be reached: {_said(error)}")]
+    findings = [Finding("kafka", "ok", f"{len(metadata.brokers)} brokers answer")]
+    own = (config.coordination.topic, f"{config.coordination.topic}.snapshots")
+    for topic in own:
+        found = metadata.topics.get(topic)
+        if found is None or found.error is not None:
+            level = "warning" if config.coordination.create_topics else "error"
+            text = f"the coordination topic {topic} does not exist: run `marshal topic create`"
+            findings.append(Finding("topic", level, text))  # type: ignore[arg-type]
+    if config.delivery == "transactional":
+        findings.append(_check_group(config))
+    known = [name for name in topics if name in metadata.topics]
+    missing = [name for name in topics if name not in metadata.topics]
+    findings += [
+        Finding(
+            "topic",
+            "error",
+            f"{name}, named by rows of the outbox, does not exist or may not be seen: create it, "
+            "or grant DESCRIBE on it",
+        )
+        for name in missing
+    ]
+    if known:
+        settings_of = _settings_of(admin, known)
+        writable = _writable(admin, known)
+        for name in known:
+            replicas = len(next(iter(metadata.topics[name].partitions.values())).replicas)
+            partitions = len(metadata.topics[name].partitions)
+            about = settings_of.get(name, {})
+            findings += _check_topic(config, name, partitions, replicas, about)
+            if name in writable and not writable[name]:
+                text = f"{name} may not be written to: grant WRITE on it"
+                findings.append(Finding("topic", "error", text))
+    return findings
+
+
+def _check_topic(
+    config: ReaperConfig, name: str, partitions: int, replicas: int, about: Mapping[str, str]
+) -> Iterator[Finding]:
+    minimum = int(about.get("min.insync.replicas", 1))
+    largest = int(about.get("max.message.bytes", _MESSAGE_MAX_BYTES))
+    facts = f"{partitions} partitions, {replicas} replicas, {minimum} in sync at least"
+    if about:
+        facts += f", records of up to {largest} bytes"
+    yield Finding("topic", "ok", f"{name}: {facts}")
+    if minimum > replicas:
+        text = f"{name}: min.insync.replicas is {minimum}, of {replicas} replicas: lower it"
+        yield Finding("topic", "error", text)
+    elif replicas > 1 and minimum < 2:
+        text = f"{name}: set min.insync.replicas to 2, or one broken disk may lose what was purged"
+        yield Finding("topic", "warning", text)
+    if about.get("unclean.leader.election.enable") == "true":
+        text = f"{name}: set unclean.leader.election.enable to false: it may lose what was purged"
+        yield Finding("topic", "warning", text)
+    sent = int(config.producer_config.get("message.max.bytes", _MESSAGE_MAX_BYTES))
+    if sent > largest + _BATCH_OVERHEAD_BYTES:
+        text = (
+            f"{name}: the producer's message.max.bytes is {sent}, the topic takes {largest}: "
+            "larger rows will be set aside"
+        )
+        yield Finding("topic", "warning", text)
+
+
+def _check_group(config: ReaperConfig) -> Finding:
+    group = f"harvest.{config.sink_name}"
+    consumer = Consumer(consumer_settings(config.kafka, group))
+    try:
+        found = committed_checkpoint(consumer, config.coordination.topic, _TIMEOUT_S)
+    except KafkaException as error:
+        if error.args[0].code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
+            text = (
+                f"grant READ on the group {group}, and WRITE on the transactional.id of that name"
+            )
+            return Finding("checkpoint", "error", text)
+        return Finding("checkpoint", "error", f"cannot be read: {_said(error)}")
+    finally:
+        consumer.close()
+    there = "there is one" if found is not None else "there is none yet"
+    return Finding("checkpoint", "ok", f"{there}, in the group {group}")
+
+
+def _settings_of(admin: AdminClient, topics: Sequence[str]) -> dict[str, dict[str, str]]:
+    """Topic settings, of those topics that we may ask about."""
+    resources = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in topics]
+    found = {}
+    for resource, future in admin.describe_configs(resources, request_timeout=_TIMEOUT_S).items():
+        try:
+            entries = future.result()
+        except KafkaException:
+            continue  # DESCRIBE_CONFIGS is not needed for the work
+        found[resource.name] = {name: entry.value for name, entry in entries.items()}
+    return found
+
+
+def _writable(admin: AdminClient, topics: Sequence[str]) -> dict[str, bool]:
+    """Which topics we may write to, as far as the brokers say."""
+    answers: dict[str, Any] = admin.describe_topics(
+        TopicCollection(list(topics)),
+        include_authorized_operations=True,
+        request_timeout=_TIMEOUT_S,
+    )
+    found = {}
+    for name, future in answers.items():
+        try:
+            operations = future.result().authorized_operations
+        except KafkaException:
+            continue
+        if operations is not None:
+            found[name] = AclOperation.WRITE in operations
+    return found
+
+
+def _said(error: KafkaException) -> str:
+    detail = error.args[0]
+    return detail.str() if isinstance(detail, KafkaError) else str(detail)

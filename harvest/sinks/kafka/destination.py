@@ -1,0 +1,166 @@
+"""A Kafka topic as a destination beside others: one produced record a row (specs/RELAYER.md §6).
+
+An outbox that goes into Kafka alone is better off without destinations: in transactions, exactly
+once. Here a record is confirmed when all in-sync replicas have it, and may come twice, with the
+same header ``idempotency-key``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from harvest.core.dispatcher import Outcome
+from harvest.core.row import Row
+from harvest.core.templates import Template
+from harvest.errors import ConfigurationError, InvalidRecord
+from harvest.sinks.kafka.headers import kafka_headers
+from harvest.sinks.kafka.settings import producer_settings
+
+__all__ = ["KafkaDestination", "KafkaEndpoint"]
+
+_POLL_S: Final = 0.1
+_CLOSE_S: Final = 2.0
+_LASTING: Final = {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError._INVALID_ARG}
+_OF_THE_TOPIC: Final = {
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError._UNKNOWN_TOPIC,
+    KafkaError._UNKNOWN_PARTITION,
+    KafkaError.TOPIC_EXCEPTION,
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+}
+_KEY: Final = "idempotency-key"
+_EPOCH: Final = "harvest-epoch"
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaEndpoint:
+    """How records are produced.
+
+    - `settings`: librdkafka's, with ``bootstrap.servers``. `topic`: a template.
+    - `timeout_ms`: until the record is acknowledged, or counts as failed.
+    """
+
+    settings: Mapping[str, Any] = field(repr=False)
+    topic: str = "{topic}"
+    forward_headers: bool = True
+    timeout_ms: int = 10_000
+
+
+class KafkaDestination:
+    """Produces to Kafka. Implements `harvest.core.interfaces.message_sink.MessageSink`.
+
+    One idempotent producer, made for the first message, and again after a fatal error. Raises
+    `ConfigurationError`.
+    """
+
+    def __init__(self, endpoint: KafkaEndpoint, outbox: str = "") -> None:
+        self._endpoint = endpoint
+        self._topic = Template.parse(endpoint.topic, outbox)
+        given = {"linger.ms": 0, **endpoint.settings}
+        given.pop("message.timeout.ms", None)
+        given["delivery.timeout.ms"] = endpoint.timeout_ms
+        settings = producer_settings(given, None)
+        settings |= {"delivery.report.only.error": False, "enable.gapless.guarantee": False}
+        self._settings = settings
+        if not settings.get("bootstrap.servers", settings.get("metadata.broker.list")):
+            raise ConfigurationError("settings: 'bootstrap.servers' is missing: give host:port")
+        self._lock = threading.Lock()
+        self._live: _Live | None = None
+
+    def send(self, row: Row, idempotency_key: str, epoch: int) -> Outcome:
+        """See `MessageSink.send`."""
+        try:
+            topic = self._topic.render(row)
+            headers = self._headers(row, idempotency_key, epoch)
+        except InvalidRecord as error:
+            return Outcome(error=str(error), lasting=True)
+        try:
+            live = self._running()
+            failure = live.produce(topic, row, headers, self._endpoint.timeout_ms / 1000)
+        except KafkaException as error:
+            failure = error.args[0]
+        except BufferError:
+            return Outcome(error="the producer's queue is full", unavailable=True)
+        if failure is None:
+            return Outcome(200)
+        if failure.fatal():
+            self._discard(live)
+        code = failure.code()
+        text = f"Kafka, topic {topic!r}: {failure.str()}"
+        lasting = code in _LASTING
+        return Outcome(
+            error=text, unavailable=not lasting and code not in _OF_THE_TOPIC, lasting=lasting
+        )
+
+    def close(self) -> None:
+        """See `MessageSink.close`."""
+        with self._lock:
+            live, self._live = self._live, None
+        if live is not None:
+            live.close()
+
+    def _running(self) -> _Live:
+        with self._lock:
+            if self._live is None:
+                self._live = _Live(self._settings)
+            return self._live
+
+    def _discard(self, live: _Live) -> None:
+        with self._lock:
+            if self._live is live:
+                self._live = None
+        live.close()
+
+    def _headers(self, row: Row, idempotency_key: str, epoch: int) -> list[Any]:
+        headers: list[Any] = []
+        if self._endpoint.forward_headers:
+            headers += kafka_headers(row)
+        headers += [(_KEY, idempotency_key.encode()), (_EPOCH, b"%d" % epoch)]
+        return headers
+
+
+class _Live:
+    """A producer, and the thread that hears of its acknowledgements."""
+
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        self._producer = Producer(dict(settings))
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._poll, name="harvest-kafka", daemon=True)
+        self._thread.start()
+
+    def produce(
+        self, topic: str, row: Row, headers: list[Any], timeout_s: float
+    ) -> KafkaError | None:
+        """Produce a record, and wait until its fate is known."""
+        reported = threading.Event()
+        failures: list[KafkaError] = []
+
+        def report(error: KafkaError | None, _: object) -> None:
+            if error is not None:
+                failures.append(error)
+            reported.set()
+
+        self._producer.produce(topic, row.value, row.key, headers=headers, on_delivery=report)
+        # librdkafka ends it itself after this time; the rest is for a process that was stopped.
+        if not reported.wait(timeout_s + _CLOSE_S):
+            return KafkaError(KafkaError._MSG_TIMED_OUT)
+        return failures[0] if failures else None
+
+    def close(self) -> None:
+        """End. What is under way is reported as purged."""
+        self._producer.purge()
+        self._over.set()
+        if threading.current_thread() is not self._thread:
+            self._thread.join(_CLOSE_S)
+
+    def _poll(self) -> None:
+        while not self._over.is_set():
+            with contextlib.suppress(KafkaException, SystemError):  # it was given up; see _wait
+                self._producer.poll(_POLL_S)
+        self._producer.poll(0)

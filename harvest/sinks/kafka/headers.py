@@ -1,0 +1,48 @@
+"""The headers of a row as those of a Kafka record: one rule for whatever produces (HARVEST.md §11).
+
+Names and values go along unchanged, in their order, as often as they come; a value may be NULL, a
+name empty. A name that is NULL, no UTF-8, or holds a NUL is nothing that the producer can send
+(librdkafka cuts it off at the NUL, confluent-kafka ends the process over other bytes), nor are two
+arrays of different lengths: the row is bad.
+"""
+
+from __future__ import annotations
+
+from harvest.core.row import Row
+from harvest.errors import InvalidRecord
+
+__all__ = ["Headers", "header_problem", "kafka_headers"]
+
+Headers = list[tuple[str, str | bytes | None]]
+
+
+def header_problem(row: Row) -> str | None:
+    """What is wrong with the headers of a row; None if nothing is."""
+    try:
+        kafka_headers(row)
+    except InvalidRecord as error:
+        return str(error)
+    return None
+
+
+def kafka_headers(row: Row) -> Headers:
+    """The headers of a row. Raises `InvalidRecord`."""
+    keys, values = row.header_keys, row.header_values
+    if len(keys) != len(values):
+        raise InvalidRecord(
+            f"{len(keys)} header keys and {len(values)} header values: the two arrays must have "
+            "one length"
+        )
+    return [(_text(name), value) for name, value in zip(keys, values, strict=True)]
+
+
+def _text(name: bytes | None) -> str:
+    if name is None:
+        raise InvalidRecord("a header key is NULL")
+    try:
+        text = name.decode()
+    except UnicodeDecodeError:
+        text = "\0"
+    if "\0" in text:
+        raise InvalidRecord(f"the header key {name!r} is no text: UTF-8 without NUL")
+    return text

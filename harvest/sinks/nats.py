@@ -1,0 +1,190 @@
+"""NATS JetStream as a destination: one published message a row (specs/RELAYER.md §5).
+
+The idempotency key goes along as `Nats-Msg-Id`: within the stream's duplicate window (2 minutes by
+default) the server keeps a message that is repeated only once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import logging
+import re
+import ssl
+import threading
+from dataclasses import dataclass, field
+from typing import Final
+
+import nats
+from nats.aio.client import Client
+from nats.errors import Error, MaxPayloadError
+from nats.js.errors import APIError, NoStreamResponseError
+
+from harvest.core.dispatcher import Outcome
+from harvest.core.row import Row
+from harvest.core.templates import Template
+from harvest.errors import ConfigurationError, InvalidRecord
+
+__all__ = ["NatsEndpoint", "NatsSink"]
+
+_SUBJECT: Final = re.compile(r"[^\s.*>\x00-\x20]+(?:\.[^\s.*>\x00-\x20]+)*")
+_HEADER: Final = re.compile(r"[!#-9;-~]+")  # printable, without a colon
+_UNAVAILABLE: Final = 500
+_CLOSE_S: Final = 2.0
+_LOG: Final = logging.getLogger("harvest")
+
+
+@dataclass(frozen=True, slots=True)
+class NatsEndpoint:
+    """How messages are published.
+
+    - `servers`: URLs, ``nats://host:4222`` or ``tls://…``. `subject`: a template.
+    - `stream`: what must take the message, if it is given; another one is an error.
+    - `timeout_ms`: of everything, until the server has stored the message.
+    - `credentials_file`: a NATS ``.creds`` file. `ca_file`: certificates to trust.
+    """
+
+    servers: tuple[str, ...] = field(repr=False)
+    subject: str
+    stream: str | None = None
+    forward_headers: bool = True
+    timeout_ms: int = 10_000
+    credentials_file: str | None = None
+    ca_file: str | None = None
+
+
+class NatsSink:
+    """Publishes to JetStream. Implements `harvest.core.interfaces.message_sink.MessageSink`.
+
+    One connection, in a thread of its own that is started by the first message. Raises
+    `ConfigurationError`.
+    """
+
+    def __init__(self, endpoint: NatsEndpoint, outbox: str = "") -> None:
+        self._endpoint = endpoint
+        self._subject = Template.parse(endpoint.subject, outbox)
+        if self._subject.constant:
+            self._checked(self._subject.render(Row(0, "", b"", b"")), ConfigurationError)
+        self._ssl: ssl.SSLContext | None = None
+        if endpoint.ca_file is not None:
+            try:
+                self._ssl = ssl.create_default_context(cafile=endpoint.ca_file)
+            except (OSError, ssl.SSLError) as error:
+                raise ConfigurationError(f"the certificates cannot be read: {error}") from None
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._client: Client | None = None
+        self._connecting: asyncio.Lock | None = None
+
+    def send(self, row: Row, idempotency_key: str, epoch: int) -> Outcome:
+        """See `MessageSink.send`."""
+        try:
+            subject = self._checked(self._subject.render(row), InvalidRecord)
+            headers = self._headers(row, idempotency_key, epoch)
+        except InvalidRecord as error:
+            return Outcome(error=str(error), lasting=True)
+        timeout_s = self._endpoint.timeout_ms / 1000
+        work = self._publish(subject, row.value or b"", headers)
+        future = asyncio.run_coroutine_threadsafe(
+            asyncio.wait_for(work, timeout_s), self._running()
+        )
+        try:
+            future.result()
+        except MaxPayloadError:
+            text = "the message is larger than max_payload of the server"
+            return Outcome(error=text, lasting=True)
+        except NoStreamResponseError:
+            text = f"no stream takes the subject {subject!r}: create one, or correct `subject`"
+            return Outcome(503, text)
+        except APIError as error:
+            code = error.code or 0
+            text = f"JetStream {code}: {error.description}"
+            return Outcome(code, text, unavailable=code >= _UNAVAILABLE)
+        except (TimeoutError, concurrent.futures.CancelledError):
+            text = f"no acknowledgement within {self._endpoint.timeout_ms} ms"
+            return Outcome(error=text, unavailable=True)
+        except (Error, OSError, ValueError) as error:
+            text = f"{type(error).__name__}: {error}"
+            return Outcome(error=text, unavailable=True)
+        return Outcome(200)
+
+    def close(self) -> None:
+        """See `MessageSink.close`."""
+        with self._lock:
+            loop, self._loop = self._loop, None
+        if loop is None:
+            return
+        with contextlib.suppress(concurrent.futures.TimeoutError):
+            asyncio.run_coroutine_threadsafe(self._disconnect(), loop).result(_CLOSE_S)
+        loop.call_soon_threadsafe(loop.stop)
+
+    def _headers(self, row: Row, idempotency_key: str, epoch: int) -> dict[str, str]:
+        headers = {}
+        given = zip(row.header_keys, row.header_values, strict=False)
+        for name, value in given if self._endpoint.forward_headers else ():
+            try:
+                text, said = (name or b"").decode("ascii"), (value or b"").decode()
+            except UnicodeDecodeError:
+                raise InvalidRecord(f"the header {name!r} is no text") from None
+            if not _HEADER.fullmatch(text) or "\r" in said or "\n" in said:
+                raise InvalidRecord(f"the header {name!r} cannot be one of NATS")
+            headers[text] = said.strip()
+        headers |= {"Nats-Msg-Id": idempotency_key, "Harvest-Epoch": str(epoch)}
+        return headers
+
+    @staticmethod
+    def _checked(subject: str, error: type[Exception]) -> str:
+        if not _SUBJECT.fullmatch(subject):
+            raise error(
+                f"the subject {subject!r} cannot be published to: words with dots between, no "
+                "spaces, * or >"
+            )
+        return subject
+
+    # --- In the thread of the connection ---
+
+    def _running(self) -> asyncio.AbstractEventLoop:
+        with self._lock:
+            if self._loop is None:
+                self._loop = loop = asyncio.new_event_loop()
+                self._connecting = asyncio.Lock()
+                self._client = None
+                threading.Thread(
+                    target=_run, args=(loop,), name="harvest-nats", daemon=True
+                ).start()
+            return self._loop
+
+    async def _publish(self, subject: str, body: bytes, headers: dict[str, str]) -> None:
+        client = await self._connected()
+        await client.jetstream(timeout=self._endpoint.timeout_ms / 1000).publish(
+            subject, body, stream=self._endpoint.stream, headers=headers
+        )
+
+    async def _connected(self) -> Client:
+        assert self._connecting is not None  # noqa: S101 - made with the loop
+        async with self._connecting:
+            if self._client is None or not self._client.is_connected:
+                self._client = await nats.connect(
+                    servers=list(self._endpoint.servers),
+                    name="harvest",
+                    allow_reconnect=False,  # the next message connects
+                    connect_timeout=max(1, self._endpoint.timeout_ms // 1000),
+                    error_cb=_note,
+                    tls=self._ssl,
+                    user_credentials=self._endpoint.credentials_file,
+                )
+            return self._client
+
+    async def _disconnect(self) -> None:
+        if self._client is not None:
+            await self._client.close()
+
+
+def _run(loop: asyncio.AbstractEventLoop) -> None:
+    loop.run_forever()
+    loop.close()
+
+
+async def _note(error: Exception) -> None:
+    _LOG.debug("NATS: %s", error)

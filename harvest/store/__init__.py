@@ -1,1 +1,0 @@
-"""What a harvester needs from a database, and the databases that provide it."""

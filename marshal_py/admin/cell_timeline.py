@@ -1,0 +1,473 @@
+"""The history of one cell in sentences: who held it, when, and why it changed. No I/O.
+
+`Story` is fed with the events of the coordination partition that decides about the cell, in order,
+with the broker's timestamps. Renewals are counted, not told one by one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from marshal_py.admin.formatting import age, clock_time, count
+from marshal_py.protocol import events as ev
+from marshal_py.protocol.rationalizer import Cell, CellKey
+from marshal_py.protocol.world import Liveness
+
+__all__ = ["Entry", "Standing", "Story"]
+
+Kind = Literal[
+    "claimed",
+    "resumed",
+    "taken_over",
+    "held",
+    "released",
+    "position_set",
+    "refused",
+    "paused",
+    "resumed_group",
+    "forgotten",
+]
+
+Who = tuple[str, str]
+"""(client_id, instance_id)"""
+
+_REFUSED_CLAIM: Final = "tried to claim it and was refused"
+_FENCES: Final = "; the epoch fences what it may still write"
+_TEXT_REASONS: Final = {
+    "still_held": "whose last heartbeat is less than two intervals old",
+    "in_doubt": (
+        "but by its own clock the sender may have read its claim as granted: whoever holds it "
+        "stops until that is settled (specs/INTEROP.md §3)"
+    ),
+}
+"""Why version 1 refuses a claim."""
+
+
+@dataclass
+class Entry:
+    """One thing that happened. `times` counts refusals of the same kind in a row.
+
+    `epoch` is None where it does not matter, and in a log of version 1.
+    """
+
+    at_ms: int
+    offset: int
+    kind: Kind
+    client_id: str
+    instance_id: str
+    epoch: int | None
+    text: str
+    why: str = ""
+    silence_ms: int | None = None
+    times: int = 1
+    until_ms: int | None = None
+
+    @property
+    def sentence(self) -> str:
+        """What happened, and why."""
+        more = ""
+        if self.times > 1 and self.until_ms is not None:
+            more = f" ({self.times} times, the last at {clock_time(self.until_ms)})"
+        return f"{self.text}{more}{': ' if self.why else ''}{self.why}"
+
+
+@dataclass
+class Standing:
+    """How the cell stood at one moment. `epoch` is the last holder's where nobody held it."""
+
+    at_ms: int
+    holder: str | None
+    instance_id: str | None
+    epoch: int | None
+    since_ms: int | None
+    interval_ms: int | None
+    silence_ms: int | None
+    liveness: Liveness | None
+    position: int | None
+    paused: bool
+    text: str
+
+
+@dataclass
+class _Tenure:
+    """A claim that stands."""
+
+    who: Who
+    epoch: int
+    interval_ms: int
+    from_ms: int | None
+    last_ms: int | None
+    beats: int = 0
+    longest_gap_ms: int = 0
+    batches: int = 0
+    first_position: int = -1
+
+
+@dataclass
+class Story:
+    """Listens to one coordination partition on behalf of one cell."""
+
+    key: CellKey
+    coordinator: int
+    entries: list[Entry] = field(default_factory=list)
+    latest_ms: int = 0
+    _tenure: _Tenure | None = None
+    _epoch: int | None = None
+    """Of the last claim, whether it stands or not."""
+    _position: int = -1
+    _free_since_ms: int | None = None
+    _free_why: str = "nobody has ever claimed it"
+    _paused: bool = False
+    _heard: dict[Who, int] = field(default_factory=dict)
+    """When each instance was last heard of in this coordination partition."""
+    _takeovers: list[tuple[Entry, Who]] = field(default_factory=list)
+    _lost: dict[Who, int] = field(default_factory=dict)
+    """When an instance lost the cell without having given it back."""
+
+    @property
+    def name(self) -> str:
+        """topic/partition."""
+        return f"{self.key[1]}/{self.key[2]}"
+
+    def begin(self, cell: Cell | None, *, paused: bool) -> None:
+        """Start from a state that a snapshot holds: what came before is not known."""
+        self._paused = paused
+        if cell is None:
+            return
+        self._position, self._epoch = cell.position, cell.epoch
+        if cell.holder is not None and cell.instance_id is not None:
+            self._tenure = _Tenure(
+                (cell.holder, cell.instance_id), cell.epoch, cell.interval_ms, None, None
+            )
+        else:
+            self._free_why = "it was free where the log begins"
+
+    def feed(self, event: ev.Event, at_ms: int) -> None:
+        """Take the next event of the coordination partition."""
+        self.latest_ms = max(self.latest_ms, at_ms)
+        if isinstance(event, ev.Ignored) or event.group_id != self.key[0]:
+            return
+        # A goodbye, or being dropped from the members, is written by others as well.
+        if not isinstance(event, ev.MemberLeft):
+            self._heard[event.client_id, event.instance_id] = at_ms
+        match event:
+            case ev.GroupPaused():
+                self._paused = True
+                text = f"paused the group until {clock_time(event.expires_at_ms, date=True)}"
+                self._group(event, at_ms, "paused", text, "no claim is accepted until it resumes")
+            case ev.GroupResumed():
+                self._paused = False
+                self._group(event, at_ms, "resumed_group", "resumed the group")
+            case ev.GroupForgotten():
+                self._tenure, self._position, self._epoch = None, -1, None
+                self._free_since_ms = at_ms
+                self._free_why = f"{event.client_id} had the group forgotten"
+                self._group(event, at_ms, "forgotten", "had the group forgotten, with this cell")
+            case ev.Claimed() if self._mine(event):
+                self._claimed(event, at_ms)
+            case ev.Renewed() if self._mine(event):
+                self._renewed(event, at_ms)
+            case ev.MessagesClaimed() if self._mine(event):
+                self._messages(event, at_ms)
+            case ev.Released() if self._mine(event):
+                self._released(event, at_ms)
+            case ev.PositionSet() if self._mine(event):
+                self._position_set(event, at_ms)
+            case ev.Rejected() if self._mine(event):
+                self._refused(event, at_ms)
+            case _:
+                pass
+
+    def finish(self) -> None:
+        """Say of everybody who lost the cell whether they were heard of again."""
+        for entry, who in self._takeovers:
+            heard_ms = self._heard.get(who, -1)
+            again = (
+                f"; {who[0]} was heard of again until {clock_time(heard_ms)}: it had been paused, "
+                "cut off or too slow, not dead"
+                if heard_ms > entry.at_ms
+                else f"; {who[0]} (instance {who[1]}) has not been heard of again in coordination "
+                f"partition {self.coordinator}: it died, or was cut off for good"
+            )
+            entry.why += again
+        self._takeovers.clear()
+
+    def standing(self, at_ms: int, *, now: bool = False) -> Standing:
+        """Say how the cell stands at `at_ms`, which is after all that was fed, and may be now."""
+        tenure, name = self._tenure, self.name
+        group = self.key[0]
+        moment = "Now" if now else f"At {clock_time(at_ms, date=True)}"
+        holds, was = ("holds", "is") if now else ("held", "was")
+        position = None if self._position < 0 else self._position
+        pause = f" The group {was} paused." if self._paused else ""
+        if tenure is None:
+            since = ""
+            if self._free_since_ms is not None:
+                ago = "ago" if now else "before"
+                since = f" {age(max(0, at_ms - self._free_since_ms))} {ago}"
+            text = f"{moment} nobody {holds} {name} of {group}: {self._free_why}{since}.{pause}"
+            return Standing(
+                *(at_ms, None, None, self._epoch, self._free_since_ms, None, None, None),
+                position,
+                self._paused,
+                text,
+            )
+        silence_ms = None if tenure.last_ms is None else max(0, at_ms - tenure.last_ms)
+        liveness = _liveness(silence_ms, tenure.interval_ms)
+        since = (
+            "since before the log begins"
+            if tenure.from_ms is None
+            else f"since {clock_time(tenure.from_ms, date=True)}"
+        )
+        text = f"{moment} {tenure.who[0]} {holds} {name} of {group}, {since}{_epoch(tenure.epoch)}"
+        text += "" if position is None else f", at position {position}"
+        if silence_ms is None:
+            text += ". When it was last heard of is not in the log any more."
+        else:
+            heard = "was last heard of" if now else "had last been heard of"
+            text += f". It {heard} {age(silence_ms)} {'ago' if now else 'before'}: {liveness}"
+            text += (
+                f" (its interval is {age(tenure.interval_ms)}), so its lease has lapsed and "
+                "anyone may take over."
+                if liveness == "stale"
+                else "."
+            )
+        return Standing(
+            at_ms,
+            *tenure.who,
+            _known(tenure.epoch),
+            tenure.from_ms,
+            tenure.interval_ms,
+            silence_ms,
+            liveness,
+            position,
+            self._paused,
+            text + pause,
+        )
+
+    # What happens to the cell
+
+    def _mine(
+        self,
+        event: ev.Claimed
+        | ev.Renewed
+        | ev.Released
+        | ev.MessagesClaimed
+        | ev.PositionSet
+        | ev.Rejected,
+    ) -> bool:
+        return (event.topic, event.partition) == self.key[1:]
+
+    def _claimed(self, event: ev.Claimed, at_ms: int) -> None:
+        who = (event.client_id, event.instance_id)
+        before = self._tenure
+        kind: Kind = "claimed"
+        silence_ms: int | None = None
+        taken_from: Who | None = None
+        if event.previous_holder is None:
+            text, why = "claimed it", self._free_why
+            if self._free_since_ms is not None:
+                why += f" {age(max(0, at_ms - self._free_since_ms))} before"
+        else:
+            previous = (event.previous_holder, event.previous_instance_id or "?")
+            if before is not None and before.last_ms is not None:
+                silence_ms = max(0, at_ms - before.last_ms)
+            interval_ms = 0 if before is None else before.interval_ms
+            if event.previous_holder == event.client_id:
+                kind, text = "resumed", "took its own claim back"
+                why = "a new instance of the same client need not wait"
+                if previous == who:
+                    why = "it claimed again what it held"
+            else:
+                kind, text = "taken_over", f"took it over from {event.previous_holder}"
+                why = _why_taken(event.previous_holder, silence_ms, interval_ms)
+                taken_from = previous
+            self._lost[previous] = at_ms
+            self._tell_tenure(at_ms, event.offset)
+        self._lost.pop(who, None)
+        entry = Entry(
+            at_ms,
+            event.offset,
+            kind,
+            *who,
+            _known(event.epoch),
+            f"{event.client_id} {text}{_epoch(event.epoch)}, interval {age(event.interval_ms)}",
+            why,
+            silence_ms,
+        )
+        self.entries.append(entry)
+        if taken_from is not None:
+            self._takeovers.append((entry, taken_from))
+        self._tenure = _Tenure(
+            who, event.epoch, event.interval_ms, at_ms, at_ms, first_position=self._position
+        )
+        self._epoch, self._free_since_ms = _known(event.epoch), None
+
+    def _renewed(self, event: ev.Renewed, at_ms: int) -> None:
+        tenure = self._tenure
+        self._position = max(self._position, event.next_offset)
+        if tenure is not None:
+            if tenure.last_ms is not None:
+                tenure.longest_gap_ms = max(tenure.longest_gap_ms, at_ms - tenure.last_ms)
+            tenure.beats += 1
+            tenure.last_ms = at_ms
+
+    def _messages(self, event: ev.MessagesClaimed, at_ms: int) -> None:
+        self._position = max(self._position, event.to_offset)
+        if self._tenure is not None:
+            self._tenure.batches += 1
+            self._tenure.last_ms = at_ms
+
+    def _released(self, event: ev.Released, at_ms: int) -> None:
+        self._position = max(self._position, event.next_offset)
+        self._tell_tenure(at_ms, event.offset)
+        at = "" if event.next_offset < 0 else f" at position {event.next_offset}"
+        self.entries.append(
+            Entry(
+                *(at_ms, event.offset, "released", event.client_id, event.instance_id),
+                _known(event.epoch),
+                f"{event.client_id} gave it back{at}",
+            )
+        )
+        self._tenure, self._free_since_ms = None, at_ms
+        self._free_why = f"{event.client_id} had given it back"
+
+    def _position_set(self, event: ev.PositionSet, at_ms: int) -> None:
+        before = self._position
+        self._tell_tenure(at_ms, event.offset)
+        self._tenure, self._position = None, event.next_offset
+        self._free_since_ms = at_ms
+        self._free_why = f"{event.client_id} had set its position"
+        moved = "" if before < 0 else f" (it was {before})"
+        self.entries.append(
+            Entry(
+                *(at_ms, event.offset, "position_set", event.client_id, event.instance_id),
+                None,
+                f"{event.client_id} set the position to {event.next_offset}{moved}",
+            )
+        )
+
+    def _refused(self, event: ev.Rejected, at_ms: int) -> None:
+        who = (event.client_id, event.instance_id)
+        text, why = self._why_refused(event, at_ms)
+        last = self.entries[-1] if self.entries else None
+        if (
+            last is not None
+            and last.kind == "refused"
+            and (last.client_id, last.instance_id) == who
+            and last.text == text
+        ):
+            last.times += 1
+            last.until_ms = at_ms
+            return
+        self.entries.append(Entry(at_ms, event.offset, "refused", *who, None, text, why))
+
+    def _why_refused(self, event: ev.Rejected, at_ms: int) -> tuple[str, str]:
+        client, holder = event.client_id, event.holder
+        now = "nobody holds it" if holder is None else f"{holder} holds it{_epoch(event.epoch)}"
+        if event.record == "ClaimingPartition":
+            if event.reason == "group_paused":
+                return f"{client} {_REFUSED_CLAIM}", "the group is paused"
+            if event.reason in _TEXT_REASONS:
+                return f"{client} {_REFUSED_CLAIM}", f"{now}, {_TEXT_REASONS[event.reason]}"
+            return (
+                f"{client} {_REFUSED_CLAIM}",
+                f"the cell had changed after {client} looked at it ({now}); somebody was faster",
+            )
+        if event.reason in ("wrong_epoch", "not_held"):
+            what = {
+                "Heartbeat": "heartbeat",
+                "ReleasingPartition": "release",
+                "ClaimingMessages": "claim of messages",
+            }.get(event.record, event.record)
+            lost_ms = self._lost.get((client, event.instance_id))
+            over = "its claim is over"
+            if lost_ms is not None:
+                over = f"it had lost the claim {age(max(0, at_ms - lost_ms))} before"
+            return (
+                f"{client}'s {what} was refused",
+                f"{over} ({now}){_FENCES if event.epoch >= 0 else ''}",
+            )
+        if event.reason == "offset_not_ahead":
+            return (
+                f"{client}'s claim of messages was refused",
+                "they had been claimed before: nobody is handed them twice",
+            )
+        reason = {
+            "not_paused": "the group was not paused",
+            "stale_version": "the cell had changed meanwhile",
+        }.get(event.reason, event.reason.replace("_", " "))
+        return f"{client}'s {event.record} was refused", reason
+
+    def _tell_tenure(self, at_ms: int, offset: int) -> None:
+        """Sum up the claim that ends here."""
+        tenure = self._tenure
+        if tenure is None:
+            return
+        parts = []
+        if tenure.from_ms is not None:
+            parts.append(f"{tenure.who[0]} held it for {age(max(0, at_ms - tenure.from_ms))}")
+        else:
+            parts.append(f"{tenure.who[0]} had held it since before the log begins")
+        if tenure.beats:
+            parts.append(f"{count(tenure.beats, 'heartbeat')}")
+            if tenure.longest_gap_ms > 2 * tenure.interval_ms:
+                parts.append(f"once silent for {age(tenure.longest_gap_ms)}")
+        if tenure.batches:
+            parts.append(f"{tenure.batches:,} batches claimed at most once")
+        if self._position >= 0:
+            start = "" if tenure.first_position < 0 else f"{tenure.first_position} → "
+            parts.append(f"position {start}{self._position}")
+        if tenure.last_ms is not None:
+            parts.append(f"last heard of at {clock_time(tenure.last_ms)}")
+        self.entries.append(
+            Entry(at_ms, offset, "held", *tenure.who, _known(tenure.epoch), "; ".join(parts))
+        )
+
+    def _group(
+        self,
+        event: ev.GroupPaused | ev.GroupResumed | ev.GroupForgotten,
+        at_ms: int,
+        kind: Kind,
+        text: str,
+        why: str = "",
+    ) -> None:
+        self.entries.append(
+            Entry(
+                *(at_ms, event.offset, kind, event.client_id, event.instance_id),
+                None,
+                f"{event.client_id} {text}",
+                why,
+            )
+        )
+
+
+def _known(epoch: int) -> int | None:
+    """Return the epoch; None for −1, as records of version 1 have none."""
+    return None if epoch < 0 else epoch
+
+
+def _epoch(epoch: int) -> str:
+    """Return the epoch as a part of a sentence."""
+    return "" if epoch < 0 else f", epoch {epoch}"
+
+
+def _why_taken(holder: str, silence_ms: int | None, interval_ms: int) -> str:
+    if silence_ms is None:
+        return f"how long {holder} had been silent is not in the log any more"
+    why = f"{holder} had been silent for {age(silence_ms)}"
+    if silence_ms >= 2 * interval_ms - interval_ms // 10 - 1:
+        return f"{why}, over two of its intervals of {age(interval_ms)}"
+    return (
+        f"{why}, which is less than two of its intervals of {age(interval_ms)}: no correct client "
+        "does that, see `marshal verify`"
+    )
+
+
+def _liveness(silence_ms: int | None, interval_ms: int) -> Liveness:
+    if silence_ms is None:
+        return "unknown"
+    if silence_ms < interval_ms:
+        return "fresh"
+    return "unknown" if silence_ms <= 2 * interval_ms else "stale"

@@ -1,0 +1,205 @@
+"""An event of the log as one line for people, and as one JSON object."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from marshal_py.admin.formatting import clock_time, iso_utc, safe
+from marshal_py.protocol import events as ev
+from marshal_py.protocol.messages import NO_OFFSET
+
+__all__ = [
+    "KINDS",
+    "ROUTINE",
+    "ROUTINE_KINDS",
+    "as_json",
+    "as_line",
+    "as_text",
+    "kinds_of",
+    "touches",
+    "without_epoch",
+]
+
+ROUTINE: Final = (ev.Beat, ev.Renewed)
+"""Events that a healthy group produces without end; shown only when asked for."""
+
+_COLOURS: Final = {
+    "claimed": "green",
+    "released": "cyan",
+    "joined": "green",
+    "left": "cyan",
+    "rejected": "red",
+    "ignored": "red",
+    "paused": "yellow",
+    "resumed": "yellow",
+    "position": "yellow",
+    "forgotten": "yellow",
+}
+
+_REASONS: Final = {
+    "group_paused": "the group is paused",
+    "stale_version": "the cell had changed meanwhile",
+    "not_held": "nobody holds it",
+    "wrong_epoch": "it is held under another epoch",
+    "offset_not_ahead": "these messages were claimed before",
+    "not_paused": "the group is not paused",
+    "still_held": "cells of the group are held",
+    "in_doubt": "refused here, but its sender may read it otherwise",
+}
+
+_WHY_IGNORED: Final = {
+    "undecodable": "no record of this protocol",
+    "unknown_type": "a record of an unknown type",
+    "unknown_version": "a record of another protocol version",
+    "offset_repeated": "an offset that came before",
+}
+
+
+_KIND_OF: Final[dict[type, str]] = {
+    ev.Claimed: "claimed",
+    ev.Released: "released",
+    ev.Renewed: "renewed",
+    ev.MessagesClaimed: "messages",
+    ev.PositionSet: "position",
+    ev.MemberJoined: "joined",
+    ev.MemberLeft: "left",
+    ev.Beat: "beat",
+    ev.GroupPaused: "paused",
+    ev.GroupResumed: "resumed",
+    ev.GroupForgotten: "forgotten",
+    ev.Rejected: "rejected",
+    ev.Ignored: "ignored",
+}
+
+KINDS: Final = (*_KIND_OF.values(), "takeover")
+"""What events are called; a takeover is a claim of what somebody else held."""
+
+ROUTINE_KINDS: Final = frozenset(_KIND_OF[kind] for kind in ROUTINE)
+
+
+def kinds_of(event: ev.Event) -> set[str]:
+    """Return what an event is called."""
+    kinds = {_KIND_OF[type(event)]}
+    if isinstance(event, ev.Claimed) and event.previous_holder not in (None, event.client_id):
+        kinds.add("takeover")
+    return kinds
+
+
+def touches(
+    event: ev.Event,
+    group: str | None,
+    topic: str | None,
+    *,
+    partition: int | None = None,
+    client: str | None = None,
+) -> bool:
+    """Say whether the event is of this group, topic, partition and client (None: any)."""
+    if group is not None and getattr(event, "group_id", None) != group:
+        return False
+    if topic is not None and getattr(event, "topic", None) != topic:
+        return False
+    if partition is not None and getattr(event, "partition", None) != partition:
+        return False
+    if client is None or getattr(event, "client_id", None) == client:
+        return True
+    return client in (getattr(event, "previous_holder", None), getattr(event, "holder", None))
+
+
+def without_epoch(event: ev.Event) -> ev.Event:
+    """Return an event of a version 1 log, whose records carry no epoch, with −1 for it."""
+    if isinstance(event, ev.Claimed):
+        return msgspec.structs.replace(event, epoch=NO_OFFSET, previous_epoch=NO_OFFSET)
+    if isinstance(event, ev.Released | ev.Renewed | ev.Rejected):
+        return msgspec.structs.replace(event, epoch=NO_OFFSET)
+    return event
+
+
+def as_json(event: ev.Event, coordinator: int, stamp_ms: int | None) -> dict[str, Any]:
+    """Return the event with its place in the log and the broker's time, ready for JSON."""
+    document: dict[str, Any] = {
+        "time": None if stamp_ms is None else iso_utc(stamp_ms),
+        "timestamp_ms": stamp_ms,
+        "coordinator": coordinator,
+    }
+    fields: dict[str, Any] = msgspec.to_builtins(event)
+    return document | fields
+
+
+def as_line(event: ev.Event, coordinator: int, stamp_ms: int | None, *, date: bool) -> str:
+    """Return the event as one line in rich's markup."""
+    time = "?" if stamp_ms is None else clock_time(stamp_ms, date=date)
+    verb, text = _say(event)
+    group = getattr(event, "group_id", "")
+    colour = _COLOURS.get(verb, "default")
+    where = f"{coordinator}@{event.offset}"
+    return f"[dim]{time}  {where:>9}[/]  {safe(group):<12} [{colour}]{verb:<9}[/] {safe(text)}"
+
+
+def as_text(event: ev.Event) -> str:
+    """Return what happened, without place and time."""
+    return " ".join(_say(event))
+
+
+def _say(event: ev.Event) -> tuple[str, str]:
+    match event:
+        case ev.Claimed():
+            return (
+                "claimed",
+                f"{_cell(event)} by {event.client_id}{_epoch(event.epoch)}{_was(event)}",
+            )
+        case ev.Released():
+            at = "" if event.next_offset < 0 else f" at offset {event.next_offset}"
+            return "released", f"{_cell(event)} by {event.client_id}{at}"
+        case ev.Renewed():
+            at = "" if event.next_offset < 0 else f" at offset {event.next_offset}"
+            return "renewed", f"{_cell(event)} by {event.client_id}{at}"
+        case ev.MessagesClaimed():
+            start = max(0, event.from_offset)
+            return "messages", f"{_cell(event)} {start}–{event.to_offset - 1} by {event.client_id}"
+        case ev.PositionSet():
+            return "position", f"{_cell(event)} set to {event.next_offset} by {event.client_id}"
+        case ev.MemberJoined():
+            interval = f"interval {event.interval_ms} ms"
+            return "joined", f"{event.client_id}, instance {event.instance_id}, {interval}"
+        case ev.MemberLeft():
+            how = "said goodbye" if event.why == "left" else "not heard of for a long time"
+            return "left", f"{event.client_id}, {how}"
+        case ev.Beat():
+            of = f"{event.entries} claim{'s' if event.entries != 1 else ''}"
+            return "beat", f"{event.client_id}, {of}"
+        case ev.GroupPaused():
+            return "paused", f"by {event.client_id} until {iso_utc(event.expires_at_ms)}"
+        case ev.GroupResumed():
+            return "resumed", f"by {event.client_id}"
+        case ev.GroupForgotten():
+            return "forgotten", f"{event.cells} cells, by {event.client_id}"
+        case ev.Rejected():
+            cell = "" if event.topic is None else f" of {event.topic}/{event.partition}"
+            held = ""
+            if event.holder is not None:
+                held = f"; {event.holder} holds it{_epoch(event.epoch)}"
+            why = _REASONS.get(event.reason, event.reason)
+            return "rejected", f"{event.record}{cell} by {event.client_id}: {why}{held}"
+        case ev.Ignored():
+            return "ignored", _WHY_IGNORED.get(event.why, event.why)
+
+
+def _cell(
+    event: ev.Claimed | ev.Released | ev.Renewed | ev.MessagesClaimed | ev.PositionSet,
+) -> str:
+    return f"{event.topic}/{event.partition}"
+
+
+def _epoch(epoch: int) -> str:
+    return "" if epoch < 0 else f", epoch {epoch}"
+
+
+def _was(event: ev.Claimed) -> str:
+    if event.previous_holder is None:
+        return ""
+    if event.previous_holder == event.client_id:
+        return ", resumed from its earlier instance"
+    was = "" if event.previous_epoch < 0 else f" (epoch {event.previous_epoch})"
+    return f", taken over from {event.previous_holder}{was}"

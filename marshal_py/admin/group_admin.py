@@ -1,0 +1,488 @@
+"""`GroupAdmin`: pause and resume a group, set its positions, forget it (specs/PROTOCOL.md §5.13).
+
+An operator writes to the coordination log like everybody else, and reads there what became of it.
+Every call has a deadline; whatever it could not bring about by then it
+says, and a group that was not paused before is resumed on every way out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Final, Self, TypeAlias
+
+from confluent_kafka import KafkaException
+
+from marshal_py.admin.operator import Head, Make, Operator
+from marshal_py.admin.positions import (
+    Change,
+    Key,
+    Target,
+    committed_offsets,
+    extents,
+    offsets_at,
+    partitions_of,
+    resolve,
+    target_of,
+    write_committed_offsets,
+)
+from marshal_py.client.settings import DEFAULT_TOPIC, kafka_config
+from marshal_py.client.suggestions import did_you_mean
+from marshal_py.client.topics import admin_client
+from marshal_py.errors import (
+    BrokerUnavailable,
+    ClaimTimeout,
+    GroupInUse,
+    InvalidArgument,
+    MarshalError,
+)
+from marshal_py.protocol import events as ev
+from marshal_py.protocol.messages import ForgetGroup, ReleaseGroup, ResumeGroup, SetPosition
+from marshal_py.protocol.rationalizer import Cell
+from marshal_py.protocol.world import World
+
+__all__ = ["Change", "GroupAdmin", "Target"]
+
+logger = logging.getLogger("marshal_py.groups")
+
+DEFAULT_PAUSE_S: Final = 900.0
+"""A pause that its operator forgot ends after a quarter of an hour."""
+
+RESTORE_S: Final = 15.0
+"""To put things back as they were takes a round trip; after so long the pause ends by itself."""
+
+KAFKA_S: Final = 30.0
+
+Positions: TypeAlias = Mapping[Key, Target | str | int | datetime]
+
+
+class GroupAdmin:
+    """What an operator does to one group. A context manager.
+
+    ::
+
+        with GroupAdmin("localhost:9092", "billing") as admin:
+            for change in admin.plan({("orders", 3): "-1000"}):
+                print(change.before, "→", change.after)
+            admin.set_positions({("orders", 3): "-1000"})
+
+    - `config`: librdkafka settings, or just the brokers.
+    - `topic`: the coordination topic, of protocol version 2.
+    - `client_id`: who did it, as `marshal tail` shows it.
+    - `cold_start_skew_ms`: how far brokers' clocks may be apart, see specs/PROTOCOL.md §5.3; None
+      judges silence by watching alone.
+    - `say`: is told in words what is waited for.
+
+    `start` (or `with`) raises `TopicMissing`, `BrokerUnavailable` and `LogHole`. One thread only.
+    """
+
+    def __init__(
+        self,
+        config: Mapping[str, Any] | str,
+        group_id: str,
+        *,
+        topic: str = DEFAULT_TOPIC,
+        snapshot_topic: str | None = None,
+        client_id: str = "marshal-operator",
+        cold_start_skew_ms: int | None = 1_000,
+        connect_timeout_s: float = 30.0,
+        say: Callable[[str], None] = logger.info,
+    ) -> None:
+        self.group_id = group_id
+        self.topic = topic
+        self._say = say
+        self._log = Operator(
+            kafka_config(config),
+            group_id,
+            topic=topic,
+            snapshot_topic=snapshot_topic or f"{topic}.snapshots",
+            client_id=client_id,
+            cold_start_skew_ms=cold_start_skew_ms,
+            connect_timeout_s=connect_timeout_s,
+        )
+        self._admin = admin_client(config)
+
+    # Life
+
+    def start(self) -> Self:
+        """Connect and replay the log. Returns the admin itself."""
+        self._log.start()
+        return self
+
+    def close(self) -> None:
+        """Disconnect."""
+        self._log.close()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # Looking
+
+    @property
+    def world(self) -> World:
+        """The world as it was when a call last read the log."""
+        return self._log.world
+
+    def refresh(self, timeout_s: float = 10.0) -> None:
+        """Read the log up to its present end."""
+        self._log.probe(range(self.world.partitions), timeout_s)
+
+    def exists(self) -> bool:
+        """Whether the log knows the group: it has cells, members or a pause."""
+        return self.group_id in self.world.groups()
+
+    def require(self) -> None:
+        """Raise `InvalidArgument`, naming what is close, if the log does not know the group."""
+        known = self.world.groups()
+        if self.group_id not in known:
+            hint = did_you_mean(self.group_id, known)
+            raise InvalidArgument(f"{self.topic} knows no group {self.group_id!r}{hint}")
+
+    def cells(self) -> dict[Key, Cell]:
+        """Return the cells of the group, sorted. They belong to the world: do not change them."""
+        return {key[1:]: cell for _, key, cell in sorted(self.world.cells(self.group_id))}
+
+    def held(self) -> dict[Key, str]:
+        """Return who holds what."""
+        return {key: cell.holder for key, cell in self.cells().items() if cell.holder is not None}
+
+    def pauses(self) -> dict[int, int]:
+        """Return until when the group is paused in each coordination partition that says so.
+
+        Times are milliseconds since 1970. The group is paused if all partitions say so.
+        """
+        return {
+            state.partition: state.paused[self.group_id]
+            for state in self.world.states
+            if self.group_id in state.paused
+        }
+
+    @property
+    def paused(self) -> bool:
+        """Whether the group is paused everywhere."""
+        return len(self.pauses()) == self.world.partitions
+
+    # Pause and resume
+
+    def pause(self, for_s: float = DEFAULT_PAUSE_S, *, timeout_s: float = 30.0) -> int:
+        """Pause the group; return until when, in milliseconds since 1970.
+
+        Returns when every coordination partition has the pause: from then on no claim of the group
+        is accepted anywhere. Its members stop and release what they hold (see `await_released`).
+        When the time has come, by its own clock, any member resumes the group; a pause of a paused
+        group sets a new time. Raises `InvalidArgument`, `BrokerUnavailable`.
+        """
+        until_ms = _deadline_ms(for_s)
+        self._log.write_everywhere(_pause_until(until_ms), timeout_s)
+        return until_ms
+
+    def resume(self, *, timeout_s: float = 30.0) -> bool:
+        """End the pause in every coordination partition; return whether there was one."""
+        answers = self._log.write_everywhere(_resume, timeout_s)
+        return any(isinstance(answer, ev.GroupResumed) for answer in answers.values())
+
+    def await_released(self, timeout_s: float) -> dict[Key, str]:
+        """Wait until nobody of the group holds anything; return who holds what after `timeout_s`.
+
+        A holder that died goes on holding until somebody claims: it shows here.
+        """
+        deadline = time.monotonic() + timeout_s
+        while (held := self.held()) and time.monotonic() < deadline:
+            self._log.turn()
+        return held
+
+    @contextlib.contextmanager
+    def while_paused(self, for_s: float, *, timeout_s: float = 30.0) -> Iterator[None]:
+        """Keep the group paused during the block, and leave it as it was found.
+
+        A partition of the log in which the group was paused before is paused as before afterwards;
+        where it was not, it is resumed, whatever ended the block. Should this process die in the
+        block, the pause ends after `for_s`.
+        """
+        until_ms = _deadline_ms(for_s)
+        before = self.pauses()
+        changed = [p for p in range(self.world.partitions) if before.get(p, 0) < until_ms]
+        try:
+            self._log.write_everywhere(_pause_until(until_ms), timeout_s, changed)
+            yield
+        except BaseException as error:
+            if not isinstance(error, Exception):
+                self._log.replay()  # a signal may have come between reading and folding
+            self._restore(before, changed, until_ms)
+            raise
+        else:
+            self._restore(before, changed, until_ms)
+
+    def _restore(self, before: dict[int, int], changed: list[int], until_ms: int) -> None:
+        now = self.pauses()
+        # What somebody else has done meanwhile is not ours to undo.
+        mine = [p for p in changed if now.get(p) == until_ms]
+        lifted = [p for p in mine if p not in before]
+        self._log.write_everywhere(_resume, RESTORE_S, lifted)
+        for p in mine:
+            if p in before:
+                self._log.write_everywhere(_pause_until(before[p]), RESTORE_S, [p])
+
+    # Positions
+
+    def keys_of(self, topic: str, partitions: Iterable[int] | None = None) -> list[Key]:
+        """Return the keys of some partitions of a topic, of all by default.
+
+        All means those in Kafka, or those with cells if it has no such topic. Raises
+        `InvalidArgument` for a partition that the topic does not have, `TopicMissing`.
+        """
+        cells = [key[1] for key in self.cells() if key[0] == topic]
+        try:
+            count = partitions_of(self._admin, topic, KAFKA_S)
+        except MarshalError:
+            if not cells:
+                raise
+            count = max(cells) + 1
+        chosen = range(count) if partitions is None else sorted(set(partitions))
+        for p in chosen:
+            if not 0 <= p < count:
+                raise InvalidArgument(f"{topic}: there is no partition {p}; it has {count}")
+        return [(topic, p) for p in chosen]
+
+    def plan(self, positions: Positions) -> list[Change]:
+        """Say what setting these positions would come to now. Writes nothing.
+
+        Raises `InvalidArgument` for what cannot be meant: an offset outside of the messages that
+        there are, a time in a partition that Kafka does not have.
+        """
+        targets = {key: target_of(to) for key, to in sorted(positions.items())}
+        ranges = extents(self._admin, targets, KAFKA_S)
+        times = {k: t.value for k, t in targets.items() if t.kind == "time" and k in ranges}
+        moments = offsets_at(self._admin, times, KAFKA_S)
+        changes = []
+        for key, target in targets.items():
+            cell = self.world.cell(self.group_id, *key)
+            before = -1 if cell is None else cell.position
+            extent = ranges.get(key)
+            after, moved = resolve(key, target, before, extent, moments.get(key))
+            holder = None if cell is None else cell.holder
+            changes.append(Change(*key, before, after, holder, extent, moved))
+        return changes
+
+    def set_positions(self, positions: Positions, *, timeout_s: float = 60.0) -> list[Change]:
+        """Set where the group goes on, back or forth; return what was changed.
+
+        The group is paused meanwhile (unless it is already, and then stays so). A held partition
+        is waited for until its holder releases it or has been silent for two of its intervals by
+        this process's clock, as a claimant waits. Targets such as "-100" or "latest" are resolved
+        then. Nothing is written before all partitions are ready; each is then compared and set.
+
+        For at-most-once consumers, messages above the new position may be delivered again: this is
+        what going back means. Where a Kafka consumer group of the same name has committed offsets
+        (`mirror_offsets`), they are set too.
+
+        Raises `ClaimTimeout`, naming what was in the way, `InvalidArgument` as `plan` does before
+        anything is paused, `BrokerUnavailable`.
+        """
+        self.plan(positions)
+        deadline = time.monotonic() + timeout_s
+        with self.while_paused(timeout_s + 2 * RESTORE_S, timeout_s=timeout_s):
+            self._await_settable(list(positions), deadline)
+            changes = self.plan(positions)
+            self._set({c.key: c.after for c in changes}, deadline)
+            self._align_kafka(changes)
+        return changes
+
+    def _await_settable(self, keys: list[Key], deadline: float) -> None:
+        """Wait until every cell is free, or its holder is stale (§5.1)."""
+        busy = [key for key in keys if not self._settable(key)]
+        if busy:
+            where = {self.world.coordinator(*key) for key in busy}
+            self._log.probe(where, max(0.0, deadline - time.monotonic()))
+        told = 0.0
+        while busy := [key for key in busy if not self._settable(key)]:
+            now = time.monotonic()
+            if now >= deadline:
+                raise ClaimTimeout(
+                    f"{self._in_the_way(busy)}. Give it longer, or stop that process; it was not "
+                    "touched"
+                )
+            if now - told > 2.0:
+                self._say(f"waiting: {self._in_the_way(busy)}")
+                told = now
+            self._log.turn()
+
+    def _in_the_way(self, keys: list[Key]) -> str:
+        key = keys[0]
+        cell = self.world.cell(self.group_id, *key)
+        more = f", and {len(keys) - 1} more" if len(keys) > 1 else ""
+        if cell is None:
+            return f"{key[0]}/{key[1]}{more}"
+        return (
+            f"{key[0]}/{key[1]} is held by {cell.holder} (interval {cell.interval_ms} ms; a holder "
+            f"that died is waited for two of them){more}"
+        )
+
+    def _settable(self, key: Key) -> bool:
+        cell = self.world.cell(self.group_id, *key)
+        return cell is None or not cell.held or self._log.stale(self.world.coordinator(*key), cell)
+
+    def _set(self, offsets: Mapping[Key, int], deadline: float) -> None:
+        """Set positions of cells that may be set. What was set already is not set again."""
+        left = dict(offsets)
+        while left:
+            answers = self._log.write(
+                {
+                    key: (self.world.coordinator(*key), self._set_position(key, offset))
+                    for key, offset in left.items()
+                },
+                max(1.0, deadline - time.monotonic()),
+            )
+            for key, answer in answers.items():
+                if isinstance(answer, ev.PositionSet):
+                    del left[key]
+                elif isinstance(answer, ev.Rejected) and answer.reason == "not_paused":
+                    raise GroupInUse(
+                        f"somebody resumed group {self.group_id!r} meanwhile: "
+                        f"{len(offsets) - len(left)} of {len(offsets)} positions were set; run it "
+                        "again"
+                    )
+            # Rejected for its version: a holder had still written something. Look again.
+            self._await_settable(list(left), deadline)
+
+    def _set_position(self, key: Key, offset: int) -> Make:
+        cell = self.world.cell(self.group_id, *key)
+        version = -1 if cell is None else cell.version
+        return lambda head: SetPosition(*head, *key, offset, version)
+
+    def _align_kafka(self, changes: list[Change]) -> None:
+        """Set what Kafka itself has committed for a group of this name, where it has any."""
+        after = {change.key: change.after for change in changes if change.extent is not None}
+        try:
+            there = committed_offsets(self._admin, self.group_id, KAFKA_S)
+            after = {key: offset for key, offset in after.items() if key in there}
+            write_committed_offsets(self._admin, self.group_id, after, KAFKA_S)
+        except (BrokerUnavailable, KafkaException) as error:
+            text = error.args[0].str() if isinstance(error, KafkaException) else str(error)
+            logger.warning(
+                "the positions are set; Kafka's own committed offsets of group %r are not: %s",
+                self.group_id,
+                text,
+            )
+
+    def import_positions(
+        self,
+        kafka_group: str,
+        *,
+        topics: Iterable[str] | None = None,
+        even_if_active: bool = False,
+    ) -> dict[Key, Target]:
+        """Return what a Kafka consumer group has committed, for `plan` and `set_positions`.
+
+        Of `topics` only, if they are given. Raises `GroupInUse` while the group has active members,
+        unless `even_if_active`; `InvalidArgument` if it has committed nothing.
+        """
+        found = committed_offsets(self._admin, kafka_group, KAFKA_S, even_if_active=even_if_active)
+        wanted = None if topics is None else set(topics)
+        chosen = {
+            key: Target("committed", offset)
+            for key, offset in sorted(found.items())
+            if wanted is None or key[0] in wanted
+        }
+        there = extents(self._admin, chosen, KAFKA_S)
+        chosen = {key: target for key, target in chosen.items() if key in there}
+        if not chosen:
+            raise InvalidArgument(
+                f"Kafka consumer group {kafka_group!r} has committed no offsets"
+                + ("" if wanted is None else f" of {', '.join(sorted(wanted))}")
+                + "; check the name: `kafka-consumer-groups.sh --list` shows those that there are"
+            )
+        return chosen
+
+    # Forget
+
+    def in_use_by(self, timeout_s: float) -> list[str]:
+        """Return the clients of the group that live, or may.
+
+        Watches the log until all that hold something have written, or been silent for two of their
+        intervals; returns as soon as one has written, and after `timeout_s`.
+        """
+        deadline = time.monotonic() + timeout_s
+        home = self.world.home(self.group_id)
+        self._log.probe(range(self.world.partitions), timeout_s)
+        self._log.alive.clear()  # who wrote before that may have died since
+        while True:
+            doubtful = {
+                cell.holder
+                for key, cell in self.cells().items()
+                if cell.holder is not None
+                and not self._log.stale(self.world.coordinator(*key), cell)
+            }
+            for view in self.world.members(self.group_id):
+                as_cell = Cell(
+                    version=view.member.version, interval_ms=max(1, view.member.interval_ms)
+                )
+                if not self._log.stale(home, as_cell):
+                    doubtful.add(view.client_id)
+            heard = doubtful & self._log.alive
+            if not doubtful or heard or time.monotonic() >= deadline:
+                return sorted(heard or doubtful)
+            self._log.turn()
+
+    def forget(self, *, timeout_s: float = 60.0) -> int:
+        """Remove all that the log's state holds of the group; return how many cells there were.
+
+        Positions are gone with them. Raises `GroupInUse` while a client of the group lives (or may:
+        one that died is waited for two of its intervals), before anything is paused, and when one
+        comes meanwhile. Ends with the group resumed everywhere, as nothing of it is to be left.
+        """
+        self.require()
+        deadline = time.monotonic() + timeout_s
+        living = self.in_use_by(timeout_s)
+        if living:
+            raise GroupInUse(
+                f"group {self.group_id!r} is in use by {', '.join(living[:3])}"
+                + (f" and {len(living) - 3} more" if len(living) > 3 else "")
+                + ": stop its clients first"
+            )
+        self._log.write_everywhere(_pause_until(_deadline_ms(timeout_s)), timeout_s)
+        try:
+            # What a client that died still holds is freed first; the fold forgets no held cell.
+            held = {key: max(0, c.position) for key, c in self.cells().items() if c.held}
+            self._await_settable(list(held), deadline)
+            self._set(held, deadline)
+            answers = self._log.write_everywhere(_forget, max(1.0, deadline - time.monotonic()))
+        finally:
+            self._log.write_everywhere(_resume, RESTORE_S)
+        refused = [p for p, a in answers.items() if isinstance(a, ev.Rejected)]
+        if refused:
+            raise GroupInUse(
+                f"group {self.group_id!r} was claimed meanwhile in {len(refused)} of "
+                f"{len(answers)} coordination partitions, which remember it: stop its clients"
+            )
+        return sum(a.cells for a in answers.values() if isinstance(a, ev.GroupForgotten))
+
+
+def _deadline_ms(for_s: float) -> int:
+    if not 0 < for_s <= 10 * 366 * 86_400:
+        raise InvalidArgument(f"for_s = {for_s!r} must be above 0 seconds, and below ten years")
+    return int((time.time() + for_s) * 1000)
+
+
+def _pause_until(expires_at_ms: int) -> Make:
+    return lambda head: ReleaseGroup(*head, expires_at_ms)
+
+
+def _resume(head: Head) -> ResumeGroup:
+    return ResumeGroup(*head)
+
+
+def _forget(head: Head) -> ForgetGroup:
+    return ForgetGroup(*head)

@@ -1,0 +1,127 @@
+"""What an operator may write to a version 1 log: pauses and positions (specs/INTEROP.md §4.9).
+
+Only clients that understand `ReleaseGroup` heed a pause: ours, and Go Marshal before its pull
+request 94 (May 2017). **Later Go versions read the record as invalid, and one that starts up while
+the record is the first it meets believes to have read the whole log.** Use it where there are none.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from marshal_py.client.log_writer import LogWriter
+from marshal_py.client.marshal import Marshal
+from marshal_py.client.settings import DEFAULT_TOPIC, kafka_config, new_instance_id
+from marshal_py.client.topics import admin_client
+from marshal_py.errors import BrokerUnavailable, ClaimTimeout, InvalidArgument, TopicMissing
+from marshal_py.protocol.text.claimant import TextClaimant
+from marshal_py.protocol.text.codec import RELEASE_GROUP, TextRecord, encode
+
+__all__ = ["pause_group", "resume_group", "set_positions"]
+
+ADMIN: str = "marshal-admin"
+TIMEOUT_S = 30.0
+
+
+def pause_group(
+    config: Mapping[str, Any] | str,
+    group_id: str,
+    *,
+    for_s: float,
+    topic: str = DEFAULT_TOPIC,
+    client_id: str = ADMIN,
+) -> int:
+    """Pause a group for `for_s` seconds; return until when, in seconds since 1970.
+
+    Holders stop and release; nobody of the group claims until the time has come, by its own clock.
+    Raises `TopicMissing`, `BrokerUnavailable`, and `MalformedRecord` for names with a slash.
+    """
+    if not for_s > 0:
+        raise InvalidArgument(f"for_s = {for_s!r} must be above 0")
+    until_s = math.ceil(time.time() + for_s)
+    _write_pause(config, group_id, until_s, topic, client_id)
+    return until_s
+
+
+def resume_group(
+    config: Mapping[str, Any] | str,
+    group_id: str,
+    *,
+    topic: str = DEFAULT_TOPIC,
+    client_id: str = ADMIN,
+) -> None:
+    """End the pause of a group now, by one that is over. Raises as `pause_group` does."""
+    _write_pause(config, group_id, int(time.time()), topic, client_id)
+
+
+def set_positions(
+    config: Mapping[str, Any] | str,
+    group_id: str,
+    offsets: Mapping[tuple[str, int], int],
+    *,
+    interval_ms: int = 60_000,
+    timeout_s: float = 180.0,
+    topic: str = DEFAULT_TOPIC,
+    client_id: str = ADMIN,
+) -> None:
+    """Set the next offsets of (topic, partition)s, back or forth, as Go's admin does.
+
+    Pauses the group, claims each partition when its holder has released it (or has been silent for
+    two intervals), releases it with the new offset, and ends the pause. Raises `ClaimTimeout` after
+    `timeout_s`: then somebody does not heed the pause, and nothing was set.
+    """
+    for key, offset in offsets.items():
+        if type(offset) is not int or not 0 <= offset < 2**63:
+            raise InvalidArgument(f"offset of {key[0]}/{key[1]} = {offset!r} must be 0 or more")
+    pause_group(config, group_id, for_s=timeout_s, topic=topic, client_id=client_id)
+    try:
+        with Marshal(
+            config,
+            group_id=group_id,
+            client_id=client_id,
+            topic=topic,
+            interval_ms=interval_ms,
+            wire="text",
+            close_on_sigterm=False,
+        ) as marshal:
+            claimant = marshal._claimant
+            assert isinstance(claimant, TextClaimant)  # noqa: S101
+            claimant.heeds_pauses = False
+            for claim in marshal.claim_many(offsets, timeout_s=timeout_s):
+                with marshal._lock:
+                    claim._holding.next_offset = offsets[claim.topic, claim.partition]
+                claim.release(timeout_s=TIMEOUT_S)
+    except ClaimTimeout as error:
+        raise ClaimTimeout(f"{error}; no position was changed") from None
+    finally:
+        resume_group(config, group_id, topic=topic, client_id=client_id)
+
+
+def _write_pause(
+    config: Mapping[str, Any] | str, group_id: str, until_s: int, topic: str, client_id: str
+) -> None:
+    kafka = kafka_config(config)
+    found = admin_client(kafka).list_topics(timeout=TIMEOUT_S).topics.get(topic)
+    if found is None or not found.partitions:
+        raise TopicMissing(f"coordination topic {topic!r} does not exist")
+    record = TextRecord(
+        RELEASE_GROUP,
+        0,
+        int(time.time()),
+        new_instance_id()[:8],
+        client_id,
+        group_id,
+        "",
+        0,
+        until_s,
+    )
+    value = encode(record)
+    writer = LogWriter(kafka, topic=topic, snapshot_topic=topic, timeout_ms=int(TIMEOUT_S * 1000))
+    for partition in range(len(found.partitions)):
+        writer.append(partition, partition, value)
+    writer.flush(TIMEOUT_S)
+    for partition, why in writer.take_failures():
+        raise BrokerUnavailable(f"{topic}/{partition}: the pause was not written: {why}")

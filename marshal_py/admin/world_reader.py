@@ -1,0 +1,382 @@
+"""Reading the coordination log once, without joining: the world, and how old everything in it is.
+
+A command that has just started has watched nobody, so it cannot know by its own clock how long a
+holder has been silent (specs/PROTOCOL.md §5.1). It has two honest ways, and says which it took:
+
+- *timestamps*: from the broker's timestamp of the cell's last record to this machine's clock. That
+  is as good as the two clocks agree. A record from the future shows that this clock is behind; the
+  newest record is "now", then.
+- *observed*: watch the log for some seconds as a client does. No two clocks are compared.
+
+In a log of version 1 (`wire="text"`) Go's records have no timestamps. There, *timestamps* means the
+time in the holder's last record, from its own clock: what all clients of that version judge by.
+"""
+
+from __future__ import annotations
+
+import time
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Literal, NamedTuple, TypeVar
+
+from confluent_kafka import TIMESTAMP_CREATE_TIME
+
+from marshal_py.admin.connection import Connection
+from marshal_py.admin.formatting import age, iso_utc
+from marshal_py.client.log_reader import LogReader, Truncated, boottime_ns
+from marshal_py.errors import BrokerUnavailable, InvalidArgument, LogHole, MalformedRecord
+from marshal_py.protocol.events import Event
+from marshal_py.protocol.rationalizer import Cell, PartitionState
+from marshal_py.protocol.text.codec import decode_any
+from marshal_py.protocol.text.rationalizer import TextCell, TextWorld
+from marshal_py.protocol.wire import MSGPACK, Wire, WireName, text_wire
+from marshal_py.protocol.world import MS, Liveness, World
+
+__all__ = [
+    "Look",
+    "Silence",
+    "begin",
+    "look",
+    "open_reader",
+    "own_time_ms",
+    "stamp_ms",
+    "until_silent",
+    "wire_of",
+]
+
+TRIES: Final = 3
+T = TypeVar("T")
+
+
+def wire_of(name: WireName, interval_s: int) -> Wire:
+    """Return the version that `--wire` names; `interval_s` is for version 1 alone."""
+    return text_wire(interval_s) if name == "text" else MSGPACK
+
+
+def open_reader(connection: Connection, wire: Wire = MSGPACK) -> LogReader:
+    """Return a reader of the connection's log, not opened yet."""
+    return LogReader(
+        {"reconnect.backoff.max.ms": 500, **connection.kafka},
+        topic=connection.topic,
+        snapshot_topic=connection.snapshot_topic,
+        wire=wire,
+    )
+
+
+def stamp_ms(message: Any, wire: Wire) -> int:
+    """Return the record's timestamp in ms since 1970, −1 for none.
+
+    Where the broker has none, as for Go Marshal's records, it is the time that the record carries.
+    """
+    stamp: int = message.timestamp()[1]
+    if stamp >= 0 or wire.name != "text":
+        return stamp
+    return own_time_ms(message.value())
+
+
+def own_time_ms(value: bytes | None) -> int:
+    """Return the time that a record of version 1 carries, in ms since 1970; −1 if it is none."""
+    try:
+        return max(-1, decode_any(value).time_s * 1000)
+    except MalformedRecord:
+        return -1
+
+
+def _until(wire: Wire, at_ms: int) -> Wire:
+    """Return version 1 for a reader to which what a record dates later than `at_ms` is not there.
+
+    The broker cannot be asked, as Go's records have no time that it knows of.
+    """
+
+    def apply(
+        state: PartitionState, offset: int, value: bytes | None, events: list[Event] | None
+    ) -> bool:
+        if own_time_ms(value) <= at_ms:
+            return wire.apply(state, offset, value, events)
+        state.next_offset = max(state.next_offset, offset + 1)
+        return True
+
+    return replace(wire, apply=apply)
+
+
+def until_silent(
+    connection: Connection, batches: Iterator[tuple[list[Any], T]]
+) -> Iterator[tuple[list[Any], T]]:
+    """Pass on what is read; raise `BrokerUnavailable` when nothing comes for the timeout."""
+    heard_s = time.monotonic()
+    for messages, rest in batches:
+        if messages:
+            heard_s = time.monotonic()
+        elif time.monotonic() - heard_s > connection.timeout_s:
+            raise BrokerUnavailable(
+                f"the brokers have sent nothing for {connection.timeout_s:g} s, before the end of "
+                f"{connection.topic!r}"
+            )
+        yield messages, rest
+
+
+class Silence(NamedTuple):
+    """For how long a holder has been silent, and what that makes it.
+
+    `at_least`: the last record lies before all that was read, so `ms` is a lower bound.
+    """
+
+    ms: int
+    at_least: bool
+    liveness: Liveness
+    basis: Literal["timestamps", "observed"]
+
+    def __str__(self) -> str:
+        return f"{'>' if self.at_least else ''}{age(self.ms)}"
+
+
+@dataclass
+class _Stamps:
+    """The timestamp of every record read of one coordination partition."""
+
+    offsets: array[int] = field(default_factory=lambda: array("q"))
+    times: array[int] = field(default_factory=lambda: array("q"))
+    bound: int | None = None
+
+    def note(self, offset: int, time_ms: int) -> None:
+        """Keep one more; forget the oldest of very many, as a view that stays open must."""
+        self.offsets.append(offset)
+        self.times.append(time_ms)
+        if self.bound is not None and len(self.offsets) > 2 * self.bound:
+            del self.offsets[: self.bound], self.times[: self.bound]
+
+    def at(self, offset: int) -> tuple[int, bool] | None:
+        """Return (time, exact); for an offset before all that was read, an upper bound."""
+        index = bisect_left(self.offsets, offset)
+        if index == len(self.offsets):
+            return None
+        return self.times[index], self.offsets[index] == offset
+
+
+@dataclass
+class Look:
+    """The world at one moment, read from the log by somebody who takes no part in it."""
+
+    reader: LogReader
+    stamps: list[_Stamps]
+    observed_ms: float = 0.0
+    taken_ms: int = 0
+    """This machine's clock when the reading ended, ms since 1970."""
+    observed_until_ns: int = 0
+    log_append_time: bool = True
+    at_ms: int | None = None
+    """The moment that was asked for; None: now."""
+
+    @property
+    def world(self) -> World:
+        """What the fold has built."""
+        return self.reader.world
+
+    @property
+    def is_text(self) -> bool:
+        """Whether the log is of version 1."""
+        return self.reader.wire.name == "text"
+
+    @property
+    def newest_ms(self) -> int | None:
+        """Timestamp of the newest record that was read, ms since 1970."""
+        return max((max(s.times[-1:], default=0) for s in self.stamps), default=0) or None
+
+    @property
+    def behind_ms(self) -> int:
+        """By how much this machine's clock is behind the broker's at least; 0: not seen to be."""
+        if self.is_text:
+            return 0  # the times are those of many clients
+        return max(0, (self.newest_ms or 0) - self.taken_ms)
+
+    def bound(self, records: int) -> None:
+        """Keep the timestamps of so many records of each partition, and of the same again."""
+        for stamps in self.stamps:
+            stamps.bound = records
+
+    def watch(self, seconds: float) -> list[tuple[int | None, int, Event]]:
+        """Wait up to `seconds` for more of the log; return (ms, coordinator, event) of it.
+
+        Raises `Truncated` when the log lost records that had been read.
+        """
+        return self.take(self.reader.poll(seconds))
+
+    def take(self, messages: list[Any]) -> list[tuple[int | None, int, Event]]:
+        """Fold what the reader polled; return as `watch` does."""
+        batches = list(self.reader.fold(messages))
+        _note(self, messages)
+        self.observed_until_ns = boottime_ns()
+        self.taken_ms = time.time_ns() // MS
+        found = []
+        for batch in batches:
+            stamps = self.stamps[batch.coordinator]
+            for event in batch.events:
+                stamp = stamps.at(event.offset)
+                found.append((None if stamp is None else stamp[0], batch.coordinator, event))
+        return found
+
+    def cell_silence(self, coordinator: int, cell: Cell) -> Silence | None:
+        """Say how long the holder has been silent; None if nobody holds the cell."""
+        if not cell.held:
+            return None
+        watched = self._watched(coordinator, cell.version, cell.interval_ms)
+        if watched is None and isinstance(cell, TextCell):
+            ms = self.taken_ms - cell.heartbeat_s * 1000
+            if ms < -cell.interval_ms:
+                return Silence(0, True, "unknown", "timestamps")  # its clock is far ahead
+            return _judge(max(0, ms), cell.interval_ms, "timestamps")
+        return watched or self.silence(coordinator, cell.version, cell.interval_ms)
+
+    def _watched(self, coordinator: int, version: int, interval_ms: int) -> Silence | None:
+        """Say what watching has shown, None if it is not enough."""
+        observer = self.reader.observers[coordinator]
+        seen_ns = observer.seen.at(version)
+        caught_up = observer.caught_up_at_offset
+        if seen_ns is not None and caught_up is not None:
+            watched_ms = max(0, self.observed_until_ns - seen_ns) // MS
+            if version >= caught_up:
+                return _judge(watched_ms, interval_ms, "observed")
+            if watched_ms > 2 * interval_ms:
+                return _judge(watched_ms, interval_ms, "observed", at_least=True)
+        return None
+
+    def silence(self, coordinator: int, version: int, interval_ms: int) -> Silence:
+        """Say how long ago the record at `version` was, and what that means at this interval."""
+        watched = self._watched(coordinator, version, interval_ms)
+        if watched is not None:
+            return watched
+        found = self.stamps[coordinator].at(version)
+        if found is None:
+            return Silence(0, True, "unknown", "timestamps")
+        stamp, exact = found
+        now_ms = self.taken_ms + self.behind_ms
+        return _judge(max(0, now_ms - stamp), interval_ms, "timestamps", at_least=not exact)
+
+    def explain(self) -> str:
+        """Say in a sentence or two how silences were measured, and what may be wrong with them."""
+        if self.is_text:
+            if self.at_ms is not None:
+                return (
+                    f"As it was at {iso_utc(self.at_ms)}, and silence until then, by the times in "
+                    "the records, each from its sender's clock."
+                )
+            if not self.observed_ms:
+                return (
+                    "Silence: from the time in the holder's last record to this machine's clock, "
+                    "as good as the two agree; --observe SECONDS watches the log instead."
+                )
+            return (
+                f"Silence: watched for {self.observed_ms / 1000:.1f} s; of holders that said "
+                "nothing meanwhile, from the time in their last record to this machine's clock."
+            )
+        if self.at_ms is not None:
+            text = (
+                f"As it was at {iso_utc(self.at_ms)}, and silence until then, by the broker's "
+                "timestamps."
+            )
+        elif self.observed_ms:
+            text = (
+                f"Silence: watched for {self.observed_ms / 1000:.1f} s; of holders that said "
+                "nothing meanwhile, from the broker's timestamps to this machine's clock."
+            )
+        else:
+            text = (
+                "Silence: from the broker's timestamps to this machine's clock, as good as the two "
+                "agree; --observe SECONDS watches the log instead."
+            )
+        if self.behind_ms:
+            text += (
+                f" This machine's clock is behind by {age(self.behind_ms)} or more: measured "
+                "against the newest record."
+            )
+        if not self.log_append_time:
+            text += (
+                " The topic does not have message.timestamp.type=LogAppendTime: these are the "
+                "producers' clocks."
+            )
+        return text
+
+
+def _judge(
+    ms: int,
+    interval_ms: int,
+    basis: Literal["timestamps", "observed"],
+    *,
+    at_least: bool = False,
+) -> Silence:
+    liveness: Liveness = "unknown"
+    if ms > 2 * interval_ms:
+        liveness = "stale"
+    elif ms < interval_ms and not at_least:
+        liveness = "fresh"
+    return Silence(ms, at_least, liveness, basis)
+
+
+def look(
+    connection: Connection,
+    *,
+    observe_s: float = 0.0,
+    at_ms: int | None = None,
+    wire: Wire = MSGPACK,
+) -> Look:
+    """Read the log to its end, then watch it for `observe_s` seconds; or read it up to `at_ms`.
+
+    Raises `TopicMissing`, `BrokerUnavailable`, `LogHole`, `ConfigurationError`, `InvalidArgument`.
+    """
+    if at_ms is not None and observe_s:
+        raise InvalidArgument("--observe watches what comes; the past (--at) cannot be watched")
+    if at_ms is not None and wire.name == "text":
+        wire = _until(wire, at_ms)
+    for attempt in range(1, TRIES + 1):
+        reader = open_reader(connection, wire)
+        try:
+            return _look(connection, reader, observe_s, at_ms)
+        except LogHole:
+            if at_ms is None:
+                raise
+            raise InvalidArgument(
+                f"the log does not reach back to {iso_utc(at_ms)}: older records were deleted "
+                "(`marshal status` shows its size)"
+            ) from None
+        except Truncated as error:
+            if attempt == TRIES:
+                raise BrokerUnavailable(f"the log changes while it is read: {error}") from None
+        finally:
+            reader.close()
+    raise AssertionError("unreachable")
+
+
+def _look(connection: Connection, reader: LogReader, observe_s: float, at_ms: int | None) -> Look:
+    found = begin(connection, reader, at_ms=at_ms)
+    began_ns = boottime_ns()
+    end_ns = began_ns + int(observe_s * 1e9)
+    while (left_ns := end_ns - boottime_ns()) > 0:
+        found.watch(min(0.2, left_ns / 1e9))
+    found.observed_ms = (boottime_ns() - began_ns) / MS if observe_s else 0.0
+    return found
+
+
+def begin(connection: Connection, reader: LogReader, *, at_ms: int | None = None) -> Look:
+    """Open the reader and read to the end of the log, or up to `at_ms`. Raises as `look` does."""
+    is_text = reader.wire.name == "text"
+    reader.open(connection.timeout_s, until_ms=None if is_text else at_ms)
+    if isinstance(reader.world, TextWorld):
+        reader.world.at_ms = at_ms
+    found = Look(reader, [_Stamps() for _ in range(reader.world.partitions)], at_ms=at_ms)
+    for messages, _ in until_silent(connection, reader.history(events=False)):
+        _note(found, messages)
+    found.observed_until_ns = boottime_ns()
+    found.taken_ms = time.time_ns() // MS if at_ms is None else at_ms
+    return found
+
+
+def _note(found: Look, messages: list[Any]) -> None:
+    topic = found.reader.topic
+    for message in messages:
+        if message.error() is None and message.topic() == topic:
+            if message.timestamp()[0] == TIMESTAMP_CREATE_TIME:
+                found.log_append_time = False
+            stamps = found.stamps[message.partition()]
+            stamps.note(message.offset(), max(0, stamp_ms(message, found.reader.wire)))

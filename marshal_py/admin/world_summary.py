@@ -1,0 +1,163 @@
+"""The world counted: groups, members and leaders, for `status`, `groups`, `members` and `top`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final, Literal, Protocol
+
+from marshal_py.protocol.messages import NO_OFFSET
+from marshal_py.protocol.rationalizer import Cell
+from marshal_py.protocol.subscription import Subscription
+from marshal_py.protocol.text.rationalizer import TextCell
+from marshal_py.protocol.world import Liveness, World
+
+__all__ = ["LEADER", "Census", "Eye", "Group", "Leader", "Measured", "Member", "take_census"]
+
+LEADER: Final = "leader:"
+"""What the topics of leaderships begin with (specs/PROTOCOL.md §8)."""
+
+
+class Measured(Protocol):
+    """For how long somebody has been silent, and what that makes them."""
+
+    @property
+    def ms(self) -> int: ...
+    @property
+    def at_least(self) -> bool: ...
+    @property
+    def liveness(self) -> Liveness: ...
+    @property
+    def basis(self) -> Literal["timestamps", "observed"]: ...
+
+
+class Eye(Protocol):
+    """Whoever has a world, and measures silences: a `Look`, or the live view of `top`."""
+
+    @property
+    def world(self) -> World: ...
+    def cell_silence(self, coordinator: int, cell: Cell) -> Measured | None: ...
+    def silence(self, coordinator: int, version: int, interval_ms: int) -> Measured: ...
+
+
+@dataclass
+class Group:
+    """One group. `held`, `stale` and `free` count its claims; `stale` ones are held, too.
+
+    `paused_until_ms` is when the pause ends that stands, by the clock of whoever paused it.
+    """
+
+    group: str
+    members: int
+    held: int
+    stale: int
+    free: int
+    paused: bool
+    topics: int = 0
+    leaders: int = 0
+    paused_until_ms: int | None = None
+
+
+@dataclass
+class Member:
+    """One member. `wants` are the topics that it consumes, None where it did not say."""
+
+    group: str
+    client_id: str
+    instance_id: str
+    interval_ms: int
+    claims: int
+    liveness: Liveness
+    silence_ms: int
+    silence_at_least: bool
+    wants: list[str] | None = None
+
+
+@dataclass
+class Leader:
+    """Who leads what; `leader` is None where nobody does. `epoch` is −1 in a version 1 log."""
+
+    group: str
+    name: str
+    leader: str | None
+    epoch: int
+    liveness: Liveness | None
+    silence_ms: int | None
+
+
+@dataclass
+class Census:
+    """All of them, sorted by name."""
+
+    groups: list[Group] = field(default_factory=list)
+    members: list[Member] = field(default_factory=list)
+    leaders: list[Leader] = field(default_factory=list)
+
+
+def take_census(eye: Eye, *, group: str | None = None) -> Census:
+    """Count what `eye` sees, of one group or of all."""
+    world, census = eye.world, Census()
+    groups = {
+        name: Group(name, 0, 0, 0, 0, world.paused(name))
+        for name in world.groups()
+        if group is None or name == group
+    }
+    for name, counted in groups.items():
+        if counted.paused:
+            ends = [state.paused[name] for state in world.states if name in state.paused]
+            counted.paused_until_ms = max(ends, default=None)
+    held_by: dict[tuple[str, str], int] = {}
+    topics: set[tuple[str, str]] = set()
+    for coordinator, (name, topic, _), cell in world.cells(group):
+        counted = groups[name]
+        silence = eye.cell_silence(coordinator, cell)
+        if topic.startswith(LEADER):
+            counted.leaders += 1
+            census.leaders.append(_leader(name, topic, cell, silence))
+        elif (name, topic) not in topics:
+            topics.add((name, topic))
+            counted.topics += 1
+        if silence is None or cell.holder is None:
+            counted.free += 1
+            continue
+        counted.held += 1
+        counted.stale += silence.liveness == "stale"
+        held_by[name, cell.holder] = held_by.get((name, cell.holder), 0) + 1
+    for name, client_id, member in world.members(group):
+        groups[name].members += 1
+        silence = eye.silence(world.home(name), member.version, member.interval_ms)
+        census.members.append(
+            Member(
+                name,
+                client_id,
+                member.instance_id,
+                member.interval_ms,
+                held_by.get((name, client_id), 0),
+                silence.liveness,
+                silence.ms,
+                silence.at_least,
+                wanted_topics(member.metadata),
+            )
+        )
+    census.groups = list(groups.values())
+    census.members.sort(key=lambda m: (m.group, m.client_id))
+    census.leaders.sort(key=lambda m: (m.group, m.name))
+    return census
+
+
+def _leader(group: str, topic: str, cell: Cell, silence: Measured | None) -> Leader:
+    return Leader(
+        group,
+        topic.removeprefix(LEADER),
+        cell.holder,
+        NO_OFFSET if isinstance(cell, TextCell) else cell.epoch,
+        None if silence is None else silence.liveness,
+        None if silence is None else silence.ms,
+    )
+
+
+def wanted_topics(metadata: bytes) -> list[str] | None:
+    """Return the topics in a member's metadata, a pattern as /pattern/; None if it names none."""
+    wanted = Subscription.decode(metadata) if metadata else None
+    if wanted is None:
+        return None
+    return [*sorted(wanted.topics), *([] if wanted.pattern is None else [f"/{wanted.pattern}/"])]

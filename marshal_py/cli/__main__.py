@@ -1,0 +1,5 @@
+"""`python -m marshal_py.cli`."""
+
+from marshal_py.cli.app import main
+
+main()

@@ -1,0 +1,195 @@
+"""`marshal explain`: who held one partition, when, and why that changed."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from typing import Annotated, Any, Final
+
+import typer
+
+from marshal_py.admin.cell_timeline import Entry, Standing, Story
+from marshal_py.admin.connection import Connection
+from marshal_py.admin.event_text import without_epoch
+from marshal_py.admin.formatting import clock_time, count, iso_utc, safe
+from marshal_py.admin.past_records import open_past
+from marshal_py.admin.world_reader import own_time_ms, wire_of
+from marshal_py.cli.framework import (
+    FINDING,
+    AtMoment,
+    Interval,
+    JsonFlag,
+    WireFlag,
+    command,
+    console,
+    moment,
+    note,
+    print_json,
+)
+from marshal_py.errors import InvalidArgument, LogHole
+from marshal_py.protocol import events as ev
+from marshal_py.protocol.messages import MAX_PARTITION
+from marshal_py.protocol.wire import MSGPACK, Wire
+
+__all__ = ["explain", "tell"]
+
+AFTER: Final = 5
+"""So many entries are shown of what came after the moment that was asked for."""
+
+_COLOURS: Final = {
+    "claimed": "green",
+    "resumed": "green",
+    "taken_over": "yellow",
+    "released": "cyan",
+    "refused": "red",
+    "held": "dim",
+}
+
+
+@command(coordination_topic=("--coordination-topic",))
+def explain(
+    connection: Connection,
+    group: Annotated[str, typer.Argument(metavar="GROUP", help="The group.")],
+    topic: Annotated[
+        str, typer.Argument(metavar="TOPIC", help="The topic; leader:NAME for a leadership.")
+    ],
+    partition: Annotated[
+        int, typer.Argument(metavar="PARTITION", min=0, help="The partition; 0 for a leadership.")
+    ],
+    at: AtMoment = None,
+    lines: Annotated[
+        int, typer.Option("--lines", "-n", min=1, help="So many entries of the past.")
+    ] = 20,
+    wire: WireFlag = "msgpack",
+    interval_s: Interval = 60,
+    as_json: JsonFlag = False,
+) -> None:
+    """Tell the history of one partition: who held it, when, and why that changed.
+
+    Says first who holds it, or who held it at the moment that --at names. Times are local
+    (TZ=UTC changes that), and the broker's; with --wire text those of the records. Exit code 1 if
+    nobody ever claimed it.
+
+    [bold]Examples[/]
+
+      marshal explain billing orders 7 --at 02:13
+
+      marshal explain reports leader:nightly 0 --json | jq .standing.holder
+
+      marshal explain billing orders 7 --wire text     (a log shared with Go Marshal)
+    """
+    if partition > MAX_PARTITION:
+        raise InvalidArgument(f"PARTITION {partition} is above {MAX_PARTITION}")
+    at_ms = moment(at)
+    version = wire_of(wire, interval_s)
+    story, standing = tell(connection, group, topic, partition, at_ms, wire=version)
+    if as_json:
+        print_json(_document(story, standing, at_ms))
+    else:
+        _print(story, standing, at_ms, lines)
+    if not story.entries and standing.epoch is None:
+        note(f"group {group} has never claimed {topic}/{partition}; `marshal claims` lists claims")
+        raise typer.Exit(FINDING)
+
+
+def tell(
+    connection: Connection,
+    group: str,
+    topic: str,
+    partition: int,
+    at_ms: int | None = None,
+    *,
+    wire: Wire = MSGPACK,
+) -> tuple[Story, Standing]:
+    """Read the cell's coordination partition; return its story, and how it stood at `at_ms`.
+
+    Raises `InvalidArgument` when the log does not reach back so far, `LogHole`.
+    """
+    past = open_past(connection, wire=wire)
+    p = wire.coordinator(topic, partition, past.partitions)
+    if p not in past.starts:
+        raise LogHole(
+            f"records below offset {past.extents[p][0]} of {connection.topic}/{p} are gone and no "
+            "snapshot covers them: the history of this partition cannot be told"
+        )
+    state, key = past.state(p), (group, topic, partition)
+    story = Story(key, p)
+    story.begin(state.cells.get(key), paused=group in state.paused)
+    standing: Standing | None = None
+    events: list[ev.Event] = []
+    first_ms: int | None = None
+    for record in past.records([p]):
+        stamp_ms = record.stamp_ms
+        if wire is not MSGPACK:  # what its clients judge by
+            stamp_ms = max(own_time_ms(record.value), 0) or stamp_ms
+        if first_ms is None:
+            first_ms = stamp_ms
+        if at_ms is not None and standing is None and stamp_ms > at_ms:
+            cut_off = p in past.bases or past.starts[p] > 0
+            if cut_off and at_ms < first_ms:
+                raise InvalidArgument(
+                    f"the log does not reach back to {iso_utc(at_ms)}: it begins at "
+                    f"{iso_utc(first_ms)}"
+                )
+            standing = story.standing(at_ms)
+        wire.apply(state, record.offset, record.value, events)
+        for event in events:
+            story.feed(event if wire is MSGPACK else without_epoch(event), stamp_ms)
+        events.clear()
+    if standing is None:
+        standing = story.standing(
+            max(time.time_ns() // 1_000_000, story.latest_ms) if at_ms is None else at_ms,
+            now=at_ms is None,
+        )
+    story.finish()
+    return story, standing
+
+
+def _document(story: Story, standing: Standing, at_ms: int | None) -> dict[str, Any]:
+    group, topic, partition = story.key
+    return {
+        "group": group,
+        "topic": topic,
+        "partition": partition,
+        "coordinator": story.coordinator,
+        "at": None if at_ms is None else iso_utc(at_ms),
+        "standing": asdict(standing) | {"at": iso_utc(standing.at_ms)},
+        "history": [
+            asdict(entry) | {"time": iso_utc(entry.at_ms), "sentence": entry.sentence}
+            for entry in story.entries
+        ],
+    }
+
+
+def _print(story: Story, standing: Standing, at_ms: int | None, lines: int) -> None:
+    out = console(wide=False)
+    out.print(f"[bold]{safe(standing.text)}[/]", soft_wrap=False)
+    before = [e for e in story.entries if at_ms is None or e.at_ms <= at_ms]
+    after = [] if at_ms is None else [e for e in story.entries if e.at_ms > at_ms]
+    hidden = len(before) - lines
+    if before:
+        out.print("\nBefore that:" if at_ms is not None else "\nHow it came to that:")
+    if hidden > 0:
+        out.print(
+            f"[dim]  … {count(hidden, 'earlier entry').replace('entrys', 'entries')}; "
+            f"--lines {len(before)} shows all[/]"
+        )
+    day = _lines(out, story, before[-lines:], "")
+    if after:
+        out.print("\nAfter that:")
+        _lines(out, story, after[:AFTER], day)
+        if len(after) > AFTER:
+            out.print(f"[dim]  … and {len(after) - AFTER} more until now[/]")
+
+
+def _lines(out: Any, story: Story, entries: list[Entry], day: str) -> str:
+    for entry in entries:
+        stamp = clock_time(entry.at_ms, date=True)
+        if stamp[:10] != day:
+            day = stamp[:10]
+            out.print(f"[dim]{day}[/]")
+        where = f"{story.coordinator}@{entry.offset}"
+        colour = _COLOURS.get(entry.kind, "default")
+        body = f"[{colour}]{safe(entry.sentence)}[/]"
+        out.print(f"[dim]{stamp[11:]}  {where:>9}[/]  {body}", soft_wrap=True)
+    return day

@@ -1,0 +1,378 @@
+"""`marshal group …`: pauses, positions, forgetting, and what there is of a group."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+
+from marshal_py.admin.connection import Connection
+from marshal_py.admin.formatting import count, iso_utc, parse_since, safe
+from marshal_py.admin.group_admin import DEFAULT_PAUSE_S, GroupAdmin
+from marshal_py.admin.positions import Change, Extent, Key, Target, target_of
+from marshal_py.admin.world_reader import look
+from marshal_py.admin.world_summary import take_census
+from marshal_py.cli.framework import (
+    FINDING,
+    JsonFlag,
+    Observe,
+    command,
+    console,
+    fail,
+    new_app,
+    note,
+    print_json,
+    show,
+    table,
+)
+from marshal_py.cli.groups import group_table, groups, member_table
+from marshal_py.cli.lag import lag_rows, lag_table
+from marshal_py.errors import ConfigurationError, GroupInUse, InvalidArgument
+
+__all__ = ["app"]
+
+app = new_app(help="Look after a group: its pause, its positions, its version.")
+
+Group = Annotated[str, typer.Argument(metavar="GROUP", help="The name of the group.")]
+DryRun = Annotated[
+    bool,
+    typer.Option("--dry-run", "-n", help="Show what would change, write nothing."),
+]
+Wait = Annotated[
+    float,
+    typer.Option(
+        "--wait",
+        min=0.0,
+        metavar="SECONDS",
+        help="How long holders may take to release; one that died takes two of its intervals.",
+    ),
+]
+
+
+@contextlib.contextmanager
+def _admin(connection: Connection, group: str) -> Iterator[GroupAdmin]:
+    """An admin whose findings become exit code 1, and which SIGTERM ends as Ctrl-C does."""
+
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        with GroupAdmin(
+            connection.kafka,
+            group,
+            topic=connection.topic,
+            connect_timeout_s=connection.timeout_s,
+            say=note,
+        ) as admin:
+            yield admin
+    except GroupInUse as error:
+        fail(str(error), FINDING)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+# Looking
+
+
+app.command("list", epilog="Example: marshal group list -b localhost:9092 --json")(groups)
+
+
+@app.command(epilog="Example: marshal group describe billing --json")
+@command()
+def describe(
+    connection: Connection,
+    group: Group,
+    observe_s: Observe = 0.0,
+    as_json: JsonFlag = False,
+) -> None:
+    """Show one group: what `marshal groups`, `members` and `lag` say of it, and who leads what."""
+    found = look(connection, observe_s=observe_s)
+    if group not in found.world.groups():
+        with _admin(connection, group) as admin:
+            admin.require()
+    census = take_census(found, group=group)
+    rows = lag_rows(connection, found, group=group)
+    if as_json:
+        (counted,) = census.groups
+        print_json(
+            asdict(counted)
+            | {
+                "members": [asdict(member) for member in census.members],
+                "leaders": [asdict(leader) for leader in census.leaders],
+                "partitions": [asdict(row) for row in rows],
+            }
+        )
+        return
+    show(console(), group_table(census.groups))
+    if census.members:
+        show(console(), member_table(census.members))
+    if rows:
+        lag_table(rows)
+    for leader in census.leaders:
+        note(f"leader {leader.name}: {leader.leader or 'nobody'}")
+    note(found.explain())
+
+
+# Pause and resume
+
+
+@app.command(epilog="Example: marshal group pause billing --for 30m --wait 20")
+@command()
+def pause(
+    connection: Connection,
+    group: Group,
+    duration: Annotated[
+        str,
+        typer.Option("--for", metavar="DURATION", help="When the pause ends by itself: 90s, 2h."),
+    ] = f"{DEFAULT_PAUSE_S / 60:.0f}m",
+    wait_s: Wait = 0.0,
+    as_json: JsonFlag = False,
+) -> None:
+    """Pause a group: its members stop, release what they hold, and claim nothing.
+
+    The pause ends by `marshal group resume`, or by itself after --for: the members see to that.
+    With --wait, exit code 1 says that something was still held when the time was up.
+    """
+    for_s = _duration_s(duration)
+    with _admin(connection, group) as admin:
+        admin.require()
+        until_ms = admin.pause(for_s)
+        held = admin.await_released(wait_s)
+    if as_json:
+        still = [{"topic": t, "partition": p, "holder": who} for (t, p), who in held.items()]
+        print_json({"group": group, "paused_until_ms": until_ms, "held": still})
+    else:
+        console().print(f"paused {safe(group)} until {iso_utc(until_ms)}")
+        if held:
+            (topic, p), who = next(iter(held.items()))
+            note(f"{count(len(held), 'partition')} still held, as {topic}/{p} by {who}")
+    if held and wait_s:
+        raise typer.Exit(FINDING)
+
+
+@app.command(epilog="Example: marshal group resume billing")
+@command()
+def resume(connection: Connection, group: Group, as_json: JsonFlag = False) -> None:
+    """End the pause of a group now."""
+    with _admin(connection, group) as admin:
+        admin.require()
+        was_paused = admin.resume()
+    if as_json:
+        print_json({"group": group, "was_paused": was_paused})
+    else:
+        console().print(f"resumed {safe(group)}" if was_paused else f"{safe(group)} was not paused")
+
+
+# Positions
+
+
+@app.command(
+    "set-position",
+    epilog=(
+        "Examples: marshal group set-position billing --topic orders --to earliest --dry-run · "
+        "marshal group set-position billing --topic orders --partitions 3,7 --to -1000 · "
+        "marshal group set-position billing --topic orders --to 2026-11-21T14:05:00Z"
+    ),
+)
+@command(coordination_topic=("--coordination-topic",))
+def set_position(
+    connection: Connection,
+    group: Group,
+    topic: Annotated[str, typer.Option("--topic", "-t", metavar="TOPIC", help="Of this topic.")],
+    to: Annotated[
+        str,
+        typer.Option(
+            "--to",
+            metavar="POSITION",
+            help="earliest, latest, an offset, +N or -N messages, a duration ago (10m) or a time.",
+        ),
+    ],
+    partitions: Annotated[
+        str | None,
+        typer.Option("--partitions", "-p", metavar="N,…", help="Only these; all by default."),
+    ] = None,
+    dry_run: DryRun = False,
+    wait_s: Wait = 60.0,
+    new: Annotated[
+        bool, typer.Option("--new", help="The group may be one that the log does not know yet.")
+    ] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Set where a group goes on in a topic, back or forth.
+
+    The group is paused meanwhile, and resumed at the end, whatever happens; one that was paused
+    stays so. What is delivered from an earlier position on is delivered again, at most once or not.
+    """
+    target = _target(to)
+    with _admin(connection, group) as admin:
+        if not new:
+            admin.require()
+        keys = admin.keys_of(topic, _numbers(partitions))
+        _apply(admin, dict.fromkeys(keys, target), dry_run, wait_s, as_json)
+
+
+@app.command(
+    "import",
+    epilog="Example: marshal group import billing --from-kafka-group billing-old --dry-run",
+)
+@command()
+def import_(
+    connection: Connection,
+    group: Group,
+    kafka_group: Annotated[
+        str | None,
+        typer.Option(
+            "--from-kafka-group", metavar="NAME", help="The Kafka consumer group: same name."
+        ),
+    ] = None,
+    topics: Annotated[
+        str | None, typer.Option("--topics", metavar="T,…", help="Only these topics.")
+    ] = None,
+    even_if_active: Annotated[
+        bool,
+        typer.Option(
+            "--even-if-active",
+            help="Although the Kafka group has members, whose further work will be done again.",
+        ),
+    ] = False,
+    dry_run: DryRun = False,
+    wait_s: Wait = 60.0,
+    as_json: JsonFlag = False,
+) -> None:
+    """Go on where a Kafka consumer group stopped: take over its committed offsets.
+
+    Stop the consumers of the Kafka group, run this, start the new ones. Nothing of the Kafka group
+    is changed; the same command can be run again.
+    """
+    names = None if topics is None else [name.strip() for name in topics.split(",")]
+    with _admin(connection, group) as admin:
+        found = admin.import_positions(
+            kafka_group or group, topics=names, even_if_active=even_if_active
+        )
+        _apply(admin, found, dry_run, wait_s, as_json)
+
+
+def _apply(
+    admin: GroupAdmin,
+    positions: dict[Key, Target],
+    dry_run: bool,
+    wait_s: float,
+    as_json: bool,
+) -> None:
+    if dry_run:
+        changes = admin.plan(positions)
+    else:
+        changes = admin.set_positions(positions, timeout_s=max(1.0, wait_s))
+    if as_json:
+        print_json({"dry_run": dry_run, "changes": [_json(change) for change in changes]})
+        return
+    made = table(
+        "TOPIC", "PARTITION", "BEFORE", "AFTER", "CHANGE", "LAG AFTER", "HOLDER",
+        right=("PARTITION", "BEFORE", "AFTER", "CHANGE", "LAG AFTER"),
+    )  # fmt: skip
+    for c in changes:
+        made.add_row(
+            safe(c.topic), str(c.partition), _offset(c.before), str(c.after),
+            f"{c.after - c.before:+,}" if c.before >= 0 else "–",
+            _offset(_lag(c.extent, c.after)), safe(c.holder or ""),
+        )  # fmt: skip
+    show(console(), made)
+    moved = sum(c.moved_into_range for c in changes)
+    if moved:
+        note(f"{count(moved, 'target')} lay outside of the messages that there are")
+    done = "would be set; nothing was written" if dry_run else "set"
+    note(f"{count(len(changes), 'position')} {done}")
+
+
+def _json(change: Change) -> dict[str, Any]:
+    document = asdict(change)
+    extent = document.pop("extent")
+    first, end = extent if extent is not None else (None, None)
+    return document | {"first": first, "end": end}
+
+
+def _lag(extent: Extent | None, position: int) -> int | None:
+    return None if extent is None else max(0, extent.end - position)
+
+
+# Forget
+
+
+@app.command(epilog="Example: marshal group forget billing-old --yes")
+@command()
+def forget(
+    connection: Connection,
+    group: Group,
+    yes: Annotated[bool, typer.Option("--yes", help="Do it; only show it otherwise.")] = False,
+    wait_s: Wait = 60.0,
+    as_json: JsonFlag = False,
+) -> None:
+    """Remove a group that nobody uses any more, with its positions.
+
+    Refused, with exit code 1, while a client of the group lives. One that died is waited for two of
+    its intervals.
+    """
+    with _admin(connection, group) as admin:
+        admin.require()
+        cells = admin.cells()
+        removed = admin.forget(timeout_s=max(1.0, wait_s)) if yes else 0
+    if as_json:
+        print_json({"group": group, "partitions": len(cells), "removed": removed})
+    elif yes:
+        console().print(f"forgot {safe(group)}: {count(removed, 'partition')}")
+    else:
+        note(f"{group}: {count(len(cells), 'partition')} would be forgotten; add --yes to do it")
+
+
+# Words
+
+
+def _target(text: str) -> Target:
+    with contextlib.suppress(InvalidArgument):
+        return target_of(text)
+    now_ms = int(time.time() * 1000)
+    try:
+        _, moment_ms = parse_since(text, now_ms)
+    except InvalidArgument:
+        moment_ms = None
+    if moment_ms is None:
+        raise ConfigurationError(
+            f"--to {text!r} must be earliest, latest, an offset (1500), a number of messages "
+            "(+100, -100), a duration ago (10m, 2h) or a time (14:05, 2026-11-21T14:05:00Z)"
+        )
+    if moment_ms > now_ms + 1000:
+        when = dt.datetime.fromtimestamp(moment_ms / 1000, dt.UTC)
+        raise ConfigurationError(f"--to {text!r} lies in the future ({when:%Y-%m-%d %H:%M} UTC)")
+    return Target("time", moment_ms)
+
+
+def _duration_s(text: str) -> float:
+    now_ms = int(time.time() * 1000)
+    with contextlib.suppress(InvalidArgument):
+        offset, before_ms = parse_since(text, now_ms)
+        if offset is None and before_ms is not None and not {*text} & {*":-"}:
+            return (now_ms - before_ms) / 1000
+    raise ConfigurationError(f"--for {text!r} must be a duration such as 90s, 15m, 2h or 1d")
+
+
+def _numbers(text: str | None) -> list[int] | None:
+    if text is None:
+        return None
+    found: set[int] = set()
+    for piece in text.split(","):
+        first, dash, last = piece.strip().partition("-")
+        if not first.isdecimal() or (dash and not last.isdecimal()):
+            raise ConfigurationError(f"--partitions {text!r} must be numbers such as 0,3 or 0-5")
+        found.update(range(int(first), int(last or first) + 1))
+    return sorted(found)
+
+
+def _offset(offset: int | None) -> str:
+    return "–" if offset is None or offset < 0 else str(offset)

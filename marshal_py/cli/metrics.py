@@ -1,0 +1,113 @@
+"""`marshal metrics`: a Grafana dashboard, alert rules, and an exporter of what all groups do."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from importlib.resources import files
+from typing import Annotated, Any
+
+import typer
+
+from marshal_py.admin.connection import Connection
+from marshal_py.admin.world_reader import begin, open_reader
+from marshal_py.cli.framework import ENVIRONMENT, command, errors_as_exit_codes, fail, new_app, note
+from marshal_py.client.log_reader import Truncated
+from marshal_py.errors import InvalidArgument
+
+__all__ = ["app", "ops_file"]
+
+app = new_app(help="Prometheus and Grafana: dashboard, alert rules, and an exporter.")
+
+
+def ops_file(name: str) -> str:
+    """Return the text of a file of `marshal_py/ops`."""
+    return (files("marshal_py.telemetry") / name).read_text(encoding="utf-8")
+
+
+@app.command()
+def dashboard() -> None:
+    """Print a Grafana dashboard as JSON: groups, lag, claims, takeovers, consumers, harvesters.
+
+    [bold]Examples[/]
+
+      marshal metrics dashboard > marshal.json     (Grafana: Dashboards, New, Import)
+    """
+    with errors_as_exit_codes():
+        typer.echo(ops_file("grafana.json"), nl=False)
+
+
+@app.command()
+def alerts() -> None:
+    """Print alert rules for Prometheus, each with what to do.
+
+    [bold]Examples[/]
+
+      marshal metrics alerts > marshal-alerts.yaml && promtool check rules marshal-alerts.yaml
+    """
+    with errors_as_exit_codes():
+        typer.echo(ops_file("alerts.yaml"), nl=False)
+
+
+@app.command()
+@command()
+def serve(
+    connection: Connection,
+    listen: Annotated[
+        str, typer.Option("--listen", metavar="HOST:PORT", help="Where to serve /metrics.")
+    ] = "127.0.0.1:9464",
+) -> None:
+    """Serve the metrics of all groups, lag included, for Prometheus. Needs the extra `metrics`.
+
+    Reads the log and takes part in nothing: it tells of a group whose clients are all dead. Clients
+    and consumers have metrics of their own (`marshal_py.telemetry.client_metrics`). Ends with
+    SIGTERM or Ctrl-C.
+
+    [bold]Examples[/]
+
+      marshal metrics serve -b localhost:9092 --listen 0.0.0.0:9464
+
+      marshal metrics serve & curl -s localhost:9464/metrics | grep marshal_group_lag
+    """
+    try:
+        from prometheus_client import CollectorRegistry, start_http_server
+
+        from marshal_py.telemetry.group_metrics import GroupMetrics
+    except ImportError:
+        fail("this needs prometheus-client: run `pip install 'marshal-py[metrics]'`", ENVIRONMENT)
+    host, _, port = listen.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65_535:
+        raise InvalidArgument(f"--listen {listen!r} must be HOST:PORT, such as 127.0.0.1:9464")
+    stop = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    lock, registry, collector, server = threading.Lock(), CollectorRegistry(), None, None
+    while not stop.is_set():
+        reader = open_reader(connection)
+        try:
+            found = begin(connection, reader)
+            found.bound(100_000)
+            if collector is None:
+                collector = GroupMetrics(connection, found, lock)
+                registry.register(collector)
+                server = _listen(start_http_server, host.strip("[]"), int(port), registry)
+                note(f"serving http://{host}:{server.server_port}/metrics")
+            collector.found = found
+            while not stop.is_set():
+                messages = reader.poll(0.2)
+                with lock:
+                    for _, _, event in found.take(messages):
+                        collector.count(event)
+        except Truncated:
+            continue  # the log was made anew, or lost records: begin again
+        finally:
+            reader.close()
+    if server is not None:
+        server.shutdown()
+
+
+def _listen(start: Any, host: str, port: int, registry: Any) -> Any:
+    try:
+        server, _ = start(port, addr=host, registry=registry)
+    except OSError as error:
+        fail(f"--listen {host}:{port}: {error.strerror}", ENVIRONMENT)
+    return server

@@ -1,0 +1,302 @@
+"""`marshal tail`: the activity stream, one line an event."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Annotated, Any, NamedTuple
+
+import typer
+
+from marshal_py.admin.connection import Connection
+from marshal_py.admin.event_text import (
+    KINDS,
+    ROUTINE,
+    ROUTINE_KINDS,
+    as_json,
+    as_line,
+    kinds_of,
+    touches,
+    without_epoch,
+)
+from marshal_py.admin.formatting import parse_duration, parse_moment, parse_since
+from marshal_py.admin.world_reader import open_reader, stamp_ms, until_silent, wire_of
+from marshal_py.cli.framework import (
+    GroupFilter,
+    Interval,
+    JsonFlag,
+    TopicFilter,
+    WireFlag,
+    command,
+    console,
+    note,
+    print_json,
+)
+from marshal_py.client.log_reader import Batch, LogReader, Truncated
+from marshal_py.errors import BrokerUnavailable, InvalidArgument, LogHole, PartitionCountChanged
+from marshal_py.protocol.events import Event
+from marshal_py.protocol.world import MS
+
+__all__ = ["Stamped", "in_order", "tail"]
+
+DEFAULT_LINES = 20
+
+
+class Stamped(NamedTuple):
+    """An event with where and when it was: the broker's time in ms, None if the record has none.
+
+    Of Go Marshal's records the broker has no time: it is theirs.
+    """
+
+    stamp_ms: int | None
+    coordinator: int
+    event: Event
+
+
+@command(coordination_topic=("--coordination-topic",))
+def tail(
+    connection: Connection,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on as events come, until Ctrl-C.")
+    ] = False,
+    since: Annotated[
+        str | None,
+        typer.Option(
+            "--since",
+            "-s",
+            metavar="WHEN",
+            help="From an offset (1500), a duration ago (10m) or a time (14:05) on.",
+        ),
+    ] = None,
+    until: Annotated[
+        str | None,
+        typer.Option("--until", "-u", metavar="TIME", help="Up to this time (14:05) or 5m ago."),
+    ] = None,
+    at: Annotated[
+        str | None,
+        typer.Option("--at", metavar="TIME", help="What happened around this time; see --around."),
+    ] = None,
+    around: Annotated[
+        str, typer.Option("--around", metavar="DURATION", help="With --at: so long before, after.")
+    ] = "30s",
+    lines: Annotated[
+        int, typer.Option("--lines", "-n", min=0, help="Without a time: so many of the last.")
+    ] = DEFAULT_LINES,
+    group: GroupFilter = None,
+    topic: TopicFilter = None,
+    partition: Annotated[
+        int | None, typer.Option("--partition", "-p", metavar="N", help="Of this partition only.")
+    ] = None,
+    client: Annotated[
+        str | None,
+        typer.Option(
+            "--client", "-c", metavar="ID", help="Sent by this client, or taking from it."
+        ),
+    ] = None,
+    kinds: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--event",
+            "-e",
+            metavar="KIND",
+            help=f"Only these; may be repeated: {', '.join(KINDS)}.",
+            autocompletion=lambda: list(KINDS),
+        ),
+    ] = None,
+    everything: Annotated[
+        bool, typer.Option("--all", "-a", help="Heartbeats and renewals too.")
+    ] = False,
+    wire: WireFlag = "msgpack",
+    interval_s: Interval = 60,
+    as_json_lines: JsonFlag = False,
+) -> None:
+    """Show what happened: claims, takeovers, releases, members, pauses, rejected records.
+
+    Each line has the broker's time, where the record is (coordination partition@offset), and the
+    group. Of partitions among themselves, only the time tells the order. Times are local; TZ=UTC
+    changes that.
+
+    [bold]Examples[/]
+
+      marshal tail -b localhost:9092 -f
+
+      marshal tail --at 02:13 --around 2m --topic orders
+
+      marshal tail --since 1d -e takeover -e rejected
+
+      marshal tail --since 10m --group billing --json | jq 'select(.event == "Rejected")'
+
+      marshal tail --wire text -f     (a log shared with Go Marshal: its records' own times)
+    """
+    since_offset, since_ms, until_ms = _window(since, until, at, around)
+    if follow and until_ms is not None:
+        raise InvalidArgument("--follow goes on for ever: leave --until and --at out")
+    unknown = set(kinds or ()) - set(KINDS)
+    if unknown:
+        raise InvalidArgument(f"--event {min(unknown)!r} is none of {', '.join(KINDS)}")
+    if kinds and not ROUTINE_KINDS.isdisjoint(kinds):
+        everything = True
+
+    def wanted(found: Stamped) -> bool:
+        event = found.event
+        if isinstance(event, ROUTINE) and not everything:
+            return False
+        if since_offset is not None and event.offset < since_offset:
+            return False
+        if since_ms is not None and (found.stamp_ms or 0) < since_ms:
+            return False
+        if until_ms is not None and (found.stamp_ms or 0) > until_ms:
+            return False
+        if kinds and kinds_of(event).isdisjoint(kinds):
+            return False
+        return touches(event, group, topic, partition=partition, client=client)
+
+    show = _json_printer() if as_json_lines else _line_printer()
+    reader = open_reader(connection, wire_of(wire, interval_s))
+    try:
+        reader.open(
+            connection.timeout_s,
+            since_offset=since_offset,
+            since_ms=since_ms,
+            # Go Marshal's records have no time of the broker's: they are filtered one by one.
+            until_ms=None if wire == "text" else until_ms,
+        )
+        _warn_of_gaps(reader, since_offset)
+        past = filter(wanted, in_order(reader, _history(connection, reader)))
+        shown = 0
+        timed = since is not None or at is not None
+        for found in past if timed else deque(past, maxlen=lines):
+            show(found)
+            shown += 1
+        if shown == 0 and lines and not follow:
+            note(
+                "no such events in that time"
+                if timed
+                else "no such events since the newest snapshots; --since looks further back"
+            )
+        while follow:
+            for found in filter(wanted, _live(reader)):
+                show(found)
+            if reader.partition_count_error is not None:
+                raise PartitionCountChanged(str(reader.partition_count_error))
+    except LogHole:
+        if until_ms is None:
+            raise
+        raise InvalidArgument(
+            "the log does not reach back so far: older records are gone"
+        ) from None
+    except Truncated as error:
+        raise BrokerUnavailable(f"the log lost records while it was read: {error}") from None
+    finally:
+        reader.close()
+
+
+def _window(
+    since: str | None, until: str | None, at: str | None, around: str
+) -> tuple[int | None, int | None, int | None]:
+    """Return (first offset, first ms, last ms), None where there is no bound."""
+    now_ms = time.time_ns() // MS
+    if at is not None:
+        if since is not None or until is not None:
+            raise InvalidArgument("--at has its own window (--around): no --since or --until")
+        middle_ms = parse_moment(at, now_ms)
+        width_ms = parse_duration(around, "--around")
+        return None, max(0, middle_ms - width_ms), middle_ms + width_ms
+    since_offset, since_ms = (None, None) if since is None else parse_since(since, now_ms)
+    until_ms = None if until is None else parse_moment(until, now_ms, "--until")
+    if since_ms is not None and until_ms is not None and until_ms < since_ms:
+        raise InvalidArgument(f"--until {until!r} is before --since {since!r}")
+    return since_offset, since_ms, until_ms
+
+
+def _history(connection: Connection, reader: LogReader) -> Iterator[list[Stamped]]:
+    for messages, batches in until_silent(connection, reader.history()):
+        yield _stamped(reader, messages, batches)
+
+
+def _live(reader: LogReader) -> list[Stamped]:
+    messages = reader.poll(0.2)
+    found = _stamped(reader, messages, list(reader.fold(messages)))
+    return sorted(found, key=_when)
+
+
+def _stamped(reader: LogReader, messages: list[Any], batches: list[Batch]) -> list[Stamped]:
+    stamps: dict[tuple[int, int], int] = {}
+    for message in messages:
+        if message.error() is None and message.topic() == reader.topic:
+            stamps[message.partition(), message.offset()] = stamp_ms(message, reader.wire)
+    found = []
+    for batch in batches:
+        for event in batch.events:
+            stamp = stamps.get((batch.coordinator, event.offset), -1)
+            if reader.wire.name == "text":
+                event = without_epoch(event)
+            found.append(Stamped(stamp if stamp >= 0 else None, batch.coordinator, event))
+    return found
+
+
+def in_order(reader: LogReader, batches: Iterator[list[Stamped]]) -> Iterator[Stamped]:
+    """Merge the partitions' events by time, holding back only what may be preceded yet.
+
+    What a partition brings is in order. So everything up to the time that each partition has
+    reached, or the end of those that are read to theirs, can go.
+    """
+    extent = reader.extent()
+    waiting: dict[int, deque[Stamped]] = {p: deque() for p in extent}
+    reached: dict[int, int] = dict.fromkeys(extent, -1)
+    for batch in batches:
+        for found in batch:
+            p = found.coordinator
+            # A topic with the producers' own times may step back; the merge must not.
+            reached[p] = max(reached[p], found.stamp_ms or 0)
+            waiting[p].append(found)
+        horizon = min(
+            (reached[p] for p in extent if reader.world.states[p].next_offset < extent[p][1]),
+            default=None,
+        )
+        if horizon is not None:
+            yield from _merged(waiting, horizon)
+    yield from _merged(waiting, None)
+
+
+def _merged(waiting: dict[int, deque[Stamped]], horizon: int | None) -> Iterator[Stamped]:
+    ready: list[Stamped] = []
+    for queue in waiting.values():
+        while queue and (horizon is None or (queue[0].stamp_ms or 0) < horizon):
+            ready.append(queue.popleft())
+    return iter(sorted(ready, key=_when))
+
+
+def _when(found: Stamped) -> tuple[int, int, int]:
+    return found.stamp_ms or 0, found.coordinator, found.event.offset
+
+
+def _warn_of_gaps(reader: LogReader, since_offset: int | None) -> None:
+    trimmed = [p for p, (first, _) in reader.extent().items() if first > (since_offset or 0)]
+    if trimmed and since_offset is not None:
+        firsts = ", ".join(f"{p}: {reader.extent()[p][0]}" for p in trimmed)
+        note(f"older records are gone; the log begins at (partition: offset) {firsts}")
+
+
+def _json_printer() -> Callable[[Stamped], None]:
+    def show(found: Stamped) -> None:
+        print_json(as_json(found.event, found.coordinator, found.stamp_ms), indent=None)
+
+    return show
+
+
+def _line_printer() -> Callable[[Stamped], None]:
+    out = console()
+    last_day = ""
+
+    def show(found: Stamped) -> None:
+        nonlocal last_day
+        if found.stamp_ms is not None:
+            day = time.strftime("%A, %Y-%m-%d", time.localtime(found.stamp_ms / 1000))
+            if day != last_day:
+                last_day = day
+                out.print(f"[dim]{day}[/]")
+        out.print(as_line(found.event, found.coordinator, found.stamp_ms, date=False))
+
+    return show

@@ -1,0 +1,7 @@
+"""The live client: it joins the protocol with a real log. Threads, Kafka and clocks live here.
+
+In: what the user claims. Out: leases with fencing epochs, leaderships. One driver thread reads the
+coordination topic (`log_reader`), lets the fold and the claimant work, and appends what they ask
+for (`log_writer`). Read `marshal` first; `leader_election` and `aio` (asyncio) stand on it,
+`kafka_clients` makes the connections, `acl` says what a refused right was needed for.
+"""

@@ -1,0 +1,219 @@
+"""Leader election on claims (specs/PROTOCOL.md §8).
+
+The leader of a name is the holder of partition 0 of the virtual topic ``leader:NAME``. A colon is
+illegal in the names of Kafka topics, so the two cannot meet. Everything that holds for claims holds
+here: the lease bounds how long a leader may act, the epoch fences what it did too late, and a
+leader that releases hands over without anyone waiting.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
+
+from marshal_py.client.waiting import Steps, block
+from marshal_py.errors import ClaimTimeout, InvalidArgument
+from marshal_py.protocol import events as ev
+from marshal_py.protocol.messages import MAX_TOPIC_LENGTH
+from marshal_py.protocol.rationalizer import Cell
+
+if TYPE_CHECKING:
+    from marshal_py.client.marshal import Claim, Marshal
+
+__all__ = ["Leader", "LeaderWatch", "Leadership", "leader_topic"]
+
+_PREFIX: Final = "leader:"
+
+
+def leader_topic(name: str) -> str:
+    """Return the virtual topic whose partition 0 decides who leads `name`."""
+    if not isinstance(name, str) or not 0 < len(name) <= MAX_TOPIC_LENGTH - len(_PREFIX):
+        raise InvalidArgument(
+            f"leader name = {name!r} must be text of 1 to {MAX_TOPIC_LENGTH - len(_PREFIX)} "
+            "characters"
+        )
+    return _PREFIX + name
+
+
+class Leader(NamedTuple):
+    """Who leads a name: a client and the epoch of its claim."""
+
+    client_id: str
+    instance_id: str
+    epoch: int
+
+
+class Leadership:
+    """This client's candidacy for one name, and its leadership once it is elected.
+
+    ::
+
+        with marshal.leader("nightly-report") as leadership:   # blocks until elected
+            while leadership.held:
+                ...                                            # pass leadership.epoch on
+
+    Leaving the block hands over at once. `held` turns false the moment the lease lapses; stop then.
+    If nobody took over meanwhile, the leadership comes back under the same epoch; otherwise it is
+    lost, and `campaign` stands again. For any thread.
+    """
+
+    def __init__(self, marshal: Marshal, name: str) -> None:
+        self.name = name
+        self._topic = leader_topic(name)
+        self._marshal = marshal
+        self._claim: Claim | None = None
+        self.on_lost: Callable[[Leadership], None] | None = None
+        """Called once, in the hook thread, when somebody else leads, or the log took it away."""
+        self.on_lapsed: Callable[[Leadership], None] | None = None
+        """Called when the lease ran out without an answer from the log: stop acting."""
+        self.on_regained: Callable[[Leadership], None] | None = None
+        """Called when nobody had taken over after all: act again, under the same epoch."""
+
+    @property
+    def held(self) -> bool:
+        """Whether this client leads now and may act."""
+        return self._claim is not None and self._claim.held
+
+    @property
+    def epoch(self) -> int:
+        """The fencing token: larger for every later leader; −1 before the first election."""
+        return -1 if self._claim is None else self._claim.epoch
+
+    @property
+    def remaining_ms(self) -> float:
+        """Milliseconds left of the lease; 0 when it is not held."""
+        return 0.0 if self._claim is None else self._claim.remaining_ms
+
+    @property
+    def reason(self) -> str | None:
+        """Why the leadership ended, None while it has not."""
+        return None if self._claim is None else self._claim.reason
+
+    def campaign(self, timeout_s: float | None = None) -> Self:
+        """Wait until elected. Raises `ClaimTimeout` after `timeout_s`, and what `claim` raises."""
+        block(self._marshal._lock, self._campaign(timeout_s))
+        return self
+
+    def _campaign(self, timeout_s: float | None) -> Steps[None]:
+        claim = self._marshal.want(self._topic, 0)
+        if claim is not self._claim:
+            claim.on_lost = self._relay("on_lost")
+            claim.on_lapsed = self._relay("on_lapsed")
+            claim.on_regained = self._relay("on_regained")
+        try:
+            yield from self._marshal._await([claim], timeout_s)
+        except ClaimTimeout as error:
+            if claim is not self._claim:
+                claim.release(wait=False)
+            raise ClaimTimeout(f"not elected leader of {self.name!r}: {error}") from None
+        except BaseException:
+            claim.release(wait=False)
+            raise
+        self._claim = claim
+
+    def resign(self, *, wait: bool = True, timeout_s: float = 10.0) -> None:
+        """Hand over. Stop acting before you call this; the next leader need not wait."""
+        if self._claim is not None:
+            self._claim.release(wait=wait, timeout_s=timeout_s)
+
+    def wait_lost(self, timeout_s: float | None = None) -> bool:
+        """Wait until this client may not act any more; False if it still may after `timeout_s`."""
+        return True if self._claim is None else self._claim.wait_lost(timeout_s)
+
+    def _relay(self, hook: str) -> Callable[[Claim], None]:
+        def call(_: Claim) -> None:
+            function = getattr(self, hook)
+            if function is not None:
+                function(self)
+
+        return call
+
+    def __enter__(self) -> Self:
+        return self.campaign()
+
+    def __exit__(self, *_: object) -> None:
+        # Beyond the timeout the release goes on being tried, and the lease ends in any case.
+        with contextlib.suppress(ClaimTimeout):
+            self.resign()
+
+    def __repr__(self) -> str:
+        return f"<Leadership {self.name!r} held={self.held} claim={self._claim!r}>"
+
+
+class LeaderWatch:
+    """Tells who leads a name, and hears of changes, without being a candidate.
+
+    `on_change(old, new)` runs in the hook thread; either is None when nobody leads. What it tells
+    is what the log says: a leader whose lease has lapsed leads until somebody takes over.
+    """
+
+    def __init__(
+        self,
+        marshal: Marshal,
+        name: str,
+        on_change: Callable[[Leader | None, Leader | None], None] | None = None,
+    ) -> None:
+        self.name = name
+        self._topic = leader_topic(name)
+        self._marshal = marshal
+        self._on_change = on_change
+        self._changed = threading.Condition()
+        with marshal._lock:  # nothing may be folded between the two
+            self._stop = marshal.listen(self._listen)
+            self._current = _leader(marshal.cell(self._topic, 0))
+
+    @property
+    def current(self) -> Leader | None:
+        """The leader according to the log, None if there is none."""
+        return self._current
+
+    def wait(self, epoch_above: int = -1, timeout_s: float | None = None) -> Leader | None:
+        """Wait for a leader whose epoch is above `epoch_above`; None after `timeout_s`."""
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._current is not None and self._current.epoch > epoch_above, timeout_s
+            )
+            current = self._current
+        return current if current is not None and current.epoch > epoch_above else None
+
+    def close(self) -> None:
+        """Stop watching."""
+        self._stop()
+
+    def _listen(self, _: int, events: list[ev.Event]) -> None:
+        for event in events:
+            if (
+                isinstance(event, ev.Claimed | ev.Released | ev.PositionSet)
+                and event.topic == self._topic
+                and event.group_id == self._marshal.group_id
+            ):
+                new = (
+                    Leader(event.client_id, event.instance_id, event.epoch)
+                    if isinstance(event, ev.Claimed)
+                    else None
+                )
+                self._become(new)
+
+    def _become(self, new: Leader | None) -> None:
+        with self._changed:
+            old = self._current
+            if new is not None and old is not None and new.epoch <= old.epoch:
+                return  # read at construction already
+            self._current = new
+            self._changed.notify_all()
+        if self._on_change is not None and old != new:
+            self._on_change(old, new)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _leader(cell: Cell | None) -> Leader | None:
+    if cell is None or cell.holder is None or cell.instance_id is None:
+        return None
+    return Leader(cell.holder, cell.instance_id, cell.epoch)

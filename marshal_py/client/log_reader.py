@@ -1,0 +1,637 @@
+"""Reading the coordination log: replay it and tail it (specs/PROTOCOL.md §6, §7).
+
+`LogReader` owns the consumer, the world that it folds, and this reader's own measurements of when
+it saw what. It has no thread: `Marshal` drives it, and the `LogWriter` of `writer.py`, from one.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Final, NamedTuple, NoReturn
+
+from confluent_kafka import (
+    TIMESTAMP_LOG_APPEND_TIME,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    TopicPartition,
+)
+
+from marshal_py.client.acl import REFUSED, denied
+from marshal_py.client.kafka_clients import FINAL, RECONNECT, Trouble, connect, read_to_end
+from marshal_py.client.settings import KafkaConfig
+from marshal_py.errors import (
+    BrokerUnavailable,
+    ConfigurationError,
+    LogHole,
+    MalformedRecord,
+    PartitionCountChanged,
+    SnapshotMismatch,
+    TopicMissing,
+)
+from marshal_py.protocol.events import Event
+from marshal_py.protocol.rationalizer import SWEEP_EVERY, PartitionState
+from marshal_py.protocol.snapshots import Snapshot, SnapshotDue, anchor_of, decode_snapshot
+from marshal_py.protocol.wire import MSGPACK, Wire
+from marshal_py.protocol.world import Observer
+
+__all__ = ["Batch", "LogReader", "Truncated", "boottime_ns"]
+
+logger = logging.getLogger("marshal_py.log")
+BATCH: Final = 2_000
+"""Messages per `consume`: more is slower in librdkafka, not faster."""
+
+KEPT_DIGESTS: Final = 8
+"""Boundaries per coordination partition whose digest is kept to compare snapshots with."""
+
+STATS_MS: Final = 10_000
+
+_TRUNCATED: Final = {
+    KafkaError._AUTO_OFFSET_RESET,
+    KafkaError.OFFSET_OUT_OF_RANGE,
+    KafkaError._LOG_TRUNCATION,
+}
+
+_LATEST, _EARLIEST = -1, -2  # the ListOffsets protocol's special timestamps
+
+
+def boottime_ns() -> int:
+    """Return a monotonic clock, in nanoseconds, that counts the time that the machine sleeps."""
+    return time.clock_gettime_ns(_CLOCK)
+
+
+_CLOCK: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+class Truncated(Exception):
+    """The log lost records that had been applied; the caller drops its leases and replays."""
+
+
+class Batch(NamedTuple):
+    """What one read brought of one coordination partition. `now_ns` is taken after the read."""
+
+    coordinator: int
+    events: list[Event]
+    now_ns: int
+
+
+class LogReader:
+    """Replays the coordination topic into `world`, then tails it.
+
+    `open` connects, restores snapshots and replays to the end of the log; then `read` returns what
+    came since. All methods belong to one thread, except that `world` may be read by others under
+    the caller's own lock: `read` folds only inside `guard`.
+    """
+
+    def __init__(
+        self,
+        config: KafkaConfig,
+        *,
+        topic: str,
+        snapshot_topic: str,
+        clock: Callable[[], int] = boottime_ns,
+        use_snapshots: bool = True,
+        compare_snapshots: bool = True,
+        wire: Wire = MSGPACK,
+    ) -> None:
+        self.topic = topic
+        self.snapshot_topic = snapshot_topic
+        self.wire = wire
+        self.world = wire.world()
+        self.observers: list[Observer] = []
+        self.caught_up = False
+        self.replayed = 0
+        """Records applied by the last replay."""
+        self.due: list[SnapshotDue] = []
+        """Boundaries crossed since the caller last emptied this list."""
+        self.newest_snapshot: dict[int, int] = {}
+        """Coordination partition → `next_offset` of the newest valid snapshot seen."""
+        self.mismatches: list[SnapshotMismatch] = []
+        self.partition_count_error: PartitionCountChanged | None = None
+        self.met_other_wire = False
+        """Whether records of the other version were met; it is logged once."""
+        self._clock = clock
+        self._use_snapshots = use_snapshots
+        self._compare = compare_snapshots
+        self._config = config
+        self._was_served = False
+        """Whether the coordination topic could be read from: records came, or its end was told."""
+        self._consumer_trouble = Trouble()
+        self._consumer = connect(
+            Consumer,
+            {
+                "fetch.wait.max.ms": 100,
+                # Replay: librdkafka fetches ahead, and does not rest for a second when it has.
+                "queued.min.messages": 300_000,
+                "fetch.queue.backoff.ms": 5,
+                "topic.metadata.refresh.interval.ms": 30_000,
+                **RECONNECT,
+                **config,
+                "group.id": "marshal",  # librdkafka wants one; nothing is committed under it
+                "enable.auto.commit": False,
+                "enable.auto.offset.store": False,
+                "auto.offset.reset": "error",
+                "isolation.level": "read_uncommitted",
+                "enable.partition.eof": True,
+                "fetch.min.bytes": 1,
+                "statistics.interval.ms": STATS_MS,
+                "stats_cb": self._on_stats,
+            },
+            self._consumer_trouble,
+        )
+        self._last_value: list[bytes | None] = []
+        self._digests: list[dict[int, bytes]] = []
+        self._ends: dict[int, int] = {}
+        self._anchors: dict[int, bytes] = {}
+        self._begins: dict[int, int] = {}
+        self._partitions = 0
+        self._distrusted: set[int] = set()
+        self._not_after: dict[int, int] = {}
+        self._until: dict[int, int] = {}
+        """Where to stop, when the past is asked for."""
+
+    # Opening
+
+    def open(
+        self,
+        timeout_s: float,
+        *,
+        since_offset: int | None = None,
+        since_ms: int | None = None,
+        until_ms: int | None = None,
+    ) -> None:
+        """Connect and restore the newest snapshots; `replay` reads on from there.
+
+        With `since_offset` (in every coordination partition) or `since_ms` (the broker's time), a
+        snapshot that lies later is passed over, so that `history` tells of all since then; unless
+        the log does not reach back so far. With `until_ms`, what the broker stamped later is not
+        there for this reader: it sees the world as it was.
+
+        Raises `TopicMissing`, `BrokerUnavailable` after `timeout_s` without an answer, `LogHole`
+        when records that no snapshot covers are gone, `PartitionCountChanged` on a second call
+        that finds another number of partitions. The replay itself may take as long as it takes.
+        """
+        deadline = time.monotonic() + timeout_s
+        count, has_snapshots = self._describe(deadline)
+        if self._partitions and count != self._partitions:
+            raise self._changed(count)
+        self._partitions = count
+        self.world.states[:] = [self.wire.state(p) for p in range(count)]
+        self.observers[:] = [Observer() for _ in range(count)]
+        self._last_value = [None] * count
+        self._digests = [{} for _ in range(count)]
+        self._anchors.clear()
+        self.newest_snapshot.clear()
+        self.due.clear()
+        self.caught_up = False
+        self.replayed = 0
+
+        self._begins = self._offsets(self.topic, _EARLIEST, deadline)
+        self._ends = self._offsets(self.topic, _LATEST, deadline)
+        self._until = {}
+        if until_ms is not None:
+            self._until = self._ends = self._offsets(self.topic, until_ms + 1, deadline)
+        self._not_after = {}
+        if since_ms is not None:
+            self._not_after = self._offsets(self.topic, since_ms, deadline)
+        elif since_offset is not None:
+            self._not_after = dict.fromkeys(range(count), since_offset)
+        snapshot_ends: dict[int, int] = {}
+        if has_snapshots:
+            snapshot_ends = self._offsets(self.snapshot_topic, _LATEST, deadline)
+            if self._use_snapshots:
+                self._restore(snapshot_ends, deadline)
+        assignment = [
+            TopicPartition(self.topic, p, self._start_of(p)) for p in range(self._partitions)
+        ]
+        if self._compare:
+            assignment += [
+                TopicPartition(self.snapshot_topic, p, end) for p, end in snapshot_ends.items()
+            ]
+        self._consumer.assign(assignment)
+
+    def extent(self) -> dict[int, tuple[int, int]]:
+        """Return (first offset, next offset) of each partition, as `open` found them."""
+        return {p: (self._begins[p], self._ends[p]) for p in self._ends}
+
+    def replay(self, *, progress: Callable[[int, int], None] | None = None) -> None:
+        """Apply everything up to the ends that `open` saw; `progress(done, total)` as it goes.
+
+        Raises `Truncated`, `LogHole`.
+        """
+        total = sum(max(0, end - self._at(p)) for p, end in self._ends.items())
+        for _ in self.history(events=False):
+            if progress is not None:
+                progress(self.replayed, total)
+
+    def history(self, *, events: bool = True) -> Iterator[tuple[list[Any], list[Batch]]]:
+        """Replay up to the ends that `open` saw, and show what was read: (messages, batches).
+
+        The batches hold the events; without `events` there are none, and reading is faster. Yields
+        empty lists when the broker has sent nothing for a while, so that the caller may give up.
+        Raises `Truncated`.
+        """
+        behind = {p for p in self._ends if self._is_behind(p)}
+        while behind:
+            messages = self._poll(0.2)
+            if events:
+                batches = list(self.fold(messages))
+                self._note_ends(messages)
+                self.replayed += sum(
+                    m.error() is None and m.topic() == self.topic for m in messages
+                )
+                yield messages, batches
+            else:
+                self._replay_batch(messages)
+                yield messages, []
+            behind = {p for p in behind if self._is_behind(p)}
+        now_ns = self._clock()
+        for p, observer in enumerate(self.observers):
+            observer.caught_up_at_offset = self._at(p)
+            observer.seen.note(self._at(p) - 1, now_ns)
+        self.caught_up = True
+
+    def _is_behind(self, p: int) -> bool:
+        return self._at(p) < self._ends[p] or p in self._anchors
+
+    def _note_ends(self, messages: list[Any]) -> None:
+        for message in messages:
+            error = message.error()
+            if (
+                error is not None
+                and error.code() == KafkaError._PARTITION_EOF
+                and message.topic() == self.topic
+            ):
+                self._at_end(message.partition())
+
+    def _at_end(self, p: int) -> None:
+        """The broker says that there is no more for now."""
+        # Transaction markers may end the log: no record will bring us to its end.
+        self._ends[p] = min(self._ends[p], self._at(p))
+        if p in self._anchors:
+            self._distrust(p)
+
+    def _describe(self, deadline: float) -> tuple[int, bool]:
+        while True:
+            try:
+                topics = self._consumer.list_topics(
+                    self.topic, timeout=max(0.1, min(5.0, deadline - time.monotonic()))
+                ).topics
+                error = topics[self.topic].error
+                if error is None and topics[self.topic].partitions:
+                    return len(topics[self.topic].partitions), self._has_snapshots(deadline)
+                if error is not None and error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                    raise TopicMissing(
+                        f"coordination topic {self.topic!r} does not exist: run "
+                        f"`marshal topic create --topic {self.topic} --bootstrap-servers ...`, or "
+                        "pass create_topics=True"
+                    )
+                if error is not None and error.code() in REFUSED:
+                    raise denied(self._config, self.topic, "Read", "Write")
+                if error is not None and error.code() in FINAL:
+                    raise ConfigurationError(f"coordination topic {self.topic!r}: {error.str()}")
+            except KafkaException as problem:
+                self._give_up(problem.args[0], deadline)
+            self._pause(deadline, "no metadata of the coordination topic")
+
+    def _has_snapshots(self, deadline: float) -> bool:
+        if not self.wire.has_snapshots:
+            return False
+        found = self._consumer.list_topics(
+            self.snapshot_topic, timeout=max(0.1, deadline - time.monotonic())
+        ).topics[self.snapshot_topic]
+        if found.error is None and len(found.partitions) >= 1:
+            return True
+        if found.error is not None and found.error.code() in REFUSED:
+            problem = denied(self._config, self.snapshot_topic, "Read", "Write")
+            logger.warning("without snapshots, every start replays the whole log: %s", problem)
+            return False
+        logger.warning(
+            "there is no topic %r: every start replays the whole log; `marshal topic create` "
+            "makes it",
+            self.snapshot_topic,
+        )
+        return False
+
+    def _offsets(self, topic: str, which: int, deadline: float) -> dict[int, int]:
+        """Return the first, the next, or the offset at a time in ms of every partition."""
+        query = [TopicPartition(topic, p, which) for p in range(self._partitions)]
+        while True:
+            try:
+                answer = self._consumer.offsets_for_times(
+                    query, timeout=max(0.1, min(5.0, deadline - time.monotonic()))
+                )
+                if all(p.error is None and (p.offset >= 0 or which >= 0) for p in answer):
+                    # For a time after the last record the answer is "the end", −1.
+                    return {
+                        p.partition: p.offset if p.offset >= 0 else self._ends[p.partition]
+                        for p in answer
+                    }
+            except KafkaException as problem:
+                self._give_up(problem.args[0], deadline)
+            self._pause(deadline, f"no leader for some partition of {topic!r}")
+
+    def _give_up(self, error: KafkaError, deadline: float) -> None:
+        if error.code() in REFUSED:
+            raise denied(self._config, self.topic, "Read", "Write") from None
+        self._consumer.poll(0)  # to hear what TLS and SASL have said
+        if time.monotonic() >= deadline or self._consumer_trouble.repeated:
+            why = self._consumer_trouble.text or error.str()
+            raise BrokerUnavailable(f"no answer from the brokers: {why}") from None
+        if error.code() in FINAL:
+            raise BrokerUnavailable(f"the brokers refused: {error.str()}") from None
+
+    def _pause(self, deadline: float, what: str) -> None:
+        """Let librdkafka reconnect; its own back-off sets the pace."""
+        if time.monotonic() >= deadline:
+            raise BrokerUnavailable(f"gave up: {what}")
+        self._consumer.poll(0.05)
+
+    # Snapshots (§6)
+
+    def _restore(self, ends: dict[int, int], deadline: float) -> None:
+        newest = self._find_snapshots(ends, deadline)
+        lacking = {p: ends[p] for p in self._not_after if self._begins[p] > 0 and p not in newest}
+        if lacking:  # the history that was asked for is gone: the one that is left, then
+            self._not_after.clear()
+            newest |= self._find_snapshots(lacking, deadline)
+        for p, (snapshot, state) in newest.items():
+            self.world.states[p] = state
+            self.newest_snapshot[p] = snapshot.next_offset
+            self._anchors[p] = snapshot.anchor
+
+    def _find_snapshots(
+        self, ends: dict[int, int], deadline: float
+    ) -> dict[int, tuple[Snapshot, PartitionState]]:
+        return _newest_snapshots(
+            self._config, self.snapshot_topic, ends, deadline, self._acceptable
+        )
+
+    def _acceptable(self, snapshot: Snapshot) -> PartitionState | None:
+        """Return the snapshot's state if the log still goes on from where it ends, else None."""
+        p = snapshot.coordinator
+        if snapshot.next_offset > self._not_after.get(p, snapshot.next_offset):
+            return None
+        if snapshot.partitions != self._partitions or p >= self._partitions:
+            return None
+        if p in self._distrusted:
+            return None
+        if not self._begins[p] <= snapshot.next_offset <= self._ends[p]:
+            return None
+        try:
+            return snapshot.restore()
+        except MalformedRecord as error:
+            logger.error("%s; it is not used", error)
+            return None
+
+    def _start_of(self, p: int) -> int:
+        """Where to read from: one record early, to check the snapshot's anchor."""
+        begin, restored = self._begins[p], self.world.states[p].next_offset
+        if restored > begin:
+            return restored - 1
+        self._anchors.pop(p, None)  # the record is gone by retention, which is as it should be
+        if restored == begin or begin == 0 or not self.wire.has_snapshots:
+            return begin
+        raise self._hole(p)
+
+    def _hole(self, p: int) -> LogHole:
+        begin = self._begins[p]
+        return LogHole(
+            f"records below offset {begin} of {self.topic}/{p} were deleted and no snapshot covers "
+            "them, so the state cannot be known. If a client still runs, `marshal snapshot` cannot "
+            "help, but its own next snapshot will; otherwise stop all clients and create the topic "
+            "anew. Set retention.ms=-1 and delete with `marshal topic trim`"
+        )
+
+    def _check_anchor(self, p: int, message: Any) -> None:
+        """Check the record just below the snapshot; start over without it if it is another one."""
+        anchor = self._anchors.pop(p)
+        state = self.world.states[p]
+        if message.offset() == state.next_offset - 1 and anchor_of(message.value()) == anchor:
+            self._last_value[p] = message.value()
+            return
+        self._distrust(p)
+
+    def _distrust(self, p: int) -> NoReturn:
+        logger.error(
+            "the snapshot of %s/%d at offset %d is of another log (was the topic made anew?); "
+            "it is not used",
+            self.topic,
+            p,
+            self._at(p),
+        )
+        self._distrusted.add(p)
+        raise Truncated(f"{self.topic}/{p} is another log than its snapshot's")
+
+    # Reading
+
+    def _at(self, p: int) -> int:
+        return self.world.states[p].next_offset
+
+    def _poll(self, timeout_s: float) -> list[Any]:
+        # poll() returns with the first record; consume() alone would wait for a full batch.
+        first = self._consumer.poll(timeout_s)
+        if first is None:
+            return []
+        messages = [first, *self._consumer.consume(BATCH, 0)]
+        return [m for m in messages if not self._too_late(m)] if self._until else messages
+
+    def _too_late(self, message: Any) -> bool:
+        """Whether the record is of after the moment that is asked for."""
+        return (
+            message.error() is None
+            and message.topic() == self.topic
+            and message.offset() >= self._until[message.partition()]
+        )
+
+    def _replay_batch(self, messages: list[Any]) -> None:
+        """Apply a batch without events. This loop is the start-up time of every process."""
+        states, topic, last, apply = self.world.states, self.topic, {}, self.wire.apply
+        for message in messages:
+            p = message.partition()
+            error = message.error()
+            if error is not None:
+                if error.code() != KafkaError._PARTITION_EOF:
+                    self._on_error(error, message.topic())
+                elif message.topic() == topic:
+                    self._was_served = True
+                    self._at_end(p)
+                continue
+            if message.topic() != topic:
+                self._on_snapshot(message)
+                continue
+            if self._anchors and p in self._anchors:
+                self._check_anchor(p, message)
+                continue
+            offset = message.offset()
+            state = states[p]
+            if offset < state.next_offset:
+                raise Truncated(f"{topic}/{p}: offset {offset} came again")
+            if not apply(state, offset, message.value(), None):
+                self._met_foreign(p, message.value())
+            last[p] = message
+            self.replayed += 1
+        for p, message in last.items():
+            self._last_value[p] = message.value()
+            kind, stamp_ms = message.timestamp()
+            if kind == TIMESTAMP_LOG_APPEND_TIME:
+                self.observers[p].stamped.note(message.offset(), stamp_ms)
+
+    def poll(self, timeout_s: float) -> list[Any]:
+        """Wait up to `timeout_s` for records; hand them to `fold`. Needs no lock."""
+        return self._poll(timeout_s)
+
+    def fold(self, messages: list[Any]) -> Iterator[Batch]:
+        """Apply what `poll` returned and yield the events, by coordination partition.
+
+        The caller holds its lock. Raises `Truncated` when the log lost applied records.
+        """
+        events: dict[int, list[Event]] = {}
+        for message in messages:
+            p = message.partition()
+            error = message.error()
+            if error is not None:
+                if error.code() != KafkaError._PARTITION_EOF:
+                    self._on_error(error, message.topic())
+                elif message.topic() == self.topic:
+                    self._was_served = True
+                continue
+            if message.topic() != self.topic:
+                self._on_snapshot(message)
+                continue
+            if p in self._anchors:
+                self._check_anchor(p, message)
+                continue
+            offset = message.offset()
+            state = self.world.states[p]
+            if offset < state.next_offset:
+                raise Truncated(f"{self.topic}/{p}: offset {offset} came again")
+            found = events.setdefault(p, [])
+            crossing = offset // SWEEP_EVERY != (state.next_offset - 1) // SWEEP_EVERY
+            fold = self._cross if crossing and self.wire.has_snapshots else self.wire.apply
+            if not fold(state, offset, message.value(), found):
+                self._met_foreign(p, message.value())
+            self._last_value[p] = message.value()
+            kind, stamp_ms = message.timestamp()
+            if kind == TIMESTAMP_LOG_APPEND_TIME:
+                self.observers[p].stamped.note(offset, stamp_ms)
+        for p, found in events.items():
+            now_ns = self._clock()
+            self.observers[p].seen.note(self._at(p) - 1, now_ns)
+            yield Batch(p, found, now_ns)
+
+    def _cross(
+        self, state: PartitionState, offset: int, value: bytes | None, found: list[Event] | None
+    ) -> bool:
+        """Keep the digest of the state at a boundary, then apply the record beyond it (§6.5)."""
+        if state.next_offset == 0 or found is None:
+            return self.wire.apply(state, offset, value, found)
+        p = state.partition
+        encoded, next_offset = state.encode(), state.next_offset
+        digests = self._digests[p]
+        digests[next_offset] = anchor_of(encoded)
+        while len(digests) > KEPT_DIGESTS:
+            del digests[next(iter(digests))]
+        anchor, before = anchor_of(self._last_value[p]), len(found)
+        is_record = self.wire.apply(state, offset, value, found)
+        sender = next((getattr(e, "instance_id", "") for e in found[before:][::-1]), "")
+        self.due.append(SnapshotDue(p, next_offset, anchor, encoded, sender))
+        return is_record
+
+    def _met_foreign(self, p: int, value: bytes | None) -> None:
+        if not self.met_other_wire and value is not None and self.wire.is_other(value):
+            self.met_other_wire = True
+            logger.error("%s/%d: %s", self.topic, p, self.wire.met_other)
+
+    def _on_snapshot(self, message: Any) -> None:
+        try:
+            snapshot = decode_snapshot(message.value())
+        except MalformedRecord as error:
+            logger.error("%s/%d: %s", self.snapshot_topic, message.partition(), error)
+            return
+        p = snapshot.coordinator
+        if p >= self._partitions or snapshot.partitions != self._partitions:
+            return
+        self.newest_snapshot[p] = max(snapshot.next_offset, self.newest_snapshot.get(p, 0))
+        own = self._digests[p].get(snapshot.next_offset)
+        if own is None and snapshot.next_offset == self._at(p):
+            own = self.world.states[p].digest()
+        if own is not None and own != snapshot.digest:
+            mismatch = SnapshotMismatch(
+                f"{snapshot.writer}'s snapshot of {self.topic}/{p} at offset "
+                f"{snapshot.next_offset} differs from the state of this process: one of the two "
+                "does not follow the protocol: compare their versions"
+            )
+            self.mismatches.append(mismatch)
+            logger.error("%s", mismatch)
+
+    def snapshot_now(self, p: int) -> SnapshotDue | None:
+        """Return the present state of one partition, None where nothing was ever written."""
+        state = self.world.states[p]
+        if state.next_offset == 0:
+            return None
+        return SnapshotDue(p, state.next_offset, anchor_of(self._last_value[p]), state.encode(), "")
+
+    def _on_error(self, error: KafkaError, topic: str | None) -> None:
+        if error.code() in _TRUNCATED:
+            raise Truncated(f"{self.topic}: {error.str()}")
+        if error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
+            return  # librdkafka looks for the coordinator of a group that nobody uses
+        why: object = error.str()
+        if error.code() in REFUSED:
+            why = problem = denied(self._config, topic or self.topic, "Read")
+            if topic != self.snapshot_topic and not (self._was_served or self.replayed):
+                raise problem
+        logger.warning("reading %s: %s; trying on", topic or self.topic, why)
+
+    def _on_stats(self, text: str) -> None:
+        topic = json.loads(text).get("topics", {}).get(self.topic)
+        if topic is None or self.partition_count_error is not None:
+            return
+        count = sum(1 for p in topic["partitions"] if p != "-1")
+        if self.caught_up and count > self._partitions:
+            self.partition_count_error = self._changed(count)
+
+    def _changed(self, count: int) -> PartitionCountChanged:
+        return PartitionCountChanged(
+            f"topic {self.topic!r} had {self._partitions} partitions and now has {count}: claims "
+            "would be decided in two places. Stop all clients, then create the topic anew"
+        )
+
+    def close(self) -> None:
+        """Close the consumer."""
+        self._consumer.close()
+
+
+def _newest_snapshots(
+    config: KafkaConfig,
+    topic: str,
+    ends: dict[int, int],
+    deadline: float,
+    acceptable: Callable[[Snapshot], PartitionState | None],
+) -> dict[int, tuple[Snapshot, PartitionState]]:
+    """Return the newest acceptable snapshot of each partition that has one, and its state.
+
+    Looks at the last record of each partition, and at all of them only if that one will not do.
+    """
+    newest: dict[int, tuple[Snapshot, PartitionState]] = {}
+    starts = {p: end - 1 for p, end in ends.items() if end > 0}
+    for attempt in (starts, dict.fromkeys(starts, 0)):
+        missing = {p: at for p, at in attempt.items() if p not in newest}
+        if not missing:
+            break
+        for message in read_to_end(config, topic, missing, ends, deadline):
+            try:
+                snapshot = decode_snapshot(message.value())
+            except MalformedRecord as error:
+                logger.error("%s/%d: %s; it is not used", topic, message.partition(), error)
+                continue
+            if snapshot.coordinator != message.partition():
+                continue
+            state = acceptable(snapshot)
+            if state is not None:
+                newest[snapshot.coordinator] = snapshot, state
+    return newest

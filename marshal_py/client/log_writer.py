@@ -1,0 +1,151 @@
+"""Appending to the coordination log (specs/PROTOCOL.md §2.3, §7)."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from marshal_py.client.acl import REFUSED, denied
+from marshal_py.client.kafka_clients import OUTAGE_WARNING_S, RECONNECT, connect
+from marshal_py.client.settings import KafkaConfig
+from marshal_py.errors import AccessDenied
+from marshal_py.protocol.snapshots import SnapshotDue, encode_snapshot
+
+__all__ = ["LogWriter"]
+
+logger = logging.getLogger("marshal_py.log")
+
+_FATAL: Final = (KafkaException, SystemError)
+"""What polling a producer raises once it has failed for good, and only then. (SystemError is
+confluent-kafka's own mishap when it raises while a callback of ours runs.)"""
+
+
+class LogWriter:
+    """Appends records to the coordination topic: all in-sync replicas, idempotent, in order.
+
+    For any thread. Failures are queued; the driver takes them with `take_failures`.
+    """
+
+    def __init__(
+        self, config: KafkaConfig, *, topic: str, snapshot_topic: str, timeout_ms: int
+    ) -> None:
+        self.topic = topic
+        self.snapshot_topic = snapshot_topic
+        self.refusal: AccessDenied | None = None
+        """Set when the brokers refuse to let this client write, and never let it before."""
+        self._was_served = False
+        self._refusal_told_s = -OUTAGE_WARNING_S
+        self._failures: deque[tuple[int, str]] = deque()
+        self._config: KafkaConfig = {
+            "linger.ms": 0,
+            "message.timeout.ms": timeout_ms,
+            "message.max.bytes": 32 * 1024 * 1024,  # for snapshots; the broker has its own limit
+            **RECONNECT,
+            **config,
+            "acks": "all",
+            "enable.idempotence": True,
+        }
+        self._producer = connect(Producer, self._config)
+
+    def append(self, coordinator: int, seq: int, value: bytes) -> None:
+        """Hand a record to the producer; it is sent at once, and retried until it times out."""
+        self._produce(
+            self.topic,
+            value,
+            partition=coordinator,
+            failed=lambda why: self._failures.append((seq, why)),
+        )
+
+    def _produce(
+        self,
+        topic: str,
+        value: bytes,
+        *,
+        partition: int,
+        failed: Callable[[str], None],
+        key: bytes | None = None,
+    ) -> None:
+        def delivered(error: KafkaError | None, _: Message) -> None:
+            if error is None:
+                self._was_served = True
+                return
+            if error.code() in REFUSED:
+                self._refused(topic)
+            failed(error.str())
+
+        try:
+            self._producer.produce(
+                topic, value, key=key, partition=partition, on_delivery=delivered
+            )
+        except (BufferError, KafkaException) as error:
+            failed(str(error))
+            if isinstance(error, KafkaException) and error.args[0].code() == KafkaError._FATAL:
+                self._replace(error)
+
+    def _replace(self, why: Exception) -> None:
+        """Make a new producer: this one will never send again. What it held counts as failed."""
+        if isinstance(why, KafkaException) and why.args[0].code() in REFUSED:
+            # No right to write to any topic, and therefore none to be idempotent.
+            self._refused(self.topic)
+        else:
+            logger.error("the producer failed for good (%s); making a new one", why)
+        old, self._producer = self._producer, connect(Producer, self._config)
+        old.purge()
+        with contextlib.suppress(*_FATAL):  # it says once more that it failed
+            old.poll(0)
+
+    def _refused(self, topic: str) -> None:
+        problem = denied(self._config, topic, "Write")
+        if topic == self.topic and not self._was_served and self.refusal is None:
+            self.refusal = problem
+        if time.monotonic() - self._refusal_told_s >= OUTAGE_WARNING_S:
+            self._refusal_told_s = time.monotonic()
+            logger.error("%s", problem)
+
+    def write_snapshot(self, due: SnapshotDue, partitions: int, writer: str) -> None:
+        """Write a snapshot; one that fails is reported and forgotten: the next will do."""
+        value = encode_snapshot(
+            due.state,
+            coordinator=due.coordinator,
+            partitions=partitions,
+            next_offset=due.next_offset,
+            anchor=due.anchor,
+            writer=writer,
+        )
+
+        self._produce(
+            self.snapshot_topic,
+            value,
+            key=str(due.coordinator).encode(),
+            partition=due.coordinator,
+            failed=lambda why: logger.warning(
+                "a snapshot of partition %d failed: %s", due.coordinator, why
+            ),
+        )
+
+    def serve(self) -> None:
+        """Run the delivery callbacks that are due."""
+        try:
+            self._producer.poll(0)
+        except _FATAL as error:
+            self._replace(error)
+
+    def take_failures(self) -> list[tuple[int, str]]:
+        """Return (seq, why) of the appends that failed, or whose outcome is unknown."""
+        failures = []
+        while self._failures:
+            failures.append(self._failures.popleft())
+        return failures
+
+    def flush(self, timeout_s: float) -> int:
+        """Wait until everything has been delivered; return how many records have not."""
+        try:
+            return int(self._producer.flush(timeout_s))
+        except _FATAL:
+            return len(self._producer)

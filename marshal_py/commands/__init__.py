@@ -1,1 +1,0 @@
-"""The operator's commands, one module each; `marshal_py.cli` puts them together."""

@@ -1,0 +1,208 @@
+"""What a consumer of a group should hold now, from what its client knows of the world.
+
+`Sharing` looks at the world under the client's lock, copies what it needs, and asks `balance.plan`.
+It knows when to keep still: after somebody joined, until no more come.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from marshal_py.client.marshal import Marshal
+from marshal_py.consumer.claim_metadata import Note
+from marshal_py.protocol import balance
+from marshal_py.protocol.balance import Plan, Unit
+from marshal_py.protocol.events import (
+    Claimed,
+    Event,
+    GroupForgotten,
+    GroupPaused,
+    GroupResumed,
+    MemberJoined,
+    MemberLeft,
+    PositionSet,
+    Released,
+)
+from marshal_py.protocol.rationalizer import Cell, Member
+from marshal_py.protocol.subscription import Subscription
+from marshal_py.protocol.world import MS, Observer, World
+
+__all__ = ["Look", "Sharing"]
+
+_TELLING: Final = (
+    Claimed,
+    Released,
+    PositionSet,
+    MemberJoined,
+    MemberLeft,
+    GroupPaused,
+    GroupResumed,
+    GroupForgotten,
+)
+"""Events after which the plan may be another."""
+
+MAX_SETTLES: Final = 10
+"""A member that joined waits for others to join for so many times `settle_ms`, at most."""
+
+
+class Look(NamedTuple):
+    """One look at the world."""
+
+    plan: Plan
+    resume: tuple[Unit, ...]
+    """Units that an earlier instance of this client still holds: nobody need be asked."""
+    holders: dict[Unit, str | None]
+    paused: bool
+    restless: bool
+    """Others have just joined: more may come, and what is claimed now would have to move."""
+    unquiet: bool = False
+    """Somebody has just joined, and takes nothing yet: what is given up now would lie idle."""
+
+
+class Sharing:
+    """Plans for one member of one group.
+
+    `settle_ms`: how long after the last member joined units begin to move.
+    """
+
+    def __init__(self, marshal: Marshal, subscription: Subscription, *, settle_ms: int) -> None:
+        self.subscription = subscription
+        self._marshal = marshal
+        self._settle_ns = settle_ms * MS
+        self._joined_ns: int | None = None
+        self._quiet_since_ns = 0
+        self._unquiet_since_ns = 0
+        self._alive: frozenset[str] = frozenset()
+        self._full_look_ns = 0
+
+    def tells(self, events: list[Event]) -> bool:
+        """Whether these events, which the driver has just read, may change the plan."""
+        group = self._marshal.group_id
+        telling = False
+        for event in events:
+            if isinstance(event, _TELLING) and event.group_id == group:
+                telling = True
+                if type(event) is MemberJoined:
+                    now_ns = self._marshal._clock()
+                    if now_ns - self._quiet_since_ns >= self._settle_ns:
+                        self._unquiet_since_ns = now_ns
+                    self._quiet_since_ns = now_ns
+        return telling
+
+    def look(self, units: list[Unit], lags: dict[Unit, int] | None = None) -> Look:
+        """Look at the world, and plan. `lags` are those that this member measured itself."""
+        marshal = self._marshal
+        me = marshal.client_id
+        with marshal.world() as world:
+            now_ns = marshal._clock()
+            observers = marshal._reader.observers
+            members = self._members(world, observers, now_ns)
+            holders: dict[Unit, str | None] = {}
+            costs: dict[Unit, int] = {}
+            resume: list[Unit] = []
+            by_lag = bool(members) and all(s.by_lag for s in members.values())
+            group = marshal.group_id
+            for unit in units:
+                p = world.coordinator(*unit)
+                cell = world.states[p].cells.get((group, *unit))
+                holder = self._holder(cell, members, observers[p], now_ns)
+                holders[unit] = holder
+                if cell is not None:
+                    if holder == me and cell.instance_id != marshal.instance_id:
+                        resume.append(unit)
+                    if by_lag:
+                        costs[unit] = _published_cost(cell)
+            if by_lag and lags:
+                costs.update((unit, balance.weigh(lag)) for unit, lag in lags.items())
+            paused = world.paused(group)
+            self._alive = frozenset(members)
+        plan = balance.plan(me, members, holders, costs if by_lag else None)
+        restless = self._restless(now_ns)
+        return Look(plan, tuple(resume), holders, paused, restless, self._unquiet(now_ns))
+
+    def stale(self) -> bool:
+        """Whether somebody died or came back to life since the last look. Cheap."""
+        marshal = self._marshal
+        with marshal.world() as world:
+            now_ns = marshal._clock()
+            members = self._members(world, marshal._reader.observers, now_ns)
+        return frozenset(members) != self._alive
+
+    def _members(
+        self, world: World, observers: list[Observer], now_ns: int
+    ) -> dict[str, Subscription]:
+        marshal = self._marshal
+        home = world.home(marshal.group_id)
+        observer = observers[home]
+        me = world.states[home].members.get((marshal.group_id, marshal.client_id))
+        in_the_log = me is not None and me.instance_id == marshal.instance_id
+        if in_the_log and self._joined_ns is None:
+            self._joined_ns = now_ns
+            self._quiet_since_ns = max(self._quiet_since_ns, now_ns)
+        members = {}
+        for (group, client_id), member in world.states[home].members.items():
+            if group != marshal.group_id:
+                continue
+            subscription = Subscription.decode(member.metadata)
+            if subscription is not None and self._is_alive(
+                member, me if in_the_log else None, observer, now_ns
+            ):
+                members[client_id] = subscription
+        members[marshal.client_id] = self.subscription
+        return members
+
+    def _is_alive(self, member: Member, me: Member | None, observer: Observer, now_ns: int) -> bool:
+        as_cell = Cell(version=member.version, interval_ms=member.interval_ms)
+        if observer.liveness(as_cell, now_ns) == "stale":
+            return False
+        # At a cold start nothing has been observed for long: the broker's clock tells of the dead,
+        # as it does for claims (§5.3). Being wrong here costs a vain claim, and nothing else.
+        skew_ms = self._marshal.settings.cold_start_skew_ms
+        if me is None or skew_ms is None or member.version >= me.version:
+            return True
+        own_ms, last_ms = observer.stamped.at(me.version), observer.stamped.at(member.version)
+        if own_ms is None or last_ms is None:
+            return True
+        return own_ms - last_ms <= 2 * member.interval_ms + skew_ms
+
+    def _holder(
+        self, cell: Cell | None, members: dict[str, Subscription], observer: Observer, now_ns: int
+    ) -> str | None:
+        if cell is None or cell.holder is None:
+            return None
+        if cell.holder == self._marshal.client_id:
+            return cell.holder
+        if observer.liveness(cell, now_ns) == "stale":
+            return None
+        if cell.holder in members:
+            return cell.holder
+        # Not a live member: one that died, whose claim goes stale at about the same time, and may
+        # be wanted already; or a client that is no consumer, to be left alone.
+        known = self._known_dead(cell.holder)
+        return None if known else cell.holder
+
+    def _known_dead(self, client_id: str) -> bool:
+        marshal = self._marshal
+        world = marshal._reader.world
+        member = world.states[world.home(marshal.group_id)].members.get(
+            (marshal.group_id, client_id)
+        )
+        return member is not None and Subscription.decode(member.metadata) is not None
+
+    def _restless(self, now_ns: int) -> bool:
+        if self._joined_ns is None:
+            return True
+        if now_ns - self._quiet_since_ns >= self._settle_ns:
+            return False
+        return now_ns - self._joined_ns < MAX_SETTLES * self._settle_ns
+
+    def _unquiet(self, now_ns: int) -> bool:
+        return (
+            now_ns - self._quiet_since_ns < self._settle_ns
+            and now_ns - self._unquiet_since_ns < MAX_SETTLES * self._settle_ns
+        )
+
+
+def _published_cost(cell: Cell) -> int:
+    """The cost that the holder published with its claim, 1 where there is none."""
+    return Note.decode(cell.metadata).cost

@@ -1,0 +1,220 @@
+"""Fetching: one confluent-kafka consumer, and what it brings, sorted by partition.
+
+The bottom of `Consumer`: nothing here knows of delivery guarantees. The thread that iterates
+fetches; the keeper's commands (assign, pause, ...) are carried out between two fetches.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, Final
+
+from confluent_kafka import OFFSET_END, KafkaError, KafkaException, Message, TopicPartition
+
+from marshal_py.client.acl import REFUSED, denied
+from marshal_py.client.kafka_clients import RECONNECT
+from marshal_py.client.marshal import Marshal
+from marshal_py.client.settings import kafka_config
+from marshal_py.client.structured_logs import Fields
+from marshal_py.consumer.delivery import HeldPartition, Run
+
+if TYPE_CHECKING:
+    from marshal_py.consumer.assignment import Keeper
+
+__all__ = ["FETCH", "MAX_FETCH", "Fetching", "key_of"]
+
+logger = logging.getLogger("marshal_py.consumer")
+
+FETCH: Final = 300
+"""Messages per `consume`, by default. Python's cyclic garbage collector goes round when there are
+700 objects more than before. With two fetches at a time, one in the user's hands and one new, there
+are not: it stays at rest, which is worth more than the calls that larger fetches would save."""
+
+MAX_FETCH: Final = 1_000
+"""Messages per `consume`, where larger batches were asked for: more is slower in librdkafka."""
+
+CONNECT_S: Final = 1.0
+"""Leaders that have not answered at the start by then are connected to when they are needed."""
+
+_message: Final[Any] = Message
+_partition_of: Callable[[Any], int] = _message.partition
+_topic_of: Callable[[Any], str] = _message.topic
+_error_of: Callable[[Any], KafkaError | None] = _message.error
+
+
+class Fetching:
+    """The part of a `Consumer` that talks to Kafka."""
+
+    _keeper: Keeper
+
+    def __init__(
+        self, marshal: Marshal, kafka: Mapping[str, Any] | None, *, batch_size: int
+    ) -> None:
+        self.marshal = marshal
+        self.log = Fields(logger, marshal._log.extra)
+        """The logger, with who this is in every record."""
+        self._batch_size = batch_size
+        self._kafka_config = _fetch_config(marshal, kafka)
+        self._consumer: Any = None
+        """The confluent-kafka consumer, once started."""
+        self._active: dict[tuple[str, int], HeldPartition] = {}
+        """Partitions that are fetched. The keeper's; the loop reads it."""
+        self._ready: deque[Run] = deque()
+        self._kafka_lock = threading.Lock()
+        self._commands: deque[Callable[[], None]] = deque()
+        self._commanded = threading.Event()
+
+    def _fetch(self, most: int, wait_s: float = 0.0) -> int:
+        """Fetch up to `most` messages, and put them on `_ready` as runs. Returns how many."""
+        with self._kafka_lock:
+            self._run_commands()
+            if wait_s and self._active:
+                message = self._consumer.poll(wait_s)
+                messages = [] if message is None else [message]
+                if messages and most > 1:  # more have come with it
+                    messages += self._consumer.consume(min(most, self._batch_size) - 1, 0)
+            else:
+                messages = self._consumer.consume(min(most, self._batch_size), 0)
+            if messages:
+                self._sort_out(messages)
+        self._run_commands_if_free()
+        if wait_s and not messages and not self._active:
+            # Not in `poll`, under the lock: the first partition shall not wait for its end.
+            self._commanded.wait(wait_s)
+            self._commanded.clear()
+        return len(messages)
+
+    def connect_to_leaders(self, topics: Mapping[str, int]) -> None:
+        """Connect to who leads these partitions (topic → how many), before the first is claimed.
+
+        A partition that moves here would lie idle meanwhile. Who cannot be reached now is left.
+        """
+        where = [
+            TopicPartition(t, p, OFFSET_END) for t, count in topics.items() for p in range(count)
+        ]
+        if where:
+            with contextlib.suppress(KafkaException):
+                self._consumer.offsets_for_times(where, timeout=CONNECT_S)
+
+    def command(self, command: Callable[[], None]) -> None:
+        """Have `command` use the Kafka consumer, in the order given, and never during a fetch.
+
+        confluent-kafka's consumer has a lock of its own, which a polling thread hardly ever leaves
+        to another; and what a fetch brings must belong to the assignment of that moment.
+        """
+        self._commands.append(command)
+        self._run_commands_if_free()
+        self._commanded.set()
+
+    def _run_commands_if_free(self) -> None:
+        while self._commands and self._kafka_lock.acquire(blocking=False):
+            try:
+                self._run_commands()
+            finally:
+                self._kafka_lock.release()
+
+    def _run_commands(self) -> None:
+        while self._commands:
+            self._commands.popleft()()
+
+    def _sort_out(self, messages: list[Any]) -> None:
+        """Put what was fetched on `_ready`, by partition; order matters within a partition only.
+
+        Every message passes here: the loops are those of `map` and `count`, not of Python.
+        """
+        if any(map(_error_of, messages)):
+            good = [message for message in messages if message.error() is None]
+            if good:
+                self._sort_out(good)
+            for message in messages:  # afterwards: the end of a partition comes behind its messages
+                error = message.error()
+                if error is not None:
+                    self._on_error(message, error)
+            return
+        active = self._active
+        if len(active) == 1:  # nothing else is fetched
+            [part] = active.values()
+            if key_of(messages[0]) == part.key == key_of(messages[-1]):
+                self._add(part, messages)
+            return
+        seen = self._keeper.topics_seen
+        numbers = list(map(_partition_of, messages))
+        [*topics] = seen if len(seen) == 1 else set(map(_topic_of, messages))
+        if len(topics) == 1 and numbers.count(numbers[0]) == len(numbers):
+            self._gather((topics[0], numbers[0]), messages)  # most fetches are of one partition
+            return
+        groups: dict[tuple[str, int], list[Any]] = {}
+        at = 0
+        for number, same in groupby(numbers):
+            found = messages[at : (at := at + len(list(same)))]
+            if len(topics) == 1:
+                groups.setdefault((topics[0], number), []).extend(found)
+                continue
+            for topic, group in groupby(found, _topic_of):
+                groups.setdefault((topic, number), []).extend(group)
+        for key, found in groups.items():
+            self._gather(key, found)
+
+    def _gather(self, key: tuple[str, int], messages: list[Any]) -> None:
+        part = self._active.get(key)
+        if part is not None:
+            self._add(part, messages)
+
+    def _add(self, part: HeldPartition, messages: list[Any]) -> None:
+        run = Run(part, messages)
+        self._ready.append(run)
+        part.fetched = max(part.fetched, run.end)  # afterwards: the keeper must find it somewhere
+
+    def _on_error(self, message: Any, error: KafkaError) -> None:
+        part = self._active.get(key_of(message))
+        code = error.code()
+        if part is None:
+            return
+        if code == KafkaError._PARTITION_EOF:
+            part.fetched = max(part.fetched, message.offset())
+            return
+        if code in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
+            part.out_of_range = True
+            self._keeper.wake()
+        elif code in REFUSED:
+            self._keeper.fail(denied(self._kafka_config, part.topic, "Read"))
+        else:
+            self.log.warning(
+                "%s: %s/%d: %s",
+                self.marshal.client_id,
+                part.topic,
+                part.partition,
+                error.str(),
+                extra=part.log_fields,
+            )
+
+
+def _fetch_config(marshal: Marshal, kafka: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return librdkafka's settings for the messages. Raises `ConfigurationError`."""
+    own = dict(kafka or {})
+    # Every reader of the coordination log must see the same; of the messages, as each likes.
+    isolation = {k: own.pop(k) for k in ("isolation.level",) if k in own}
+    checked = kafka_config({**marshal.settings.kafka, **own}) | isolation
+    return {
+        "client.id": f"marshal-{marshal.client_id}",
+        # A new partition is fetched when the broker has answered the last fetch: soon.
+        "fetch.wait.max.ms": 100,
+        "fetch.queue.backoff.ms": 5,
+        **RECONNECT,
+        **checked,
+        # librdkafka wants a group; nothing is joined or committed under it.
+        "group.id": f"marshal.{marshal.group_id}",
+        "enable.auto.commit": False,
+        "enable.auto.offset.store": False,
+        "auto.offset.reset": "error",
+    }
+
+
+def key_of(message: Any) -> tuple[str, int]:
+    """Return topic and partition of a message."""
+    return (message.topic(), message.partition())

@@ -1,0 +1,152 @@
+"""Dead letters: messages that no handler could do anything with, kept in a topic of their own.
+
+A dead letter is the message as it came (key, value, headers), and headers that say why it is there:
+
+| header | what |
+|---|---|
+| ``dlq-error-class``, ``dlq-error-message`` | the exception, its message cut at 1,000 characters |
+| ``dlq-topic``, ``dlq-partition``, ``dlq-offset`` | where the message was |
+| ``dlq-timestamp`` | its timestamp, milliseconds since 1970; missing if it had none |
+| ``dlq-attempts`` | how often a handler was tried |
+| ``dlq-group-id``, ``dlq-client-id`` | who tried |
+| ``dlq-epoch`` | under which claim (not with wire="text") |
+| ``dlq-failed-at`` | when it was given up, milliseconds since 1970 |
+
+All are UTF-8 text. They replace headers of these names that the message had: a dead letter that was
+put back and failed again tells of the last time.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any, Final
+
+from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka.admin import AdminClient
+
+from marshal_py.client.acl import REFUSED, denied
+from marshal_py.client.kafka_clients import RECONNECT, connect
+from marshal_py.client.settings import KafkaConfig
+from marshal_py.consumer.handlers.schedule import Item
+from marshal_py.errors import BrokerUnavailable, DeadLetterFailed, TopicMissing
+
+__all__ = ["PREFIX", "DeadLetters", "headers_of"]
+
+PREFIX: Final = "dlq-"
+MAX_TEXT: Final = 1_000
+DELIVERY_MS: Final = 10_000
+
+_FINAL: Final = {
+    KafkaError.MSG_SIZE_TOO_LARGE,
+    KafkaError.TOPIC_EXCEPTION,
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError._UNKNOWN_TOPIC,
+    KafkaError._UNKNOWN_PARTITION,
+    KafkaError.RECORD_LIST_TOO_LARGE,
+}
+"""Errors that trying again does not mend."""
+
+
+def headers_of(
+    item: Item, error: BaseException, *, group_id: str, client_id: str, epoch: int | None
+) -> list[tuple[str, bytes]]:
+    """Return the headers of a dead letter: the message's own, and why it is one."""
+    message = item.payload
+    kept = [(n, v) for n, v in message.headers() or () if not n.startswith(PREFIX)]
+    kind = type(error)
+    timestamp_type, timestamp_ms = message.timestamp()
+    told: dict[str, Any] = {
+        "error-class": f"{kind.__module__}.{kind.__qualname__}",
+        "error-message": str(error)[:MAX_TEXT],
+        "topic": item.home[0],
+        "partition": item.home[1],
+        "offset": item.offset,
+        "timestamp": timestamp_ms if timestamp_type else None,
+        "attempts": item.attempts,
+        "group-id": group_id,
+        "client-id": client_id,
+        "epoch": epoch,
+        "failed-at": time.time_ns() // 1_000_000,
+    }
+    return [
+        *kept,
+        *(
+            (PREFIX + name, str(value).encode(errors="replace"))
+            for name, value in told.items()
+            if value is not None
+        ),
+    ]
+
+
+class DeadLetters:
+    """Writes dead letters, each awaited: acks=all, before its message counts as done.
+
+    For any thread.
+    """
+
+    def __init__(self, kafka: KafkaConfig, *, timeout_s: float) -> None:
+        self._kafka = kafka
+        config = {
+            **RECONNECT,
+            "delivery.timeout.ms": DELIVERY_MS,
+            **kafka,
+            "acks": "all",
+            "enable.idempotence": True,
+            "linger.ms": 0,
+        }
+        self._producer: Any = connect(Producer, config)
+        self._timeout_s = timeout_s
+
+    def check(self, topics: set[str]) -> None:
+        """Look for the topics. Raises `TopicMissing`, `AccessDenied`, `BrokerUnavailable`."""
+        admin = connect(AdminClient, {**RECONNECT, **self._kafka})
+        try:
+            # All of them: to ask for one by name would create it, on brokers that allow that.
+            known = admin.list_topics(timeout=self._timeout_s).topics
+        except KafkaException as error:
+            raise BrokerUnavailable(
+                f"no answer from the brokers within {self._timeout_s:g} s: {error.args[0].str()}"
+            ) from None
+        for topic in sorted(topics):
+            if topic not in known:
+                raise TopicMissing(
+                    f"the topic for dead letters, {topic!r}, does not exist: create it, or name "
+                    "another with dead_letter_topic"
+                )
+
+    def send(self, topic: str, key: Any, value: Any, headers: list[tuple[str, bytes]]) -> None:
+        """Write one and wait until all replicas have it.
+
+        Raises `DeadLetterFailed` or `AccessDenied` when trying again does not help, else
+        `BrokerUnavailable`.
+        """
+        delivered = threading.Event()
+        problem: KafkaError | None = None
+
+        def on_delivery(error: KafkaError | None, _: Any) -> None:
+            nonlocal problem
+            problem = error
+            delivered.set()
+
+        try:
+            self._producer.produce(topic, value, key, headers=headers, on_delivery=on_delivery)
+        except KafkaException as error:
+            problem = error.args[0]
+            delivered.set()
+        except BufferError:
+            self._producer.poll(0.1)
+            raise BrokerUnavailable(f"too many dead letters wait for {topic!r}") from None
+        while not delivered.is_set():  # the producer gives up by itself, after its own timeout
+            self._producer.poll(0.1)
+        if problem is None:
+            return
+        if problem.code() in REFUSED:
+            raise denied(self._kafka, topic, "Write")
+        if problem.code() in _FINAL:
+            raise DeadLetterFailed(f"topic {topic!r} takes no dead letter: {problem.str()}")
+        raise BrokerUnavailable(f"topic {topic!r} took no dead letter: {problem.str()}")
+
+    def close(self) -> None:
+        """Wait for what was begun."""
+        self._producer.flush(1.0)

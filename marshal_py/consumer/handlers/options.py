@@ -1,0 +1,267 @@
+"""How `Consumer.run` treats messages and failures: what the user may choose, checked at once."""
+
+from __future__ import annotations
+
+import inspect
+import pickle
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final, Literal, TypeAlias
+
+from marshal_py.client.marshal import Claim
+from marshal_py.consumer.handlers.schedule import Ordering
+from marshal_py.errors import ConfigurationError
+
+__all__ = [
+    "ClaimSnapshot",
+    "Executor",
+    "Failure",
+    "Handling",
+    "OnFailure",
+    "Retry",
+    "Stuck",
+    "Verdict",
+]
+
+Executor: TypeAlias = Literal["thread", "process", "asyncio"]
+Verdict: TypeAlias = Literal["dead_letter", "stop", "skip", "retry"]
+
+MAX_WORKERS: Final = 10_000
+
+
+@dataclass(frozen=True)
+class Retry:
+    """How often, and when, a message comes again to a handler that failed with it.
+
+    - `attempts`: how often in all, the first time included; None: for ever.
+    - `backoff_ms`: the wait after the first failure; it doubles with each, up to `max_backoff_ms`.
+    - `jitter`: each wait is longer or shorter by up to this part of it, at random.
+
+    Only what must come after the message in order waits with it (its key, with ordering="key").
+    Raises `ConfigurationError`.
+    """
+
+    attempts: int | None = 3
+    backoff_ms: float = 500
+    max_backoff_ms: float = 60_000
+    jitter: float = 0.2
+
+    def __post_init__(self) -> None:
+        if self.attempts is not None and (type(self.attempts) is not int or self.attempts < 1):
+            raise ConfigurationError(
+                f"attempts = {self.attempts!r} must be 1 or more, or None for no end"
+            )
+        for name in ("backoff_ms", "max_backoff_ms"):
+            value = getattr(self, name)
+            if not isinstance(value, int | float) or not 0 <= value <= 86_400_000:
+                raise ConfigurationError(f"{name} = {value!r} must be 0 to 86,400,000 (a day)")
+        if not isinstance(self.jitter, int | float) or not 0 <= self.jitter <= 1:
+            raise ConfigurationError(f"jitter = {self.jitter!r} must be 0 to 1")
+
+    def delay_s(self, failures: int, chance: float) -> float:
+        """Return the wait after so many failures; `chance` is a random number from 0 to 1."""
+        doubled = self.backoff_ms * 2.0 ** min(failures - 1, 64)
+        wait_ms = min(doubled, self.max_backoff_ms)
+        return wait_ms * (1 + self.jitter * (2 * chance - 1)) / 1000
+
+
+_ONCE: Final = Retry(attempts=1)
+_USUAL: Final = Retry()
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A message that a handler has failed with for the last time, given to `on_failure`."""
+
+    message: Any
+    error: BaseException
+    attempts: int
+    claim: Claim
+
+
+OnFailure: TypeAlias = Literal["dead_letter", "stop", "skip"] | Callable[[Failure], Verdict | None]
+
+
+@dataclass(frozen=True)
+class Stuck:
+    """A handler that does not return, given to `on_stuck`. Its claim is kept, and it is not killed.
+
+    - `messages`: what it was given (one, unless `batch_size` was set).
+    - `running_s`: for how long it has been running.
+    - `worker`: the name of its thread, process or task; `stack`: where it is now, as text ("" for a
+      process, into which nobody can look from here).
+    """
+
+    messages: list[Any]
+    running_s: float
+    worker: str
+    stack: str
+
+    def __str__(self) -> str:
+        first = self.messages[0]
+        more = f" and {len(self.messages) - 1} more" if len(self.messages) > 1 else ""
+        return (
+            f"the handler of {first.topic()}/{first.partition()} at offset {first.offset()}{more} "
+            f"has been running for {self.running_s:.1f} s in {self.worker}"
+        )
+
+
+@dataclass(frozen=True)
+class ClaimSnapshot:
+    """What a handler in another process is told of its claim: it fences there all the same."""
+
+    topic: str
+    partition: int
+    epoch: int
+    lease_until_ns: int
+
+    @property
+    def held(self) -> bool:
+        """Whether the lease stood at least until now, as far as was known at the start."""
+        return _now_ns() < self.lease_until_ns
+
+
+_now_ns: Final[Callable[[], int]] = partial(
+    time.clock_gettime_ns, getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+)
+
+
+@dataclass(frozen=True)
+class Handling:
+    """Everything that `Consumer.run` was told, checked. See there. Raises `ConfigurationError`."""
+
+    handler: Callable[..., Any]
+    workers: int = 8
+    ordering: Ordering = "key"
+    executor: Executor | None = None
+    batch_size: int | None = None
+    retry: Retry | None = None
+    on_failure: OnFailure = "stop"
+    not_retriable: tuple[type[BaseException], ...] = ()
+    dead_letter_topic: str = "{topic}.dlq"
+    max_buffered: int = 10_000
+    max_buffered_bytes: int = 64 * 1024 * 1024
+    max_ahead: int = 100_000
+    stuck_after_s: float | None = 60.0
+    on_stuck: Callable[[Stuck], None] | None = None
+    drain_timeout_s: float = 30.0
+    at_most_once: bool = False
+    claim_as: Literal["no", "second", "keyword"] = field(init=False, default="no")
+    """Whether, and how, the handler takes the claim."""
+
+    def __post_init__(self) -> None:
+        if not callable(self.handler):
+            raise ConfigurationError(f"handler = {self.handler!r} must be a function")
+        _whole("workers", self.workers, 1, MAX_WORKERS)
+        _one_of("ordering", self.ordering, ("key", "partition", "none"))
+        self._check_executor()
+        if self.batch_size is not None:
+            _whole("batch_size", self.batch_size, 1, 1_000_000)
+        if not callable(self.on_failure):
+            _one_of("on_failure", self.on_failure, ("dead_letter", "stop", "skip", "a function"))
+        _whole("max_buffered", self.max_buffered, 1, 10_000_000)
+        _whole("max_buffered_bytes", self.max_buffered_bytes, 1_024, 1 << 40)
+        _whole("max_ahead", self.max_ahead, 1, 100_000_000)
+        if self.stuck_after_s is not None and not self.stuck_after_s > 0:
+            raise ConfigurationError(
+                f"stuck_after_s = {self.stuck_after_s!r} must be above 0, or None for no limit"
+            )
+        if not self.drain_timeout_s >= 0:
+            raise ConfigurationError(
+                f"drain_timeout_s = {self.drain_timeout_s!r} must be 0 or more"
+            )
+        if self.at_most_once and self.retry is not None and self.retry.attempts != 1:
+            raise ConfigurationError(
+                f"retry = {self.retry}: with mode='at_most_once' no message comes to a handler "
+                "twice; leave retry out, or use mode='at_least_once'"
+            )
+        if isinstance(self.not_retriable, type):
+            object.__setattr__(self, "not_retriable", (self.not_retriable,))
+        for kind in self.not_retriable:
+            if not (isinstance(kind, type) and issubclass(kind, BaseException)):
+                raise ConfigurationError(f"not_retriable: {kind!r} is no type of exception")
+        object.__setattr__(self, "claim_as", _claim_as(self.handler))
+
+    def _check_executor(self) -> None:
+        is_coroutine = _is_coroutine_function(self.handler)
+        if self.executor is None:
+            object.__setattr__(self, "executor", "asyncio" if is_coroutine else "thread")
+        _one_of("executor", self.executor, ("thread", "process", "asyncio"))
+        if is_coroutine is not (self.executor == "asyncio"):
+            raise ConfigurationError(
+                f"executor = {self.executor!r}: "
+                + (
+                    "a handler that is `async def` runs in executor='asyncio'"
+                    if is_coroutine
+                    else "the handler must be `async def`; plain functions run in threads"
+                )
+            )
+        if self.executor == "process":
+            try:
+                pickle.dumps(self.handler)
+            except Exception as error:
+                raise ConfigurationError(
+                    f"handler = {self.handler!r} cannot be sent to another process ({error}): use "
+                    "a function at the top level of a module, or executor='thread'"
+                ) from None
+
+    @property
+    def retries(self) -> Retry:
+        """What was chosen, or goes without saying."""
+        if self.at_most_once:
+            return _ONCE
+        return self.retry or _USUAL
+
+    def dead_letter_topic_of(self, topic: str) -> str:
+        """Return where the dead letters of a topic go."""
+        return self.dead_letter_topic.replace("{topic}", topic)
+
+    def call(self, given: Any, claim: Any) -> Any:
+        """Call the handler, with the claim if it takes one."""
+        if self.claim_as == "no":
+            return self.handler(given)
+        if self.claim_as == "second":
+            return self.handler(given, claim)
+        return self.handler(given, claim=claim)
+
+    def may_retry(self, error: BaseException, failures: int) -> bool:
+        """Whether a message comes again after so many failures, of which `error` was the last."""
+        if isinstance(error, self.not_retriable):
+            return False
+        return self.retries.attempts is None or failures < self.retries.attempts
+
+
+def _whole(name: str, value: Any, least: int, most: int) -> None:
+    if type(value) is not int or not least <= value <= most:
+        raise ConfigurationError(
+            f"{name} = {value!r} must be a whole number from {least:,} to {most:,}"
+        )
+
+
+def _one_of(name: str, value: Any, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ConfigurationError(f"{name} = {value!r} must be one of: {', '.join(choices)}")
+
+
+def _is_coroutine_function(handler: Callable[..., Any]) -> bool:
+    while isinstance(handler, partial):
+        handler = handler.func
+    call = getattr(handler, "__call__", None)  # noqa: B004 (whether the call is a coroutine)
+    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(call)
+
+
+def _claim_as(handler: Callable[..., Any]) -> Literal["no", "second", "keyword"]:
+    try:
+        parameters = inspect.signature(handler).parameters
+    except (TypeError, ValueError):
+        return "no"
+    if "claim" in parameters:
+        return "keyword"
+    required = [
+        p
+        for p in parameters.values()
+        if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+    ]
+    return "second" if len(required) > 1 else "no"

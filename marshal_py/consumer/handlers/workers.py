@@ -1,0 +1,396 @@
+"""What runs handlers: threads, processes or asyncio tasks. Each takes one task after the other.
+
+A process belongs to one thread of this process, which sends it a task and waits for the answer: a
+handler that takes its process down (out of memory, a crash in C) fails alone, and is told apart
+from what the others were doing. The process is then replaced.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import multiprocessing
+import pickle
+import signal
+import sys
+import threading
+import time
+import traceback
+from multiprocessing.connection import Connection
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Final
+
+from marshal_py.consumer.delivery import Batch
+from marshal_py.consumer.handlers.message_copy import copy_of
+from marshal_py.consumer.handlers.options import ClaimSnapshot, Handling
+from marshal_py.consumer.handlers.runner import Runner, Task, Workers
+from marshal_py.errors import HandlerProcessDied
+
+if TYPE_CHECKING:
+    from multiprocessing.context import SpawnProcess
+
+__all__ = ["AsyncWorkers", "ProcessWorkers", "ThreadWorkers", "workers_for"]
+
+GRACE_S: Final = 1.0
+"""Cancelled tasks and terminated processes get so long to end."""
+
+
+def workers_for(handling: Handling, loop: asyncio.AbstractEventLoop | None = None) -> Workers:
+    """Return the workers that were asked for. `loop`: run asyncio tasks there."""
+    if handling.executor == "asyncio":
+        return AsyncWorkers(handling, loop)
+    if handling.executor == "process":
+        return ProcessWorkers(handling)
+    return ThreadWorkers(handling)
+
+
+class ThreadWorkers:
+    """Handlers in threads. They are daemons: one that never returns does not keep the process."""
+
+    def __init__(self, handling: Handling) -> None:
+        self._handling = handling
+        self._threads: list[threading.Thread] = []
+        self._runner: Runner
+        self._work: threading.Condition
+
+    def start(self, runner: Runner) -> None:
+        """Begin to take tasks."""
+        self._runner = runner
+        self._work = threading.Condition(runner.lock)
+        for number in range(self._handling.workers):
+            thread = threading.Thread(
+                target=self._serve, args=(number,), name=f"marshal-worker-{number}", daemon=True
+            )
+            self._threads.append(thread)
+            thread.start()
+
+    def wake(self, count: int) -> None:
+        """So many tasks may be there."""
+        if count > 0:
+            self._work.notify(count)
+
+    def stop(self, timeout_s: float) -> bool:
+        """Wait for the threads to end."""
+        deadline = time.monotonic() + max(timeout_s, GRACE_S)
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        return not any(thread.is_alive() for thread in self._threads)
+
+    def describe(self, worker: Any) -> tuple[str, str]:
+        """Return the name of the thread, and where it is."""
+        thread = self._threads[worker]
+        frame = sys._current_frames().get(thread.ident or 0)
+        return f"thread {thread.name}", "".join(traceback.format_stack(frame)) if frame else ""
+
+    def _serve(self, number: int) -> None:
+        runner = self._runner
+        try:
+            while (task := self._next(number)) is not None:
+                try:
+                    self._call(number, task)
+                except BaseException as error:
+                    runner.failed(task, error)
+                else:
+                    runner.succeeded(task)
+        except BaseException as error:  # ours, not the handler's
+            runner.crashed(error)
+        finally:
+            self._leave(number)
+
+    def _next(self, number: int) -> Task | None:
+        runner = self._runner
+        with self._work:
+            while not runner.over:
+                task = runner.take(number)
+                if task is not None:
+                    return task
+                self._work.wait()
+        return None
+
+    def _call(self, number: int, task: Task) -> None:  # noqa: ARG002 (for who inherits)
+        self._handling.call(self._runner.given_to_handler(task), task.part.claim)
+
+    def _leave(self, number: int) -> None:
+        pass
+
+
+class ProcessWorkers(ThreadWorkers):
+    """Handlers in processes of their own, one for each thread here.
+
+    Started with `spawn`: the handler's module is imported anew there, and nothing of this process
+    (no connection to Kafka, no lock) is inherited. A process ends when this one does.
+    """
+
+    def __init__(self, handling: Handling) -> None:
+        super().__init__(handling)
+        self._context = multiprocessing.get_context("spawn")
+        self._processes: dict[int, tuple[SpawnProcess, Connection]] = {}
+        self._ready: set[int] = set()
+        """Those of which the process has started."""
+
+    def start(self, runner: Runner) -> None:
+        """Start the processes, at once, and wait for none of them."""
+        for number in range(self._handling.workers):
+            self._spawn(number)
+        super().start(runner)
+
+    def _spawn(self, number: int) -> None:
+        ours, theirs = self._context.Pipe()
+        process = self._context.Process(
+            target=_serve_process,
+            args=(theirs, self._handling.handler, self._handling.claim_as),
+            name=f"marshal-worker-{number}",
+            daemon=True,
+        )
+        process.start()
+        theirs.close()
+        self._processes[number] = process, ours
+
+    def _next(self, number: int) -> Task | None:
+        # The process first: a lease would run out while it starts. At the end, only if need be.
+        if not self._runner.is_stopping and not self._have_process(number):
+            return None
+        return super()._next(number)
+
+    def _have_process(self, number: int) -> bool:
+        """Start the worker's process if there is none. Returns False if the end came first."""
+        found = self._processes.get(number)
+        if found is not None and number in self._ready and not found[0].is_alive():
+            self._forget(number)  # it was sent a signal while it had nothing to do
+        if number not in self._processes:
+            self._spawn(number)
+        process, connection = self._processes[number]
+        if number not in self._ready:
+            try:
+                connection.recv()
+            except (EOFError, OSError):
+                process.join(GRACE_S)
+                if self._runner.over:
+                    return False
+                raise HandlerProcessDied(
+                    f"a handler's process could not be started (exit code {process.exitcode}); "
+                    "what it said is on stderr"
+                ) from None
+            self._ready.add(number)
+        return True
+
+    def _call(self, number: int, task: Task) -> None:
+        if not self._have_process(number):
+            raise HandlerProcessDied("the handler's process was not started: the end came first")
+        process, connection = self._processes[number]
+        given = self._runner.given_to_handler(task)
+        holding = task.part.holding
+        claim = ClaimSnapshot(
+            holding.topic, holding.partition, holding.epoch, holding.lease_until_ns
+        )
+        copied = [copy_of(m) for m in given] if isinstance(given, Batch) else copy_of(given)
+        try:
+            connection.send((copied, claim))
+            error, is_leaving = connection.recv()
+        except (EOFError, OSError):
+            process.join(GRACE_S)
+            self._forget(number)
+            raise HandlerProcessDied(
+                f"the handler's process ended with exit code {process.exitcode}"
+            ) from None
+        if is_leaving:
+            self._forget(number)  # another takes its place
+        if error is not None:
+            raise error
+
+    def _forget(self, number: int) -> None:
+        self._processes.pop(number)[1].close()
+        self._ready.discard(number)
+
+    def stop(self, timeout_s: float) -> bool:
+        """Wait for the threads to end, then kill what still works."""
+        ended = super().stop(timeout_s)
+        for process, _ in list(self._processes.values()):
+            if process.is_alive():
+                process.kill()
+        return ended
+
+    def describe(self, worker: Any) -> tuple[str, str]:
+        """Return which process it is."""
+        found = self._processes.get(worker)
+        return f"process {found[0].pid if found else '(none)'}", ""
+
+    def _leave(self, number: int) -> None:
+        found = self._processes.pop(number, None)
+        if found is not None:
+            found[1].close()  # it reads the end of the file, and ends
+            found[0].join(GRACE_S)
+
+
+def _serve_process(connection: Connection, handler: Any, claim_as: Any) -> None:
+    """The life of a handler's process."""
+    # Ctrl-C in a terminal, and SIGTERM from systemd, reach all processes: this one finishes what it
+    # has. After Ctrl-C it is told to end; after SIGTERM it ends by itself, as Python's own exit
+    # sends that to what is left, and waits.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    is_busy = is_leaving = False
+
+    def leave(number: int, _: FrameType | None) -> None:
+        nonlocal is_leaving
+        is_leaving = True
+        if not is_busy:
+            raise SystemExit(128 + number)
+
+    signal.signal(signal.SIGTERM, leave)
+    with contextlib.suppress(EOFError, OSError):
+        connection.send("ready")
+        while not is_leaving:
+            is_busy = False
+            given, claim = connection.recv()
+            is_busy = True
+            if isinstance(given, list):
+                given = Batch(given, claim)
+            answer: BaseException | None = None
+            try:
+                if claim_as == "no":
+                    handler(given)
+                elif claim_as == "second":
+                    handler(given, claim)
+                else:
+                    handler(given, claim=claim)
+            except BaseException as error:
+                error.add_note("In the handler's process:\n" + traceback.format_exc())
+                answer = _sendable(error)
+            connection.send((answer, is_leaving))
+
+
+def _sendable(error: BaseException) -> BaseException:
+    try:
+        pickle.loads(pickle.dumps(error))  # noqa: S301 (our own)
+    except Exception:
+        stand_in = RuntimeError(f"{type(error).__name__}: {error}")
+        for note in error.__notes__:
+            stand_in.add_note(note)
+        return stand_in
+    return error
+
+
+class AsyncWorkers:
+    """Handlers that are coroutines, as tasks of one event loop: the user's, or one of their own."""
+
+    def __init__(self, handling: Handling, loop: asyncio.AbstractEventLoop | None = None) -> None:
+        self._handling = handling
+        self._own_loop = loop is None
+        self._loop: asyncio.AbstractEventLoop
+        if loop is not None:
+            self._loop = loop
+        self._runner: Runner
+        self._idle: list[asyncio.Future[None]] = []
+        self._tasks: list[asyncio.Task[None]] = []
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self, runner: Runner) -> None:
+        """Begin to take tasks."""
+        self._runner = runner
+        if self._own_loop:
+            self._loop = asyncio.new_event_loop()
+            self._thread = threading.Thread(
+                target=self._run_loop, name="marshal-workers", daemon=True
+            )
+            self._thread.start()
+        self._loop.call_soon_threadsafe(self._start_tasks)
+
+    def _run_loop(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_forever()
+        finally:
+            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+            self._loop.run_until_complete(self._loop.shutdown_default_executor())
+            self._loop.close()
+
+    def _start_tasks(self) -> None:
+        for number in range(self._handling.workers):
+            name = f"marshal-worker-{number}"
+            self._tasks.append(self._loop.create_task(self._serve(number), name=name))
+        gathered = asyncio.gather(*self._tasks, return_exceptions=True)
+        gathered.add_done_callback(self._all_ended)
+
+    def _all_ended(self, gathered: asyncio.Future[list[BaseException | None]]) -> None:
+        for outcome in [] if gathered.cancelled() else gathered.result():
+            if isinstance(outcome, BaseException) and not isinstance(
+                outcome, asyncio.CancelledError
+            ):
+                self._runner.crashed(outcome)
+        self._ended.set()
+
+    def wake(self, count: int) -> None:
+        """So many tasks may be there."""
+        if count > 0:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is there to wake
+                self._loop.call_soon_threadsafe(self._wake, count)
+
+    def _wake(self, count: int) -> None:
+        while self._idle and count > 0:
+            future = self._idle.pop()
+            if not future.done():
+                future.set_result(None)
+                count -= 1
+
+    async def _serve(self, number: int) -> None:
+        runner, handling = self._runner, self._handling
+        while (task := await self._next(number)) is not None:
+            try:
+                await handling.call(runner.given_to_handler(task), task.part.claim)
+            except asyncio.CancelledError as error:
+                if _is_cancelled():
+                    runner.gave_up(task)
+                    raise
+                await self._in_thread(runner, task, TimeoutError(f"cancelled: {error}"))
+            except BaseException as error:
+                await self._in_thread(runner, task, error)
+            else:
+                runner.succeeded(task)
+
+    async def _in_thread(self, runner: Runner, task: Task, error: BaseException) -> None:
+        await self._loop.run_in_executor(None, runner.failed, task, error)
+
+    async def _next(self, number: int) -> Task | None:
+        runner = self._runner
+        while True:
+            with runner.lock:
+                if runner.over:
+                    return None
+                task = runner.take(number)
+                if task is not None:
+                    return task
+                future = self._loop.create_future()
+                self._idle.append(future)
+            await future
+
+    def stop(self, timeout_s: float) -> bool:
+        """Wait for the tasks to end, cancel those that do not, and wait a little more."""
+        ended = self._ended.wait(max(timeout_s, 0.1))
+        if not ended:
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._cancel)
+            ended = self._ended.wait(GRACE_S)
+        if self._own_loop:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            if self._thread is not None:
+                self._thread.join(GRACE_S)
+        return ended
+
+    def _cancel(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+
+    def describe(self, worker: Any) -> tuple[str, str]:
+        """Return the name of the task, and where it is."""
+        task = self._tasks[worker]
+        text = io.StringIO()
+        with contextlib.suppress(RuntimeError):  # it runs on while we look
+            task.print_stack(file=text)
+        return f"task {task.get_name()}", text.getvalue()
+
+
+def _is_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

@@ -1,0 +1,136 @@
+"""What a `Consumer` is made from: its options checked, its client made, before any network."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+from typing import Any, Final, Literal, TypeAlias
+
+from marshal_py.client.marshal import Marshal
+from marshal_py.client.suggestions import did_you_mean
+from marshal_py.errors import ConfigurationError, NotInVersion1
+from marshal_py.protocol.subscription import Subscription
+
+__all__ = ["Mode", "Start", "check", "check_names", "client_of", "start_ms"]
+
+Mode: TypeAlias = Literal["at_least_once", "at_most_once"]
+Start: TypeAlias = Literal["earliest", "latest"] | datetime | int
+
+
+def _a_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
+
+
+_EXPECTED: Final[Mapping[str, tuple[str, Callable[[Any], bool]]]] = {
+    "topics": (
+        "a name, or several",
+        lambda value: isinstance(value, Iterable) and not isinstance(value, bytes),
+    ),
+    "prefer": (
+        "several patterns, not one text",
+        lambda value: isinstance(value, Iterable) and not isinstance(value, str | bytes),
+    ),
+    "mirror_offsets": (
+        "True, False, or the name of a Kafka consumer group",
+        lambda value: isinstance(value, bool) or (isinstance(value, str) and value != ""),
+    ),
+    **dict.fromkeys(
+        ("auto_ack", "claim_entire_topic", "by_lag", "greedy", "keep_on_close"),
+        ("True or False", lambda value: isinstance(value, bool)),
+    ),
+    **dict.fromkeys(
+        ("labels", "kafka"),
+        ("a mapping, or None", lambda value: value is None or isinstance(value, Mapping)),
+    ),
+    **dict.fromkeys(
+        ("key_deserializer", "value_deserializer"),
+        ("a function, or None", lambda value: value is None or callable(value)),
+    ),
+    **dict.fromkeys(("discovery_interval_s", "settle_ms"), ("a number, 0 or more", _a_number)),
+}
+
+
+def check(**arguments: object) -> None:
+    """Raise `ConfigurationError` for an argument that is of the wrong kind."""
+    for name, value in arguments.items():
+        expected, good = _EXPECTED[name]
+        if not good(value):
+            raise ConfigurationError(f"{name} = {value!r} must be {expected}")
+
+
+def check_names(settings: Mapping[str, object], own: Callable[..., None]) -> None:
+    """Raise `TypeError` for a name that neither `own` nor `Marshal` takes as an argument."""
+    of_marshal = set(inspect.signature(Marshal.__init__).parameters)
+    unknown = [name for name in settings if name not in of_marshal]
+    if unknown:
+        known = sorted(of_marshal | set(inspect.signature(own).parameters))
+        hint = did_you_mean(unknown[0], known, most=1)
+        raise TypeError(f"Consumer has no argument {unknown[0]!r}{hint}")
+
+
+def client_of(
+    config: Mapping[str, Any] | str | Marshal,
+    group_id: str | None,
+    settings: dict[str, Any],
+    subscription: Subscription,
+    *,
+    mode: Mode,
+    greedy: bool,
+) -> Marshal:
+    """Return the client given, or make one. Raises `ConfigurationError`, `NotInVersion1`."""
+    if isinstance(config, Marshal):
+        if group_id is not None or settings:
+            given = ", ".join([*(["group_id"] if group_id else []), *settings])
+            raise ConfigurationError(
+                f"{given}: this is a matter of the Marshal that was passed; set it there"
+            )
+        _check_wire(config.settings.wire, subscription, mode, greedy)
+        if not config.settings.member and config.settings.wire != "text":
+            raise ConfigurationError(
+                "the Marshal of a consumer must be a member of its group: leave member=True"
+            )
+        return config
+    if group_id is None:
+        raise ConfigurationError("group_id is missing: the name of those who share the topics")
+    for name in ("member", "member_metadata"):
+        if name in settings:
+            raise ConfigurationError(f"{name} is set by the consumer itself")
+    wire = settings.get("wire", "msgpack")
+    _check_wire(wire, subscription, mode, greedy)
+    metadata = b"" if wire == "text" else subscription.encode()
+    return Marshal(config, group_id=group_id, member_metadata=metadata, **settings)
+
+
+def _check_wire(wire: str, wanted: Subscription, mode: Mode, greedy: bool) -> None:
+    """Refuse what version 1 cannot give, and what only version 1 can (specs/INTEROP.md §4)."""
+    if wire == "text":
+        if mode == "at_most_once":
+            raise NotInVersion1(
+                "mode='at_most_once': version 1 clients (wire='text') ignore claims of "
+                "messages, so two of them could deliver the same one"
+            )
+        if wanted.weight != 1 or wanted.by_lag or wanted.labels or wanted.prefer:
+            raise NotInVersion1(
+                "weight, by_lag, labels and prefer: version 1 (wire='text') has no members "
+                "that could be told of them"
+            )
+    elif greedy:
+        raise ConfigurationError(
+            "greedy: members of version 2 share by themselves; it is for wire='text'"
+        )
+
+
+def start_ms(start: Start) -> int:
+    """Return the offset or the time that `start` stands for: −2, −1, or milliseconds."""
+    if start == "earliest":
+        return -2
+    if start == "latest":
+        return -1
+    if isinstance(start, datetime):
+        return int(start.timestamp() * 1000)
+    if type(start) is int and start >= 0:
+        return start
+    raise ConfigurationError(
+        f"start = {start!r} must be 'earliest', 'latest', a datetime, or milliseconds since 1970"
+    )

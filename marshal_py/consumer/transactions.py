@@ -1,0 +1,252 @@
+"""Exactly once from Kafka to Kafka: consume, transform, produce, in transactions.
+
+A lease cannot stop a process that was suspended between looking and acting; Kafka's transaction
+coordinator can. Each claimed partition has a producer whose `transactional.id` is made of the group
+and the partition: the next holder's producer fences the last one's, wherever that process is. Each
+transaction writes the results of a batch and, with them, how far the input was processed. Whoever
+takes over first fences, then reads that offset, and leaves out what lies below.
+
+The offset lives in Kafka's committed offsets of the group; the position in the coordination log
+follows it, and only says from where to fetch. docs/how-to/recipes.md shows the use.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Any, Final, Self
+
+from confluent_kafka import (
+    Consumer as KafkaConsumer,
+)
+from confluent_kafka import (
+    ConsumerGroupTopicPartitions,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicPartition,
+)
+
+from marshal_py.client.kafka_clients import RECONNECT, connect
+from marshal_py.client.marshal import Claim
+from marshal_py.client.settings import kafka_config
+from marshal_py.client.topics import admin_client
+from marshal_py.consumer.consumer import Batch, Consumer
+from marshal_py.errors import ConfigurationError
+
+__all__ = ["Transactions"]
+
+logger = logging.getLogger("marshal_py.transactions")
+
+Transform = Callable[[Batch, Producer], None]
+
+STEP_S: Final = 5.0
+"""One attempt at a step of a transaction; between two, the claim is looked at."""
+
+ABORT_S: Final = 10.0
+
+_USELESS: Final = (KafkaError._FATAL, KafkaError._FENCED, KafkaError._STATE)
+"""What a producer says that has been fenced while it was filled."""
+
+
+class _Lane:
+    """The producer of one claim, and the input offset below which everything is done."""
+
+    def __init__(self, claim: Claim, producer: Any, done_below: int) -> None:
+        self.claim = claim
+        self.producer = producer
+        self.done_below = done_below
+
+
+class _TryAgain(Exception):
+    """The transaction was aborted, or its producer fenced. `lane_is_lost`: it needs another."""
+
+    def __init__(self, why: str, *, lane_is_lost: bool) -> None:
+        super().__init__(why)
+        self.lane_is_lost = lane_is_lost
+
+
+class Transactions:
+    """Runs a transformation over a consumer's batches, each in a Kafka transaction.
+
+    ::
+
+        with (
+            Consumer("localhost:9092", group_id="tax", topics="orders", auto_ack=False) as consumer,
+            Transactions(consumer) as transactions,
+        ):
+            def tax(batch, producer):
+                for message in batch:
+                    producer.produce("taxed", transform(message.value()), key=message.key())
+
+            transactions.run(tax)
+
+    Guarantee: for readers with ``isolation.level=read_committed`` (librdkafka's default), the
+    results of each input message are there once, whatever processes are killed, suspended or share
+    a partition by mistake. Effects of the transformation other than what it produces are outside of
+    that: it may be called again for messages whose transaction was aborted.
+
+    - `consumer`: at least once, with ``auto_ack=False`` and without `mirror_offsets`.
+    - `producer`: librdkafka settings for the producers, beyond those of the consumer's client.
+    - `transaction_timeout_ms`: an open transaction of a process that died ends after this time at
+      the latest; usually its successor ends it.
+
+    Raises `ConfigurationError`.
+    """
+
+    def __init__(
+        self,
+        consumer: Consumer,
+        producer: Mapping[str, Any] | None = None,
+        *,
+        transaction_timeout_ms: int = 60_000,
+    ) -> None:
+        if consumer.mode != "at_least_once" or consumer.auto_ack:
+            raise ConfigurationError(
+                "transactions acknowledge by themselves what has been committed: give the consumer "
+                "mode='at_least_once' and auto_ack=False"
+            )
+        if consumer.mirror_offsets:
+            raise ConfigurationError(
+                "mirror_offsets would overwrite the offsets that the transactions commit: leave it "
+                "out, they are in Kafka's committed offsets anyway"
+            )
+        self._consumer = consumer
+        self._group = consumer.marshal.group_id
+        base = consumer.marshal.settings.kafka
+        self._config = {
+            **RECONNECT,
+            **kafka_config({**base, **(producer or {})}),
+            "transaction.timeout.ms": transaction_timeout_ms,
+        }
+        self._admin = admin_client(base)
+        self._lanes: dict[tuple[str, int], _Lane] = {}
+        # A member of nothing: what it says of the group is that there is no generation to check.
+        self._nobody = connect(KafkaConsumer, {**base, "group.id": self._group})
+
+    def close(self) -> None:
+        """Let go of the producers. An open transaction is aborted before."""
+        self._lanes.clear()
+        self._nobody.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def run(self, transform: Transform, *, idle_timeout_s: float | None = None) -> None:
+        """Call `transform(batch, producer)` for each batch, until the consumer is closed.
+
+        It produces its results with `producer`, and leaves the transaction alone. A batch may be
+        shorter than what was fetched: what was done already is left out. If `transform` raises, the
+        transaction is aborted, and the error goes on to the caller; the batch is not done. Ends
+        when nothing came for `idle_timeout_s`, too. Raises what iterating the consumer raises.
+        """
+        for batch in self._consumer.batches(idle_timeout_s=idle_timeout_s):
+            if self._work_off(batch, transform):
+                for message in batch:
+                    self._consumer.ack(message)
+
+    def _work_off(self, batch: Batch, transform: Transform) -> bool:
+        """Return whether the batch is committed; False when the claim was lost instead."""
+        claim = batch.claim
+        key = (claim.topic, claim.partition)
+        while self._may_go_on(claim):
+            try:
+                lane = self._lanes.get(key)
+                if lane is None or lane.claim is not claim:
+                    lane = self._lanes[key] = self._open(claim)
+                todo = [message for message in batch if message.offset() >= lane.done_below]
+                if todo:
+                    self._transact(lane, Batch(todo, claim), transform)
+                return True
+            except _TryAgain as problem:
+                logger.warning("%s/%d at offset %d: %s", *key, batch[0].offset(), problem)
+                if problem.lane_is_lost:
+                    self._lanes.pop(key, None)
+        self._lanes.pop(key, None)
+        return False
+
+    def _may_go_on(self, claim: Claim) -> bool:
+        """Wait while the lease has lapsed; False once the claim has ended."""
+        while not claim.held:
+            if claim.reason is not None or self._consumer.closing:
+                return False
+            claim.wait_held(0.5)
+        return True
+
+    def _open(self, claim: Claim) -> _Lane:
+        """Fence whoever held the partition before, and read how far it had come."""
+        for key, lane in list(self._lanes.items()):
+            if lane.claim.reason is not None:
+                del self._lanes[key]
+        name = f"marshal.{self._group}.{claim.topic}.{claim.partition}"
+        producer = connect(Producer, {**self._config, "transactional.id": name})
+        self._step(claim, lambda: producer.init_transactions(STEP_S))
+        # From here on nothing of an earlier producer can be committed any more.
+        where = TopicPartition(claim.topic, claim.partition)
+        asked = ConsumerGroupTopicPartitions(self._group, [where])
+        try:
+            futures = self._admin.list_consumer_group_offsets(
+                [asked], require_stable=True, request_timeout=STEP_S
+            )
+            (found,) = futures[self._group].result().topic_partitions
+        except KafkaException as error:
+            raise _TryAgain(f"no answer: {error.args[0].str()}", lane_is_lost=True) from None
+        if found.error is not None:
+            raise _TryAgain(f"no committed offset: {found.error.str()}", lane_is_lost=True)
+        return _Lane(claim, producer, found.offset)
+
+    def _transact(self, lane: _Lane, batch: Batch, transform: Transform) -> None:
+        producer, claim = lane.producer, lane.claim
+        end = batch[-1].offset() + 1
+        where = [TopicPartition(claim.topic, claim.partition, end)]
+        metadata = self._nobody.consumer_group_metadata()
+        try:
+            self._step(claim, producer.begin_transaction)
+            try:
+                transform(batch, producer)
+            except KafkaException as problem:
+                if problem.args[0].code() in _USELESS or problem.args[0].fatal():
+                    raise _TryAgain(f"fenced: {problem.args[0].str()}", lane_is_lost=True) from None
+                raise
+            self._step(claim, lambda: producer.send_offsets_to_transaction(where, metadata, STEP_S))
+            self._step(claim, lambda: producer.commit_transaction(STEP_S))
+        except _TryAgain as problem:
+            if not problem.lane_is_lost:
+                self._abort(producer)
+            raise
+        except BaseException:
+            self._abort(producer)
+            raise
+        lane.done_below = end
+
+    def _step(self, claim: Claim, step: Callable[[], object]) -> None:
+        """Do one step, and again while that may help and the claim has not ended."""
+        while True:
+            try:
+                step()
+                return
+            except KafkaException as problem:
+                error = problem.args[0]
+                if error.txn_requires_abort():
+                    raise _TryAgain(f"aborted: {error.str()}", lane_is_lost=False) from None
+                if error.fatal() or not error.retriable() or claim.reason is not None:
+                    raise _TryAgain(
+                        f"the producer is of no use any more: {error.str()}", lane_is_lost=True
+                    ) from None
+                time.sleep(0.05)  # librdkafka has waited already, in most cases
+
+    def _abort(self, producer: Any) -> None:
+        # If that fails, the next producer of this transactional.id aborts it.
+        with contextlib.suppress(KafkaException):
+            producer.abort_transaction(ABORT_S)

@@ -1,1 +1,0 @@
-"""Files for operators: a Grafana dashboard and Prometheus alert rules (`marshal metrics`)."""

@@ -1,0 +1,991 @@
+"""The claimant: claims, leases, renewal and release of one client (specs/PROTOCOL.md §5).
+
+Theory of operation
+-------------------
+A `Claimant` is a state machine without I/O. Four things go in: what the user wants (`want`,
+`release`, `commit`, ...), what the fold reported (`applied`), the time (`tick`), and the news that
+an append failed (`append_failed`). Two come out: records to append (`take_appends`) and notices for
+the user (`take_notices`). Every `now_ns` is read by the caller from one monotonic clock that counts
+time asleep; `next_deadline_ns` says when `tick` is due at the latest.
+
+A claim goes through these states::
+
+    WAITING ──claim sent──▶ CLAIMING ──accepted──▶ HELD ◀──heartbeat accepted── LAPSED
+       ▲                        │                   │ └────lease over───────────▶ │
+       └──────rejected──────────┘                   ▼                             │
+                                   RELEASING ──release read──▶ ENDED ◀──taken over┘
+
+The log decides; this machine only reads what was decided. A claim is ours when the fold says so,
+and lost when the fold says so; an append whose outcome is unknown is settled by reading, never by
+guessing (§5.12).
+
+The lease (§5.4): `held` is true until ``t_send + 2 × interval − margin``, where `t_send` is taken
+before the record is handed to the producer that the fold has since accepted. A challenger waits two
+intervals from *seeing* that record, which is later than its sending. So the lease is over before
+anyone takes over, whatever the clocks show, as long as their rates agree to within the margin.
+
+Rules that the argument rests on, each tested by leaving it out (tests/simulation):
+
+- the wait of two intervals before a takeover, measured from seeing the cell's last version;
+- the compare-and-swap on that version;
+- the epoch in each renewal;
+- measuring the lease from before the sending;
+- from the decision to release, nothing renews the lease of that epoch any more;
+- what an earlier instance of the same client_id sent renews nothing.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections import deque
+from collections.abc import Iterable
+from enum import Enum
+from typing import Any, ClassVar, Final, Literal, NamedTuple, TypeAlias
+
+from marshal_py.errors import Closed, DuplicateClientId, InvalidArgument, NotHeld
+from marshal_py.protocol import events as ev
+from marshal_py.protocol.messages import (
+    MAX_MEMBER_METADATA_BYTES,
+    MAX_METADATA_BYTES,
+    MAX_PARTITION,
+    MAX_TOPIC_LENGTH,
+    NO_OFFSET,
+    VERSION,
+    ClaimingMessages,
+    ClaimingPartition,
+    Entry,
+    Heartbeat,
+    Membership,
+    Message,
+    ReleasingPartition,
+    ResumeGroup,
+    encode,
+)
+from marshal_py.protocol.rationalizer import Cell
+from marshal_py.protocol.world import MS, Observer, World
+
+__all__ = ["Append", "ClaimState", "Claimant", "Holding", "Notice", "NoticeKind"]
+
+MAX_BEATS_IN_FLIGHT: Final = 2
+"""Heartbeats a coordination partition may have unread: more would only pile up in an outage."""
+
+MAX_BEAT_BYTES: Final = 512 * 1024
+"""A heartbeat is split beyond this size, well below Kafka's default limit of 1 MB a record."""
+
+MAX_LATE_RENEWALS: Final = 4
+"""So many heartbeats in a row, read when the lease that they gave was over already, and the claim
+is given back: this client reads too late to hold it, and would only keep the others from it. Two of
+them may have been on the way while the process was suspended."""
+
+RETRY_NS: Final = 100 * MS
+"""Pause before an append that failed, and must be made, is made again."""
+
+MIN_PATIENCE_MS: Final = 10_000
+"""After 8 intervals, and at least this long, an append that was neither read nor reported as failed
+counts as failed: a log that was truncated before this client had read so far never brings it."""
+
+
+class ClaimState(Enum):
+    WAITING = "waiting"
+    CLAIMING = "claiming"
+    HELD = "held"
+    LAPSED = "lapsed"
+    RELEASING = "releasing"
+    ENDED = "ended"
+
+
+_OURS: Final = (ClaimState.HELD, ClaimState.LAPSED)
+
+
+class Holding:
+    """One claim of this client, from wanting it to its end."""
+
+    __slots__ = (
+        "acquired",
+        "check_at_ns",
+        "claim_seq",
+        "claimed_offset",
+        "coordinator",
+        "epoch",
+        "late_renewals",
+        "lease_until_ns",
+        "metadata",
+        "next_offset",
+        "partition",
+        "paused",
+        "reason",
+        "release_at_ns",
+        "state",
+        "stored_offset",
+        "topic",
+    )
+
+    def __init__(self, topic: str, partition: int, coordinator: int) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.coordinator = coordinator
+        self.state = ClaimState.WAITING
+        self.epoch = NO_OFFSET
+        self.lease_until_ns = 0
+        """The holder may act before this moment; 0 from the decision to release on."""
+        self.next_offset = NO_OFFSET
+        """What the next heartbeat will say."""
+        self.stored_offset = NO_OFFSET
+        """What the log says."""
+        self.claimed_offset = NO_OFFSET
+        self.metadata = b""
+        self.acquired = False
+        self.late_renewals = 0
+        self.paused = False
+        self.reason: str | None = None
+        """Why it ended; None while it has not."""
+        self.claim_seq = -1
+        self.check_at_ns: int | None = None
+        self.release_at_ns: int | None = None
+
+    @property
+    def key(self) -> tuple[str, int]:
+        return (self.topic, self.partition)
+
+    def held(self, now_ns: int) -> bool:
+        """Say whether the holder may act at `now_ns`."""
+        return self.state is ClaimState.HELD and now_ns < self.lease_until_ns
+
+    def __repr__(self) -> str:
+        return f"<{self.topic}/{self.partition} {self.state.value} epoch={self.epoch}>"
+
+
+class Append(NamedTuple):
+    """A record to append to a partition of the coordination topic."""
+
+    coordinator: int
+    seq: int
+    value: bytes
+
+
+NoticeKind: TypeAlias = Literal[
+    "waiting",
+    "acquired",
+    "lapsed",
+    "regained",
+    "paused",
+    "stored",
+    "messages_claimed",
+    "messages_rejected",
+    "released",
+    "lost",
+    "duplicate_client_id",
+]
+
+
+class Notice(NamedTuple):
+    """Something the user should hear of. `number` is an offset or a seq, by kind."""
+
+    kind: NoticeKind
+    holding: Holding
+    detail: str = ""
+    number: int = NO_OFFSET
+
+
+class _Sent(NamedTuple):
+    t_send_ns: int
+    coordinator: int
+    kind: Literal["claim", "beat", "release", "messages"]
+    holding: Holding | None
+
+
+class Claimant:
+    """All claims of one (client_id, instance_id) in one group.
+
+    `interval_ms` is the heartbeat interval, `margin_ms` what the lease keeps back for clocks whose
+    rates differ. `resume` takes over the claims of an earlier instance of the same client_id
+    without waiting (§5.8). `cold_start_skew_ms` allows takeovers at start-up by broker timestamps,
+    which may be wrong by so much; None switches them off (§5.3). With `member`, the client is
+    visible to its group, with `member_metadata` (at most 4,096 bytes).
+
+    Not thread-safe, and does no I/O.
+    """
+
+    _holding: ClassVar[type[Holding]] = Holding
+
+    def __init__(
+        self,
+        world: World,
+        observers: list[Observer],
+        *,
+        client_id: str,
+        instance_id: str,
+        group_id: str,
+        interval_ms: int,
+        margin_ms: int,
+        member: bool = True,
+        member_metadata: bytes = b"",
+        resume: bool = True,
+        cold_start_skew_ms: int | None = 1_000,
+    ) -> None:
+        if not 0 < margin_ms < interval_ms:
+            raise InvalidArgument(
+                f"margin_ms = {margin_ms} must lie between 0 and interval_ms = {interval_ms}: "
+                "a tenth of the interval suits clocks whose rates differ by less than 5 %"
+            )
+        self.world = world
+        self.observers = observers
+        self.client_id = client_id
+        self.instance_id = instance_id
+        self.group_id = group_id
+        self.interval_ms = interval_ms
+        self.lease_ns = (2 * interval_ms - margin_ms) * MS
+        self.member = member
+        self.member_metadata = member_metadata
+        self.resume = resume
+        self.cold_start_skew_ms = cold_start_skew_ms
+        self.home = world.home(group_id)
+        self.twin: str | None = None
+        """The instance_id of a live process with our client_id, once it has taken a claim."""
+        self.leaving = False
+        self.silent = False
+
+        count = world.partitions
+        self._wanted: dict[tuple[str, int], Holding] = {}
+        self._releasing: dict[tuple[str, int], Holding] = {}
+        self._ours: list[dict[tuple[str, int], Holding]] = [{} for _ in range(count)]
+        self._seq = itertools.count()
+        self._sent: dict[int, _Sent] = {}
+        self._sent_order: list[deque[int]] = [deque() for _ in range(count)]
+        self._beats_in_flight = [0] * count
+        self._beat_due_ns: list[int | None] = [None] * count
+        self._lapse_due_ns: list[int | None] = [None] * count
+        self._probe: list[int | None] = [None] * count
+        """Offset of this instance's first heartbeat in each partition, for the cold start."""
+        self._probing = [False] * count
+        self._patience_ns = max(8 * interval_ms, MIN_PATIENCE_MS) * MS
+        self._patient = False
+        """Whether a timer watches for answers that do not come."""
+        self._timers: list[tuple[int, int, int, Holding | None]] = []
+        self._timer_count = itertools.count()
+        self._appends: list[Append] = []
+        self._notices: list[Notice] = []
+        for observer in observers:
+            observer.allow(interval_ms)
+
+    # What the user wants
+
+    def want(self, topic: str, partition: int, now_ns: int) -> Holding:
+        """Ask for a claim; the notice ``acquired`` says when it is held.
+
+        Asking again for what is already wanted or held returns the same `Holding`. Raises
+        `InvalidArgument` for a topic or partition that no record can carry, `DuplicateClientId`
+        once another instance has fenced this one, `Closed` once this one has begun to leave: a
+        claim in flight that is given up would be taken for the new one, and kept.
+        """
+        if not isinstance(topic, str) or not 0 < len(topic) <= MAX_TOPIC_LENGTH:
+            raise InvalidArgument(
+                f"topic = {topic!r} must be text of 1 to {MAX_TOPIC_LENGTH} characters"
+            )
+        if type(partition) is not int or not 0 <= partition <= MAX_PARTITION:
+            raise InvalidArgument(f"partition = {partition!r} must be 0 to {MAX_PARTITION}")
+        if self.twin is not None:
+            raise DuplicateClientId(self._twin_text())
+        if self.leaving:
+            raise Closed("the client is closing; make a new one")
+        holding = self._wanted.get((topic, partition))
+        if holding is None:
+            holding = self._holding(topic, partition, self.world.coordinator(topic, partition))
+            self._wanted[holding.key] = holding
+            self._consider(holding, now_ns)
+        return holding
+
+    def release(self, holding: Holding, now_ns: int) -> None:
+        """Give a claim back, or stop wanting it. The caller has stopped acting on it (§5.7).
+
+        From here on `held` is false and nothing renews the lease.
+        """
+        if holding.state in (ClaimState.WAITING, ClaimState.CLAIMING):
+            # A claim in flight that is accepted all the same is given back when it is read.
+            self._forget(holding, "cancelled")
+        elif holding.state in _OURS:
+            self._start_release(holding, now_ns)
+
+    def commit(self, holding: Holding, next_offset: int, now_ns: int, *, flush: bool) -> None:
+        """Store `next_offset`, the next offset to process, with the next heartbeat.
+
+        With `flush` the heartbeat goes at once; the notice ``stored`` says when it was read.
+        Offsets only go up: a smaller one is ignored. Raises `NotHeld` once the claim is released
+        or lost.
+        """
+        if type(next_offset) is not int or not 0 <= next_offset < 2**63:
+            raise InvalidArgument(f"next_offset = {next_offset!r} must be 0 or more")
+        if holding.state not in _OURS:
+            raise NotHeld(f"{_name(holding)} is not held any more: {holding.reason or 'released'}")
+        holding.next_offset = max(holding.next_offset, next_offset)
+        if flush and holding.next_offset > holding.stored_offset:
+            self._beat_at(holding.coordinator, now_ns)
+            self.tick(now_ns)
+
+    def set_metadata(self, holding: Holding, metadata: bytes) -> None:
+        """Set the bytes (at most 256) that heartbeats publish with the claim."""
+        if not isinstance(metadata, bytes) or len(metadata) > MAX_METADATA_BYTES:
+            raise InvalidArgument(f"metadata must be at most {MAX_METADATA_BYTES} bytes")
+        holding.metadata = metadata
+
+    def set_member_metadata(self, metadata: bytes, now_ns: int) -> None:
+        """Set what this client tells the other members, at most 4,096 bytes, and tell it now."""
+        if not isinstance(metadata, bytes) or len(metadata) > MAX_MEMBER_METADATA_BYTES:
+            raise InvalidArgument(
+                f"member_metadata must be at most {MAX_MEMBER_METADATA_BYTES} bytes"
+            )
+        self.member_metadata = metadata
+        if self.member and self.observers[self.home].caught_up_at_offset is not None:
+            self._beat_at(self.home, now_ns)
+            self.tick(now_ns)
+
+    def claim_messages(self, holding: Holding, proposed_offset: int, now_ns: int) -> int:
+        """Claim every message below `proposed_offset` for at-most-once delivery (§5.11).
+
+        Returns the seq under which a notice ``messages_claimed`` or ``messages_rejected`` follows.
+        Only after the first, and while `held`, may the messages be delivered. Raises `NotHeld`.
+        """
+        if type(proposed_offset) is not int or not 0 <= proposed_offset < 2**63:
+            raise InvalidArgument(f"proposed_offset = {proposed_offset!r} must be 0 or more")
+        if holding.state not in _OURS:
+            raise NotHeld(f"{_name(holding)} is not held any more: {holding.reason or 'released'}")
+        seq = next(self._seq)
+        record = ClaimingMessages(
+            *self._header(seq), holding.topic, holding.partition, holding.epoch, proposed_offset
+        )
+        self._append(record, holding.coordinator, _Sent(now_ns, 0, "messages", holding))
+        return seq
+
+    def end_pause(self, coordinator: int) -> None:
+        """Resume the group in one coordination partition: its pause has expired (§5.9).
+
+        Whoever else does so too is refused, and nothing waits for the outcome.
+        """
+        if not self.leaving:
+            seq = next(self._seq)
+            record = ResumeGroup(*self._header(seq))
+            self._appends.append(Append(coordinator, seq, encode(record)))
+
+    def leave(self, now_ns: int) -> None:
+        """Release everything, want nothing any more, and say goodbye to the group."""
+        self.leaving = True
+        for holding in list(self._wanted.values()):
+            self.release(holding, now_ns)
+        if self.member:
+            self._send_beat(self.home, [], 2, now_ns)
+
+    def keep(self, now_ns: int) -> None:
+        """Stop without releasing: a last heartbeat stores the positions, then there is silence.
+
+        The next instance of this client_id resumes the claims, or they end as after a crash. The
+        caller has stopped acting on them.
+        """
+        for coordinator, ours in enumerate(self._ours):
+            if ours:
+                self._beat(coordinator, now_ns)
+            for holding in ours.values():
+                holding.lease_until_ns = 0
+                holding.state = ClaimState.LAPSED
+        self.leaving = self.silent = True
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing of ours is left in the log: every release has been read."""
+        return (
+            not self._releasing
+            and not any(self._ours)
+            and not any(
+                sent.kind == "claim" and sent.holding and sent.holding.state is ClaimState.ENDED
+                for sent in self._sent.values()
+            )
+        )
+
+    def holdings(self) -> Iterable[Holding]:
+        """Return every claim that is wanted, held or being released."""
+        return [*self._wanted.values(), *self._releasing.values()]
+
+    # What happens
+
+    def caught_up(self, coordinator: int, now_ns: int) -> None:
+        """Say that everything that was in the log at start-up has been applied."""
+        if self.member and coordinator == self.home:
+            self._beat_at(coordinator, now_ns)
+        for holding in self._waiting(coordinator):
+            self._consider(holding, now_ns)
+        self.tick(now_ns)
+
+    def applied(self, coordinator: int, events: list[ev.Event], now_ns: int) -> None:
+        """Take in what the fold reported of one coordination partition.
+
+        Call `tick` when everything that has been folded has been taken in, not before: the world is
+        ahead of what the claimant has heard until then, and timers look at the world.
+        """
+        # Waiting claims that may go ahead now: those of these cells, or all of this partition.
+        touched: dict[tuple[str, int], None] = {}  # ordered: a set's order differs by process
+        reconsider_all = False
+        renewed_at_ns = None
+        event: Any
+        for event in events:
+            kind = type(event)
+            if kind is ev.Ignored or event.group_id != self.group_id:
+                continue
+            if kind is ev.Renewed:
+                if renewed_at_ns is not None and event.instance_id == self.instance_id:
+                    self._on_renewed(coordinator, event, renewed_at_ns, now_ns)
+            elif kind is ev.Beat:
+                renewed_at_ns = self._on_beat(coordinator, event, now_ns)
+                if renewed_at_ns is not None and self._probe[coordinator] is None:
+                    self._probe[coordinator] = event.offset
+                    reconsider_all = True
+            elif kind is ev.Claimed:
+                self._on_claimed(coordinator, event, now_ns)
+                touched[event.topic, event.partition] = None
+            elif kind is ev.Released:
+                self._on_released(coordinator, event)
+                touched[event.topic, event.partition] = None
+            elif kind is ev.Rejected:
+                self._on_rejected(coordinator, event, now_ns)
+            elif kind is ev.MessagesClaimed:
+                self._on_messages(coordinator, event)
+            elif kind is ev.PositionSet:
+                self._lose(self._ours[coordinator].get((event.topic, event.partition)), event)
+                touched[event.topic, event.partition] = None
+            elif kind is ev.GroupPaused:
+                self._on_paused(coordinator, now_ns)
+            elif kind is ev.GroupResumed or kind is ev.GroupForgotten:
+                reconsider_all = True
+        if reconsider_all:
+            waiting = self._waiting(coordinator)
+        else:
+            found = [self._wanted.get(key) for key in touched]
+            waiting = [h for h in found if h is not None and h.state is ClaimState.WAITING]
+        for holding in waiting:
+            self._consider(holding, now_ns)
+
+    def append_failed(self, seq: int, now_ns: int) -> None:
+        """Take in that an append failed, or that nobody knows whether it did (§5.12).
+
+        It may still turn up in the log; nothing here depends on that it does not.
+        """
+        sent = self._sent.get(seq)
+        if sent is None:
+            return
+        holding = sent.holding
+        if sent.kind == "beat":
+            self._sent.pop(seq)
+            if self._probe[sent.coordinator] is None:
+                self._probing[sent.coordinator] = False
+            self._beat_settled(sent.coordinator, now_ns)
+            self.tick(now_ns)
+        elif sent.kind == "claim" and holding is not None:
+            # Its time of sending is kept, should it turn up; but nobody waits for it any more.
+            self._sent[seq] = sent._replace(holding=None)
+            if holding.state is ClaimState.CLAIMING and holding.claim_seq == seq:
+                holding.state = ClaimState.WAITING
+                self._check_at(holding, now_ns + RETRY_NS)
+        elif sent.kind == "release" and holding is not None:
+            if holding.state is ClaimState.RELEASING:
+                holding.release_at_ns = now_ns + RETRY_NS
+                self._timer(holding.release_at_ns, _RELEASE, holding)
+        elif sent.kind == "messages" and holding is not None:
+            self._sent.pop(seq)
+            self._notices.append(Notice("messages_rejected", holding, "unknown outcome", seq))
+
+    def _lose_patience(self, now_ns: int) -> None:
+        """Count as failed what has not been answered for long. It may turn up all the same."""
+        self._patient = False
+        before_ns = now_ns - self._patience_ns
+        late = itertools.takewhile(lambda item: item[1].t_send_ns <= before_ns, self._sent.items())
+        for seq in [seq for seq, _ in late]:
+            self.append_failed(seq, now_ns)
+            self._sent.pop(seq, None)
+        self._watch()
+
+    def _watch(self) -> None:
+        if self._sent and not self._patient:
+            self._patient = True
+            oldest = next(iter(self._sent.values()))
+            self._timer(oldest.t_send_ns + self._patience_ns, _PATIENCE, None)
+
+    def truncated(self) -> None:
+        """Drop every lease: the log lost records, and will be replayed (§7)."""
+        for holding in [*self._wanted.values(), *self._releasing.values()]:
+            if holding.state in _OURS or holding.state is ClaimState.RELEASING:
+                self._end(holding, "the coordination log was truncated", "lost")
+            else:
+                holding.state = ClaimState.WAITING
+        for p in range(self.world.partitions):
+            self._beats_in_flight[p] = 0
+            self._beat_due_ns[p] = self._lapse_due_ns[p] = self._probe[p] = None
+            self._probing[p] = False
+            self._sent_order[p].clear()
+        self._sent.clear()
+
+    def stop_claiming(self, reason: str) -> None:
+        """Stop claiming and renewing: leases lapse by themselves. For a log that changed shape."""
+        self.leaving = self.silent = True
+        for holding in list(self._wanted.values()):
+            if holding.state in (ClaimState.WAITING, ClaimState.CLAIMING):
+                self._forget(holding, reason)
+
+    def tick(self, now_ns: int) -> None:
+        """Do what is due: send heartbeats, let leases lapse, look again at waiting claims."""
+        while self._timers and self._timers[0][0] <= now_ns:
+            due_ns, _, kind, holding = heapq.heappop(self._timers)
+            if holding is None:
+                coordinator = kind >> 1
+                if kind == _PATIENCE:
+                    self._lose_patience(now_ns)
+                elif kind & 1:
+                    if self._lapse_due_ns[coordinator] == due_ns:
+                        self._let_lapse(coordinator, now_ns)
+                elif self._beat_due_ns[coordinator] == due_ns:
+                    self._beat(coordinator, now_ns)
+            elif kind == _CHECK:
+                if holding.check_at_ns == due_ns and holding.state is ClaimState.WAITING:
+                    self._consider(holding, now_ns)
+            elif holding.release_at_ns == due_ns:
+                holding.release_at_ns = None
+                if holding.state in _OURS:
+                    self._start_release(holding, now_ns)
+                elif holding.state is ClaimState.RELEASING:
+                    self._send_release(holding, now_ns)
+
+    def next_deadline_ns(self) -> int | None:
+        """Return when `tick` is due at the latest, None if only an event can change anything."""
+        return self._timers[0][0] if self._timers else None
+
+    def take_appends(self) -> list[Append]:
+        """Return the records to append, in order, and forget them."""
+        appends, self._appends = self._appends, []
+        return appends
+
+    def take_notices(self) -> list[Notice]:
+        """Return the notices for the user, in order, and forget them."""
+        notices, self._notices = self._notices, []
+        return notices
+
+    # Claiming (§5.2)
+
+    def _waiting(self, coordinator: int) -> list[Holding]:
+        return [
+            holding
+            for holding in self._wanted.values()
+            if holding.state is ClaimState.WAITING and holding.coordinator == coordinator
+        ]
+
+    def _consider(self, holding: Holding, now_ns: int) -> None:
+        """Claim the cell if that is allowed now; otherwise arrange to look again."""
+        holding.check_at_ns = None
+        observer = self.observers[holding.coordinator]
+        state = self.world.states[holding.coordinator]
+        if observer.caught_up_at_offset is None or self.leaving:
+            return
+        if self.group_id in state.paused:
+            self._notices.append(Notice("waiting", holding, "the group is paused"))
+            return
+        cell = state.cells.get((self.group_id, *holding.key))
+        if cell is not None and cell.held:
+            if holding.key in self._releasing:
+                return  # our own release is on its way
+            if not self._may_take(cell, observer, holding.coordinator, now_ns):
+                observer.allow(cell.interval_ms)
+                silence_ns = observer.silence_ns(cell, now_ns) or 0
+                self._check_at(holding, now_ns + 2 * cell.interval_ms * MS - silence_ns + 1)
+                if not self._cold(holding.coordinator):
+                    self._notices.append(Notice("waiting", holding, f"{cell.holder} holds it"))
+                return
+        holding.state = ClaimState.CLAIMING
+        holding.claim_seq = seq = next(self._seq)
+        record = ClaimingPartition(
+            *self._header(seq),
+            holding.topic,
+            holding.partition,
+            self.interval_ms,
+            NO_OFFSET if cell is None else cell.version,
+        )
+        self._append(record, holding.coordinator, _Sent(now_ns, 0, "claim", holding))
+
+    def _may_take(self, cell: Cell, observer: Observer, coordinator: int, now_ns: int) -> bool:
+        """Say whether a held cell may be claimed now."""
+        if cell.holder == self.client_id:
+            if cell.instance_id == self.instance_id:
+                return True  # ours by the log, though we dropped the lease: nobody else acts on it
+            caught_up_at = observer.caught_up_at_offset
+            if self.resume and caught_up_at is not None and cell.epoch < caught_up_at:
+                return True
+        silence_ns = observer.silence_ns(cell, now_ns)
+        if silence_ns is not None and silence_ns > 2 * cell.interval_ms * MS:
+            return True
+        return self._stale_by_timestamps(cell, observer, coordinator, now_ns)
+
+    def _cold(self, coordinator: int) -> bool:
+        """Whether a probe is on its way that may allow a faster takeover."""
+        return self._probing[coordinator] and self._probe[coordinator] is None
+
+    def _stale_by_timestamps(
+        self, cell: Cell, observer: Observer, coordinator: int, now_ns: int
+    ) -> bool:
+        """The faster takeover of a cold start (§5.3): compare two append times of the broker."""
+        if self.cold_start_skew_ms is None:
+            return False
+        probe = self._probe[coordinator]
+        if probe is None:
+            if not self._probing[coordinator]:
+                self._probing[coordinator] = True
+                self._beat_at(coordinator, now_ns)
+            return False
+        if cell.version >= probe:
+            return False
+        own_ms = observer.stamped.at(probe)
+        last_ms = observer.stamped.at(cell.version)
+        if own_ms is None or last_ms is None:
+            return False
+        # `at` may answer late by one tick: right for the cell, but our own must not be too late.
+        own_ms -= observer.stamped.resolution
+        return own_ms - last_ms > 2 * cell.interval_ms + self.cold_start_skew_ms
+
+    def _on_claimed(self, coordinator: int, event: ev.Claimed, now_ns: int) -> None:
+        key = (event.topic, event.partition)
+        current = self._ours[coordinator].get(key)
+        if event.instance_id != self.instance_id or event.client_id != self.client_id:
+            if current is not None:
+                self._lose(current, event)
+            releasing = self._releasing.get(key)
+            if releasing is not None and releasing.epoch < event.epoch:
+                self._end(releasing, f"taken over by {event.client_id}", "released")
+            return
+        sent = self._sent.pop(event.seq, None)
+        if current is not None:  # an earlier attempt that turned up late: the newer epoch counts
+            self._end(current, "claimed again", "lost")
+        holding = self._wanted.get(key)
+        if holding is None or holding.state not in (ClaimState.WAITING, ClaimState.CLAIMING):
+            self._give_back(key, coordinator, event.epoch, now_ns)
+            return
+        cell = self.world.states[coordinator].cells.get((self.group_id, *key))
+        holding.epoch = event.epoch
+        holding.late_renewals = 0
+        holding.claim_seq = -1
+        if cell is not None:
+            holding.next_offset = holding.stored_offset = cell.next_offset
+            holding.claimed_offset = cell.claimed_offset
+        self._ours[coordinator][key] = holding
+        holding.state = ClaimState.LAPSED
+        if sent is not None:
+            self._extend_lease(holding, sent.t_send_ns, now_ns)
+        self._beat_at(coordinator, now_ns)
+
+    def _on_rejected(self, coordinator: int, event: ev.Rejected, now_ns: int) -> None:
+        if event.instance_id != self.instance_id or event.topic is None or event.partition is None:
+            return
+        key = (event.topic, event.partition)
+        if event.record == "ClaimingPartition":
+            self._sent.pop(event.seq, None)
+            holding = self._wanted.get(key)
+            if (
+                holding is not None
+                and holding.state is ClaimState.CLAIMING
+                and holding.claim_seq == event.seq
+            ):
+                holding.state = ClaimState.WAITING
+                self._consider(holding, now_ns)
+        elif event.record == "ClaimingMessages":
+            sent = self._sent.pop(event.seq, None)
+            if sent is not None and sent.holding is not None:
+                self._notices.append(
+                    Notice("messages_rejected", sent.holding, event.reason, event.seq)
+                )
+        elif event.record == "ReleasingPartition":
+            sent = self._sent.pop(event.seq, None)
+            if sent is not None and sent.holding is not None:
+                self._end(sent.holding, "it was not ours any more", "released")
+        else:
+            # A heartbeat's entry. What took the claim away was read before it, and ended it; this
+            # is the safety net for a cell that went away unseen.
+            holding = self._ours[coordinator].get(key)
+            cell = self.world.cell(self.group_id, *key)
+            if holding is not None and (
+                cell is None or not cell.held or cell.epoch != holding.epoch
+            ):
+                self._end(holding, "the log says that it is not ours", "lost")
+
+    # The lease (§5.4 to §5.6)
+
+    def _extend_lease(self, holding: Holding, t_send_ns: int, now_ns: int) -> None:
+        until_ns = t_send_ns + self.lease_ns
+        if self.silent or until_ns <= holding.lease_until_ns:
+            return
+        holding.lease_until_ns = until_ns
+        if holding.state is ClaimState.LAPSED and now_ns < until_ns and not holding.paused:
+            holding.state = ClaimState.HELD
+            self._notices.append(Notice("regained" if holding.acquired else "acquired", holding))
+            holding.acquired = True
+            due_ns = self._lapse_due_ns[holding.coordinator]
+            if due_ns is None or until_ns < due_ns:
+                self._lapse_due_ns[holding.coordinator] = until_ns
+                self._timer(until_ns, holding.coordinator << 1 | 1, None)
+
+    def _let_lapse(self, coordinator: int, now_ns: int) -> None:
+        earliest_ns: int | None = None
+        for holding in self._ours[coordinator].values():
+            if holding.state is not ClaimState.HELD:
+                continue
+            if holding.lease_until_ns <= now_ns:
+                holding.state = ClaimState.LAPSED
+                self._notices.append(Notice("lapsed", holding))
+            elif earliest_ns is None or holding.lease_until_ns < earliest_ns:
+                earliest_ns = holding.lease_until_ns
+        self._lapse_due_ns[coordinator] = earliest_ns
+        if earliest_ns is not None:
+            self._timer(earliest_ns, coordinator << 1 | 1, None)
+
+    def _on_renewed(self, coordinator: int, event: ev.Renewed, t_send_ns: int, now_ns: int) -> None:
+        holding = self._ours[coordinator].get((event.topic, event.partition))
+        if holding is None or holding.epoch != event.epoch:
+            return
+        if event.next_offset > holding.stored_offset:
+            holding.stored_offset = event.next_offset
+            self._notices.append(Notice("stored", holding, "", event.next_offset))
+        self._extend_lease(holding, t_send_ns, now_ns)
+        if holding.lease_until_ns > now_ns:
+            holding.late_renewals = 0
+            return
+        holding.late_renewals += 1
+        if holding.late_renewals == MAX_LATE_RENEWALS and not (holding.paused or self.silent):
+            self._give_back(holding.key, coordinator, holding.epoch, now_ns, holding.next_offset)
+            if holding.acquired:
+                self._end(holding, "its heartbeats were read too late, again and again", "lost")
+            else:
+                self._wait_on(holding)
+
+    # Heartbeats (§5.5)
+
+    def _beat_at(self, coordinator: int, at_ns: int) -> None:
+        due_ns = self._beat_due_ns[coordinator]
+        if due_ns is None or at_ns < due_ns:
+            self._beat_due_ns[coordinator] = at_ns
+            self._timer(at_ns, coordinator << 1, None)
+
+    def _beat(self, coordinator: int, now_ns: int) -> None:
+        """Send the heartbeat of one coordination partition, and arrange for the next."""
+        self._beat_due_ns[coordinator] = None
+        if self.silent:
+            return
+        is_home = self.member and coordinator == self.home and not self.leaving
+        probing = self._cold(coordinator)
+        renewing = [h for h in self._ours[coordinator].values() if not h.paused]
+        if not is_home and not probing and not renewing:
+            return
+        if self._beats_in_flight[coordinator] >= MAX_BEATS_IN_FLIGHT:
+            # The network hangs, or the user flushes faster than it answers. The moment that one of
+            # those is settled, the next is sent.
+            self._beat_due_ns[coordinator] = _WHEN_SETTLED
+            return
+        membership: Membership = 1 if is_home else 0
+        for entries in _chunks(renewing):
+            self._send_beat(coordinator, entries, membership, now_ns)
+            membership = 0
+        if renewing or is_home:
+            self._beat_at(coordinator, now_ns + self.interval_ms * MS)
+
+    def _send_beat(
+        self, coordinator: int, entries: list[Entry], membership: Membership, now_ns: int
+    ) -> None:
+        seq = next(self._seq)
+        record = Heartbeat(
+            *self._header(seq),
+            entries,
+            membership,
+            self.interval_ms if membership else 0,
+            self.member_metadata if membership == 1 else b"",
+        )
+        self._beats_in_flight[coordinator] += 1
+        self._append(record, coordinator, _Sent(now_ns, coordinator, "beat", None))
+
+    def _on_beat(self, coordinator: int, event: ev.Beat, now_ns: int) -> int | None:
+        """Return when this client sent the heartbeat, None if another did."""
+        if event.instance_id != self.instance_id or event.client_id != self.client_id:
+            return None
+        sent = self._sent.pop(event.seq, None)
+        if sent is None:
+            return None
+        self._beat_settled(coordinator, now_ns)
+        return sent.t_send_ns
+
+    def _beat_settled(self, coordinator: int, now_ns: int) -> None:
+        self._beats_in_flight[coordinator] = max(0, self._beats_in_flight[coordinator] - 1)
+        if self._beat_due_ns[coordinator] == _WHEN_SETTLED:
+            self._beat_due_ns[coordinator] = None
+            self._beat_at(coordinator, now_ns)
+
+    # Release, loss and end (§5.7 to §5.9)
+
+    def _start_release(self, holding: Holding, now_ns: int) -> None:
+        holding.lease_until_ns = 0
+        holding.state = ClaimState.RELEASING
+        holding.release_at_ns = None
+        self._drop(holding)
+        self._releasing[holding.key] = holding
+        self._send_release(holding, now_ns)
+
+    def _give_back(
+        self,
+        key: tuple[str, int],
+        coordinator: int,
+        epoch: int,
+        now_ns: int,
+        next_offset: int = NO_OFFSET,
+    ) -> None:
+        """Release an epoch without a word to the user, who never heard of it or has lost it."""
+        holding = self._holding(*key, coordinator)
+        holding.epoch = epoch
+        holding.next_offset = next_offset
+        self._start_release(holding, now_ns)
+
+    def _drop(self, holding: Holding) -> None:
+        """Take `holding`, and no other one of the same cell, off the lists."""
+        for holdings in (self._wanted, self._releasing, self._ours[holding.coordinator]):
+            if holdings.get(holding.key) is holding:
+                del holdings[holding.key]
+
+    def _wait_on(self, holding: Holding) -> None:
+        """Go on wanting what was ours for so short a time that nobody was told."""
+        del self._ours[holding.coordinator][holding.key]
+        holding.state = ClaimState.WAITING
+        holding.lease_until_ns = 0
+
+    def _send_release(self, holding: Holding, now_ns: int) -> None:
+        seq = next(self._seq)
+        record = ReleasingPartition(
+            *self._header(seq),
+            holding.topic,
+            holding.partition,
+            holding.epoch,
+            holding.next_offset,
+        )
+        self._append(record, holding.coordinator, _Sent(now_ns, 0, "release", holding))
+
+    def _on_released(self, coordinator: int, event: ev.Released) -> None:
+        key = (event.topic, event.partition)
+        releasing = self._releasing.get(key)
+        if releasing is not None and releasing.epoch == event.epoch:
+            self._sent.pop(event.seq, None)
+            releasing.stored_offset = max(releasing.stored_offset, event.next_offset)
+            self._end(
+                releasing, "the group was paused" if releasing.paused else "released", "released"
+            )
+        current = self._ours[coordinator].get(key)
+        if current is not None and current.epoch == event.epoch:
+            self._lose(current, event)
+
+    def _on_messages(self, coordinator: int, event: ev.MessagesClaimed) -> None:
+        holding = self._ours[coordinator].get((event.topic, event.partition))
+        if holding is not None and holding.epoch == event.epoch:
+            # Also what was taken for failed and turned up late: within our epoch nobody else can.
+            holding.claimed_offset = event.to_offset
+        sent = self._sent.pop(event.seq, None) if event.instance_id == self.instance_id else None
+        if sent is not None and sent.holding is not None and sent.holding.epoch == event.epoch:
+            sent.holding.claimed_offset = event.to_offset
+            self._notices.append(Notice("messages_claimed", sent.holding, "", event.seq))
+
+    def _on_paused(self, coordinator: int, now_ns: int) -> None:
+        for holding in list(self._ours[coordinator].values()):
+            if holding.paused:
+                continue
+            if not holding.acquired:
+                self._wait_on(holding)
+                self._give_back(holding.key, coordinator, holding.epoch, now_ns)
+                continue
+            # Nobody may act from now on, but somebody may be in the middle of acting: the release
+            # waits for the user's, or for the moment at which the lease would have ended.
+            holding.paused = True
+            holding.state = ClaimState.LAPSED
+            holding.release_at_ns = max(now_ns, holding.lease_until_ns)
+            self._timer(holding.release_at_ns, _RELEASE, holding)
+            self._notices.append(Notice("paused", holding))
+
+    def _lose(
+        self, holding: Holding | None, event: ev.Claimed | ev.Released | ev.PositionSet
+    ) -> None:
+        if holding is None:
+            return
+        if type(event) is ev.Claimed and event.client_id == self.client_id and self.twin is None:
+            self.twin = event.instance_id
+            self._notices.append(Notice("duplicate_client_id", holding, self._twin_text()))
+            for other in list(self._wanted.values()):
+                if other.state in (ClaimState.WAITING, ClaimState.CLAIMING):
+                    self._forget(other, self._twin_text())
+        if not holding.acquired and self.twin is None:
+            self._wait_on(holding)
+            return
+        deed = {ev.Claimed: "taken over", ev.Released: "released", ev.PositionSet: "repositioned"}
+        self._end(holding, f"{deed[type(event)]} by {event.client_id}", "lost")
+
+    def _end(self, holding: Holding, reason: str, kind: Literal["lost", "released"]) -> None:
+        if holding.state is ClaimState.ENDED:
+            return
+        self._drop(holding)
+        holding.state = ClaimState.ENDED
+        holding.lease_until_ns = 0
+        holding.reason = reason
+        self._notices.append(Notice(kind, holding, reason))
+
+    def _forget(self, holding: Holding, reason: str) -> None:
+        """End a claim that was never held."""
+        self._end(holding, reason, "lost")
+
+    def _twin_text(self) -> str:
+        return (
+            f"client_id {self.client_id!r} is used by another live process in group "
+            f"{self.group_id!r} (instance {self.twin}); give each process its own client_id. "
+            "This one has stopped claiming"
+        )
+
+    # Small things
+
+    def _header(self, seq: int) -> tuple[Literal[2], str, str, str, int]:
+        return (VERSION, self.client_id, self.instance_id, self.group_id, seq)
+
+    def _append(self, record: Message, coordinator: int, sent: _Sent) -> None:
+        seq = record.seq
+        self._sent[seq] = sent._replace(coordinator=coordinator)
+        order = self._sent_order[coordinator]
+        order.append(seq)
+        while len(order) > _MAX_UNSETTLED:  # bound what an endless outage can pile up
+            forgotten = self._sent.pop(order.popleft(), None)
+            if forgotten is not None and forgotten.kind == "beat":
+                self._beat_settled(coordinator, sent.t_send_ns)
+        self._appends.append(Append(coordinator, seq, encode(record)))
+        self._watch()
+
+    def _check_at(self, holding: Holding, at_ns: int) -> None:
+        holding.check_at_ns = at_ns
+        self._timer(at_ns, _CHECK, holding)
+
+    def _timer(self, at_ns: int, kind: int, holding: Holding | None) -> None:
+        heapq.heappush(self._timers, (at_ns, next(self._timer_count), kind, holding))
+
+
+_PATIENCE: Final = -1
+_CHECK: Final = 0
+_RELEASE: Final = 1
+_WHEN_SETTLED: Final = -1
+_MAX_UNSETTLED: Final = 20_000
+
+
+def _name(holding: Holding) -> str:
+    return f"claim on {holding.topic}/{holding.partition}"
+
+
+def _chunks(holdings: list[Holding]) -> Iterable[list[Entry]]:
+    """Yield the entries of as few heartbeats as their size allows: at least one."""
+    entries: list[Entry] = []
+    size = 0
+    for h in holdings:
+        size += 48 + 4 * len(h.topic) + len(h.metadata)
+        if size > MAX_BEAT_BYTES:
+            yield entries
+            entries, size = [], 48 + 4 * len(h.topic) + len(h.metadata)
+        entries.append(Entry(h.topic, h.partition, h.epoch, h.next_offset, h.metadata))
+    yield entries

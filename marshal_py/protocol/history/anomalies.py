@@ -1,0 +1,106 @@
+"""The kinds of anomalies that the audit reports, what each means, and the limits that decide.
+
+An anomaly is something that breaks an invariant, that a correct client would not write, or that a
+wrong configuration shows. Races that the protocol decides by itself (two claims at once) are none:
+they are rejections.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final, Literal, TypeAlias, get_args
+
+import msgspec
+
+from marshal_py.errors import MalformedRecord
+from marshal_py.protocol.messages import decode
+
+__all__ = ["KINDS", "MEANING", "Kind", "as_text"]
+
+Kind: TypeAlias = Literal[
+    "foreign_record",
+    "offset_repeated",
+    "wrong_partition",
+    "foreign_sender",
+    "sequence",
+    "duplicate_client_id",
+    "early_takeover",
+    "late_heartbeat",
+    "clock_drift",
+    "flapping",
+    "zombie",
+    "impossible_epoch",
+    "impossible_version",
+    "position_went_back",
+    "claimed_not_ahead",
+    "snapshot_differs",
+    "snapshot_damaged",
+    "log_hole",
+    "create_time",
+    "broker_clock",
+]
+
+KINDS: Final[tuple[str, ...]] = get_args(Kind)
+
+MEANING: Final[dict[str, str]] = {
+    "foreign_record": "bytes that are no record of this protocol, or of a later version of it",
+    "offset_repeated": "an offset that had been read came again",
+    "wrong_partition": "a record in a coordination partition that does not decide about its cell",
+    "foreign_sender": "a record was accepted under an epoch that another client had won",
+    "sequence": "one instance wrote two records with the same number",
+    "duplicate_client_id": "two live processes use the same client_id in one group",
+    "early_takeover": "a claim was taken before its holder had been silent for two intervals",
+    "late_heartbeat": "a heartbeat came more than two intervals after the one before",
+    "clock_drift": "heartbeats come slower than their declared interval, and steadily so",
+    "flapping": "a claim goes from client to client in quick succession",
+    "zombie": "a client beats on for a claim that the log said was lost",
+    "impossible_epoch": "a record names an epoch that no claim of its cell has had",
+    "impossible_version": "a claim expects a version that its cell has not had",
+    "position_went_back": "a holder reported a lower position than before",
+    "claimed_not_ahead": "a holder claims messages that were claimed, and handed out, before",
+    "snapshot_differs": "a snapshot is not the state that the log gives",
+    "snapshot_damaged": "a record of the snapshot topic cannot be read",
+    "log_hole": "records are gone that no snapshot covers",
+    "create_time": "records carry their senders' time instead of the broker's",
+    "broker_clock": "broker timestamps go back by more than the allowed skew",
+}
+"""What each kind means, in a few words."""
+
+CLOCK_SKEW_MS: Final = 1_000
+"""How far broker timestamps may go back between two records (the default skew of §5.3)."""
+
+FLAPPING_CHANGES: Final = 6
+FLAPPING_INTERVALS: Final = 12
+"""So many changes of client within so many heartbeat intervals are flapping."""
+
+DRIFT_GAPS: Final = 20
+"""A window of so many gaps between heartbeats is looked at together."""
+
+DRIFT_RATE: Final = 1.05
+"""The default margin, a tenth of the interval, is used up by a clock that is 5 % slow (§5.4)."""
+
+DRIFT_MS: Final = 5
+"""What a gap may be longer for other reasons than the clock: scheduling, the network."""
+
+ZOMBIE_BEATS: Final = 3
+"""Rejected heartbeats for one lost claim: one or two may have been on their way."""
+
+OLDER_RECORDS: Final = 3
+"""Records of an instance after the first of a newer one: one or two may have been on their way."""
+
+MANY_SENDERS: Final = 10_000
+"""Beyond so many instances in one coordination partition, silent ones are forgotten."""
+
+_SHOWN_BYTES: Final = 2_000
+
+
+def as_text(value: bytes | None) -> str:
+    """Return a record as JSON, or the beginning of its bytes in hex where it is none."""
+    try:
+        record = decode(value)
+    except MalformedRecord:
+        return json.dumps({"bytes": (value or b"")[:64].hex(), "length": len(value or b"")})
+    fields: dict[str, Any] = {"type": type(record).__name__}
+    fields |= {name: getattr(record, name) for name in record.__struct_fields__}
+    text = msgspec.json.encode(fields).decode()
+    return text if len(text) <= _SHOWN_BYTES else text[:_SHOWN_BYTES] + "…"

@@ -1,0 +1,209 @@
+"""OpenTelemetry: spans around handlers, and the metrics as instruments. Needs the extra `otel`.
+
+::
+
+    from marshal_py.telemetry.opentelemetry import export_metrics, traced
+
+    @traced
+    def handle(message): ...
+
+    with Consumer(...) as consumer, export_metrics(consumer):
+        consumer.run(handle)
+
+An adapter outside the core. It uses the OpenTelemetry API alone: without an SDK that the program
+configures, everything here does nothing, and costs little.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final, TypeVar
+
+from opentelemetry import metrics, propagate, trace
+from opentelemetry.metrics import CallbackOptions, Observation
+from opentelemetry.propagators.textmap import Getter
+from opentelemetry.trace import Span, SpanKind
+from prometheus_client import CollectorRegistry
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from marshal_py.client.marshal import Marshal
+from marshal_py.consumer.consumer import Consumer
+from marshal_py.telemetry.client_metrics import MarshalMetrics
+from marshal_py.telemetry.consumer_metrics import ConsumerMetrics
+
+__all__ = ["export_metrics", "message_span", "traced"]
+
+_NAME: Final = "marshal_py"
+_LOOK_S: Final = 0.5
+"""Instruments that are read within this time share one look at the client."""
+
+_UNITS: Final = {"_seconds": "s", "_bytes": "By", "_messages": "{message}"}
+
+Handler = TypeVar("Handler", bound=Callable[..., Any])
+
+
+# Tracing
+
+
+class _Headers(Getter[Any]):
+    """Reads a Kafka message's headers: a list of (name, bytes), names may repeat."""
+
+    def get(self, carrier: Any, key: str) -> list[str] | None:
+        found = [
+            value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+            for name, value in carrier.headers() or ()
+            if name.lower() == key.lower() and value is not None
+        ]
+        return found or None
+
+    def keys(self, carrier: Any) -> list[str]:
+        return [name for name, _ in carrier.headers() or ()]
+
+
+_headers: Final = _Headers()
+
+
+@contextmanager
+def message_span(message: Any, *, group_id: str | None = None) -> Iterator[Span]:
+    """Run the block in a span that continues the trace in the message's headers.
+
+    The span is of kind CONSUMER, named ``process TOPIC``, with the messaging attributes of
+    OpenTelemetry's conventions. An exception is recorded, makes the span an error, and goes on.
+    """
+    topic, key = message.topic(), message.key()
+    attributes: dict[str, str | int] = {
+        "messaging.system": "kafka",
+        "messaging.operation.name": "process",
+        "messaging.operation.type": "process",
+        "messaging.destination.name": topic or "",
+        "messaging.destination.partition.id": str(message.partition()),
+        "messaging.kafka.offset": message.offset() or 0,
+    }
+    if isinstance(key, bytes | str) and key:
+        attributes["messaging.kafka.message.key"] = (
+            key.decode(errors="replace") if isinstance(key, bytes) else key
+        )
+    if group_id is not None:
+        attributes["messaging.consumer.group.name"] = group_id
+    with trace.get_tracer(_NAME).start_as_current_span(
+        f"process {topic}",
+        context=propagate.extract(message, getter=_headers),
+        kind=SpanKind.CONSUMER,
+        attributes=attributes,
+    ) as span:
+        yield span
+
+
+def traced(handler: Handler, *, group_id: str | None = None) -> Handler:
+    """Return a handler for `Consumer.run` that works inside of `message_span`.
+
+    For functions and coroutine functions whose first argument is a message.
+    """
+    if inspect.iscoroutinefunction(handler):
+
+        @functools.wraps(handler)
+        async def handle_later(message: Any, *rest: Any) -> Any:
+            with message_span(message, group_id=group_id):
+                return await handler(message, *rest)
+
+        return handle_later  # type: ignore[return-value]
+
+    @functools.wraps(handler)
+    def handle(message: Any, *rest: Any) -> Any:
+        with message_span(message, group_id=group_id):
+            return handler(message, *rest)
+
+    return handle  # type: ignore[return-value]
+
+
+# Metrics
+
+
+@contextmanager
+def export_metrics(
+    source: Marshal | Consumer | Collector, *, meter: metrics.Meter | None = None
+) -> Iterator[None]:
+    """Show a client's, a consumer's or any Prometheus collector's metrics as instruments.
+
+    Names are those of `marshal_py.telemetry.client_metrics` with dots (``marshal.claims_held``),
+    labels become attributes, units are UCUM's. A `Consumer` brings its client's along. They are
+    read when the SDK exports; after the block they show nothing more.
+    """
+    own: list[MarshalMetrics | ConsumerMetrics] = []
+    registry = CollectorRegistry()
+    if isinstance(source, Consumer):
+        own.append(ConsumerMetrics(source, registry))
+        source = source.marshal
+    if isinstance(source, Marshal):
+        own.append(MarshalMetrics(source, registry))
+    looks = [_Look(collector) for collector in own] or [_Look(source)]
+    meter = meter or metrics.get_meter(_NAME)
+    try:
+        for look in looks:
+            look.register(meter)
+        yield
+    finally:
+        for look in looks:
+            look.close()
+        for collector in own:
+            collector.close()
+
+
+class _Look:
+    """One collector; its instruments share what it said last."""
+
+    def __init__(self, collector: Any) -> None:
+        self._collector = collector
+        self._lock = threading.Lock()
+        self._said: dict[str, Metric] = {}
+        self._said_s = -_LOOK_S
+        self._closed = False
+
+    def register(self, meter: metrics.Meter) -> None:
+        """Make an observable instrument for each metric that the collector knows."""
+        for name, metric in self._look().items():
+            unit = next((u for suffix, u in _UNITS.items() if name.endswith(suffix)), "1")
+            create = (
+                meter.create_observable_counter
+                if metric.type == "counter"
+                else meter.create_observable_gauge
+            )
+            create(
+                otel_name(name),
+                callbacks=[functools.partial(self._observe, name)],
+                unit=unit,
+                description=metric.documentation,
+            )
+        self._said_s = -_LOOK_S  # what was so when they were made is not what is exported first
+
+    def close(self) -> None:
+        """Say nothing more."""
+        self._closed = True
+
+    def _observe(self, name: str, _: CallbackOptions) -> Iterable[Observation]:
+        metric = None if self._closed else self._look().get(name)
+        if metric is None:
+            return
+        for sample in metric.samples:
+            yield Observation(sample.value, dict(sample.labels))
+
+    def _look(self) -> dict[str, Metric]:
+        with self._lock:
+            if time.monotonic() - self._said_s >= _LOOK_S:
+                self._said = {metric.name: metric for metric in self._collector.collect()}
+                self._said_s = time.monotonic()
+            return self._said
+
+
+def otel_name(name: str) -> str:
+    """Return an instrument's name: ``marshal.consumer.handled`` of ``marshal_consumer_handled``."""
+    for prefix in ("marshal_consumer_", "marshal_group_", "marshal_", "harvest_"):
+        if name.startswith(prefix):
+            return prefix.replace("_", ".") + name.removeprefix(prefix)
+    return name

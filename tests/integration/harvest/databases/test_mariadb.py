@@ -1,0 +1,249 @@
+"""The outbox in MariaDB: commands, late commits, odd settings, and processes that are killed."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pymysql
+import pytest
+
+from harvest import OutboxRecord, Stasher
+from harvest.core.gaps import Gaps
+from harvest.core.mark_checkpoint import Term
+from harvest.databases.mysql.mark import MysqlMarkStore
+from harvest.databases.mysql.range import MysqlRangeStore
+from harvest.databases.mysql.table import connect_arguments
+from harvest.errors import ConfigurationError, NoTransaction, SchemaError, StoreUnavailable
+from marshal_py.embedded import EmbeddedKafka, EmbeddedMariaDB
+from tests.integration.harvest.cli.test_commands import harvest
+from tests.integration.harvest.databases.test_sqlite import assert_a_bad_row_stops_nothing
+from tests.support.harvest_world import MariadbWorld
+
+TERM = Term.of(1)
+
+
+def connect(url: str, **more: Any) -> Any:
+    return pymysql.connect(**connect_arguments(url), **more)
+
+
+def execute(connection: Any, statement: str, *parameters: object) -> Any:
+    with connection.cursor() as cursor:
+        cursor.execute(statement, parameters or None)
+        return cursor.fetchall()
+
+
+@pytest.fixture(params=["mark", "range"])
+def world(
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    mariadb_database: str,
+    kafka: EmbeddedKafka,
+    kafka_topic: Callable[..., str],
+) -> Iterator[MariadbWorld]:
+    topic = kafka_topic(partitions=3)
+    url = mariadb_database
+    made = MariadbWorld(tmp_path, kafka.bootstrap_servers, url, topic, mode=request.param)
+    store = (MysqlMarkStore if request.param == "mark" else MysqlRangeStore)(url, "outbox")
+    with made.opened(kafka, store):
+        yield made
+
+
+@pytest.mark.kafka
+def test_killed_leaders_and_a_killed_server_lose_repeat_and_reorder_nothing(
+    world: MariadbWorld, mariadb: EmbeddedMariaDB
+) -> None:
+    for _ in range(2):
+        world.harvester()
+    with world.writing():
+        for _ in range(2):
+            world.wait_published(world.published_count())
+            world.leader().kill()
+            world.harvester()
+        world.wait_published(world.published_count())
+        mariadb.kill()
+        mariadb.start()
+        world.wait_published(world.published_count() + 100)
+    world.assert_exactly_once()
+    assert world.rolled_back
+
+
+@pytest.mark.kafka
+def test_a_bad_row_stops_nothing(world: MariadbWorld) -> None:
+    assert_a_bad_row_stops_nothing(world)
+
+
+@pytest.mark.parametrize("mode", ["mark", "range"])
+def test_the_commands_take_a_url(mariadb_database: str, mode: str) -> None:
+    url = mariadb_database
+    made = harvest("init", "-d", url, "--mode", mode)
+    assert made.stdout == "outbox: created\n", made.stderr
+    if mode == "mark":
+        assert harvest("stash", "orders", "k", "v", "-d", url).returncode == 0
+        checked = harvest("check", "-d", url)
+        assert checked.returncode == 0, checked.stdout + checked.stderr
+        assert "1 rows" in checked.stdout
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("mysql://u:secret@host", "names no database"),
+        ("mysql://u:secret@host:port/db", "cannot be read"),
+        ("mysql://u:secret@host/db?sl=1", "'sl'"),
+    ],
+)
+def test_what_cannot_be_read_is_refused_without_showing_it(url: str, said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said) as caught:
+        MysqlMarkStore(url, "outbox")
+    assert "secret" not in str(caught.value)
+
+
+def test_a_server_that_is_down_is_an_outage_without_a_password(
+    mariadb: EmbeddedMariaDB, mariadb_database: str
+) -> None:
+    url = mariadb_database.replace("root@", "root:secret@")
+    with pytest.raises(StoreUnavailable) as caught:
+        MysqlMarkStore(url, "outbox").connect()
+    assert "secret" not in str(caught.value)
+
+
+def test_what_commits_between_the_choice_of_rows_and_their_mark_waits_for_the_next(
+    mariadb_database: str,
+) -> None:
+    """Else a mark could take the later row of a transaction, and not the earlier one."""
+
+    class Interrupted(MysqlMarkStore):
+        interrupt: Callable[[], None] | None = None
+
+        def _change(self, statement: str, parameters: Sequence[Any] = ()) -> int:
+            interrupt, self.interrupt = self.interrupt, None
+            if interrupt is not None:
+                interrupt()
+            return super()._change(statement, parameters)
+
+    store = Interrupted(mariadb_database, "outbox")
+    store.init()
+    with connect(mariadb_database) as late, connect(mariadb_database, autocommit=True) as early:
+        for connection, key in ((late, "l"), (early, "e"), (late, "l"), (early, "e")):
+            execute(connection, insert(key))
+        store.interrupt = late.commit
+        chosen = store.mark(TERM, 0, 10, 60_000.0)
+        assert store.interrupt is None
+        assert [row.key for row in chosen] == [b"e", b"e"]
+        first = chosen[0].id
+        assert [r.id for r in store.mark(TERM, 1, 10, 60_000.0)] == [first - 1, first + 1]
+
+
+def test_an_insert_whose_transaction_is_not_on_the_list_yet_is_a_suspect(
+    mariadb_database: str,
+) -> None:
+    """A trigger keeps it where InnoDB has not heard of it: its statement is the only evidence."""
+    url = mariadb_database
+    store = MysqlRangeStore(url, "outbox")
+    store.init()
+    with connect(url, autocommit=True) as blocker, connect(url, autocommit=True) as writer:
+        execute(blocker, "SELECT GET_LOCK('here', 0)")
+        execute(
+            writer,
+            "CREATE TRIGGER slow BEFORE INSERT ON outbox FOR EACH ROW "
+            "SET @got = IF(NEW.kafka_key = 'late', GET_LOCK('here', 30), 0)",
+        )
+        thread = threading.Thread(target=execute, args=(writer, insert("late")))
+        thread.start()
+        try:
+            while not execute(
+                blocker, "SELECT 1 FROM information_schema.processlist WHERE state = 'User lock'"
+            ):
+                pass
+            assert store.holders().running
+        finally:
+            execute(blocker, "SELECT RELEASE_LOCK('here')")
+            thread.join()
+        assert not store.holders().running
+    store.close()
+
+
+def test_an_unrelated_transaction_stops_no_other_gap(mariadb_database: str) -> None:
+    url = mariadb_database
+    store = MysqlRangeStore(url, "outbox")
+    store.init()
+    with connect(url) as first, connect(url) as late, connect(url) as other:
+        execute(first, insert("a"))
+        first.commit()
+        execute(late, insert("b"))
+        execute(first, insert("c"))
+        first.commit()
+        gaps = Gaps().plus(store.read(0, 10).missing).judged(store.holders())
+        gaps = gaps.looked(store.lookup(gaps.ranges))
+        execute(other, "SELECT * FROM outbox")
+        execute(other, insert("d"))
+        late.rollback()
+        gaps = gaps.judged(store.holders())
+        assert not gaps.looked(store.lookup(gaps.ranges))
+    store.close()
+
+
+def test_many_gaps_are_looked_up_at_one_moment(mariadb_database: str) -> None:
+    url = mariadb_database
+    store = MysqlRangeStore(url, "outbox")
+    store.init()
+    with connect(url) as connection:
+        records = [OutboxRecord("t", f"k{n}", "v") for n in range(5_000)]
+        Stasher().stash_many(connection, records)
+        execute(connection, "DELETE FROM outbox WHERE id % 2 = 0")
+        connection.commit()
+    wanted = [(2 * n + 1, 2 * n + 1) for n in range(2_500)]
+    assert store.lookup(wanted) == wanted
+    assert len(store.fetch(wanted)) == 2_500
+    assert len(store.read(0, 5_000).missing) == 2_499
+    store.close()
+
+
+def test_bytes_and_headers_arrive_as_they_are(mariadb_database: str) -> None:
+    store = MysqlMarkStore(mariadb_database, "outbox")
+    store.init(value_type="bytes")
+    value = bytes(range(256))
+    with connect(mariadb_database) as connection:
+        record = OutboxRecord("t", b"\xff", value, [("ü", "%s'\\"), ("ü", "")])
+        Stasher().stash(connection, record)
+        connection.commit()
+    (row,) = store.mark(TERM, 0, 10, 60_000.0)
+    assert (row.key, row.value) == (b"\xff", value)
+    assert (row.header_keys, row.header_values) == (("ü".encode(),) * 2, (b"%s'\\", b""))
+    store.close()
+
+
+def test_a_stash_without_a_transaction_is_refused(mariadb_database: str) -> None:
+    MysqlMarkStore(mariadb_database, "outbox").init()
+    with connect(mariadb_database, autocommit=True) as connection:
+        with pytest.raises(NoTransaction):
+            Stasher().stash(connection, OutboxRecord("t", "k", "v"))
+        connection.begin()
+        Stasher().stash(connection, OutboxRecord("t", "k", "v"))
+        connection.rollback()
+
+
+def test_without_the_privilege_to_see_transactions_range_mode_is_refused(
+    mariadb_database: str,
+) -> None:
+    database = mariadb_database.rpartition("/")[2]
+    MysqlRangeStore(mariadb_database, "outbox").init()
+    with connect(mariadb_database) as connection:
+        execute(connection, "CREATE USER IF NOT EXISTS 'harvester'@'127.0.0.1'")
+        execute(connection, f"GRANT ALL ON `{database}`.* TO 'harvester'@'127.0.0.1'")
+    url = mariadb_database.replace("root@", "harvester@")
+    store = MysqlRangeStore(url, "outbox")
+    with pytest.raises(SchemaError, match="GRANT PROCESS"):
+        store.connect()
+    assert any(f.level == "error" and "PROCESS" in f.text for f in store.check())
+    store.close()
+
+
+def insert(key: str) -> str:
+    return (
+        "INSERT INTO outbox (kafka_topic, kafka_key, kafka_value, kafka_header_keys, "
+        f"kafka_header_values) VALUES ('t', '{key}', 'v', '[]', '[]')"
+    )

@@ -1,0 +1,240 @@
+"""A harvester inside of a program: events, logger, health, metrics, on real servers."""
+
+from __future__ import annotations
+
+import json
+import logging
+import socket
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from harvest import Harvest, OutboxRecord, Stasher, StoreUnavailable, TableMissing
+from harvest.databases.postgres.mark import PostgresMarkStore
+from harvest.runtime.events import (
+    Event,
+    LeaderAcquired,
+    LeaderFenced,
+    LeaderRefreshed,
+    LeaderRevoked,
+    MeterRead,
+)
+from marshal_py import Marshal
+from marshal_py.embedded import EmbeddedKafka, EmbeddedPostgres
+from tests.support.harvest_world import WAIT_S, World, forget, wait_until
+from tests.support.kafka_reader import read_topic
+
+pytestmark = pytest.mark.kafka
+
+
+class Program:
+    """What embeds harvesters of one outbox."""
+
+    def __init__(self, servers: str, database: str, topic: str) -> None:
+        self.servers, self.database, self.topic = servers, database, topic
+        self.config = {
+            "kafka": {"bootstrap.servers": servers},
+            "database": database,
+            "group": topic,
+            "coordination": {
+                "topic": f"{topic}.marshal",
+                "interval_ms": 1_000,
+                "create_topics": True,
+            },
+        }
+
+    def insert(self, count: int) -> None:
+        with psycopg.connect(self.database) as connection:
+            records = (OutboxRecord(self.topic, "k", str(n)) for n in range(count))
+            Stasher().stash_many(connection, records)
+
+    def published(self) -> int:
+        return len(read_topic(self.servers, self.topic))
+
+
+@pytest.fixture
+def program(
+    kafka: EmbeddedKafka, kafka_topic: Callable[..., str], postgres_database: str
+) -> Iterator[Program]:
+    topic = kafka_topic()
+    store = PostgresMarkStore(postgres_database, "outbox")
+    store.init()
+    store.close()
+    yield Program(kafka.bootstrap_servers, postgres_database, topic)
+    forget(kafka, topic)
+
+
+class Listener(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[tuple[int, str]] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append((record.levelno, record.getMessage()))
+
+
+def test_the_events_and_the_logger_of_a_life(program: Program) -> None:
+    events: list[Event] = []
+    heard, logger = Listener(), logging.Logger("mine")
+    logger.addHandler(heard)
+    logging.getLogger("harvest").setLevel(logging.INFO)
+    harvest = Harvest(program.config, on_event=events.append, logger=logger, meter_interval_s=0.05)
+    with harvest:
+        program.insert(10)
+        wait_until(lambda: program.published() == 10, "ten records")
+        wait_until(lambda: harvest.health().ok, "health")
+        assert harvest.runtime.leadership
+        wait_until(lambda: sum(meter.published for meter in meters(events)) == 10, "meters")
+    kinds = [type(event) for event in events if not isinstance(event, MeterRead)]
+    assert kinds == [LeaderAcquired, LeaderRefreshed, LeaderRevoked]
+    assert meters(events)[-1].total_published == harvest.stats.published == 10
+    acquired = [level for level, line in heard.lines if "leader acquired" in line]
+    assert acquired == [logging.INFO]
+    assert not harvest.health().ok
+    assert heard not in logging.getLogger("harvest").handlers
+
+
+def meters(events: list[Event]) -> list[MeterRead]:
+    return [event for event in events if isinstance(event, MeterRead)]
+
+
+def test_the_next_leader_waits_for_the_handler_of_revoked(program: Program) -> None:
+    order: list[str] = []
+    proceed, revoked = threading.Event(), threading.Event()
+
+    def first_hears(event: Event) -> None:
+        if isinstance(event, LeaderRevoked):
+            revoked.set()
+            assert proceed.wait(WAIT_S)
+            order.append("first is done")
+
+    def second_hears(event: Event) -> None:
+        if isinstance(event, LeaderAcquired):
+            order.append("second leads")
+
+    first = Harvest(program.config, on_event=first_hears).start()
+    wait_until(lambda: first.leading, "the first leads")
+    with Harvest(program.config, on_event=second_hears) as second:
+        first.stop()
+        assert revoked.wait(WAIT_S)
+        assert not first.await_(0.5)
+        assert order == []
+        proceed.set()
+        assert first.await_(WAIT_S)
+        wait_until(lambda: second.leading, "the second leads")
+    assert order == ["first is done", "second leads"]
+
+
+def test_a_start_that_cannot_work_says_why(program: Program) -> None:
+    with pytest.raises(TableMissing):
+        Harvest({**program.config, "outbox": "nowhere"}).start()
+    with pytest.raises(StoreUnavailable):
+        Harvest({**program.config, "database": "host=127.0.0.1 port=1 dbname=x"}).start()
+
+
+def test_a_handler_that_raises_ends_the_harvest_and_hands_over(program: Program) -> None:
+    def fail(event: Event) -> None:
+        if isinstance(event, LeaderRefreshed):
+            raise ZeroDivisionError
+
+    harvest = Harvest(program.config, on_event=fail).start()
+    with pytest.raises(ZeroDivisionError):
+        harvest.await_(WAIT_S)
+    with Harvest(program.config) as other:
+        wait_until(lambda: other.leading, "another leads")
+
+
+def test_a_fenced_leader_hears_of_it(program: Program, kafka: EmbeddedKafka) -> None:
+    events: list[Event] = []
+    with Harvest(program.config, on_event=events.append) as harvest:
+        wait_until(lambda: harvest.runtime.leadership, "it leads")
+        kafka.pause()
+        try:
+            wait_until(lambda: LeaderFenced in map(type, events), "fenced")
+        finally:
+            kafka.resume()
+        wait_until(lambda: harvest.runtime.leadership, "it leads again")
+    assert harvest.stats.fenced == 1
+
+
+# --- Over HTTP ---
+
+
+def get(port: int, path: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=WAIT_S) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+    except OSError:
+        return 0, ""
+
+
+def healthz(port: int) -> dict[str, Any]:
+    code, text = get(port, "/healthz")
+    body: dict[str, Any] = json.loads(text) if text else {}
+    return {"code": code, **body}
+
+
+def published(kafka: EmbeddedKafka, topic: str) -> dict[str, Any]:
+    """What the leader shows beside its claim."""
+    with (
+        Marshal(kafka.bootstrap_servers, group_id="onlooker", topic=f"{topic}.marshal") as marshal,
+        marshal.world() as world,
+    ):
+        (cell,) = [cell for _, (_, name, _), cell in world.cells() if name.endswith(":outbox")]
+        facts: dict[str, Any] = json.loads(cell.metadata) if cell.metadata else {}
+        return facts
+
+
+def test_health_and_metrics_of_a_process(
+    tmp_path: Path,
+    kafka: EmbeddedKafka,
+    kafka_topic: Callable[..., str],
+    postgres: EmbeddedPostgres,
+    postgres_database: str,
+) -> None:
+    pytest.importorskip("prometheus_client")
+    topic = kafka_topic()
+    world = World(tmp_path, kafka.bootstrap_servers, postgres_database, topic, "transactional")
+    PostgresMarkStore(postgres_database, "outbox").init()
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    harvester = world.harvester("--listen", f"127.0.0.1:{port}")
+    try:
+        harvester.wait_said("harvesting as")
+        with psycopg.connect(postgres_database) as connection:
+            Stasher().stash_many(connection, [OutboxRecord(topic, "k", "v")] * 7)
+        world.wait_drained()
+        wait_until(lambda: healthz(port)["code"] == 200, "health", harvester.log)
+        assert healthz(port) == {"code": 200, "ok": True, "state": "leading", "problems": []}
+        code, text = get(port, "/metrics")
+        assert code == 200
+        lines = text.splitlines()
+        assert "harvest_published_rows_total 7.0" in lines
+        assert "harvest_up 1.0" in lines
+        assert "harvest_leading 1.0" in lines
+        assert any(line.startswith("harvest_backlog_rows ") for line in lines)
+        shard = 'shard="harvest:outbox"'
+        wait_until(lambda: shard in get(port, "/metrics")[1], "who leads", harvester.log)
+        assert get(port, "/")[0] == 404
+        # The same for all who read the coordination log, as the dashboard does.
+        wait_until(lambda: "rows/s" in published(kafka, topic), "publication", harvester.log)
+        assert published(kafka, topic)["backlog"] == 0
+        assert published(kafka, topic)["in flight"] == 0
+        postgres.kill()
+        wait_until(lambda: healthz(port)["code"] == 503, "illness", harvester.log)
+        assert any("database" in problem for problem in healthz(port)["problems"])
+        postgres.start()
+        wait_until(lambda: healthz(port)["code"] == 200, "health again", harvester.log)
+        assert harvester.stop() == 0
+    finally:
+        postgres.start()
+        world.close()
+        forget(kafka, topic)

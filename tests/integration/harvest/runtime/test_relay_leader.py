@@ -1,0 +1,136 @@
+"""Leaderships that relay to a real HTTP server from a real table, one after the other."""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from collections.abc import Callable
+
+import psycopg
+import pytest
+
+from harvest import OutboxRecord, Stasher
+from harvest.config.model import ReaperConfig, parse
+from harvest.databases.postgres.mark import PostgresMarkStore
+from harvest.runtime.events import Stats
+from harvest.runtime.process import make_relay_tools
+from harvest.runtime.wake import Bell
+from marshal_py.embedded import EmbeddedKafka
+from tests.support.harvest_world import wait_until
+from tests.support.http_server import http_server
+from tests.support.kafka_reader import read_topic
+from tests.unit.harvest.runtime.test_harvester import FakeLease
+
+KEYS = 7
+ROWS = 400
+
+
+class Leadership:
+    def __init__(self, config: ReaperConfig, epoch: int) -> None:
+        self.tools = make_relay_tools(config)
+        self.lease = FakeLease(epoch)
+        self.stats = Stats()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        leader = self.tools.leader(
+            self.lease,
+            stats=self.stats,
+            on_event=lambda _: None,
+            bell=Bell(),
+            drain_timeout_s=10.0,
+        )
+        leader.run()
+
+    def end(self) -> None:
+        """Lose the lease."""
+        self.lease.lost.set()
+        self._thread.join(60)
+        assert not self._thread.is_alive()
+        self.tools.close()
+
+
+def test_leaders_that_follow_one_another_keep_the_order(postgres_database: str) -> None:
+    store = PostgresMarkStore(postgres_database, "outbox")
+    store.init()
+    store.close()
+    expected: dict[str, list[bytes]] = defaultdict(list)
+    with psycopg.connect(postgres_database) as connection:
+        for n in range(ROWS):
+            expected[f"/k{n % KEYS}"].append(b"%d" % n)
+            Stasher().stash(connection, OutboxRecord("t", f"k{n % KEYS}", str(n)))
+    with http_server() as receiver:
+        faults = [204, 503, 204, 204, "close", 500, 204, 204, "reset", 204]
+        receiver.script["/"] = [*faults * 30, 204]
+        config = parse(
+            f"kafka: {{bootstrap.servers: x}}\ngroup: g\ndatabase: {postgres_database}\n"
+            "limits: {max_in_flight_records: 40}\n"
+            "destinations:\n"
+            f"  shop: {{http: {{uri: '{receiver.url}/{{key}}'}}, attempts: 1000, backoff_ms: 1,\n"
+            "         max_backoff_ms: 9, breaker_open_ms: 9, max_breaker_open_ms: 20}\n"
+        )
+        for epoch in (1, 2):
+            leadership = Leadership(config, epoch)
+            wait_until(lambda: len(receiver.requests) > 120 * epoch, "requests")  # noqa: B023
+            leadership.end()
+        leadership = Leadership(config, 3)
+        wait_until(lambda: leadership.stats.purged and _rows(postgres_database) == 0, "all")
+        leadership.end()
+        got: dict[str, list[bytes]] = defaultdict(list)
+        for request in receiver.requests:
+            got[request.target].append(request.body)
+        assert len({r.headers["idempotency-key"] for r in receiver.requests}) == ROWS
+    assert {r.headers["harvest-epoch"] for r in receiver.requests} == {"1", "2", "3"}
+    for target, bodies in got.items():
+        assert list(dict.fromkeys(reversed(bodies)))[::-1] == expected[target]
+    assert got.keys() == expected.keys()
+
+
+@pytest.mark.kafka
+def test_one_relay_sends_to_http_and_to_kafka(
+    kafka: EmbeddedKafka, kafka_topic: Callable[..., str], postgres_database: str
+) -> None:
+    store = PostgresMarkStore(postgres_database, "outbox")
+    store.init()
+    store.close()
+    topic = kafka_topic(partitions=1)
+    with psycopg.connect(postgres_database) as connection:
+        for n in range(60):
+            to = "events" if n % 2 else "shop"
+            Stasher().stash(
+                connection, OutboxRecord(topic, f"k{n % 6}", str(n), {"to": to, "n": str(n)})
+            )
+    with http_server() as receiver:
+        config = parse(
+            f"kafka: {{bootstrap.servers: '{kafka.bootstrap_servers}'}}\n"
+            f"group: g\ndatabase: {postgres_database}\nroute: '{{header.to}}'\n"
+            "destinations:\n"
+            f"  shop: {{http: {{uri: '{receiver.url}/{{key}}'}}}}\n"
+            "  events: {kafka: {topic: '{topic}'}}\n"
+        )
+        leadership = Leadership(config, 5)
+        wait_until(lambda: leadership.stats.purged == 60, "all")
+        leadership.end()
+        bodies = defaultdict(list)
+        for request in receiver.requests:
+            bodies[request.target].append(int(request.body))
+    records = defaultdict(list)
+    for key, value, headers in read_topic(kafka.bootstrap_servers, topic):
+        assert key is not None
+        assert value is not None
+        records[key].append(int(value))
+        given = dict(headers)
+        assert given["n"] == value
+        assert given["idempotency-key"].startswith(b"g.outbox.")
+        assert given["harvest-epoch"] == b"5"
+    assert bodies == {f"/k{k}": list(range(k, 60, 6)) for k in (0, 2, 4)}
+    assert records == {b"k%d" % k: list(range(k, 60, 6)) for k in (1, 3, 5)}
+    assert leadership.stats.messages == {("shop", "delivered"): 30, ("events", "delivered"): 30}
+
+
+def _rows(database: str) -> int:
+    with psycopg.connect(database) as connection:
+        found = connection.execute("SELECT count(*) FROM outbox").fetchone()
+        assert found is not None
+        return int(found[0])

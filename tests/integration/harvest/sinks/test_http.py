@@ -1,0 +1,333 @@
+"""HTTP destinations against a real server that fails in every way."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+
+from harvest.config.model import parse
+from harvest.core.dispatcher import Outcome
+from harvest.core.row import Row
+from harvest.errors import ConfigurationError
+from harvest.sinks.http.endpoint import HttpEndpoint, HttpSink, Signature, retry_after_ms
+from tests.support.http_server import HttpServer, http_server
+
+TIMEOUT_MS = 400
+PATIENT_MS = 20_000
+
+
+@pytest.fixture
+def server() -> Iterator[HttpServer]:
+    with http_server() as made:
+        yield made
+
+
+def row(**changes: Any) -> Row:
+    return Row(7, "orders", b"k/1 ?", b'{"n": 1}')._replace(**changes)
+
+
+def send(server: HttpServer, path: str = "/x", sent: Row | None = None, **changes: Any) -> Outcome:
+    sink = HttpSink(HttpEndpoint(**{"uri": server.url + path, "timeout_ms": PATIENT_MS, **changes}))
+    try:
+        return sink.send(sent or row(), "shop.7", 3)
+    finally:
+        sink.close()
+
+
+def test_a_request_is_made_as_configured(server: HttpServer) -> None:
+    sent = row(
+        header_keys=(b"X-Trace", b"Host", b"AUTHORIZATION"), header_values=(b"1", b"2", b"3")
+    )
+    headers = (("Authorization", "Bearer t"), ("X-Topic", "{topic}"))
+    path = "/{topic}/{key}?id={id}"
+    outcome = send(server, path, sent, method="put", headers=headers)
+    assert outcome == Outcome(204)
+    (request,) = server.requests
+    assert (request.method, request.target) == ("PUT", "/orders/k%2F1%20%3F?id=7")
+    assert request.body == b'{"n": 1}'
+    assert request.headers["host"] == f"localhost:{server.port}"
+    assert request.headers["idempotency-key"] == "shop.7"
+    assert request.headers["harvest-epoch"] == "3"
+    assert request.headers["authorization"] == "Bearer t"
+    assert (request.headers["x-topic"], request.headers["x-trace"]) == ("orders", "1")
+
+
+@pytest.mark.parametrize(
+    ("path", "target"), [("", "/"), ("/?a={id}", "/?a=7"), ("/a?b", "/a?b"), ("/{{{id}}}", "/{7}")]
+)
+def test_targets(server: HttpServer, path: str, target: str) -> None:
+    sink = HttpSink(HttpEndpoint(f"http://LOCALHOST:{server.port:06}{path}"))
+    assert sink.send(row(), "k", 1).error is None
+    sink.close()
+    assert server.requests[0].target == target
+
+
+def test_a_tombstone_has_no_body_and_headers_may_stay_behind(server: HttpServer) -> None:
+    sent = row(value=None, header_keys=(b"X-Trace",), header_values=(b"1",))
+    assert send(server, "/x", sent, method="DELETE", forward_headers=False).error is None
+    (request,) = server.requests
+    assert request.headers["content-length"] == "0"
+    assert "x-trace" not in request.headers
+
+
+@pytest.mark.parametrize("secret", ["plain", "whsec_" + base64.b64encode(b"plain").decode()])
+def test_a_signature_can_be_verified(server: HttpServer, secret: str) -> None:
+    assert send(server, signature=Signature(secret)).error is None
+    headers = server.requests[0].headers
+    assert abs(int(headers["webhook-timestamp"]) - time.time()) < 60
+    signed = f"{headers['webhook-id']}.{headers['webhook-timestamp']}.".encode() + b'{"n": 1}'
+    digest = hmac.new(b"plain", signed, hashlib.sha256).digest()
+    assert headers["webhook-signature"] == "v1," + base64.b64encode(digest).decode()
+
+
+@pytest.mark.parametrize("status", [200, 204, 299])
+def test_statuses_that_are_expected(server: HttpServer, status: int) -> None:
+    server.script["/x"] = status
+    assert send(server) == Outcome(status)
+
+
+@pytest.mark.parametrize(
+    ("status", "unavailable", "lasting"),
+    [
+        (301, False, False),
+        (400, False, True),
+        (404, False, False),
+        (422, False, True),
+        (429, True, False),
+        (500, False, False),
+        (503, True, False),
+    ],
+)
+def test_statuses_that_are_failures(
+    server: HttpServer, status: int, unavailable: bool, lasting: bool
+) -> None:
+    server.script["/x"] = status
+    outcome = send(server)
+    assert outcome.status == status
+    assert (outcome.unavailable, outcome.lasting) == (unavailable, lasting)
+    assert f"HTTP {status}" in str(outcome.error)
+
+
+def test_what_counts_as_success_can_be_configured(server: HttpServer) -> None:
+    server.script["/x"] = 409
+    assert send(server, expected=frozenset({409})).error is None
+    server.script["/x"] = 200
+    assert send(server, expected=frozenset({201})).error == "HTTP 200"
+
+
+def test_a_redirect_is_not_followed(server: HttpServer) -> None:
+    answer = f"HTTP/1.1 302 Go\r\nLocation: {server.url}/other\r\nContent-Length: 0\r\n\r\n"
+    server.script["/x"] = answer.encode()
+    assert "redirects are not followed" in str(send(server).error)
+    assert [request.target for request in server.requests] == ["/x"]
+
+
+def test_the_answer_is_part_of_the_error(server: HttpServer) -> None:
+    body = "no\x07 such ördér ".encode() * 100
+    server.script["/x"] = b"HTTP/1.1 500 Bad\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
+    error = str(send(server).error)
+    assert error.startswith("HTTP 500: no such ördér no such")
+    assert len(error) < 250
+
+
+@pytest.mark.parametrize("what", ["hang", "slow headers"])
+def test_a_server_that_takes_its_time(server: HttpServer, what: str) -> None:
+    server.script["/x"] = what
+    outcome = send(server, timeout_ms=TIMEOUT_MS)
+    assert outcome.unavailable
+    assert outcome.status is None
+    assert "no answer within 400 ms" in str(outcome.error)
+
+
+def test_a_slow_body_does_not_hold_up_what_its_status_has_decided(server: HttpServer) -> None:
+    server.script["/x"] = "slow body"
+    outcome = send(server, timeout_ms=TIMEOUT_MS)
+    assert outcome.status == 500
+    server.script["/x"] = "large body"
+    assert send(server) == Outcome(200)
+
+
+@pytest.mark.parametrize(
+    "what",
+    ["reset", "close", b"garbage\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Le", b"\x00" * 2_000],
+)
+def test_answers_that_are_none(server: HttpServer, what: object) -> None:
+    server.script["/x"] = what
+    outcome = send(server)
+    assert outcome.status is None
+    assert outcome.unavailable
+    assert outcome.error
+
+
+def test_nobody_listens() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        outcome = send(HttpServer(free.getsockname()[1]))
+    assert outcome.unavailable
+    assert "ConnectError" in str(outcome.error)
+
+
+def test_a_host_without_a_name() -> None:
+    sink = HttpSink(HttpEndpoint("http://nowhere.invalid/"))
+    assert sink.send(row(), "k", 1).unavailable
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        row(key=b"\xff"),
+        row(key=b".."),
+        row(header_keys=(b"a b",), header_values=(b"",)),
+        row(header_keys=(b"a",), header_values=(b"x\r\nEvil: 1",)),
+    ],
+)
+def test_rows_of_which_no_request_can_be_made(server: HttpServer, sent: Row) -> None:
+    outcome = send(server, "/{key}", sent)
+    assert outcome.lasting
+    assert not outcome.unavailable
+    assert server.requests == []
+
+
+def test_retry_after(server: HttpServer) -> None:
+    answer = b"HTTP/1.1 503 Busy\r\nRetry-After: 7\r\nContent-Length: 0\r\n\r\n"
+    server.script["/x"] = answer
+    assert send(server).retry_after_ms == 7_000
+    date = [(b"retry-after", b"Thu, 01 Jan 1970 00:01:00 GMT")]
+    assert retry_after_ms(date, 50.0) == 10_000
+    assert retry_after_ms(date, 90.0) == 0
+    for text in (b"", b"soon", b"-1", b"9" * 30, b"Thu, 99 Jan 1970 00:01:00 GMT"):
+        assert retry_after_ms([(b"Retry-After", text)], 0.0) == 0
+    assert retry_after_ms([], 0.0) == 0
+
+
+def test_connections_are_kept_and_made_anew(server: HttpServer) -> None:
+    server.script["/x"] = [204, 204, b"HTTP/1.1 204 No\r\nConnection: close\r\n\r\n", "close", 204]
+    sink = HttpSink(HttpEndpoint(server.url + "/x", timeout_ms=PATIENT_MS))
+    outcomes = [sink.send(row(), "k", 1).error is None for _ in range(6)]
+    sink.close()
+    assert outcomes == [True, True, True, False, True, True]
+    connections = [request.connection for request in server.requests]
+    assert connections[0] == connections[1] == connections[2]
+    assert len(set(connections)) == 3
+
+
+def test_many_threads_use_one_sink(server: HttpServer) -> None:
+    sink = HttpSink(HttpEndpoint(server.url + "/x", timeout_ms=PATIENT_MS))
+    outcomes: list[Outcome] = []
+
+    def work() -> None:
+        outcomes.extend([sink.send(row(), "k", 1) for _ in range(20)])
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    sink.close()
+    assert outcomes == [Outcome(204)] * 160
+
+
+# --- TLS ---
+
+
+@pytest.fixture(scope="module")
+def ca() -> trustme.CA:
+    return trustme.CA()
+
+
+def tls(ca: trustme.CA, name: str, *, ask: bool = False) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    ca.issue_cert(name).configure_cert(context)
+    if ask:
+        ca.configure_trust(context)
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+def test_tls(ca: trustme.CA, tmp_path: Path) -> None:
+    ca_file = tmp_path / "ca.pem"
+    ca.cert_pem.write_to_path(ca_file)
+    with http_server(tls(ca, "localhost")) as server:
+        assert send(server, ca_file=str(ca_file)) == Outcome(204)
+        stranger = send(server)
+        assert stranger.unavailable
+        assert "CERTIFICATE_VERIFY_FAILED" in str(stranger.error)
+    with http_server(tls(ca, "elsewhere.example")) as server:
+        assert "CERTIFICATE_VERIFY_FAILED" in str(send(server, ca_file=str(ca_file)).error)
+
+
+def test_a_certificate_of_our_own(ca: trustme.CA, tmp_path: Path) -> None:
+    ca_file, cert_file, key_file = (tmp_path / name for name in ("ca", "cert", "key"))
+    ca.cert_pem.write_to_path(ca_file)
+    ours = ca.issue_cert("client@shop.example")
+    ours.cert_chain_pems[0].write_to_path(cert_file)
+    ours.private_key_pem.write_to_path(key_file)
+    with http_server(tls(ca, "localhost", ask=True)) as server:
+        files = {"cert_file": str(cert_file), "key_file": str(key_file)}
+        assert send(server, ca_file=str(ca_file), **files) == Outcome(204)
+        assert send(server, ca_file=str(ca_file)).unavailable
+
+
+def test_tls_and_plain_text_do_not_meet(server: HttpServer, ca: trustme.CA) -> None:
+    plain = HttpSink(HttpEndpoint(server.url.replace("http:", "https:"), timeout_ms=PATIENT_MS))
+    assert plain.send(row(), "k", 1).unavailable
+    with http_server(tls(ca, "localhost")) as secure:
+        sink = HttpSink(HttpEndpoint(secure.url.replace("https:", "http:"), timeout_ms=1_000))
+        assert sink.send(row(), "k", 1).unavailable
+
+
+# --- Configuration ---
+
+BASE = """
+kafka: {bootstrap.servers: 'localhost:1'}
+database: postgresql://localhost/shop
+group: shop
+destinations:
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("  a: {}", "destinations.a: a destination needs one kind"),
+        ("  a: {http: {uri: 'ftp://x/'}}", "write http:// or https://"),
+        ("  a: {http: {uri: 'http://{key}/'}}", "a host without placeholders"),
+        ("  a: {http: {uri: 'http://u:pw-secret@x/'}}", "credentials"),
+        ("  a: {http: {uri: 'http://x/{nothing}'}}", "placeholder {nothing}"),
+        ("  a: {http: {uri: 'http://x/', method: 'A B'}}", "method is 'A B'"),
+        ("  a: {http: {uri: 'http://x/', headers: {Host: y}}}", "'Host' is no header"),
+        ("  a: {http: {uri: 'http://x/', expect: [20]}}", "20 is no status"),
+        ("  a: {http: {uri: 'http://x/', sign: 'whsec_pw-secret'}}", "not base64"),
+        ("  a: {http: {uri: 'https://x/', ca_file: /no/such/file}}", "certificates"),
+        ("  a: {http: {uri: 'http://x/'}, concurency: 3}", "did you mean 'concurrency'"),
+        ("  a: {http: {uri: 'http://x/'}}\nroute: b", "no such destination"),
+        ("  a: {http: {uri: 'http://x/'}}\nmode: range", "destinations need mode: mark"),
+        ("  {}\nroute: b", "there are no destinations"),
+    ],
+)
+def test_configurations_that_cannot_work(text: str, said: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        parse(BASE + text)
+    assert said in str(caught.value)
+    assert "pw-secret" not in str(caught.value)
+
+
+def test_a_configuration_that_works() -> None:
+    text = "  a: {http: {uri: 'http://x/', expect: [200-202, 409], sign: pw-secret}, attempts: 3}"
+    config = parse(BASE + text)
+    assert "pw-secret" not in repr(config)
+    assert config.destinations["a"].policy().attempts == 3
+    http = config.destinations["a"].http
+    assert http is not None
+    assert http.expect == {200, 201, 202, 409}

@@ -1,0 +1,853 @@
+"""Write specs/vectors/*.json: `python -m tests.support.make_vectors`.
+
+The histories below are the readable source. What they must lead to comes from `reference_fold`,
+which was written from the specification's text and shares no code with `marshal_py`; the tests
+then hold `marshal_py` against the files, and the files against this script.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+import msgpack
+
+from tests.support import reference_fold as fold
+from tests.support.paths import SPECS
+
+FOLDER = SPECS / "vectors"
+
+Step = tuple[int | None, Any]
+"""(offset, or None for the next one; the record's array, or its bytes, or None for a null value)"""
+
+HISTORIES: dict[str, list[tuple[str, str, list[Step]]]] = {}
+"""file → [(name, what it shows, steps)]"""
+
+
+def history(file: str, name: str, says: str, *steps: Any) -> None:
+    """Add a history. A step is a value, or (offset, value) with an offset out of the row."""
+    global _seq
+    _seq = 0
+    normal = [step if isinstance(step, tuple) else (None, step) for step in steps]
+    HISTORIES.setdefault(file, []).append((name, says, normal))
+
+
+def pack(value: Any) -> bytes:
+    return bytes(msgpack.packb(value, use_bin_type=True))
+
+
+# ------------------------------------------------------------------ records, tersely
+
+_seq = 0
+
+
+def common(number: int, client: str, group: str = "g") -> list[Any]:
+    """The first six elements; client "a2" is client "a", instance "a2"."""
+    global _seq
+    _seq += 1
+    return [number, 2, client[0], client + "-instance", group, _seq]
+
+
+def claim(
+    client: str,
+    expected_version: int,
+    interval_ms: int = 5000,
+    topic: str = "t",
+    partition: int = 0,
+    group: str = "g",
+) -> list[Any]:
+    return [*common(1, client, group), topic, partition, interval_ms, expected_version]
+
+
+def beat(
+    client: str, *entries: list[Any], group: str = "g", member: list[Any] | None = None
+) -> list[Any]:
+    return [*common(2, client, group), list(entries), *(member or [0, 0, b""])]
+
+
+def entry(
+    epoch: int, next_offset: int = -1, metadata: bytes = b"", topic: str = "t", partition: int = 0
+) -> list[Any]:
+    return [topic, partition, epoch, next_offset, metadata]
+
+
+def member(
+    client: str, interval_ms: int = 5000, metadata: bytes = b"", group: str = "g"
+) -> list[Any]:
+    return beat(client, group=group, member=[1, interval_ms, metadata])
+
+
+def leave(client: str, group: str = "g") -> list[Any]:
+    return beat(client, group=group, member=[2, 5000, b""])
+
+
+def release(
+    client: str, epoch: int, next_offset: int = -1, topic: str = "t", group: str = "g"
+) -> list[Any]:
+    return [*common(3, client, group), topic, 0, epoch, next_offset]
+
+
+def messages(client: str, epoch: int, proposed_offset: int, topic: str = "t") -> list[Any]:
+    return [*common(4, client), topic, 0, epoch, proposed_offset]
+
+
+def pause(client: str = "o", expires_at_ms: int = 1_800_000_000_000, group: str = "g") -> list[Any]:
+    return [*common(5, client, group), expires_at_ms]
+
+
+def resume(client: str = "o", group: str = "g") -> list[Any]:
+    return common(6, client, group)
+
+
+def position(
+    next_offset: int, expected_version: int, topic: str = "t", group: str = "g", client: str = "o"
+) -> list[Any]:
+    return [*common(7, client, group), topic, 0, next_offset, expected_version]
+
+
+def forget(client: str = "o", group: str = "g") -> list[Any]:
+    return common(8, client, group)
+
+
+# ------------------------------------------------------------------ ClaimingPartition
+
+
+history(
+    "claiming_partition",
+    "first claim",
+    "A cell that was never touched has version -1; the claim makes it.",
+    claim("a", -1),
+)
+history(
+    "claiming_partition",
+    "two race for a free cell",
+    "Both saw version -1. The earlier record wins, the later one is stale.",
+    claim("a", -1),
+    claim("b", -1),
+)
+history(
+    "claiming_partition",
+    "takeover",
+    "Whoever names the current version takes the cell, held or not: the fold knows no time. "
+    "Offsets stay, metadata goes, the epoch is the offset of the new claim.",
+    claim("a", -1),
+    beat("a", entry(0, 40, b"\x01")),
+    messages("a", 0, 55),
+    claim("b", 2, interval_ms=1000),
+)
+history(
+    "claiming_partition",
+    "a heartbeat beats a challenger",
+    "The challenger's claim names the version it saw; a heartbeat came in between.",
+    claim("a", -1),
+    beat("a", entry(0)),
+    claim("b", 0),
+    claim("b", 1),
+)
+history(
+    "claiming_partition",
+    "stale in both directions",
+    "An expected version above the cell's is refused like one below it.",
+    claim("a", -1),
+    claim("b", 1),
+    claim("b", 7),
+    claim("c", -1, partition=1),
+    claim("c", 0, partition=2),
+)
+history(
+    "claiming_partition",
+    "restart",
+    "The same client_id with a new instance: an ordinary takeover to the fold, which reports both "
+    "instances. What the old one still sends is refused.",
+    claim("a", -1),
+    claim("a2", 0),
+    beat("a", entry(0, 3)),
+    beat("a2", entry(1, 4)),
+)
+history(
+    "claiming_partition",
+    "claim of one's own cell",
+    "A holder may claim again; it gets a new epoch and its own old one is refused.",
+    claim("a", -1),
+    claim("a", 0),
+    beat("a", entry(0)),
+    beat("a", entry(1)),
+)
+history(
+    "claiming_partition",
+    "paused",
+    "In a paused group every claim is refused, and for that reason even when the version is wrong "
+    "too; other groups go on.",
+    claim("a", -1),
+    pause(),
+    claim("b", 0),
+    claim("b", 9),
+    claim("b", -1, partition=5),
+    claim("b", -1, group="h"),
+    resume(),
+    claim("b", 0),
+)
+history(
+    "claiming_partition",
+    "cells are apart",
+    "Cells differ by group, topic and partition.",
+    claim("a", -1),
+    claim("b", -1, group="h"),
+    claim("c", -1, topic="u"),
+    claim("d", -1, partition=2**31 - 1),
+    claim("e", -1, topic="leader:mail"),
+)
+
+# ------------------------------------------------------------------ Heartbeat
+
+history(
+    "heartbeat",
+    "renewal",
+    "Each accepted entry moves the version; next_offset only goes up; metadata is replaced.",
+    claim("a", -1),
+    beat("a", entry(0, 10, b"\x01\x02")),
+    beat("a", entry(0, 7, b"")),
+    beat("a", entry(0, -1)),
+    beat("a", entry(0, 11)),
+)
+history(
+    "heartbeat",
+    "a holder that woke up",
+    "After a takeover the old epoch is refused: nothing is stolen back.",
+    claim("a", -1),
+    claim("b", 0),
+    beat("a", entry(0, 99)),
+)
+history(
+    "heartbeat",
+    "not held",
+    "There is no cell, or nobody holds it, even under the right epoch.",
+    beat("a", entry(0)),
+    claim("a", -1),
+    release("a", 1),
+    beat("a", entry(1, 5)),
+)
+history(
+    "heartbeat",
+    "entries are judged one by one",
+    "One is accepted, one has a wrong epoch, one names no cell; a cell named twice is renewed "
+    "twice.",
+    claim("a", -1),
+    claim("b", -1, partition=1),
+    beat(
+        "a",
+        entry(0, 5),
+        entry(9, 6, partition=1),
+        entry(0, 7, partition=2),
+        entry(0, 8, b"x"),
+    ),
+)
+history(
+    "heartbeat",
+    "the epoch decides, not the sender",
+    "An entry with the right epoch is accepted whoever sends it; the holder stays.",
+    claim("a", -1),
+    beat("b", entry(0, 12)),
+)
+history(
+    "heartbeat",
+    "empty",
+    "No entries and no membership: only a beat.",
+    beat("a"),
+)
+history(
+    "heartbeat",
+    "paused group",
+    "Heartbeats, messages claims and releases count in a paused group.",
+    claim("a", -1),
+    pause(),
+    beat("a", entry(0, 4)),
+    messages("a", 0, 6),
+    member("a"),
+    release("a", 0, 5),
+)
+history(
+    "heartbeat",
+    "short form",
+    "The elements after the entries, and an entry's metadata, may be missing.",
+    claim("a", -1),
+    [2, 2, "a", "a-instance", "g", 50, [["t", 0, 0, 3]]],
+    [2, 2, "a", "a-instance", "g", 51, [], 1],
+    [2, 2, "a", "a-instance", "g", 52, [], 1, 700],
+)
+
+# ------------------------------------------------------------------ membership
+
+history(
+    "membership",
+    "join, stay, leave",
+    "The first heartbeat of an instance joins, later ones renew, a goodbye ends it.",
+    member("a", metadata=b"host"),
+    member("a", interval_ms=9000),
+    member("b"),
+    leave("a"),
+    leave("a"),
+)
+history(
+    "membership",
+    "a new instance",
+    "Another instance of the client joins in its place; the late goodbye of the old one is void.",
+    member("a"),
+    member("a2"),
+    leave("a"),
+    leave("a2"),
+)
+history(
+    "membership",
+    "after the entries",
+    "A heartbeat's entries come first, then its membership.",
+    claim("a", -1),
+    beat("a", entry(0, 2), member=[1, 5000, b""]),
+    beat("a", entry(5, 2), member=[2, 5000, b""]),
+)
+history(
+    "membership",
+    "sweep",
+    "At the first record at or beyond a multiple of 4096, before that record, members go whose "
+    "last record lies more than 65536 offsets back; in the order of group and client.",
+    (0, member("b")),
+    (1, member("a")),
+    (2, member("a", group="f")),
+    (3, member("c")),
+    (65_535, resume()),
+    (65_536, resume()),
+    (65_539, resume()),
+    (69_632, resume()),
+)
+history(
+    "membership",
+    "sweep at the edge",
+    "65536 offsets back is not yet too far, 65537 is.",
+    (4095, member("a")),
+    (4096, member("b")),
+    (4096 + 65_536, b""),
+    (4096 + 65_536 + 4096, b""),
+)
+history(
+    "membership",
+    "no sweep between boundaries",
+    "Only the crossing of a multiple of 4096 looks for silent members.",
+    (70_000, member("a")),
+    (135_168 + 4000, member("b")),
+    (135_168 + 4001, member("c")),
+    (135_168 + 4095, b"junk"),
+    (135_168 + 4096, b"junk"),
+)
+history(
+    "membership",
+    "sweep and return",
+    "A member that is swept by its own record joins again with it. Its claim is untouched.",
+    (0, claim("a", -1)),
+    (1, member("a")),
+    (70_000, beat("a", entry(0, 8), member=[1, 5000, b""])),
+)
+history(
+    "membership",
+    "a gap over many boundaries",
+    "Crossing several multiples of 4096 at once sweeps once.",
+    (5, member("a")),
+    (6, member("b")),
+    (1_000_000, b"\xc1"),
+)
+
+# ------------------------------------------------------------------ ReleasingPartition
+
+history(
+    "releasing_partition",
+    "release and claim",
+    "The cell is free at once; the epoch stays, and the next claim names the new version.",
+    claim("a", -1),
+    beat("a", entry(0, 10, b"m")),
+    release("a", 0, 12),
+    claim("b", 2),
+)
+history(
+    "releasing_partition",
+    "a smaller offset",
+    "A release never moves next_offset back.",
+    claim("a", -1),
+    beat("a", entry(0, 10)),
+    release("a", 0, 4),
+)
+history(
+    "releasing_partition",
+    "refused",
+    "No cell; nobody holds it; another epoch.",
+    release("a", 0),
+    claim("a", -1),
+    release("b", 0),
+    release("a", 1),
+    release("a", 1),
+    claim("b", 3),
+    release("a", 1),
+)
+
+# ------------------------------------------------------------------ ClaimingMessages
+
+history(
+    "claiming_messages",
+    "ranges follow each other",
+    "Each accepted claim starts where the last one ended.",
+    claim("a", -1),
+    messages("a", 0, 0),
+    messages("a", 0, 10),
+    messages("a", 0, 25),
+)
+history(
+    "claiming_messages",
+    "not ahead",
+    "A proposal at or below the claimed offset is refused, so no message is claimed twice.",
+    claim("a", -1),
+    messages("a", 0, 10),
+    messages("a", 0, 10),
+    messages("a", 0, 9),
+    messages("a", 0, 11),
+)
+history(
+    "claiming_messages",
+    "two holders",
+    "The old holder's proposal comes after the takeover and is refused, whatever it proposes.",
+    claim("a", -1),
+    messages("a", 0, 10),
+    claim("b", 1),
+    messages("a", 0, 20),
+    messages("b", 2, 20),
+)
+history(
+    "claiming_messages",
+    "refused",
+    "No cell; nobody holds it; a wrong epoch comes before an offset that is not ahead.",
+    messages("a", 0, 5),
+    claim("a", -1),
+    messages("a", 1, 5),
+    messages("a", 0, 5),
+    release("a", 1),
+    messages("a", 1, 9),
+)
+history(
+    "claiming_messages",
+    "apart from next_offset",
+    "claimed_offset and next_offset do not move each other.",
+    claim("a", -1),
+    beat("a", entry(0, 100)),
+    messages("a", 0, 50),
+    beat("a", entry(0, 101)),
+)
+
+# ------------------------------------------------------------------ groups
+
+history(
+    "groups",
+    "pause and resume",
+    "A second pause replaces the time of the first. A resume without a pause is refused.",
+    pause(expires_at_ms=5),
+    pause(expires_at_ms=3),
+    resume(),
+    resume(),
+    pause(group="h"),
+    resume(),
+)
+history(
+    "groups",
+    "nobody's claim ends by decree",
+    "A pause leaves holders as they are.",
+    claim("a", -1),
+    pause(),
+    beat("a", entry(0, 1)),
+    resume(),
+    beat("a", entry(0, 2)),
+)
+history(
+    "groups",
+    "set position",
+    "In a paused group the position may go back; the holder is put out, the epoch stays.",
+    claim("a", -1),
+    beat("a", entry(0, 500, b"m")),
+    messages("a", 0, 600),
+    pause(),
+    position(100, 2),
+    beat("a", entry(0, 700)),
+    resume(),
+    claim("b", 4),
+)
+history(
+    "groups",
+    "set position of an untouched cell",
+    "Expected version -1 makes the cell, held by nobody, with epoch -1.",
+    pause(),
+    position(42, -1),
+    resume(),
+    claim("a", 1),
+)
+history(
+    "groups",
+    "set position refused",
+    "Not paused comes before a stale version; cells that exist and cells that do not.",
+    position(1, -1),
+    claim("a", -1),
+    position(1, 1),
+    position(1, 0),
+    pause(),
+    position(1, -1),
+    position(1, 4),
+    position(1, 0, topic="u"),
+    position(0, 1),
+)
+history(
+    "groups",
+    "forget",
+    "Cells and members of the group go; the pause and other groups stay. A claim in a forgotten "
+    "cell starts from version -1, and its epoch is higher than any before.",
+    claim("a", -1),
+    claim("b", -1, partition=1),
+    claim("c", -1, group="h"),
+    member("a"),
+    member("c", group="h"),
+    release("a", 0),
+    pause(),
+    [*common(3, "b"), "t", 1, 1, -1],
+    forget(),
+    resume(),
+    claim("a", -1),
+)
+history(
+    "groups",
+    "forget refused",
+    "Not paused comes before held; one held cell is enough.",
+    forget(),
+    claim("a", -1),
+    forget(),
+    claim("b", -1, partition=1),
+    release("a", 1),
+    pause(),
+    forget(),
+    [*common(3, "b"), "t", 1, 3, 7],
+    forget(),
+    forget(),
+)
+
+# ------------------------------------------------------------------ foreign records
+
+history(
+    "foreign",
+    "no record at all",
+    "Null values, empty values, text, other formats: counted and skipped.",
+    None,
+    b"",
+    b"Heartbeat/2/1/client/group/topic/0/17",
+    b'{"type": "ClaimingPartition"}',
+    b"\xc1",
+    b"\x80",
+    b"\x90",
+    b"\x91\x01",
+    claim("a", -1),
+)
+history(
+    "foreign",
+    "other versions and types",
+    "The first two elements decide what a foreign record is called, whatever follows them.",
+    [1, 1, "a"],
+    [1, 3, "a", "a-instance", "g", 1, "t", 0, 5000, -1],
+    [99, 3],
+    b"\x92\x01\x03 and whatever follows",
+    [9, 2, "a", "a-instance", "g", 1],
+    [15, 2],
+    [0, 2],
+    [-1, 2],
+    b"\x95\x09\x02\xc1",
+    [1, 2.0],
+    [True, 2],
+    ["1", 2],
+    [1, 2],
+)
+history(
+    "foreign",
+    "values out of range",
+    "One field is wrong, so the record is none: no partial effect.",
+    claim("a", -1),
+    [1, 2, "", "i", "g", 1, "t", 0, 5000, 0],
+    [1, 2, "x" * 256, "i", "g", 1, "t", 0, 5000, 0],
+    [1, 2, "b", "i", "g", -1, "t", 0, 5000, 0],
+    [1, 2, "b", "i", "g", 2**63, "t", 0, 5000, 0],
+    [1, 2, "b", "i", "g", 1, "t", -1, 5000, 0],
+    [1, 2, "b", "i", "g", 1, "t", 2**31, 5000, 0],
+    [1, 2, "b", "i", "g", 1, "t", 0, 0, 0],
+    [1, 2, "b", "i", "g", 1, "t", 0, 86_400_001, 0],
+    [1, 2, "b", "i", "g", 1, "t", 0, 5000, -2],
+    [1, 2, "b", "i", "g", 1, "t", 0, 5000.0, 0],
+    [1, 2, "b", "i", "g", 1, b"t", 0, 5000, 0],
+    [1, 2, "b", "i", "g", 1, "t", 0, 5000],
+    [2, 2, "a", "i", "g", 1, [["t", 0, 0, 5], ["t", 0, 0, -2]]],
+    [2, 2, "a", "i", "g", 1, [["t", 0, 0, 5]], 3],
+    [2, 2, "a", "i", "g", 1, [["t", 0, 0, 5, "text"]]],
+    [2, 2, "a", "i", "g", 1, {}],
+    [4, 2, "a", "i", "g", 1, "t", 0, 0, -1],
+    pack([6, 2, "a", "i", "g", 1]) + b"\x00",
+    pack([6, 2, "a", "i", "g", 1])[:-1],
+    b"\x96\x06\x02\xa1\xff" + pack([6, 2, "a", "i", "g", 1])[5:],
+)
+history(
+    "foreign",
+    "unknown elements",
+    "What a newer writer adds at the end of a record or an entry is skipped; the record counts.",
+    [*claim("a", -1), "new", {1: [None]}],
+    [*beat("a", [*entry(0, 3), b"new", 1.5], member=[1, 5000, b"m"]), [[[]]]],
+    [*messages("a", 0, 4), None],
+    [*release("a", 0, 5), msgpack.ExtType(5, b"\x00")],
+    [*pause(), 0],
+    [*position(1, 3), 0],
+    [*forget(), 0],
+    [*resume(), b"\xff"],
+    b"\x97" + pack([5, 2, "o", "i", "g", 90, 7])[1:-1] + b"\x07",
+    b"\x98" + pack([5, 2, "o", "i", "g", 91, 7])[1:] + b"\xa1\xff",
+    b"\x97" + pack([6, 2, "o", "i", "g", 92])[1:] + b"\xc7\x05\xff\x01\x02\x03\x04\x05",
+)
+history(
+    "foreign",
+    "nesting",
+    "Arrays and maps may lie 32 deep in each other, the record's own array included, no deeper.",
+    b"\x98" + pack([5, 2, "o", "i", "g", 1, 7])[1:] + b"\x91" * 31 + b"\xc0",
+    b"\x97" + pack([6, 2, "o", "i", "g", 2])[1:] + b"\x91" * 32 + b"\xc0",
+    b"\x97" + pack([6, 2, "o", "i", "g", 3])[1:] + b"\x81\xc0" * 32 + b"\xc0",
+    b"\x97" + pack([6, 2, "o", "i", "g", 4])[1:] + b"\x91" * 2000 + b"\xc0",
+    b"\x97" + pack([6, 2, "o", "i", "g", 5])[1:] + b"\x81\xc0" * 31 + b"\xc0",
+)
+history(
+    "foreign",
+    "longer forms",
+    "Numbers, strings and headers may be written longer than needed.",
+    b"\xdc\x00\x07\xcc\x05\xcd\x00\x02\xd9\x01o\xda\x00\x01i\xdb\x00\x00\x00\x01g\xce\x00\x00\x00\x01"
+    b"\xcf\x00\x00\x00\x00\x00\x00\x00\x07",
+    b"\xdd\x00\x00\x00\x06\xd0\x06\xd1\x00\x02\xa1o\xa1i\xa1g\xd3\x00\x00\x00\x00\x00\x00\x00\x02",
+)
+
+# ------------------------------------------------------------------ position in the log
+
+history(
+    "position",
+    "gaps",
+    "Offsets may be missing (transaction markers, for one). Epoch and version are true offsets.",
+    (7, claim("a", -1)),
+    (9, beat("a", entry(7, 1))),
+    (1000, claim("b", 9)),
+)
+history(
+    "position",
+    "repeated offsets",
+    "What lies below the next offset is reported and changes nothing, whatever it is.",
+    (3, claim("a", -1)),
+    (3, release("a", 3)),
+    (0, claim("b", 3)),
+    (2, None),
+    (4, beat("a", entry(3, 1))),
+)
+history(
+    "position",
+    "foreign records move the position",
+    "The next offset moves past every record, and a boundary is crossed by any.",
+    (1, member("a")),
+    (4095, b""),
+    (70_000, None),
+    (70_001, [1, 3]),
+)
+history(
+    "position",
+    "the ends of the range",
+    "The largest offsets and numbers that a record can carry.",
+    (2**63 - 3, claim("a", -1, interval_ms=86_400_000, partition=2**31 - 1)),
+    (
+        2**63 - 2,
+        beat("a", entry(2**63 - 3, 2**63 - 1, b"\xff" * 256, partition=2**31 - 1)),
+    ),
+)
+history(
+    "position",
+    "names are any text",
+    "Slashes, spaces, non-Latin letters, 255 code points beyond the basic plane; rows are sorted "
+    "by code points.",
+    [1, 2, "a/b c", "ß", "группа", 1, "主题", 0, 1, -1],
+    [1, 2, "\U0001f600" * 255, "i", "группа", 2, "\uffff", 0, 1, -1],
+    [1, 2, "z", "i", "группа", 3, "\U00010000", 0, 1, -1],
+    [1, 2, "z", "i", "Z", 4, "t", 10, 1, -1],
+    [1, 2, "z", "i", "Z", 5, "t", 9, 1, -1],
+)
+
+
+# ------------------------------------------------------------------ what the files hold
+
+
+def play(steps: list[Step]) -> list[dict[str, Any]]:
+    """The steps with what the reference makes of them."""
+    state = fold.new_state()
+    played = []
+    for offset, value in steps:
+        if offset is None:
+            offset = state["next_offset"]
+        data = pack(value) if isinstance(value, list) else value
+        events = fold.apply(state, offset, data)
+        try:
+            read: Any = fold.read_record(data)
+        except fold.Foreign as foreign:
+            read = foreign.args[0]
+        played.append(
+            {
+                "offset": offset,
+                "value": None if data is None else data.hex(),
+                "record": read,
+                "events": events,
+                "state": copy.deepcopy(state),
+                "digest": fold.digest(state),
+            }
+        )
+    return played
+
+
+def hashes() -> dict[str, Any]:
+    """Vectors of §2.2."""
+    places = [
+        ("t", 0),
+        ("t", 1),
+        ("t", 255),
+        ("t", 256),
+        ("t", 2**31 - 1),
+        ("orders", 17),
+        ("orders.v2", 17),
+        ("t1", 1),
+        ("t", 11),
+        ("leader:mail", 0),
+        ("x" * 249, 3),
+        ("主题", 5),
+    ]
+    groups = ["g", "group", "my.team.group", "группа", "x" * 255, ""]
+    counts = [1, 2, 8, 10, 64, 1000]
+    return {
+        "coordinating_partition": [
+            {
+                "topic": topic,
+                "partition": partition,
+                "hash": fold.murmur3_32(topic.encode() + partition.to_bytes(4, "big")),
+                "of": {
+                    str(n): fold.murmur3_32(topic.encode() + partition.to_bytes(4, "big")) % n
+                    for n in counts
+                },
+            }
+            for topic, partition in places
+        ],
+        "home_partition": [
+            {
+                "group_id": group,
+                "hash": fold.murmur3_32(group.encode()),
+                "of": {str(n): fold.murmur3_32(group.encode()) % n for n in counts},
+            }
+            for group in groups
+            if group
+        ],
+    }
+
+
+def decodings() -> list[dict[str, Any]]:
+    """Every value of the histories, once: its bytes, and the record or the kind of foreign."""
+    seen: dict[str, dict[str, Any]] = {}
+    for histories in HISTORIES.values():
+        for _, _, steps in histories:
+            for step in play(steps):
+                if step["value"] is not None:
+                    seen[step["value"]] = {"value": step["value"], "record": step["record"]}
+    return sorted(seen.values(), key=lambda row: (len(row["value"]), row["value"]))
+
+
+def in_words(played: list[dict[str, Any]]) -> list[str]:
+    """The steps of a history as lines of text."""
+    lines = []
+    for step in played:
+        record = step["record"]
+        what = f"no record: {record}" if isinstance(record, str) else _words(record, "record")
+        lines.append(f"  {step['offset']:>6}  {what}")
+        lines += [f"          -> {_words(event, 'event')}" for event in step["events"]]
+    return lines
+
+
+def _words(data: dict[str, Any], title: str) -> str:
+    sender = ("offset", "seq", "group_id") if title == "event" else ("offset", "seq", "instance_id")
+    words = [data[title]]
+    for name, value in data.items():
+        if name == "entries" and isinstance(value, list):
+            words += ["[" + " ".join(map(str, entry.values())).strip() + "]" for entry in value]
+        elif name not in (title, *sender):
+            text = str(value)
+            words.append(f"{name}={text if len(text) <= 60 else f'{text[:9]}...({len(text)})'}")
+    return " ".join(words)
+
+
+def files() -> dict[str, str]:
+    """File name → its text."""
+    texts: dict[str, str] = {}
+    words: list[str] = [
+        "The histories of this folder in words. Written by tests/support/make_vectors.py."
+    ]
+    for file, histories in HISTORIES.items():
+        rows: list[dict[str, Any]] = [
+            {"name": name, "says": says, "steps": play(steps)} for name, says, steps in histories
+        ]
+        texts[f"{file}.json"] = _histories_text(rows)
+        for row in rows:
+            words += ["", f"{file}: {row['name']}", f"  {row['says']}"]
+            words += in_words(row["steps"])
+    texts["histories.txt"] = "\n".join(words) + "\n"
+    texts["hashes.json"] = json.dumps(hashes(), indent=1) + "\n"
+    texts["decoding.json"] = "[\n" + ",\n".join(json.dumps(row) for row in decodings()) + "\n]\n"
+    return texts
+
+
+def _histories_text(histories: list[dict[str, Any]]) -> str:
+    """JSON with one line for each record, event, cell and member."""
+    one_line = json.dumps
+
+    def block(rows: list[Any], indent: str) -> str:
+        inner = ",\n".join(f"{indent} {one_line(row)}" for row in rows)
+        return f"[\n{inner}\n{indent}]" if rows else "[]"
+
+    texts = []
+    for played in histories:
+        steps = []
+        for step in played["steps"]:
+            state = step["state"]
+            rows = ",\n".join(
+                f'    "{name}": {block(state[name], "    ")}'
+                for name in ("cells", "members", "paused")
+            )
+            steps.append(
+                f'  {{"offset": {step["offset"]},\n'
+                f'   "value": {one_line(step["value"])},\n'
+                f'   "record": {one_line(step["record"])},\n'
+                f'   "events": {block(step["events"], "   ")},\n'
+                f'   "state": {{"partition": {state["partition"]},'
+                f' "next_offset": {state["next_offset"]},\n{rows}}},\n'
+                f'   "digest": {one_line(step["digest"])}}}'
+            )
+        texts.append(
+            f'{{"name": {one_line(played["name"])},\n "says": {one_line(played["says"])},\n'
+            ' "steps": [\n' + ",\n".join(steps) + "\n ]}"
+        )
+    return "[\n" + ",\n".join(texts) + "\n]\n"
+
+
+def main() -> None:
+    """Write the files, and remove those that have no source any more."""
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    texts = files()
+    for old in FOLDER.iterdir():
+        if old.name not in texts:
+            old.unlink()
+    for name, text in texts.items():
+        (FOLDER / name).write_text(text, "utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,303 @@
+"""Hypothesis strategies for records, near-records, junk and histories, shared by the unit tests.
+
+Names come from tiny alphabets and offsets from small ranges, so that records meet in the same cells
+and the transitions are really taken. `MARSHAL_HYPOTHESIS=thorough` runs far more examples.
+"""
+
+from __future__ import annotations
+
+import os
+from random import Random
+from typing import Any
+
+import msgpack
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+
+from marshal_py.protocol import messages as m
+from marshal_py.protocol.rationalizer import Cell, PartitionState, apply
+
+_QUIET = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example]
+settings.register_profile("ci", max_examples=200, deadline=None, suppress_health_check=_QUIET)
+settings.register_profile(
+    "thorough", max_examples=5000, deadline=None, suppress_health_check=_QUIET
+)
+settings.load_profile(os.environ.get("MARSHAL_HYPOTHESIS", "ci"))
+
+INT64_MAX = 2**63 - 1
+
+# ------------------------------------------------------------------ colliding records
+
+clients = st.sampled_from(["c1", "c2"])
+instances = st.sampled_from(["i1", "i2", "i3"])
+groups = st.sampled_from(["g1", "g1", "g1", "g2"])
+topics = st.sampled_from(["t1", "t1", "t2"])
+partitions = st.sampled_from([0, 0, 0, 1])
+seqs = st.integers(0, 99)
+small_offsets = st.integers(-1, 40)
+log_offsets = st.integers(0, 40)
+intervals = st.sampled_from([1, 500, 60_000])
+metadata = st.sampled_from([b"", b"x", b"\x00" * 256])
+
+entries = st.builds(m.Entry, topics, partitions, log_offsets, small_offsets, metadata)
+
+_common = (st.just(2), clients, instances, groups, seqs)
+_place = (topics, partitions)
+
+claims = st.builds(m.ClaimingPartition, *_common, *_place, intervals, small_offsets)
+heartbeats = st.builds(
+    m.Heartbeat,
+    *_common,
+    st.lists(entries, max_size=3),
+    st.sampled_from([0, 1, 1, 2]),
+    st.sampled_from([0, 1000]),
+    metadata,
+)
+releases = st.builds(m.ReleasingPartition, *_common, *_place, log_offsets, small_offsets)
+messages_claims = st.builds(m.ClaimingMessages, *_common, *_place, log_offsets, log_offsets)
+pauses = st.builds(m.ReleaseGroup, *_common, st.integers(0, 10))
+resumes = st.builds(m.ResumeGroup, *_common)
+positions = st.builds(m.SetPosition, *_common, *_place, log_offsets, small_offsets)
+forgets = st.builds(m.ForgetGroup, *_common)
+
+records: st.SearchStrategy[m.Message] = st.one_of(
+    claims, heartbeats, releases, messages_claims, pauses, resumes, positions, forgets
+)
+"""Records over few names and offsets."""
+
+# ------------------------------------------------------------------ the whole range of each field
+
+text = st.text(st.characters(codec="utf-8"), min_size=1, max_size=20)
+ids = text | st.sampled_from(["x" * 255, "\U0001f600" * 255, "\x00", "é", "/"])
+any_topics = text | st.sampled_from(["t" * 249, "\U0001f600" * 249, "leader:x"])
+any_partitions = st.integers(0, 2**31 - 1)
+any_log_offsets = st.integers(0, INT64_MAX)
+any_offsets = st.integers(-1, INT64_MAX)
+any_intervals = st.integers(1, 86_400_000)
+
+any_entries = st.builds(
+    m.Entry, any_topics, any_partitions, any_log_offsets, any_offsets, st.binary(max_size=256)
+)
+_any_common = (st.just(2), ids, ids, ids, any_log_offsets)
+_any_place = (any_topics, any_partitions)
+
+any_records: st.SearchStrategy[m.Message] = st.one_of(
+    st.builds(m.ClaimingPartition, *_any_common, *_any_place, any_intervals, any_offsets),
+    st.builds(
+        m.Heartbeat,
+        *_any_common,
+        st.lists(any_entries, max_size=5),
+        st.sampled_from([0, 1, 2]),
+        st.integers(0, 86_400_000),
+        st.binary(max_size=300) | st.just(b"\xff" * 4096),
+    ),
+    st.builds(m.ReleasingPartition, *_any_common, *_any_place, any_log_offsets, any_offsets),
+    st.builds(m.ClaimingMessages, *_any_common, *_any_place, any_log_offsets, any_log_offsets),
+    st.builds(m.ReleaseGroup, *_any_common, any_log_offsets),
+    st.builds(m.ResumeGroup, *_any_common),
+    st.builds(m.SetPosition, *_any_common, *_any_place, any_log_offsets, any_offsets),
+    st.builds(m.ForgetGroup, *_any_common),
+)
+"""Records over everything that their fields may hold."""
+
+# ------------------------------------------------------------------ near-records and junk
+
+scalars: st.SearchStrategy[Any] = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**63), 2**64 - 1),
+    st.sampled_from(
+        [0, 1, 2, 3, -1, -2, 2**31 - 1, 2**31, 2**63 - 1, 2**63, 86_400_000, 86_400_001]
+    ),
+    st.floats(),
+    st.sampled_from(["", "g1", "c1", "t1", "x" * 255, "x" * 256, "t" * 249, "t" * 250]),
+    st.text(max_size=5),
+    st.sampled_from([b"", b"x" * 256, b"x" * 257, b"x" * 4096, b"x" * 4097]),
+    st.builds(msgpack.ExtType, st.integers(0, 127), st.binary(max_size=5)),
+    st.builds(msgpack.Timestamp, st.integers(0, 2**33), st.just(0)),
+)
+values: st.SearchStrategy[Any] = st.recursive(
+    scalars,
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.integers(0, 9), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+"""Anything that msgpack can say."""
+
+
+def fields(message: m.Message) -> list[Any]:
+    """The msgpack array of a record, as Python lists."""
+    array: list[Any] = msgpack.unpackb(m.encode(message))
+    return array
+
+
+def pack(value: Any) -> bytes:
+    """The usual msgpack bytes of a value."""
+    return bytes(msgpack.packb(value, use_bin_type=True))
+
+
+@st.composite
+def near_records(draw: st.DrawFn) -> bytes:
+    """A record with one field replaced, removed or added, at the top or in an entry."""
+    array = fields(draw(records))
+    target = array
+    if array[0] == 2 and array[6] and draw(st.booleans()):
+        target = draw(st.sampled_from(array[6]))
+    action = draw(st.sampled_from(["replace", "replace", "remove", "add", "add two"]))
+    if action == "replace":
+        target[draw(st.integers(0, len(target) - 1))] = draw(values)
+    elif action == "remove":
+        del target[draw(st.integers(0, len(target) - 1)) :]
+    else:
+        target.extend(draw(st.lists(values, min_size=1, max_size=2)))
+    return pack(array)
+
+
+@st.composite
+def nested_records(draw: st.DrawFn) -> bytes:
+    """A record whose added element is nested, near the limit of the depth or far beyond it."""
+    array = fields(draw(records))
+    depth = draw(st.sampled_from([1, 28, 29, 30, 31, 32, 33, 500, 3000]))
+    opener = draw(
+        st.sampled_from([b"\x91", b"\x81\xc0", b"\xdc\x00\x01", b"\x92\xc0", b"\xde\x00\x01\xa1x"])
+    )
+    deep = opener * depth + b"\xc0"
+    if array[0] == 2 and array[6] and draw(st.booleans()):
+        entry = array[6][0]
+        cut = pack([*array[:6], [[*entry, None]], *array[7:]])
+        # put the nested element where the added nil of the entry is
+        marker = pack([*entry, None])
+        return cut.replace(marker, marker[:-1] + deep, 1)
+    return pack([*array, None])[:-1] + deep
+
+
+@st.composite
+def mutated_records(draw: st.DrawFn) -> bytes:
+    """The bytes of a record with some bytes changed, cut off, doubled or appended."""
+    data = bytearray(m.encode(draw(records)))
+    for _ in range(draw(st.integers(1, 3))):
+        at = draw(st.integers(0, len(data)))
+        action = draw(st.sampled_from(["set", "insert", "cut", "delete"]))
+        if action == "set" and at < len(data):
+            data[at] = draw(st.integers(0, 255))
+        elif action == "insert":
+            data[at:at] = draw(st.binary(min_size=1, max_size=3))
+        elif action == "cut":
+            del data[at:]
+        else:
+            del data[at : at + 1]
+    return bytes(data)
+
+
+raw_values: st.SearchStrategy[bytes | None] = st.one_of(
+    records.map(m.encode),
+    records.map(m.encode),
+    records.map(m.encode),
+    near_records(),
+    nested_records(),
+    mutated_records(),
+    values.map(pack),
+    st.lists(st.integers(-2, 12), max_size=4).map(pack),
+    st.binary(max_size=60),
+    st.none(),
+    st.sampled_from([b"Heartbeat/1/2/client/group/topic/0/17", b'{"type": 1}', b"\x92\x01\x03"]),
+)
+"""What may lie on the topic: mostly records, and everything else."""
+
+# ------------------------------------------------------------------ histories
+
+Log = list[tuple[int, bytes | None]]
+
+
+@st.composite
+def _strides(draw: st.DrawFn, max_size: int, source: st.SearchStrategy[bytes | None]) -> Log:
+    log: Log = []
+    offset = draw(st.sampled_from([0, 0, 0, 3, 4090, 65_530]))
+    for value in draw(st.lists(source, min_size=1, max_size=max_size)):
+        log.append((offset, value))
+        offset += draw(st.sampled_from([1, 1, 1, 1, 1, 1, 1, 2, 4096, 40_000, -2, 0]))
+        offset = max(offset, 0)
+    return log
+
+
+def lively_log(rng: Random, size: int) -> Log:
+    """A log in which many records are accepted, mixed with junk, gaps and repeated offsets.
+
+    A plain random generator makes it, since hypothesis's own choices crowd at the edges of their
+    ranges: most of what they write is rejected.
+    """
+    state = PartitionState(0)
+    log: Log = []
+    offset = rng.choice([0, 0, 3, 4090, 65_530])
+    for _ in range(size):
+        value = m.encode(_fitting(rng, state))
+        if rng.random() < 0.05:
+            value = _broken(rng, value)
+        log.append((offset, value))
+        apply(state, offset, value)
+        offset = max(0, offset + rng.choice([1] * 20 + [2, 4096, 40_000, -2, 0]))
+    return log
+
+
+def _fitting(rng: Random, state: PartitionState) -> m.Message:
+    """A record made with the state in sight: mostly of a cell that is there, with its version or
+    epoch, or one nearby.
+    """
+    held = [key for key, cell in state.cells.items() if cell.held]
+    there = held if held and rng.random() < 0.8 else list(state.cells)
+    anywhere = ("g2" if rng.random() < 0.2 else "g1", rng.choice("tu"), rng.randrange(3))
+    key = rng.choice(there) if there and rng.random() < 0.8 else anywhere
+    group, topic, partition = key
+    cell = state.cells.get(key, Cell())
+    version = cell.version if rng.random() < 0.85 else cell.version + rng.choice([1, -1, 40])
+    epoch = cell.epoch if rng.random() < 0.85 else cell.epoch + rng.choice([1, -1, 40])
+    version, epoch = max(-1, version), max(0, epoch)
+    client = rng.choice("abc")
+    sender = (client, client + rng.choice("123"), group, rng.randrange(99))
+    near = max(0, cell.position + rng.randrange(-3, 10))
+    paused = group in state.paused
+    kinds = {"claim": 20, "beat": 20, "member": 8, "release": 6, "messages": 12, "pause": 3}
+    kinds |= {"resume": 8 * paused + 1, "position": 12 * paused + 1, "forget": 4 * paused + 1}
+    kind = rng.choices(list(kinds), list(kinds.values()))[0]
+    place = (topic, partition)
+    match kind:
+        case "claim":
+            return m.ClaimingPartition(2, *sender, *place, rng.choice([1, 500]), version)
+        case "beat" | "member":
+            others = [k for k in state.cells if k[0] == group and rng.random() < 0.5]
+            entries = [m.Entry(*place, epoch, near, rng.choice([b"", b"x"]))] if there else []
+            entries += [m.Entry(k[1], k[2], max(0, state.cells[k].epoch), near) for k in others]
+            says: m.Membership = 0
+            if kind == "member":
+                says = 1 if rng.random() < 0.7 else 2
+            return m.Heartbeat(2, *sender, entries, says, 500, rng.choice([b"", b"m"]))
+        case "release":
+            return m.ReleasingPartition(2, *sender, *place, epoch, near)
+        case "messages":
+            return m.ClaimingMessages(2, *sender, *place, epoch, near)
+        case "pause":
+            return m.ReleaseGroup(2, *sender, rng.randrange(9))
+        case "resume":
+            return m.ResumeGroup(2, *sender)
+        case "position":
+            return m.SetPosition(2, *sender, *place, near, version)
+        case _:
+            return m.ForgetGroup(2, *sender)
+
+
+def _broken(rng: Random, value: bytes) -> bytes:
+    at = rng.randrange(len(value))
+    octet = bytes([rng.randrange(256)])
+    return rng.choice([value[:at], value[:at] + octet + value[at + 1 :], value + octet, octet])
+
+
+lively_logs: st.SearchStrategy[Log] = st.builds(
+    lambda seed, size: lively_log(Random(seed), size),
+    st.integers(0, 2**64),
+    st.sampled_from([3, 15, 40, 80]),
+)
+"""Logs in which every transition is really taken, by seed."""
+
+logs: st.SearchStrategy[Log] = st.one_of(lively_logs, _strides(25, raw_values))
+"""Histories of every kind: (offset, value) in the order in which a reader meets them."""

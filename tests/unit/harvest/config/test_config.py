@@ -1,0 +1,228 @@
+"""Configuration: our own form, goharvest's, and what is said about mistakes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import psycopg
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harvest.config.goharvest import libpq_conninfo, parse_duration_ms
+from harvest.config.model import load, parse
+from harvest.errors import ConfigurationError
+from harvest.sinks.kafka.settings import connection_settings, consumer_settings, producer_settings
+
+OURS = """
+kafka: {bootstrap.servers: "localhost:9092", sasl.password: hush}
+database: postgresql://app:hush@localhost/shop
+group: shop
+"""
+# The two example files of goharvest's own repository, key for key.
+GOHARVEST = """
+harvest:
+  baseKafkaConfig:
+    bootstrap.servers: localhost:9092
+  producerKafkaConfig:
+    compression.type: lz4
+    delivery.timeout.ms: 10000
+  leaderTopic: my-app-name
+  leaderGroupID: my-app-name
+  dataSource: host=localhost port=5432 user=postgres password= dbname=postgres sslmode=disable
+  outboxTable: outbox
+  limits:
+    minPollInterval: 1s
+    heartbeatTimeout: 5s
+    maxInFlightRecords: 1000
+    minMetricsInterval: 5s
+    sendConcurrency: 4
+    sendBuffer: 10
+logging:
+  level: Debug
+"""
+GOHARVEST_SECURE = """
+harvest:
+  baseKafkaConfig:
+    bootstrap.servers: localhost:9094
+    security.protocol: sasl_ssl
+    ssl.ca.location: ca-cert.pem
+    sasl.mechanism: SCRAM-SHA-512
+    sasl.username: alice
+    sasl.password: alice-secret
+  leaderTopic: __consumer_offsets
+  leaderGroupID: my-app-name
+  dataSource: host=localhost port=5432 user=postgres password= dbname=postgres sslmode=disable
+  outboxTable: outbox
+logging:
+  level: Debug
+"""
+
+
+def test_our_form_has_sound_defaults() -> None:
+    config = parse(OURS)
+    assert (config.outbox, config.delivery, config.logging.level) == (
+        "outbox",
+        "transactional",
+        "info",
+    )
+    assert config.limits.limits().max_in_flight_records == 20_000
+    assert config.coordination.interval_ms == 1_000
+    assert (config.election_name, config.sink_name) == ("harvest:outbox", "shop.outbox")
+
+
+def test_secrets_are_in_no_repr() -> None:
+    assert "hush" not in repr(parse(OURS))
+    assert "alice-secret" not in repr(parse(GOHARVEST_SECURE))
+
+
+def test_goharvests_file_loads_unchanged(tmp_path: Path) -> None:
+    path = tmp_path / "reaper.yaml"
+    path.write_text(GOHARVEST)
+    config = load(path)
+    assert config.kafka == {"bootstrap.servers": "localhost:9092"}
+    assert config.producer == {"compression.type": "lz4", "delivery.timeout.ms": 10_000}
+    assert (config.group, config.outbox) == ("my-app-name", "outbox")
+    assert config.limits.max_in_flight_records == 1_000
+    assert config.coordination.interval_ms == 2_500
+    assert config.logging.python_level() == 10
+    # lib/pq and libpq read `password= dbname=postgres` alike: the password is "dbname=postgres"
+    assert psycopg.conninfo.conninfo_to_dict(config.database) == {
+        "host": "localhost",
+        "port": "5432",
+        "user": "postgres",
+        "password": "dbname=postgres",
+        "sslmode": "disable",
+    }
+
+
+def test_goharvests_secure_file_loads_unchanged() -> None:
+    config = parse(GOHARVEST_SECURE)
+    assert config.kafka["security.protocol"] == "sasl_ssl"
+    assert connection_settings(config.kafka) == config.kafka
+
+
+def test_every_key_of_goharvest_is_known() -> None:
+    limits = ["ioErrorBackoff", "pollDuration", "minPollInterval", "maxPollInterval"]
+    limits += ["heartbeatTimeout", "drainInterval", "queueTimeout", "markBackoff"]
+    lines = [f"    {name}: 250ms" for name in [*limits, "minMetricsInterval"]]
+    counts = ["maxInFlightRecords", "sendConcurrency", "sendBuffer", "markQueryRecords"]
+    lines += [f"    {name}: 7" for name in counts]
+    config = parse("harvest:\n  name: me\n  limits:\n" + "\n".join(lines))
+    assert config.name == "me"
+    assert config.limits.mark_query_records == config.limits.max_in_flight_records == 7
+    assert config.limits.io_error_backoff_ms == config.limits.max_poll_interval_ms == 250
+    assert config.coordination.interval_ms == 125
+
+
+def test_an_empty_goharvest_file_has_goharvests_defaults() -> None:
+    config = parse("harvest: {}")
+    assert config.kafka == {"bootstrap.servers": "localhost:9092"}
+    assert config.outbox == "outbox"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (OURS + "limts: {}", "limts: unknown key; did you mean 'limits'"),
+        (OURS + "limits: {mark_query_record: 3}", "did you mean 'mark_query_records'"),
+        (OURS + "limits: {mark_query_records: 0}", "limits.mark_query_records: .*greater"),
+        (OURS + "delivery: twice", "delivery: .*'transactional' or 'idempotent'"),
+        (OURS + "logging: {level: loud}", "logging.level"),
+        (OURS + 'outbox: "a b"', "table name 'a b'"),
+        (OURS + "producer: {acks: 1}", "'acks' is 1, must be -1 or all"),
+        (OURS + "producer: {enable.idempotence: false}", "'enable.idempotence' is False"),
+        (OURS + "producer: {transactional.id: x}", "'transactional.id' cannot be given"),
+        ("harvest: {limits: {sendBufer: 1}}", "limits.sendBufer: .*did you mean 'sendBuffer'"),
+        ("harvest: {limits: {markBackoff: 5}, x: 1}", "harvest.x: unknown key; known here"),
+        ("harvest: {limits: {markBackoff: soon}}", "markBackoff: not a Go duration"),
+        ("kafka: {}\ndatabase: d\ngroup: g", "'bootstrap.servers' is missing"),
+        ("kafka: [", "no YAML, line"),
+        ("- a", "no mapping"),
+        ("", "is empty"),
+        (OURS.replace("hush@", "${NO_SUCH_VARIABLE}@"), "NO_SUCH_VARIABLE is not set"),
+    ],
+)
+def test_a_mistake_is_named_with_the_way_out(text: str, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message) as caught:
+        parse(text)
+    assert "hush" not in str(caught.value)
+
+
+def test_a_file_that_is_not_there() -> None:
+    with pytest.raises(ConfigurationError, match="cannot be read"):
+        load("nowhere.yaml")
+
+
+def test_environment_variables_are_put_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DB_PASSWORD", "from-outside")
+    config = parse(OURS.replace("app:hush", "app:${DB_PASSWORD}"))
+    assert config.database == "postgresql://app:from-outside@localhost/shop"
+
+
+@pytest.mark.parametrize(
+    ("text", "milliseconds"),
+    [
+        ("1s", 1000),
+        ("100ms", 100),
+        ("1m30s", 90_000),
+        ("1.5h", 5_400_000),
+        ("250us", 0.25),
+        ("1µs", 0.001),
+        ("0", 0),
+        (1_000_000, 1),
+    ],
+)
+def test_go_durations(text: object, milliseconds: float) -> None:
+    assert parse_duration_ms(text) == pytest.approx(milliseconds)
+
+
+@pytest.mark.parametrize("text", ["", "1", "s", "1 s", "-1s", "1x", "1s2", None, True, 1.5])
+def test_what_is_no_go_duration(text: object) -> None:
+    with pytest.raises(ValueError, match="not a Go duration"):
+        parse_duration_ms(text)
+
+
+def test_server_settings_in_a_data_source_become_options() -> None:
+    pairs = psycopg.conninfo.conninfo_to_dict(
+        libpq_conninfo(
+            "host=h search_path=a,b password='it''s' binary_parameters=yes".replace("''", "\\'")
+        )
+    )
+    assert pairs == {"host": "h", "password": "it's", "options": "-c search_path=a,b"}
+    url = libpq_conninfo("postgres://u:p%40@h/d?sslmode=disable&search_path=a b")
+    assert psycopg.conninfo.conninfo_to_dict(url) == {
+        "user": "u",
+        "password": "p@",
+        "host": "h",
+        "dbname": "d",
+        "sslmode": "disable",
+        "options": "-c search_path=a\\ b",
+    }
+
+
+@given(st.text(st.characters(exclude_characters="\x00", exclude_categories=("Cs",)), max_size=20))
+def test_any_password_survives(password: str) -> None:
+    source = psycopg.conninfo.make_conninfo("", host="h", password=password)
+    read = psycopg.conninfo.conninfo_to_dict(libpq_conninfo(source))
+    assert read.get("password", "") == password
+
+
+def test_producer_settings_pass_everything_through() -> None:
+    settings = producer_settings({"bootstrap.servers": "b", "linger.ms": 7}, "harvest.x")
+    assert settings["linger.ms"] == 7
+    assert settings["transactional.id"] == "harvest.x"
+    assert settings["enable.idempotence"] is True
+
+
+def test_a_transaction_lasts_as_long_as_a_row_may_wait() -> None:
+    settings = producer_settings({"delivery.timeout.ms": 120_000}, "x")
+    assert settings["transaction.timeout.ms"] == 120_000
+    assert producer_settings({"delivery.timeout.ms": 10}, "x")["transaction.timeout.ms"] == 15_000
+
+
+def test_the_reader_of_the_checkpoint_takes_only_the_connection() -> None:
+    settings = consumer_settings({"bootstrap.servers": "b", "linger.ms": 7, "ssl.x": "y"}, "g")
+    assert settings["ssl.x"] == "y"
+    assert "linger.ms" not in settings
+    assert settings["isolation.level"] == "read_committed"

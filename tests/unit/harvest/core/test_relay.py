@@ -1,0 +1,493 @@
+"""The relay algorithm and its dispatcher, without I/O: order, backoff, breaker, takeover."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harvest.core import relay as r
+from harvest.core.actions import Finish, Open, Start, Stop
+from harvest.core.dead_letters import BadRows
+from harvest.core.dispatcher import (
+    Delivered,
+    Dispatcher,
+    Failed,
+    GivenUp,
+    Message,
+    Outcome,
+    Policy,
+)
+from harvest.core.mark_actions import (
+    Mark,
+    Marked,
+    MarkFailed,
+    Purge,
+    Purged,
+    PurgeFailed,
+    Sideline,
+    Sidelined,
+    SidelineFailed,
+)
+from harvest.core.mark_checkpoint import Term
+from harvest.core.pacing import Limits
+from harvest.core.routes import Router
+from harvest.core.row import Row
+from harvest.core.templates import Template
+from harvest.errors import ConfigurationError, InvalidRecord, StoreUnavailable
+from harvest.outbox.record import OutboxRecord
+from harvest.testing.memory_table import MemoryMarkStore, MemorySidelined, MemoryTable
+
+OK = Outcome(200)
+DOWN = Outcome(error="refused", unavailable=True)
+WRONG = Outcome(500, "HTTP 500")
+BAD = Outcome(422, "HTTP 422", lasting=True)
+
+
+def message(row_id: int, key: str, to: str = "a", at_ms: float = 0.0) -> Message:
+    return Message(Row(row_id, "t", key.encode(), b"v"), to, at_ms)
+
+
+def dispatcher(**changes: Any) -> Dispatcher:
+    return Dispatcher({"a": Policy(**changes), "b": Policy()}, random=lambda: 1.0)
+
+
+def ids(messages: Sequence[Message]) -> list[int]:
+    return [m.row.id for m in messages]
+
+
+# --- The dispatcher ---
+
+
+def test_one_of_each_group_is_under_way_and_the_others_follow() -> None:
+    d = dispatcher()
+    d.offer([message(1, "x"), message(2, "y"), message(3, "x")], 0)
+    assert ids(d.start(0)) == [1, 2]
+    assert d.start(0) == []
+    assert isinstance(d.finished(1, OK, 1), Delivered)
+    assert ids(d.start(1)) == [3]
+
+
+def test_a_group_that_fails_waits_and_the_others_go_on() -> None:
+    d = dispatcher(backoff_ms=100, max_backoff_ms=300)
+    d.offer([message(1, "x"), message(2, "x"), message(3, "y")], 0)
+    assert ids(d.start(0)) == [1, 3]
+    due = []
+    now = 0.0
+    for retries in (1, 2, 3, 4):
+        verdict = d.finished(1, WRONG, now)
+        assert isinstance(verdict, Failed)
+        assert verdict.retries == retries
+        due.append(verdict.due_ms - now)
+        assert d.start(verdict.due_ms - 1) == []
+        now = verdict.due_ms
+        assert d.due_ms(now - 1) == now
+        assert ids(d.start(now)) == [1]
+    assert due == [100, 200, 300, 300]
+    d.finished(3, OK, now)
+    d.finished(1, OK, now)
+    assert ids(d.start(now)) == [2]
+
+
+def test_jitter_spreads_a_backoff_over_its_second_half() -> None:
+    d = Dispatcher({"a": Policy(backoff_ms=100)}, random=lambda: 0.0)
+    d.offer([message(1, "x")], 0)
+    d.start(0)
+    verdict = d.finished(1, WRONG, 0)
+    assert isinstance(verdict, Failed)
+    assert verdict.due_ms == 50
+
+
+def test_after_so_many_failures_a_message_is_given_up() -> None:
+    d = dispatcher(attempts=2)
+    d.remember({1: 1})
+    d.offer([message(1, "x"), message(2, "x")], 0)
+    d.start(0)
+    verdict = d.finished(1, WRONG, 0)
+    assert isinstance(verdict, GivenUp)
+    assert verdict.retries == 2
+    assert ids(d.start(0)) == [2]
+    assert isinstance(d.finished(2, BAD, 0), GivenUp)
+    assert len(d) == 0
+
+
+def test_nothing_is_given_up_where_nothing_can_be_set_aside() -> None:
+    d = Dispatcher({"a": Policy(attempts=1)}, random=lambda: 1.0, give_up=False)
+    d.offer([message(1, "x")], 0)
+    d.start(0)
+    assert isinstance(d.finished(1, BAD, 0), Failed)
+
+
+def test_the_breaker_opens_probes_and_closes() -> None:
+    d = dispatcher(breaker_failures=2, breaker_open_ms=1_000, backoff_ms=1, concurrency=8)
+    d.offer([message(n, str(n)) for n in range(1, 5)], 0)
+    assert len(d.start(0)) == 4
+    d.finished(1, DOWN, 0)
+    assert ids(d.start(10)) == [1]  # one failure opens nothing
+    d.finished(2, DOWN, 10)
+    d.finished(3, DOWN, 10)
+    assert d.start(500) == []
+    assert d.due_ms(500) == 1_010
+    for row_id in (1, 4):
+        d.finished(row_id, DOWN, 500)
+    (probe,) = d.start(1_010)
+    assert d.start(1_020) == []
+    d.finished(probe.row.id, DOWN, 1_020)
+    assert d.start(3_019) == []  # twice as long
+    (probe,) = d.start(3_020)
+    d.finished(probe.row.id, OK, 3_030)
+    assert len(d.start(3_030)) == 3
+
+
+def test_an_outage_gives_nothing_up() -> None:
+    d = dispatcher(attempts=3, breaker_failures=2, breaker_open_ms=10, backoff_ms=1)
+    d.offer([message(1, "x")], 0)
+    now = 0.0
+    for _ in range(50):
+        (sent,) = d.start(now)
+        verdict = d.finished(1, DOWN, now)
+        assert isinstance(verdict, Failed)
+        assert sent.row.id == 1
+        now += 100_000
+    assert verdict.retries == 2
+
+
+def test_other_destinations_are_not_affected_by_an_outage() -> None:
+    d = dispatcher(breaker_failures=1)
+    d.offer([message(1, "x"), message(2, "y"), message(3, "z", "b")], 0)
+    d.start(0)
+    d.finished(1, DOWN, 0)
+    d.offer([message(4, "w", "b"), message(5, "v", "a")], 0)
+    assert ids(d.start(0)) == [4]
+
+
+def test_retry_after_holds_for_the_destination() -> None:
+    d = dispatcher(breaker_failures=100, max_retry_after_ms=5_000)
+    d.offer([message(1, "x"), message(2, "y")], 0)
+    d.start(0)
+    busy = Outcome(503, "HTTP 503", unavailable=True, retry_after_ms=2_000)
+    d.finished(1, busy, 0)
+    d.finished(2, OK, 0)
+    d.offer([message(3, "z")], 0)
+    assert d.start(1_999) == []
+    assert set(ids(d.start(2_000))) == {1, 3}
+    far = Outcome(503, "HTTP 503", unavailable=True, retry_after_ms=9e9)
+    d.finished(1, far, 2_000)
+    d.finished(3, far, 2_000)
+    assert d.start(6_999) == []
+    assert len(d.start(7_000)) == 2
+
+
+def test_concurrency_and_priority() -> None:
+    policies = {"low": Policy(concurrency=2), "high": Policy(concurrency=3, priority=1)}
+    d = Dispatcher(policies, random=lambda: 1.0, total=4)
+    for n in range(10):
+        d.offer([message(2 * n, f"l{n}", "low"), message(2 * n + 1, f"h{n}", "high")], 0)
+    assert [m.destination for m in d.start(0)] == ["high", "high", "high", "low"]
+
+
+def test_a_message_waits_for_its_time_and_its_group_for_it() -> None:
+    d = dispatcher()
+    d.offer([message(1, "x", at_ms=500), message(2, "x"), message(3, "y")], 0)
+    assert ids(d.start(0)) == [3]
+    assert d.due_ms(0) == 500
+    assert ids(d.start(500)) == [1]
+
+
+def test_what_could_not_be_asked_says_nothing_about_the_destination() -> None:
+    d = dispatcher(breaker_failures=1, backoff_ms=1)
+    d.offer([message(1, "x"), message(2, "y")], 0)
+    d.start(0)
+    d.finished(1, DOWN, 0)
+    d.finished(2, Outcome(error="no such header", lasting=True), 0)
+    assert d.start(999) == []
+
+
+# --- Routes and templates ---
+
+
+def row(**changes: Any) -> Row:
+    return Row(7, "orders", b"k 1", b"v", (b"to",), (b"eu",))._replace(**changes)
+
+
+def test_routes() -> None:
+    assert Router(["one"]).message(row()).destination == "one"
+    assert Router(["orders", "b"]).message(row()).destination == "orders"
+    assert Router(["x-eu", "b"], "x-{header.to}").message(row()).destination == "x-eu"
+    assert Router(["a", "b"], "b").message(row()).destination == "b"
+    route = "python:tests.unit.harvest.core.test_relay:by_key"
+    assert Router(["a", "b"], route).message(row()).destination == "b"
+    assert "by_key failed" in str(Router(["a"], route).message(row(key=b"fail")).problem)
+    assert "no destination 'orders'" in str(Router(["a", "b"]).message(row()).problem)
+    assert "key is NULL" in str(Router(["a"]).message(row(key=None)).problem)
+    assert "one length" in str(Router(["a"]).message(row(header_values=())).problem)
+    for wrong in ("nowhere", "python:no.such.module:f", "python:random:nothing", "{nothing}"):
+        with pytest.raises(ConfigurationError):
+            Router(["a"], wrong)
+
+
+def by_key(found: Row) -> str:
+    if found.key == b"fail":
+        raise ValueError(found.key)
+    return "b"
+
+
+def by_group(found: Row) -> str:
+    """Two groups go to one destination; of one, every third row goes elsewhere."""
+    return "u" if found.key == b"z" or (found.key == b"y" and found.id % 3 == 0) else "t"
+
+
+def test_deliver_after() -> None:
+    def at(value: bytes) -> Message:
+        router = Router(["a"], clock=lambda: (1_000_000.0, 50.0))
+        return router.message(row(header_keys=(b"deliver_after",), header_values=(value,)))
+
+    assert at(b"1970-01-01T00:16:45Z").not_before_ms == 5_050.0
+    assert at(b"1970-01-01T01:16:45+01:00").not_before_ms == 5_050.0
+    for wrong in (b"tomorrow", b"2026-01-01T00:00:00", b"\xff"):
+        assert "deliver_after" in str(at(wrong).problem)
+
+
+def test_templates() -> None:
+    assert Template.parse("{{{outbox}}}/{topic}.{id}", "o").render(row()) == "{o}/orders.7"
+    assert Template.parse("{key}").render(row(), lambda s: s.replace(" ", "%20")) == "k%201"
+    for missing in (row(key=b"\xff"), row(key=None)):
+        with pytest.raises(InvalidRecord):
+            Template.parse("{key}").render(missing)
+    with pytest.raises(InvalidRecord):
+        Template.parse("{header.other}").render(row())
+    for wrong in ("{", "{key!r}", "{key:>5}", "{header.}", "{0}", "{}"):
+        with pytest.raises(ConfigurationError):
+            Template.parse(wrong)
+
+
+# --- The scheduler, in a simulated world ---
+
+KEYS = ("x", "y", "z")
+
+
+@dataclass
+class World:
+    """A table, a receiver, and leaders that follow one another; it checks the order as it goes."""
+
+    seed: int
+    key_waits: bool = True
+    now_ms: float = 0.0
+    table: MemoryTable = field(default_factory=MemoryTable)
+    got: list[int] = field(default_factory=list)
+    confirmed: set[int] = field(default_factory=set)
+    ever_aside: set[int] = field(default_factory=set)
+    calm: bool = False
+    down: set[str] = field(default_factory=set)
+    """Destinations that do not answer."""
+
+    def __post_init__(self) -> None:
+        self.random = random.Random(self.seed)
+        self.store = MemoryMarkStore(self.table)
+        self.aside = MemorySidelined(self.table)
+        self.rows: dict[str, list[int]] = {key: [] for key in KEYS}
+        self.begin()
+
+    def begin(self) -> None:
+        policies = {
+            name: Policy(concurrency=2, attempts=3, backoff_ms=10, breaker_failures=2)
+            for name in ("t", "u")
+        }
+        limits = Limits(mark_query_records=4, max_in_flight_records=9, io_error_backoff_ms=1)
+        dispatcher = Dispatcher(policies, self.random.random)
+        self.scheduler = r.RelayScheduler(
+            1,
+            dispatcher,
+            Router(["t", "u"], "python:tests.unit.harvest.core.test_relay:by_group").message,
+            limits,
+            BadRows(key_waits=self.key_waits),
+            lambda: self.now_ms,
+        )
+        self.lanes: dict[str, list[Any]] = {"mark": [], "purge": [], "post": []}
+        self.answers: list[Any] = []
+        self.finished = False
+        self.step(Start())
+
+    def step(self, event: Any) -> None:
+        for action in self.scheduler.step(event):
+            match action:
+                case Finish():
+                    self.finished = True
+                case r.Post():
+                    self.lanes["post"].append(action)
+                case Purge():
+                    self.lanes["purge"].append(action)
+                case r.Record() | r.Forget():
+                    pass
+                case _:
+                    self.lanes["mark"].append(action)
+
+    def run(self, steps: int) -> None:
+        for _ in range(steps):
+            kind = self.random.random()
+            if kind < 0.08 and not self.calm:
+                key = self.random.choice(KEYS)
+                self.rows[key] += self.table.insert(OutboxRecord("t", key, "v"))
+            elif kind < 0.1 and not self.calm:
+                self.store.fail_next = self.random.choice(["before", "after"])
+            elif kind < 0.11 and not self.calm:
+                self.aside.fail_next = self.random.choice(["before", "after"])
+            elif kind < 0.12 and not self.calm:
+                self.aside.retry()
+            elif kind < 0.125 and not self.calm:
+                self.down = set(self.random.sample(["t", "u"], self.random.choice([0, 0, 1, 2])))
+            elif kind < 0.13 and not self.calm:
+                for action in self.lanes["post"]:  # of a leader that is killed: done, or not
+                    if self.random.random() < 0.5:
+                        self.receive(action.message.row)
+                self.begin()
+            elif kind < 0.2:
+                self.now_ms += self.random.choice([1, 20, 5_000])
+                self.step(r.Tick())
+            elif kind < 0.6 and self.answers:
+                # Answers of one lane come in order; here each lane has at most one at a time.
+                self.step(self.answers.pop(self.random.randrange(len(self.answers))))
+            else:
+                self.work()
+
+    def work(self) -> None:
+        lane = self.random.choice([name for name, todo in self.lanes.items() if todo] or [""])
+        if not lane:
+            return
+        todo = self.lanes[lane]
+        at = self.random.randrange(len(todo)) if lane == "post" else 0
+        self.answers.append(self.done(todo.pop(at)))
+
+    def done(self, action: Any) -> Any:
+        match action:
+            case Open():
+                term = Term.of(self.random.getrandbits(60))
+                return r.Opened(term, self.aside.waiting_keys() if self.key_waits else {})
+            case Mark(term, batch, limit, _):
+                try:
+                    return Marked(batch, self.store.mark(term, batch, limit, 1.0))
+                except StoreUnavailable:
+                    return MarkFailed(batch)
+            case Sideline(term, rows):
+                try:
+                    moved = self.aside.sideline(rows, term)
+                except StoreUnavailable:
+                    return SidelineFailed()
+                finally:
+                    self.ever_aside |= self.table.aside.keys()
+                return Sidelined(moved, self.aside.waiting_keys() if self.key_waits else {})
+            case Purge(purged, _):
+                try:
+                    self.store.purge(purged)
+                except StoreUnavailable:
+                    return PurgeFailed()
+                assert set(purged) <= self.confirmed
+                return Purged()
+            case r.Post(posted):
+                return self.post(posted.row)
+        raise AssertionError(action)
+
+    def post(self, sent: Row) -> r.Sent:
+        if by_group(sent) in self.down:
+            return r.Sent(sent.id, DOWN)
+        kind = 0.0 if self.calm else self.random.random()
+        if kind < 0.7:
+            self.receive(sent)
+            self.confirmed.add(sent.id)
+            return r.Sent(sent.id, OK)
+        if kind < 0.8:
+            if self.random.random() < 0.5:
+                self.receive(sent)  # and the answer was lost
+            return r.Sent(sent.id, DOWN)
+        return r.Sent(sent.id, WRONG if kind < 0.99 else BAD)
+
+    def receive(self, sent: Row) -> None:
+        assert sent.key is not None
+        for earlier in self.rows[sent.key.decode()]:
+            if earlier >= sent.id:
+                break
+            # Before a row, its group's earlier ones are delivered, or were given up (and may have
+            # been retried since, by somebody who knows that they come late).
+            if self.key_waits:
+                assert earlier in self.confirmed or (
+                    earlier in self.ever_aside and earlier not in self.table.aside
+                ), f"{sent.id} before {earlier}"
+        self.got.append(sent.id)
+
+    def assert_order(self) -> None:
+        """Whatever was repeated, the last time that rows came was in order."""
+        last = {row_id: at for at, row_id in enumerate(self.got)}
+        for group in self.rows.values():
+            if self.ever_aside.isdisjoint(group):
+                times = [last[row_id] for row_id in group]
+                assert times == sorted(times)
+
+    def settle(self) -> None:
+        self.calm = True
+        self.down = set()
+        self.store.fail_next = self.aside.fail_next = None
+        for _ in range(400):
+            self.run(20)
+            if not self.table.committed and not self.scheduler.in_flight_records:
+                return
+        raise AssertionError(f"left: {sorted(self.table.committed)}")
+
+
+@settings(max_examples=120, deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_order_holds_and_nothing_is_lost(seed: int) -> None:
+    world = World(seed)
+    world.run(400)
+    world.settle()
+    everything = {row_id for group in world.rows.values() for row_id in group}
+    assert everything == world.confirmed | world.table.aside.keys()
+    world.assert_order()
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_nothing_is_lost_where_groups_go_on(seed: int) -> None:
+    world = World(seed, key_waits=False)
+    world.run(400)
+    world.settle()
+    everything = {row_id for group in world.rows.values() for row_id in group}
+    assert everything == world.confirmed | world.table.aside.keys()
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_it_stops_when_what_is_under_way_has_come_back(seed: int) -> None:
+    world = World(seed)
+    world.run(200)
+    world.calm = True
+    world.step(Stop())
+    for _ in range(200):
+        if world.finished:
+            break
+        world.run(1)
+        while world.answers:
+            world.step(world.answers.pop(0))
+    assert world.finished
+    assert not world.lanes["post"]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_destination_that_is_down_does_not_fill_the_room_of_the_others(seed: int) -> None:
+    world = World(seed)
+    world.calm, world.down = True, {"t"}
+    for _ in range(40):
+        world.rows["x"] += world.table.insert(OutboxRecord("t", "x", "v"))
+        world.rows["y"] += world.table.insert(OutboxRecord("t", "y", "v"))
+    for _ in range(20):
+        world.rows["z"] += world.table.insert(OutboxRecord("t", "z", "v"))
+    world.run(3_000)
+    assert world.confirmed == set(world.rows["z"])
+    world.settle()
+    assert not world.table.aside
+    assert world.confirmed == {i for group in world.rows.values() for i in group}
+    world.assert_order()

@@ -1,0 +1,342 @@
+"""The reaper and its lanes, on fakes: elections, faults, stopping."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from harvest.core.interfaces.mark_store import MarkStore
+from harvest.core.mark import Limits
+from harvest.errors import StoreUnavailable, TableMissing
+from harvest.outbox.record import OutboxRecord
+from harvest.runtime.action_threads import Lane
+from harvest.runtime.events import (
+    Event,
+    LeaderAcquired,
+    LeaderFenced,
+    LeaderRefreshed,
+    LeaderRevoked,
+)
+from harvest.runtime.harvester import Reaper
+from harvest.runtime.leadership import ToolsFactory
+from harvest.runtime.mark_leader import MarkTools
+from harvest.runtime.wake import Bell
+from harvest.testing.memory_broker import MemoryBroker, MemorySink
+from harvest.testing.memory_table import MemoryMarkStore, MemoryTable
+
+WAIT_S = 20.0
+LIMITS = Limits(io_error_backoff_ms=1, max_io_error_backoff_ms=5, max_poll_interval_ms=5)
+
+
+class FakeLease:
+    def __init__(self, epoch: int) -> None:
+        self.epoch = epoch
+        self.lost = threading.Event()
+
+    @property
+    def held(self) -> bool:
+        return not self.lost.is_set()
+
+    @property
+    def remaining_ms(self) -> float:
+        return 1_000.0 if self.held else 0.0
+
+    def wait_lost(self, timeout_s: float | None = None) -> bool:
+        return self.lost.wait(timeout_s)
+
+
+class FakeCandidate:
+    """Elects whoever asks, unless `refuse` is set."""
+
+    def __init__(self) -> None:
+        self.leases: list[FakeLease] = []
+        self.elected = threading.Condition()
+        self.refuse = False
+        self.resigned = 0
+
+    def campaign(self, timeout_s: float) -> FakeLease | None:
+        if self.refuse:
+            threading.Event().wait(min(timeout_s, 0.01))
+            return None
+        lease = FakeLease(len(self.leases))
+        with self.elected:
+            self.leases.append(lease)
+            self.elected.notify_all()
+        return lease
+
+    def resign(self) -> None:
+        self.resigned += 1
+
+    def wait_for(self, elections: int) -> FakeLease:
+        with self.elected:
+            assert self.elected.wait_for(lambda: len(self.leases) >= elections, WAIT_S)
+        return self.leases[elections - 1]
+
+
+class CountingBroker(MemoryBroker):
+    """A broker that can be waited for."""
+
+    def wait_for(self, count: int) -> list[int]:
+        for _ in range(int(WAIT_S * 500)):
+            if len(self.published) >= count:
+                break
+            threading.Event().wait(0.002)
+        return [row.id for row in self.published]
+
+
+class Bench:
+    def __init__(self) -> None:
+        self.table = MemoryTable()
+        self.broker = CountingBroker()
+        self.candidate = FakeCandidate()
+        self.events: list[Event] = []
+        self.stores: list[MemoryMarkStore] = []
+        self.sinks: list[MemorySink] = []
+        self.reaper = Reaper(
+            candidate=self.candidate,
+            tools=self.tools(),
+            on_event=self.events.append,
+            drain_timeout_s=WAIT_S,
+        )
+
+    def tools(
+        self, store: Callable[[], MarkStore] | None = None, *, limits: Limits = LIMITS
+    ) -> ToolsFactory:
+        make = store or self.store
+        return lambda: MarkTools(make(), make(), self.sink(), limits)
+
+    def store(self) -> MarkStore:
+        self.stores.append(MemoryMarkStore(self.table))
+        return self.stores[-1]
+
+    def sink(self) -> MemorySink:
+        self.sinks.append(MemorySink(self.broker))
+        return self.sinks[-1]
+
+    def insert(self, count: int) -> list[int]:
+        return self.table.insert(*(OutboxRecord("t", "k", str(n)) for n in range(count)))
+
+    @contextmanager
+    def running(self) -> Iterator[threading.Thread]:
+        thread = threading.Thread(target=self.reaper.run)
+        thread.start()
+        try:
+            yield thread
+        finally:
+            self.reaper.stop()
+            thread.join(WAIT_S)
+            assert not thread.is_alive()
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+def test_rows_are_published_once_in_order_and_purged(bench: Bench) -> None:
+    ids = bench.insert(1_000)
+    with bench.running():
+        assert bench.broker.wait_for(1_000) == ids
+    assert bench.table.committed == {}
+    assert bench.reaper.stats.published == 1_000
+
+
+def test_the_events_of_a_life_in_good_order(bench: Bench) -> None:
+    bench.insert(1)
+    with bench.running():
+        bench.broker.wait_for(1)
+    assert [type(event) for event in bench.events] == [
+        LeaderAcquired,
+        LeaderRefreshed,
+        LeaderRevoked,
+    ]
+    assert bench.candidate.resigned == 1
+
+
+def test_a_lost_lease_ends_the_work_and_the_next_election_resumes_it(bench: Bench) -> None:
+    first = bench.insert(10)
+    with bench.running():
+        bench.broker.wait_for(10)
+        bench.candidate.leases[0].lost.set()
+        bench.candidate.wait_for(2)
+        second = bench.insert(10)
+        assert bench.broker.wait_for(20) == first + second
+    assert LeaderFenced(0) in bench.events
+    assert bench.candidate.resigned == 2
+
+
+@pytest.mark.parametrize("fault", ["refused", "unknown, published", "unknown, lost"])
+def test_a_delivery_fault_repeats_and_loses_nothing(bench: Bench, fault: str) -> None:
+    with bench.running():
+        bench.candidate.wait_for(1)
+        bench.sinks[0].fault = fault  # type: ignore[assignment]
+        ids = bench.insert(5)
+        bench.broker.wait_for(5)
+        ids += bench.insert(5)
+        assert bench.broker.wait_for(10) == ids
+
+
+@pytest.mark.parametrize("fault", ["before", "after"])
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_database_fault_repeats_and_loses_nothing(bench: Bench, fault: str, which: int) -> None:
+    with bench.running():
+        bench.candidate.wait_for(1)
+        bench.stores[which].fail_next = fault  # type: ignore[assignment]
+        ids = bench.insert(5)
+        bench.broker.wait_for(5)
+        ids += bench.insert(5)
+        assert bench.broker.wait_for(10) == ids
+    assert bench.table.committed == {}
+
+
+class FakeListener:
+    def __init__(self) -> None:
+        self.bell = Bell()
+
+    def start(self, bell: Bell) -> None:
+        self.bell = bell
+        bell.armed = True
+        bell.ring()
+
+    def close(self) -> None:
+        self.bell.armed = False
+
+
+def test_a_bell_wakes_an_idle_harvester_long_before_its_next_poll(bench: Bench) -> None:
+    listener = FakeListener()
+    bench.reaper = Reaper(
+        candidate=bench.candidate,
+        tools=bench.tools(limits=Limits(notified_poll_interval_ms=600_000)),
+        listener=listener,
+    )
+    published = 0
+    with bench.running():
+        for count in (1, 3, 2):
+            bench.insert(count)
+            published += count
+            listener.bell.ring()
+            assert len(bench.broker.wait_for(published)) == published
+    assert not listener.bell.armed
+
+
+def test_stopping_does_not_wait_for_the_next_poll(bench: Bench) -> None:
+    bench.reaper = Reaper(
+        candidate=bench.candidate,
+        tools=bench.tools(limits=Limits(notified_poll_interval_ms=600_000)),
+        listener=FakeListener(),
+    )
+    with bench.running():
+        bench.candidate.wait_for(1)
+    assert bench.candidate.resigned == 1
+
+
+def test_stopping_before_the_election(bench: Bench) -> None:
+    bench.candidate.refuse = True
+    bench.insert(1)
+    with bench.running():
+        pass
+    assert bench.broker.published == []
+    assert bench.events == []
+
+
+def test_a_missing_table_is_told_at_once(bench: Bench) -> None:
+    class Missing(MemoryMarkStore):
+        def connect(self) -> None:
+            raise TableMissing
+
+    reaper = Reaper(candidate=bench.candidate, tools=bench.tools(lambda: Missing(bench.table)))
+    with pytest.raises(TableMissing):
+        reaper.run()
+    assert bench.candidate.leases == []
+
+
+def test_an_outage_that_never_ends_does_not_hold_up_a_stop(bench: Bench) -> None:
+    class Down(MemoryMarkStore):
+        def mark(self, *_: object) -> list[object]:  # type: ignore[override]
+            raise StoreUnavailable
+
+    down = [False]
+
+    def store() -> MarkStore:
+        return Down(bench.table) if down else MemoryMarkStore(bench.table)
+
+    bench.reaper = Reaper(candidate=bench.candidate, tools=bench.tools(store))
+    with bench.running():
+        bench.candidate.wait_for(1)
+    assert bench.candidate.resigned == 1
+
+
+def test_what_a_lane_did_not_foresee_ends_the_process(bench: Bench) -> None:
+    class Broken(MemoryMarkStore):
+        def mark(self, *_: object) -> list[object]:  # type: ignore[override]
+            raise ZeroDivisionError
+
+    reaper = Reaper(candidate=bench.candidate, tools=bench.tools(lambda: Broken(bench.table)))
+    with pytest.raises(ZeroDivisionError):
+        reaper.run()
+    assert bench.candidate.resigned == 1
+
+
+def test_a_lane_merges_what_waits_and_keeps_the_order() -> None:
+    started, proceed = threading.Event(), threading.Event()
+    seen: list[list[int]] = []
+
+    def work(actions: object) -> None:
+        seen.append(list(actions))  # type: ignore[call-overload]
+        started.set()
+        assert proceed.wait(WAIT_S)
+
+    lane: Lane[int] = Lane("test", work, crashed)
+    lane.put(0)
+    assert started.wait(WAIT_S)
+    for number in range(1, 5):
+        lane.put(number)
+    proceed.set()
+    while sum(map(len, seen)) < 5:
+        threading.Event().wait(0.001)
+    assert lane.close(WAIT_S)
+    assert seen == [[0], [1, 2, 3, 4]]
+
+
+def test_closing_a_lane_drops_what_waits() -> None:
+    started, proceed = threading.Event(), threading.Event()
+    seen: list[object] = []
+
+    def work(actions: object) -> None:
+        seen.append(actions)
+        started.set()
+        assert proceed.wait(WAIT_S)
+
+    lane: Lane[int] = Lane("test", work, crashed)
+    lane.put(0)
+    assert started.wait(WAIT_S)
+    lane.put(1)
+    assert not lane.close(0.001)
+    proceed.set()
+    assert lane.close(WAIT_S)
+    assert seen == [[0]]
+
+
+def test_a_lane_that_crashes_says_so() -> None:
+    heard: list[BaseException] = []
+    told = threading.Event()
+
+    def tell(error: BaseException) -> None:
+        heard.append(error)
+        told.set()
+
+    def work(_: object) -> None:
+        raise KeyError("x")
+
+    lane: Lane[int] = Lane("test", work, tell)
+    lane.put(1)
+    assert told.wait(WAIT_S)
+    assert isinstance(heard[0], KeyError)
+    assert lane.close(WAIT_S)
+
+
+def crashed(error: BaseException) -> None:
+    raise AssertionError from error

@@ -1,0 +1,44 @@
+"""What a relay has sent, by destination, as Prometheus reads it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from harvest.runtime.events import Stats
+
+
+def monitor(stats: Stats) -> Any:
+    return SimpleNamespace(
+        watched=SimpleNamespace(stats=stats, state="leading", in_flight=0),
+        health=lambda: SimpleNamespace(ok=True),
+        backlog=None,
+        sidelined=None,
+        holders={},
+    )
+
+
+def test_messages_are_counted_by_destination_and_outcome() -> None:
+    pytest.importorskip("prometheus_client")
+    from harvest.runtime.metrics import scrape
+
+    stats = Stats(deliveries=3)
+    stats.messages.update({("shop", "delivered"): 2, ("billing", "unavailable"): 1})
+    lines = scrape(monitor(Stats.total([stats, stats]))).decode().splitlines()
+    name = "harvest_destination_messages_total"
+    assert f'{name}{{destination="shop",outcome="delivered"}} 4.0' in lines
+    assert f'{name}{{destination="billing",outcome="unavailable"}} 2.0' in lines
+    assert "harvest_deliveries_total 6.0" in lines
+    assert name not in scrape(monitor(Stats())).decode()
+
+
+def test_totals_add_up_and_leave_their_parts_alone() -> None:
+    one, two = Stats(published=1), Stats(published=2, late=5)
+    one.messages["d", "failed"] += 1
+    two.messages["d", "failed"] += 2
+    total = Stats.total([one, two])
+    assert (total.published, total.late, total.messages) == (3, 5, {("d", "failed"): 3})
+    assert (one.messages["d", "failed"], two.messages["d", "failed"]) == (1, 2)
+    assert Stats.total([]) == Stats()

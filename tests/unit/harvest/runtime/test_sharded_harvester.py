@@ -1,0 +1,218 @@
+"""The reaper of an outbox in shards, on fakes: what it wants, gives up and stops."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+from harvest.runtime.events import Event, LeaderAcquired, LeaderRevoked
+from harvest.runtime.sharded_harvester import ShardReaper
+from marshal_py.consumer.assignor import Look
+from marshal_py.protocol.balance import Plan, Unit
+
+WAIT_S = 20.0
+
+
+class FakeClaim:
+    """A claim that the test decides on."""
+
+    def __init__(self, held: bool) -> None:
+        self.held = held
+        self.epoch = 3
+        self.reason: str | None = None
+        self.released = 0
+
+    def release(self, *, wait: bool = True, timeout_s: float = 10.0) -> None:
+        del wait, timeout_s
+        self.released += 1
+
+
+class FakeMarshal:
+    """Makes a claim for each wish, held at once if `grants`."""
+
+    group_id, client_id = "g", "me"
+    settings = SimpleNamespace(interval_ms=100)
+
+    def __init__(self, grants: bool) -> None:
+        self.grants = grants
+        self.claims: list[FakeClaim] = []
+
+    def want(self, topic: str, partition: int) -> FakeClaim:
+        del topic, partition
+        self.claims.append(FakeClaim(self.grants))
+        return self.claims[-1]
+
+    def set_member_metadata(self, metadata: bytes) -> None: ...
+
+    def listen(self, listener: object) -> Callable[[], None]:
+        del listener
+        return lambda: None
+
+
+class FakeLeader:
+    """Leads until the test lets it end; it was revoked if it had been told to stop."""
+
+    def __init__(self) -> None:
+        self.begun, self.told, self.let_go = (threading.Event() for _ in range(3))
+
+    def stop(self) -> None:
+        self.told.set()
+
+    def run(self) -> bool:
+        self.begun.set()
+        self.let_go.wait(2 * WAIT_S)  # longer than a test that fails waits for anything
+        return self.told.is_set()
+
+
+class FakeTools:
+    """Of one shard. Connecting lasts until the test lets it end, if `slow`."""
+
+    def __init__(self) -> None:
+        self.made = FakeLeader()
+        self.slow = False
+        self.connecting, self.connected = threading.Event(), threading.Event()
+
+    def connect(self) -> None:
+        self.connecting.set()
+        assert not self.slow or self.connected.wait(WAIT_S)
+
+    def leader(self, lease: object, **_: object) -> FakeLeader:
+        del lease
+        return self.made
+
+    def close(self) -> None: ...
+
+
+class Bench:
+    """A reaper of `shards` shards that sees what the test shows it."""
+
+    def __init__(self, shards: int = 1, *, grants: bool = False) -> None:
+        self.units: tuple[Unit, ...] = tuple(("outbox", number) for number in range(shards))
+        self.marshal = FakeMarshal(grants)
+        self.tools = [FakeTools() for _ in range(shards)]
+        self.leaders = [tools.made for tools in self.tools]
+        self.events: list[Event] = []
+        client: Any = self.marshal
+        tools: Any = self.tools.__getitem__
+        self.reaper = ShardReaper(
+            client, "outbox", shards, tools=tools, on_event=self.events.append
+        )
+        self.show(Plan(claim=self.units))
+
+    def show(self, plan: Plan, holders: dict[Unit, str | None] | None = None) -> None:
+        seen = Look(plan, (), holders or {}, paused=False, restless=False)
+        sharing: Any = SimpleNamespace(look=lambda _: seen)
+        self.reaper._sharing = sharing
+
+    def round(self) -> None:
+        self.reaper._round()
+
+    def lead(self) -> None:
+        """Until every shard has its leader at work."""
+        self.round()  # wants them
+        self.round()  # finds that they are held
+        assert all(leader.begun.wait(WAIT_S) for leader in self.leaders)
+
+    def end(self, number: int) -> None:
+        """Let the leader of a shard end, and wait until its thread has."""
+        self.leaders[number].let_go.set()
+        thread = self.reaper._shards[number].thread
+        assert thread is not None
+        thread.join(WAIT_S)
+        assert not thread.is_alive()
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        thread = threading.Thread(target=self.reaper.run)
+        thread.start()
+        try:
+            yield
+        finally:
+            for tools in self.tools:
+                tools.connected.set()
+                tools.made.let_go.set()
+            self.reaper.stop()
+            thread.join(WAIT_S)
+            assert not thread.is_alive()
+
+
+# --- What is wanted ---
+
+
+def test_a_claim_that_came_to_nothing_is_made_again() -> None:
+    bench = Bench()
+    bench.round()
+    bench.round()
+    (claim,) = bench.marshal.claims
+    claim.reason = "taken over before its leader began"
+    bench.round()
+    assert len(bench.marshal.claims) == 2
+    bench.round()
+    assert len(bench.marshal.claims) == 2
+
+
+def test_what_others_got_is_not_wanted_any_more() -> None:
+    bench = Bench()
+    bench.round()
+    (claim,) = bench.marshal.claims
+    elsewhere: dict[Unit, str | None] = {("outbox", 0): "somebody else"}
+    bench.show(Plan(claim=bench.units), elsewhere)
+    bench.round()
+    assert claim.released == 0
+    bench.show(Plan(), elsewhere)
+    bench.round()
+    assert claim.released == 1
+
+
+def test_a_shard_whose_leader_has_ended_is_given_back_and_wanted_anew() -> None:
+    bench = Bench(grants=True)
+    bench.lead()
+    bench.marshal.grants = False
+    bench.end(0)
+    bench.round()
+    assert [claim.released for claim in bench.marshal.claims] == [1, 0]
+
+
+# --- What goes ---
+
+
+def test_a_shard_that_goes_is_stopped_and_the_next_one_waits_for_it() -> None:
+    bench = Bench(2, grants=True)
+    bench.lead()
+    for number in (1, 0):
+        bench.show(Plan(give_up=bench.units[number]))
+        bench.round()
+    first, second = bench.leaders
+    assert (first.told.is_set(), second.told.is_set()) == (False, True)
+    for number in (1, 0):
+        bench.end(number)
+
+
+def test_a_stop_finishes_what_is_in_flight_before_the_claim_is_given_back() -> None:
+    bench = Bench(grants=True)
+    (leader,) = bench.leaders
+    with bench.running():
+        assert leader.begun.wait(WAIT_S)
+        bench.reaper.stop()
+        assert leader.told.wait(WAIT_S)
+        (claim,) = bench.marshal.claims
+        assert claim.released == 0
+        leader.let_go.set()
+    assert claim.released == 1
+    assert bench.events == [LeaderAcquired(3), LeaderRevoked(3)]
+
+
+def test_a_stop_reaches_a_leader_that_begins_just_now() -> None:
+    bench = Bench(2, grants=True)
+    late, early = bench.leaders
+    bench.tools[0].slow = True
+    with bench.running():
+        assert bench.tools[0].connecting.wait(WAIT_S)
+        assert early.begun.wait(WAIT_S)
+        bench.reaper.stop()
+        assert early.told.wait(WAIT_S)  # and shard 0, which has no leader yet, before it
+        bench.tools[0].connected.set()
+        assert late.told.wait(WAIT_S)

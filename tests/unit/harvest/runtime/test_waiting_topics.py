@@ -1,0 +1,57 @@
+"""When rows that wait for a topic are put back (specs/HARVEST.md §11)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from harvest.config.model import parse
+from harvest.core.interfaces.dead_letter_store import Selection
+from harvest.runtime.waiting_topics import WaitingTopics
+
+
+class Aside:
+    """Rows that wait, by topic."""
+
+    def __init__(self, **rows: int) -> None:
+        self.rows = rows
+
+    def missing_topics(self) -> set[str]:
+        return set(self.rows)
+
+    def retry(self, selection: Selection, *, mode: str) -> int:
+        assert mode == "range"
+        assert selection == Selection(topic=selection.topic)
+        return self.rows.pop(selection.topic or "")
+
+
+def watch(aside: Aside, existing: set[str]) -> WaitingTopics:
+    given: Any = aside
+    return WaitingTopics(given, lambda: existing, mode="range", leading=lambda: True)
+
+
+def test_rows_come_back_when_their_topic_exists_and_not_before() -> None:
+    aside, existing = Aside(a=2, b=3), {"other"}
+    topics = watch(aside, existing)
+    assert [topics.look() for _ in range(3)] == [0, 0, 0]
+    existing.add("b")
+    assert topics.look() == 3
+    assert aside.rows == {"a": 2}
+
+
+def test_a_topic_is_looked_for_from_the_second_look_on() -> None:
+    aside = Aside(a=2)
+    topics = watch(aside, {"a"})
+    assert topics.look() == 0
+    assert topics.look() == 2
+
+
+def test_nobody_is_asked_while_nothing_waits() -> None:
+    given: Any = Aside()
+    topics = WaitingTopics(given, lambda: 1 / 0, mode="range", leading=lambda: True)  # type: ignore[arg-type, return-value]
+    assert topics.look() == topics.look() == 0
+
+
+def test_keys_wait_behind_rows_that_wait_for_a_topic() -> None:
+    text = "kafka: {bootstrap.servers: x}\ndatabase: d\ngroup: g\nbad_rows: {key_waits: false"
+    assert not parse(text + "}").bad_rows.policy().key_waits
+    assert parse(text + ", unknown_topic: wait}").bad_rows.policy().key_waits

@@ -1,0 +1,119 @@
+"""What is read of an HTTP answer does not depend on how it arrives, nor on who reads it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpcore
+import pytest
+
+from harvest.sinks.http.exchange import Answer, Connection
+
+
+class Stream(httpcore.NetworkStream):
+    """Answers with `pieces`, one a read, and then with what `last` says."""
+
+    def __init__(self, pieces: list[bytes], last: bytes | Exception = b"") -> None:
+        self.written = b""
+        self._pieces = [piece for piece in pieces if piece]
+        self._last = last
+
+    def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        self.written += buffer
+
+    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        if self._pieces:
+            return self._pieces.pop(0)
+        if isinstance(self._last, Exception):
+            raise self._last
+        return self._last
+
+    def close(self) -> None: ...
+
+    def get_extra_info(self, info: str) -> Any:
+        return bool(self._pieces)
+
+
+def exchange(stream: Stream, method: bytes = b"POST") -> tuple[Answer | str, bool]:
+    connection = Connection(stream)
+    try:
+        answer: Answer | str = connection.exchange(
+            method, b"/x", [(b"Host", b"h"), (b"Content-Length", b"2")], b"{}"
+        )
+    except httpcore.ProtocolError:
+        answer = "no HTTP"
+    return answer, connection.usable
+
+
+ANSWERS = [
+    (b"HTTP/1.1 204 No Content\r\n\r\n", 204, b"", True),
+    (b"HTTP/1.1 204 No Content\r\nContent-Length: 0\r\n\r\n", 204, b"", True),
+    (b"HTTP/1.1 200\r\nContent-Length: 2\r\nX: \xe4 y \r\n\r\nok", 200, b"ok", True),
+    (b"HTTP/1.1 200 OK\r\nConnection: keep-alive\r\nContent-Length: 2\r\n\r\nok", 200, b"ok", True),
+    (b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok", 200, b"ok", False),
+    (b"HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nok", 200, b"ok", False),
+    (
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n",
+        200,
+        b"ok",
+        True,
+    ),
+    (b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 204 N\r\n\r\n", 204, b"", True),
+    (b"HTTP/1.1 101 Switching\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n", None, b"", False),
+    (b"HTTP/1.1 503 No\r\nretry-AFTER: 3\r\ncontent-length: 0\r\n\r\n", 503, b"", True),
+    (b"HTTP/1.1 200 OK\r\n\r\nuntil the end", 200, b"until the end", False),
+    (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nok", 200, b"ok", False),  # and closed
+    (b"HTTP/1.1 204 No Content\r\n\r\nHTTP/1.1 200 unasked\r\n\r\n", 204, b"", False),
+    (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\nok", None, b"", False),
+    (b"HTTP/1.1 200 OK\r\nContent-Length: two\r\n\r\nok", None, b"", False),
+    (b"HTTP/1.1 200 OK\r\nX: \x00\r\nContent-Length: 2\r\n\r\nok", None, b"", False),
+    (b"HTTP/1.1 20 OK\r\n\r\n", None, b"", False),
+    (b"220 smtp.example ESMTP\r\n", None, b"", False),
+    (b"", None, b"", False),
+]
+
+
+@pytest.mark.parametrize(("raw", "status", "said", "usable"), ANSWERS)
+def test_an_answer_is_the_same_in_one_piece_and_in_two(
+    raw: bytes, status: int | None, said: bytes, usable: bool
+) -> None:
+    for cut in range(len(raw) + 1):
+        answer, kept = exchange(Stream([raw[:cut], raw[cut:]]))
+        if status is None:
+            assert answer == "no HTTP", cut
+            assert not kept
+            continue
+        assert isinstance(answer, Answer)
+        assert (answer.status, answer.said) == (status, said), cut
+        assert kept == usable or raw[cut:].startswith(b"HTTP/1.1 200 unasked"), cut
+        headers = dict(answer.headers)
+        assert headers.get(b"retry-after") == (b"3" if status == 503 else None)
+        assert headers.get(b"x", b"\xe4 y") == b"\xe4 y"
+
+
+def test_what_arrives_unasked_makes_the_connection_unusable() -> None:
+    stream = Stream([b"HTTP/1.1 204 No Content\r\n\r\n", b"HTTP/1.1 200 unasked\r\n\r\n"])
+    _, kept = exchange(stream)
+    assert not kept
+
+
+def test_the_answer_to_head_has_no_body() -> None:
+    answer, kept = exchange(Stream([b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n"]), b"HEAD")
+    assert (answer, kept) == (Answer(200, [(b"content-length", b"5")], b""), True)
+
+
+@pytest.mark.parametrize("error", [httpcore.ReadTimeout("t"), httpcore.ReadError("e")])
+def test_a_status_decides_and_a_broken_body_costs_the_connection(error: Exception) -> None:
+    for head in (b"Content-Length: 9", b"Transfer-Encoding: chunked"):
+        answer, kept = exchange(Stream([b"HTTP/1.1 200 OK\r\n" + head + b"\r\n\r\n"], error))
+        assert isinstance(answer, Answer)
+        assert answer.status == 200
+        assert not kept
+    with pytest.raises(type(error)):
+        exchange(Stream([b"HTTP/1.1 2"], error))
+
+
+def test_a_request_is_written_in_one_piece() -> None:
+    stream = Stream([b"HTTP/1.1 204 No Content\r\n\r\n"])
+    exchange(stream)
+    assert stream.written == b"POST /x HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\n\r\n{}"

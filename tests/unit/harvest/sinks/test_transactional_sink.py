@@ -1,0 +1,138 @@
+"""What a transaction asks Kafka for: in which order (specs/HARVEST.md §9), and what then failed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from harvest.core.row import Row
+from harvest.sinks.kafka import sink as kafka
+from harvest.sinks.kafka.sink import TransactionalSink
+
+COMMIT_S = 0.5
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+
+class Producer:
+    """Notes what it is asked for; a commit takes half a second."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.asked: list[str] = []
+
+    def begin_transaction(self) -> None:
+        self.asked.append("begin")
+
+    def produce_batch(self, topic: str, messages: list[Any]) -> int:
+        self.asked.append("rows")
+        return len(messages)
+
+    def send_offsets_to_transaction(self, *_: Any) -> None:
+        self.asked.append("position")
+
+    def commit_transaction(self, timeout_s: float) -> None:
+        del timeout_s
+        self.clock.now_s += COMMIT_S
+        self.asked.append("commit")
+
+
+class FailedProducer(Producer):
+    """The broker refuses the rows while the position is under way, as librdkafka tells it."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(clock)
+        self.reasons = [KafkaError._STATE, KafkaError.TOPIC_AUTHORIZATION_FAILED]
+        self.reports: list[Callable[[KafkaError, None], None]] = []
+
+    def produce(self, *_: Any, on_delivery: Callable[[KafkaError, None], None]) -> None:
+        self.reports.append(on_delivery)
+
+    def send_offsets_to_transaction(self, *arguments: Any) -> None:
+        super().send_offsets_to_transaction(*arguments)
+        raise KafkaException(KafkaError(self.reasons.pop(0)))
+
+    def purge(self) -> None: ...
+
+    def poll(self, timeout_s: float) -> None: ...
+
+    def abort_transaction(self, timeout_s: float) -> None:
+        self.asked.append("abort")
+        for report in self.reports:
+            report(KafkaError(KafkaError._PURGE_QUEUE), None)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(kafka, "time", made)
+    return made
+
+
+@pytest.fixture
+def sink() -> TransactionalSink:
+    settings = {"bootstrap.servers": "127.0.0.1:1"}
+    made = TransactionalSink(settings, base_config=settings, name="x", checkpoint_topic="t")
+    made._still_held = lambda: True
+    return made
+
+
+def test_right_after_a_commit_the_position_goes_first_unless_there_are_many_rows(
+    clock: Clock, sink: TransactionalSink
+) -> None:
+    producer = Producer(clock)
+
+    def asked(rows: int, pause_s: float) -> list[str]:
+        clock.now_s += pause_s
+        producer.asked.clear()
+        given: Any = producer
+        assert sink._deliver(given, [Row(n, "t", b"k", b"v") for n in range(rows)], "c") is None
+        return list(producer.asked)
+
+    rows_first, position_first = (
+        ["begin", "rows", "position", "commit"],
+        ["begin", "position", "rows", "commit"],
+    )
+    assert asked(1, 0) == rows_first
+    assert asked(1, 0) == position_first
+    assert asked(1, COMMIT_S / 2) == position_first
+    assert asked(1, 2 * COMMIT_S) == rows_first
+    assert asked(2_000, 0) == rows_first
+
+
+@pytest.mark.parametrize("in_bulk", [True, False])
+def test_rows_that_are_refused_while_the_position_is_under_way_are_told_by_name(
+    clock: Clock, sink: TransactionalSink, monkeypatch: pytest.MonkeyPatch, in_bulk: bool
+) -> None:
+    sink._in_bulk = in_bulk
+    monkeypatch.setattr(kafka, "unwritable_topics", lambda *_: {"closed"})
+    sink._topics = {"open", "closed"}
+    producer: Any = FailedProducer(clock)
+    sink._producer = producer
+    failure = sink.deliver([Row(1, "open", b"k", b"v"), Row(2, "closed", b"k", b"v")], "c")
+    assert failure is not None
+    assert failure.refused == {2}
+    assert "TOPIC_AUTHORIZATION_FAILED" in failure.reason
+    assert producer.asked[-1] == "abort"
+
+
+def test_what_lost_its_lease_asks_kafka_for_no_reason(
+    clock: Clock, sink: TransactionalSink
+) -> None:
+    sink._topics = {"open"}
+    producer: Any = FailedProducer(clock)
+    sink._producer = producer
+    held = iter([True, True, False])
+    sink._still_held = lambda: next(held)
+    failure = sink.deliver([Row(1, "open", b"k", b"v")], "c")
+    assert failure is not None
+    assert producer.asked == ["begin", "rows", "position", "abort"]

@@ -1,0 +1,190 @@
+"""The history of one cell in sentences, out of records that a test writes."""
+
+from __future__ import annotations
+
+from marshal_py.admin.cell_timeline import Entry, Story
+from marshal_py.protocol import events as ev
+from marshal_py.protocol.messages import (
+    ClaimingMessages,
+    ClaimingPartition,
+    ForgetGroup,
+    Heartbeat,
+    Message,
+    ReleaseGroup,
+    ReleasingPartition,
+    ResumeGroup,
+    SetPosition,
+    encode,
+)
+from marshal_py.protocol.messages import (
+    Entry as Beat,
+)
+from marshal_py.protocol.rationalizer import PartitionState, apply
+
+KEY = ("g", "orders", 7)
+INTERVAL = 5_000
+
+
+class Log:
+    """Writes records for the cell `KEY`, and tells the story of it."""
+
+    def __init__(self) -> None:
+        self.state, self.story = PartitionState(3), Story(KEY, 3)
+        self.now = 1_000_000
+
+    def write(self, record: Message, after_ms: int = 0) -> int:
+        self.now += after_ms
+        offset = self.state.next_offset
+        events: list[ev.Event] = []
+        apply(self.state, offset, encode(record), events)
+        for event in events:
+            self.story.feed(event, self.now)
+        return offset
+
+    def _head(self, who: str) -> tuple[int, str, str, str, int]:
+        client, _, instance = who.partition("#")
+        return 2, client, instance or "i", "g", self.state.next_offset
+
+    @property
+    def version(self) -> int:
+        cell = self.state.cells.get(KEY)
+        return -1 if cell is None else cell.version
+
+    def claim(self, who: str, after_ms: int = 0, version: int | None = None) -> int:
+        expected = self.version if version is None else version
+        return self.write(
+            ClaimingPartition(*self._head(who), *KEY[1:], INTERVAL, expected), after_ms
+        )
+
+    def beat(self, who: str, epoch: int, after_ms: int, position: int = -1) -> None:
+        self.write(
+            Heartbeat(*self._head(who), [Beat(*KEY[1:], epoch, position)]),
+            after_ms,
+        )
+
+    def told(self) -> list[tuple[str, str]]:
+        return [(e.kind, e.sentence) for e in self.story.entries]
+
+    def entry(self, kind: str) -> Entry:
+        return next(e for e in self.story.entries if e.kind == kind)
+
+
+def test_a_takeover_says_who_was_silent_for_how_long_and_what_became_of_them() -> None:
+    log = Log()
+    epoch = log.claim("a")
+    for position in (10, 20, 30):
+        log.beat("a", epoch, INTERVAL, position)
+    second = log.claim("b", 10_400)
+    log.story.finish()
+    assert [kind for kind, _ in log.told()] == ["claimed", "held", "taken_over"]
+    claimed, held, taken = (text for _, text in log.told())
+    assert "a claimed it, epoch 0" in claimed
+    assert "nobody has ever claimed it" in claimed
+    assert "3 heartbeats" in held
+    assert "position 30" in held
+    assert f"b took it over from a, epoch {second}" in taken
+    assert "a had been silent for 10 s, over two of its intervals of 5.0 s" in taken
+    assert "has not been heard of again" in taken
+    assert log.entry("taken_over").silence_ms == 10_400
+
+
+def test_a_holder_that_wakes_up_is_told_from_one_that_died() -> None:
+    log = Log()
+    epoch = log.claim("a")
+    log.beat("a", epoch, 100)
+    log.claim("b", 12_000)
+    for _ in range(3):
+        log.beat("a", epoch, 1_000)
+    log.story.finish()
+    assert "a was heard of again" in log.entry("taken_over").sentence
+    refused = log.entry("refused")
+    assert (refused.client_id, refused.times) == ("a", 3)
+    assert "a's heartbeat was refused (3 times, the last at" in refused.sentence
+    assert "it had lost the claim 1.0 s before" in refused.sentence
+    assert "b holds it" in refused.sentence
+
+
+def test_a_takeover_before_its_time_is_called_that() -> None:
+    log = Log()
+    log.claim("a")
+    log.claim("b", 4_000)
+    assert "less than two of its intervals" in log.entry("taken_over").sentence
+
+
+def test_release_and_the_next_claim() -> None:
+    log = Log()
+    epoch = log.claim("a")
+    log.write(ReleasingPartition(*log._head("a"), *KEY[1:], epoch, 44), 2_000)
+    log.claim("b", 3_000)
+    kinds = [kind for kind, _ in log.told()]
+    assert kinds == ["claimed", "held", "released", "claimed"]
+    assert log.story.entries[2].sentence == "a gave it back at position 44"
+    assert "a had given it back 3.0 s before" in log.story.entries[3].sentence
+
+
+def test_a_restart_is_no_takeover() -> None:
+    log = Log()
+    log.claim("a#1")
+    log.claim("a#2", 500)
+    assert "need not wait" in log.entry("resumed").sentence
+
+
+def test_a_lost_race_a_pause_and_messages_claimed_twice() -> None:
+    log = Log()
+    log.claim("a")
+    log.claim("b", version=-1)
+    assert "somebody was faster" in log.entry("refused").sentence
+    log = Log()
+    epoch = log.claim("a")
+    for _ in range(2):
+        log.write(ClaimingMessages(*log._head("a"), *KEY[1:], epoch, 100))
+    assert "nobody is handed them twice" in log.entry("refused").sentence
+    log.write(ReleaseGroup(*log._head("ops"), 2_000_000))
+    log.write(SetPosition(*log._head("ops"), *KEY[1:], 50, log.version), 11_000)
+    assert "set the position to 50 (it was 100)" in log.entry("position_set").sentence
+    log.claim("b")
+    assert "the group is paused" in log.story.entries[-1].sentence
+    log.write(ForgetGroup(*log._head("ops")))
+    log.write(ResumeGroup(*log._head("ops")))
+    assert [e.kind for e in log.story.entries][-2:] == ["forgotten", "resumed_group"]
+    assert log.story.standing(log.now).holder is None
+
+
+def test_the_standing_at_a_moment() -> None:
+    log = Log()
+    assert "nobody has ever claimed it" in log.story.standing(log.now).text
+    epoch = log.claim("a")
+    log.beat("a", epoch, INTERVAL, 10)
+    fresh = log.story.standing(log.now + 4_999)
+    assert (fresh.holder, fresh.epoch, fresh.position) == ("a", epoch, 10)
+    assert fresh.liveness == "fresh"
+    stale = log.story.standing(log.now + 10_001)
+    assert (stale.liveness, stale.silence_ms) == ("stale", 10_001)
+    assert "its lease has lapsed" in stale.text
+    now = log.story.standing(log.now + 10_001, now=True)
+    assert now.text.startswith("Now a holds orders/7 of g")
+    assert "It was last heard of 10 s ago: stale" in now.text
+    log.write(ReleasingPartition(*log._head("a"), *KEY[1:], epoch, 11), 1_000)
+    free = log.story.standing(log.now + 7_000)
+    assert (free.holder, free.epoch, free.position) == (None, epoch, 11)
+    assert "a had given it back 7.0 s before" in free.text
+
+
+def test_a_story_that_begins_in_the_middle_says_so() -> None:
+    log = Log()
+    epoch = log.claim("a")
+    log.beat("a", epoch, INTERVAL, 10)
+    middle = Story(KEY, 3)
+    middle.begin(log.state.cells[KEY], paused=False)
+    assert middle.standing(log.now).holder == "a"
+    assert "before the log begins" in middle.standing(log.now).text
+    log.story = middle
+    log.claim("b", 60_000)
+    assert "is not in the log any more" in log.entry("taken_over").sentence
+
+
+def test_other_cells_and_groups_are_another_story() -> None:
+    log = Log()
+    log.write(ClaimingPartition(*log._head("a"), "orders", 8, INTERVAL, -1))
+    log.write(ClaimingPartition(2, "a", "i", "other", 1, "orders", 7, INTERVAL, -1))
+    assert log.story.entries == []

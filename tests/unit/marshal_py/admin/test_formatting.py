@@ -1,0 +1,143 @@
+"""Times and events in words."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import get_args
+
+import pytest
+
+from marshal_py.admin.event_text import as_json, as_line, as_text, touches
+from marshal_py.admin.formatting import age, count, iso_utc, parse_moment, parse_since, safe
+from marshal_py.errors import InvalidArgument
+from marshal_py.protocol import events as ev
+
+NOW_MS = 1_795_236_920_123
+
+
+@pytest.mark.parametrize(
+    ("ms", "text"),
+    [
+        (0, "0 ms"),
+        (999, "999 ms"),
+        (1_000, "1.0 s"),
+        (59_999, "60 s"),
+        (90_000, "1.5 min"),
+        (3 * 3_600_000, "3.0 h"),
+        (5 * 86_400_000, "5 d"),
+    ],
+)
+def test_age(ms: int, text: str) -> None:
+    assert age(ms) == text
+
+
+def test_count() -> None:
+    assert (count(1, "record"), count(2_345, "record")) == ("1 record", "2,345 records")
+
+
+def test_iso_utc() -> None:
+    assert iso_utc(NOW_MS) == "2026-11-21T04:55:20.123Z"
+
+
+@pytest.mark.parametrize(
+    ("text", "meaning"),
+    [
+        ("1500", (1500, None)),
+        ("90s", (None, NOW_MS - 90_000)),
+        ("1.5m", (None, NOW_MS - 90_000)),
+        ("250ms", (None, NOW_MS - 250)),
+        ("2026-11-21T04:55:20Z", (None, NOW_MS - 123)),
+        ("2026-11-21T05:55:20+01:00", (None, NOW_MS - 123)),
+    ],
+)
+def test_since(text: str, meaning: tuple[int | None, int | None]) -> None:
+    assert parse_since(text, NOW_MS) == meaning
+
+
+@pytest.mark.parametrize("text", ["14:05", "02:13", "23:59:59"])
+def test_a_time_of_day_is_the_last_one_here(text: str) -> None:
+    _, found_ms = parse_since(text, NOW_MS)
+    assert found_ms is not None
+    assert found_ms == parse_moment(text, NOW_MS)
+    assert 0 <= NOW_MS - found_ms < 86_400_000
+    assert f"{dt.datetime.fromtimestamp(found_ms / 1000):%H:%M:%S}".startswith(text)
+
+
+@pytest.mark.parametrize("text", ["", "soon", "-5m", "25:99"])
+def test_a_moment_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(InvalidArgument, match="--until"):
+        parse_moment(text, NOW_MS, "--until")
+
+
+@pytest.mark.parametrize("text", ["", "soon", "-5m", "25:99"])
+def test_since_nonsense_is_refused(text: str) -> None:
+    with pytest.raises(InvalidArgument, match="10m"):
+        parse_since(text, NOW_MS)
+
+
+WHO = {"client_id": "c/[1]", "instance_id": "i", "group_id": "g"}
+CELL = {"topic": "t", "partition": 3}
+EVENTS: list[ev.Event] = [
+    ev.Ignored(1, "undecodable"),
+    ev.Beat(1, seq=0, entries=2, membership=1, **WHO),
+    ev.MemberLeft(1, why="expired", **WHO),
+    ev.MemberJoined(1, seq=0, interval_ms=500, **WHO),
+    ev.GroupPaused(1, seq=0, expires_at_ms=NOW_MS, **WHO),
+    ev.GroupResumed(1, seq=0, **WHO),
+    ev.GroupForgotten(1, seq=0, cells=4, **WHO),
+    ev.Claimed(
+        1, seq=0, epoch=1, interval_ms=5, previous_holder="old", previous_instance_id="j",
+        previous_epoch=0, **WHO, **CELL,
+    ),
+    ev.Renewed(1, seq=0, epoch=1, next_offset=7, **WHO, **CELL),
+    ev.Released(1, seq=0, epoch=1, next_offset=-1, **WHO, **CELL),
+    ev.MessagesClaimed(1, seq=0, epoch=1, from_offset=-1, to_offset=9, **WHO, **CELL),
+    ev.PositionSet(1, seq=0, next_offset=0, **WHO, **CELL),
+    ev.Rejected(
+        1, seq=0, record="ClaimingPartition", reason="stale_version", epoch=0, version=0,
+        holder="old", **WHO, **CELL,
+    ),
+]  # fmt: skip
+
+
+def test_every_event_has_its_words() -> None:
+    assert {type(event) for event in EVENTS} == set(get_args(ev.Event))
+
+
+@pytest.mark.parametrize("event", EVENTS, ids=lambda event: type(event).__name__)
+def test_lines_and_json(event: ev.Event) -> None:
+    from rich.text import Text
+
+    line = Text.from_markup(as_line(event, 5, NOW_MS, date=True)).plain
+    assert "5@1" in line
+    assert as_text(event).split(" ", 1)[1] in line
+    if not isinstance(event, ev.Ignored):
+        assert "c/[1]" in line  # not taken for markup
+    document = as_json(event, 5, NOW_MS)
+    assert document["time"] == "2026-11-21T04:55:20.123Z"
+    assert (document["coordinator"], document["offset"]) == (5, 1)
+    assert document["event"] == type(event).__name__
+
+
+def test_a_takeover_is_told_from_a_claim() -> None:
+    claimed = next(event for event in EVENTS if isinstance(event, ev.Claimed))
+    assert "taken over from old" in as_text(claimed)
+
+
+def test_filters() -> None:
+    claimed = next(event for event in EVENTS if isinstance(event, ev.Claimed))
+    ignored = EVENTS[0]
+    assert touches(claimed, None, None)
+    assert touches(claimed, "g", "t")
+    assert not touches(claimed, "g", "u")
+    assert not touches(claimed, "h", "t")
+    assert touches(ignored, None, None)
+    assert not touches(ignored, "g", None)
+    assert not touches(ignored, None, "t")
+
+
+def test_text_from_the_log_cannot_play_tricks_on_the_terminal() -> None:
+    from rich.text import Text
+
+    shown = Text.from_markup(safe("[red]a[/] \x1b[2J\r\u202e é")).plain
+    assert shown == "[red]a[/] \\x1b[2J\\r\\u202e é"

@@ -1,0 +1,94 @@
+"""Every command, of both programs, has a help text with an example that its own parser accepts."""
+
+from __future__ import annotations
+
+import functools
+import re
+import shlex
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import typer.main
+from typer.testing import CliRunner
+
+from harvest.cli.app import app as harvest_app
+from marshal_py.cli.app import app as marshal_app
+
+PROGRAMS = {"marshal": marshal_app, "harvest": harvest_app}
+
+
+def leaves(command: Any, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    """The paths of all commands that do something."""
+    if hasattr(command, "commands"):
+        for name, inner in command.commands.items():
+            yield from leaves(inner, (*path, name))
+    else:
+        yield path
+
+
+COMMANDS = [
+    path for name, app in PROGRAMS.items() for path in leaves(typer.main.get_command(app), (name,))
+]
+
+
+@functools.cache
+def help_of(path: tuple[str, ...]) -> str:
+    done = CliRunner().invoke(
+        PROGRAMS[path[0]], [*path[1:], "--help"], env={"COLUMNS": "200", "NO_COLOR": "1"}
+    )
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
+def test_a_command_has_an_example_in_its_help(path: tuple[str, ...]) -> None:
+    assert f"{' '.join(path)}" in re.sub(r"Usage:[^\n]*\n", "", help_of(path))
+
+
+def check_command_line(line: str, *, complete: bool = True) -> None:
+    """Parse a command line as the program would, without running it. Raises if it is wrong.
+
+    One that is not `complete` may lack arguments, as in running text.
+    """
+    if "--install-completion" in line:
+        return  # it would be carried out
+    words = shlex.split(line, comments=True)
+    # What follows belongs to the shell.
+    for index, word in enumerate(words):
+        if word in ("|", "||", "&", "&&", ">", ";") or word.startswith(("2>", ">")):
+            words = words[:index]
+            break
+    command: Any = typer.main.get_command(PROGRAMS[words[0]])
+    context, rest = None, words[1:]
+    while True:
+        try:
+            context = command.make_context(words[0], list(rest), parent=context)
+        except Exception as error:
+            if "does not exist" in str(error):  # a file that only the reader has
+                return
+            if not complete and re.search(r"^Missing|requires an argument", str(error)):
+                return
+            raise AssertionError(f"{line}: {error}") from None
+        if not hasattr(command, "commands"):
+            return
+        name, *rest = [*context._protected_args, *context.args]
+        assert name in command.commands, f"{line}: no command {name!r}"
+        command = command.commands[name]
+
+
+def test_the_check_of_command_lines_can_fail() -> None:
+    check_command_line("marshal -b localhost:9092 explain billing orders 7 --at 02:13 | less")
+    for wrong in ("marshal claims --no-such-flag", "marshal nonsense", "harvest reap --jsn"):
+        with pytest.raises(AssertionError):
+            check_command_line(wrong)
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
+def test_the_examples_in_a_help_are_understood(path: tuple[str, ...]) -> None:
+    for line in help_of(path).splitlines():
+        found = re.match(r"[\s│]*(?:Example:\s*)?((?:marshal|harvest) [a-z-].*?)[\s│]*$", line)
+        if found and "Usage" not in line and len(found[1]) < 180:
+            example = re.sub(r"\s{2,}\(.*", "", found[1])
+            if example.count("'") % 2 == 0:
+                check_command_line(example)

@@ -1,0 +1,79 @@
+"""Merging the partitions' events by time, without a broker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from marshal_py.cli.tail import Stamped, in_order
+from marshal_py.protocol import events as ev
+
+
+def stamped(partition: int, offset: int, at_ms: int) -> Stamped:
+    return Stamped(at_ms, partition, ev.Ignored(offset, "undecodable"))
+
+
+class FakeReader:
+    """A log of so many records in each partition; `feed` moves its world along."""
+
+    def __init__(self, ends: list[int]) -> None:
+        self.world = SimpleNamespace(states=[SimpleNamespace(next_offset=0) for _ in ends])
+        self._ends = ends
+
+    def extent(self) -> dict[int, tuple[int, int]]:
+        return {p: (0, end) for p, end in enumerate(self._ends)}
+
+    def feed(self, batches: list[list[Stamped]]) -> Iterator[list[Stamped]]:
+        for batch in batches:
+            for found in batch:
+                self.world.states[found.coordinator].next_offset = found.event.offset + 1
+            yield batch
+
+
+def merge(ends: list[int], batches: list[list[Stamped]]) -> list[Stamped]:
+    reader: Any = FakeReader(ends)
+    return list(in_order(reader, reader.feed(batches)))
+
+
+def test_an_event_waits_for_partitions_that_may_bring_an_earlier_one() -> None:
+    first, second = stamped(0, 0, 20), stamped(1, 0, 10)
+    assert merge([1, 1], [[first], [second]]) == [second, first]
+
+
+def test_what_nobody_can_precede_does_not_wait() -> None:
+    reader: Any = FakeReader([2, 1])
+    early, late, other = stamped(0, 0, 10), stamped(0, 1, 30), stamped(1, 0, 20)
+    merged = in_order(reader, reader.feed([[other], [early], [late]]))
+    assert next(merged) == early
+    assert reader.world.states[0].next_offset == 2  # the last batch was needed, and no more
+    assert list(merged) == [other, late]
+
+
+@given(st.data())
+def test_all_come_once_and_in_order(data: st.DataObject) -> None:
+    steps = st.lists(st.integers(0, 3), max_size=8)
+    partitions = data.draw(st.lists(steps, min_size=1, max_size=4))
+    queues = []
+    for p, gaps in enumerate(partitions):
+        at_ms, queue = 0, []
+        for offset, gap in enumerate(gaps):
+            at_ms += gap
+            queue.append(stamped(p, offset, at_ms))
+        queues.append(queue)
+    ends, everything = [len(q) for q in queues], [found for q in queues for found in q]
+    batches: list[list[Stamped]] = []
+    while any(queues):
+        p = data.draw(st.sampled_from([p for p, queue in enumerate(queues) if queue]))
+        size = data.draw(st.integers(1, len(queues[p])))
+        batches.append(queues[p][:size])
+        del queues[p][:size]
+    merged = merge(ends, batches)
+    assert sorted(map(repr, merged)) == sorted(map(repr, everything))
+    assert [m.stamp_ms for m in merged] == sorted(m.stamp_ms or 0 for m in merged)
+    for p in range(len(ends)):
+        offsets = [m.event.offset for m in merged if m.coordinator == p]
+        assert offsets == sorted(offsets)

@@ -1,0 +1,77 @@
+"""What nonsense costs a reader: about what as much of sound records costs, in calls made."""
+
+from __future__ import annotations
+
+import random
+import sys
+from types import FrameType
+
+import pytest
+
+from marshal_py.protocol.events import Event
+from marshal_py.protocol.messages import ClaimingPartition, Entry, Heartbeat, encode
+from marshal_py.protocol.rationalizer import PartitionState, apply
+
+WHO = (2, "a", "a.1", "g")
+CELLS = 20
+
+
+def _held() -> PartitionState:
+    state = PartitionState(0)
+    for n in range(CELLS):
+        apply(state, n, encode(ClaimingPartition(*WHO, n, "t", n, 1_000, -1)))
+    return state
+
+
+def _calls(state: PartitionState, values: list[bytes]) -> int:
+    """How many calls folding takes, of Python's functions and of C's: a cost without a clock."""
+    calls = 0
+
+    def count(_: FrameType, what: str, __: object) -> None:
+        nonlocal calls
+        calls += what in ("call", "c_call")
+
+    events: list[Event] = []
+    offset = state.next_offset
+    sys.setprofile(count)
+    try:
+        for value in values:
+            apply(state, offset, value, events)
+            offset += 1
+    finally:
+        sys.setprofile(None)
+    return calls
+
+
+CALLS_PER_RECORD = 120
+"""Of any record, however short; a heartbeat of 20 claims takes 45."""
+
+SOUND = [encode(Heartbeat(*WHO, 99, [Entry("t", n, n, 5) for n in range(CELLS)]))] * 50
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [encode(Heartbeat(*WHO, 99, [Entry("t", n, 7_000, 5) for n in range(CELLS)]))] * 50,
+        [encode(Heartbeat(*WHO, 99, [Entry("x" * 40, n, 0, 0) for n in range(CELLS)]))] * 50,
+        [random.Random(n).randbytes(200) for n in range(50)],
+        [SOUND[0][:at] for at in range(10, 60)],
+        [b"\x91" * 5_000, b"\xdd\xff\xff\xff\xff" + b"\x00" * 2_000] * 5,
+    ],
+    ids=["wrong epochs", "unknown cells", "noise", "damaged", "bombs"],
+)
+def test_nonsense_costs_a_reader_what_as_many_bytes_of_sound_records_cost(
+    values: list[bytes],
+) -> None:
+    per_byte = _calls(_held(), SOUND) / sum(map(len, SOUND))
+    bound = CALLS_PER_RECORD * len(values) + 3 * per_byte * sum(map(len, values))
+    assert _calls(_held(), values) <= bound
+
+
+def test_refused_records_leave_nothing_behind() -> None:
+    state = _held()
+    before = len(state.encode())
+    wrong = encode(Heartbeat(2, "b", "b.1", "g", 1, [Entry("t", 0, 7_000, 5)]))
+    late = encode(ClaimingPartition(2, "b", "b.1", "g", 2, "t", 0, 1_000, 5))
+    _calls(state, [wrong, late] * 5_000)
+    assert len(state.encode()) - before < 64

@@ -1,0 +1,71 @@
+"""Creating topics while the cluster is not complete yet, and when it says no."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from marshal_py import ConfigurationError
+from marshal_py.client import topics as admin
+from marshal_py.client.topics import create_topics
+
+
+class StubAdmin:
+    """Answers each creation with the next of `answers`: an error code, or None for success."""
+
+    def __init__(self, answers: list[int | None]) -> None:
+        self.answers = answers
+        self.asked: list[str] = []
+
+    def list_topics(self, name: str | None = None, **_: Any) -> Any:
+        part = type("P", (), {"leader": 1, "replicas": [1]})()
+        topic = type("T", (), {"error": None, "partitions": dict.fromkeys(range(8), part)})()
+        topics = {} if name is None else {name: topic}
+        return type("M", (), {"brokers": {1: None}, "topics": topics})()
+
+    def create_topics(self, topics: list[Any], **_: Any) -> dict[str, Future[None]]:
+        name = topics[0].topic
+        self.asked.append(name)
+        future: Future[None] = Future()
+        code = self.answers.pop(0)
+        if code is None:
+            future.set_result(None)
+        else:
+            future.set_exception(KafkaException(KafkaError(code)))
+        return {name: future}
+
+
+def with_answers(monkeypatch: pytest.MonkeyPatch, *answers: int | None) -> StubAdmin:
+    stub = StubAdmin(list(answers))
+    monkeypatch.setattr(admin, "admin_client", lambda _: stub)
+    return stub
+
+
+def test_a_broker_that_is_still_joining_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    stub = with_answers(
+        monkeypatch, KafkaError.INVALID_REPLICATION_FACTOR, KafkaError.NOT_CONTROLLER, None, None
+    )
+    plans = create_topics("x:1", topic="t")
+    assert stub.asked == ["t", "t", "t", "t.snapshots"]
+    assert not any(plan.existed for plan in plans)
+
+
+def test_a_broker_that_never_joins_ends_in_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    with_answers(monkeypatch, *[KafkaError.INVALID_REPLICATION_FACTOR] * 100)
+    with pytest.raises(ConfigurationError, match="the brokers refused"):
+        create_topics("x:1", topic="t", timeout_s=0.2)
+
+
+def test_a_topic_that_exists_is_said_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    with_answers(monkeypatch, KafkaError.TOPIC_ALREADY_EXISTS, None)
+    assert [plan.existed for plan in create_topics("x:1", topic="t")] == [True, False]
+
+
+def test_what_cannot_work_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    stub = with_answers(monkeypatch, KafkaError.INVALID_CONFIG)
+    with pytest.raises(ConfigurationError):
+        create_topics("x:1", topic="t")
+    assert stub.asked == ["t"]

@@ -1,0 +1,172 @@
+"""What `Consumer.run` is told, and what it tells others: retries, dead-letter headers, notes."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import pytest
+from confluent_kafka import Message
+from hypothesis import given
+from hypothesis import strategies as st
+
+from marshal_py.consumer.claim_metadata import Note, Troubles
+from marshal_py.consumer.handlers.dead_letters import headers_of
+from marshal_py.consumer.handlers.message_copy import copy_of
+from marshal_py.consumer.handlers.options import Handling, Retry
+from marshal_py.consumer.handlers.schedule import Item
+from marshal_py.errors import ConfigurationError
+from marshal_py.protocol.messages import MAX_METADATA_BYTES
+
+HOME = ("orders", 3)
+
+
+# Retries
+
+
+def test_waits_double_up_to_the_longest() -> None:
+    retry = Retry(attempts=None, backoff_ms=100, max_backoff_ms=500, jitter=0)
+    assert [retry.delay_s(n, 0.5) for n in range(1, 6)] == [0.1, 0.2, 0.4, 0.5, 0.5]
+
+
+@given(st.integers(1, 10_000), st.floats(0, 1), st.floats(0, 1))
+def test_jitter_stays_within_its_part(failures: int, chance: float, jitter: float) -> None:
+    retry = Retry(attempts=None, backoff_ms=100, max_backoff_ms=1_000, jitter=jitter)
+    plain = Retry(attempts=None, backoff_ms=100, max_backoff_ms=1_000, jitter=0)
+    wait_s, plain_s = retry.delay_s(failures, chance), plain.delay_s(failures, 0)
+    assert (1 - jitter) * plain_s - 1e-9 <= wait_s <= (1 + jitter) * plain_s + 1e-9
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"attempts": 0}, "attempts = 0"),
+        ({"attempts": "3"}, "attempts = '3'"),
+        ({"backoff_ms": -1}, "backoff_ms = -1"),
+        ({"max_backoff_ms": 1e12}, "max_backoff_ms = 1000000000000.0"),
+        ({"jitter": 2}, "jitter = 2"),
+    ],
+)
+def test_a_retry_that_cannot_work_is_refused(options: dict[str, Any], text: str) -> None:
+    with pytest.raises(ConfigurationError, match=text):
+        Retry(**options)
+
+
+def test_attempts_are_counted_with_the_first() -> None:
+    handling = Handling(print, retry=Retry(attempts=3), not_retriable=(KeyError,))
+    assert [handling.may_retry(OSError(), n) for n in (1, 2, 3)] == [True, True, False]
+    assert not handling.may_retry(KeyError(), 1)
+    assert not Handling(print, at_most_once=True).may_retry(OSError(), 1)
+
+
+def test_the_claim_goes_to_handlers_that_ask_for_it() -> None:
+    def one(message: Any) -> Any:
+        return message
+
+    def two(message: Any, epoch_of: Any) -> Any:
+        return message, epoch_of
+
+    def named(message: Any, *, claim: Any) -> Any:
+        return message, claim
+
+    def defaulted(message: Any, limit: int = 5) -> Any:
+        return message, limit
+
+    class Bound:
+        def handle(self, message: Any, claim: Any) -> Any:
+            return message, claim
+
+    assert Handling(one).call("m", "c") == "m"
+    assert Handling(two).call("m", "c") == ("m", "c")
+    assert Handling(named).call("m", "c") == ("m", "c")
+    assert Handling(defaulted).call("m", "c") == ("m", 5)
+    assert Handling(Bound().handle).call("m", "c") == ("m", "c")
+
+
+# Messages for other processes
+
+
+def test_a_copy_answers_as_the_message_does() -> None:
+    message = Message(
+        topic="orders",
+        partition=3,
+        offset=7,
+        key=b"k",
+        value=b"value",
+        headers=[("a", b"1"), ("a", None)],
+        timestamp=(1, 1_700_000_000_000),
+    )
+    copied = pickle.loads(pickle.dumps(copy_of(message)))
+    for name in ("topic", "partition", "offset", "key", "value", "headers", "timestamp", "error"):
+        assert getattr(copied, name)() == getattr(message, name)(), name
+    assert len(copied) == len(message) == 5
+
+
+# Dead letters
+
+
+def test_a_dead_letter_of_a_message_with_nothing() -> None:
+    item = Item(HOME, 7, Message(topic="orders", partition=3, offset=7), 1)
+    item.attempts = 2
+    headers = dict(headers_of(item, KeyError("\udc80"), group_id="g", client_id="c", epoch=None))
+    assert "dlq-timestamp" not in headers
+    assert "dlq-epoch" not in headers
+    assert headers["dlq-error-message"] == b"'\\udc80'"
+    assert headers["dlq-attempts"] == b"2"
+
+
+# Notes
+
+
+@given(
+    st.builds(
+        Note,
+        cost=st.integers(0, 255),
+        retrying=st.integers(0, 2**40),
+        stuck=st.integers(0, 2**20),
+        dead_lettered=st.integers(0, 2**62),
+        skipped=st.integers(0, 2**62),
+        offset=st.integers(-1, 2**62),
+        error=st.text(max_size=40),
+    )
+)
+def test_a_note_survives_its_way_and_fits(note: Note) -> None:
+    data = note.encode()
+    assert Note.decode(data) == note
+    assert len(data) <= MAX_METADATA_BYTES
+
+
+@given(st.binary(max_size=300))
+def test_no_bytes_are_more_than_no_note(data: bytes) -> None:
+    assert isinstance(Note.decode(data), Note)
+
+
+def test_a_note_that_says_nothing_takes_no_room() -> None:
+    assert Note().encode() == b""
+    assert not Note(cost=9).is_poisoned
+
+
+def test_troubles_tell_the_first_that_fails_now_else_the_last_given_up() -> None:
+    troubles = Troubles()
+    troubles.failing(HOME, 9, OSError())
+    troubles.failing(HOME, 4, ValueError())
+    assert troubles.take_news() == [(HOME, Note(retrying=2, offset=4, error="ValueError"))]
+    assert troubles.take_news() == []
+    troubles.given_up(HOME, 4, ValueError(), dead=True)
+    troubles.recovered(HOME, 9)
+    assert troubles.of(HOME) == Note(dead_lettered=1, offset=4, error="ValueError")
+    troubles.stuck([(HOME, 11)])
+    assert troubles.of(HOME).offset == 11
+    assert troubles.stuck_now == 1
+    troubles.stuck([])
+    assert (troubles.of(HOME).offset, troubles.stuck_now) == (4, 0)
+    troubles.forget(HOME)
+    assert troubles.all() == {}
+    assert troubles.take_news() == []
+
+
+def test_a_long_class_name_fits_all_the_same() -> None:
+    troubles = Troubles()
+    kind = type("Ä" * 500, (Exception,), {})
+    troubles.failing(HOME, 1, kind())
+    assert len(troubles.of(HOME).encode()) <= MAX_METADATA_BYTES

@@ -1,0 +1,471 @@
+"""What a consumer hands out next, and what it wants: decisions that the histories of
+tests/simulation/whole seldom need, each by itself."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from confluent_kafka import Message
+
+from marshal_py.consumer import at_most_once
+from marshal_py.consumer import iteration as iterating
+from marshal_py.consumer.assignor import Look, Sharing
+from marshal_py.consumer.consumer import Consumer
+from marshal_py.consumer.delivery import HeldPartition, Run, Stage
+from marshal_py.consumer.fetcher import FETCH
+from marshal_py.errors import NotHeld
+from marshal_py.protocol.balance import Plan, Unit
+from marshal_py.protocol.claimant import ClaimState
+from marshal_py.protocol.events import MemberJoined
+from marshal_py.protocol.rationalizer import Member
+from marshal_py.protocol.subscription import Subscription
+from marshal_py.protocol.world import MS, Observer
+
+FAR = 2**62
+
+
+class FakeClaim:
+    """A claim whose lease is what the test says, at each look; the last answer stays."""
+
+    def __init__(self, *held: bool) -> None:
+        self.topic, self.partition = "t", 0
+        self.claimed_offset = 0
+        self.epoch = 3
+        self.leases = list(held) or [True]
+        self._ended = threading.Event()
+        self.position = self.next_offset = -1
+        self._holding = SimpleNamespace(lease_until_ns=FAR, state=ClaimState.HELD, paused=False)
+        self.released = 0
+        self.proposed: list[int] = []
+
+    def _propose(self, end: int) -> int:
+        self.proposed.append(end)
+        return 100 + len(self.proposed)
+
+    def _fields(self) -> dict[str, object]:
+        return {}
+
+    @property
+    def held(self) -> bool:
+        return self.leases.pop(0) if len(self.leases) > 1 else self.leases[0]
+
+    def release(self, *, wait: bool) -> None:
+        assert not wait
+        self.released += 1
+
+
+@pytest.fixture(params=["at_least_once", "at_most_once"])
+def any_consumer(request: pytest.FixtureRequest) -> Consumer:
+    return consumer(request.param)
+
+
+def consumer(mode: Any = "at_least_once") -> Consumer:
+    """A consumer that was never connected, in the middle of its loop, to which nothing comes."""
+    made = Consumer("127.0.0.1:1", group_id="g", topics="t", mode=mode)
+    made._looping = True
+    made._fetch = lambda *_: 0  # type: ignore[method-assign,assignment]
+    return made
+
+
+def part_of(claim: FakeClaim) -> HeldPartition:
+    part = HeldPartition(claim, manual=False)  # type: ignore[arg-type]
+    part.stage = Stage.ACTIVE
+    return part
+
+
+def run_of(part: HeldPartition, *offsets: int) -> Run:
+    return Run(part, [Message(topic="t", partition=0, offset=offset) for offset in offsets])
+
+
+def offsets(run: Run | None) -> list[int]:
+    return [] if run is None else [message.offset() for message in run.messages]
+
+
+def lapse(claim: FakeClaim) -> None:
+    claim.leases, claim._holding.lease_until_ns = [False], 0
+
+
+def regain(claim: FakeClaim) -> None:
+    claim.leases, claim._holding.lease_until_ns = [True], FAR
+
+
+@pytest.mark.parametrize("looks", [False, True])
+@pytest.mark.parametrize("fetched", [[], [3, 4]])
+def test_what_the_lease_interrupted_goes_on_in_order_when_it_is_regained(
+    fetched: list[int], looks: bool
+) -> None:
+    made, claim = consumer(), FakeClaim()
+    part = part_of(claim)
+    run = run_of(part, 0, 1, 2)
+    part.begin(run)
+    handing_out = made._hand_out(run)
+    assert next(handing_out).offset() == 0
+    lapse(claim)
+    assert next(handing_out, None) is None
+    if fetched:
+        made._ready.append(run_of(part, *fetched))
+    assert not looks or made._next_ready() is None
+    regain(claim)
+    again = [offsets(made._next_ready()) for _ in range(3)]
+    assert list(filter(None, again)) == [[1, 2], *filter(None, [fetched])]
+
+
+@pytest.mark.parametrize("stage", [stage for stage in Stage if stage is not Stage.ACTIVE])
+def test_of_a_partition_that_is_given_back_nothing_more_goes_out(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(iterating, "LOOK_S", 3600.0)  # no look at the clock comes in between
+    made = consumer()
+    part = part_of(FakeClaim())
+    run = run_of(part, 0, 1, 2)
+    part.begin(run)
+    handing_out = made._hand_out(run)
+    assert next(handing_out).offset() == 0
+    part.stage = stage
+    assert next(handing_out, None) is None
+    assert part.position() == 1
+
+
+def test_a_batch_that_was_handed_out_is_not_done_before_the_loop_comes_back() -> None:
+    made = consumer()
+    part = part_of(FakeClaim())
+    run = run_of(part, 5, 6, 7)
+    part.begin(run)
+    made._hand = run
+    batch = made._take_batch(run)
+    assert batch is not None
+    assert [message.offset() for message in batch] == [5, 6, 7]
+    assert part.position() == 5
+    made._settle_hand()
+    assert part.position() == 8
+
+
+def test_what_is_fetched_does_not_overtake_what_waits_for_the_lease() -> None:
+    """The lease is regained between two looks at it."""
+    made, claim = consumer(), FakeClaim(False, True)
+    part = part_of(claim)
+    part.parked.append(run_of(part, 0, 1))
+    made._parked.append(part)
+    made._ready.append(run_of(part, 2, 3))
+    assert made._next_ready() is None
+    assert [offsets(made._next_ready()) for _ in range(3)] == [[0, 1], [2, 3], []]
+
+
+def test_what_was_claimed_does_not_overtake_what_waits_for_the_lease() -> None:
+    """At most once. The lease is regained between two looks at it."""
+    made, claim = consumer("at_most_once"), FakeClaim(False, True)
+    part = part_of(claim)
+    claim.claimed_offset = 4
+    waiting, later = run_of(part, 0, 1), run_of(part, 2, 3)
+    waiting.seq = later.seq = 9
+    part.parked.append(waiting)
+    made._parked.append(part)
+    made._proposed.append(later)
+    assert made._next_claimed() is None
+    assert [offsets(made._next_claimed()) for _ in range(3)] == [[0, 1], [2, 3], []]
+
+
+def test_what_waited_for_the_lease_comes_before_what_was_claimed_later() -> None:
+    made, claim = consumer("at_most_once"), FakeClaim()
+    part = part_of(claim)
+    claim.claimed_offset = 4
+    waiting, later = run_of(part, 0, 1), run_of(part, 2, 3)
+    waiting.seq = later.seq = 9
+    part.parked.append(waiting)
+    made._parked.append(part)
+    made._proposed.append(later)
+    assert [offsets(made._next_claimed()) for _ in range(3)] == [[0, 1], [2, 3], []]
+
+
+def test_a_partition_starts_where_the_cell_says_and_not_below_what_was_claimed() -> None:
+    made, claim = consumer("at_most_once"), FakeClaim()
+    claim.position, claim.next_offset, claim.claimed_offset = 7, 3, 7
+    part = part_of(claim)
+    part.stage = Stage.WANTED
+    assigned: list[int] = []
+    made._keeper._assign = lambda _, at: assigned.append(at)  # type: ignore[method-assign]
+    made._keeper._tend(part)
+    assert assigned == [7]
+    assert part.floor == 7
+
+
+def test_a_pause_of_the_group_ends_the_handing_out(any_consumer: Consumer) -> None:
+    part = part_of(FakeClaim())
+    part.run = run_of(part, 0, 1)  # in the user's hands, and waited for
+    part.holding.paused = True
+    any_consumer._keeper._tend(part)
+    assert part.stage is Stage.DRAINING
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_messages_that_the_log_has_not_given_to_us_are_not_handed_out(ended: bool) -> None:
+    made, claim = consumer("at_most_once"), FakeClaim()
+    run = run_of(part_of(claim), 0, 1)
+    run.seq = 9
+    assert made._verdict(run) is None
+    if ended:
+        claim._ended.set()
+    else:
+        made._verdicts[9] = "not_higher"
+    assert made._verdict(run) is False
+    claim.claimed_offset = 2
+    assert made._verdict(run) is True
+
+
+def test_what_was_gathered_is_proposed_once_for_each_partition_and_keeps_its_order() -> None:
+    made, claims = consumer("at_most_once"), (FakeClaim(), FakeClaim())
+    one, two = map(part_of, claims)
+    made._ready.extend([run_of(one, 0, 1), run_of(two, 0), run_of(one, 2), run_of(two, 1, 2)])
+    made._top_up()
+    assert [claim.proposed for claim in claims] == [[3], [3]]
+    assert made._has_claimed(one)
+    claims[0].claimed_offset = claims[1].claimed_offset = 3
+    handed_out = [made._next_claimed() for _ in range(5)]
+    assert [offsets(run) for run in handed_out if run and run.part is one] == [[0, 1], [2]]
+    assert [offsets(run) for run in handed_out if run and run.part is two] == [[0], [1, 2]]
+
+
+def test_while_a_proposal_is_under_way_small_ones_are_not_added() -> None:
+    made, claim = consumer("at_most_once"), FakeClaim()
+    part = part_of(claim)
+    made._ready.append(run_of(part, 0))
+    made._top_up()
+    made._ready.append(run_of(part, 1))
+    made._top_up()
+    assert claim.proposed == [1]
+    made._ready.append(run_of(part, *range(2, 2 + made._proposal_size)))
+    made._top_up()
+    assert claim.proposed == [1, 2 + made._proposal_size]
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_nothing_of_a_rejected_proposal_is_handed_out_nor_waited_for(ended: bool) -> None:
+    made, claim = consumer("at_most_once"), FakeClaim()
+    part = part_of(claim)
+    made._ready.extend([run_of(part, 0, 1), run_of(part, 2), run_of(part, 3)])
+    made._top_up()
+    if ended:
+        claim._ended.set()
+    made.marshal.cell = lambda *_: None  # type: ignore[method-assign,assignment]
+    made._verdicts[101] = "epoch"
+    assert made._next_claimed() is None
+    assert not made._proposed
+    assert not made._verdicts
+
+
+def test_a_proposal_of_unknown_outcome_is_made_again_for_all_that_was_in_it() -> None:
+    made, claim = consumer("at_most_once"), FakeClaim()
+    part = part_of(claim)
+    made._ready.extend([run_of(part, 0, 1), run_of(part, 2), run_of(part, 3)])
+    made._top_up()
+    made._verdicts[101] = "unknown outcome"
+    cell: Any = SimpleNamespace(held=True, epoch=claim.epoch, claimed_offset=0)
+    made.marshal.cell = lambda *_: cell  # type: ignore[method-assign]
+    assert made._verdict(made._proposed[0]) is None
+    assert claim.proposed == [4, 4]
+    assert [run.seq for run in made._proposed] == [102, 102, 102]
+    claim.claimed_offset = 4
+    assert [offsets(made._next_claimed()) for _ in range(3)] == [[0, 1], [2], [3]]
+
+
+def test_of_large_messages_no_more_is_gathered_than_memory_is_meant_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(at_most_once, "AHEAD_BYTES", 10_000)
+    made, claim = consumer("at_most_once"), FakeClaim()
+    part, asked = part_of(claim), []
+
+    def fetch(most: int, wait_s: float = 0.0) -> int:
+        asked.append(most)
+        first = sum(asked[:-1])
+        made._ready.append(
+            Run(part, [Message(value=bytes(1_000), offset=first + n) for n in range(most)])
+        )
+        return most
+
+    made._fetch = fetch  # type: ignore[method-assign]
+    made._top_up()
+    assert asked == [1, 9]  # one to see how large they are, and as many as there is room for
+    assert claim.proposed == [10]
+    made._top_up()
+    assert sum(asked) == 10
+    claim.claimed_offset = 10
+    for n in range(2):
+        assert made._next_claimed() is not None
+        assert made._proposed.total_bytes + made._gathered.total_bytes == 10_000, n
+
+
+def test_what_is_fetched_is_sorted_by_topic_and_partition_in_order() -> None:
+    made = consumer()
+    keys = [("t", 0), ("t", 1), ("u", 1)]
+    parts = {}
+    for key in keys:
+        claim = FakeClaim()
+        claim.topic, claim.partition = key
+        parts[key] = made._active[key] = part_of(claim)
+    order = [("t", 0), ("t", 1), ("t", 1), ("u", 1), ("t", 0), ("v", 0), ("t", 1)]
+    for wanted in (order, [k for k in order if k[0] == "t"], [("t", 1)] * 3, [("v", 7)] * 2):
+        made._keeper.topics_seen = {topic for topic, _ in wanted}
+        made._sort_out([Message(topic=t, partition=p, offset=n) for n, (t, p) in enumerate(wanted)])
+        found = {run.part.key: offsets(run) for run in made._ready}
+        assert found == {
+            key: [n for n, k in enumerate(wanted) if k == key] for key in keys if key in wanted
+        }
+        assert all(run.part is parts[run.part.key] for run in made._ready)
+        made._ready.clear()
+
+
+def test_what_cannot_be_proposed_any_more_is_not_kept() -> None:
+    made, claim = consumer("at_most_once"), FakeClaim()
+    part = part_of(claim)
+    made._ready.append(run_of(part, 0))
+
+    def refuse(_: int) -> int:
+        raise NotHeld("released meanwhile")
+
+    claim._propose = refuse  # type: ignore[method-assign]
+    made._top_up()
+    assert not made._has_claimed(part)
+
+
+def test_a_loop_that_is_held_up_for_a_moment_is_not_taken_for_slow(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(at_most_once, "time", SimpleNamespace(monotonic=lambda: 100.0))
+    made = consumer("at_most_once")
+    made._proposal_size = at_most_once.MAX_PROPOSAL
+    made._adapt(10, 100.0 - 0.020)
+    for _ in range(40):
+        made._adapt(100, 100.0 - 0.000_03)
+    assert made._proposal_size == at_most_once.MAX_PROPOSAL
+    for _ in range(10):
+        made._adapt(10, 100.0 - 0.1)  # 10 ms for each message
+    assert made._proposal_size == at_most_once.MIN_PROPOSAL
+
+
+@contextmanager
+def collections() -> Iterator[list[int]]:
+    """Count how often the garbage collector goes round."""
+    found: list[int] = []
+
+    def note(phase: str, info: dict[str, int]) -> None:
+        if phase == "start":
+            found.append(info["generation"])
+
+    gc.callbacks.append(note)
+    try:
+        yield found
+    finally:
+        gc.callbacks.remove(note)
+
+
+@pytest.mark.parametrize("in_batches", [False, True])
+def test_handing_out_does_not_set_the_garbage_collector_going(in_batches: bool) -> None:
+    made = Consumer("127.0.0.1:1", group_id="g", topics="t")
+    made._started = True
+    part = part_of(FakeClaim())
+    made._active[part.key] = part
+    count = itertools.count()
+
+    def consume(most: int, _: float) -> list[Message]:
+        return [Message(topic="t", partition=0, offset=next(count)) for _ in range(most)]
+
+    made._consumer = SimpleNamespace(consume=consume)
+    fetches = 100
+    with collections() as found:
+        if in_batches:
+            for batch in itertools.islice(made.batches(), fetches):
+                assert len(batch) == FETCH
+        else:
+            for message in itertools.islice(made, fetches * FETCH):
+                assert message.partition() == 0
+    assert len(found) < fetches / 10
+
+
+def test_what_others_got_is_not_wanted_any_more(any_consumer: Consumer) -> None:
+    made, claim = any_consumer, FakeClaim()
+    claim._holding.state = ClaimState.WAITING
+    part = part_of(claim)
+    part.stage = Stage.WANTED
+    made.parts[part.key] = part
+    keeper = made._keeper
+    keeper._topics = {"t": 1}
+    holders: dict[Unit, str | None] = {("t", 0): "somebody else"}
+
+    def look(plan: Plan) -> Any:
+        seen = Look(plan, (), holders, paused=False, restless=False)
+        return SimpleNamespace(look=lambda *_: seen)
+
+    keeper._sharing = look(Plan(claim=(("t", 0),)))
+    keeper._share(1e9)
+    assert (claim.released, list(made.parts)) == (0, [("t", 0)])
+    keeper._sharing = look(Plan())
+    keeper._share(2e9)
+    assert (claim.released, list(made.parts)) == (1, [])
+
+
+def test_nothing_is_given_up_while_who_joined_takes_nothing_yet() -> None:
+    made, claim = consumer(), FakeClaim()
+    part = part_of(claim)
+    made.parts[part.key] = part
+    keeper = made._keeper
+    keeper._topics = {"t": 1}
+    look = Look(Plan(give_up=part.key), (), {part.key: "me"}, paused=False, restless=False)
+    keeper._sharing = SimpleNamespace(look=lambda *_: look._replace(unquiet=True))  # type: ignore[assignment]
+    keeper._share(1e9)
+    assert part.stage is Stage.ACTIVE
+    assert keeper._plan_due  # and is looked at again soon
+    keeper._sharing = SimpleNamespace(look=lambda *_: look)  # type: ignore[assignment]
+    keeper._share(2e9)
+    assert part.stage is Stage.DRAINING
+
+
+def test_those_who_join_one_after_the_other_are_waited_for_but_not_for_ever() -> None:
+    now_ms = [1_000_000]
+    marshal: Any = SimpleNamespace(group_id="g", _clock=lambda: now_ms[0] * MS)
+    sharing = Sharing(marshal, Subscription(frozenset({"t"})), settle_ms=100)
+    quiet = []
+    for _ in range(20):
+        sharing.tells([MemberJoined(5, "c", "i", "g", 1, 1_000)])
+        now_ms[0] += 90
+        quiet.append(not sharing._unquiet(now_ms[0] * MS))
+    assert quiet == [False] * 11 + [True] * 9
+    now_ms[0] += 100
+    assert not sharing._unquiet(now_ms[0] * MS)
+    sharing.tells([MemberJoined(5, "c", "i", "g", 1, 1_000)])
+    assert sharing._unquiet(now_ms[0] * MS)
+
+
+def test_the_dead_have_no_share_where_no_clock_of_the_broker_tells_of_them() -> None:
+    marshal: Any = SimpleNamespace(settings=SimpleNamespace(cold_start_skew_ms=None))
+    sharing = Sharing(marshal, Subscription(frozenset({"t"})), settle_ms=0)
+    observer = Observer()
+    observer.allow(1_000)
+    observer.caught_up_at_offset = 0
+    observer.seen.note(5, 0)
+    member = Member("i", 5, 1_000, b"")
+    assert sharing._is_alive(member, None, observer, 1_900 * MS)
+    assert not sharing._is_alive(member, None, observer, 2_100 * MS)
+
+
+@pytest.mark.parametrize("is_consumer", [False, True])
+def test_what_a_dead_member_held_is_free_before_its_claim_goes_stale(is_consumer: bool) -> None:
+    """What somebody else holds, who is no consumer, is left alone."""
+    subscription = Subscription(frozenset({"t"})) if is_consumer else None
+    metadata = b"" if subscription is None else subscription.encode()
+    state = SimpleNamespace(members={("g", "dead"): Member("i", 5, 1_000, metadata)})
+    world = SimpleNamespace(states=[state], home=lambda _: 0)
+    marshal: Any = SimpleNamespace(
+        client_id="me", group_id="g", _reader=SimpleNamespace(world=world)
+    )
+    sharing = Sharing(marshal, Subscription(frozenset({"t"})), settle_ms=0)
+    observer: Any = SimpleNamespace(liveness=lambda *_: "fresh")
+    cell: Any = SimpleNamespace(holder="dead")
+    assert sharing._holder(cell, {}, observer, 0) == (None if is_consumer else "dead")

@@ -1,0 +1,83 @@
+"""The feed's parts that need no broker: its lock, its queues, its patience."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+pytest.importorskip("starlette", reason="the extra `dashboard` is not installed")
+
+from marshal_py.admin.connection import Connection
+from marshal_py.dashboard import feed as f
+from marshal_py.errors import InvalidArgument
+
+
+def test_whoever_waits_for_the_lock_gets_it_before_who_has_just_had_it() -> None:
+    lock, order = f.FairLock(), list[str]()
+
+    def page() -> None:
+        with lock:
+            order.append("page")
+
+    with lock:
+        thread = threading.Thread(target=page)
+        thread.start()
+        while not lock._next.locked():  # the page stands in line
+            threading.Event().wait(0.001)
+    with lock:
+        order.append("feed")
+    thread.join()
+    assert order == ["page", "feed"]
+
+
+def test_a_slow_page_is_told_everything_anew_instead_of_filling_memory() -> None:
+    async def run() -> None:
+        page = f.Subscriber()
+        for n in range(f.WAITING + 10):
+            page.put(("delta", str(n).encode()))
+        await asyncio.sleep(0)
+        assert page.overrun
+        got = [await page.get(1) for _ in range(f.WAITING)]
+        assert got[-1] == ("delta", str(f.WAITING - 1).encode())
+        with pytest.raises(TimeoutError):
+            await page.get(0.01)
+        page.put(None)
+        assert await page.get(1) is None, "the end is never dropped"
+
+    asyncio.run(run())
+
+
+def test_a_page_that_is_gone_harms_nobody() -> None:
+    async def leave() -> f.Subscriber:
+        return f.Subscriber()
+
+    asyncio.run(leave()).put(("delta", b"{}"))
+
+
+def test_a_history_that_takes_too_long_to_read_is_shortened_once() -> None:
+    feed = f.Feed(Connection.of_servers("nowhere:1"), history_s=3_600)
+    feed.progress = 0.5
+    feed._check_pace(f.PACE_S + 1)
+    feed.progress = 0.01
+    feed._check_pace(f.PACE_S / 2)
+    assert feed.history_s == 3_600, "too early to say"
+    with pytest.raises(f._TooMuch):
+        feed._check_pace(6.0)
+    assert feed.history_s == pytest.approx(3_600 * 30 / 600 / 2)
+    feed._check_pace(60.0)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"[]", b'{"what": "forget", "group": "g"}', b'{"what": "pause", "group": ""}',
+     b'{"what": "pause", "group": "g", "for_s": 0}', b'{"what": "set_position", "group": "g"}',
+     b'{"what": "set_position", "group": "g", "topic": "t", "to": " "}', b'\xff',
+     b'{"what": "pause", "group": "g", "more": 1}'],
+)  # fmt: skip
+def test_what_is_no_action_is_refused(body: bytes) -> None:
+    from marshal_py.dashboard.operate import decode_action
+
+    with pytest.raises(InvalidArgument):
+        decode_action(body)

@@ -1,0 +1,362 @@
+"""What the dashboard makes of the log: liveness, alerts, claims of the past. No I/O."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from marshal_py.dashboard.alerts import Alerts
+from marshal_py.dashboard.board import FREE, FRESH, STALE, UNKNOWN
+from marshal_py.dashboard.claimlog import ClaimLog
+from marshal_py.dashboard.people import readable
+from marshal_py.dashboard.watch import Watch
+from marshal_py.protocol.events import Event
+from marshal_py.protocol.messages import (
+    ClaimingPartition,
+    Entry,
+    ForgetGroup,
+    Heartbeat,
+    Message,
+    ReleaseGroup,
+    ReleasingPartition,
+    ResumeGroup,
+    encode,
+)
+from marshal_py.protocol.rationalizer import apply
+from marshal_py.protocol.world import MS, Observer, World
+
+INTERVAL_MS = 1_000
+START_MS = 1_700_000_000_000
+
+
+class Stage:
+    """One coordination partition, a watch on it, and a clock that the test moves."""
+
+    def __init__(self, *, live: bool = True) -> None:
+        self.world = World(1)
+        self.observer = Observer()
+        self.watch = Watch(self.world, [self.observer])
+        self.now_ms = START_MS
+        self.seq = 0
+        if live:
+            self.caught_up()
+
+    @property
+    def now_ns(self) -> int:
+        return (self.now_ms - START_MS + 5_000) * MS
+
+    @property
+    def offset(self) -> int:
+        return self.world.states[0].next_offset
+
+    def caught_up(self) -> None:
+        self.observer.caught_up_at_offset = self.offset
+        self.watch.caught_up(self.now_ns, self.now_ms)
+
+    def put(self, kind: type[Message], client: str, *fields: Any, instance: str = "") -> int:
+        self.seq += 1
+        value = encode(kind(2, client, instance or f"{client}-1", "g", self.seq, *fields))
+        offset, events = self.offset, list[Event]()
+        apply(self.world.states[0], offset, value, events)
+        if self.watch.live_since_ns is not None:
+            self.observer.seen.note(offset, self.now_ns)
+        self.watch.record(0, offset, value, self.now_ms, events)
+        return offset
+
+    def claim(
+        self, client: str, partition: int = 0, topic: str = "t", *, instance: str = ""
+    ) -> int:
+        cell = self.world.cell("g", topic, partition)
+        version = -1 if cell is None else cell.version
+        fields = (topic, partition, INTERVAL_MS, version)
+        return self.put(ClaimingPartition, client, *fields, instance=instance)
+
+    def beat(self, client: str, epoch: int, partition: int = 0, next_offset: int = -1) -> None:
+        self.put(Heartbeat, client, [Entry("t", partition, epoch, next_offset)])
+
+    def wait(self, ms: int) -> None:
+        """Let time pass, a quarter of a second at a time, as the feed does."""
+        end = self.now_ms + ms
+        while self.now_ms < end:
+            self.now_ms = min(end, self.now_ms + 250)
+            self.watch.tick(self.now_ns)
+
+    def live(self, partition: int = 0) -> int:
+        row = self.watch.board.rows["g", "t"]
+        return row.live[row.slots[partition]]
+
+    def alerts(self, kind: str) -> list[tuple[str, bool]]:
+        """Text, and whether it is open, as a page is told."""
+        self.watch.take_changes(self.now_ms)
+        return [(a.text, a.until_ms is None) for a in self.watch.alerts.all() if a.kind == kind]
+
+
+def test_silence_makes_a_holder_unknown_then_stale_and_a_heartbeat_fresh_again() -> None:
+    stage = Stage()
+    epoch = stage.claim("a")
+    assert stage.live() == FRESH
+    stage.wait(1_000)
+    assert stage.live() == FRESH, "a heartbeat may be on its way"
+    stage.wait(750)
+    assert stage.live() == UNKNOWN
+    assert stage.alerts("stale") == []
+    stage.wait(1_000)
+    assert stage.live() == STALE
+    assert stage.alerts("stale")[0][1]
+    assert "a holds 1 partition of t" in stage.alerts("stale")[0][0]
+    stage.beat("a", epoch)
+    assert stage.live() == FRESH
+    stage.wait(500)
+    assert not stage.alerts("stale")[0][1]
+    stage.put(ReleasingPartition, "a", "t", 0, epoch, 3)
+    assert stage.live() == FREE
+
+
+def test_heartbeats_keep_a_holder_fresh_and_cost_no_change() -> None:
+    stage = Stage()
+    epoch = stage.claim("a")
+    stage.watch.take_changes(stage.now_ms)
+    for n in range(20):
+        stage.wait(INTERVAL_MS)
+        stage.beat("a", epoch, next_offset=n)
+        assert "cells" not in stage.watch.take_changes(stage.now_ms)
+    assert sum(map(len, stage.watch._due.values())) <= 2, "looked at once an interval, not more"
+
+
+def test_names_of_clients_that_are_gone_do_not_pile_up() -> None:
+    stage = Stage()
+    for n in range(5_010):
+        epoch = stage.claim(f"pod-{n}")
+        if n % 100:
+            stage.put(ReleasingPartition, f"pod-{n}", "t", 0, epoch, n, instance=f"pod-{n}-1")
+        stage.watch.take_changes(stage.now_ms)
+    assert stage.watch.is_worn
+    before = stage.live()
+    stage.watch.rebuild(stage.now_ns)
+    assert not stage.watch.is_worn
+    assert len(stage.watch.board.clients) <= 2
+    assert stage.live() == before
+
+
+def test_a_takeover_is_fresh_under_the_new_name() -> None:
+    stage = Stage()
+    stage.claim("a")
+    stage.claim("a", 1)
+    stage.wait(2_500)
+    stage.claim("b")
+    row = stage.watch.board.rows["g", "t"]
+    assert [stage.watch.board.clients[holder] for holder in row.holders] == ["b", "a"]
+    assert [stage.live(0), stage.live(1)] == [FRESH, STALE]
+    stage.wait(250)
+    assert "a holds 1 partition" in stage.alerts("stale")[0][0]
+    assert [line.kind for line in stage.watch.activity] == ["Claimed", "Claimed", "TakenOver"]
+    ended = list(stage.watch.claims.claims(("g", "t", 0)))
+    assert [(c.client_id, c.how, c.by) for c in ended] == [("a", "taken_over", "b")]
+
+
+def test_the_past_is_judged_by_timestamps_and_what_comes_by_watching() -> None:
+    stage = Stage(live=False)
+    stage.claim("dead", 0)
+    stage.now_ms += 60_000
+    stage.claim("alive", 1)
+    stage.now_ms += 100
+    stage.caught_up()
+    assert [stage.live(0), stage.live(1)] == [STALE, FRESH]
+    stage.wait(2_500)
+    assert [stage.live(0), stage.live(1)] == [STALE, STALE]
+
+
+def test_what_was_held_before_all_that_was_read_is_unknown_until_it_was_watched() -> None:
+    world = World(1)
+    value = encode(ClaimingPartition(2, "a", "a-1", "g", 0, "t", 0, INTERVAL_MS, -1))
+    apply(world.states[0], 0, value)  # as from a snapshot
+    stage = Stage(live=False)
+    stage.world = world
+    stage.watch = Watch(world, [stage.observer])
+    stage.caught_up()
+    assert stage.live() == UNKNOWN
+    stage.wait(2_000)
+    assert stage.live() == UNKNOWN
+    stage.wait(1_500)
+    assert stage.live() == STALE
+
+
+def test_a_clock_that_is_behind_the_brokers_makes_nobody_fresh_for_ever() -> None:
+    stage = Stage(live=False)
+    stage.claim("a")
+    stage.observer.caught_up_at_offset = stage.offset
+    stage.watch.caught_up(stage.now_ns, stage.now_ms - 3_600_000)
+    assert stage.live() == FRESH
+    stage.wait(2_500)
+    assert stage.live() == STALE
+
+
+def test_a_partition_that_stands_still_before_a_backlog_is_named_with_its_offset() -> None:
+    stage = Stage()
+    epoch = stage.claim("a")
+    for n in range(100):
+        stage.wait(INTERVAL_MS)
+        stage.beat("a", epoch, next_offset=min(n, 41))
+        for row in stage.watch.set_ends({"t": {0: 500 + n}}):
+            stage.watch.look_at_lag(row, stage.now_ms)
+        if n == 90:
+            assert stage.alerts("stuck") == []
+    stage.wait(INTERVAL_MS)
+    stage.beat("a", epoch, next_offset=41)
+    for _ in range(10):
+        stage.wait(INTERVAL_MS)
+        stage.beat("a", epoch, next_offset=41)
+        for row in stage.watch.set_ends({"t": {0: 600}}):
+            stage.watch.look_at_lag(row, stage.now_ms)
+    ((text, is_open),) = stage.alerts("stuck")
+    assert "t/0 stands still at offset 41" in text
+    assert is_open
+    stage.beat("a", epoch, next_offset=42)
+    for row in stage.watch.set_ends({"t": {0: 600}}):
+        stage.watch.look_at_lag(row, stage.now_ms)
+    assert not stage.alerts("stuck")[0][1]
+
+
+@pytest.mark.parametrize(("step", "raised"), [(200, True), (-5, False), (0, False)])
+def test_lag_that_grows_without_a_break_is_an_alert(step: int, raised: bool) -> None:
+    stage = Stage()
+    epoch = stage.claim("a")
+    stage.beat("a", epoch, next_offset=10)
+    for n in range(40):
+        stage.wait(5_000)
+        for row in stage.watch.set_ends({"t": {0: 1_000 + n * step}}):
+            stage.watch.look_at_lag(row, stage.now_ms)
+    assert bool(stage.alerts("growing_lag")) == raised
+
+
+def test_partitions_that_nobody_ever_claimed_are_shown() -> None:
+    stage = Stage()
+    stage.claim("a", 2)
+    for row in stage.watch.set_ends({"t": dict.fromkeys(range(5), 0), "other": {0: 1}}):
+        stage.watch.look_at_lag(row, stage.now_ms)
+    row = stage.watch.board.rows["g", "t"]
+    assert sorted(row.partitions) == [0, 1, 2, 3, 4]
+    assert [row.live[row.slots[p]] for p in range(5)] == [FREE, FREE, FRESH, FREE, FREE]
+
+
+def test_a_forgotten_group_goes_and_a_paused_one_says_so() -> None:
+    stage = Stage()
+    epoch = stage.claim("a")
+    stage.put(ReleaseGroup, "op", stage.now_ms + 1_000)
+    document = stage.watch.document(stage.now_ms)
+    assert document["groups"] == [{"group": "g", "paused_until_ms": stage.now_ms + 1_000}]
+    stage.now_ms += 2_000
+    stage.watch.document(stage.now_ms)
+    assert stage.alerts("pause_expired")[0][1]
+    stage.put(ReleasingPartition, "a", "t", 0, epoch, 3)
+    stage.put(ForgetGroup, "op")
+    stage.put(ResumeGroup, "op")
+    document = stage.watch.document(stage.now_ms)
+    assert (document["rows"], document["groups"]) == ([], [])
+    assert not stage.alerts("pause_expired")[0][1]
+
+
+def test_elections_and_shards_are_leaderships_with_what_their_holders_say() -> None:
+    stage = Stage()
+    stage.claim("a", topic="leader:night")
+    epoch = stage.claim("b", 3, topic="harvest:outbox")
+    entry = Entry("harvest:outbox", 3, epoch, -1, b'{"backlog": 7}')
+    stage.put(Heartbeat, "b", [entry])
+    stage.claim("c", 1, topic="orders")
+    leaders = stage.watch.document(stage.now_ms)["leaders"]
+    assert [(x["kind"], x["name"], x["client"], x["says"]) for x in leaders] == [
+        ("harvest", "outbox 3", "b", "backlog 7"),
+        ("leader", "night", "a", ""),
+    ]
+
+
+def test_two_processes_under_one_name_are_an_alert() -> None:
+    stage = Stage()
+    first = stage.claim("a", instance="a-1")
+    stage.claim("a", 1, instance="a-2")
+    for _ in range(4):
+        stage.put(Heartbeat, "a", [Entry("t", 0, first, -1)], instance="a-1")
+        stage.put(Heartbeat, "a", [], instance="a-2")
+    assert any("two processes share it" in text for text, _ in stage.alerts("duplicate_client_id"))
+
+
+def test_a_mismatch_of_snapshots_is_an_alert() -> None:
+    stage = Stage()
+    stage.watch.mismatch("x's snapshot differs", stage.now_ms)
+    assert stage.alerts("snapshot_mismatch") == [("x's snapshot differs", True)]
+
+
+def test_alerts_count_end_come_again_and_are_forgotten() -> None:
+    alerts = Alerts()
+    alerts.raise_(("k",), "stale", "high", "one", 10)
+    alerts.raise_(("k",), "stale", "high", "one", 20)
+    assert [(a.count, a.last_ms) for a in alerts.take_changes()[0]] == [(1, 10)], "it goes on"
+    alerts.raise_(("k",), "stale", "high", "two", 30, again=True)
+    assert [(a.count, a.text) for a in alerts.take_changes()[0]] == [(2, "two")]
+    alerts.end(("k",), 40)
+    assert [a.until_ms for a in alerts.take_changes()[0]] == [40]
+    alerts.raise_(("k",), "stale", "high", "three", 50)
+    (again,), gone = alerts.take_changes()
+    assert (again.since_ms, gone) == (50, [0]), "another one, and the old one goes"
+    alerts.end(("k",), 60)
+    alerts.expire(60 + 3_600_000)
+    assert alerts.all() != []
+    alerts.expire(61 + 3_600_000)
+    assert alerts.all() == []
+    for n in range(600):
+        alerts.raise_((n,), "stale", "low", "many", n)
+    assert len(alerts.all()) == 500
+
+
+def test_the_claim_log_is_bounded() -> None:
+    log = ClaimLog(max_claims=5, max_rejections=2)
+    for n in range(9):
+        claim = (
+            0,
+            "g",
+            "t",
+            n % 3,
+            "a",
+            "a-1",
+            n,
+            1,
+            n,
+            n + 1,
+            "released",
+            "a",
+            0,
+            0,
+            0,
+            0,
+            n,
+            0,
+            0,
+            0,
+        )
+        log.add(
+            {
+                "claims": [claim],
+                "rejections": [(0, n, n, "g", "a", "a-1", "R", "why", "t", 0, None)],
+            }
+        )
+    kept = [c.epoch for p in range(3) for c in log.claims(("g", "t", p))]
+    assert sorted(kept) == [4, 5, 6, 7, 8]
+    assert [r.offset for r in log.rejections(("g", "t", 0))] == [7, 8]
+    assert log.dropped
+
+
+@pytest.mark.parametrize(
+    ("metadata", "text"),
+    [
+        (b"", ""),
+        (b"plain", "plain"),
+        (b'{"backlog": 12, "shard": "0-3"}', "backlog 12 · shard 0-3"),
+        (b"\x81\xa1a\x01", "a 1"),
+        (b"\xff\xfe\x00", "fffe00"),
+        (b"\x1b[31m", "1b5b33316d"),
+        (b"[" * 5_000, "[" * 5_000),
+    ],
+)
+def test_metadata_is_made_readable_whatever_it_is(metadata: bytes, text: str) -> None:
+    assert readable(metadata) == text

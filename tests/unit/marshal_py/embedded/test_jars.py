@@ -1,0 +1,206 @@
+"""The cache of Kafka's jars: complete or absent, whatever happens to a download."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from marshal_py.embedded import DownloadFailed, jars, kafka_home
+from marshal_py.errors import InvalidArgument
+from tests.support.paths import ROOT
+
+Fetch = Callable[[Path, list[str]], None]
+
+
+def put_jars(libs: Path) -> None:
+    for name in ("kafka_2.13-4.1.0", "kafka-clients-4.1.0", "slf4j-simple-1.7.36", "other-1"):
+        with zipfile.ZipFile(libs / f"{name}.jar", "w") as jar:
+            jar.writestr("a.class", b"x" * 1000)
+
+
+class Registry:
+    """Stands in for both ways to the real one."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.broken: dict[str, Fetch] = {}
+
+    def way(self, name: str) -> Fetch:
+        def fetch(libs: Path, coordinates: list[str]) -> None:
+            self.calls.append(name)
+            put_jars(libs)
+            if name in self.broken:
+                self.broken[name](libs, coordinates)
+
+        return fetch
+
+
+@pytest.fixture
+def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Registry:
+    registry = Registry()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv("MARSHAL_JARS", raising=False)
+    monkeypatch.setattr(jars, "_FETCH", {way: registry.way(way) for way in jars.WAYS})
+    return registry
+
+
+def fail(libs: Path, coordinates: list[str]) -> None:
+    raise DownloadFailed("the network is down.")
+
+
+def test_a_download_happens_once(registry: Registry, tmp_path: Path) -> None:
+    lines: list[str] = []
+    home = kafka_home(progress=lines.append)
+    assert home == tmp_path / "marshal-py" / "kafka-4.1.0"
+    assert len(jars.jars(home)) == 4
+    assert kafka_home(progress=lines.append) == home
+    assert registry.calls == ["python"]
+    assert len(lines) == 2
+    assert "downloading Apache Kafka 4.1.0" in lines[0]
+
+
+def test_nothing_but_the_home_and_its_lock_stays(registry: Registry, tmp_path: Path) -> None:
+    kafka_home()
+    assert {path.name for path in (tmp_path / "marshal-py").iterdir()} == {
+        "kafka-4.1.0",
+        "kafka-4.1.0.lock",
+    }
+
+
+def test_the_second_way_is_tried_when_the_first_fails(registry: Registry) -> None:
+    registry.broken["python"] = fail
+    kafka_home()
+    assert registry.calls == ["python", "mvn"]
+
+
+def test_the_error_tells_about_every_way(registry: Registry, tmp_path: Path) -> None:
+    registry.broken = {"python": fail, "mvn": fail}
+    with pytest.raises(DownloadFailed, match=r"(?s)- python: the network.*- mvn: the network"):
+        kafka_home()
+    assert [path.name for path in (tmp_path / "marshal-py").iterdir()] == ["kafka-4.1.0.lock"]
+
+
+@pytest.mark.parametrize("way", jars.WAYS)
+def test_a_way_can_be_chosen(registry: Registry, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+    kafka_home(way=way)
+    monkeypatch.setenv("MARSHAL_JARS", way)
+    kafka_home("4.1.0")
+    assert registry.calls == [way]
+
+
+def truncate(libs: Path, coordinates: list[str]) -> None:
+    jar = libs / "other-1.jar"
+    jar.write_bytes(jar.read_bytes()[:-40])
+
+
+def flip(libs: Path, coordinates: list[str]) -> None:
+    jar = libs / "other-1.jar"
+    jar.write_bytes(jar.read_bytes().replace(b"xxx", b"xyx", 1))
+
+
+def forget(libs: Path, coordinates: list[str]) -> None:
+    (libs / "kafka-clients-4.1.0.jar").unlink()
+
+
+@pytest.mark.parametrize("damage", [truncate, flip, forget])
+def test_a_damaged_download_is_refused(registry: Registry, damage: Fetch) -> None:
+    registry.broken["python"] = damage
+    with pytest.raises(DownloadFailed, match=r"damaged|did not come"):
+        kafka_home(way="python")
+    registry.broken.clear()
+    kafka_home(way="python")
+
+
+@pytest.mark.parametrize("damage", [truncate, forget])
+def test_a_cache_damaged_later_is_made_anew(registry: Registry, damage: Fetch) -> None:
+    damage(kafka_home() / "libs", [])
+    kafka_home()
+    assert registry.calls == ["python", "python"]
+
+
+@pytest.mark.parametrize("version", ["4.1", "latest", "../4.1.0", ""])
+def test_a_version_is_three_numbers(version: str) -> None:
+    with pytest.raises(InvalidArgument, match="version="):
+        kafka_home(version)
+
+
+def test_a_way_must_exist() -> None:
+    with pytest.raises(InvalidArgument, match="jars_from='ivy'"):
+        kafka_home(way="ivy")
+
+
+def test_an_unusable_cache_folder_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    with pytest.raises(DownloadFailed, match="XDG_CACHE_HOME"):
+        kafka_home()
+
+
+OTHER_PROCESS = """
+import sys
+from pathlib import Path
+from marshal_py.embedded import jars
+from tests.unit.marshal_py.embedded.test_jars import put_jars
+
+def fetch(libs, coordinates):
+    (libs / "kafka-clients-4.1.0.jar").write_bytes(b"half")
+    print("fetching", flush=True)
+    if sys.stdin.readline():
+        put_jars(libs)
+
+jars._FETCH["python"] = fetch
+jars.kafka_home(way="python", progress=lambda line: print(line, flush=True))
+print("done", flush=True)
+"""
+
+
+def other_process(cache: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", OTHER_PROCESS],
+        env={**os.environ, "XDG_CACHE_HOME": str(cache)},
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def read_until(process: subprocess.Popen[str], word: str) -> None:
+    assert process.stdout is not None
+    for line in process.stdout:
+        if word in line:
+            return
+    pytest.fail(f"the process ended without {word!r}")
+
+
+def test_a_killed_download_leaves_nothing_that_counts(registry: Registry, tmp_path: Path) -> None:
+    with other_process(tmp_path) as process:
+        read_until(process, "fetching")
+        process.send_signal(signal.SIGKILL)
+    left = [path.name for path in (tmp_path / "marshal-py").iterdir() if path.is_dir()]
+    assert len(left) == 1
+    home = kafka_home()
+    assert registry.calls == ["python"]
+    assert [path for path in home.parent.iterdir() if path.is_dir()] == [home]
+
+
+def test_two_processes_at_once_download_once(tmp_path: Path) -> None:
+    with other_process(tmp_path) as first, other_process(tmp_path) as second:
+        processes = (first, second)
+        # the one with the lock downloads until it is told to go on, the other one waits
+        said = [next(iter(process.stdout or ())) for process in processes]
+        for process in processes:
+            assert process.stdin is not None
+            process.stdin.write("go on\n")
+            process.stdin.flush()
+        rest = [process.stdout.read() for process in processes if process.stdout]
+    assert sorted(line.split()[0] for line in said) == ["downloading", "waiting"]
+    assert "".join(rest).count("fetching") == 1
+    assert "".join(rest).count("done") == 2

@@ -1,0 +1,440 @@
+"""The rows of the audit; each kind of anomaly, found when planted, and nothing else reported."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from marshal_py.protocol import events as ev
+from marshal_py.protocol.history.anomalies import KINDS, MEANING
+from marshal_py.protocol.history.history import History, SnapshotSeen
+from marshal_py.protocol.messages import (
+    ClaimingMessages,
+    ClaimingPartition,
+    Entry,
+    ForgetGroup,
+    Heartbeat,
+    Message,
+    ReleaseGroup,
+    ReleasingPartition,
+    SetPosition,
+    encode,
+)
+from marshal_py.protocol.rationalizer import PartitionState, apply
+from marshal_py.protocol.snapshots import anchor_of
+from marshal_py.protocol.world import coordinating_partition
+from marshal_py.spark.tables import TABLES, to_arrow
+
+INTERVAL_MS = 1_000
+START_MS = 1_700_000_000_000
+
+
+class Script:
+    """Writes a log of one coordination partition, record by record, at given times."""
+
+    def __init__(self) -> None:
+        self.records: list[tuple[int, bytes | None, int]] = []
+        self.now_ms = START_MS
+        self.seqs: dict[str, int] = {}
+        self.state = PartitionState(0)
+
+    def raw(self, value: bytes | None) -> int:
+        offset = len(self.records)
+        self.records.append((offset, value, self.now_ms))
+        apply(self.state, offset, value)
+        return offset
+
+    def put(self, kind: type[Message], client: str, *fields: Any, instance: str = "") -> int:
+        instance = instance or f"{client}-1"
+        seq = self.seqs[instance] = self.seqs.get(instance, -1) + 1
+        return self.raw(encode(kind(2, client, instance, "g", seq, *fields)))
+
+    def wait(self, ms: int) -> None:
+        self.now_ms += ms
+
+    def version(self, topic: str = "t") -> int:
+        cell = self.state.cells.get(("g", topic, 0))
+        return -1 if cell is None else cell.version
+
+    def claim(self, client: str, topic: str = "t", *, instance: str = "") -> int:
+        fields = (topic, 0, INTERVAL_MS, self.version(topic))
+        return self.put(ClaimingPartition, client, *fields, instance=instance)
+
+    def beat(self, client: str, epoch: int, next_offset: int = -1, *, instance: str = "") -> int:
+        return self.put(Heartbeat, client, [Entry("t", 0, epoch, next_offset)], instance=instance)
+
+    def beats(self, client: str, epoch: int, count: int, gap_ms: int = INTERVAL_MS) -> None:
+        for _ in range(count):
+            self.wait(gap_ms)
+            self.beat(client, epoch)
+
+    def release(self, client: str, epoch: int, next_offset: int = -1) -> int:
+        return self.put(ReleasingPartition, client, "t", 0, epoch, next_offset)
+
+    def history(self, partitions: int = 1, **more: Any) -> History:
+        history = History(0, partitions, **more)
+        history.feed(*zip(*self.records, strict=True))
+        return history
+
+
+def rows(history: History, table: str) -> list[dict[str, Any]]:
+    found = history.rows.get(table, []) + history.open_rows().get(table, [])
+    return to_arrow(table, found).to_pylist()
+
+
+def life(script: Script) -> None:
+    """What correct clients do: claim, beat, crash, be replaced, restart, release."""
+    epoch = script.claim("a")
+    script.wait(5)
+    script.beat("a", epoch, 10)
+    script.beats("a", epoch, 30)
+    script.put(
+        ClaimingPartition, "b", "t", 0, INTERVAL_MS, script.version() - 1
+    )  # too late: a race
+    script.wait(2_000)
+    second = script.claim("b")
+    script.wait(7)
+    script.beat("b", second, 20)
+    script.beat("a", epoch, 11)  # was on its way
+    third = script.claim("b", instance="b-2")
+    script.beat("b", third, 30, instance="b-2")
+    script.put(ClaimingMessages, "b", "t", 0, third, 50, instance="b-2")
+    script.put(ReleasingPartition, "b", "t", 0, third, 50, instance="b-2")
+
+
+def test_the_life_of_a_cell_and_nothing_amiss() -> None:
+    script = Script()
+    life(script)
+    history = script.history()
+    claims = rows(history, "claims")
+    assert [(c["client_id"], c["epoch"], c["how"], c["ended_by"]) for c in claims] == [
+        ("a", 0, "taken_over", "b"),
+        ("b", 33, "resumed", "b"),
+        ("b", 36, "released", "b"),
+    ]
+    assert [(c["first_offset"], c["last_offset"], c["heartbeats"]) for c in claims] == [
+        (None, 10, 31),
+        (10, 20, 1),
+        (20, 50, 1),
+    ]
+    assert [
+        (t["silence_ms"], t["first_beat_ms"], t["how"]) for t in rows(history, "takeovers")
+    ] == [
+        (2_000, 7, "taken_over"),
+        (0, 0, "resumed"),
+    ]
+    assert [(r["client_id"], r["reason"]) for r in rows(history, "rejections")] == [
+        ("b", "stale_version"),
+        ("a", "wrong_epoch"),
+    ]
+    assert [(b["from_offset"], b["to_offset"]) for b in rows(history, "batches")] == [(None, 50)]
+    assert rows(history, "anomalies") == []
+    assert rows(history, "elections") == []
+
+
+def test_an_open_claim_is_a_row_that_may_change() -> None:
+    script = Script()
+    epoch = script.claim("a")
+    script.beat("a", epoch, 5)
+    history = script.history()
+    (claim,) = rows(history, "claims")
+    assert claim["until_at"] is None
+    assert claim["last_offset"] == 5
+    assert history.take_rows() == {}
+
+
+def test_elections_have_rows_of_their_own() -> None:
+    script = Script()
+    epoch = script.put(ClaimingPartition, "a", "leader:x", 0, INTERVAL_MS, -1)
+    script.wait(10)
+    script.put(ReleasingPartition, "a", "leader:x", 0, epoch, -1)
+    script.wait(250)
+    script.claim("b", "leader:x")
+    elections = rows(script.history(), "elections")
+    assert [(e["name"], e["client_id"], e["how"], e["vacancy_ms"]) for e in elections] == [
+        ("x", "a", "released", None),
+        ("x", "b", None, 250),
+    ]
+
+
+def test_positions_are_sampled_and_the_last_is_kept() -> None:
+    script = Script()
+    epoch = script.claim("a")
+    for n in range(12):
+        script.wait(INTERVAL_MS // 2)
+        script.beat("a", epoch, n)
+    script.release("a", epoch, 12)
+    positions = rows(script.history(sample_ms=2_000), "positions")
+    assert [p["next_offset"] for p in positions] == [2, 6, 10, 12]
+
+
+def test_operations() -> None:
+    script = Script()
+    script.put(ReleaseGroup, "op", START_MS + 1_000)
+    script.put(SetPosition, "op", "t", 0, 7, -1)
+    script.put(ForgetGroup, "op")
+    found = rows(script.history(), "operations")
+    assert [(o["what"], o["detail"]) for o in found] == [
+        ("pause", f"until {START_MS + 1_000} ms"),
+        ("set_position", "t/0 to 7"),
+        ("forget", "1 cells"),
+    ]
+
+
+@pytest.mark.parametrize("cut", range(1, 40, 3))
+def test_a_history_carried_over_gives_the_same_rows(cut: int) -> None:
+    script = Script()
+    life(script)
+    whole = script.history()
+    first = History(0, 1)
+    first.feed(*zip(*script.records[:cut], strict=True))
+    second = History.decode(first.encode(), 1)
+    second.feed(*zip(*script.records[cut:], strict=True))
+    for table in TABLES.keys() - {"ends"}:
+        both = first.rows.get(table, []) + second.rows.get(table, [])
+        assert both == whole.rows.get(table, []), table
+    assert second.open_rows() == whole.open_rows()
+    assert second.encode() == whole.encode()
+
+
+# Each kind of anomaly, planted among what correct clients do.
+
+Plant = Callable[[Script], None]
+
+
+def foreign_record(script: Script) -> None:
+    script.raw(b"not ours")
+
+
+def wrong_partition(script: Script) -> None:
+    topic = next(f"t{n}" for n in range(99) if coordinating_partition(f"t{n}", 0, 2) == 1)
+    script.claim("c", topic)
+
+
+def foreign_sender(script: Script) -> None:
+    epoch = script.claim("a")
+    script.beat("c", epoch)
+    script.beat("c", epoch)
+
+
+def sequence(script: Script) -> None:
+    epoch = script.claim("a")
+    script.beat("a", epoch)
+    script.seqs["a-1"] -= 1
+    script.beat("a", epoch)
+
+
+def duplicate_client_id(script: Script) -> None:
+    epoch = script.claim("a")
+    for _ in range(4):
+        script.beat("a", epoch)
+        script.put(Heartbeat, "a", [], instance="a-2")
+
+
+def early_takeover(script: Script) -> None:
+    epoch = script.claim("a")
+    script.beats("a", epoch, 2)
+    script.wait(INTERVAL_MS)
+    script.claim("c")
+
+
+def early_set_position(script: Script) -> None:
+    script.put(ReleaseGroup, "op", 0)
+    script.put(SetPosition, "op", "t", 0, 7, script.version())
+
+
+def late_heartbeat(script: Script) -> None:
+    epoch = script.claim("a")
+    script.beats("a", epoch, 3)
+    script.beats("a", epoch, 3, 2 * INTERVAL_MS + 1)
+
+
+def clock_drift(script: Script) -> None:
+    epoch = script.claim("a")
+    script.beats("a", epoch, 40, int(INTERVAL_MS * 1.07))
+
+
+def flapping(script: Script) -> None:
+    for client in ("p", "q", "r", "p", "q", "r", "p", "q"):
+        epoch = script.claim(client)
+        script.beat(client, epoch)
+        script.release(client, epoch)
+
+
+def zombie(script: Script) -> None:
+    epoch = script.claim("a")
+    script.beat("a", epoch)
+    script.release("a", epoch)
+    script.beats("a", epoch, 6)
+
+
+def impossible_epoch(script: Script) -> None:
+    script.beat("c", script.claim("c") + 5)
+
+
+def impossible_version(script: Script) -> None:
+    script.put(ClaimingPartition, "c", "t", 0, INTERVAL_MS, script.version() + 1)
+
+
+def position_went_back(script: Script) -> None:
+    epoch = script.claim("a")
+    script.beat("a", epoch, 70)
+    script.beat("a", epoch, 69)
+
+
+def position_went_back_among_many(script: Script) -> None:
+    first, second = script.claim("a"), script.claim("a", "u")
+    fields = [Entry("t", 0, first, 70), Entry("u", 0, second, 80)]
+    script.put(Heartbeat, "a", fields)
+    script.put(Heartbeat, "a", [fields[0], Entry("u", 0, second, 79)])
+
+
+def claimed_not_ahead(script: Script) -> None:
+    epoch = script.claim("a")
+    script.put(ClaimingMessages, "a", "t", 0, epoch, 90)
+    script.put(ClaimingMessages, "a", "t", 0, epoch, 90)  # a retry
+    script.put(ClaimingMessages, "a", "t", 0, epoch, 89)
+
+
+def broker_clock(script: Script) -> None:
+    script.beat("a", script.claim("a"))
+    script.wait(-1_001)
+    script.put(Heartbeat, "a", [])
+    script.wait(1_001)
+
+
+PLANTS: list[tuple[str, Plant]] = [
+    (plant.__name__, plant)
+    for plant in (
+        foreign_record,
+        wrong_partition,
+        foreign_sender,
+        sequence,
+        duplicate_client_id,
+        early_takeover,
+        late_heartbeat,
+        clock_drift,
+        flapping,
+        zombie,
+        impossible_epoch,
+        impossible_version,
+        position_went_back,
+        claimed_not_ahead,
+        broker_clock,
+    )
+] + [("position_went_back", position_went_back_among_many)]
+
+
+@pytest.mark.parametrize(("kind", "plant"), PLANTS)
+def test_feed_and_note_say_the_same(kind: str, plant: Plant) -> None:
+    """`feed` has a shorter way for ordinary heartbeats; `note` has not."""
+    script = Script()
+    life(script)
+    script.wait(60_000)
+    plant(script)
+    epoch = script.claim("z", "u")
+    for n in range(70):  # several positions, steps of the sequence, and pauses of two lengths
+        script.wait(INTERVAL_MS * (2 if n % 9 == 0 else 1))
+        script.seqs["z-1"] += (0, 1, 40, 70)[n % 4]
+        script.put(Heartbeat, "z", [Entry("u", 0, epoch, n // 2 - 1)])
+    noted = History(0, 1, sample_ms=10_000)
+    events: list[ev.Event] = []
+    for offset, value, at_ms in script.records:
+        apply(noted.state, offset, value, events)
+        noted.note(offset, value, at_ms, events)
+        events.clear()
+    fed = script.history(sample_ms=10_000)
+    assert fed.rows == noted.rows
+    assert fed.encode() == noted.encode()
+    assert fed.tracks["g", "u", 0].heartbeats == 70
+
+
+@pytest.mark.parametrize(("kind", "plant"), PLANTS)
+def test_a_planted_anomaly_is_found_once_and_nothing_else(kind: str, plant: Plant) -> None:
+    partitions = 2 if kind == "wrong_partition" else 1
+    script = Script()
+    if partitions == 1:
+        life(script)
+    script.wait(60_000)
+    plant(script)
+    found = rows(script.history(partitions), "anomalies")
+    assert [a["kind"] for a in found] == [kind]
+    assert found[0]["what"]
+    assert kind in MEANING
+
+
+def test_a_position_set_over_a_live_holder_is_early() -> None:
+    script = Script()
+    epoch = script.claim("a")
+    script.beat("a", epoch)
+    script.wait(100)
+    early_set_position(script)
+    assert [a["kind"] for a in rows(script.history(), "anomalies")] == ["early_takeover"]
+
+
+def snapshot(script: Script, at: int, **changes: Any) -> SnapshotSeen:
+    state = PartitionState(0)
+    for offset, value, _ in script.records[:at]:
+        apply(state, offset, value)
+    fields = {
+        "next_offset": at,
+        "digest": state.digest(),
+        "anchor": anchor_of(script.records[at - 1][1]),
+        "writer": "w",
+        "snapshot_offset": 0,
+        "at_ms": START_MS,
+    }
+    return SnapshotSeen(**(fields | changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "found"),
+    [({}, []), ({"digest": b"?" * 16}, ["differs"]), ({"anchor": b"?" * 16}, ["another log"])],
+)
+def test_snapshots_are_compared(changes: dict[str, Any], found: list[str]) -> None:
+    script = Script()
+    life(script)
+    seen = snapshot(script, 20, **changes)
+    anomalies = rows(script.history(snapshots=[seen, snapshot(script, 30)]), "anomalies")
+    assert [a["kind"] for a in anomalies] == ["snapshot_differs" for _ in found]
+    assert all(word in a["what"] for word, a in zip(found, anomalies, strict=True))
+
+
+def test_create_time_is_said_once() -> None:
+    history = History(0, 1)
+    history.saw_create_time(3, START_MS)
+    history.saw_create_time(4, START_MS)
+    assert [a["kind"] for a in rows(history, "anomalies")] == ["create_time"]
+
+
+def test_a_claim_that_began_before_the_history() -> None:
+    script = Script()
+    epoch = script.claim("a")
+    script.beat("a", epoch, 3)
+    state = PartitionState.decode(script.state.encode())
+    script.wait(500)
+    script.beat("a", epoch, 4)
+    script.release("a", epoch, 5)
+    history = History(0, 1, state=state)
+    history.feed(*zip(*script.records[2:], strict=True))
+    (claim,) = rows(history, "claims")
+    assert (claim["from_at"], claim["how"], claim["last_offset"]) == (None, "released", 5)
+    assert rows(history, "anomalies") == []
+
+
+def test_records_that_overtake_each_other_are_no_anomaly() -> None:
+    script = Script()
+    epoch = script.claim("a")
+    script.seqs["a-1"] = 5
+    script.beat("a", epoch, 70)
+    script.seqs["a-1"] = 3
+    script.beat("a", epoch, 60)  # an older one, sent by a producer that was given up
+    script.seqs["a-1"] = 6
+    script.beat("a", epoch, 70)
+    assert rows(script.history(), "anomalies") == []
+
+
+def test_every_kind_has_a_meaning() -> None:
+    assert set(KINDS) == set(MEANING)

@@ -1,0 +1,173 @@
+"""`marshal verify` is silent about any log that the fold made, and speaks about what is forged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+import msgspec
+import pytest
+
+from marshal_py.protocol import events as ev
+from marshal_py.protocol.history.invariants import Invariants
+from marshal_py.protocol.history.verifier import Finding, Verifier
+from marshal_py.protocol.messages import ClaimingPartition, Heartbeat, encode
+from marshal_py.protocol.messages import Entry as Beat
+from marshal_py.protocol.rationalizer import PartitionState, apply
+from marshal_py.protocol.snapshots import Snapshot, anchor_of, decode_snapshot, encode_snapshot
+from tests.support.strategies import lively_log
+
+WHO = {"client_id": "c", "instance_id": "i", "group_id": "g", "seq": 0}
+CELL = {"topic": "t", "partition": 0}
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_invariants_hold_of_any_log(seed: int) -> None:
+    state = PartitionState(0)
+    invariants = Invariants(state)
+    applied = 0
+    for offset, value in lively_log(Random(seed), 400):
+        events: list[ev.Event] = []
+        apply(state, offset, value, events)
+        for event in events:
+            assert invariants.check(event, value) == []
+            applied += isinstance(event, ev.Claimed | ev.Renewed | ev.MessagesClaimed)
+    assert invariants.finish(state) == []
+    assert applied > 20, "a log in which nothing happens proves nothing"
+
+
+def claim_record(expected: int = -1) -> bytes:
+    return encode(ClaimingPartition(2, "c", "i", "g", 0, "t", 0, 500, expected))
+
+
+def claimed(
+    offset: int, epoch: int | None = None, was: str | None = None, cell: int = 0
+) -> ev.Claimed:
+    return ev.Claimed(
+        offset,
+        **WHO,  # type: ignore[arg-type]
+        topic="t",
+        partition=cell,
+        epoch=offset if epoch is None else epoch,
+        interval_ms=500,
+        previous_holder=was,
+        previous_instance_id=was,
+        previous_epoch=-1,
+    )
+
+
+def forged(check: Callable[[Invariants], list[str]]) -> list[str]:
+    state = PartitionState(0)
+    apply(state, 0, claim_record())
+    return check(Invariants(state))
+
+
+@pytest.mark.parametrize(
+    ("event", "value", "says"),
+    [
+        (claimed(5, was="c"), claim_record(3), "accepted for version 3"),
+        (claimed(5, epoch=0, was="c"), claim_record(0), "epochs are offsets"),
+        (claimed(5, was="other"), claim_record(0), "though c held it"),
+        (claimed(5, was="c"), b"junk", "no record"),
+        (ev.Renewed(5, **WHO, **CELL, epoch=4, next_offset=1), None, "under epoch 4"),
+        (ev.Renewed(5, **WHO, **CELL, epoch=0, next_offset=-2), None, "goes back"),
+        (
+            ev.Released(5, **WHO, topic="t", partition=9, epoch=0, next_offset=1),
+            None,
+            "nobody holds",
+        ),
+        (
+            ev.MessagesClaimed(5, **WHO, **CELL, epoch=0, from_offset=-1, to_offset=-1),
+            None,
+            "were before",
+        ),
+        (ev.PositionSet(5, **WHO, **CELL, next_offset=3), claim_record(0), "not paused"),
+        (ev.GroupResumed(5, **WHO), None, "not paused"),
+        (ev.GroupForgotten(5, **WHO, cells=1), None, "while it was held"),
+        (ev.Renewed(-1, **WHO, **CELL, epoch=0, next_offset=1), None, "was applied after"),
+    ],
+)  # type: ignore[misc]
+def test_a_forged_report_breaks_an_invariant(
+    event: ev.Event, value: bytes | None, says: str
+) -> None:
+    assert any(says in what for what in forged(lambda i: i.check(event, value)))
+
+
+def test_a_state_that_is_not_what_the_events_add_up_to() -> None:
+    state = PartitionState(0)
+    invariants = Invariants(state)
+    apply(state, 0, claim_record())  # nobody told the invariants
+    assert invariants.finish(state) == [(("g", "t", 0), "the state has it")]
+    invariants = Invariants(state)
+    state.cells["g", "t", 0].holder = "thief"
+    assert "holder = thief" in invariants.finish(state)[0][1]
+
+
+def snapshot_of(state: PartitionState, last: bytes | None, writer: str = "w") -> Snapshot:
+    return decode_snapshot(
+        encode_snapshot(
+            state.encode(),
+            coordinator=0,
+            partitions=1,
+            next_offset=state.next_offset,
+            anchor=anchor_of(last),
+            writer=writer,
+        )
+    )
+
+
+def beat(offset: int, epoch: int, position: int) -> bytes:
+    return encode(Heartbeat(2, "c", "i", "g", offset, [Beat("t", 0, epoch, position)]))
+
+
+LOG = [claim_record(), *(beat(n, 0, n) for n in range(1, 6))]
+
+
+def judged(log: list[bytes], snapshots: list[Snapshot]) -> tuple[list[Finding], int]:
+    verifier = Verifier(0, 1, PartitionState(0), [(s, 7, 8) for s in snapshots])
+    for offset, value in enumerate(log):
+        verifier.feed(offset, value, 1_000 + 500 * offset)
+    return verifier.finish(), verifier.snapshots
+
+
+def state_after(records: int) -> PartitionState:
+    state = PartitionState(0)
+    for offset, value in enumerate(LOG[:records]):
+        apply(state, offset, value)
+    return state
+
+
+def test_right_snapshots_are_compared_and_right() -> None:
+    good = [snapshot_of(state_after(n), LOG[n - 1]) for n in (2, 4, 6)]
+    assert judged(LOG, good) == ([], 3)
+
+
+def test_a_wrong_snapshot_is_told_in_what_it_differs() -> None:
+    state = state_after(4)
+    state.cells["g", "t", 0].next_offset = 99
+    findings, _ = judged(LOG, [snapshot_of(state, LOG[3], "liar")])
+    assert [(f.kind, f.level, f.offset, f.client_id) for f in findings] == [
+        ("snapshot_differs", "error", 4, "liar")
+    ]
+    assert "t/0 of g: next_offset is 99 in it and 3 by the log" in findings[0].what
+
+
+def test_a_snapshot_of_another_log_or_of_the_future() -> None:
+    other, beyond = snapshot_of(state_after(4), b"other"), state_after(6)
+    beyond.next_offset = 60
+    findings, _ = judged(LOG, [other, snapshot_of(beyond, LOG[5])])
+    assert ["another log" in findings[0].what, "beyond the end" in findings[1].what] == [True] * 2
+
+
+def test_what_no_correct_client_writes_is_told_with_the_record() -> None:
+    early = encode(ClaimingPartition(2, "d", "j", "g", 0, "t", 0, 500, 5))
+    findings, _ = judged([*LOG, early], [])
+    assert [(f.kind, f.level, f.offset, f.client_id) for f in findings] == [
+        ("early_takeover", "error", 6, "d")
+    ]
+    assert msgspec.json.decode(findings[0].record or "")["expected_version"] == 5
+
+
+def test_foreign_bytes_are_a_warning() -> None:
+    findings, _ = judged([*LOG, b"\xff"], [])
+    assert [(f.kind, f.level) for f in findings] == [("foreign_record", "warning")]

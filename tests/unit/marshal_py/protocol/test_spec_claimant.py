@@ -1,0 +1,928 @@
+"""The claimant's sentences of specs/PROTOCOL.md (§5, §7, §8), one by one, on a log without I/O.
+
+`Cluster` is a log in memory. A record that a client appends is *sent* when the client asks for it,
+*in the log* when the test says so, and *seen* by each client when the test says so: the three
+moments that the lease argument turns on.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from marshal_py.client.leader_election import leader_topic
+from marshal_py.errors import DuplicateClientId, InvalidArgument, MarshalError
+from marshal_py.protocol import events as ev
+from marshal_py.protocol import messages as m
+from marshal_py.protocol.claimant import Append, Claimant, ClaimState, Holding
+from marshal_py.protocol.rationalizer import PartitionState, apply
+from marshal_py.protocol.world import MS, Observer, Timeline, World
+from tests.support.spec import spec
+
+I = 1000  # noqa: E741
+"""The interval in milliseconds; the margin is a tenth of it."""
+
+
+class Cluster:
+    """The log of every coordination partition, with append times where the test gives them."""
+
+    def __init__(self, partitions: int = 1) -> None:
+        self.records: list[list[tuple[bytes, int | None]]] = [[] for _ in range(partitions)]
+        self.clients: list[Client] = []
+
+    def append(self, record: m.Message | bytes, p: int = 0, stamp_ms: int | None = None) -> int:
+        """Put a record into the log, and return its offset."""
+        value = record if isinstance(record, bytes) else m.encode(record)
+        self.records[p].append((value, stamp_ms))
+        return len(self.records[p]) - 1
+
+    def truth(self, p: int = 0) -> PartitionState:
+        """The state after the whole log."""
+        state = PartitionState(p)
+        for offset, (value, _) in enumerate(self.records[p]):
+            apply(state, offset, value)
+        return state
+
+    def client(self, client_id: str = "a", *, at_ms: int = 0, **options: Any) -> Client:
+        """Start a client that has caught up at `at_ms`."""
+        client = Client(self, client_id, f"{client_id}{len(self.clients)}", **options)
+        self.clients.append(client)
+        client.catch_up(at_ms)
+        return client
+
+
+class Client:
+    """A claimant with its world, and a clock that the test moves."""
+
+    def __init__(self, cluster: Cluster, client_id: str, instance_id: str, **options: Any) -> None:
+        count = len(cluster.records)
+        self.cluster = cluster
+        self.world = World(count)
+        self.observers = [Observer() for _ in range(count)]
+        self.now = 0
+        self.read = [0] * count
+        self.sent: list[Append] = []
+        settings: dict[str, Any] = {
+            "client_id": client_id,
+            "instance_id": instance_id,
+            "group_id": "g",
+            "interval_ms": I,
+            "margin_ms": I // 10,
+            "member": False,
+            "cold_start_skew_ms": None,
+            **options,
+        }
+        self.claimant = Claimant(self.world, self.observers, **settings)
+
+    def at(self, ms: float) -> Client:
+        """Let the time be `ms`, and do what is due."""
+        self.now = int(ms * MS)
+        self.claimant.tick(self.now)
+        self._take()
+        return self
+
+    def want(self, topic: str = "t", partition: int = 0) -> Holding:
+        holding = self.claimant.want(topic, partition, self.now)
+        self._take()
+        return holding
+
+    def do(self, method: str, *arguments: Any, **options: Any) -> Any:
+        """Call the claimant with the present time at the end."""
+        result = getattr(self.claimant, method)(*arguments, self.now, **options)
+        self._take()
+        return result
+
+    def catch_up(self, at_ms: float) -> None:
+        self.now = int(at_ms * MS)
+        for p, records in enumerate(self.cluster.records):
+            self._fold(p, None)
+            self.observers[p].caught_up_at_offset = len(records)
+            self.observers[p].seen.note(len(records) - 1, self.now)
+            self.claimant.caught_up(p, self.now)
+        self._take()
+
+    def _fold(self, p: int, events: list[ev.Event] | None) -> None:
+        records = self.cluster.records[p]
+        for offset in range(self.read[p], len(records)):
+            value, stamp_ms = records[offset]
+            apply(self.world.states[p], offset, value, events)
+            if stamp_ms is not None:
+                self.observers[p].stamped.note(offset, stamp_ms)
+        self.read[p] = len(records)
+
+    def see(self, at_ms: float | None = None) -> Client:
+        """Read everything that is in the log."""
+        if at_ms is not None:
+            self.now = int(at_ms * MS)
+        for p, records in enumerate(self.cluster.records):
+            events: list[ev.Event] = []
+            if self.read[p] < len(records):
+                self._fold(p, events)
+                self.observers[p].seen.note(len(records) - 1, self.now)
+                self.claimant.applied(p, events, self.now)
+        self.claimant.tick(self.now)
+        self._take()
+        return self
+
+    def _take(self) -> None:
+        self.sent += self.claimant.take_appends()
+
+    def outbox(self) -> list[m.Message]:
+        """What was sent and is not in the log yet."""
+        return [m.decode(append.value) for append in self.sent]
+
+    def land(self, stamp_ms: int | None = None) -> list[m.Message]:
+        """Let everything that was sent reach the log."""
+        landed = self.outbox()
+        for append in self.sent:
+            self.cluster.append(append.value, append.coordinator, stamp_ms)
+        self.sent = []
+        return landed
+
+    def lose(self) -> list[Append]:
+        """Take away what was sent: it is not in the log."""
+        lost, self.sent = self.sent, []
+        return lost
+
+    def held(self, holding: Holding, at_ms: float | None = None) -> bool:
+        return holding.held(self.now if at_ms is None else int(at_ms * MS))
+
+    def notices(self) -> list[str]:
+        return [notice.kind for notice in self.claimant.take_notices()]
+
+    def hold(self, at_ms: float = 0) -> Holding:
+        """Claim t/0 and go as far as having read that it was accepted."""
+        self.at(at_ms)
+        holding = self.want()
+        self.land()
+        self.see(at_ms)
+        assert self.held(holding)
+        return holding
+
+
+def kinds(records: list[m.Message]) -> list[str]:
+    return [type(record).__name__ for record in records]
+
+
+# ------------------------------------------------------------------ §5.1 observing
+
+
+@spec("C-1")
+@given(
+    st.lists(st.tuples(st.integers(1, 5), st.integers(0, 30)), min_size=1, max_size=60),
+    st.integers(1, 20),
+    st.integers(10, 200),
+)
+def test_a_time_is_never_noted_too_early(
+    steps: list[tuple[int, int]], resolution: int, horizon: int
+) -> None:
+    timeline = Timeline(resolution, horizon)
+    true: dict[int, int] = {}
+    offset, time = -1, 0
+    for more, later in steps:
+        time += later
+        for _ in range(more):
+            offset += 1
+            true[offset] = time
+        timeline.note(offset, time)
+        for known, seen in true.items():
+            noted = timeline.at(known)
+            assert noted is not None
+            assert noted >= seen
+    assert timeline.at(offset + 1) is None
+
+
+@spec("C-2")
+def test_fresh_unknown_stale() -> None:
+    cluster = Cluster()
+    cluster.client("a").hold()
+    client = Client(cluster, "b", "b1")
+    client._fold(0, None)
+    cell = client.world.states[0].cells["g", "t", 0]
+    observer = client.observers[0]
+    assert observer.liveness(cell, 10**18) == "unknown"
+    client.catch_up(500)
+    looks = [
+        (500, "fresh"),
+        (1499, "fresh"),
+        (1500, "unknown"),
+        (2500, "unknown"),
+        (2501, "stale"),
+    ]
+    for at_ms, expected in looks:
+        assert observer.liveness(cell, at_ms * MS) == expected
+
+
+@spec("C-2")
+def test_liveness_goes_by_the_interval_of_the_holder() -> None:
+    cluster = Cluster()
+    cluster.client("a", interval_ms=10 * I, margin_ms=I).hold()
+    client = cluster.client("b")
+    cell = client.world.states[0].cells["g", "t", 0]
+    assert client.observers[0].liveness(cell, 9 * I * MS) == "fresh"
+    assert client.observers[0].liveness(cell, 19 * I * MS) == "unknown"
+    assert client.observers[0].liveness(cell, 21 * I * MS) == "stale"
+
+
+# ------------------------------------------------------------------ §5.2 claiming
+
+
+@spec("C-3")
+def test_no_claim_before_catching_up() -> None:
+    client = Client(Cluster(), "a", "a1")
+    client.want()
+    client.at(100 * I)
+    assert client.outbox() == []
+    client.catch_up(100 * I)
+    assert kinds(client.outbox()) == ["ClaimingPartition"]
+
+
+@spec("C-4", "C-6")
+def test_a_free_cell_is_claimed_at_once_with_its_version() -> None:
+    cluster = Cluster()
+    first = cluster.client("a")
+    first.want()
+    (record,) = first.outbox()
+    assert isinstance(record, m.ClaimingPartition)
+    assert (record.topic, record.partition, record.interval_ms) == ("t", 0, I)
+    assert record.expected_version == -1
+    first.land()
+    first.see()
+    first.do("release", first.want())
+    first.land()
+    second = cluster.client("b")
+    second.want()
+    (record,) = second.outbox()
+    assert isinstance(record, m.ClaimingPartition)
+    assert record.expected_version == cluster.truth().cells["g", "t", 0].version
+
+
+@spec("C-5")
+def test_a_held_cell_is_not_claimed_before_its_holder_is_stale() -> None:
+    cluster = Cluster()
+    holder = cluster.client("a", interval_ms=3 * I)
+    holder.hold()
+    challenger = cluster.client("b", at_ms=700)
+    challenger.want()
+    challenger.at(700 + 6 * I)
+    assert challenger.outbox() == []
+    challenger.at(700 + 6 * I + 1)
+    assert kinds(challenger.outbox()) == ["ClaimingPartition"]
+
+
+@spec("C-5")
+def test_every_renewal_starts_the_wait_again() -> None:
+    cluster = Cluster()
+    holder = cluster.client("a")
+    holder.hold()
+    challenger = cluster.client("b")
+    challenger.want()
+    for at_ms in (I, 2 * I, 3 * I):
+        holder.at(at_ms)
+        holder.land()
+        holder.see(at_ms)
+        challenger.see(at_ms + 300)
+    challenger.at(3 * I + 300 + 2 * I)
+    assert challenger.outbox() == []
+    challenger.at(3 * I + 300 + 2 * I + 20)  # an observer may note a moment late, by its resolution
+    (record,) = challenger.outbox()
+    assert isinstance(record, m.ClaimingPartition)
+    assert record.expected_version == cluster.truth().cells["g", "t", 0].version
+
+
+@spec("C-7")
+def test_no_claim_in_a_paused_group() -> None:
+    cluster = Cluster()
+    cluster.append(m.ReleaseGroup(2, "o", "o", "g", 0, 0))
+    client = cluster.client()
+    client.want()
+    client.at(100 * I)
+    assert client.outbox() == []
+    cluster.append(m.ResumeGroup(2, "o", "o", "g", 1))
+    client.see()
+    assert kinds(client.outbox()) == ["ClaimingPartition"]
+
+
+@spec("C-8")
+def test_the_log_decides_a_race() -> None:
+    cluster = Cluster()
+    a, b = cluster.client("a"), cluster.client("b")
+    of_a, of_b = a.want(), b.want()
+    b.land()
+    a.land()
+    assert not a.held(of_a)
+    assert not b.held(of_b)
+    a.see()
+    b.see()
+    assert b.held(of_b)
+    assert of_b.epoch == 0
+    assert not a.held(of_a)
+    assert of_a.state is ClaimState.WAITING
+
+
+@spec("C-9")
+def test_an_accepted_claim_is_followed_by_a_heartbeat_at_once() -> None:
+    cluster = Cluster()
+    client = cluster.client()
+    client.hold()
+    (beat,) = client.outbox()
+    assert isinstance(beat, m.Heartbeat)
+    assert [(e.topic, e.partition, e.epoch) for e in beat.entries] == [("t", 0, 0)]
+
+
+# ------------------------------------------------------------------ §5.3 cold start
+
+
+@spec("C-10")
+@pytest.mark.parametrize(("later_ms", "takes"), [(2 * I + 1_050, True), (2 * I + 1_000, False)])
+def test_a_cold_start_goes_by_append_times(later_ms: int, takes: bool) -> None:
+    cluster = Cluster()
+    holder = cluster.client("a")
+    holder.want()
+    holder.land(stamp_ms=1_000_000)
+    client = cluster.client("b", cold_start_skew_ms=1000)
+    client.want()
+    client.at(1)
+    assert kinds(client.outbox()) == ["Heartbeat"]
+    client.land(stamp_ms=1_000_000 + later_ms)
+    client.see(2)
+    assert kinds(client.outbox()) == (["ClaimingPartition"] if takes else [])
+
+
+@spec("C-10")
+def test_a_cold_start_does_not_overlook_a_renewal_behind_its_heartbeat() -> None:
+    cluster = Cluster()
+    holder = cluster.client("a")
+    holder.want()
+    holder.land(stamp_ms=0)
+    holder.see()
+    client = cluster.client("b", cold_start_skew_ms=0)
+    client.want()
+    client.at(1)
+    client.land(stamp_ms=100 * I)
+    holder.land(stamp_ms=100 * I + 1)
+    client.see(2)
+    assert client.outbox() == []
+
+
+@spec("C-11")
+def test_a_cold_start_by_append_times_can_be_switched_off() -> None:
+    cluster = Cluster()
+    holder = cluster.client("a")
+    holder.want()
+    holder.land(stamp_ms=0)
+    client = cluster.client("b", cold_start_skew_ms=None)
+    client.want()
+    cluster.append(b"", stamp_ms=10**9)
+    client.see(1)
+    assert client.outbox() == []
+
+
+@spec("C-11")
+def test_without_append_times_a_cold_start_waits() -> None:
+    cluster = Cluster()
+    holder = cluster.client("a")
+    holder.want()
+    holder.land()
+    client = cluster.client("b", cold_start_skew_ms=0)
+    client.want()
+    client.at(1)
+    client.land()
+    client.see(2)
+    assert client.outbox() == []
+
+
+# ------------------------------------------------------------------ §5.4 the lease
+
+LEASE = 2 * I - I // 10
+
+
+@spec("C-12")
+def test_the_lease_is_measured_from_before_the_sending() -> None:
+    client = Cluster().client()
+    holding = client.want()  # sent at 0
+    client.at(300)
+    client.land()  # in the log at 300
+    client.see(700)  # seen at 700
+    assert client.held(holding)
+    assert client.held(holding, LEASE - 0.001)
+    assert not client.held(holding, LEASE)
+
+
+@spec("C-13")
+def test_a_heartbeat_renews_when_it_is_read_and_from_when_it_was_sent() -> None:
+    client = Cluster().client()
+    holding = client.hold()
+    client.land()
+    client.see(1)
+    client.at(I)
+    assert kinds(client.outbox()) == ["Heartbeat"]
+    assert not client.held(holding, LEASE), "sent is not renewed"
+    client.land()
+    assert not client.held(holding, LEASE), "in the log is not renewed"
+    client.see(I + 500)
+    assert client.held(holding, I + LEASE - 0.001)
+    assert not client.held(holding, I + LEASE)
+
+
+@spec("C-13")
+def test_a_rejected_heartbeat_renews_nothing() -> None:
+    cluster = Cluster()
+    client = cluster.client()
+    holding = client.hold()
+    client.land()
+    client.see(1)
+    client.at(I)
+    cluster.append(m.ClaimingPartition(2, "b", "b1", "g", 0, "t", 0, I, 1))
+    client.land()
+    client.see(I + 1)
+    assert not client.held(holding, I + 2)
+
+
+@spec("C-14")
+def test_a_claim_of_messages_renews_nothing() -> None:
+    client = Cluster().client()
+    holding = client.hold()
+    client.lose()
+    client.at(900)
+    client.do("claim_messages", holding, 5)
+    client.land()
+    client.see(901)
+    assert holding.claimed_offset == 5
+    assert client.held(holding, LEASE - 1)
+    assert not client.held(holding, LEASE)
+
+
+@spec("C-15")
+@pytest.mark.parametrize("sender", [("a", "an-earlier-instance"), ("b", "b1")])
+def test_records_of_another_instance_renew_nothing(sender: tuple[str, str]) -> None:
+    cluster = Cluster()
+    client = cluster.client()
+    holding = client.hold()
+    (beat,) = client.outbox()
+    client.lose()
+    # The same epoch and seq, so that nothing but the sender tells them apart.
+    cluster.append(m.Heartbeat(2, *sender, "g", beat.seq, [m.Entry("t", 0, holding.epoch, 0)]))
+    client.see(1000)
+    assert cluster.truth().cells["g", "t", 0].version == 1
+    assert client.held(holding, LEASE - 1)
+    assert not client.held(holding, LEASE)
+
+
+@spec("C-16")
+@pytest.mark.parametrize("margin_ms", [-1, 0, I, I + 1])
+def test_the_margin_lies_between_zero_and_the_interval(margin_ms: int) -> None:
+    with pytest.raises(InvalidArgument, match="margin_ms"):
+        Client(Cluster(), "a", "a1", margin_ms=margin_ms)
+
+
+@given(
+    st.integers(0, 500),
+    st.integers(0, 500),
+    st.integers(0, 400),
+    st.integers(0, 400),
+)
+@spec("C-5", "C-12", "C-13")
+def test_the_lease_ends_before_a_takeover_whatever_the_delays(
+    land_ms: int, see_ms: int, challenger_ms: int, beat_ms: int
+) -> None:
+    """The argument of §5.4 with two clocks of equal rate, and delays at every step."""
+    cluster = Cluster()
+    holder = cluster.client("a")
+    challenger = cluster.client("b")
+    holding = holder.want()
+    holder.at(land_ms)
+    holder.land()
+    holder.see(land_ms + see_ms)
+    beat_sent_ms = land_ms + see_ms
+    holder.at(beat_sent_ms)
+    holder.land()
+    holder.see(beat_sent_ms + beat_ms)
+    challenger.see(beat_sent_ms + challenger_ms)
+    challenger.want()
+    holder.lose()
+    deadline_ns = challenger.claimant.next_deadline_ns()
+    assert deadline_ns is not None
+    challenger.at(deadline_ns / MS)
+    while not challenger.outbox():
+        deadline_ns = challenger.claimant.next_deadline_ns()
+        assert deadline_ns is not None
+        challenger.at(deadline_ns / MS + 0.001)
+    assert holding.lease_until_ns < challenger.now
+
+
+# ------------------------------------------------------------------ §5.5 renewing
+
+
+@spec("C-17")
+def test_one_heartbeat_per_interval_and_coordination_partition() -> None:
+    cluster = Cluster(2)
+    client = cluster.client()
+    for partition in range(20):
+        client.want("t", partition)
+    client.land()
+    client.see(1)
+    client.lose()
+    client = client.see(1).at(1)
+    client.land()
+    client.see(2)
+    client.lose()
+    client.at(I + 1)
+    beats = [r for r in client.outbox() if isinstance(r, m.Heartbeat)]
+    assert len(beats) == 2
+    places = [(e.topic, e.partition) for beat in beats for e in beat.entries]
+    assert sorted(places) == [("t", partition) for partition in range(20)]
+
+
+@spec("C-17")
+def test_heartbeats_that_do_not_fit_are_split() -> None:
+    cluster = Cluster()
+    client = cluster.client()
+    count = 3000
+    for partition in range(count):
+        holding = client.want("t" * 249, partition)
+        client.claimant.set_metadata(holding, b"x" * 256)
+    client.land()
+    client.see(1)
+    beats = [r for r in client.outbox() if isinstance(r, m.Heartbeat)]
+    assert len(beats) > 1
+    assert sum(len(beat.entries) for beat in beats) == count
+    assert all(len(append.value) < 1_000_000 for append in client.sent)
+
+
+@spec("C-18")
+def test_heartbeats_do_not_pile_up() -> None:
+    client = Cluster().client()
+    client.hold()
+    for at_ms in range(0, 9 * I, 100):
+        client.at(at_ms)
+    assert kinds(client.outbox()) == ["Heartbeat", "Heartbeat"]
+    client.land()
+    client.see(9 * I)
+    assert kinds(client.outbox()) == ["Heartbeat"]
+
+
+# ------------------------------------------------------------------ §5.6 lapse
+
+
+@spec("C-19", "C-20")
+def test_a_lapsed_claim_comes_back_under_the_same_epoch() -> None:
+    client = Cluster().client()
+    holding = client.hold()
+    epoch = holding.epoch
+    client.lose()
+    client.at(LEASE)
+    assert not client.held(holding)
+    client.at(2 * I)
+    (beat,) = client.outbox()
+    assert isinstance(beat, m.Heartbeat)
+    client.land()
+    client.see(2 * I + 5)
+    assert client.held(holding)
+    assert holding.epoch == epoch
+    assert client.notices() == ["acquired", "lapsed", "regained"]
+
+
+@spec("C-21")
+def test_a_lapsed_claim_that_was_taken_is_lost() -> None:
+    cluster = Cluster()
+    client = cluster.client()
+    holding = client.hold()
+    client.lose()
+    client.at(LEASE)
+    cluster.append(m.ClaimingPartition(2, "b", "b1", "g", 0, "t", 0, I, 0))
+    client.at(2 * I)
+    client.land()
+    client.see(2 * I + 5)
+    assert not client.held(holding)
+    assert holding.state is ClaimState.ENDED
+    assert "lost" in client.notices()
+
+
+@spec("C-21")
+def test_a_claim_whose_position_was_set_is_lost() -> None:
+    cluster = Cluster()
+    client = cluster.client()
+    holding = client.hold()
+    client.lose()
+    cluster.append(m.ReleaseGroup(2, "o", "o", "g", 0, 0))
+    cluster.append(m.SetPosition(2, "o", "o", "g", 1, "t", 0, 5, 0))
+    client.see(10)
+    assert holding.state is ClaimState.ENDED
+
+
+# ------------------------------------------------------------------ §5.7 releasing
+
+
+@spec("C-22")
+def test_nothing_renews_after_the_decision_to_release() -> None:
+    client = Cluster().client()
+    holding = client.hold()
+    assert kinds(client.outbox()) == ["Heartbeat"]  # in flight
+    client.do("release", holding)
+    assert not client.held(holding)
+    client.sent, release = client.sent[:1], client.sent[1:]
+    client.land()
+    client.see(10)
+    assert not client.held(holding)
+    client.sent = release
+    client.land()
+    client.see(20)
+    assert holding.state is ClaimState.ENDED
+
+
+@spec("C-23")
+def test_a_release_says_the_epoch_and_the_position() -> None:
+    cluster = Cluster()
+    client = cluster.client()
+    holding = client.hold()
+    client.lose()
+    client.do("commit", holding, 42, flush=False)
+    client.do("release", holding)
+    (record,) = client.outbox()
+    assert isinstance(record, m.ReleasingPartition)
+    assert (record.epoch, record.next_offset) == (holding.epoch, 42)
+    (append,) = client.lose()
+    client.do("append_failed", append.seq)
+    client.at(I)
+    assert kinds(client.outbox()) == ["ReleasingPartition"]
+    client.land()
+    client.see(I)
+    assert not cluster.truth().cells["g", "t", 0].held
+    assert cluster.truth().cells["g", "t", 0].next_offset == 42
+
+
+# ------------------------------------------------------------------ §5.8 restart
+
+
+def restarted(**options: Any) -> tuple[Cluster, Client, Client, Holding]:
+    """A holder, and a second instance under the same client_id that wants the same cell."""
+    cluster = Cluster()
+    old = cluster.client("a")
+    holding = old.hold()
+    old.lose()
+    new = cluster.client("a", at_ms=10, **options)
+    return cluster, old, new, holding
+
+
+@spec("C-24")
+def test_a_new_instance_resumes_what_an_earlier_one_held() -> None:
+    _, _, new, _ = restarted()
+    new.want()
+    (record,) = new.outbox()
+    assert isinstance(record, m.ClaimingPartition)
+    assert record.expected_version == 0
+
+
+@spec("C-24")
+def test_a_twins_claim_that_came_after_catching_up_is_not_resumed() -> None:
+    cluster = Cluster()
+    new = cluster.client("a")
+    cluster.append(m.ClaimingPartition(2, "a", "twin", "g", 0, "t", 0, I, -1))
+    new.see(1)
+    new.want()
+    assert new.outbox() == []
+
+
+@spec("C-25")
+def test_without_resume_a_new_instance_waits() -> None:
+    _, _, new, _ = restarted(resume=False)
+    new.want()
+    new.at(10 + 2 * I)
+    assert new.outbox() == []
+    new.at(10 + 2 * I + 1)
+    assert kinds(new.outbox()) == ["ClaimingPartition"]
+
+
+@spec("C-26")
+def test_a_fenced_instance_stops_claiming_and_never_takes_back() -> None:
+    cluster, old, new, holding = restarted()
+    waiting = old.want("t", 1)
+    old.lose()
+    new.want()
+    new.land()
+    old.see(20)
+    assert holding.state is ClaimState.ENDED
+    assert waiting.state is ClaimState.ENDED
+    assert "duplicate_client_id" in old.notices()
+    for at_ms in range(20, 20 * I, 500):
+        old.at(at_ms)
+    assert "ClaimingPartition" not in kinds(old.outbox())
+    with pytest.raises(DuplicateClientId):
+        old.want("t", 2)
+    assert cluster.truth().cells["g", "t", 0].instance_id == new.claimant.instance_id
+
+
+# ------------------------------------------------------------------ §5.9 pause
+
+
+def paused() -> tuple[Cluster, Client, Holding]:
+    cluster = Cluster()
+    client = cluster.client()
+    holding = client.hold()
+    client.land()
+    cluster.append(m.ReleaseGroup(2, "o", "o", "g", 0, 0))
+    client.see(100)
+    return cluster, client, holding
+
+
+@spec("C-27")
+def test_a_pause_ends_the_acting_and_the_renewing() -> None:
+    _, client, holding = paused()
+    assert not client.held(holding)
+    client.at(I + 100)
+    assert client.outbox() == []
+
+
+@spec("C-28")
+def test_after_a_pause_the_release_waits_for_the_work() -> None:
+    _, client, holding = paused()
+    client.at(500)
+    client.do("release", holding)
+    assert kinds(client.outbox()) == ["ReleasingPartition"]
+
+
+@spec("C-28")
+def test_after_a_pause_the_release_comes_when_the_lease_would_have_ended() -> None:
+    _, client, holding = paused()
+    until_ms = holding.lease_until_ns / MS
+    client.at(until_ms - 1)
+    assert client.outbox() == []
+    client.at(until_ms)
+    assert kinds(client.outbox()) == ["ReleasingPartition"]
+
+
+# ------------------------------------------------------------------ §5.10 to §5.12
+
+
+@spec("C-29")
+def test_what_is_stored_only_goes_up() -> None:
+    cluster = Cluster()
+    client = cluster.client()
+    holding = client.hold()
+    client.land()
+    client.see(1)
+    client.do("commit", holding, 10, flush=True)
+    client.do("commit", holding, 7, flush=True)
+    client.land()
+    client.see(2)
+    assert cluster.truth().cells["g", "t", 0].next_offset == 10
+    client.at(I + 5)
+    client.land()
+    client.see(I + 5)
+    assert cluster.truth().cells["g", "t", 0].next_offset == 10
+    assert holding.stored_offset == 10
+
+
+@spec("C-30")
+def test_messages_are_claimed_when_the_log_says_so() -> None:
+    cluster = Cluster()
+    client = cluster.client()
+    holding = client.hold()
+    client.land()
+    client.see(1)
+    client.notices()
+    client.do("claim_messages", holding, 10)
+    client.do("claim_messages", holding, 10)
+    client.land()
+    assert "messages_claimed" not in client.notices()
+    client.see(2)
+    assert [k for k in client.notices() if k.startswith("messages")] == [
+        "messages_claimed",
+        "messages_rejected",
+    ]
+
+
+@spec("C-30")
+def test_messages_of_an_unknown_outcome_count_as_not_claimed() -> None:
+    cluster = Cluster()
+    client = cluster.client()
+    holding = client.hold()
+    client.land()
+    client.see(1)
+    client.notices()
+    seq = client.do("claim_messages", holding, 10)
+    client.do("append_failed", seq)
+    assert client.notices() == ["messages_rejected"]
+    client.land()
+    client.see(2)
+    assert "messages_claimed" not in client.notices()
+
+
+@spec("C-31")
+def test_a_claim_that_turns_up_after_it_was_given_up_is_released() -> None:
+    cluster = Cluster()
+    client = cluster.client()
+    holding = client.want()
+    client.do("release", holding)
+    client.land()
+    client.see(5)
+    assert not client.held(holding)
+    assert kinds(client.outbox()) == ["ReleasingPartition"]
+    client.land()
+    assert not cluster.truth().cells["g", "t", 0].held
+
+
+@spec("C-32")
+@pytest.mark.parametrize("order", [(0, 1), (1, 0), (0,), (1,)])
+def test_of_two_attempts_whichever_is_accepted_counts(order: tuple[int, ...]) -> None:
+    cluster = Cluster()
+    client = cluster.client()
+    holding = client.want()
+    (first,) = client.lose()
+    client.do("append_failed", first.seq)
+    client.at(500)
+    (second,) = client.lose()
+    for number in order:
+        cluster.append((first, second)[number].value)
+    client.see(600)
+    assert client.held(holding)
+    assert holding.epoch == 0
+    # The lease runs from the sending of the attempt that was accepted.
+    sent_ms = 0 if order[0] == 0 else 500
+    assert holding.lease_until_ns <= (sent_ms + LEASE) * MS
+
+
+# ------------------------------------------------------------------ §2.2, §7, §8
+
+
+@spec("T-3", "T-4")
+def test_records_go_where_they_are_decided() -> None:
+    cluster = Cluster(8)
+    client = cluster.client(member=True)
+    holdings = [client.want("t", partition) for partition in range(30)]
+    client.at(1)
+    seen: list[Append] = []
+    for at_ms in (1, I, 2 * I):
+        client.at(at_ms)
+        seen += client.sent
+        client.land()
+        client.see(at_ms)
+    client.do("claim_messages", holdings[0], 5)
+    for holding in holdings:
+        client.do("release", holding)
+    client.do("leave")
+    seen += client.sent
+    world = client.world
+    types = set()
+    for append in seen:
+        record: Any = m.decode(append.value)
+        types.add(type(record).__name__)
+        if isinstance(record, m.Heartbeat):
+            for entry in record.entries:
+                assert append.coordinator == world.coordinator(entry.topic, entry.partition)
+            if record.membership:
+                assert append.coordinator == world.home("g")
+        else:
+            assert append.coordinator == world.coordinator(record.topic, record.partition)
+    assert types == {"ClaimingPartition", "Heartbeat", "ReleasingPartition", "ClaimingMessages"}
+
+
+@spec("F-38")
+def test_coordination_partitions_do_not_depend_on_each_other() -> None:
+    cluster = Cluster(2)
+    client = cluster.client()
+    in_0 = next(p for p in range(100) if client.world.coordinator("t", p) == 0)
+    in_1 = next(p for p in range(100) if client.world.coordinator("t", p) == 1)
+    cluster.append(m.ReleaseGroup(2, "o", "o", "g", 0, 0), p=0)
+    client.see(1)
+    of_0, of_1 = client.want("t", in_0), client.want("t", in_1)
+    client.land()
+    client.see(2)
+    assert (client.held(of_0), client.held(of_1)) == (False, True)
+    cluster.append(m.ClaimingPartition(2, "b", "b", "g", 0, "t", in_0, I, -1), p=0)
+    client.see(3)
+    assert ("g", "t", in_0) not in client.world.states[0].cells
+
+
+@spec("L-1")
+def test_a_truncated_log_ends_every_lease() -> None:
+    client = Cluster().client()
+    holding = client.hold()
+    client.claimant.truncated()
+    assert not client.held(holding)
+    assert "lost" in client.notices()
+
+
+@spec("L-2")
+def test_another_number_of_partitions_ends_claiming_and_renewing() -> None:
+    client = Cluster().client()
+    holding = client.hold()
+    client.lose()
+    client.claimant.stop_claiming("the number of partitions changed")
+    for at_ms in range(0, 10 * I, 100):
+        client.at(at_ms)
+    assert client.outbox() == []
+    assert not client.held(holding, LEASE)
+
+
+@spec("E-1")
+def test_a_leader_holds_a_virtual_topic() -> None:
+    assert leader_topic("mail") == "leader:mail"
+    assert len(leader_topic("x" * 242)) == 249
+    for name in ("", "x" * 243, None):
+        with pytest.raises(MarshalError):
+            leader_topic(name)  # type: ignore[arg-type]

@@ -1,0 +1,214 @@
+"""The world, and how one reader measures silence (specs/PROTOCOL.md §2.2, §5.1)."""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_right
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from marshal_py.protocol.messages import ClaimingPartition, Heartbeat, ReleaseGroup, encode
+from marshal_py.protocol.rationalizer import Cell, apply
+from marshal_py.protocol.world import (
+    MS,
+    Observer,
+    Timeline,
+    World,
+    coordinating_partition,
+    home_partition,
+)
+from tests.support.reference_fold import murmur3_32
+
+steps = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 400)), min_size=1, max_size=60)
+
+
+def history(deltas: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """(offset, time) pairs, neither of which ever falls."""
+    offset = time = 0
+    pairs = []
+    for more_offsets, more_time in deltas:
+        offset, time = offset + more_offsets, time + more_time
+        pairs.append((offset, time))
+    return pairs
+
+
+@given(steps, st.integers(1, 50), st.integers(1, 1_000))
+def test_timeline_never_answers_a_time_that_is_too_early(
+    deltas: list[tuple[int, int]], resolution: int, horizon: int
+) -> None:
+    timeline = Timeline(resolution, horizon)
+    pairs: list[tuple[int, int]] = []
+    for offset, time in history(deltas):
+        timeline.note(offset, time)
+        pairs.append((offset, time))
+        for wanted in range(offset + 1):
+            true = next(seen_at for seen, seen_at in pairs if seen >= wanted)
+            answer = timeline.at(wanted)
+            assert answer is not None
+            assert true <= answer <= time
+            if time - true <= horizon:
+                assert answer < true + resolution
+        assert timeline.at(offset + 1) is None
+
+
+@given(steps, st.integers(1, 50), st.integers(1, 1_000))
+def test_timeline_does_not_grow_with_time(
+    deltas: list[tuple[int, int]], resolution: int, horizon: int
+) -> None:
+    timeline = Timeline(resolution, horizon)
+    for offset, time in history(deltas):
+        timeline.note(offset, time)
+    assert len(timeline._times) <= 2 * horizon // resolution + 3
+    assert timeline._times == sorted(timeline._times)
+    assert timeline._offsets == sorted(timeline._offsets)
+
+
+def test_timeline_of_a_clock_that_steps_back_goes_on_where_it_was() -> None:
+    timeline = Timeline(10, 1_000)
+    timeline.note(1, 500)
+    timeline.note(2, 300)
+    assert [timeline.at(1), timeline.at(2)] == [500, 500]
+    timeline.note(3, 505)
+    assert timeline.at(3) == 505
+
+
+def test_records_of_one_tick_share_a_point_with_the_last_time() -> None:
+    timeline = Timeline(10, 1_000)
+    timeline.note(1, 100)
+    timeline.note(2, 109)
+    timeline.note(3, 110)
+    assert [timeline.at(n) for n in (1, 2, 3)] == [109, 109, 110]
+
+
+def test_a_timeline_grows_by_ticks_and_not_by_records() -> None:
+    timeline = Timeline(10, 1_000)
+    for offset in range(100):
+        timeline.note(offset, 100 + offset // 10)
+    assert timeline._times == [109]
+    assert timeline._offsets == [99]
+
+
+def test_what_is_older_than_the_horizon_is_answered_with_the_oldest_that_is_left() -> None:
+    timeline = Timeline(1, 100)
+    for n in range(40):
+        timeline.note(n, n * 10)
+    oldest = timeline._times[0]
+    assert timeline.at(0) == oldest
+    assert oldest >= 390 - 200
+
+
+def cell(version: int, interval_ms: int = 1_000) -> Cell:
+    return Cell("h", "h.1", version, version, interval_ms)
+
+
+def test_silence_is_unknown_before_catching_up_and_zero_when_just_seen() -> None:
+    observer = Observer()
+    assert observer.silence_ns(cell(5), 0) is None
+    assert observer.liveness(cell(5), 10**12) == "unknown"
+    observer.seen.note(5, 7 * MS)
+    assert observer.silence_ns(cell(5), 7 * MS) == 0
+    assert observer.silence_ns(cell(5), 6 * MS) == 0  # a clock read before the record was noted
+    assert observer.silence_ns(cell(5), 9 * MS) == 2 * MS
+    assert observer.silence_ns(cell(6), 9 * MS) is None
+
+
+@pytest.mark.parametrize(
+    ("silence_ns", "liveness"),
+    [
+        (0, "fresh"),
+        (1_000 * MS - 1, "fresh"),
+        (1_000 * MS, "unknown"),
+        (2_000 * MS, "unknown"),
+        (2_000 * MS + 1, "stale"),
+    ],
+)
+def test_liveness_by_silence(silence_ns: int, liveness: str) -> None:
+    observer = Observer()
+    observer.seen.note(5, 0)
+    assert observer.liveness(cell(5), silence_ns) == liveness
+
+
+@pytest.mark.parametrize("interval_ms", [20, 1_000, 600_000, 86_400_000])
+def test_two_intervals_of_silence_can_be_measured_whatever_the_interval(interval_ms: int) -> None:
+    observer = Observer()
+    observer.allow(interval_ms)
+    observer.seen.note(1, 0)
+    step = max(1, interval_ms // 7)
+    now = 0
+    while now <= 2 * interval_ms + max(step, 10):
+        now += step
+        observer.seen.note(1 + now, now * MS)
+    assert observer.liveness(cell(1, interval_ms), now * MS) == "stale"
+    assert observer.seen.horizon >= 2 * interval_ms * MS
+    assert observer.stamped.horizon >= 2 * interval_ms
+    assert observer.stamped.resolution * MS == observer.seen.resolution
+
+
+def test_a_shorter_interval_changes_nothing() -> None:
+    observer = Observer()
+    observer.allow(86_400_000)
+    before = (observer.seen.horizon, observer.seen.resolution)
+    observer.allow(1_000)
+    assert (observer.seen.horizon, observer.seen.resolution) == before
+
+
+@given(st.text(max_size=40), st.integers(0, 2**31 - 1), st.integers(1, 200))
+def test_coordinating_partition_is_murmur3_of_topic_and_partition(
+    topic: str, partition: int, partitions: int
+) -> None:
+    hashed = murmur3_32(topic.encode() + struct.pack(">i", partition))
+    assert coordinating_partition(topic, partition, partitions) == hashed % partitions
+
+
+@given(st.text(max_size=40), st.integers(1, 200))
+def test_home_partition_is_murmur3_of_the_group(group: str, partitions: int) -> None:
+    assert home_partition(group, partitions) == murmur3_32(group.encode()) % partitions
+
+
+def test_world_answers_by_group() -> None:
+    world = World(3)
+    assert world.partitions == 3
+    for group in ("g", "h"):
+        for n in range(4):
+            claim = ClaimingPartition(2, "c", "c.1", group, n, "t", n, 1_000, -1)
+            _fold(world, world.coordinator("t", n), claim)
+        _fold(world, world.home(group), Heartbeat(2, "c", "c.1", group, 9, [], 1, 1_000))
+    _fold(world, 1, ReleaseGroup(2, "op", "op.1", "i", 1, 0))
+    assert world.groups() == ["g", "h", "i"]
+    found = world.cell("g", "t", 2)
+    assert found is not None
+    assert found.holder == "c"
+    assert world.cell("g", "t", 9) is None
+    assert world.cell("i", "t", 2) is None
+    assert {key for _, key, _ in world.cells("g")} == {("g", "t", n) for n in range(4)}
+    assert all(p == world.coordinator(*key[1:]) for p, key, _ in world.cells())
+    assert len(list(world.cells())) == 8
+    assert [(m.group_id, m.client_id) for m in world.members("h")] == [("h", "c")]
+    assert len(list(world.members())) == 2
+    assert world.paused("i")
+    assert not world.paused("g")
+
+
+def test_a_group_is_known_by_its_cells_its_members_or_its_pause_alone() -> None:
+    world = World(3)
+    _fold(world, 0, ClaimingPartition(2, "c", "c.1", "cells", 1, "t", 0, 1_000, -1))
+    _fold(world, 1, Heartbeat(2, "c", "c.1", "members", 2, [], 1, 1_000))
+    _fold(world, 2, ReleaseGroup(2, "op", "op.1", "pause", 3, 0))
+    assert world.groups() == ["cells", "members", "pause"]
+
+
+def _fold(world: World, p: int, record: ClaimingPartition | Heartbeat | ReleaseGroup) -> None:
+    state = world.states[p]
+    apply(state, state.next_offset, encode(record))
+
+
+def test_every_point_of_a_timeline_can_be_found() -> None:
+    timeline = Timeline(1, 10_000)
+    offsets = list(range(0, 300, 3))
+    for offset in offsets:
+        timeline.note(offset, offset * 2)
+    for wanted in range(298):
+        expected = offsets[bisect_right(offsets, wanted - 1)] * 2
+        assert timeline.at(wanted) == expected

@@ -1,0 +1,118 @@
+"""What is wrong with version 1 logs, and how they are told: in sentences, on the dashboard."""
+
+from __future__ import annotations
+
+from marshal_py.admin.cell_timeline import Story
+from marshal_py.admin.event_text import without_epoch
+from marshal_py.dashboard.watch import Watch
+from marshal_py.protocol import events as ev
+from marshal_py.protocol.history.text_verifier import TextVerifier
+from marshal_py.protocol.messages import ResumeGroup
+from marshal_py.protocol.messages import encode as encode_msgpack
+from marshal_py.protocol.text.codec import coordinating_partition
+from marshal_py.protocol.text.rationalizer import TextState, TextWorld, apply
+from marshal_py.protocol.world import MS, Observer
+
+HB = 60
+T = 1_700_000_000
+HERE = coordinating_partition("t", 3)
+
+
+def verify(*records: str | bytes, broker_s: int = 0) -> list[tuple[str, int, str]]:
+    found = TextVerifier(HERE, 3, HB)
+    for offset, record in enumerate(records):
+        value = record if isinstance(record, bytes) else record.encode()
+        found.feed(offset, value, broker_s * 1000)
+    return [(f.kind, f.offset, f.what) for f in found.finish()]
+
+
+def beat(client: str, at_s: int, offset: int = 5, topic: str = "t") -> str:
+    return f"Heartbeat/1/{T + at_s}/i-{client}/{client}/g/{topic}/7/{offset}"
+
+
+def claim(client: str, at_s: int) -> str:
+    return f"ClaimingPartition/1/{T + at_s}/i-{client}/{client}/g/t/7"
+
+
+def test_a_log_of_correct_clients_is_sound() -> None:
+    released = f"ReleasingPartition/1/{T + 130}/i-a/a/g/t/7/9"
+    pause = f"ReleaseGroup/0/{T + 131}/abc/adm/g//0/{T + 600}"
+    assert verify(
+        claim("a", 0), beat("a", 1), beat("a", 60), beat("a", 120), released, pause,
+        claim("b", 140), beat("b", 141), claim("c", 141 + 2 * HB), beat("c", 142 + 2 * HB),
+    ) == []  # fmt: skip
+
+
+def test_a_heartbeat_that_takes_what_is_held_is_an_error() -> None:
+    ((kind, offset, what),) = verify(claim("a", 0), beat("a", 1), beat("b", 31))
+    assert (kind, offset) == ("early_takeover", 2)
+    assert what == "b took it from a, whose last heartbeat was 30 s old; nobody may before 120 s"
+
+
+def test_a_claim_in_doubt_and_a_clock_that_is_behind_are_warnings() -> None:
+    found = verify(claim("a", 0), beat("a", 1), beat("a", 61), claim("late", 0))
+    assert [(kind, offset) for kind, offset, _ in found] == [("clock", 3), ("in_doubt", 3)]
+    assert "61 s behind" in found[0][2]
+    (skewed,) = verify(claim("a", 0), beat("a", 1), broker_s=T - 40)
+    assert skewed[:2] == ("clock", 0)
+    assert "+40 s against the broker's clock" in skewed[2]
+
+
+def test_what_is_no_record_of_this_log_is_told_apart() -> None:
+    newer = encode_msgpack(ResumeGroup(2, "c", "i", "g", 1))
+    elsewhere = next(n for n in ("u", "v", "w", "x") if coordinating_partition(n, 3) != HERE)
+    found = verify(b"\xff\xfe", newer, newer, beat("a", 0, topic=elsewhere))
+    assert [(kind, offset) for kind, offset, _ in found] == [
+        ("foreign_record", 0),
+        ("other_version", 1),
+        ("wrong_partition", 3),
+    ]
+
+
+def test_the_story_of_a_cell_has_no_epochs() -> None:
+    state, story = TextState(HERE, HB), Story(("g", "t", 7), HERE)
+    records = [claim("a", 0), beat("a", 1), claim("b", 20), claim("b", 200), beat("b", 201)]
+    for offset, record in enumerate(records):
+        events: list[ev.Event] = []
+        apply(state, offset, record.encode(), events)
+        for event in events:
+            story.feed(without_epoch(event), int(record.split("/")[2]) * 1000)
+    story.finish()
+    told = "\n".join(entry.sentence for entry in story.entries)
+    assert "epoch" not in told
+    assert "b tried to claim it and was refused: a holds it, whose last heartbeat is less" in told
+    assert "b took it over from a, interval 1.0 min: a had been silent for 3.3 min" in told
+    standing = story.standing((T + 210) * 1000)
+    assert (standing.holder, standing.epoch) == ("b", None)
+    assert "epoch" not in standing.text
+
+
+def test_the_dashboard_shows_what_version_1_says_and_raises_no_alert_of_version_2() -> None:
+    world = TextWorld(3, HB)
+    watch = Watch(world, [Observer() for _ in range(3)])
+    state = world.states[HERE]
+    elsewhere = next(p for p in range(3) if p != HERE)
+    for offset, record in enumerate(
+        [claim("a", 0), beat("a", 1), claim("b", 20), claim("b", 200), beat("b", 201)]
+    ):
+        events: list[ev.Event] = []
+        apply(state, offset, record.encode(), events)
+        at_ms = int(record.split("/")[2]) * 1000
+        watch.record(HERE, offset, record.encode(), at_ms, events)
+    pause = f"ReleaseGroup/0/{T}/abc/adm/g//0/{T + 60}".encode()
+    apply(world.states[elsewhere], 0, pause, None)
+    now_ms = (T + 205) * 1000
+    for observer in watch.observers:
+        observer.caught_up_at_offset = 5
+        observer.seen.note(4, 1_000 * MS)
+    watch.caught_up(1_000 * MS, now_ms)
+    document = watch.document(now_ms)
+    (row,) = document["rows"]
+    assert (row["topic"], row["live"]) == ("t", {"1": "0"}), "fresh"
+    assert document["clients"][-1] == "b"
+    assert document["alerts"] == []
+    assert document["groups"] == [{"group": "g", "paused_until_ms": None}], "it ended by itself"
+    assert [line["kind"] for line in document["activity"]] == ["Claimed", "Rejected", "TakenOver"]
+    assert not any("epoch" in line["text"] for line in document["activity"])
+    (ended,) = watch.claims.claims(("g", "t", 7))
+    assert (ended.client_id, ended.how, ended.by) == ("a", "taken_over", "b")

@@ -1,0 +1,51 @@
+"""The lines of specs/AUDIT.md §4: their arguments are what the commands take."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import typer.main
+
+from harvest.cli.app import app as harvest
+from marshal_py.cli.app import app as marshal
+from tests.support.paths import SPECS
+
+SPEC = SPECS / "AUDIT.md"
+APPS = {"marshal": marshal, "harvest": harvest}
+SUBMIT = {"--master", "--jars", "--conf"}
+
+
+def lines() -> list[str]:
+    section = SPEC.read_text().split("\n## 4.")[1].split("\n## 5.")[0]
+    text = "\n".join(line for line in section.splitlines() if line.startswith("    "))
+    return text.replace("\\\n", " ").splitlines()
+
+
+def test_there_is_one_for_each_pipeline() -> None:
+    found = [re.search(r'"\$\(which (\w+)\)" (\w+)', line) for line in lines()]
+    assert [match.groups() if match else None for match in found] == [
+        ("marshal", "audit"),
+        ("harvest", "reconcile"),
+        ("harvest", "backlog"),
+    ]
+
+
+@pytest.mark.parametrize("line", lines())
+def test_its_arguments_are_known(
+    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("reaper.yaml").touch()
+    words = shlex.split(line)
+    program = next(n for n, word in enumerate(words) if word.startswith("$(which "))
+    assert words[0] == "spark-submit"
+    assert set(words[1:program:2]) <= SUBMIT
+    name = words[program].removeprefix("$(which ").removesuffix(")")
+    group = typer.main.get_command(APPS[name])
+    with group.make_context(name, words[program + 1 :]) as context:
+        rest = [*context._protected_args, *context.args]
+        sub, command, arguments = group.resolve_command(context, rest)  # type: ignore[attr-defined]
+        command.make_context(sub, arguments, parent=context)  # raises for what is unknown

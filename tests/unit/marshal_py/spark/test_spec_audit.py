@@ -1,0 +1,23 @@
+"""specs/AUDIT.md describes the tables and the findings as they are."""
+
+from __future__ import annotations
+
+from harvest.spark.reconcile import KINDS
+from marshal_py.protocol.history.anomalies import MEANING
+from marshal_py.spark.tables import TABLES
+from tests.support.paths import SPECS
+
+TEXT = (SPECS / "AUDIT.md").read_text()
+TYPES = {"text": "string", "int": "int64", "time": "timestamp (ms, UTC)"}
+
+
+def test_every_column_is_described() -> None:
+    for table, columns in TABLES.items():
+        section = TEXT.split(f"### {table}\n")[1].split("\n#")[0]
+        lines = [line for line in section.splitlines() if line.startswith("| `")]
+        assert lines == [f"| `{c.name}` | {TYPES[c.kind]} | {c.about} |" for c in columns]
+
+
+def test_every_finding_is_described() -> None:
+    for kind, meaning in (MEANING | KINDS).items():
+        assert f"| `{kind}` | {meaning} |" in TEXT
