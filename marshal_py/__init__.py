@@ -32,7 +32,8 @@ from marshal_py.errors import (
 
 if TYPE_CHECKING:
     from marshal_py.admin.group_admin import GroupAdmin
-    from marshal_py.client.aio import AsyncClaim, AsyncConsumer, AsyncLeadership, AsyncMarshal
+    from marshal_py.client.aio import AsyncClaim, AsyncLeadership, AsyncMarshal
+    from marshal_py.consumer.aio import AsyncConsumer
     from marshal_py.consumer.handlers.options import Failure, Retry, Stuck
     from marshal_py.consumer.handlers.runner import RunStats
     from marshal_py.consumer.transactions import Transactions
@@ -79,7 +80,7 @@ __all__ = [
 
 _MODULES = {
     "AsyncClaim": "client.aio",
-    "AsyncConsumer": "client.aio",
+    "AsyncConsumer": "consumer.aio",
     "AsyncLeadership": "client.aio",
     "AsyncMarshal": "client.aio",
     "Failure": "consumer.handlers.options",

@@ -1,0 +1,265 @@
+"""The asyncio face of consumers.
+
+::
+
+    async with AsyncConsumer("localhost:9092", group_id="billing", topics="orders") as consumer:
+        async for message in consumer:
+            await handle(message)
+
+Everything is done by the same code as in the blocking face: consumers fetch in a thread of their
+own. What a call of the blocking face promises and raises holds here too; only what waits is a
+coroutine. Heartbeats come from the client's own thread, so an event loop that is kept busy loses
+no claim.
+
+A task that is cancelled while it waits leaves nothing undone behind it: messages that were on
+their way come with the next iteration.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from functools import partial
+from types import TracebackType
+from typing import Any, Final, Generic, Self, TypeVar
+
+from confluent_kafka import Message
+
+from marshal_py.client.aio import AsyncMarshal
+from marshal_py.client.aio_threads import CallThread, call_in_thread
+from marshal_py.client.marshal import Claim, Marshal
+from marshal_py.client.signals import StopRequests, exit_on_sigterm
+from marshal_py.consumer.claim_metadata import Note
+from marshal_py.consumer.consumer import Consumer
+from marshal_py.consumer.delivery import Batch, Run
+from marshal_py.consumer.handlers.runner import RunStats
+
+__all__ = ["AsyncConsumer"]
+
+T = TypeVar("T")
+
+
+class AsyncConsumer:
+    """A `Consumer` (`sync`) for asyncio. Arguments as there; `config` may be an `AsyncMarshal`.
+
+    One task iterates at a time. `ack`, `stats`, `claims` and `claim_of` do not wait, and are plain
+    calls.
+    """
+
+    def __init__(
+        self, config: Mapping[str, Any] | str | Marshal | AsyncMarshal, **settings: Any
+    ) -> None:
+        self._on_sigterm = settings.get("close_on_sigterm", True)
+        self.sync: Final = Consumer(
+            config.sync if isinstance(config, AsyncMarshal) else config, **settings
+        )
+        self._fetches = CallThread()
+        self._coming: asyncio.Future[bool] | None = None
+        """The next run is on its way. It is kept when who waits for it is cancelled."""
+        self._reader: asyncio.Task[Any] | None = None
+        self._others_ack = False
+
+    async def start(self) -> Self:
+        """See `Consumer.start`."""
+        await call_in_thread(self.sync.start, undo=self.sync.close)
+        self._heed_sigterm()
+        return self
+
+    def _heed_sigterm(self) -> None:
+        marshal = self.sync.marshal
+        if self._on_sigterm and self.sync._owns_marshal and marshal._restore_signal is None:
+            marshal._restore_signal = exit_on_sigterm()
+
+    def _take_restore(self) -> Callable[[], None] | None:
+        """Return what undoes `_heed_sigterm`: in this thread, the client's own cannot."""
+        if not self.sync._owns_marshal:
+            return None
+        marshal = self.sync.marshal
+        restore, marshal._restore_signal = marshal._restore_signal, None
+        return restore
+
+    async def close(self, timeout_s: float = 10.0) -> None:
+        """See `Consumer.close`. Cancelled, it goes on in the background."""
+        mine = self._reader is asyncio.current_task() and not self._others_ack
+        restore = self._take_restore()
+        try:
+            await call_in_thread(partial(self.sync._close, timeout_s, mine=mine))
+        finally:
+            self._fetches.close()
+            if restore is not None:
+                restore()
+
+    def __aiter__(self) -> AsyncIterator[Message]:
+        """Hand out messages, one by one, until `close`."""
+        return self.messages()
+
+    def messages(self, *, idle_timeout_s: float | None = None) -> AsyncIterator[Message]:
+        """See `Consumer.messages`."""
+        return _Messages(self, idle_timeout_s)
+
+    def batches(self, *, idle_timeout_s: float | None = None) -> AsyncIterator[Batch]:
+        """See `Consumer.batches`."""
+        return _Batches(self, idle_timeout_s)
+
+    async def poll(self, timeout_s: float = 1.0) -> Message | None:
+        """See `Consumer.poll`."""
+        async for message in self.messages(idle_timeout_s=timeout_s):
+            return message
+        return None
+
+    async def _next_run(self, idle_timeout_s: float | None) -> Run | None:
+        """Wait for the next run in hand; None when closed, or after `idle_timeout_s`."""
+        core = self.sync
+        while core._hand is None:
+            if self._coming is None:
+                self._coming = self._fetches.call(self._fetch)
+            done, _ = await asyncio.wait([self._coming], timeout=idle_timeout_s)
+            if not done:
+                return None
+            coming, self._coming = self._coming, None
+            if not coming.result():
+                return None
+        return core._hand
+
+    def _fetch(self) -> bool:
+        """Take the next run in hand. Returns whether there was one, False when closed."""
+        self.sync._hand = run = self.sync._next_run(None)
+        return run is not None
+
+    async def _enter(self) -> None:
+        if not self.sync._started:
+            await self.start()
+        self._reader = asyncio.current_task()
+        self.sync._enter_loop()
+
+    def ack(self, message: Message) -> None:
+        """See `Consumer.ack`."""
+        if asyncio.current_task() is not self._reader:
+            self._others_ack = True
+        self.sync.ack(message)
+
+    async def commit(self, timeout_s: float = 10.0) -> None:
+        """See `Consumer.commit`."""
+        await call_in_thread(partial(self.sync.commit, timeout_s))
+
+    async def lag(self, *, timeout_s: float = 5.0) -> dict[tuple[str, int], int]:
+        """See `Consumer.lag`."""
+        return await call_in_thread(partial(self.sync.lag, timeout_s=timeout_s))
+
+    async def run(self, handler: Callable[..., Any], **options: Any) -> RunStats:
+        """See `Consumer.run`. Coroutines run in this event loop. Cancelled, it stops like `stop`.
+
+        The cancellation is let through when all is wound up; a second one shortens that.
+        """
+        self.sync._event_loop = asyncio.get_running_loop()
+        self._heed_sigterm()
+        restore = self._take_restore()
+        try:
+            with StopRequests(self.stop, name=self.sync.marshal.client_id):
+                return await self._run(partial(self.sync.run, handler, **options))
+        finally:
+            if restore is not None:
+                restore()
+
+    async def _run(self, run: Callable[[], RunStats]) -> RunStats:
+        running = asyncio.ensure_future(call_in_thread(run))
+        try:
+            return await asyncio.shield(running)
+        except asyncio.CancelledError:
+            self.stop()
+            while not running.done():
+                try:
+                    await asyncio.wait([running])
+                except asyncio.CancelledError:
+                    self.stop(0.0)
+            if not running.cancelled() and (error := running.exception()) is not None:
+                raise error from None
+            raise
+        finally:
+            self._fetches.close()
+
+    def stop(self, drain_timeout_s: float | None = None) -> None:
+        """See `Consumer.stop`."""
+        self.sync.stop(drain_timeout_s)
+
+    def stats(self) -> RunStats:
+        """See `Consumer.stats`."""
+        return self.sync.stats()
+
+    def troubles(self) -> dict[tuple[str, int], Note]:
+        """See `Consumer.troubles`."""
+        return self.sync.troubles()
+
+    def claims(self) -> list[Claim]:
+        """See `Consumer.claims`."""
+        return self.sync.claims()
+
+    def claim_of(self, message: Message) -> Claim:
+        """See `Consumer.claim_of`."""
+        return self.sync.claim_of(message)
+
+    async def __aenter__(self) -> Self:
+        return await self.start()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+
+class _Iteration(Generic[T]):
+    """What messages and batches have in common."""
+
+    def __init__(self, consumer: AsyncConsumer, idle_timeout_s: float | None) -> None:
+        self._consumer = consumer
+        self._idle_timeout_s = idle_timeout_s
+        self._entered = False
+
+    def __aiter__(self) -> Self:
+        return self
+
+    def __del__(self) -> None:
+        if self._entered:  # the loop was left
+            self._consumer.sync._looping = False
+
+    async def _next_run(self) -> Run:
+        """Return the next run. Raises `StopAsyncIteration`."""
+        consumer = self._consumer
+        if not self._entered:
+            self._entered = True
+            await consumer._enter()
+        run = await consumer._next_run(self._idle_timeout_s)
+        if run is None:
+            consumer.sync._looping = False
+            raise StopAsyncIteration
+        return run
+
+
+class _Messages(_Iteration[Message]):
+    """Not an async generator: those are closed some time after a loop was left, not at once."""
+
+    def __init__(self, consumer: AsyncConsumer, idle_timeout_s: float | None) -> None:
+        super().__init__(consumer, idle_timeout_s)
+        self._rest: Iterator[Message] = iter(())
+
+    async def __anext__(self) -> Message:
+        core = self._consumer.sync
+        while True:
+            for message in self._rest:
+                if core._deserializers != (None, None):
+                    core._deserialize(message)
+                return message
+            self._rest = core._hand_out(await self._next_run())
+
+
+class _Batches(_Iteration[Batch]):
+    async def __anext__(self) -> Batch:
+        core = self._consumer.sync
+        while True:
+            core._settle_hand()
+            batch = core._take_batch(await self._next_run())
+            if batch is not None:
+                return batch
