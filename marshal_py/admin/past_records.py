@@ -10,9 +10,9 @@ from typing import Any, Final
 from confluent_kafka import TIMESTAMP_CREATE_TIME
 
 from marshal_py.admin.connection import Connection
+from marshal_py.admin.snapshot_reader import FoundSnapshot, read_snapshots
 from marshal_py.admin.topic_offsets import extent
 from marshal_py.admin.world_reader import stamp_ms
-from marshal_py.cli.snapshots import FoundSnapshot, read_snapshots
 from marshal_py.client.kafka_clients import read_to_end
 from marshal_py.client.topics import admin_client
 from marshal_py.errors import TopicMissing

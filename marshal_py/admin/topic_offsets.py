@@ -9,7 +9,7 @@ from confluent_kafka.admin import OffsetSpec as _Spec  # type: ignore[attr-defin
 from marshal_py.admin.connection import Connection
 from marshal_py.errors import BrokerUnavailable, TopicMissing
 
-__all__ = ["extent", "partitions_of"]
+__all__ = ["extent", "offset_ranges", "partitions_of"]
 
 
 def partitions_of(admin: AdminClient, topic: str, timeout_s: float) -> list[int]:
@@ -27,11 +27,34 @@ def extent(admin: AdminClient, topic: str, connection: Connection) -> dict[int, 
 
     Raises `TopicMissing`, `BrokerUnavailable`, `confluent_kafka.KafkaException`.
     """
-    parts = [TopicPartition(topic, p) for p in partitions_of(admin, topic, connection.timeout_s)]
-    answers = []
-    for spec in (_Spec.earliest(), _Spec.latest()):  # type: ignore[no-untyped-call]
-        futures = admin.list_offsets(
-            dict.fromkeys(parts, spec), request_timeout=connection.timeout_s
-        )
-        answers.append({p.partition: f.result().offset for p, f in futures.items()})
-    return {p: (first, answers[1][p]) for p, first in answers[0].items()}
+    parts = {(topic, p) for p in partitions_of(admin, topic, connection.timeout_s)}
+    ranges = offset_ranges(admin, parts, connection.timeout_s)
+    return {p: ranges[topic, p] for _, p in sorted(parts)}
+
+
+def offset_ranges(
+    admin: AdminClient,
+    partitions: set[tuple[str, int]],
+    timeout_s: float,
+    at_ms: int | None = None,
+) -> dict[tuple[str, int], tuple[int, int]]:
+    """Return (first offset, next offset) of each (topic, partition).
+
+    `at_ms`: the next offset is that of the first message that is later than this, ms since 1970,
+    by the timestamps of the messages. Raises `confluent_kafka.KafkaException`.
+    """
+    if not partitions:
+        return {}
+    asked = [TopicPartition(t, p) for t, p in sorted(partitions)]
+
+    def ask(spec: _Spec) -> dict[tuple[str, int], int]:
+        futures = admin.list_offsets(dict.fromkeys(asked, spec), request_timeout=timeout_s)
+        return {(p.topic, p.partition): f.result().offset for p, f in futures.items()}
+
+    firsts = ask(_Spec.earliest())  # type: ignore[no-untyped-call]
+    ends = ask(_Spec.latest())  # type: ignore[no-untyped-call]
+    if at_ms is not None:
+        # −1: no message is later.
+        later = ask(_Spec.for_timestamp(at_ms + 1))
+        ends |= {key: end for key, end in later.items() if end >= 0}
+    return {key: (first, ends[key]) for key, first in firsts.items()}

@@ -20,7 +20,7 @@ from marshal_py.cli import (
     explain,
     groups,
     lag,
-    snapshots,
+    snapshot,
     status,
     tail,
     top,
@@ -50,7 +50,7 @@ app.command()(top.top)
 app.command()(explain.explain)
 app.command()(verify.verify)
 app.command()(doctor.doctor)
-app.command()(snapshots.snapshot)
+app.command()(snapshot.snapshot)
 app.command()(demo.demo)
 
 _FAMILIES: Final = {

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import asdict
 from typing import Annotated, Any, Final
 
 import typer
 
+from marshal_py.admin.cell_history import read_cell_history
 from marshal_py.admin.cell_timeline import Entry, Standing, Story
 from marshal_py.admin.connection import Connection
-from marshal_py.admin.event_text import without_epoch
 from marshal_py.admin.formatting import clock_time, count, iso_utc, safe
-from marshal_py.admin.past_records import open_past
-from marshal_py.admin.world_reader import own_time_ms, wire_of
+from marshal_py.admin.world_reader import wire_of
 from marshal_py.cli.framework import (
     FINDING,
     AtMoment,
@@ -26,12 +24,10 @@ from marshal_py.cli.framework import (
     note,
     print_json,
 )
-from marshal_py.errors import InvalidArgument, LogHole
-from marshal_py.protocol import events as ev
+from marshal_py.errors import InvalidArgument
 from marshal_py.protocol.messages import MAX_PARTITION
-from marshal_py.protocol.wire import MSGPACK, Wire
 
-__all__ = ["explain", "tell"]
+__all__ = ["explain"]
 
 AFTER: Final = 5
 """So many entries are shown of what came after the moment that was asked for."""
@@ -82,7 +78,7 @@ def explain(
         raise InvalidArgument(f"PARTITION {partition} is above {MAX_PARTITION}")
     at_ms = moment(at)
     version = wire_of(wire, interval_s)
-    story, standing = tell(connection, group, topic, partition, at_ms, wire=version)
+    story, standing = read_cell_history(connection, group, topic, partition, at_ms, wire=version)
     if as_json:
         print_json(_document(story, standing, at_ms))
     else:
@@ -90,59 +86,6 @@ def explain(
     if not story.entries and standing.epoch is None:
         note(f"group {group} has never claimed {topic}/{partition}; `marshal claims` lists claims")
         raise typer.Exit(FINDING)
-
-
-def tell(
-    connection: Connection,
-    group: str,
-    topic: str,
-    partition: int,
-    at_ms: int | None = None,
-    *,
-    wire: Wire = MSGPACK,
-) -> tuple[Story, Standing]:
-    """Read the cell's coordination partition; return its story, and how it stood at `at_ms`.
-
-    Raises `InvalidArgument` when the log does not reach back so far, `LogHole`.
-    """
-    past = open_past(connection, wire=wire)
-    p = wire.coordinator(topic, partition, past.partitions)
-    if p not in past.starts:
-        raise LogHole(
-            f"records below offset {past.extents[p][0]} of {connection.topic}/{p} are gone and no "
-            "snapshot covers them: the history of this partition cannot be told"
-        )
-    state, key = past.state(p), (group, topic, partition)
-    story = Story(key, p)
-    story.begin(state.cells.get(key), paused=group in state.paused)
-    standing: Standing | None = None
-    events: list[ev.Event] = []
-    first_ms: int | None = None
-    for record in past.records([p]):
-        stamp_ms = record.stamp_ms
-        if wire is not MSGPACK:  # what its clients judge by
-            stamp_ms = max(own_time_ms(record.value), 0) or stamp_ms
-        if first_ms is None:
-            first_ms = stamp_ms
-        if at_ms is not None and standing is None and stamp_ms > at_ms:
-            cut_off = p in past.bases or past.starts[p] > 0
-            if cut_off and at_ms < first_ms:
-                raise InvalidArgument(
-                    f"the log does not reach back to {iso_utc(at_ms)}: it begins at "
-                    f"{iso_utc(first_ms)}"
-                )
-            standing = story.standing(at_ms)
-        wire.apply(state, record.offset, record.value, events)
-        for event in events:
-            story.feed(event if wire is MSGPACK else without_epoch(event), stamp_ms)
-        events.clear()
-    if standing is None:
-        standing = story.standing(
-            max(time.time_ns() // 1_000_000, story.latest_ms) if at_ms is None else at_ms,
-            now=at_ms is None,
-        )
-    story.finish()
-    return story, standing
 
 
 def _document(story: Story, standing: Standing, at_ms: int | None) -> dict[str, Any]:

@@ -15,6 +15,7 @@ import typer
 from marshal_py.admin.connection import Connection
 from marshal_py.admin.formatting import count, iso_utc, parse_since, safe
 from marshal_py.admin.group_admin import DEFAULT_PAUSE_S, GroupAdmin
+from marshal_py.admin.lag import measure_lag
 from marshal_py.admin.positions import Change, Extent, Key, Target, target_of
 from marshal_py.admin.world_reader import look
 from marshal_py.admin.world_summary import take_census
@@ -32,7 +33,7 @@ from marshal_py.cli.framework import (
     table,
 )
 from marshal_py.cli.groups import group_table, groups, member_table
-from marshal_py.cli.lag import lag_rows, lag_table
+from marshal_py.cli.lag import lag_table
 from marshal_py.errors import ConfigurationError, GroupInUse, InvalidArgument
 
 __all__ = ["app"]
@@ -98,7 +99,7 @@ def describe(
         with _admin(connection, group) as admin:
             admin.require()
     census = take_census(found, group=group)
-    rows = lag_rows(connection, found, group=group)
+    rows = measure_lag(connection, found, group=group)
     if as_json:
         (counted,) = census.groups
         print_json(

@@ -9,6 +9,7 @@ import typer
 
 from marshal_py.admin.connection import Connection
 from marshal_py.admin.formatting import age, count, iso_utc, liveness_style, safe
+from marshal_py.admin.snapshot_reader import read_snapshots
 from marshal_py.admin.topic_offsets import extent
 from marshal_py.admin.world_reader import Look, look, wire_of
 from marshal_py.admin.world_summary import Group, Leader, Member, take_census
@@ -25,7 +26,6 @@ from marshal_py.cli.framework import (
     table,
 )
 from marshal_py.cli.groups import group_table, member_table
-from marshal_py.cli.snapshots import read_snapshots
 from marshal_py.client.topics import admin_client
 from marshal_py.consumer.claim_metadata import Note
 from marshal_py.errors import TopicMissing

@@ -12,9 +12,9 @@ from typing import Any, Final
 
 import msgspec
 
+from marshal_py.admin.cell_history import read_cell_history
 from marshal_py.admin.connection import Connection
 from marshal_py.admin.world_reader import look
-from marshal_py.cli.explain import tell
 from marshal_py.dashboard.board import Board, liveness_code
 from marshal_py.dashboard.people import groups_document, leaders_document, members_document
 from marshal_py.protocol.rationalizer import CellKey
@@ -57,7 +57,7 @@ class Past:
         Raises `InvalidArgument` if the log does not reach back to `at_ms`, and `LogHole`.
         """
         with self._lock:
-            story, standing = tell(self._connection, *key, at_ms, wire=self._wire)
+            story, standing = read_cell_history(self._connection, *key, at_ms, wire=self._wire)
         return {
             "standing": standing.text,
             "entries": [

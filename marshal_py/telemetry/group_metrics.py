@@ -17,9 +17,9 @@ from prometheus_client.registry import Collector
 
 from marshal_py.admin.connection import Connection
 from marshal_py.admin.event_text import kinds_of
+from marshal_py.admin.lag import PartitionLag, measure_lag
 from marshal_py.admin.world_reader import Look
 from marshal_py.admin.world_summary import take_census
-from marshal_py.cli.lag import LagRow, lag_rows
 from marshal_py.errors import MarshalError
 from marshal_py.protocol import events as ev
 
@@ -51,10 +51,10 @@ class GroupMetrics(Collector):
         """Nothing: the values are known only when the metrics are collected."""
         return iter(())
 
-    def _lag(self) -> list[LagRow]:
+    def _lag(self) -> list[PartitionLag]:
         """The lag; nothing while the brokers do not answer: the rest is worth telling."""
         try:
-            return lag_rows(self._connection, self.found)
+            return measure_lag(self._connection, self.found)
         except (KafkaException, MarshalError) as error:
             logger.warning("the brokers do not tell the ends of topics: %s", error)
             return []

@@ -1,47 +1,18 @@
-"""What is in the snapshot topic, and `marshal snapshot`, which writes to it now."""
+"""`marshal snapshot`: write a snapshot of every coordination partition now."""
 
 from __future__ import annotations
 
-import time
-from dataclasses import dataclass
-from typing import Any
-
 from marshal_py.admin.connection import Connection
+from marshal_py.admin.snapshot_reader import read_snapshots
 from marshal_py.admin.topic_offsets import extent
 from marshal_py.admin.world_reader import look
 from marshal_py.cli.framework import JsonFlag, command, console, note, print_json, show, table
-from marshal_py.client.kafka_clients import read_to_end
 from marshal_py.client.log_writer import LogWriter
 from marshal_py.client.settings import default_client_id, new_instance_id
 from marshal_py.client.topics import admin_client
-from marshal_py.errors import BrokerUnavailable, MalformedRecord
-from marshal_py.protocol.snapshots import Snapshot, decode_snapshot
+from marshal_py.errors import BrokerUnavailable
 
-__all__ = ["FoundSnapshot", "read_snapshots", "snapshot"]
-
-
-@dataclass(frozen=True)
-class FoundSnapshot:
-    """A record of the snapshot topic. If it is bad, `snapshot` is None and `problem` says why."""
-
-    coordinator: int
-    offset: int
-    written_ms: int
-    size_bytes: int
-    snapshot: Snapshot | None
-    problem: str | None = None
-
-
-def read_snapshots(
-    connection: Connection, ends: dict[int, int], *, newest_only: bool = True
-) -> list[FoundSnapshot]:
-    """Return what the snapshot topic holds, oldest first; `ends` are its partitions' ends."""
-    starts = {p: end - 1 if newest_only else 0 for p, end in ends.items() if end > 0}
-    if not starts:
-        return []
-    deadline = time.monotonic() + connection.timeout_s
-    records = read_to_end(connection.kafka, connection.snapshot_topic, starts, ends, deadline)
-    return [_found(record) for record in records]
+__all__ = ["snapshot"]
 
 
 @command()
@@ -106,23 +77,3 @@ def _check_written(connection: Connection, log: LogWriter, written: list[dict[st
                 f"the snapshot of partition {row['coordinator']} was not accepted; is "
                 f"max.message.bytes of {connection.snapshot_topic!r} large enough?"
             )
-
-
-def _found(record: Any) -> FoundSnapshot:
-    value: bytes | None = record.value()
-    snapshot, problem = None, None
-    try:
-        snapshot = decode_snapshot(value)
-        if snapshot.coordinator != record.partition():
-            problem = f"it is of partition {snapshot.coordinator}"
-            snapshot = None
-    except MalformedRecord as error:
-        problem = str(error)
-    return FoundSnapshot(
-        record.partition(),
-        record.offset(),
-        record.timestamp()[1],
-        len(value or b""),
-        snapshot,
-        problem,
-    )

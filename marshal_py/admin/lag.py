@@ -1,0 +1,92 @@
+"""How far each group is behind the ends of its topics, now or at a moment of the past."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from marshal_py.admin.connection import Connection
+from marshal_py.admin.topic_offsets import offset_ranges
+from marshal_py.admin.world_reader import Look
+from marshal_py.admin.world_summary import LEADER, Census, take_census
+from marshal_py.client.topics import admin_client
+from marshal_py.protocol.rationalizer import Cell
+
+__all__ = ["PartitionLag", "measure_lag"]
+
+
+@dataclass
+class PartitionLag:
+    """One partition that a group consumes, or wants to.
+
+    `position` is None where nothing was stored yet, and `lag` with it. `holder` is None when nobody
+    holds the partition; `claimed` is False when nobody ever has. Of the past, `next_offset` is
+    where the topic ended then, and `first_offset` is today's.
+    """
+
+    group: str
+    topic: str
+    partition: int
+    position: int | None
+    first_offset: int
+    next_offset: int
+    lag: int | None
+    holder: str | None
+    liveness: str | None
+    claimed: bool
+
+
+def measure_lag(
+    connection: Connection, found: Look, *, group: str | None = None, topic: str | None = None
+) -> list[PartitionLag]:
+    """Ask the brokers for the ends of all topics that the groups consume; compare.
+
+    Of a look at the past, the ends are those of then, by the timestamps of the messages: the first
+    message that is later, or the end where there is none.
+    """
+    admin = admin_client(connection.kafka)
+    there = {
+        name: sorted(metadata.partitions)
+        for name, metadata in admin.list_topics(timeout=connection.timeout_s).topics.items()
+        if metadata.error is None
+    }
+    wanted = _wanted(take_census(found, group=group), there)
+    cells: dict[tuple[str, str, int], tuple[int, Cell]] = {}
+    for coordinator, key, cell in found.world.cells(group):
+        if key[1] in there and not key[1].startswith(LEADER):
+            cells[key] = coordinator, cell
+            wanted.add((key[0], key[1]))
+    wanted = {(g, t) for g, t in wanted if topic is None or t == topic}
+    extents = offset_ranges(
+        admin, {(t, p) for _, t in wanted for p in there[t]}, connection.timeout_s, found.at_ms
+    )
+    rows = []
+    for g, t in sorted(wanted):
+        for p in there[t]:
+            first, end = extents[t, p]
+            row = PartitionLag(g, t, p, None, first, end, None, None, None, (g, t, p) in cells)
+            rows.append(row)
+            if not row.claimed:
+                continue
+            coordinator, cell = cells[g, t, p]
+            silence = found.cell_silence(coordinator, cell)
+            row.holder = cell.holder
+            row.liveness = silence and silence.liveness
+            if cell.position >= 0:
+                # Deleted messages wait for nobody; of the past, it is not known which were.
+                begin = cell.position if found.at_ms is not None else max(cell.position, first)
+                row.position, row.lag = cell.position, max(0, end - begin)
+    return rows
+
+
+def _wanted(census: Census, there: Iterable[str]) -> set[tuple[str, str]]:
+    """Return (group, topic) for every topic that a member says it consumes, and that exists."""
+    found = set()
+    for member in census.members:
+        for name in member.wants or ():
+            is_pattern = name.startswith("/") and name.endswith("/") and len(name) > 1
+            for topic in there:
+                if re.fullmatch(name[1:-1], topic) if is_pattern else name == topic:
+                    found.add((member.group, topic))
+    return found
