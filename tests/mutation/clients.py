@@ -41,11 +41,11 @@ def _harvest(module: str, name: str, function: str, old: str, new: str) -> Mutan
 
 
 def _mark(name: str, function: str, old: str, new: str) -> Mutant:
-    return _harvest("mark", name, f"MarkScheduler.{function}", old, new)
+    return _harvest("core.mark", name, f"MarkScheduler.{function}", old, new)
 
 
 def _leader(name: str, function: str, old: str, new: str) -> Mutant:
-    return _harvest("leader", name, f"MarkLeader.{function}", old, new)
+    return _harvest("runtime.mark_leader", name, f"MarkLeader.{function}", old, new)
 
 
 _HANDING_OUT = [
@@ -480,17 +480,21 @@ _MARK = [
         "(sends[0].batch,)",
     ),
     _harvest(
-        "leading",
+        "runtime.leadership",
         "the end of the lease is told",
         "Leader._watch",
         "self._events.put(LeaseLost())",
         "pass",
     ),
     _harvest(
-        "reaper", "who is done hands over", "Reaper._lead", "self._candidate.resign()", "pass"
+        "runtime.harvester",
+        "who is done hands over",
+        "Reaper._lead",
+        "self._candidate.resign()",
+        "pass",
     ),
     _harvest(
-        "terms",
+        "core.mark_checkpoint",
         "a checkpoint keeps its batch",
         "Checkpoint.decode",
         "int(batch)",

@@ -15,15 +15,15 @@ def _range(module: str, name: str, function: str, old: str, new: str) -> Mutant:
 
 
 def _scheduler(name: str, function: str, old: str, new: str) -> Mutant:
-    return _range("range", name, f"RangeScheduler.{function}", old, new)
+    return _range("core.range", name, f"RangeScheduler.{function}", old, new)
 
 
 def _gaps(name: str, function: str, old: str, new: str) -> Mutant:
-    return _range("gaps", name, f"Gaps.{function}", old, new)
+    return _range("core.gaps", name, f"Gaps.{function}", old, new)
 
 
 def _leader(name: str, function: str, old: str, new: str) -> Mutant:
-    return _range("range_leader", name, f"RangeLeader.{function}", old, new)
+    return _range("runtime.range_leader", name, f"RangeLeader.{function}", old, new)
 
 
 _EVIDENCE = [

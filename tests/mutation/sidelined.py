@@ -21,44 +21,50 @@ def _shards(name: str, function: str, old: str, new: str) -> Mutant:
 
 
 _SIEVE = [
-    _aside("sidelining", "a bad row is set aside", "Sieve.sift", "if error is not None:", "if 0:"),
     _aside(
-        "sidelining",
+        "core.dead_letters",
+        "a bad row is set aside",
+        "Sieve.sift",
+        "if error is not None:",
+        "if 0:",
+    ),
+    _aside(
+        "core.dead_letters",
         "behind a row that is aside, its key waits",
         "Sieve.sift",
         "elif row.id > self.waiting.get((row.topic, row.key), row.id):",
         "elif False:",
     ),
     _aside(
-        "sidelining",
+        "core.dead_letters",
         "behind a bad row of the same reading, its key waits",
         "Sieve.sift",
         "self._wait(row)",
         "pass",
     ),
     _aside(
-        "sidelining",
+        "core.dead_letters",
         "what comes before a row that is aside does not wait",
         "Sieve.sift",
         "row.id > self.waiting.get((row.topic, row.key), row.id)",
         "(row.topic, row.key) in self.waiting",
     ),
     _aside(
-        "sidelining",
+        "core.dead_letters",
         "what the sink refuses is set aside",
         "Sieve.blame",
         "if row.id in failure.refused:",
         "if False:",
     ),
     _aside(
-        "sidelining",
+        "core.dead_letters",
         "only what is refused is blamed",
         "Sieve.blame",
         "if row.id in failure.refused:",
         "if True:",
     ),
     _aside(
-        "sidelining",
+        "core.dead_letters",
         "without key_waits, nothing waits",
         "Sieve._wait",
         "if self.policy.key_waits:",
@@ -68,42 +74,42 @@ _SIEVE = [
 
 _MARKING = [
     _aside(
-        "mark",
+        "core.mark",
         "what waits is loaded when a term begins",
         "MarkScheduler._opened",
         "self.sieve.waiting = dict(event.waiting)",
         "pass",
     ),
     _aside(
-        "mark",
+        "core.mark",
         "what waits is loaded when rows were set aside",
         "MarkScheduler._sidelined",
         "self.sieve.waiting = dict(event.waiting)",
         "pass",
     ),
     _aside(
-        "mark",
+        "core.mark",
         "a row that need not wait any more is marked again",
         "MarkScheduler._sidelined",
         "if any(a.waits and a.id not in event.moved for a in self._held_asides):",
         "if False:",
     ),
     _aside(
-        "mark",
+        "core.mark",
         "what is aside is not sent",
         "MarkScheduler._sidelined",
         "out = {a.id for a in self._held_asides}",
         "out = set()",
     ),
     _aside(
-        "mark",
+        "core.mark",
         "what was refused is set aside before the sink is opened again",
         "MarkScheduler._continue",
         "if refused:",
         "if False:",
     ),
     _aside(
-        "mark",
+        "core.mark",
         "nothing is marked while rows are being set aside",
         "MarkScheduler._mark_if_room",
         "self._marking or self._sidelining",
@@ -113,14 +119,14 @@ _MARKING = [
 
 _SIFTING = [
     _aside(
-        "sink.sifting",
+        "sinks.dead_letter_sink",
         "what is aside is not published",
         "SiftingSink.deliver",
         "left_out = left_out | done",
         "pass",
     ),
     _aside(
-        "sink.sifting",
+        "sinks.dead_letter_sink",
         "what could not be set aside stops the delivery",
         "SiftingSink.deliver",
         "self._sink.close()  # what follows would let the checkpoint pass these rows\n"
@@ -128,28 +134,28 @@ _SIFTING = [
         "done = frozenset(row.id for row in asides)",
     ),
     _aside(
-        "sink.sifting",
+        "sinks.dead_letter_sink",
         "what was refused and is aside is left out",
         "SiftingSink.deliver",
         "self._refused |= self._set_aside(blamed) or set()",
         "self._set_aside(blamed)",
     ),
     _aside(
-        "sink.sifting",
+        "sinks.dead_letter_sink",
         "what could not be set aside is not left out",
         "SiftingSink.deliver",
         "self._set_aside(blamed) or set()",
         "self._set_aside(blamed) or {row.id for row in blamed}",
     ),
     _aside(
-        "sink.sifting",
+        "sinks.dead_letter_sink",
         "what waits is loaded when the sink is opened",
         "SiftingSink.open",
         "self._learn()",
         "pass",
     ),
     _aside(
-        "sink.sifting",
+        "sinks.dead_letter_sink",
         "without key_waits, nothing is loaded",
         "SiftingSink._learn",
         'if policy.key_waits and policy.on_bad_row == "sideline":',
