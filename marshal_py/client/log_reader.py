@@ -100,7 +100,7 @@ class LogReader:
         self.topic = topic
         self.snapshot_topic = snapshot_topic
         self.wire = wire
-        self.world = wire.world()
+        self.world = wire.world(time.time)
         self.observers: list[Observer] = []
         self.caught_up = False
         self.replayed = 0

@@ -487,6 +487,7 @@ class Marshal:
                 group_id=settings.group_id,
                 interval_ms=settings.interval_ms,
                 margin_ms=settings.margin_ms,
+                wall_s=time.time,
                 resume=settings.resume,
             )
         return Claimant(

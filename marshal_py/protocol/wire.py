@@ -28,7 +28,7 @@ WireName: TypeAlias = Literal["msgpack", "text"]
 class Wire:
     """One version of the records.
 
-    - `world`: makes an empty world.
+    - `world`: makes an empty world; by the given clock, in seconds, version 1 judges pauses.
     - `state`: makes the empty state of a coordination partition.
     - `apply`: the fold.
     - `coordinator`: which of so many coordination partitions decides about (topic, partition).
@@ -38,7 +38,7 @@ class Wire:
     """
 
     name: WireName
-    world: Callable[[], World]
+    world: Callable[[Callable[[], float]], World]
     state: Callable[[int], PartitionState]
     apply: Callable[[PartitionState, int, bytes | None, list[Event] | None], bool]
     coordinator: Callable[[str, int, int], int]
@@ -70,7 +70,7 @@ _BOTH_MAY_HOLD: Final = (
 
 MSGPACK: Final = Wire(
     name="msgpack",
-    world=partial(World, 0),
+    world=lambda _: World(0),
     state=PartitionState,
     apply=rationalizer.apply,
     coordinator=coordinating_partition,

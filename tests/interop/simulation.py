@@ -225,7 +225,7 @@ class Ours(_Client):
     def start(self) -> None:
         plan = self.sim.plan
         self.alive, self.instance, self.frozen_until = True, self.instance + 1, 0
-        self.world = TextWorld(1, plan.hb)
+        self.world = TextWorld(1, plan.hb, self.wall_s)
         self.state: TextState = self.world.states[0]  # type: ignore[assignment]
         self.observer = Observer()
         for offset, (_, _, value) in enumerate(self.sim.log):

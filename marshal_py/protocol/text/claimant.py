@@ -37,7 +37,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import time
 import zlib
 from collections import deque
 from collections.abc import Callable
@@ -144,8 +143,8 @@ class TextClaimant(Claimant):
         group_id: str,
         interval_ms: int,
         margin_ms: int,
+        wall_s: Callable[[], float],
         resume: bool = True,
-        wall_s: Callable[[], float] = time.time,
     ) -> None:
         super().__init__(
             world,

@@ -36,7 +36,6 @@ has are skipped.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Final
 
@@ -110,11 +109,12 @@ class TextState(PartitionState):
 class TextWorld(World):
     """The states of all coordination partitions, placed by version 1's hash: the topic alone."""
 
-    def __init__(self, partitions: int, interval_s: int) -> None:
+    def __init__(self, partitions: int, interval_s: int, wall_s: Callable[[], float]) -> None:
         super().__init__(0)
         self.states = [TextState(p, interval_s) for p in range(partitions)]
         self.at_ms: int | None = None
-        """The moment by which pauses are judged; None: now, by this process's clock."""
+        """The moment by which pauses are judged; None: now, by `wall_s`."""
+        self._wall_s = wall_s
 
     def coordinator(self, topic: str, partition: int) -> int:  # noqa: ARG002
         """Return the coordination partition of the topic; `partition` does not matter."""
@@ -122,7 +122,7 @@ class TextWorld(World):
 
     def paused(self, group_id: str) -> bool:
         """Say whether the group is paused at `at_ms`."""
-        now_ms = time.time() * 1000 if self.at_ms is None else self.at_ms
+        now_ms = self._wall_s() * 1000 if self.at_ms is None else self.at_ms
         return any(now_ms < state.paused.get(group_id, 0) for state in self.states)
 
     def home(self, group_id: str) -> int:  # noqa: ARG002

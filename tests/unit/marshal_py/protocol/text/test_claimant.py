@@ -40,7 +40,7 @@ class Client:
 
     def __init__(self, log: Log, name: str = "py", instance: str = "i1", **kwargs: Any) -> None:
         self.log, self.name, self.now = log, name, 0
-        self.world = TextWorld(1, HB)
+        self.world = TextWorld(1, HB, lambda: T0 + self.now / S + self.ahead_s)
         self.state: TextState = self.world.states[0]  # type: ignore[assignment]
         self.observer = Observer()
         self.ahead_s = 0.0

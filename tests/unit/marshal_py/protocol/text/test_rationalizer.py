@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import pytest
@@ -331,7 +332,7 @@ def test_a_null_value_and_a_repeated_offset_change_nothing() -> None:
 
 
 def test_the_world_places_cells_by_topic_alone() -> None:
-    world = TextWorld(8, HB)
+    world = TextWorld(8, HB, time.time)
     assert {world.coordinator("orders", p) for p in range(50)} == {world.coordinator("orders", 0)}
 
 

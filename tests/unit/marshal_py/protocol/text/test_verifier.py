@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from marshal_py.admin.cell_timeline import Story
 from marshal_py.admin.event_text import without_epoch
 from marshal_py.dashboard.watch import Watch
@@ -88,7 +90,7 @@ def test_the_story_of_a_cell_has_no_epochs() -> None:
 
 
 def test_the_dashboard_shows_what_version_1_says_and_raises_no_alert_of_version_2() -> None:
-    world = TextWorld(3, HB)
+    world = TextWorld(3, HB, time.time)
     watch = Watch(world, [Observer() for _ in range(3)])
     state = world.states[HERE]
     elsewhere = next(p for p in range(3) if p != HERE)
