@@ -1,4 +1,5 @@
-"""The `marshal` command: one module a command.
+"""The `marshal` command: parsing of options and printing; the work is done in `marshal_py.admin`.
 
-`app` puts them together; `framework` has what they share: connection flags, tables, exit codes.
+`app` mounts the commands, one module each. What they share: `command` (connection flags),
+`options`, `output` (tables, JSON) and `exit_codes`.
 """

@@ -1,34 +1,30 @@
-"""The `marshal` command. Each command is a module of `marshal_py.commands`; here they are mounted.
+"""The `marshal` command: here the commands are mounted, in the order in which `--help` lists them.
 
-To add a family of commands (`marshal topic …`), make an `app` with `new_app` of
-`marshal_py.cli.framework` and give its module a line in `_FAMILIES`. To add a single command, give
-its module a function `register(app)` and a line in `_COMMANDS`. Import what an extra brings inside
-the commands, so that the others work without it.
+A single command is a function under `command` of `marshal_py.cli.command`; a family (`marshal topic
+…`) is an app of `new_app`. Import what an extra brings inside the commands, so that the others work
+without it.
 """
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import io
 import sys
-from typing import Final
 
-from marshal_py.cli import (
-    claims,
-    doctor,
-    explain,
-    groups,
-    lag,
-    snapshot,
-    status,
-    tail,
-    top,
-    verify,
-)
-from marshal_py.cli import migrate as cli_migrate
-from marshal_py.cli.demo import command as demo
-from marshal_py.cli.framework import global_flags, new_app
+from marshal_py.cli import group, metrics, topic
+from marshal_py.cli.audit import audit
+from marshal_py.cli.claims import claims
+from marshal_py.cli.command import global_flags, new_app
+from marshal_py.cli.dashboard import dashboard
+from marshal_py.cli.demo.command import demo
+from marshal_py.cli.doctor import doctor
+from marshal_py.cli.explain import explain
+from marshal_py.cli.groups import groups, members
+from marshal_py.cli.lag import lag
+from marshal_py.cli.snapshot import snapshot
+from marshal_py.cli.status import status
+from marshal_py.cli.tail import tail
+from marshal_py.cli.top import top
+from marshal_py.cli.verify import verify
 
 __all__ = ["app", "main"]
 
@@ -40,43 +36,25 @@ app = new_app(
     ),
 )
 app.callback()(global_flags)
-app.command()(status.status)
-app.command()(claims.claims)
-app.command()(groups.groups)
-app.command()(groups.members)
-app.command()(lag.lag)
-app.command()(tail.tail)
-app.command()(top.top)
-app.command()(explain.explain)
-app.command()(verify.verify)
-app.command()(doctor.doctor)
-app.command()(snapshot.snapshot)
-app.command()(demo.demo)
-
-_FAMILIES: Final = {
-    "metrics": "marshal_py.cli.metrics",
-    "topic": "marshal_py.cli.topic",
-    "group": "marshal_py.cli.group",
-}
-"""Name of the family → module with its `app`. One that is not there is left out."""
-
-_COMMANDS: Final = ("marshal_py.cli.audit", "marshal_py.cli.dashboard")
-"""Modules with a function `register`. One that is not there is left out."""
-
-for _module in _COMMANDS:
-    if importlib.util.find_spec(_module) is not None:
-        importlib.import_module(_module).register(app)
-
-for _name, _module in _FAMILIES.items():
-    if importlib.util.find_spec(_module) is not None:
-        _family = importlib.import_module(_module).app
-    elif _name == "group":
-        _family = new_app(help="Look after a group: its pause, its positions, its version.")
-    else:
-        continue
-    if _name == "group":
-        cli_migrate.register(_family)
-    app.add_typer(_family, name=_name)
+app.command()(status)
+app.command()(claims)
+app.command()(groups)
+app.command()(members)
+app.command()(lag)
+app.command()(tail)
+app.command()(top)
+app.command()(explain)
+app.command()(verify)
+app.command()(doctor)
+app.command()(snapshot)
+app.command()(demo)
+app.command(
+    epilog="Example: marshal audit -b localhost:9092 --out audit && open audit/report.html"
+)(audit)
+app.command(epilog="Example: marshal dashboard -b localhost:9092")(dashboard)
+app.add_typer(metrics.app, name="metrics")
+app.add_typer(topic.app, name="topic")
+app.add_typer(group.app, name="group")
 
 
 def main() -> None:

@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from marshal_py.admin.connection import Connection
-from marshal_py.cli.framework import FINDING, JsonFlag, command, console, print_json, table
+from marshal_py.cli.command import command
+from marshal_py.cli.exit_codes import FINDING
+from marshal_py.cli.options import JsonFlag
+from marshal_py.cli.output import console, print_json, table
 from marshal_py.errors import ConfigurationError
 from marshal_py.protocol.history.anomalies import KINDS
 
@@ -17,14 +20,7 @@ if TYPE_CHECKING:
     from marshal_py.spark.audit import AuditRun
     from marshal_py.spark.store import Store
 
-__all__ = ["register"]
-
-
-def register(app: typer.Typer) -> None:
-    """Add `audit` to the command line."""
-    app.command(
-        epilog="Example: marshal audit -b localhost:9092 --out audit && open audit/report.html"
-    )(audit)
+__all__ = ["audit"]
 
 
 @command()

@@ -10,7 +10,8 @@ import typer
 from marshal_py.admin.connection import Connection
 from marshal_py.admin.formatting import age, count, liveness_style, safe
 from marshal_py.admin.world_reader import Look, look, wire_of
-from marshal_py.cli.framework import (
+from marshal_py.cli.command import command
+from marshal_py.cli.options import (
     AtMoment,
     GroupFilter,
     Interval,
@@ -18,14 +19,9 @@ from marshal_py.cli.framework import (
     Observe,
     TopicFilter,
     WireFlag,
-    command,
-    console,
     moment,
-    note,
-    print_json,
-    show,
-    table,
 )
+from marshal_py.cli.output import console, note, print_json, show, table
 from marshal_py.protocol.messages import NO_OFFSET
 
 __all__ = ["ClaimRow", "claim_rows", "claims"]

@@ -12,16 +12,10 @@ import typer
 from marshal_py.admin.connection import Connection
 from marshal_py.admin.formatting import safe
 from marshal_py.admin.world_reader import wire_of
-from marshal_py.cli.framework import (
-    ENVIRONMENT,
-    Interval,
-    JsonFlag,
-    WireFlag,
-    command,
-    console,
-    fail,
-    print_json,
-)
+from marshal_py.cli.command import command
+from marshal_py.cli.exit_codes import ENVIRONMENT, fail
+from marshal_py.cli.options import Interval, JsonFlag, WireFlag
+from marshal_py.cli.output import console, print_json
 from marshal_py.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -29,14 +23,9 @@ if TYPE_CHECKING:
 
     from marshal_py.dashboard.feed import Feed
 
-__all__ = ["register"]
+__all__ = ["dashboard"]
 
 DEFAULT_PORT: Final = 8090
-
-
-def register(app: typer.Typer) -> None:
-    """Add `dashboard` to the command line."""
-    app.command(epilog="Example: marshal dashboard -b localhost:9092")(dashboard)
 
 
 @command()

@@ -32,7 +32,10 @@ from marshal_py.admin.cluster_checks import (
 from marshal_py.admin.connection import Connection
 from marshal_py.admin.formatting import count, safe
 from marshal_py.admin.world_reader import open_reader, until_silent
-from marshal_py.cli.framework import FINDING, JsonFlag, command, console, print_json
+from marshal_py.cli.command import command
+from marshal_py.cli.exit_codes import FINDING
+from marshal_py.cli.options import JsonFlag
+from marshal_py.cli.output import console, print_json
 from marshal_py.client.acl import REFUSED
 from marshal_py.client.kafka_clients import connect
 from marshal_py.client.log_reader import LogReader, boottime_ns

@@ -12,18 +12,10 @@ from marshal_py.admin.cell_timeline import Entry, Standing, Story
 from marshal_py.admin.connection import Connection
 from marshal_py.admin.formatting import clock_time, count, iso_utc, safe
 from marshal_py.admin.world_reader import wire_of
-from marshal_py.cli.framework import (
-    FINDING,
-    AtMoment,
-    Interval,
-    JsonFlag,
-    WireFlag,
-    command,
-    console,
-    moment,
-    note,
-    print_json,
-)
+from marshal_py.cli.command import command
+from marshal_py.cli.exit_codes import FINDING
+from marshal_py.cli.options import AtMoment, Interval, JsonFlag, WireFlag, moment
+from marshal_py.cli.output import console, note, print_json
 from marshal_py.errors import InvalidArgument
 from marshal_py.protocol.messages import MAX_PARTITION
 

@@ -19,21 +19,13 @@ from marshal_py.admin.lag import measure_lag
 from marshal_py.admin.positions import Change, Extent, Key, Target, target_of
 from marshal_py.admin.world_reader import look
 from marshal_py.admin.world_summary import take_census
-from marshal_py.cli.framework import (
-    FINDING,
-    JsonFlag,
-    Observe,
-    command,
-    console,
-    fail,
-    new_app,
-    note,
-    print_json,
-    show,
-    table,
-)
+from marshal_py.cli.command import command, new_app
+from marshal_py.cli.exit_codes import FINDING, fail
 from marshal_py.cli.groups import group_table, groups, member_table
 from marshal_py.cli.lag import lag_table
+from marshal_py.cli.migrate import migrate
+from marshal_py.cli.options import JsonFlag, Observe
+from marshal_py.cli.output import console, note, print_json, show, table
 from marshal_py.errors import ConfigurationError, GroupInUse, InvalidArgument
 
 __all__ = ["app"]
@@ -332,7 +324,12 @@ def forget(
         note(f"{group}: {count(len(cells), 'partition')} would be forgotten; add --yes to do it")
 
 
-# Words
+app.command(
+    epilog="Example: marshal group migrate billing --dry-run && marshal group migrate billing"
+)(migrate)
+
+
+# What options are given
 
 
 def _target(text: str) -> Target:

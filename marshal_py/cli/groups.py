@@ -11,21 +11,17 @@ from marshal_py.admin.connection import Connection
 from marshal_py.admin.formatting import age, clock_time, count, liveness_style, safe
 from marshal_py.admin.world_reader import look, wire_of
 from marshal_py.admin.world_summary import Group, Member, take_census
-from marshal_py.cli.framework import (
+from marshal_py.cli.command import command
+from marshal_py.cli.options import (
     AtMoment,
     GroupFilter,
     Interval,
     JsonFlag,
     Observe,
     WireFlag,
-    command,
-    console,
     moment,
-    note,
-    print_json,
-    show,
-    table,
 )
+from marshal_py.cli.output import console, note, print_json, show, table
 
 __all__ = ["group_table", "groups", "member_table", "members"]
 

@@ -11,22 +11,18 @@ from marshal_py.admin.connection import Connection
 from marshal_py.admin.formatting import count, liveness_style, safe
 from marshal_py.admin.lag import PartitionLag, measure_lag
 from marshal_py.admin.world_reader import look, wire_of
-from marshal_py.cli.framework import (
-    FINDING,
+from marshal_py.cli.command import command
+from marshal_py.cli.exit_codes import FINDING
+from marshal_py.cli.options import (
     AtMoment,
     GroupFilter,
     Interval,
     JsonFlag,
     TopicFilter,
     WireFlag,
-    command,
-    console,
     moment,
-    note,
-    print_json,
-    show,
-    table,
 )
+from marshal_py.cli.output import console, note, print_json, show, table
 
 __all__ = ["lag", "lag_table"]
 

@@ -11,7 +11,9 @@ import typer
 
 from marshal_py.admin.connection import Connection
 from marshal_py.admin.world_reader import begin, open_reader
-from marshal_py.cli.framework import ENVIRONMENT, command, errors_as_exit_codes, fail, new_app, note
+from marshal_py.cli.command import command, new_app
+from marshal_py.cli.exit_codes import ENVIRONMENT, errors_as_exit_codes, fail
+from marshal_py.cli.output import note
 from marshal_py.client.log_reader import Truncated
 from marshal_py.errors import InvalidArgument
 

@@ -13,30 +13,17 @@ import typer
 from marshal_py.admin.connection import Connection
 from marshal_py.admin.formatting import count, safe
 from marshal_py.admin.migration import Bridge, Step, explain, look, partitions_of
-from marshal_py.cli.framework import (
-    FINDING,
-    JsonFlag,
-    command,
-    console,
-    note,
-    print_json,
-    show,
-    table,
-)
+from marshal_py.cli.command import command
+from marshal_py.cli.exit_codes import FINDING
+from marshal_py.cli.options import JsonFlag
+from marshal_py.cli.output import console, note, print_json, show, table
 from marshal_py.client.marshal import Marshal
 from marshal_py.client.topics import admin_client
 from marshal_py.errors import ConfigurationError, TopicMissing
 
-__all__ = ["register"]
+__all__ = ["migrate"]
 
 LOOK_S = 0.2
-
-
-def register(app: typer.Typer) -> None:
-    """Add `migrate` to the commands of `marshal group`."""
-    app.command(
-        epilog="Example: marshal group migrate billing --dry-run && marshal group migrate billing"
-    )(migrate)
 
 
 @command(coordination_topic=("--text-topic", "--coordination-topic"))

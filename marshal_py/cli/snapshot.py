@@ -6,7 +6,9 @@ from marshal_py.admin.connection import Connection
 from marshal_py.admin.snapshot_reader import read_snapshots
 from marshal_py.admin.topic_offsets import extent
 from marshal_py.admin.world_reader import look
-from marshal_py.cli.framework import JsonFlag, command, console, note, print_json, show, table
+from marshal_py.cli.command import command
+from marshal_py.cli.options import JsonFlag
+from marshal_py.cli.output import console, note, print_json, show, table
 from marshal_py.client.log_writer import LogWriter
 from marshal_py.client.settings import default_client_id, new_instance_id
 from marshal_py.client.topics import admin_client

@@ -13,19 +13,11 @@ from marshal_py.admin.snapshot_reader import read_snapshots
 from marshal_py.admin.topic_offsets import extent
 from marshal_py.admin.world_reader import Look, look, wire_of
 from marshal_py.admin.world_summary import Group, Leader, Member, take_census
-from marshal_py.cli.framework import (
-    FINDING,
-    Interval,
-    JsonFlag,
-    Observe,
-    WireFlag,
-    command,
-    console,
-    print_json,
-    show,
-    table,
-)
+from marshal_py.cli.command import command
+from marshal_py.cli.exit_codes import FINDING
 from marshal_py.cli.groups import group_table, member_table
+from marshal_py.cli.options import Interval, JsonFlag, Observe, WireFlag
+from marshal_py.cli.output import console, print_json, show, table
 from marshal_py.client.topics import admin_client
 from marshal_py.consumer.claim_metadata import Note
 from marshal_py.errors import TopicMissing

@@ -22,17 +22,9 @@ from marshal_py.admin.event_text import (
 )
 from marshal_py.admin.formatting import parse_duration, parse_moment, parse_since
 from marshal_py.admin.world_reader import open_reader, stamp_ms, until_silent, wire_of
-from marshal_py.cli.framework import (
-    GroupFilter,
-    Interval,
-    JsonFlag,
-    TopicFilter,
-    WireFlag,
-    command,
-    console,
-    note,
-    print_json,
-)
+from marshal_py.cli.command import command
+from marshal_py.cli.options import GroupFilter, Interval, JsonFlag, TopicFilter, WireFlag
+from marshal_py.cli.output import console, note, print_json
 from marshal_py.client.log_reader import Batch, LogReader, Truncated
 from marshal_py.errors import BrokerUnavailable, InvalidArgument, LogHole, PartitionCountChanged
 from marshal_py.protocol.events import Event

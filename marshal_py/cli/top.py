@@ -21,17 +21,10 @@ from marshal_py.admin.event_text import ROUTINE, as_json, as_line, touches, with
 from marshal_py.admin.formatting import age, clock_time, count, iso_utc, safe
 from marshal_py.admin.world_reader import Look, begin, open_reader, wire_of
 from marshal_py.admin.world_summary import Census, Leader, Member, take_census
-from marshal_py.cli.framework import (
-    GroupFilter,
-    Interval,
-    JsonFlag,
-    WireFlag,
-    command,
-    console,
-    print_json,
-    show,
-)
+from marshal_py.cli.command import command
 from marshal_py.cli.groups import group_table, member_table
+from marshal_py.cli.options import GroupFilter, Interval, JsonFlag, WireFlag
+from marshal_py.cli.output import console, print_json, show
 from marshal_py.client.log_reader import Truncated
 from marshal_py.errors import PartitionCountChanged
 from marshal_py.protocol.events import Event

@@ -13,16 +13,10 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 )
 
 from marshal_py.admin.connection import Connection
-from marshal_py.cli.framework import (
-    FINDING,
-    JsonFlag,
-    command,
-    console,
-    new_app,
-    print_json,
-    show,
-    table,
-)
+from marshal_py.cli.command import command, new_app
+from marshal_py.cli.exit_codes import FINDING
+from marshal_py.cli.options import JsonFlag
+from marshal_py.cli.output import console, print_json, show, table
 from marshal_py.cli.trim import trim
 from marshal_py.client.topics import (
     DEFAULT_PARTITIONS,

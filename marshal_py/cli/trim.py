@@ -14,7 +14,9 @@ from marshal_py.admin.connection import Connection
 from marshal_py.admin.formatting import count
 from marshal_py.admin.snapshot_reader import FoundSnapshot, read_snapshots
 from marshal_py.admin.topic_offsets import extent
-from marshal_py.cli.framework import JsonFlag, command, console, note, print_json, show, table
+from marshal_py.cli.command import command
+from marshal_py.cli.options import JsonFlag
+from marshal_py.cli.output import console, note, print_json, show, table
 from marshal_py.client.kafka_clients import read_to_end
 from marshal_py.client.topics import admin_client
 from marshal_py.errors import SnapshotMismatch

@@ -13,18 +13,11 @@ from marshal_py.admin.connection import Connection
 from marshal_py.admin.formatting import clock_time, count, iso_utc, safe
 from marshal_py.admin.past_records import Past, open_past
 from marshal_py.admin.world_reader import wire_of
-from marshal_py.cli.framework import (
-    FINDING,
-    Interval,
-    JsonFlag,
-    WireFlag,
-    command,
-    console,
-    note,
-    print_json,
-    table,
-)
-from marshal_py.cli.framework import show as show_tables
+from marshal_py.cli.command import command
+from marshal_py.cli.exit_codes import FINDING
+from marshal_py.cli.options import Interval, JsonFlag, WireFlag
+from marshal_py.cli.output import console, note, print_json, table
+from marshal_py.cli.output import show as show_tables
 from marshal_py.protocol.history.anomalies import MEANING
 from marshal_py.protocol.history.text_verifier import TextVerifier
 from marshal_py.protocol.history.verifier import Finding, Verifier

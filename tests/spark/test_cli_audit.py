@@ -13,7 +13,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from marshal_py.cli.audit import register
+from marshal_py.cli.audit import audit
 from marshal_py.embedded import EmbeddedKafka
 from tests.spark.logs import write
 from tests.unit.marshal_py.protocol.history.test_history import Script, late_heartbeat, life
@@ -38,7 +38,7 @@ def log(kafka: EmbeddedKafka, kafka_topic: Callable[..., str]) -> tuple[str, str
 
 def app() -> typer.Typer:
     app = typer.Typer()
-    register(app)
+    app.command()(audit)
     app.command("other")(lambda: None)  # with one command alone, typer hides its name
     return app
 

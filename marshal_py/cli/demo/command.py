@@ -9,15 +9,9 @@ from typing import Annotated, Final
 import typer
 
 from marshal_py.admin.connection import parse_settings
-from marshal_py.cli.framework import (
-    ENVIRONMENT,
-    FINDING,
-    JsonFlag,
-    Settings,
-    errors_as_exit_codes,
-    fail,
-    reflow,
-)
+from marshal_py.cli.command import reflow
+from marshal_py.cli.exit_codes import ENVIRONMENT, FINDING, errors_as_exit_codes, fail
+from marshal_py.cli.options import JsonFlag, Settings
 
 __all__ = ["demo"]
 

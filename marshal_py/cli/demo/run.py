@@ -21,7 +21,7 @@ from marshal_py.cli.demo.report import as_document, as_table, sound, verdict
 from marshal_py.cli.demo.stage import Options, open_stage
 from marshal_py.cli.demo.view import LiveView, PlainView
 from marshal_py.cli.demo.watch import read_topic
-from marshal_py.cli.framework import console, print_json, show
+from marshal_py.cli.output import console, print_json, show
 
 __all__ = ["run"]
 

@@ -1,0 +1,128 @@
+"""What every command has: the connection flags, before its name or after it, and exit codes.
+
+`command` gives them to a function, `global_flags` to the program.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from marshal_py.admin.connection import Connection, Flags
+from marshal_py.cli.exit_codes import errors_as_exit_codes
+from marshal_py.cli.options import (
+    BootstrapServers,
+    ConfigFile,
+    Settings,
+    Timeout,
+    Verbose,
+    coordination_topic_option,
+)
+
+__all__ = ["command", "global_flags", "new_app", "reflow"]
+
+
+def new_app(**settings: Any) -> typer.Typer:
+    """Return a typer app with the settings that all of ours have."""
+    return typer.Typer(
+        no_args_is_help=True,
+        context_settings={"help_option_names": ["-h", "--help"]},
+        # A traceback with local variables would show passwords.
+        pretty_exceptions_enable=False,
+        rich_markup_mode="rich",
+        **settings,
+    )
+
+
+def command(
+    *, coordination_topic: tuple[str, ...] = ("--coordination-topic", "--topic")
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command the connection flags, and turn errors into exit codes.
+
+    The decorated function takes a `Connection` first; its other parameters are its own options.
+    `coordination_topic` names the option for that topic, where `--topic` has another meaning.
+    """
+    flags: dict[str, Any] = {
+        "bootstrap_servers": BootstrapServers,
+        "settings": Settings,
+        "config_file": ConfigFile,
+        "coordination_topic": coordination_topic_option(*coordination_topic),
+        "timeout_s": Timeout,
+        "verbose": Verbose,
+    }
+
+    def decorate(function: Callable[..., None]) -> Callable[..., None]:
+        own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
+
+        def run(ctx: typer.Context, **given: Any) -> None:
+            with errors_as_exit_codes():
+                mine = _flags({name: given.pop(name) for name in flags})
+                function(Connection.of(mine.over(ctx.obj or Flags())), **given)
+
+        parameters = [
+            inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context),
+            *(p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own),
+            *(
+                inspect.Parameter(
+                    name,
+                    inspect.Parameter.KEYWORD_ONLY,
+                    annotation=annotation,
+                    default=False if name == "verbose" else None,
+                )
+                for name, annotation in flags.items()
+            ),
+        ]
+        # typer reads the options from the signature.
+        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        run.__annotations__ = {p.name: p.annotation for p in parameters}
+        run.__name__, run.__doc__ = function.__name__, reflow(function.__doc__ or "")
+        run.__module__ = function.__module__
+        return run
+
+    return decorate
+
+
+def reflow(doc: str) -> str:
+    """Join the lines of each paragraph, since typer would keep them; indented ones stay."""
+    paragraphs = inspect.cleandoc(doc).split("\n\n")
+    return "\n\n".join(p if p.startswith(" ") else p.replace("\n", " ") for p in paragraphs)
+
+
+def global_flags(
+    ctx: typer.Context,
+    bootstrap_servers: BootstrapServers = None,
+    settings: Settings = None,
+    config_file: ConfigFile = None,
+    coordination_topic: coordination_topic_option("--topic", "--coordination-topic") = None,  # type: ignore[valid-type]
+    timeout_s: Timeout = None,
+    verbose: Verbose = False,
+) -> None:
+    """Keep the flags that stand before the command's name, and the environment's, for it."""
+    given = _flags({name: value for name, value in locals().items() if name != "ctx"})
+    config = os.environ.get("MARSHAL_CONFIG")
+    environment = Flags(
+        os.environ.get("MARSHAL_BOOTSTRAP_SERVERS"),
+        config_file=Path(config) if config else None,
+        topic=os.environ.get("MARSHAL_TOPIC"),
+    )
+    ctx.obj = given.over(environment)
+
+
+def _flags(given: dict[str, Any]) -> Flags:
+    if given["verbose"]:
+        logging.basicConfig(stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
+        logging.getLogger("marshal_py").setLevel(logging.INFO)
+    return Flags(
+        given["bootstrap_servers"],
+        tuple(given["settings"] or ()),
+        given["config_file"],
+        given["coordination_topic"],
+        given["timeout_s"],
+    )

@@ -1,0 +1,66 @@
+"""How a command ends: errors as one line on standard error and an exit code.
+
+0 all well; 1 a finding (something is wrong with what was looked at); 2 the command or its
+configuration is wrong; 3 the environment is (no broker, no topic, a missing package); 130 after
+Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+from typing import Final, NoReturn
+
+import typer
+from confluent_kafka import KafkaError, KafkaException
+
+from marshal_py.admin.formatting import safe
+from marshal_py.cli.output import console
+from marshal_py.errors import Blame, MarshalError, TopicMissing
+
+__all__ = ["ENVIRONMENT", "FINDING", "errors_as_exit_codes", "fail"]
+
+FINDING: Final = 1
+USAGE: Final = 2
+ENVIRONMENT: Final = 3
+INTERRUPTED: Final = 130
+
+_EXIT_CODES: Final[dict[Blame, int]] = {
+    "usage": USAGE,
+    "configuration": USAGE,
+    "log": FINDING,
+    "environment": ENVIRONMENT,
+}
+
+
+def fail(message: str, code: int) -> NoReturn:
+    """End the command with one line on standard error."""
+    text = "\n".join(map(safe, message.splitlines()))
+    console(stderr=True).print(f"[bold red]error:[/] {text}")
+    raise typer.Exit(code)
+
+
+def exit_code(error: MarshalError) -> int:
+    """Return the exit code that tells whose fault `error` is."""
+    return ENVIRONMENT if isinstance(error, TopicMissing) else _EXIT_CODES[error.blame]
+
+
+@contextlib.contextmanager
+def errors_as_exit_codes() -> Iterator[None]:
+    """Turn our errors, Kafka's, Ctrl-C and a closed pipe into one line and an exit code."""
+    try:
+        yield
+        sys.stdout.flush()
+    except MarshalError as error:
+        fail(str(error), exit_code(error))
+    except KafkaException as error:
+        problem = error.args[0]
+        fail(f"Kafka: {problem.str() if isinstance(problem, KafkaError) else problem}", ENVIRONMENT)
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
+    except BrokenPipeError:
+        # The reader (`| head`) has seen enough; the interpreter must not flush into the pipe again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(0) from None
