@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
 import typer
 
-from harvest.cli import dead_letters as sidelined_cli
+from harvest.cli import dead_letters as dead_letters_cli
 from harvest.cli import range_mode as range_cli
 from harvest.cli import replay as replay_cli
 from harvest.cli import spark as spark_cli
@@ -121,8 +121,8 @@ def init(
     if ids is not None:
         with closing(ids):
             ids.init()
-    with closing(tables.sidelined(TableName.parse(name))) as aside:
-        aside.create()
+    with closing(tables.dead_letters(TableName.parse(name))) as dead_letters:
+        dead_letters.create()
     report = {"table": name, "created": created}
     lines = [f"{name}: created" if created else f"{name}: exists already, left as it is"]
     if notify is not None:
@@ -320,7 +320,7 @@ def bench(
 
 
 spark_cli.register(app)
-app.add_typer(sidelined_cli.app, name="sidelined")
+app.add_typer(dead_letters_cli.app, name="dead-letters")
 range_cli.register(app)
 replay_cli.register(app)
 

@@ -1,4 +1,4 @@
-"""`harvest sidelined`: the rows that could not be published, and what becomes of them."""
+"""`harvest dead-letters`: the rows that could not be published, and what becomes of them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Annotated, Final, Literal
 import typer
 
 from harvest.config.model import load
-from harvest.core.interfaces.dead_letter_store import Selection, Sidelined, SidelinedRow
+from harvest.core.interfaces.dead_letter_store import DeadLetter, DeadLetterTable, Selection
 from harvest.core.table_name import TableName
 from harvest.databases import registry as databases
 from harvest.errors import ConfigurationError
@@ -64,7 +64,7 @@ def list_(
 ) -> None:
     """Show which rows were set aside, and why. Exits with 1 if there are any.
 
-    [dim]Example:[/dim] harvest sidelined list --config reaper.yaml --topic orders
+    [dim]Example:[/dim] harvest dead-letters list --config reaper.yaml --topic orders
     """
     store, _ = _open(config, database, table)
     selection = _selection(id_, topic, key, destination, since, until)
@@ -77,10 +77,10 @@ def list_(
             if len(shown) > _KEY_WIDTH:
                 shown = shown[: _KEY_WIDTH - 1] + "…"
             typer.echo(
-                f"{row.id:>12}  {row.topic}  {shown}  {row.sidelined_at:%Y-%m-%d %H:%M:%S}  "
+                f"{row.id:>12}  {row.topic}  {shown}  {row.dead_lettered_at:%Y-%m-%d %H:%M:%S}  "
                 f"{row.error}"
             )
-        typer.echo(f"{store.aside}: {count} rows" + (f", {limit} shown" if count > limit else ""))
+        typer.echo(f"{store.name}: {count} rows" + (f", {limit} shown" if count > limit else ""))
     if count:
         raise typer.Exit(1)
 
@@ -104,7 +104,7 @@ def retry(
 
     Do so when the cause is gone: the topic exists now, the limit was raised, the right granted.
 
-    [dim]Example:[/dim] harvest sidelined retry --config reaper.yaml --topic orders
+    [dim]Example:[/dim] harvest dead-letters retry --config reaper.yaml --topic orders
     """
     store, mode = _open(config, database, table)
     selection = _selected(_selection(id_, topic, key, destination, since, until), all_=all_)
@@ -132,7 +132,7 @@ def drop(
 ) -> None:
     """Delete rows for good. Rows that waited for nothing else go back into the outbox.
 
-    [dim]Example:[/dim] harvest sidelined drop --config reaper.yaml --id 4711 --dry-run
+    [dim]Example:[/dim] harvest dead-letters drop --config reaper.yaml --id 4711 --dry-run
     """
     store, mode = _open(config, database, table)
     selection = _selected(_selection(id_, topic, key, destination, since, until), all_=all_)
@@ -149,7 +149,7 @@ def drop(
 
 def _open(
     config: Path | None, database: str | None, table: str | None
-) -> tuple[Sidelined, Literal["mark", "range"]]:
+) -> tuple[DeadLetterTable, Literal["mark", "range"]]:
     if (config is None) == (database is None):
         raise ConfigurationError("give either --config FILE or --database CONNECTION")
     mode: Literal["mark", "range"] = "mark"
@@ -159,7 +159,7 @@ def _open(
         settings = load(config)
         tables = databases.database(settings.database)
         table, mode = table or settings.outbox, settings.mode
-    return tables.sidelined(TableName.parse(table or "outbox")), mode
+    return tables.dead_letters(TableName.parse(table or "outbox")), mode
 
 
 def _selection(
@@ -194,7 +194,7 @@ def _selected(selection: Selection, *, all_: bool) -> Selection:
     return selection
 
 
-def _as_json(row: SidelinedRow) -> dict[str, object]:
+def _as_json(row: DeadLetter) -> dict[str, object]:
     return {
         "id": row.id,
         "topic": row.topic,
@@ -205,7 +205,7 @@ def _as_json(row: SidelinedRow) -> dict[str, object]:
         "destination": row.destination,
         "retries": row.retries,
         "destination_response_status": row.status,
-        "sidelined_at": row.sidelined_at.isoformat(),
+        "dead_lettered_at": row.dead_lettered_at.isoformat(),
     }
 
 

@@ -238,10 +238,12 @@ def _show_backlog(result: Backlog) -> None:
     typer.echo(f"{result.published:,} rows in {result.seconds:.1f} s, {rate:,.0f} rows/s")
     for shard in result.shards:
         outcome = shard.outcome
-        if outcome.error or outcome.gaps or outcome.sidelined:
+        if outcome.error or outcome.gaps or outcome.dead_lettered:
             notes = [outcome.error] if outcome.error else []
             if outcome.gaps:
                 notes.append(f"{outcome.gaps} gaps are open, for the harvester to decide")
-            if outcome.sidelined:
-                notes.append(f"{outcome.sidelined} rows are set aside: `harvest sidelined list`")
+            if outcome.dead_lettered:
+                notes.append(
+                    f"{outcome.dead_lettered} rows are set aside: `harvest dead-letters list`"
+                )
             typer.echo(f"  {shard.outbox}, shard {shard.shard}: {'; '.join(notes)}")

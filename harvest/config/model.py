@@ -18,7 +18,7 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from harvest.config.destinations import DestinationConfig
-from harvest.core.dead_letters import BadRows
+from harvest.core.dead_letters import BadRowPolicy
 from harvest.core.pacing import Limits
 from harvest.core.routes import Router
 from harvest.core.table_name import TableName
@@ -71,16 +71,16 @@ class LimitsConfig(_Strict):
 
 
 class BadRowsConfig(_Strict):
-    """What becomes of rows that Kafka refuses; see `harvest.core.dead_letters.BadRows`."""
+    """What becomes of rows that Kafka refuses; see `harvest.core.dead_letters.BadRowPolicy`."""
 
-    on_bad_row: Literal["sideline", "stop"] = "sideline"
+    on_bad_row: Literal["dead_letter", "stop"] = "dead_letter"
     key_waits: bool = True
-    unknown_topic: Literal["sideline", "wait"] = "sideline"
+    unknown_topic: Literal["dead_letter", "wait"] = "dead_letter"
 
-    def policy(self) -> BadRows:
+    def policy(self) -> BadRowPolicy:
         """As the schedulers take it."""
         waits = self.key_waits or self.unknown_topic == "wait"
-        return BadRows(self.on_bad_row, waits, self.unknown_topic)
+        return BadRowPolicy(self.on_bad_row, waits, self.unknown_topic)
 
 
 class CoordinationConfig(_Strict):

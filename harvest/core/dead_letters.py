@@ -2,17 +2,18 @@
 
 Kafka refuses some rows however often they are sent: the topic's name is invalid, the topic does not
 exist or may not be written, the record is too large, the header arrays do not match, there is no
-key. One such row must not hold up the table. It is *set aside*: moved to another table, with its
-error, and everything else goes on (specs/HARVEST.md §11).
+key. One such row must not hold up the table. It is *set aside*: it becomes a *dead
+letter*, a row of another table, with its error, and everything else goes on (specs/HARVEST.md §11).
 
-How an algorithm uses a `Sieve`:
+How an algorithm uses a `BadRowFilter`:
 
-- `sift` the rows that were read, before they are sent. What it names must be in the other table
-  before any row of the same reading is sent, for a checkpoint speaks about all of them.
-- After a failed delivery, `blame` says which rows it was for. They are set aside before the sink
-  is opened again; then the others are sent again, without them.
-- `waiting` has, of each key with a row aside, the lowest id that is: rows after it wait. It is
-  loaded from the store when harvesting begins and whenever rows were set aside. It may be out of
+- `find_bad` among the rows that were read, before they are sent. What it names must be among the
+  dead letters before any row of the same reading is sent, for a checkpoint speaks about all of
+  them.
+- After a failed delivery, `find_refused` says which rows it was for. They are set aside before the
+  sink is opened again; then the others are sent again, without them.
+- `waiting` has, of each key with a dead letter, the lowest id that is one: rows after it wait. It
+  is loaded from the store when harvesting begins and whenever rows were set aside. It may be out of
   date, when somebody retries rows. Therefore a row that only waits is set aside by the store if an
   earlier row of its key really is. If the store did not, those are back in the table: begin anew,
   and read in the order of the ids.
@@ -32,7 +33,15 @@ from harvest.core.interfaces.sink import Failure
 from harvest.core.row import Row, named
 from harvest.sinks.kafka.headers import header_problem
 
-__all__ = ["MISSING_TOPIC", "Aside", "BadRows", "Key", "Sieve", "missing_topic_pattern", "problem"]
+__all__ = [
+    "MISSING_TOPIC",
+    "BadRow",
+    "BadRowFilter",
+    "BadRowPolicy",
+    "Key",
+    "missing_topic_pattern",
+    "problem",
+]
 
 Key: TypeAlias = tuple[str, bytes | None]
 
@@ -44,23 +53,23 @@ MISSING_TOPIC: Final = "the topic {!r} does not exist: create it"
 
 
 @dataclass(frozen=True, slots=True)
-class BadRows:
+class BadRowPolicy:
     """What becomes of a row that cannot be published.
 
-    - `on_bad_row`: ``sideline`` sets it aside. ``stop`` keeps it, names it in the log, and
+    - `on_bad_row`: ``dead_letter`` sets it aside. ``stop`` keeps it, names it in the log, and
       publishes nothing that comes after it until somebody corrects or deletes it.
     - `key_waits`: whether later rows of the same topic and key are set aside behind it, so that the
       key keeps its order; otherwise they are published.
-    - `unknown_topic`: ``sideline``, or ``wait``: set aside until the topic exists, and later rows
-      of the key behind it, whatever `key_waits` says. With ``stop``, everything waits for it.
+    - `unknown_topic`: ``dead_letter``, or ``wait``: set aside until the topic exists, and later
+      rows of the key behind it, whatever `key_waits` says. With ``stop``, everything waits for it.
     """
 
-    on_bad_row: Literal["sideline", "stop"] = "sideline"
+    on_bad_row: Literal["dead_letter", "stop"] = "dead_letter"
     key_waits: bool = True
-    unknown_topic: Literal["sideline", "wait"] = "sideline"
+    unknown_topic: Literal["dead_letter", "wait"] = "dead_letter"
 
 
-class Aside(NamedTuple):
+class BadRow(NamedTuple):
     """A row to be set aside, and why. `waits`: for nothing but an earlier row of its key."""
 
     id: int
@@ -86,14 +95,14 @@ def problem(row: Row) -> str | None:
 
 
 @dataclass(slots=True)
-class Sieve:
+class BadRowFilter:
     """Parts the rows that can be sent from those that are set aside."""
 
-    policy: BadRows = field(default_factory=BadRows)
+    policy: BadRowPolicy = field(default_factory=BadRowPolicy)
     waiting: dict[Key, int] = field(default_factory=dict)
     _good_topics: set[str] = field(default_factory=set)
 
-    def sift(self, rows: Sequence[Row]) -> list[Aside]:
+    def find_bad(self, rows: Sequence[Row]) -> list[BadRow]:
         """Which of `rows`, in the order of their ids, are to be set aside before the others go.
 
         They may be plain tuples; see `harvest.core.row.Row`.
@@ -116,25 +125,27 @@ class Sieve:
                 good_topics.add(topic)
         if not errors and not self.waiting:
             return []
-        asides = []
+        bad_rows = []
         for row in named(rows):
             if row.id in errors:
-                asides.append(Aside(row.id, errors[row.id]))
+                bad_rows.append(BadRow(row.id, errors[row.id]))
                 self._wait(row)
             elif row.id > self.waiting.get((row.topic, row.key), row.id):
-                asides.append(Aside(row.id, "an earlier row of its key is set aside", waits=True))
-        return asides
+                bad_rows.append(
+                    BadRow(row.id, "an earlier row of its key is set aside", waits=True)
+                )
+        return bad_rows
 
-    def blame(self, rows: Sequence[Row], failure: Failure) -> list[Aside]:
+    def find_refused(self, rows: Sequence[Row], failure: Failure) -> list[BadRow]:
         """Which of `rows` are to be set aside, since they are what the delivery failed for."""
         if self.policy.on_bad_row == "stop" or not failure.refused:
             return []
-        aside = []
+        refused = []
         for row in named(rows):
             if row.id in failure.refused:
-                aside.append(Aside(row.id, failure.errors.get(row.id, failure.reason)))
+                refused.append(BadRow(row.id, failure.errors.get(row.id, failure.reason)))
                 self._wait(row)
-        return aside
+        return refused
 
     def _wait(self, row: Row) -> None:
         if self.policy.key_waits:

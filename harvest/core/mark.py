@@ -52,13 +52,16 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from harvest.core.actions import Finish, LeaseLost, Open, OpenFailed, Start, Stop
-from harvest.core.dead_letters import Aside, Sieve
+from harvest.core.dead_letters import BadRow, BadRowFilter
 from harvest.core.interfaces.sink import Failure
 from harvest.core.mark_actions import (
     Action,
+    AddDeadLetters,
+    AddFailed,
     Clear,
     Cleared,
     ClearFailed,
+    DeadLettersAdded,
     Event,
     Mark,
     Marked,
@@ -71,9 +74,6 @@ from harvest.core.mark_actions import (
     ResetDone,
     Send,
     Settled,
-    Sideline,
-    Sidelined,
-    SidelineFailed,
 )
 from harvest.core.mark_checkpoint import Checkpoint, Term
 from harvest.core.pacing import Limits, Pace
@@ -81,9 +81,12 @@ from harvest.core.row import Row, payload_bytes
 
 __all__ = [
     "Action",
+    "AddDeadLetters",
+    "AddFailed",
     "Clear",
     "ClearFailed",
     "Cleared",
+    "DeadLettersAdded",
     "Event",
     "Finish",
     "LeaseLost",
@@ -102,9 +105,6 @@ __all__ = [
     "ResetDone",
     "Send",
     "Settled",
-    "Sideline",
-    "SidelineFailed",
-    "Sidelined",
     "Start",
     "State",
     "Stop",
@@ -138,7 +138,7 @@ class MarkScheduler:
 
     epoch: int
     limits: Limits = field(default_factory=Limits)
-    sieve: Sieve = field(default_factory=Sieve)
+    row_filter: BadRowFilter = field(default_factory=BadRowFilter)
     state: State = State.NEW
     in_flight_records: int = 0
     in_flight_bytes: int = 0
@@ -153,11 +153,11 @@ class MarkScheduler:
     _known: set[int] = field(default_factory=set)
     _broken_keys: set[tuple[str, bytes | None]] = field(default_factory=set)
     _giving_up: bool = False
-    _sidelining: bool = False
+    _adding: bool = False
     _held: Marked | None = None
     """A mark that is sent when its bad rows are aside."""
-    _held_asides: tuple[Aside, ...] = ()
-    _refused: dict[int, Aside] = field(default_factory=dict)
+    _held_bad_rows: tuple[BadRow, ...] = ()
+    _refused: dict[int, BadRow] = field(default_factory=dict)
     """What the sink refused, until it is set aside."""
     _relieved: bool = False
     """Rows that failed a delivery are set aside: no reason to wait before the next."""
@@ -206,10 +206,10 @@ class MarkScheduler:
             case ResetDone():
                 self._resetting = False
                 actions = []
-            case Sidelined():
-                actions = self._sidelined(event)
-            case SidelineFailed():
-                self._sidelining, self._held = False, None
+            case DeadLettersAdded():
+                actions = self._dead_letters_added(event)
+            case AddFailed():
+                self._adding, self._held = False, None
                 self._fail()
                 actions = []
             case LeaseLost():
@@ -236,7 +236,7 @@ class MarkScheduler:
         self._term = event.term
         self._next_batch = 0
         self._broken_keys.clear()
-        self.sieve.waiting = dict(event.waiting)
+        self.row_filter.waiting = dict(event.waiting)
         if event.checkpoint is None or self.state is State.STOPPING:
             self._opening = False
             if self.state is State.OPENING:
@@ -261,11 +261,11 @@ class MarkScheduler:
                 self._resetting = True
                 return [Reset(tuple([row.id for row in rows]))]
             return []  # the next term marks them again
-        asides = self.sieve.sift(rows)
-        if not asides:
+        bad_rows = self.row_filter.find_bad(rows)
+        if not bad_rows:
             return self._send(event.batch, rows, size)
-        self._held, self._held_asides = Marked(event.batch, rows), tuple(asides)
-        return self._sideline(self._held_asides)
+        self._held, self._held_bad_rows = Marked(event.batch, rows), tuple(bad_rows)
+        return self._add_dead_letters(self._held_bad_rows)
 
     def _send(self, number: int, rows: Sequence[Row], size: int) -> list[Action]:
         self._batches[number] = _Batch(rows, size, rows[0].id, rows[-1].id)
@@ -288,8 +288,8 @@ class MarkScheduler:
             assert batch.published_ids is None
             published = self._published(batch.rows, event.failure)
             if event.failure is not None:
-                blamed = self.sieve.blame(batch.rows, event.failure)
-                self._refused.update({aside.id: aside for aside in blamed})
+                blamed = self.row_filter.find_refused(batch.rows, event.failure)
+                self._refused.update({row.id: row for row in blamed})
             if published and not self._giving_up:
                 batch.published_ids = published
             else:
@@ -358,25 +358,25 @@ class MarkScheduler:
 
     # --- Rows that are set aside ---
 
-    def _sideline(self, asides: tuple[Aside, ...]) -> list[Action]:
+    def _add_dead_letters(self, bad_rows: tuple[BadRow, ...]) -> list[Action]:
         assert self._term is not None
-        self._sidelining = True
-        return [Sideline(self._term, asides)]
+        self._adding = True
+        return [AddDeadLetters(self._term, bad_rows)]
 
-    def _sidelined(self, event: Sidelined) -> list[Action]:
-        self._sidelining = False
-        self.sieve.waiting = dict(event.waiting)
+    def _dead_letters_added(self, event: DeadLettersAdded) -> list[Action]:
+        self._adding = False
+        self.row_filter.waiting = dict(event.waiting)
         held, self._held = self._held, None
         if held is None:
             self._relieved = bool(event.moved)
             return []
-        if any(a.waits and a.id not in event.moved for a in self._held_asides):
+        if any(a.waits and a.id not in event.moved for a in self._held_bad_rows):
             # Somebody retried what was before it, and it is in the table again: mark in order.
             self._relieved = True
             self._fail()
             return []
         # A bad row that was not moved is not ours any more, or gone.
-        out = {a.id for a in self._held_asides}
+        out = {a.id for a in self._held_bad_rows}
         rows = [row for row in held.rows if row.id not in out]
         if not rows:
             return []
@@ -392,12 +392,12 @@ class MarkScheduler:
     def _continue(self) -> list[Action]:
         if self.state is State.RUNNING:
             return self._mark_if_room()
-        busy = self._marking or self._opening or self._resetting or self._sidelining
+        busy = self._marking or self._opening or self._resetting or self._adding
         idle = not (self._batches or busy)
         if idle and self.state is State.RECOVERING:
             refused, self._refused = tuple(self._refused.values()), {}
             if refused:
-                return self._sideline(refused)
+                return self._add_dead_letters(refused)
             relieved, self._relieved = self._relieved, False
             return self._open(0 if relieved else self._pace.backoff_ms())
         if idle and self.state is State.STOPPING:
@@ -406,7 +406,7 @@ class MarkScheduler:
         return []
 
     def _mark_if_room(self) -> list[Action]:
-        if self._marking or self._sidelining:
+        if self._marking or self._adding:
             return []
         limit = self._pace.room(len(self._batches), self.in_flight_records, self.in_flight_bytes)
         if not limit:

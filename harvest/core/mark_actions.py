@@ -7,16 +7,19 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from harvest.core.actions import Finish, LeaseLost, Open, OpenFailed, Start, Stop
-from harvest.core.dead_letters import Aside, Key
+from harvest.core.dead_letters import BadRow, Key
 from harvest.core.interfaces.sink import Failure
 from harvest.core.mark_checkpoint import Checkpoint, Term
 from harvest.core.row import Row
 
 __all__ = [
     "Action",
+    "AddDeadLetters",
+    "AddFailed",
     "Clear",
     "ClearFailed",
     "Cleared",
+    "DeadLettersAdded",
     "Event",
     "Mark",
     "MarkFailed",
@@ -29,9 +32,6 @@ __all__ = [
     "ResetDone",
     "Send",
     "Settled",
-    "Sideline",
-    "SidelineFailed",
-    "Sidelined",
 ]
 
 # --- Events: what has happened ---------------------------------------------------------------
@@ -93,8 +93,9 @@ class PurgeFailed:
 
 
 @dataclass(frozen=True, slots=True)
-class Sidelined:
-    """Of the rows of the last `Sideline`, these are set aside now; no row waits for the others.
+class DeadLettersAdded:
+    """Of the rows of the last `AddDeadLetters`, these are dead letters now; no row waits for the
+    others.
 
     `waiting` as in `Opened`, read afterwards.
     """
@@ -104,7 +105,7 @@ class Sidelined:
 
 
 @dataclass(frozen=True, slots=True)
-class SidelineFailed:
+class AddFailed:
     """The database did not answer, or refused; the rows may be set aside or not."""
 
 
@@ -124,8 +125,8 @@ Event: TypeAlias = (
     | Settled
     | Purged
     | PurgeFailed
-    | Sidelined
-    | SidelineFailed
+    | DeadLettersAdded
+    | AddFailed
     | ResetDone
     | LeaseLost
     | Stop
@@ -172,11 +173,11 @@ class Purge:
 
 
 @dataclass(frozen=True, slots=True)
-class Sideline:
-    """Set rows aside that carry a tag of `term`; answer Sidelined or SidelineFailed."""
+class AddDeadLetters:
+    """Set rows aside that carry a tag of `term`; answer DeadLettersAdded or AddFailed."""
 
     term: Term
-    rows: tuple[Aside, ...]
+    rows: tuple[BadRow, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,4 +187,4 @@ class Reset:
     ids: tuple[int, ...]
 
 
-Action: TypeAlias = Open | Clear | Mark | Send | Purge | Reset | Sideline | Finish
+Action: TypeAlias = Open | Clear | Mark | Send | Purge | Reset | AddDeadLetters | Finish

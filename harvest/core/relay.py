@@ -30,18 +30,18 @@ from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from harvest.core.actions import Finish, LeaseLost, Open, OpenFailed, Start, Stop
-from harvest.core.dead_letters import Aside, BadRows, Key
+from harvest.core.dead_letters import BadRow, BadRowPolicy, Key
 from harvest.core.dispatcher import Delivered, Dispatcher, Failed, GivenUp, Message, Outcome
 from harvest.core.mark_actions import (
+    AddDeadLetters,
+    AddFailed,
+    DeadLettersAdded,
     Mark,
     Marked,
     MarkFailed,
     Purge,
     Purged,
     PurgeFailed,
-    Sideline,
-    Sidelined,
-    SidelineFailed,
 )
 from harvest.core.mark_checkpoint import Term
 from harvest.core.pacing import Limits, Pace
@@ -102,8 +102,8 @@ Event: TypeAlias = (
     | Sent
     | Purged
     | PurgeFailed
-    | Sidelined
-    | SidelineFailed
+    | DeadLettersAdded
+    | AddFailed
     | Tick
     | LeaseLost
     | Stop
@@ -136,7 +136,7 @@ class Forget:
     row_id: int
 
 
-Action: TypeAlias = Open | Mark | Post | Purge | Sideline | Record | Forget | Finish
+Action: TypeAlias = Open | Mark | Post | Purge | AddDeadLetters | Record | Forget | Finish
 
 
 @dataclass(slots=True)
@@ -147,7 +147,7 @@ class RelayScheduler:
     dispatcher: Dispatcher
     route: Route
     limits: Limits = field(default_factory=Limits)
-    policy: BadRows = field(default_factory=BadRows)
+    policy: BadRowPolicy = field(default_factory=BadRowPolicy)
     now: Callable[[], float] = lambda: 0.0
     """Milliseconds of any clock that does not go back."""
     in_flight_bytes: int = 0
@@ -169,8 +169,8 @@ class RelayScheduler:
     """Groups of which rows were shed: none of their later rows is offered in this term."""
     _shed_destinations: set[str] = field(default_factory=set)
     _shed_after_ms: float = float("-inf")
-    _asides: list[Aside] = field(default_factory=list)
-    _sidelining: Sequence[Aside] = ()
+    _bad_rows: list[BadRow] = field(default_factory=list)
+    _adding: Sequence[BadRow] = ()
     _asked: int = 0
     _stopping: bool = False
     _done: bool = False
@@ -218,13 +218,13 @@ class RelayScheduler:
                 actions = [] if self._stopping else self._purge(self._pace.backoff_ms())
                 if self._stopping:
                     self._delivered = []  # the next leader delivers them again
-            case Sidelined(moved, waiting):
-                self._sidelined(moved, waiting)
+            case DeadLettersAdded(moved, waiting):
+                self._dead_letters_added(moved, waiting)
             case MarkFailed():
                 self._marking = self._open = False
                 self._purged_meanwhile.clear()
-            case SidelineFailed():
-                self._sidelined((), self._waiting)
+            case AddFailed():
+                self._dead_letters_added((), self._waiting)
             case Start() | Tick():
                 pass
             case Opened(term, waiting, retries):
@@ -251,7 +251,7 @@ class RelayScheduler:
             self._known[row.id] = size = payload_bytes((row,))
             self.in_flight_bytes += size
             if row.id > self._waiting.get((row.topic, row.key), row.id):
-                self._asides.append(Aside(row.id, _WAITS, waits=True))
+                self._bad_rows.append(BadRow(row.id, _WAITS, waits=True))
                 continue
             message = self.route(row)
             if message.key in self._shed or (
@@ -278,28 +278,30 @@ class RelayScheduler:
                 return [Record(message, retries, outcome, gave_up=False)]
             case GivenUp(message, retries, outcome):
                 tries = "try" if retries == 1 else "tries"
-                self._aside(
+                self._set_aside(
                     message.key, row_id, f"{outcome.error}; given up after {retries} {tries}"
                 )
                 return [Record(message, retries, outcome, gave_up=True)]
 
     # --- Rows that are set aside ---
 
-    def _aside(self, key: Key, row_id: int, error: str) -> None:
-        self._asides.append(Aside(row_id, error))
+    def _set_aside(self, key: Key, row_id: int, error: str) -> None:
+        self._bad_rows.append(BadRow(row_id, error))
         if self.policy.key_waits:
             self._waiting[key] = min(row_id, self._waiting.get(key, row_id))
             behind = self.dispatcher.withdraw(key)
-            self._asides += [Aside(message.row.id, _WAITS, waits=True) for message in behind]
+            self._bad_rows += [BadRow(message.row.id, _WAITS, waits=True) for message in behind]
 
-    def _sidelined(self, moved: Sequence[int] | frozenset[int], waiting: Mapping[Key, int]) -> None:
+    def _dead_letters_added(
+        self, moved: Sequence[int] | frozenset[int], waiting: Mapping[Key, int]
+    ) -> None:
         """What is aside is not ours any more. What is not will be marked again, in a new term."""
-        for aside in self._sidelining:
-            self._forget(aside.id)
-            if aside.id not in moved:
+        for row in self._adding:
+            self._forget(row.id)
+            if row.id not in moved:
                 self._open = False
-        self._sidelining = ()
-        if self._asides:
+        self._adding = ()
+        if self._bad_rows:
             return  # the store does not know of these yet
         self._waiting = dict(waiting)
 
@@ -312,19 +314,19 @@ class RelayScheduler:
         if self._stopping:
             return self._finish()
         actions: list[Action] = []
-        if self._asides and not (self._sidelining or self._opening) and self._term is not None:
-            self._sidelining, self._asides = tuple(self._asides), []  # before their term ends
-            actions.append(Sideline(self._term, tuple(self._sidelining)))
+        if self._bad_rows and not (self._adding or self._opening) and self._term is not None:
+            self._adding, self._bad_rows = tuple(self._bad_rows), []  # before their term ends
+            actions.append(AddDeadLetters(self._term, tuple(self._adding)))
         if self._open:
             actions += self._mark()
-        elif not (self._opening or self._marking or self._sidelining):
+        elif not (self._opening or self._marking or self._adding):
             self._opening = True
             actions.append(Open(0 if first else self._pace.backoff_ms()))
         actions += [Post(message) for message in self.dispatcher.start(self.now())]
         return actions + self._purge(0)
 
     def _mark(self) -> list[Action]:
-        if self._marking or self._sidelining or self._term is None:
+        if self._marking or self._adding or self._term is None:
             return []
         batches = 1 if self._known else 0
         room = self._pace.room(batches, len(self._known), self.in_flight_bytes)
@@ -359,7 +361,7 @@ class RelayScheduler:
 
     def _finish(self) -> list[Action]:
         """Wait for what is under way; what was not sent is the next leader's."""
-        if self._marking or self._opening or self._sidelining or self.dispatcher.under_way:
+        if self._marking or self._opening or self._adding or self.dispatcher.under_way:
             return self._purge(0)
         if purge := self._purge(0):
             return purge

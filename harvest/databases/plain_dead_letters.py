@@ -1,10 +1,10 @@
 """Rows that are set aside, in databases of few means: SQLite, MariaDB, MySQL.
 
 The table is that of `harvest.databases.postgres.dead_letters`: the outbox's columns, `error`,
-`waits` (for nothing but an earlier row of its key) and `sidelined_at`, a time in UTC. Which rows
-belong together is decided here and not in SQL, by the bytes of their keys: what these databases
-take for equal depends on types and collations. Whoever moves rows between the two tables does so
-alone (`_moving`), so no row starts to wait behind one that is being moved back.
+`waits` (for nothing but an earlier row of its key) and `dead_lettered_at`, a time in UTC. Which
+rows belong together is decided here and not in SQL, by the bytes of their keys: what these
+databases take for equal depends on types and collations. Whoever moves rows between the two tables
+does so alone (`_moving`), so no row starts to wait behind one that is being moved back.
 """
 
 from __future__ import annotations
@@ -15,35 +15,35 @@ from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from typing import Any, ClassVar, Final, Literal, NamedTuple
 
-from harvest.core.dead_letters import Aside, Key, missing_topic_pattern
-from harvest.core.interfaces.dead_letter_store import Dropped, Selection, SidelinedRow
+from harvest.core.dead_letters import BadRow, Key, missing_topic_pattern
+from harvest.core.interfaces.dead_letter_store import DeadLetter, Dropped, Selection
 from harvest.core.mark_checkpoint import Term
 from harvest.core.table_name import TableName
 from harvest.databases.json_headers import payload
 
-__all__ = ["COLUMNS", "PlainSidelined", "aside_of"]
+__all__ = ["COLUMNS", "PlainDeadLetters", "dead_letters_name"]
 
 COLUMNS: Final = (
     "create_time, kafka_topic, kafka_key, kafka_value, kafka_header_keys, kafka_header_values"
 )
-_KEYS: Final = "SELECT id, kafka_topic, kafka_key, waits FROM {aside} ORDER BY id"
+_KEYS: Final = "SELECT id, kafka_topic, kafka_key, waits FROM {dead_letters} ORDER BY id"
 _OURS: Final = "SELECT id, kafka_topic, kafka_key FROM {table} WHERE id IN ({ids})"
 _OF_TERM: Final = " AND leader_id BETWEEN %s AND %s{for_update}"
 _COPY: Final = """
-INSERT INTO {aside} (id, {columns}, error, waits, sidelined_at)
+INSERT INTO {dead_letters} (id, {columns}, error, waits, dead_lettered_at)
 SELECT id, {columns}, %s, %s, %s FROM {table} WHERE id = %s
 """
 _DELETE: Final = "DELETE FROM {table} WHERE id IN ({ids})"
-_TAKE: Final = "DELETE FROM {aside} WHERE id IN ({ids})"
+_TAKE: Final = "DELETE FROM {dead_letters} WHERE id IN ({ids})"
 _PUT_BACK: Final = """
-INSERT INTO {table} ({kept}) SELECT {kept} FROM {aside} WHERE id IN ({ids}) ORDER BY id
+INSERT INTO {table} ({kept}) SELECT {kept} FROM {dead_letters} WHERE id IN ({ids}) ORDER BY id
 """
-_MISSING: Final = "SELECT DISTINCT kafka_topic FROM {aside} WHERE error LIKE %s"
+_MISSING: Final = "SELECT DISTINCT kafka_topic FROM {dead_letters} WHERE error LIKE %s"
 _ROWS: Final = """
-SELECT id, kafka_topic, kafka_key, {value_bytes}, error, waits, sidelined_at, create_time
-FROM {aside} WHERE {condition} ORDER BY id LIMIT %s
+SELECT id, kafka_topic, kafka_key, {value_bytes}, error, waits, dead_lettered_at, create_time
+FROM {dead_letters} WHERE {condition} ORDER BY id LIMIT %s
 """
-_IDS: Final = "SELECT id FROM {aside} WHERE id BETWEEN %s AND %s"
+_IDS: Final = "SELECT id FROM {dead_letters} WHERE id BETWEEN %s AND %s"
 _CHUNK: Final = 1_000
 _TIME: Final = "%Y-%m-%d %H:%M:%S.%f"
 
@@ -56,14 +56,14 @@ class _There(NamedTuple):
     waits: bool
 
 
-class PlainSidelined(ABC):
-    """What a `Sidelined` is but for the dialect. For tables with `_execute`."""
+class PlainDeadLetters(ABC):
+    """What a `DeadLetterTable` is but for the dialect. For tables with `_execute`."""
 
     _value_bytes: ClassVar[str]
     """The number of bytes of `kafka_value`."""
     _for_update: ClassVar[str] = ""
     """What keeps selected rows as they are until the transaction ends."""
-    aside: TableName
+    name: TableName
     _there = False
 
     @abstractmethod
@@ -83,12 +83,12 @@ class PlainSidelined(ABC):
 
     @abstractmethod
     def create(self) -> None:
-        """See `Sidelined.create`."""
+        """See `DeadLetterTable.create`."""
 
     # --- Setting aside ---
 
-    def sideline(self, rows: Sequence[Aside], term: Term | None) -> frozenset[int]:
-        """See `SidelineStore.sideline`."""
+    def add(self, rows: Sequence[BadRow], term: Term | None) -> frozenset[int]:
+        """See `DeadLetterStore.add`."""
         self.create()
         done: set[int] = set()
         with self._moving():
@@ -113,30 +113,32 @@ class PlainSidelined(ABC):
         return frozenset(done.union(moved))
 
     def waiting_keys(self) -> Mapping[Key, int]:
-        """See `SidelineStore.waiting_keys`."""
+        """See `DeadLetterStore.waiting_keys`."""
         return _lowest(self._all()) if self._exists() else {}
 
     # --- As an operator sees it ---
 
     def missing_topics(self) -> set[str]:
-        """See `Sidelined.missing_topics`."""
+        """See `DeadLetterTable.missing_topics`."""
         if not self._exists():
             return set()
         found = self._execute(self._text(_MISSING), (missing_topic_pattern(),))
         return {topic.decode() for (topic,) in found}
 
     def count(self, selection: Selection = Selection()) -> int:  # noqa: B008 - immutable
-        """See `Sidelined.count`."""
+        """See `DeadLetterTable.count`."""
         if not self._exists():
             return 0
         condition, given = self._condition(selection)
         if selection.key is None:
-            statement = self._text("SELECT COUNT(*) FROM {aside} WHERE {condition}", condition)
+            statement = self._text(
+                "SELECT COUNT(*) FROM {dead_letters} WHERE {condition}", condition
+            )
             return int(self._execute(statement, given)[0][0])
         return len(self._selected(selection))
 
-    def rows(self, selection: Selection, limit: int) -> Sequence[SidelinedRow]:
-        """See `Sidelined.rows`."""
+    def rows(self, selection: Selection, limit: int) -> Sequence[DeadLetter]:
+        """See `DeadLetterTable.rows`."""
         if not self._exists():
             return ()
         condition, given = self._condition(selection)
@@ -145,21 +147,21 @@ class PlainSidelined(ABC):
             condition, given = (f"id IN ({_listed(chosen)})" if chosen else "1 = 0"), ()
         found = self._execute(self._text(_ROWS, condition), (*given, limit))
         return [
-            SidelinedRow(
+            DeadLetter(
                 row_id,
                 topic.decode(),
                 payload(key),
                 size,
                 error.decode(),
                 bool(waits),
-                _time(sidelined_at) or datetime.min.replace(tzinfo=UTC),
+                _time(dead_lettered_at) or datetime.min.replace(tzinfo=UTC),
                 _time(created),
             )
-            for row_id, topic, key, size, error, waits, sidelined_at, created in found
+            for row_id, topic, key, size, error, waits, dead_lettered_at, created in found
         ]
 
     def ids(self, low: int, high: int) -> frozenset[int]:
-        """See `Sidelined.ids`."""
+        """See `DeadLetterTable.ids`."""
         if not self._exists():
             return frozenset()
         found = self._execute(self._text(_IDS), (low, high))
@@ -168,7 +170,7 @@ class PlainSidelined(ABC):
     def retry(
         self, selection: Selection, *, mode: Literal["mark", "range"], dry_run: bool = False
     ) -> int:
-        """See `Sidelined.retry`."""
+        """See `DeadLetterTable.retry`."""
         if not self._exists():
             return 0
         with self._moving():
@@ -186,7 +188,7 @@ class PlainSidelined(ABC):
     def drop(
         self, selection: Selection, *, mode: Literal["mark", "range"], dry_run: bool = False
     ) -> Dropped:
-        """See `Sidelined.drop`."""
+        """See `DeadLetterTable.drop`."""
         if not self._exists():
             return Dropped(0, 0)
         with self._moving():
@@ -233,7 +235,9 @@ class PlainSidelined(ABC):
 
     def _selected(self, selection: Selection) -> set[int]:
         condition, given = self._condition(selection)
-        statement = self._text("SELECT id, kafka_key FROM {aside} WHERE {condition}", condition)
+        statement = self._text(
+            "SELECT id, kafka_key FROM {dead_letters} WHERE {condition}", condition
+        )
         wanted = None if selection.key is None else selection.key.encode()
         found = self._execute(statement, given)
         return {row_id for row_id, key in found if wanted is None or payload(key) == wanted}
@@ -250,7 +254,7 @@ class PlainSidelined(ABC):
             tests.append("1 = 0")  # messages for destinations are not set aside here
         for time, test in ((selection.since, ">="), (selection.until, "<")):
             if time is not None:
-                tests.append(f"sidelined_at {test} %s")
+                tests.append(f"dead_lettered_at {test} %s")
                 given.append(time.astimezone(UTC).strftime(_TIME))
         return " AND ".join(tests), tuple(given)
 
@@ -269,10 +273,10 @@ class PlainSidelined(ABC):
         self._execute(self._text(template), parameters)
 
     def _text(self, template: str, condition: str = "", ids: str = "", kept: str = "") -> str:
-        table, aside = self._names()
+        table, dead_letters = self._names()
         return template.format(
             table=table,
-            aside=aside,
+            dead_letters=dead_letters,
             columns=COLUMNS,
             value_bytes=self._value_bytes,
             for_update=self._for_update,
@@ -282,10 +286,10 @@ class PlainSidelined(ABC):
         )
 
 
-def aside_of(table: TableName) -> TableName:
+def dead_letters_name(table: TableName) -> TableName:
     """The table beside `table`. Raises `ConfigurationError` if its name is too long."""
     *schema, name = table.parts
-    return TableName.parse(TableName((*schema, f"{name}_sidelined")).quoted())
+    return TableName.parse(TableName((*schema, f"{name}_dead_letters")).quoted())
 
 
 def _lowest(there: Sequence[_There]) -> dict[Key, int]:

@@ -13,20 +13,20 @@ from contextlib import closing, contextmanager
 from typing import Any, Final, Protocol, TypeAlias
 
 from harvest.config.goharvest import libpq_conninfo
-from harvest.core.interfaces.dead_letter_store import Sidelined
+from harvest.core.interfaces.dead_letter_store import DeadLetterTable
 from harvest.core.table_name import TableName
-from harvest.databases.mysql.dead_letters import MysqlSidelined
+from harvest.databases.mysql.dead_letters import MysqlDeadLetters
 from harvest.databases.mysql.mark import MysqlMarkStore
 from harvest.databases.mysql.partitions import MysqlPartitions
 from harvest.databases.mysql.range import MysqlRangeStore
 from harvest.databases.mysql.table import connect_arguments
 from harvest.databases.postgres.attempts import AttemptStore, PostgresAttempts
-from harvest.databases.postgres.dead_letters import PostgresSidelined
+from harvest.databases.postgres.dead_letters import PostgresDeadLetters
 from harvest.databases.postgres.mark import PostgresMarkStore
 from harvest.databases.postgres.notify import PostgresListener
 from harvest.databases.postgres.partitions import PostgresPartitions
 from harvest.databases.postgres.range import PostgresRangeStore
-from harvest.databases.sqlite.dead_letters import SqliteSidelined
+from harvest.databases.sqlite.dead_letters import SqliteDeadLetters
 from harvest.databases.sqlite.mark import SqliteMarkStore
 from harvest.databases.sqlite.range import SqliteRangeStore
 from harvest.databases.sqlite.table import sqlite_path
@@ -56,7 +56,7 @@ class Database(Protocol):
     def partitions(self, table: TableName) -> PartitionStore:
         """The partitions of the table, or what deletes its published rows where there are none."""
 
-    def sidelined(self, table: TableName) -> Sidelined:
+    def dead_letters(self, table: TableName) -> DeadLetterTable:
         """Where bad rows are set aside."""
 
     def attempts(self, table: TableName) -> AttemptStore | None:
@@ -87,8 +87,8 @@ class _Postgres:
     def partitions(self, table: TableName) -> PartitionStore:
         return PostgresPartitions(self._conninfo, table)
 
-    def sidelined(self, table: TableName) -> Sidelined:
-        return PostgresSidelined(self._conninfo, table)
+    def dead_letters(self, table: TableName) -> DeadLetterTable:
+        return PostgresDeadLetters(self._conninfo, table)
 
     def attempts(self, table: TableName) -> AttemptStore:
         return PostgresAttempts(self._conninfo, table)
@@ -122,8 +122,8 @@ class _Sqlite:
     def partitions(self, table: TableName) -> PartitionStore:
         return SqliteSweptRows(self._url, table)
 
-    def sidelined(self, table: TableName) -> Sidelined:
-        return SqliteSidelined(self._url, table)
+    def dead_letters(self, table: TableName) -> DeadLetterTable:
+        return SqliteDeadLetters(self._url, table)
 
     def attempts(self, table: TableName) -> None:
         del table
@@ -158,8 +158,8 @@ class _Mysql:
     def partitions(self, table: TableName) -> PartitionStore:
         return MysqlPartitions(self._url, table)
 
-    def sidelined(self, table: TableName) -> Sidelined:
-        return MysqlSidelined(self._url, table)
+    def dead_letters(self, table: TableName) -> DeadLetterTable:
+        return MysqlDeadLetters(self._url, table)
 
     def attempts(self, table: TableName) -> None:
         del table

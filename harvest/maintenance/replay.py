@@ -87,9 +87,11 @@ def replay(
         )
     _check_published(config, wanted)
     done = Replayed()
-    aside = _aside(config, wanted)  # below what is published, no row is set aside from now on
+    dead_letters = _dead_letters(config, wanted)  # below what is published, there will be no more
     rows = (
-        row for row in _rows(config, wanted) if row.topic == wanted.topic and row.id not in aside
+        row
+        for row in _rows(config, wanted)
+        if row.topic == wanted.topic and row.id not in dead_letters
     )
     if dry_run:
         for row in rows:
@@ -120,11 +122,11 @@ def _check_published(config: ReaperConfig, wanted: Replay) -> None:
         )
 
 
-def _aside(config: ReaperConfig, wanted: Replay) -> frozenset[int]:
+def _dead_letters(config: ReaperConfig, wanted: Replay) -> frozenset[int]:
     if config.primary is not None:  # its rows are not set aside
         return frozenset()
-    with contextlib.closing(database(config.database).sidelined(config.table)) as sidelined:
-        return sidelined.ids(wanted.low, wanted.high)
+    with contextlib.closing(database(config.database).dead_letters(config.table)) as dead_letters:
+        return dead_letters.ids(wanted.low, wanted.high)
 
 
 def _rows(config: ReaperConfig, wanted: Replay) -> Iterator[Row]:

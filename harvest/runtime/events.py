@@ -78,7 +78,7 @@ class Stats:
     published: int = 0
     purged: int = 0
     purged_by_others: int = 0
-    sidelined: int = 0
+    dead_lettered: int = 0
     found_published: int = 0
     """Deleted at the start of a term, since the checkpoint said that they were published."""
     deliveries: int = 0

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from harvest.core import mark as m
-from harvest.core.dead_letters import BadRows, Key, Sieve
-from harvest.core.interfaces.dead_letter_store import SidelineStore
+from harvest.core.dead_letters import BadRowFilter, BadRowPolicy, Key
+from harvest.core.interfaces.dead_letter_store import DeadLetterStore
 from harvest.core.interfaces.mark_store import MarkStore
 from harvest.core.interfaces.sink import Sink
 from harvest.core.mark_checkpoint import Checkpoint, Term
@@ -35,14 +35,15 @@ _LANES: Final[dict[type[m.Action], str]] = {
     m.Send: "sink",
     m.Purge: "purge",
     m.Reset: "purge",
-    m.Sideline: "mark",
+    m.AddDeadLetters: "mark",
 }
 
 
 class MarkLeader(Leader[m.MarkScheduler]):
     """A leadership in mark mode; see `Leader`. `marker` and `purger` are stores of one table.
 
-    `aside` takes the rows that cannot be published; without it, such a row stops the harvest.
+    `dead_letters` takes the rows that cannot be published; without it, such a row stops the
+    harvest.
     """
 
     def __init__(
@@ -56,23 +57,23 @@ class MarkLeader(Leader[m.MarkScheduler]):
         stats: Stats,
         on_event: Callable[[Event], None],
         bell: Bell | None = None,
-        aside: SidelineStore | None = None,
-        bad_rows: BadRows | None = None,
+        dead_letters: DeadLetterStore | None = None,
+        bad_rows: BadRowPolicy | None = None,
         drain_timeout_s: float = 10.0,
     ) -> None:
-        policy = bad_rows or BadRows()
-        if aside is None:
-            policy = BadRows(on_bad_row="stop")
+        policy = bad_rows or BadRowPolicy()
+        if dead_letters is None:
+            policy = BadRowPolicy(on_bad_row="stop")
         super().__init__(
             lease,
-            m.MarkScheduler(lease.epoch, limits, Sieve(policy)),
+            m.MarkScheduler(lease.epoch, limits, BadRowFilter(policy)),
             sink,
             drain_timeout_s,
             bell=bell,
             notified_poll_ms=limits.notified_poll_interval_ms,
         )
         self._bad_rows = policy
-        self._aside = aside
+        self._dead_letters = dead_letters
         self._marker = marker
         self._purger = purger
         self._stats = stats
@@ -96,8 +97,8 @@ class MarkLeader(Leader[m.MarkScheduler]):
         for action in actions:
             if isinstance(action, m.Clear):
                 self._events.put(self._clear(action))
-            elif isinstance(action, m.Sideline):
-                self._events.put(self._sideline(action))
+            elif isinstance(action, m.AddDeadLetters):
+                self._events.put(self._add_dead_letters(action))
             elif isinstance(action, m.Mark):
                 self._events.put(self._mark(action))
 
@@ -112,27 +113,27 @@ class MarkLeader(Leader[m.MarkScheduler]):
             self._log.info("%d rows were published already; deleted", found)
         return m.Cleared()
 
-    def _sideline(self, action: m.Sideline) -> m.Event:
-        assert self._aside is not None  # noqa: S101 - the sieve's policy is "stop" then
+    def _add_dead_letters(self, action: m.AddDeadLetters) -> m.Event:
+        assert self._dead_letters is not None  # noqa: S101 - the filter's policy is "stop" then
         if not self._may_act():
             return m.LeaseLost()
         try:
-            moved = self._aside.sideline(action.rows, action.term)
+            moved = self._dead_letters.add(action.rows, action.term)
             waiting = self._waiting()
         except HarvestError as error:
             self._log.warning("rows that cannot be published could not be set aside: %s", error)
-            return m.SidelineFailed()
+            return m.AddFailed()
         for row in action.rows:
             if row.id in moved:
                 level = logging.DEBUG if row.waits else logging.WARNING
                 self._log.log(level, "row %d is set aside: %s", row.id, row.error)
-        self._stats.sidelined += len(moved)
-        return m.Sidelined(moved, waiting)
+        self._stats.dead_lettered += len(moved)
+        return m.DeadLettersAdded(moved, waiting)
 
     def _waiting(self) -> Mapping[Key, int]:
-        if self._aside is None or not self._bad_rows.key_waits:
+        if self._dead_letters is None or not self._bad_rows.key_waits:
             return {}
-        return self._aside.waiting_keys()
+        return self._dead_letters.waiting_keys()
 
     def _mark(self, action: m.Mark) -> m.Event:
         if not self._wait_for_rows(action.delay_ms):
@@ -229,8 +230,8 @@ class MarkTools:
     purger: MarkStore
     sink: Sink
     limits: m.Limits = field(default_factory=m.Limits)
-    aside: SidelineStore | None = None
-    bad_rows: BadRows = field(default_factory=BadRows)
+    dead_letters: DeadLetterStore | None = None
+    bad_rows: BadRowPolicy = field(default_factory=BadRowPolicy)
 
     def connect(self) -> None:
         """See `Tools.connect`."""
@@ -257,7 +258,7 @@ class MarkTools:
             stats=stats,
             on_event=on_event,
             bell=bell,
-            aside=self.aside,
+            dead_letters=self.dead_letters,
             bad_rows=self.bad_rows,
             drain_timeout_s=drain_timeout_s,
         )
@@ -267,5 +268,5 @@ class MarkTools:
         self.sink.close()
         self.marker.close()
         self.purger.close()
-        if self.aside is not None:
-            self.aside.close()
+        if self.dead_letters is not None:
+            self.dead_letters.close()

@@ -19,7 +19,7 @@ __all__ = ["HarvestMetrics", "scrape"]
 _COUNTERS: Final = (
     ("published_rows", "published", "Rows published."),
     ("found_published_rows", "found_published", "Rows found published by a leader before."),
-    ("sidelined_rows", "sidelined", "Rows set aside."),
+    ("dead_letters", "dead_lettered", "Rows set aside."),
     ("late_rows", "late", "Rows published after higher ids, since they committed late."),
     ("deliveries", "deliveries", "Deliveries to Kafka, or messages to destinations."),
     ("failed_deliveries", "failed_deliveries", "Deliveries that failed."),
@@ -35,7 +35,7 @@ class HarvestMetrics(Collector):
     Counters: ``published_rows_total`` and others, see above, and of a relay
     ``destination_messages_total{destination,outcome}``. Gauges: ``up`` (1 if healthy),
     ``leading``, ``rows_in_flight``, ``gaps``, ``backlog_rows``, ``backlog_marked_rows``,
-    ``oldest_row_age_seconds`` (0 for an empty table), ``sidelined_rows_waiting``, and
+    ``oldest_row_age_seconds`` (0 for an empty table), ``dead_letters_waiting``, and
     ``holder{shard,holder}`` with the value 1 for each shard that somebody leads.
     """
 
@@ -78,8 +78,8 @@ class HarvestMetrics(Collector):
             yield gauge("backlog_marked_rows", "Of these, marked.", backlog.tagged_rows)
             age_s = backlog.oldest_age_s or 0.0
             yield gauge("oldest_row_age_seconds", "Age of the oldest row that waits.", age_s)
-        if monitor.sidelined is not None:
-            yield gauge("sidelined_rows_waiting", "Rows that are set aside.", monitor.sidelined)
+        if monitor.dead_letters is not None:
+            yield gauge("dead_letters_waiting", "Rows that are set aside.", monitor.dead_letters)
         holders = GaugeMetricFamily(
             "harvest_holder", "Who leads a shard.", labels=["shard", "holder"]
         )

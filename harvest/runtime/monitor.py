@@ -49,7 +49,7 @@ class Probes(Protocol):
     def database(self) -> None: ...
     def kafka(self) -> None: ...
     def backlog(self) -> Backlog: ...
-    def sidelined(self) -> int: ...
+    def dead_letters(self) -> int: ...
     def holders(self) -> dict[str, str]:
         """Who leads: election name to client."""
 
@@ -80,7 +80,7 @@ class Monitor:
         on_meter: Callable[[MeterRead], None] | None = None,
     ) -> None:
         self.backlog: Backlog | None = None
-        self.sidelined: int | None = None
+        self.dead_letters: int | None = None
         self.holders: dict[str, str] = {}
         self._watched = watched
         self._probes = probes
@@ -144,8 +144,8 @@ class Monitor:
         facts["in flight"] = self._watched.in_flight
         if self._watched.stats.gaps:
             facts["gaps"] = self._watched.stats.gaps
-        if self.sidelined:
-            facts["set aside"] = self.sidelined
+        if self.dead_letters:
+            facts["set aside"] = self.dead_letters
         try:
             self._probes.publish(facts)
         except MarshalError as error:
@@ -174,6 +174,6 @@ class Monitor:
         if started_s < self._count_at_s:
             return
         self.backlog = self._probes.backlog()
-        self.sidelined = self._probes.sidelined()
+        self.dead_letters = self._probes.dead_letters()
         took_s = time.monotonic() - started_s
         self._count_at_s = started_s + max(_COUNT_EVERY_S, _COUNT_SHARE * took_s)

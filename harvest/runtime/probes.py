@@ -28,7 +28,7 @@ class ServerProbes:
         self._marshal = marshal
         self._topic = config.coordination.topic
         self._store = store
-        self._aside = database(config.database).sidelined(config.table)
+        self._dead_letters = database(config.database).dead_letters(config.table)
         self._admin = AdminClient(connection_settings(config.kafka))
 
     def database(self) -> None:
@@ -47,9 +47,9 @@ class ServerProbes:
         """See `Probes.backlog`."""
         return self._store.backlog()
 
-    def sidelined(self) -> int:
-        """See `Probes.sidelined`."""
-        return self._aside.count()
+    def dead_letters(self) -> int:
+        """See `Probes.dead_letters`."""
+        return self._dead_letters.count()
 
     def holders(self) -> dict[str, str]:
         """See `Probes.holders`."""
@@ -68,4 +68,4 @@ class ServerProbes:
     def close(self) -> None:
         """See `Probes.close`."""
         self._store.close()
-        self._aside.close()
+        self._dead_letters.close()

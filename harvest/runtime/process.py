@@ -103,7 +103,7 @@ def make_range_tools(config: ReaperConfig, shard: int) -> RangeTools:
         config.shards,
         None,
         # With two databases the ids are the primary's, and say nothing about the outbound table.
-        None if config.primary else database(config.database).sidelined(config.table),
+        None if config.primary else database(config.database).dead_letters(config.table),
         config.bad_rows.policy(),
     )
 
@@ -117,13 +117,13 @@ def _waits_for_topics(config: ReaperConfig) -> bool:
 def _watching_topics(config: ReaperConfig, reaper: Reaper | ShardReaper) -> Iterator[None]:
     """Rows that wait for topics are put back in time, if they are to wait."""
     policy = config.bad_rows
-    aside_is_used = policy.on_bad_row == "sideline" and config.primary is None
-    if policy.unknown_topic != "wait" or config.destinations or not aside_is_used:
+    dead_letters_are_used = policy.on_bad_row == "dead_letter" and config.primary is None
+    if policy.unknown_topic != "wait" or config.destinations or not dead_letters_are_used:
         yield
         return
     admin = AdminClient(connection_settings(config.kafka))
     topics = WaitingTopics(
-        database(config.database).sidelined(config.table),
+        database(config.database).dead_letters(config.table),
         lambda: topics_of(admin),
         mode=config.mode,
         leading=lambda: reaper.state == "leading",
@@ -158,7 +158,7 @@ def _tools(config: ReaperConfig, shard: int = 0) -> Tools:
         make_store(config),
         make_sink(config),
         config.limits.limits(),
-        database(config.database).sidelined(config.table),
+        database(config.database).dead_letters(config.table),
         config.bad_rows.policy(),
     )
 
@@ -176,7 +176,7 @@ def make_relay_tools(config: ReaperConfig) -> RelayTools:
         {name: d.policy() for name, d in config.destinations.items()},
         config.router(lambda: (time.time() * 1000, time.monotonic() * 1000)),
         config.limits.limits(),
-        tables.sidelined(config.table),
+        tables.dead_letters(config.table),
         tables.attempts(config.table),
         config.bad_rows.policy(),
     )

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from harvest.core import range as r
-from harvest.core.dead_letters import BadRows
-from harvest.core.interfaces.dead_letter_store import SidelineStore
+from harvest.core.dead_letters import BadRowPolicy
+from harvest.core.interfaces.dead_letter_store import DeadLetterStore
 from harvest.core.interfaces.range_store import RangeStore, Window
 from harvest.core.interfaces.sink import Sink
 from harvest.core.pacing import Limits
@@ -23,7 +23,7 @@ from harvest.runtime.events import Event, LeaderRefreshed, Stats
 from harvest.runtime.leadership import Leader, Work, merged
 from harvest.runtime.lease import Lease
 from harvest.runtime.wake import Bell
-from harvest.sinks.dead_letter_sink import SiftingSink
+from harvest.sinks.dead_letter_sink import DeadLetterSink
 
 __all__ = ["RangeLeader", "RangeTools", "check_layout"]
 
@@ -307,8 +307,8 @@ class RangeTools:
     shard: int = 0
     shards: int = 1
     keep: Callable[[], None] | None = None
-    aside: SidelineStore | None = None
-    bad_rows: BadRows = field(default_factory=BadRows)
+    dead_letters: DeadLetterStore | None = None
+    bad_rows: BadRowPolicy = field(default_factory=BadRowPolicy)
     until: int | None = None
 
     def connect(self) -> None:
@@ -328,8 +328,8 @@ class RangeTools:
     ) -> RangeLeader:
         """See `Tools.leader`."""
         sink = self.sink
-        if self.aside is not None:
-            sink = SiftingSink(sink, self.aside, self.bad_rows, stats)
+        if self.dead_letters is not None:
+            sink = DeadLetterSink(sink, self.dead_letters, self.bad_rows, stats)
         return RangeLeader(
             lease,
             reader=self.reader,
@@ -351,5 +351,5 @@ class RangeTools:
         self.sink.close()
         self.reader.close()
         self.saver.close()
-        if self.aside is not None:
-            self.aside.close()
+        if self.dead_letters is not None:
+            self.dead_letters.close()

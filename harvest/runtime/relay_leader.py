@@ -17,22 +17,22 @@ from typing import Any, Final
 
 from harvest.core import relay as r
 from harvest.core.actions import LeaseLost, Open, OpenFailed
-from harvest.core.dead_letters import BadRows
+from harvest.core.dead_letters import BadRowPolicy
 from harvest.core.dispatcher import Dispatcher, Message, Outcome, Policy
-from harvest.core.interfaces.dead_letter_store import SidelineStore
+from harvest.core.interfaces.dead_letter_store import DeadLetterStore
 from harvest.core.interfaces.mark_store import MarkStore
 from harvest.core.interfaces.message_sink import MessageSink
 from harvest.core.interfaces.sink import StillHeld
 from harvest.core.mark_actions import (
+    AddDeadLetters,
+    AddFailed,
+    DeadLettersAdded,
     Mark,
     Marked,
     MarkFailed,
     Purge,
     Purged,
     PurgeFailed,
-    Sideline,
-    Sidelined,
-    SidelineFailed,
 )
 from harvest.core.mark_checkpoint import Term
 from harvest.core.pacing import Limits
@@ -53,7 +53,7 @@ _CLOSE_TIMEOUT_S: Final = 5.0
 _LANES: Final[dict[type[r.Action], str]] = {
     Open: "mark",
     Mark: "mark",
-    Sideline: "mark",
+    AddDeadLetters: "mark",
     Purge: "purge",
     r.Record: "note",
     r.Forget: "note",
@@ -90,7 +90,7 @@ def _now_ms() -> float:
 class RelayLeader(Leader[r.RelayScheduler]):
     """A leadership; see `Leader`. `marker` and `purger` are stores of one table.
 
-    Without `aside`, no message is ever given up.
+    Without `dead_letters`, no message is ever given up.
     """
 
     def __init__(
@@ -106,16 +106,16 @@ class RelayLeader(Leader[r.RelayScheduler]):
         stats: Stats,
         on_event: Callable[[Event], None],
         bell: Bell | None = None,
-        aside: SidelineStore | None = None,
+        dead_letters: DeadLetterStore | None = None,
         attempts: AttemptStore | None = None,
-        bad_rows: BadRows | None = None,
+        bad_rows: BadRowPolicy | None = None,
         drain_timeout_s: float = 10.0,
     ) -> None:
-        policy = bad_rows or BadRows()
-        if aside is None:
-            policy = BadRows(on_bad_row="stop")
+        policy = bad_rows or BadRowPolicy()
+        if dead_letters is None:
+            policy = BadRowPolicy(on_bad_row="stop")
         threads = min(_MAX_THREADS, sum([p.concurrency for p in policies.values()]))
-        give_up = policy.on_bad_row == "sideline"
+        give_up = policy.on_bad_row == "dead_letter"
         dispatcher = Dispatcher(policies, random.random, give_up=give_up, total=threads)
         super().__init__(
             lease,
@@ -129,7 +129,7 @@ class RelayLeader(Leader[r.RelayScheduler]):
         self._purger = purger
         self._sinks = sinks
         self._router = router
-        self._aside = aside
+        self._dead_letters = dead_letters
         self._attempts = attempts
         self._bad_rows = policy
         self._stats = stats
@@ -194,8 +194,8 @@ class RelayLeader(Leader[r.RelayScheduler]):
         for action in actions:
             if isinstance(action, Open):
                 self._events.put(self._open(action))
-            elif isinstance(action, Sideline):
-                self._events.put(self._sideline(action))
+            elif isinstance(action, AddDeadLetters):
+                self._events.put(self._add_dead_letters(action))
             elif isinstance(action, Mark):
                 self._events.put(self._mark(action))
 
@@ -205,8 +205,8 @@ class RelayLeader(Leader[r.RelayScheduler]):
             return LeaseLost()
         try:
             waiting = {}
-            if self._aside is not None and self._bad_rows.key_waits:
-                waiting = dict(self._aside.waiting_keys())
+            if self._dead_letters is not None and self._bad_rows.key_waits:
+                waiting = dict(self._dead_letters.waiting_keys())
             retries = {} if self._attempts is None else self._attempts.load()
         except HarvestError as error:
             _LOG.warning("the database did not say what is set aside: %s", error)
@@ -226,22 +226,22 @@ class RelayLeader(Leader[r.RelayScheduler]):
             return MarkFailed(action.batch)
         return Marked(action.batch, rows)
 
-    def _sideline(self, action: Sideline) -> r.Event:
-        assert self._aside is not None  # noqa: S101 - nothing is given up without it
+    def _add_dead_letters(self, action: AddDeadLetters) -> r.Event:
+        assert self._dead_letters is not None  # noqa: S101 - nothing is given up without it
         if not self._may_act():
             return LeaseLost()
         try:
-            moved = self._aside.sideline(action.rows, action.term)
-            waiting = self._aside.waiting_keys() if self._bad_rows.key_waits else {}
+            moved = self._dead_letters.add(action.rows, action.term)
+            waiting = self._dead_letters.waiting_keys() if self._bad_rows.key_waits else {}
         except HarvestError as error:
             _LOG.warning("messages that were given up could not be set aside: %s", error)
-            return SidelineFailed()
+            return AddFailed()
         for row in action.rows:
             if row.id in moved:
                 level = logging.DEBUG if row.waits else logging.WARNING
                 _LOG.log(level, "row %d is set aside: %s", row.id, row.error)
-        self._stats.sidelined += len(moved)
-        return Sidelined(moved, waiting)
+        self._stats.dead_lettered += len(moved)
+        return DeadLettersAdded(moved, waiting)
 
     def _purge_work(self, actions: Sequence[Purge]) -> None:
         for action in actions:
@@ -316,9 +316,9 @@ class RelayTools:
     policies: Mapping[str, Policy]
     router: Router
     limits: Limits = field(default_factory=Limits)
-    aside: SidelineStore | None = None
+    dead_letters: DeadLetterStore | None = None
     attempts: AttemptStore | None = None
-    bad_rows: BadRows = field(default_factory=BadRows)
+    bad_rows: BadRowPolicy = field(default_factory=BadRowPolicy)
 
     def connect(self) -> None:
         """See `Tools.connect`. Destinations are first seen when there is a message for them."""
@@ -346,7 +346,7 @@ class RelayTools:
             stats=stats,
             on_event=on_event,
             bell=bell,
-            aside=self.aside,
+            dead_letters=self.dead_letters,
             attempts=self.attempts,
             bad_rows=self.bad_rows,
             drain_timeout_s=drain_timeout_s,
@@ -358,6 +358,6 @@ class RelayTools:
         self.purger.close()
         for sink in self.sinks.values():
             sink.close()
-        for store in (self.aside, self.attempts):
+        for store in (self.dead_letters, self.attempts):
             if store is not None:
                 store.close()

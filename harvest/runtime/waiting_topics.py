@@ -15,7 +15,7 @@ from typing import Final, Literal
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from harvest.core.interfaces.dead_letter_store import Selection, Sidelined
+from harvest.core.interfaces.dead_letter_store import DeadLetterTable, Selection
 from harvest.errors import HarvestError
 
 __all__ = ["WaitingTopics", "topics_of"]
@@ -33,13 +33,13 @@ class WaitingTopics:
 
     def __init__(
         self,
-        aside: Sidelined,
+        dead_letters: DeadLetterTable,
         existing: Callable[[], set[str]],
         *,
         mode: Literal["mark", "range"],
         leading: Callable[[], bool],
     ) -> None:
-        self._aside = aside
+        self._dead_letters = dead_letters
         self._existing = existing
         self._mode = mode
         self._leading = leading
@@ -56,7 +56,7 @@ class WaitingTopics:
         self._stopping.set()
         if self._thread.ident is not None:
             self._thread.join(2 * _ASK_TIMEOUT_S)
-        self._aside.close()
+        self._dead_letters.close()
 
     def look(self) -> int:
         """Put the rows back whose topics exist; return how many.
@@ -64,13 +64,13 @@ class WaitingTopics:
         Not at the first look that finds a topic missing: in range mode the checkpoint must have
         passed its rows. Raises `HarvestError`, `KafkaException`.
         """
-        missed = self._aside.missing_topics()
+        missed = self._dead_letters.missing_topics()
         known, self._seen = missed & self._seen, missed
         if not known:
             return 0
         count = 0
         for topic in sorted(known & self._existing()):
-            found = self._aside.retry(Selection(topic=topic), mode=self._mode)
+            found = self._dead_letters.retry(Selection(topic=topic), mode=self._mode)
             _LOG.info("the topic %r exists now: %d rows that waited are back", topic, found)
             count += found
         return count

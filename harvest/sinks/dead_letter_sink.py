@@ -11,29 +11,31 @@ import logging
 from collections.abc import Sequence
 from typing import Final
 
-from harvest.core.dead_letters import Aside, BadRows, Sieve
-from harvest.core.interfaces.dead_letter_store import SidelineStore
+from harvest.core.dead_letters import BadRow, BadRowFilter, BadRowPolicy
+from harvest.core.interfaces.dead_letter_store import DeadLetterStore
 from harvest.core.interfaces.sink import Failure, Sink, StillHeld
 from harvest.core.row import Row
 from harvest.errors import HarvestError
 from harvest.runtime.events import Stats
 
-__all__ = ["SiftingSink"]
+__all__ = ["DeadLetterSink"]
 
 _LOG: Final = logging.getLogger("harvest")
 
 
-class SiftingSink:
-    """Publishes to `sink` what can be published, and copies the rest with `aside`.
+class DeadLetterSink:
+    """Publishes to `sink` what can be published, and copies the rest with `dead_letters`.
 
     Implements `Sink`. A refused row is copied when its delivery has failed, and left out of the
     deliveries after the next `open`. Between the two, a takeover sends it again, in vain.
     """
 
-    def __init__(self, sink: Sink, aside: SidelineStore, policy: BadRows, stats: Stats) -> None:
+    def __init__(
+        self, sink: Sink, dead_letters: DeadLetterStore, policy: BadRowPolicy, stats: Stats
+    ) -> None:
         self._sink = sink
-        self._aside = aside
-        self._sieve = Sieve(policy)
+        self._dead_letters = dead_letters
+        self._filter = BadRowFilter(policy)
         self._stats = stats
         self._refused: set[int] = set()
 
@@ -54,10 +56,10 @@ class SiftingSink:
 
     def deliver(self, rows: Sequence[Row], checkpoint: str) -> Failure | None:
         """See `Sink.deliver`."""
-        asides = self._sieve.sift(rows)
+        bad_rows = self._filter.find_bad(rows)
         left_out = self._refused
-        if asides:
-            done = self._set_aside(asides)
+        if bad_rows:
+            done = self._set_aside(bad_rows)
             if done is None:
                 self._sink.close()  # what follows would let the checkpoint pass these rows
                 return Failure("rows that cannot be published could not be set aside")
@@ -68,7 +70,7 @@ class SiftingSink:
         failure = self._sink.deliver(sent, checkpoint)
         if failure is None:
             self._stats.published -= len(rows) - len(sent)  # they count as published otherwise
-        elif blamed := self._sieve.blame(sent, failure):
+        elif blamed := self._filter.find_refused(sent, failure):
             self._refused |= self._set_aside(blamed) or set()
         return failure
 
@@ -76,21 +78,21 @@ class SiftingSink:
         """See `Sink.close`."""
         self._sink.close()
 
-    def _set_aside(self, asides: Sequence[Aside]) -> frozenset[int] | None:
+    def _set_aside(self, bad_rows: Sequence[BadRow]) -> frozenset[int] | None:
         try:
-            done = self._aside.sideline(asides, None)
+            done = self._dead_letters.add(bad_rows, None)
             self._learn()
         except HarvestError as error:
             _LOG.warning("rows that cannot be published could not be set aside: %s", error)
             return None
-        for row in asides:
+        for row in bad_rows:
             if row.id in done:
                 level = logging.DEBUG if row.waits else logging.WARNING
                 _LOG.log(level, "row %d is set aside: %s", row.id, row.error)
-        self._stats.sidelined += len(done)
+        self._stats.dead_lettered += len(done)
         return done
 
     def _learn(self) -> None:
-        policy = self._sieve.policy
-        if policy.key_waits and policy.on_bad_row == "sideline":
-            self._sieve.waiting = dict(self._aside.waiting_keys())
+        policy = self._filter.policy
+        if policy.key_waits and policy.on_bad_row == "dead_letter":
+            self._filter.waiting = dict(self._dead_letters.waiting_keys())

@@ -72,14 +72,14 @@ class Outcome:
 
     `late`: rows whose transactions committed after rows with higher ids had been published;
     `dead_ids`: ids that turned out to belong to no row; `gaps`: ranges of ids that are still open,
-    for the harvester to decide; `sidelined`: rows that Kafka refuses, set aside.
+    for the harvester to decide; `dead_lettered`: rows that Kafka refuses, set aside.
     """
 
     published: int = 0
     late: int = 0
     dead_ids: int = 0
     gaps: int = 0
-    sidelined: int = 0
+    dead_lettered: int = 0
     error: str = ""
 
     def then(self, later: Outcome) -> Outcome:
@@ -89,7 +89,7 @@ class Outcome:
             published=self.published + later.published,
             late=self.late + later.late,
             dead_ids=self.dead_ids + later.dead_ids,
-            sidelined=self.sidelined + later.sidelined,
+            dead_lettered=self.dead_lettered + later.dead_lettered,
         )
 
 
@@ -262,4 +262,6 @@ def publish(
 
 
 def _outcome(stats: Stats, error: str) -> Outcome:
-    return Outcome(stats.published, stats.late, stats.dead_ids, stats.gaps, stats.sidelined, error)
+    return Outcome(
+        stats.published, stats.late, stats.dead_ids, stats.gaps, stats.dead_lettered, error
+    )

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 from uuid import UUID
 
-from harvest.core.dead_letters import Aside, Key
+from harvest.core.dead_letters import BadRow, Key
 from harvest.core.interfaces.mark_store import Backlog, Finding
 from harvest.core.mark_checkpoint import Checkpoint, Term
 from harvest.core.range_checkpoint import Position
@@ -17,7 +17,7 @@ from harvest.core.row import Row
 from harvest.errors import StoreUnavailable
 from harvest.outbox.record import OutboxRecord
 
-__all__ = ["MemoryMarkStore", "MemorySidelined", "MemoryTable"]
+__all__ = ["MemoryDeadLetters", "MemoryMarkStore", "MemoryTable"]
 
 
 @dataclass(slots=True)
@@ -32,7 +32,7 @@ class MemoryTable:
     rows become visible out of the order of their ids, as in a database."""
 
     committed: dict[int, _Stored] = field(default_factory=dict)
-    aside: dict[int, tuple[Row, Aside]] = field(default_factory=dict)
+    dead_letters: dict[int, tuple[Row, BadRow]] = field(default_factory=dict)
     next_id: int = 1
     lock: threading.RLock = field(default_factory=threading.RLock)
     running: list[MemoryTransaction] = field(default_factory=list)
@@ -208,52 +208,54 @@ class MemoryMarkStore:
             raise StoreUnavailable
 
 
-class MemorySidelined:
-    """The rows set aside from a `MemoryTable`. Implements `SidelineStore`."""
+class MemoryDeadLetters:
+    """The rows set aside from a `MemoryTable`. Implements `DeadLetterStore`."""
 
     def __init__(self, table: MemoryTable) -> None:
         self._table = table
         self.fail_next: Literal["before", "after"] | None = None
 
-    def sideline(self, rows: Sequence[Aside], term: Term | None) -> frozenset[int]:
-        """See `SidelineStore.sideline`."""
+    def add(self, rows: Sequence[BadRow], term: Term | None) -> frozenset[int]:
+        """See `DeadLetterStore.add`."""
         failure, self.fail_next = self.fail_next, None
         if failure == "before":
             raise StoreUnavailable
         table = self._table
         done = set()
         with table.lock:
-            for aside in sorted(rows, key=lambda aside: aside.waits):
-                stored = table.committed.get(aside.id)
+            for row in sorted(rows, key=lambda row: row.waits):
+                stored = table.committed.get(row.id)
                 if stored is None:
                     continue
-                low = self.waiting_keys().get(_key(stored.row), aside.id)
-                if aside.waits and low >= aside.id:
+                low = self.waiting_keys().get(_key(stored.row), row.id)
+                if row.waits and low >= row.id:
                     continue
                 if term is not None:
                     if stored.tag is None or not term.first <= stored.tag <= term.last:
                         continue
-                    del table.committed[aside.id]
-                table.aside[aside.id] = (stored.row, aside)
-                done.add(aside.id)
+                    del table.committed[row.id]
+                table.dead_letters[row.id] = (stored.row, row)
+                done.add(row.id)
         if failure == "after":
             raise StoreUnavailable
         return frozenset(done)
 
     def waiting_keys(self) -> dict[Key, int]:
-        """See `SidelineStore.waiting_keys`."""
+        """See `DeadLetterStore.waiting_keys`."""
         with self._table.lock:
-            ids = sorted(self._table.aside, reverse=True)
-            return {_key(self._table.aside[i][0]): i for i in ids}
+            ids = sorted(self._table.dead_letters, reverse=True)
+            return {_key(self._table.dead_letters[i][0]): i for i in ids}
 
     def retry(self) -> None:
         """Put every row back, under its id."""
         with self._table.lock:
-            self._table.committed.update({i: _Stored(r) for i, (r, _) in self._table.aside.items()})
-            self._table.aside.clear()
+            self._table.committed.update(
+                {i: _Stored(r) for i, (r, _) in self._table.dead_letters.items()}
+            )
+            self._table.dead_letters.clear()
 
     def close(self) -> None:
-        """See `SidelineStore.close`."""
+        """See `DeadLetterStore.close`."""
 
 
 def _key(row: Row) -> Key:

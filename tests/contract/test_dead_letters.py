@@ -1,4 +1,4 @@
-"""What every table of rows set aside promises: `Sidelined`."""
+"""What every table of rows set aside promises: `DeadLetterTable`."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from confluent_kafka import KafkaError
 
-from harvest.core.dead_letters import Aside
-from harvest.core.interfaces.dead_letter_store import Dropped, Selection, Sidelined
+from harvest.core.dead_letters import BadRow
+from harvest.core.interfaces.dead_letter_store import DeadLetterTable, Dropped, Selection
 from harvest.core.mark_checkpoint import Term
 from harvest.core.table_name import TableName
 from harvest.databases.registry import Database, database
@@ -30,7 +30,7 @@ class World:
         self.tables: Database = database(url)
         self.store = self.tables.mark_store(OUTBOX)
         self.store.init()
-        self.aside: Sidelined = self.tables.sidelined(OUTBOX)
+        self.dead_letters: DeadLetterTable = self.tables.dead_letters(OUTBOX)
 
     def insert(self, key: str, topic: str = "t", value: str | None = "v") -> int:
         with self.tables.transaction() as connection:
@@ -47,7 +47,7 @@ class World:
 
     def close(self) -> None:
         self.store.close()
-        self.aside.close()
+        self.dead_letters.close()
 
 
 @pytest.fixture(params=["postgres", "sqlite", "mariadb"])
@@ -65,99 +65,99 @@ def test_a_row_moves_with_its_error_and_those_behind_it(world: World) -> None:
     began = datetime.now(UTC) - timedelta(minutes=5)
     one, other, behind = world.insert("1"), world.insert("2"), world.insert("1")
     world.mark()
-    assert world.aside.waiting_keys() == {}
-    assert world.aside.count() == 0
-    rows = [Aside(behind, "waits", waits=True), Aside(one, "bäd"), Aside(other, "", waits=True)]
-    assert world.aside.sideline(rows, TERM) == {one, behind}
+    assert world.dead_letters.waiting_keys() == {}
+    assert world.dead_letters.count() == 0
+    rows = [BadRow(behind, "waits", waits=True), BadRow(one, "bäd"), BadRow(other, "", waits=True)]
+    assert world.dead_letters.add(rows, TERM) == {one, behind}
     assert world.mark(OTHER) == [other]
-    assert world.aside.waiting_keys() == {("t", b"1"): one}
-    found = world.aside.rows(ALL, 10)
+    assert world.dead_letters.waiting_keys() == {("t", b"1"): one}
+    found = world.dead_letters.rows(ALL, 10)
     assert [(row.id, row.error, row.waits) for row in found] == [
         (one, "bäd", False),
         (behind, "waits", True),
     ]
     assert (found[0].topic, found[0].key, found[0].value_bytes) == ("t", b"1", 1)
-    assert began < found[0].sidelined_at < datetime.now(UTC) + timedelta(minutes=5)
-    assert [row.id for row in world.aside.rows(ALL, 1)] == [one]
+    assert began < found[0].dead_lettered_at < datetime.now(UTC) + timedelta(minutes=5)
+    assert [row.id for row in world.dead_letters.rows(ALL, 1)] == [one]
 
 
 def test_a_row_of_another_leader_is_left_alone(world: World) -> None:
     row = world.insert("1")
     world.mark(OTHER)
-    assert world.aside.sideline([Aside(row, "bad")], TERM) == frozenset()
+    assert world.dead_letters.add([BadRow(row, "bad")], TERM) == frozenset()
     assert world.mark(TERM) == [row]
-    assert world.aside.count() == 0
+    assert world.dead_letters.count() == 0
 
 
 def test_keys_that_only_look_alike_do_not_wait_for_each_other(world: World) -> None:
     plain, spaced, large = world.insert("k"), world.insert("k "), world.insert("K")
     world.mark()
-    rows = [Aside(plain, "bad"), Aside(spaced, "", waits=True), Aside(large, "", waits=True)]
-    assert world.aside.sideline(rows, TERM) == {plain}
-    assert world.aside.count(Selection(key="k")) == 1
-    assert world.aside.count(Selection(key="k ")) == 0
+    rows = [BadRow(plain, "bad"), BadRow(spaced, "", waits=True), BadRow(large, "", waits=True)]
+    assert world.dead_letters.add(rows, TERM) == {plain}
+    assert world.dead_letters.count(Selection(key="k")) == 1
+    assert world.dead_letters.count(Selection(key="k ")) == 0
 
 
 def test_range_mode_copies_and_repeats_itself_harmlessly(world: World) -> None:
     row = world.insert("1")
     for _ in range(2):
-        assert world.aside.sideline([Aside(row, "bad")], None) == {row}
+        assert world.dead_letters.add([BadRow(row, "bad")], None) == {row}
     assert world.mark() == [row]
-    assert world.aside.count() == 1
+    assert world.dead_letters.count() == 1
 
 
 def test_ids_that_are_aside_are_told_from_others(world: World) -> None:
-    assert world.aside.ids(0, 10**9) == frozenset()
+    assert world.dead_letters.ids(0, 10**9) == frozenset()
     one, other, behind, last = (world.insert(key) for key in ("1", "2", "1", "3"))
-    rows = [Aside(one, "bad"), Aside(behind, "", waits=True), Aside(last, "bad")]
-    assert world.aside.sideline(rows, None) == {one, behind, last}
-    assert world.aside.ids(one, last) == {one, behind, last}
-    assert world.aside.ids(other, behind) == {behind}
-    assert world.aside.ids(other, other) == frozenset()
+    rows = [BadRow(one, "bad"), BadRow(behind, "", waits=True), BadRow(last, "bad")]
+    assert world.dead_letters.add(rows, None) == {one, behind, last}
+    assert world.dead_letters.ids(one, last) == {one, behind, last}
+    assert world.dead_letters.ids(other, behind) == {behind}
+    assert world.dead_letters.ids(other, other) == frozenset()
 
 
 def test_range_mode_keeps_nothing_in_the_outbox_that_was_never_published(world: World) -> None:
     """After `retry` and `drop`, what is below the checkpoint was published: it may be replayed."""
     one, behind, other, kept = (world.insert(key) for key in ("1", "1", "2", "3"))
-    rows = [Aside(one, "bad"), Aside(behind, "", waits=True), Aside(other, "bad")]
-    world.aside.sideline(rows, None)
-    assert world.aside.retry(Selection(ids=(other,)), mode="range") == 1
-    assert world.aside.drop(Selection(ids=(one,)), mode="range") == Dropped(1, 1)
+    rows = [BadRow(one, "bad"), BadRow(behind, "", waits=True), BadRow(other, "bad")]
+    world.dead_letters.add(rows, None)
+    assert world.dead_letters.retry(Selection(ids=(other,)), mode="range") == 1
+    assert world.dead_letters.drop(Selection(ids=(one,)), mode="range") == Dropped(1, 1)
     there = world.mark()
     assert there[0] == kept
     assert len(there) == 3  # and, under new ids, those that were retried and released
-    assert world.aside.count() == 0
+    assert world.dead_letters.count() == 0
 
 
 def test_what_is_retried_is_as_it_was_with_what_waits_behind_it(world: World) -> None:
     a, b, c, other = (world.insert(key) for key in ("1", "2", "1", "3"))
     before = world.store.mark(TERM, 0, 10, 60_000.0)
-    rows = [Aside(a, "bad"), Aside(b, "bad"), Aside(c, "", waits=True), Aside(other, "bad")]
-    assert world.aside.sideline(rows, TERM) == {a, b, c, other}
-    assert world.aside.retry(Selection(ids=(a,)), mode="mark", dry_run=True) == 2
+    rows = [BadRow(a, "bad"), BadRow(b, "bad"), BadRow(c, "", waits=True), BadRow(other, "bad")]
+    assert world.dead_letters.add(rows, TERM) == {a, b, c, other}
+    assert world.dead_letters.retry(Selection(ids=(a,)), mode="mark", dry_run=True) == 2
     assert world.mark() == []
-    assert world.aside.retry(Selection(ids=(a,)), mode="mark") == 2
+    assert world.dead_letters.retry(Selection(ids=(a,)), mode="mark") == 2
     assert world.store.mark(OTHER, 0, 10, 60_000.0) == [r for r in before if r.id in (a, c)]
-    assert world.aside.retry(Selection(topic="t", key="2"), mode="range") == 1
+    assert world.dead_letters.retry(Selection(topic="t", key="2"), mode="range") == 1
     assert world.highest() > other
-    assert [row.id for row in world.aside.rows(ALL, 10)] == [other]
+    assert [row.id for row in world.dead_letters.rows(ALL, 10)] == [other]
 
 
 def test_drop_releases_what_waited_for_nothing_else(world: World) -> None:
     a, b, c = world.insert("1"), world.insert("1"), world.insert("1")
     world.mark()
-    world.aside.sideline([Aside(a, "x"), Aside(b, "", waits=True), Aside(c, "x")], TERM)
-    assert world.aside.drop(Selection(ids=(a,)), mode="mark", dry_run=True) == Dropped(1, 0)
-    assert world.aside.count() == 3
-    assert world.aside.drop(Selection(ids=(a,)), mode="mark") == Dropped(1, 1)
+    world.dead_letters.add([BadRow(a, "x"), BadRow(b, "", waits=True), BadRow(c, "x")], TERM)
+    assert world.dead_letters.drop(Selection(ids=(a,)), mode="mark", dry_run=True) == Dropped(1, 0)
+    assert world.dead_letters.count() == 3
+    assert world.dead_letters.drop(Selection(ids=(a,)), mode="mark") == Dropped(1, 1)
     assert world.mark() == [b]
-    assert [row.id for row in world.aside.rows(ALL, 10)] == [c]
+    assert [row.id for row in world.dead_letters.rows(ALL, 10)] == [c]
 
 
 def test_rows_are_selected_by_what_is_given(world: World) -> None:
     one, two = world.insert("k", "t"), world.insert("k", "other", None)
     world.mark()
-    world.aside.sideline([Aside(one, "x"), Aside(two, "x")], TERM)
+    world.dead_letters.add([BadRow(one, "x"), BadRow(two, "x")], TERM)
     now, minute = datetime.now(UTC), timedelta(minutes=5)
     for selection, expected in (
         (Selection(topic="other"), [two]),
@@ -169,8 +169,8 @@ def test_rows_are_selected_by_what_is_given(world: World) -> None:
         (Selection(since=now + minute), []),
         (Selection(until=now - minute), []),
     ):
-        assert [row.id for row in world.aside.rows(selection, 10)] == expected, selection
-        assert world.aside.count(selection) == len(expected), selection
+        assert [row.id for row in world.dead_letters.rows(selection, 10)] == expected, selection
+        assert world.dead_letters.count(selection) == len(expected), selection
 
 
 def test_many_rows_at_once(world: World) -> None:
@@ -178,17 +178,17 @@ def test_many_rows_at_once(world: World) -> None:
         Stasher().stash_many(connection, [OutboxRecord("t", "k", "v") for _ in range(2_500)])
     ids = [row.id for row in world.store.mark(TERM, 0, 3_000, 60_000.0)]
     assert len(ids) == 2_500
-    rows = [Aside(ids[0], "bad"), *[Aside(row_id, "", waits=True) for row_id in ids[1:]]]
-    assert world.aside.sideline(rows, TERM) == set(ids)
-    assert world.aside.retry(Selection(ids=(ids[0],)), mode="mark") == 2_500
+    rows = [BadRow(ids[0], "bad"), *[BadRow(row_id, "", waits=True) for row_id in ids[1:]]]
+    assert world.dead_letters.add(rows, TERM) == set(ids)
+    assert world.dead_letters.retry(Selection(ids=(ids[0],)), mode="mark") == 2_500
     assert [row.id for row in world.store.mark(OTHER, 0, 3_000, 60_000.0)] == ids
 
 
 def test_topics_that_were_missing_are_known(world: World) -> None:
-    assert world.aside.missing_topics() == set()
+    assert world.dead_letters.missing_topics() == set()
     one, two, three = world.insert("1", "a"), world.insert("1", "b"), world.insert("2", "c")
     world.mark()
     errors = [advice(topic, KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)) for topic in "ab"]
-    rows = [Aside(one, errors[0]), Aside(two, errors[1]), Aside(three, "the topic 'c': no")]
-    world.aside.sideline(rows, TERM)
-    assert world.aside.missing_topics() == {"a", "b"}
+    rows = [BadRow(one, errors[0]), BadRow(two, errors[1]), BadRow(three, "the topic 'c': no")]
+    world.dead_letters.add(rows, TERM)
+    assert world.dead_letters.missing_topics() == {"a", "b"}

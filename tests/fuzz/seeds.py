@@ -92,7 +92,7 @@ SEEDS: Final[dict[str, list[bytes]]] = {
     ],
     "command_line": [
         b"status\n--json",
-        b"sidelined\nretry\n--id\n3\n--config\n/nowhere",
+        b"dead-letters\nretry\n--id\n3\n--config\n/nowhere",
         b"topic\n-X\na=b",
         *("\n".join([*words, *options[-1:]]).encode() for words, options in COMMANDS),
     ],

@@ -19,7 +19,7 @@ import httpcore
 
 from harvest.config import goharvest
 from harvest.config import model as harvest_config
-from harvest.core.dead_letters import Sieve, problem
+from harvest.core.dead_letters import BadRowFilter, problem
 from harvest.core.mark_checkpoint import Checkpoint
 from harvest.core.range_checkpoint import Position
 from harvest.core.row import Row, payload_bytes
@@ -199,9 +199,9 @@ def row(data: bytes) -> None:
         *map(tuple, (rest[:half], rest[half:])),
     )
     told = problem(made)
-    asides = Sieve().sift([made, made._replace(id=2)])
-    if [aside.id for aside in asides] != ([] if told is None else [1, 2]):
-        raise AssertionError(f"{told}: {asides}")
+    bad_rows = BadRowFilter().find_bad([made, made._replace(id=2)])
+    if [row.id for row in bad_rows] != ([] if told is None else [1, 2]):
+        raise AssertionError(f"{told}: {bad_rows}")
     if payload_bytes([made]) < len(key or b"") + len(value or b""):
         raise AssertionError("a row weighs less than its bytes")
     if not 0 <= shard_of(key, 7) < 7:

@@ -49,7 +49,7 @@ UNIT_TESTS: Final[dict[str, tuple[str, ...]]] = {
         "harvest_reaper",
     ),
     "ranges": ("harvest_range_steps", "harvest_range_leader", "harvest_gaps", "harvest_range"),
-    "sidelined": ("harvest_mark_steps", "harvest_sifting", "harvest_mark"),
+    "dead_letters": ("harvest_mark_steps", "dead_letter_sink", "harvest_mark"),
     "shards": ("harvest_shard_reaper",),
 }
 """For each campaign, the unit tests that may notice what it does not: files, quick ones first."""

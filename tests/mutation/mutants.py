@@ -7,10 +7,10 @@ found in this project once, and the known bugs of Go Marshal, made again with th
 from __future__ import annotations
 
 from tests.mutation.clients import CLIENTS
+from tests.mutation.dead_letters import DEAD_LETTERS
 from tests.mutation.load import Edit, Mutant
 from tests.mutation.planted import PLANTED
 from tests.mutation.ranges import RANGES
-from tests.mutation.sidelined import SIDELINED
 
 FOLD = "marshal_py.protocol.rationalizer"
 CLAIMS = "marshal_py.protocol.claimant"
@@ -961,6 +961,6 @@ MUTANTS: tuple[Mutant, ...] = (
     *_GO_MARSHAL,
     *CLIENTS,
     *RANGES,
-    *SIDELINED,
+    *DEAD_LETTERS,
     *PLANTED,
 )

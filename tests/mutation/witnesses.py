@@ -26,7 +26,7 @@ CHECKERS: Final = {
     "consumers": ("whole/checks", "whole/consumers", "whole/green"),
     "harvesters": ("whole/harvesters",),
     "shards": ("whole/shards",),
-    "sidelined": ("whole/sidelined",),
+    "dead_letters": ("whole/dead_letters",),
 }
 """Where invariants are checked, below ``tests/simulation``."""
 
@@ -102,7 +102,7 @@ _AND_IS_WAITED_FOR: Final = (
     "self._settled.wait(max(0.1, deadline - time.monotonic()))",
 )
 _ROWS_BESIDE_BAD_ONES: Final = (
-    "MarkScheduler._sidelined",
+    "MarkScheduler._dead_letters_added",
     "rows = [row for row in held.rows if row.id not in out]",
 )
 
@@ -343,7 +343,12 @@ _HARVESTERS: Final[list[tuple[str, int, str, Mutant | str]]] = [
     ("every committed row", 20, "ranges", "range: all merged sends are settled"),
     ("exactly once", 20, "", "harvest: the checkpoint is that of the last batch"),
     ("only committed rows", 5, "", _UNDONE),
-    ("order of a key", 40, "sidelined", "aside: what waits is loaded when the sink is opened"),
+    (
+        "order of a key",
+        40,
+        "dead_letters",
+        "dead letters: what waits is loaded when the sink is opened",
+    ),
     (
         "stopping ends",
         60,
@@ -361,14 +366,14 @@ _HARVESTERS: Final[list[tuple[str, int, str, Mutant | str]]] = [
     ("the outbox is emptied", 20, "", "harvest: all merged batches are settled"),
 ]
 
-_SIDELINED: Final[list[tuple[str, int, Mutant | str]]] = [
+_DEAD_LETTERS: Final[list[tuple[str, int, Mutant | str]]] = [
     (
         "bad rows are not published",
         20,
         _bug(
             "no row is bad",
             "harvest.core.dead_letters",
-            ("Sieve.sift", 'if self.policy.on_bad_row == "stop":', "if True:"),
+            ("BadRowFilter.find_bad", 'if self.policy.on_bad_row == "stop":', "if True:"),
         ),
     ),
     (
@@ -387,7 +392,7 @@ _SIDELINED: Final[list[tuple[str, int, Mutant | str]]] = [
         _bug(
             "all that was sent with a refused row is set aside",
             "harvest.core.dead_letters",
-            ("Sieve.blame", "if row.id in failure.refused:", "if True:"),
+            ("BadRowFilter.find_refused", "if row.id in failure.refused:", "if True:"),
         ),
     ),
     (
@@ -406,7 +411,7 @@ WITNESSES: Final[tuple[Witness, ...]] = (
     *(Witness("consumers", name, most, tuple(bugs)) for name, most, *bugs in _CONSUMERS),
     *(Witness("harvesters", name, most, (bug,), kind) for name, most, kind, bug in _HARVESTERS),
     Witness("shards", "shares are fair", 5, ("shards: a shard that goes is stopped",)),
-    *(Witness("sidelined", name, most, (bug,)) for name, most, bug in _SIDELINED),
+    *(Witness("dead_letters", name, most, (bug,)) for name, most, bug in _DEAD_LETTERS),
 )
 
 app = typer.Typer(add_completion=False)

@@ -7,14 +7,14 @@ import sys
 
 import pytest
 
-from harvest.core.dead_letters import Sieve
+from harvest.core.dead_letters import BadRowFilter
 from harvest.runtime.sharded_harvester import ShardReaper
 from marshal_py.consumer import delivery
 from marshal_py.consumer.consumer import Consumer
 from tests.simulation.whole.__main__ import RICH, Result, run_seeds
 from tests.simulation.whole.history import KINDS, run
 
-HISTORIES = {"shards": 15, "sidelined": 40}
+HISTORIES = {"shards": 15, "dead_letters": 40}
 """Of each kind; 60 of others. ``python -m tests.simulation.whole`` runs more, with every fault."""
 
 
@@ -84,11 +84,13 @@ def test_handing_out_without_a_lease_is_found(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_row_that_passes_one_that_is_aside_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    sift = Sieve.sift
+    find_bad = BadRowFilter.find_bad
     monkeypatch.setattr(
-        Sieve, "sift", lambda self, rows: [aside for aside in sift(self, rows) if not aside.waits]
+        BadRowFilter,
+        "find_bad",
+        lambda self, rows: [row for row in find_bad(self, rows) if not row.waits],
     )
-    found = run_seeds("sidelined", 1, 30, stop_after=1).failures
+    found = run_seeds("dead_letters", 1, 30, stop_after=1).failures
     assert [failure.invariant for failure in found] == ["order of a key"]
 
 

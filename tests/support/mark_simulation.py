@@ -12,14 +12,14 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from harvest.core import mark as m
-from harvest.core.dead_letters import BadRows, Key, Sieve
+from harvest.core.dead_letters import BadRowFilter, BadRowPolicy, Key
 from harvest.core.mark_checkpoint import Checkpoint, Term
 from harvest.errors import SinkUnavailable, StoreUnavailable
 from harvest.outbox.record import OutboxRecord
 from harvest.testing.memory_broker import REFUSED, MemoryBroker, MemorySink
 from harvest.testing.memory_table import (
+    MemoryDeadLetters,
     MemoryMarkStore,
-    MemorySidelined,
     MemoryTable,
     MemoryTransaction,
 )
@@ -31,7 +31,7 @@ LANE = {
     m.Send: "sink",
     m.Purge: "purge",
     m.Reset: "purge",
-    m.Sideline: "mark",
+    m.AddDeadLetters: "mark",
 }
 KEYS = ("a", "b", "c")
 TOPIC = "t"
@@ -46,7 +46,7 @@ class Leader:
     scheduler: m.MarkScheduler
     sink: MemorySink
     store: MemoryMarkStore
-    aside: MemorySidelined
+    dead_letters: MemoryDeadLetters
     held: bool = True
     woken: bool = False
     valid_ms: float = 1_000.0
@@ -81,7 +81,7 @@ class Leader:
         self.feed(m.LeaseLost() if self.woken else event)
 
     def waiting(self) -> dict[Key, int]:
-        return self.aside.waiting_keys() if self.world.bad_rows.key_waits else {}
+        return self.dead_letters.waiting_keys() if self.world.bad_rows.key_waits else {}
 
     def execute(self, action: m.Action) -> m.Event:
         world, store, sink = self.world, self.store, self.sink
@@ -125,11 +125,11 @@ class Leader:
                 except StoreUnavailable:
                     return m.PurgeFailed()
                 return m.Purged()
-            case m.Sideline(term, rows):
+            case m.AddDeadLetters(term, rows):
                 try:
-                    return m.Sidelined(self.aside.sideline(rows, term), self.waiting())
+                    return m.DeadLettersAdded(self.dead_letters.add(rows, term), self.waiting())
                 except StoreUnavailable:
-                    return m.SidelineFailed()
+                    return m.AddFailed()
             case m.Reset(ids):
                 with contextlib.suppress(StoreUnavailable):
                     store.reset(ids)
@@ -143,7 +143,7 @@ class World:
 
     random: random.Random
     atomic: bool = True
-    bad_rows: BadRows = field(default_factory=BadRows)
+    bad_rows: BadRowPolicy = field(default_factory=BadRowPolicy)
     bad: float = 0.0
     """How many of the rows cannot be published."""
     bad_ids: set[int] = field(default_factory=set)
@@ -164,10 +164,10 @@ class World:
         leader = Leader(
             self,
             len(self.leaders),
-            m.MarkScheduler(len(self.leaders), self.limits, Sieve(self.bad_rows)),
+            m.MarkScheduler(len(self.leaders), self.limits, BadRowFilter(self.bad_rows)),
             MemorySink(self.broker, atomic=self.atomic),
             MemoryMarkStore(self.table),
-            MemorySidelined(self.table),
+            MemoryDeadLetters(self.table),
         )
         self.leaders.append(leader)
         leader.feed(m.Start())
@@ -204,7 +204,7 @@ class World:
     def run_to_the_end(self, leader: Leader) -> None:
         """Without further faults, until the table is empty; then stop, and let it finish."""
         leader.store.fail_next, leader.sink.fault, leader.sink.fail_open = None, None, False
-        leader.aside.fail_next = None
+        leader.dead_letters.fail_next = None
         for _ in range(2_000):
             if leader.finished:
                 leader = self.elect()

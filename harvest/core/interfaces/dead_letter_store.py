@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal, NamedTuple, Protocol
 
-from harvest.core.dead_letters import Aside, Key
+from harvest.core.dead_letters import BadRow, Key
 from harvest.core.mark_checkpoint import Term
 from harvest.core.table_name import TableName
 
-__all__ = ["Dropped", "Selection", "SidelineStore", "Sidelined", "SidelinedRow"]
+__all__ = ["DeadLetter", "DeadLetterStore", "DeadLetterTable", "Dropped", "Selection"]
 
 
 @dataclass(frozen=True, slots=True)
-class SidelinedRow:
+class DeadLetter:
     """One row that is set aside, without its value."""
 
     id: int
@@ -28,7 +28,7 @@ class SidelinedRow:
     value_bytes: int | None
     error: str
     waits: bool
-    sidelined_at: datetime
+    dead_lettered_at: datetime
     create_time: datetime | None
     destination: str | None = None
     """Of the last attempt, as the two that follow; None where rows go to Kafka."""
@@ -58,10 +58,10 @@ class Dropped(NamedTuple):
     released: int
 
 
-class SidelineStore(Protocol):
+class DeadLetterStore(Protocol):
     """Sets rows aside. Used by one thread at a time."""
 
-    def sideline(self, rows: Sequence[Aside], term: Term | None) -> frozenset[int]:
+    def add(self, rows: Sequence[BadRow], term: Term | None) -> frozenset[int]:
         """Set rows aside; return the ids that are aside now.
 
         Mark mode gives its `term`: a row that carries a tag of it is moved, another is left alone,
@@ -76,11 +76,11 @@ class SidelineStore(Protocol):
         """Close the connection. The store can be used again."""
 
 
-class Sidelined(SidelineStore, Protocol):
+class DeadLetterTable(DeadLetterStore, Protocol):
     """The table, as an operator sees it."""
 
     @property
-    def aside(self) -> TableName:
+    def name(self) -> TableName:
         """Its name."""
 
     def create(self) -> None:
@@ -92,7 +92,7 @@ class Sidelined(SidelineStore, Protocol):
     def count(self, selection: Selection = Selection()) -> int:
         """How many rows are aside."""
 
-    def rows(self, selection: Selection, limit: int) -> Sequence[SidelinedRow]:
+    def rows(self, selection: Selection, limit: int) -> Sequence[DeadLetter]:
         """The rows of `selection`, in the order of their ids."""
 
     def ids(self, low: int, high: int) -> frozenset[int]:

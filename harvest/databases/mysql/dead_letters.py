@@ -9,18 +9,18 @@ from typing import Any, ClassVar, Final
 
 from harvest.core.table_name import TableName
 from harvest.databases.mysql.table import MysqlTable
-from harvest.databases.plain_dead_letters import PlainSidelined, aside_of
+from harvest.databases.plain_dead_letters import PlainDeadLetters, dead_letters_name
 from harvest.errors import StoreUnavailable, TableMissing
 
-__all__ = ["MysqlSidelined"]
+__all__ = ["MysqlDeadLetters"]
 
 # The columns that are not named have the outbox's types.
 _CREATE: Final = """
-CREATE TABLE IF NOT EXISTS {aside} (
+CREATE TABLE IF NOT EXISTS {dead_letters} (
   id           BIGINT NOT NULL PRIMARY KEY,
   error        MEDIUMTEXT,
   waits        TINYINT NOT NULL DEFAULT 0,
-  sidelined_at DATETIME(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6)
+  dead_lettered_at DATETIME(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6)
 ) ENGINE = InnoDB DEFAULT CHARSET = utf8mb4 COLLATE = utf8mb4_bin
 AS SELECT id, {columns} FROM {table} WHERE 1 = 0
 """
@@ -31,11 +31,11 @@ WHERE table_schema = COALESCE(%s, DATABASE()) AND table_name = %s
 _LOCK_TIMEOUT_S: Final = 10
 
 
-class MysqlSidelined(PlainSidelined, MysqlTable):
+class MysqlDeadLetters(PlainDeadLetters, MysqlTable):
     """The rows set aside from the outbox `table`.
 
-    Implements `harvest.core.interfaces.dead_letter_store.Sidelined`. The table is made when it is
-    first needed.
+    Implements `harvest.core.interfaces.dead_letter_store.DeadLetterTable`. The table is made when
+    it is first needed.
     """
 
     _value_bytes: ClassVar[str] = "LENGTH(kafka_value)"
@@ -43,12 +43,12 @@ class MysqlSidelined(PlainSidelined, MysqlTable):
 
     def __init__(self, url: str, table: str | TableName) -> None:
         super().__init__(url, table)
-        self.aside = aside_of(self._table)
+        self.name = dead_letters_name(self._table)
         where = f"{self._arguments['database']}.{self._table.quoted()}"
         self._lock = f"harvest.{hashlib.md5(where.encode(), usedforsecurity=False).hexdigest()}"
 
     def create(self) -> None:
-        """See `Sidelined.create`."""
+        """See `DeadLetterTable.create`."""
         if self._exists():
             return
         if not self._types():
@@ -56,11 +56,11 @@ class MysqlSidelined(PlainSidelined, MysqlTable):
         self._execute(self._text(_CREATE))
 
     def _find_table(self) -> bool:
-        *schema, table = self.aside.parts
+        *schema, table = self.name.parts
         return bool(self._execute(_EXISTS, (schema[0] if schema else None, table)))
 
     def _names(self) -> tuple[str, str]:
-        return self._name, self.aside.quoted("`")
+        return self._name, self.name.quoted("`")
 
     @contextmanager
     def _moving(self) -> Iterator[None]:

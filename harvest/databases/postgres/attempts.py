@@ -2,7 +2,7 @@
 
 One row for each message that has failed and is not delivered: `destination`, `retries`,
 `relay_error`, `destination_response_status`, `tried_at`, and `gave_up`, when it was set aside. For
-people, for `harvest sidelined list`, and for the next leader, who goes on counting.
+people, for `harvest dead-letters list`, and for the next leader, who goes on counting.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The rows that were set aside, in PostgreSQL: beside the outbox `t`, a table `t_sidelined`.
+"""Dead letters in PostgreSQL: beside the outbox `t`, a table `t_dead_letters`.
 
 It has the outbox's columns, of the same types but all nullable, and beside them `error`, `waits`
-(for nothing but an earlier row of its key) and `sidelined_at`. Whoever moves rows between the two
-tables locks this one first, so that no row starts to wait behind one that is being moved back.
+(for nothing but an earlier row of its key) and `dead_lettered_at`. Whoever moves rows between the
+two tables locks this one first, so that no row starts to wait behind one that is being moved back.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from typing import Any, Final, Literal, LiteralString
 import psycopg
 from psycopg import sql
 
-from harvest.core.dead_letters import Aside, Key, missing_topic_pattern
-from harvest.core.interfaces.dead_letter_store import Dropped, Selection, SidelinedRow
+from harvest.core.dead_letters import BadRow, Key, missing_topic_pattern
+from harvest.core.interfaces.dead_letter_store import DeadLetter, Dropped, Selection
 from harvest.core.mark_checkpoint import Term
 from harvest.core.table_name import TableName
 from harvest.databases.postgres.attempts import attempts_name
 from harvest.databases.postgres.table import PostgresTable, readable
 from harvest.errors import StoreUnavailable, TableMissing
 
-__all__ = ["PostgresSidelined"]
+__all__ = ["PostgresDeadLetters"]
 
 _COLUMNS: Final = (
     "create_time",
@@ -34,12 +34,12 @@ _COLUMNS: Final = (
     "kafka_header_values",
 )
 _CREATE: Final = """
-CREATE TABLE IF NOT EXISTS {aside} AS
-  SELECT id, {columns}, NULL::text AS error, false AS waits, now() AS sidelined_at
+CREATE TABLE IF NOT EXISTS {dead_letters} AS
+  SELECT id, {columns}, NULL::text AS error, false AS waits, now() AS dead_lettered_at
   FROM {table} WITH NO DATA;
-CREATE UNIQUE INDEX IF NOT EXISTS {id_index} ON {aside} (id);
+CREATE UNIQUE INDEX IF NOT EXISTS {id_index} ON {dead_letters} (id);
 """
-_LOCK: Final = "LOCK TABLE {aside} IN SHARE ROW EXCLUSIVE MODE"
+_LOCK: Final = "LOCK TABLE {dead_letters} IN SHARE ROW EXCLUSIVE MODE"
 _MOVE: Final = """
 WITH given AS (SELECT * FROM unnest(%(ids)s::bigint[], %(errors)s::text[]) AS g (id, error)),
 moved AS (
@@ -47,68 +47,68 @@ moved AS (
   WHERE t.id = given.id AND t.leader_id BETWEEN %(first)s AND %(last)s AND {condition}
   RETURNING t.id, {t_columns}, given.error, %(waits)s::bool, clock_timestamp()
 )
-INSERT INTO {aside} SELECT * FROM moved ON CONFLICT (id) DO NOTHING RETURNING id
+INSERT INTO {dead_letters} SELECT * FROM moved ON CONFLICT (id) DO NOTHING RETURNING id
 """
 _COPY: Final = """
 WITH given AS (SELECT * FROM unnest(%(ids)s::bigint[], %(errors)s::text[]) AS g (id, error)),
 copied AS (
-  INSERT INTO {aside}
+  INSERT INTO {dead_letters}
   SELECT t.id, {t_columns}, given.error, %(waits)s::bool, clock_timestamp()
   FROM {table} t JOIN given ON t.id = given.id WHERE {condition}
   ON CONFLICT (id) DO NOTHING RETURNING id
 )
-SELECT id FROM copied UNION SELECT id FROM {aside} WHERE id = ANY (%(ids)s)
+SELECT id FROM copied UNION SELECT id FROM {dead_letters} WHERE id = ANY (%(ids)s)
 """
-_KEYS: Final = "SELECT {topic}, {key}, min(id) FROM {aside} GROUP BY 1, 2"
-_MISSING: Final = "SELECT DISTINCT {topic} FROM {aside} WHERE error LIKE %(start)s"
-_IDS: Final = "SELECT id FROM {aside} WHERE id BETWEEN %(low)s AND %(high)s"
-_COUNT: Final = "SELECT count(*) FROM {aside} s WHERE {condition}"
+_KEYS: Final = "SELECT {topic}, {key}, min(id) FROM {dead_letters} GROUP BY 1, 2"
+_MISSING: Final = "SELECT DISTINCT {topic} FROM {dead_letters} WHERE error LIKE %(start)s"
+_IDS: Final = "SELECT id FROM {dead_letters} WHERE id BETWEEN %(low)s AND %(high)s"
+_COUNT: Final = "SELECT count(*) FROM {dead_letters} s WHERE {condition}"
 _ROWS: Final = """
-SELECT s.id, {topic}, {key}, octet_length({value}), s.error, s.waits, s.sidelined_at,
+SELECT s.id, {topic}, {key}, octet_length({value}), s.error, s.waits, s.dead_lettered_at,
        s.create_time{noted}
-FROM {aside} s {notes} WHERE {condition} ORDER BY s.id LIMIT %(limit)s
+FROM {dead_letters} s {notes} WHERE {condition} ORDER BY s.id LIMIT %(limit)s
 """
 _NOTED: Final = ", a.destination, a.retries, a.destination_response_status"
 _NOTES: Final = "LEFT JOIN {attempts} a ON a.id = s.id"
 _FORGET: Final = """
 DELETE FROM {attempts} a
-WHERE a.gave_up AND NOT EXISTS (SELECT FROM {aside} s WHERE s.id = a.id)
+WHERE a.gave_up AND NOT EXISTS (SELECT FROM {dead_letters} s WHERE s.id = a.id)
 """
 _UNPUBLISHED: Final = """
-DELETE FROM {table} WHERE id IN (SELECT s.id FROM {aside} s WHERE {condition})
+DELETE FROM {table} WHERE id IN (SELECT s.id FROM {dead_letters} s WHERE {condition})
 """
-_TAKE: Final = "DELETE FROM {aside} s WHERE {condition}"
+_TAKE: Final = "DELETE FROM {dead_letters} s WHERE {condition}"
 _PUT_BACK: Final = """
-WITH taken AS (DELETE FROM {aside} s WHERE {condition} RETURNING id, {columns})
+WITH taken AS (DELETE FROM {dead_letters} s WHERE {condition} RETURNING id, {columns})
 INSERT INTO {table} ({kept}) OVERRIDING SYSTEM VALUE SELECT {kept} FROM taken ORDER BY id
 """
 _SAME_KEY: Final = "{a}.kafka_topic = {b}.kafka_topic AND {a}.kafka_key{cast} = {b}.kafka_key{cast}"
 
 
-class PostgresSidelined(PostgresTable):
+class PostgresDeadLetters(PostgresTable):
     """The rows set aside from the outbox `table`.
 
-    Implements `harvest.core.interfaces.dead_letter_store.Sidelined`. The table is made when it is
-    first needed.
+    Implements `harvest.core.interfaces.dead_letter_store.DeadLetterTable`. The table is made when
+    it is first needed.
     """
 
     def __init__(self, conninfo: str, table: str | TableName) -> None:
         super().__init__(conninfo, table)
         *schema, name = self._table.parts
-        long_name = TableName((*schema, f"{name}_sidelined")).quoted()
-        self.aside = TableName.parse(long_name)  # which looks at its length
+        long_name = TableName((*schema, f"{name}_dead_letters")).quoted()
+        self.name = TableName.parse(long_name)  # which looks at its length
         self._there = False
         self._parts: dict[str, sql.Composable] = {}
         self._cast = ""
 
     def create(self) -> None:
-        """See `Sidelined.create`."""
+        """See `DeadLetterTable.create`."""
         if not self._exists():
-            index = sql.Identifier(f"{self.aside.table[:59]}_id")
+            index = sql.Identifier(f"{self.name.table[:59]}_id")
             self._execute(self._format(_CREATE, id_index=index))
 
-    def sideline(self, rows: Sequence[Aside], term: Term | None) -> frozenset[int]:
-        """See `SidelineStore.sideline`."""
+    def add(self, rows: Sequence[BadRow], term: Term | None) -> frozenset[int]:
+        """See `DeadLetterStore.add`."""
         self.create()
         statement = _COPY if term is None else _MOVE
         done: set[int] = set()
@@ -125,22 +125,22 @@ class PostgresSidelined(PostgresTable):
                     "last": term and term.last,
                 }
                 behind = sql.SQL(
-                    "EXISTS (SELECT FROM {aside} s WHERE {same} AND s.id < t.id)"
-                ).format(aside=self._aside, same=self._same_key("s", "t"))
+                    "EXISTS (SELECT FROM {dead_letters} s WHERE {same} AND s.id < t.id)"
+                ).format(dead_letters=self._dead_letters, same=self._same_key("s", "t"))
                 condition = behind if waits else sql.SQL("true")
                 found = self._execute(self._format(statement, condition=condition), given)
                 done.update(row[0] for row in found.fetchall())
         return frozenset(done)
 
     def waiting_keys(self) -> Mapping[Key, int]:
-        """See `SidelineStore.waiting_keys`."""
+        """See `DeadLetterStore.waiting_keys`."""
         if not self._exists():
             return {}
         found = self._execute(self._format(_KEYS), binary=True).fetchall()
         return {(topic.decode(), key): low for topic, key, low in found}
 
     def missing_topics(self) -> set[str]:
-        """See `Sidelined.missing_topics`."""
+        """See `DeadLetterTable.missing_topics`."""
         if not self._exists():
             return set()
         found = self._execute(
@@ -149,15 +149,15 @@ class PostgresSidelined(PostgresTable):
         return {topic.decode() for (topic,) in found.fetchall()}
 
     def count(self, selection: Selection = Selection()) -> int:  # noqa: B008 - immutable
-        """See `Sidelined.count`."""
+        """See `DeadLetterTable.count`."""
         if not self._exists():
             return 0
         condition, given = self._condition(selection)
         found = self._execute(self._format(_COUNT, condition=condition), given)
         return int(found.fetchall()[0][0])
 
-    def rows(self, selection: Selection, limit: int) -> Sequence[SidelinedRow]:
-        """See `Sidelined.rows`."""
+    def rows(self, selection: Selection, limit: int) -> Sequence[DeadLetter]:
+        """See `DeadLetterTable.rows`."""
         if not self._exists():
             return ()
         condition, given = self._condition(selection)
@@ -170,14 +170,14 @@ class PostgresSidelined(PostgresTable):
         )
         found = self._execute(statement, {**given, "limit": limit}, binary=True).fetchall()
         return [
-            SidelinedRow(
+            DeadLetter(
                 r[0], r[1].decode(), r[2], r[3], r[4].decode(), r[5], r[6], r[7], *_noted(r[8:])
             )
             for r in found
         ]
 
     def ids(self, low: int, high: int) -> frozenset[int]:
-        """See `Sidelined.ids`."""
+        """See `DeadLetterTable.ids`."""
         if not self._exists():
             return frozenset()
         found = self._execute(self._format(_IDS), {"low": low, "high": high}).fetchall()
@@ -186,14 +186,20 @@ class PostgresSidelined(PostgresTable):
     def retry(
         self, selection: Selection, *, mode: Literal["mark", "range"], dry_run: bool = False
     ) -> int:
-        """See `Sidelined.retry`."""
+        """See `DeadLetterTable.retry`."""
         if not self._exists():
             return 0
         wanted, given = self._condition(selection)
         first, _ = self._condition(selection, "f")
         condition = sql.SQL(
-            "({wanted} OR EXISTS (SELECT FROM {aside} f WHERE {same} AND f.id < s.id AND {first}))"
-        ).format(wanted=wanted, aside=self._aside, same=self._same_key("f", "s"), first=first)
+            "({wanted} OR EXISTS "
+            "(SELECT FROM {dead_letters} f WHERE {same} AND f.id < s.id AND {first}))"
+        ).format(
+            wanted=wanted,
+            dead_letters=self._dead_letters,
+            same=self._same_key("f", "s"),
+            first=first,
+        )
         with self._transaction():
             count = self._put_back(condition, given, mode, dry_run=dry_run)
             self._forget_attempts()
@@ -202,14 +208,14 @@ class PostgresSidelined(PostgresTable):
     def drop(
         self, selection: Selection, *, mode: Literal["mark", "range"], dry_run: bool = False
     ) -> Dropped:
-        """See `Sidelined.drop`."""
+        """See `DeadLetterTable.drop`."""
         if not self._exists():
             return Dropped(0, 0)
         condition, given = self._condition(selection)
         released = sql.SQL(
             "(s.waits AND NOT EXISTS "
-            "(SELECT FROM {aside} f WHERE NOT f.waits AND {same} AND f.id < s.id))"
-        ).format(aside=self._aside, same=self._same_key("f", "s"))
+            "(SELECT FROM {dead_letters} f WHERE NOT f.waits AND {same} AND f.id < s.id))"
+        ).format(dead_letters=self._dead_letters, same=self._same_key("f", "s"))
         with self._transaction():
             if dry_run:
                 found = self._execute(self._format(_COUNT, condition=condition), given)
@@ -258,8 +264,8 @@ class PostgresSidelined(PostgresTable):
     # --- Statements ---
 
     @property
-    def _aside(self) -> sql.Identifier:
-        return sql.Identifier(*self.aside.parts)
+    def _dead_letters(self) -> sql.Identifier:
+        return sql.Identifier(*self.name.parts)
 
     def _format(self, template: Any, **more: sql.Composable) -> sql.Composed:
         if not self._parts:
@@ -268,7 +274,7 @@ class PostgresSidelined(PostgresTable):
                 raise TableMissing(f"the table {self._table} does not exist: run `harvest init`")
             self._cast = "::text" if types["kafka_key"][0] == "json" else ""  # JSON has no "="
             self._parts = {
-                "aside": self._aside,
+                "dead_letters": self._dead_letters,
                 "attempts": sql.Identifier(*attempts_name(self._table).parts),
                 "table": self._identifier,
                 "columns": sql.SQL(", ".join(_COLUMNS)),
@@ -292,8 +298,8 @@ class PostgresSidelined(PostgresTable):
             "topic": selection.topic is not None and "{alias}.kafka_topic = %(topic)s",
             "key": selection.key is not None and "{alias}.kafka_key{cast} = %(key)s",
             "destination": selection.destination is not None and self._noted_condition(),
-            "since": selection.since is not None and "{alias}.sidelined_at >= %(since)s",
-            "until": selection.until is not None and "{alias}.sidelined_at < %(until)s",
+            "since": selection.since is not None and "{alias}.dead_lettered_at >= %(since)s",
+            "until": selection.until is not None and "{alias}.dead_lettered_at < %(until)s",
         }
         parts = {
             "alias": sql.SQL(alias),
@@ -319,7 +325,7 @@ class PostgresSidelined(PostgresTable):
     def _exists(self) -> bool:
         if not self._there:
             query = sql.SQL("SELECT to_regclass(%s) IS NOT NULL")
-            ((self._there,),) = self._execute(query, (self.aside.quoted(),)).fetchall()
+            ((self._there,),) = self._execute(query, (self.name.quoted(),)).fetchall()
         return self._there
 
     @contextmanager

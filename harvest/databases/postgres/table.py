@@ -91,22 +91,29 @@ class PostgresTable:
             else Finding("wake-up", "ok", "by polling; `harvest init --notify` is quicker")
         ]
         *schema, name = self._table.parts
-        aside = TableName((*schema, f"{name}_sidelined"))
+        dead_letters = TableName((*schema, f"{name}_dead_letters"))
         query = sql.SQL(
-            "SELECT to_regclass(%(aside)s) IS NOT NULL, has_schema_privilege((SELECT relnamespace "
-            "FROM pg_class WHERE oid = to_regclass(%(table)s)), 'CREATE'), "
+            "SELECT to_regclass(%(dead_letters)s) IS NOT NULL, "
+            "has_schema_privilege((SELECT relnamespace FROM pg_class "
+            "WHERE oid = to_regclass(%(table)s)), 'CREATE'), "
             "extract(epoch FROM clock_timestamp())::float8"
         )
-        given = {"aside": aside.quoted(), "table": self._table.quoted()}
+        given = {"dead_letters": dead_letters.quoted(), "table": self._table.quoted()}
         ((there, may_create, database_s),) = self._execute(query, given).fetchall()
         if there:
-            counted = sql.SQL("SELECT count(*) FROM {t}").format(t=sql.Identifier(*aside.parts))
+            counted = sql.SQL("SELECT count(*) FROM {t}").format(
+                t=sql.Identifier(*dead_letters.parts)
+            )
             ((rows,),) = self._execute(counted).fetchall()
-            text = f"{rows} rows are set aside: see `harvest sidelined list`"
-            findings.append(Finding("sidelined", "warning" if rows else "ok", text))
+            text = f"{rows} rows are set aside: see `harvest dead-letters list`"
+            findings.append(Finding("dead-letters", "warning" if rows else "ok", text))
         elif not may_create:
-            text = f"{aside} does not exist and cannot be made: a bad row will stop the harvest"
-            findings.append(Finding("sidelined", "warning", f"{text}; run `harvest init` as owner"))
+            text = (
+                f"{dead_letters} does not exist and cannot be made: a bad row will stop the harvest"
+            )
+            findings.append(
+                Finding("dead-letters", "warning", f"{text}; run `harvest init` as owner")
+            )
         ahead_s = database_s - time.time()
         far = abs(ahead_s) > _CLOCK_WARNING_S
         text = f"the database's is {ahead_s:+.3f} s from ours"

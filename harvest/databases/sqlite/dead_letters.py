@@ -7,28 +7,28 @@ from contextlib import AbstractContextManager
 from typing import Any, ClassVar, Final
 
 from harvest.core.table_name import TableName
-from harvest.databases.plain_dead_letters import PlainSidelined, aside_of
+from harvest.databases.plain_dead_letters import PlainDeadLetters, dead_letters_name
 from harvest.databases.sqlite.table import SqliteTable
 
-__all__ = ["SqliteSidelined"]
+__all__ = ["SqliteDeadLetters"]
 
 # Columns without types take what the outbox has, and give it back as it was.
 _CREATE: Final = """
-CREATE TABLE IF NOT EXISTS {aside} (
+CREATE TABLE IF NOT EXISTS {dead_letters} (
   id                  INTEGER PRIMARY KEY,
   create_time, kafka_topic, kafka_key, kafka_value, kafka_header_keys, kafka_header_values,
   error               TEXT NOT NULL,
   waits               INTEGER NOT NULL,
-  sidelined_at        TEXT NOT NULL
+  dead_lettered_at        TEXT NOT NULL
 )
 """
 
 
-class SqliteSidelined(PlainSidelined, SqliteTable):
+class SqliteDeadLetters(PlainDeadLetters, SqliteTable):
     """The rows set aside from the outbox `table`.
 
-    Implements `harvest.core.interfaces.dead_letter_store.Sidelined`. The table is made when it is
-    first needed.
+    Implements `harvest.core.interfaces.dead_letter_store.DeadLetterTable`. The table is made when
+    it is first needed.
     """
 
     _marked = False  # of either mode
@@ -36,23 +36,23 @@ class SqliteSidelined(PlainSidelined, SqliteTable):
 
     def __init__(self, url: str, table: str | TableName) -> None:
         super().__init__(url, table)
-        self.aside = aside_of(self._table)
+        self.name = dead_letters_name(self._table)
 
     def create(self) -> None:
-        """See `Sidelined.create`."""
+        """See `DeadLetterTable.create`."""
         if not self._exists():
             self._usable()
             self._execute(self._text(_CREATE))
 
     def _find_table(self) -> bool:
-        *schema, table = self.aside.parts
+        *schema, table = self.name.parts
         found = self._execute(
             "SELECT 1 FROM pragma_table_info(?, ?)", (table, schema[0] if schema else "main")
         )
         return bool(found)
 
     def _names(self) -> tuple[str, str]:
-        return self._name, self.aside.quoted()
+        return self._name, self.name.quoted()
 
     def _moving(self) -> AbstractContextManager[object]:
         return self._writing()

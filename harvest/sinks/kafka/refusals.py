@@ -143,4 +143,4 @@ def advice(topic: str, error: KafkaError) -> str:
         what = f"the topic {topic!r} may not be written to: grant WRITE and DESCRIBE on it"
     else:
         what = f"the topic {topic!r}: {error.str()}"
-    return f"{what}, then `harvest sidelined retry --topic {topic}`"
+    return f"{what}, then `harvest dead-letters retry --topic {topic}`"

@@ -9,7 +9,7 @@ are virtual, and confluent-kafka's clients talk to a simulated cluster (`cluster
 - `harvesters`: reapers of an outbox, in a simulated database, in mark mode;
 - `ranges`: the same in range mode;
 - `shards`: several at a time, each with its share of the shards;
-- `sidelined`: in either mode, with rows that cannot be published.
+- `dead_letters`: in either mode, with rows that cannot be published.
 
 ``python -m tests.simulation.whole --histories 200 --seed 1 --json``.
 """

@@ -68,16 +68,16 @@ def assert_a_bad_row_stops_nothing(world: World) -> None:
     wait_until(lambda: world.published_count() == 2, "what is good is published", harvester.log)
     assert harvester.stop() == 0
     config = ("--config", str(world.config))
-    listed = harvest("sidelined", "list", *config, "--json")
+    listed = harvest("dead-letters", "list", *config, "--json")
     assert listed.returncode == 1, listed.stderr
-    (aside,) = json.loads(listed.stdout)["rows"]
-    assert (aside["topic"], aside["waits"]) == (missing, False)
+    (letter,) = json.loads(listed.stdout)["rows"]
+    assert (letter["topic"], letter["waits"]) == (missing, False)
     if world.mode == "range":
         swept = harvest("partitions", *config, "--retain-hours", "0", "--json")
         assert json.loads(swept.stdout)["swept_rows"] == 3, swept.stderr
     assert world.rows_left() == 0
-    assert harvest("sidelined", "drop", *config, "--all").returncode == 0
-    assert harvest("sidelined", "list", *config).returncode == 0
+    assert harvest("dead-letters", "drop", *config, "--all").returncode == 0
+    assert harvest("dead-letters", "list", *config).returncode == 0
 
 
 @pytest.mark.kafka
@@ -101,7 +101,7 @@ def test_only_rows_of_a_missing_topic_wait_until_it_exists(
     try:
         wait_until(lambda: len(read_topic(world.servers, later)) == 2, "what waited", harvester.log)
         assert harvester.stop() == 0
-        listed = harvest("sidelined", "list", "--config", str(world.config))
+        listed = harvest("dead-letters", "list", "--config", str(world.config))
         assert listed.returncode == 0, listed.stdout
     finally:
         kafka.delete_topic(later)

@@ -13,13 +13,13 @@ from typer.testing import CliRunner
 
 from harvest import OutboxRecord, Stasher
 from harvest.cli.app import app
-from harvest.core.dead_letters import Aside
+from harvest.core.dead_letters import BadRow
 from harvest.core.interfaces.dead_letter_store import Dropped, Selection
 from harvest.core.interfaces.sink import Sink
 from harvest.core.mark_checkpoint import Term
 from harvest.core.row import Row
 from harvest.databases.postgres.attempts import Attempt, PostgresAttempts
-from harvest.databases.postgres.dead_letters import PostgresSidelined
+from harvest.databases.postgres.dead_letters import PostgresDeadLetters
 from harvest.databases.postgres.mark import PostgresMarkStore
 from harvest.databases.postgres.range import PostgresRangeStore
 from harvest.sinks.kafka.sink import IdempotentSink, TransactionalSink
@@ -40,7 +40,7 @@ class Table:
         self.store = PostgresMarkStore(url, "outbox")
         self.store.init()
         self.db.execute(f"ALTER TABLE outbox ALTER kafka_key TYPE {key_type} USING NULL")
-        self.aside = PostgresSidelined(url, "outbox")
+        self.dead_letters = PostgresDeadLetters(url, "outbox")
 
     def insert(self, key: str | None, topic: str = "t", value: str = "v", *header: str) -> int:
         found = self.db.execute(
@@ -61,7 +61,7 @@ class Table:
     def close(self) -> None:
         self.db.close()
         self.store.close()
-        self.aside.close()
+        self.dead_letters.close()
 
 
 @pytest.fixture(params=["TEXT", "BYTEA", "JSON"])
@@ -74,12 +74,12 @@ def table(request: pytest.FixtureRequest, postgres_database: str) -> Iterator[Ta
 def test_a_row_moves_with_its_error_and_those_behind_it(table: Table) -> None:
     one, other, behind = table.insert("1"), table.insert("2"), table.insert("1")
     table.mark()
-    assert table.aside.waiting_keys() == {}
-    rows = [Aside(behind, "waits", waits=True), Aside(one, "bad"), Aside(other, "", waits=True)]
-    assert table.aside.sideline(rows, TERM) == {one, behind}
+    assert table.dead_letters.waiting_keys() == {}
+    rows = [BadRow(behind, "waits", waits=True), BadRow(one, "bad"), BadRow(other, "", waits=True)]
+    assert table.dead_letters.add(rows, TERM) == {one, behind}
     assert table.ids() == [other]
-    assert table.aside.waiting_keys() == {("t", b"1"): one}
-    found = table.aside.rows(ALL, 10)
+    assert table.dead_letters.waiting_keys() == {("t", b"1"): one}
+    found = table.dead_letters.rows(ALL, 10)
     assert [(row.id, row.error, row.waits) for row in found] == [
         (one, "bad", False),
         (behind, "waits", True),
@@ -90,60 +90,60 @@ def test_a_row_moves_with_its_error_and_those_behind_it(table: Table) -> None:
 def test_a_row_of_another_leader_is_left_alone(table: Table) -> None:
     row = table.insert("1")
     table.mark(OTHER)
-    assert table.aside.sideline([Aside(row, "bad")], TERM) == frozenset()
+    assert table.dead_letters.add([BadRow(row, "bad")], TERM) == frozenset()
     assert table.ids() == [row]
 
 
 def test_range_mode_copies_and_repeats_itself_harmlessly(table: Table) -> None:
     row = table.insert("1")
     for _ in range(2):
-        assert table.aside.sideline([Aside(row, "bad")], None) == {row}
-    assert table.ids() == table.ids("outbox_sidelined") == [row]
+        assert table.dead_letters.add([BadRow(row, "bad")], None) == {row}
+    assert table.ids() == table.ids("outbox_dead_letters") == [row]
 
 
 def test_retry_puts_back_what_waits_behind_it_too(table: Table) -> None:
     a, b, c, other = (table.insert(key) for key in ("1", "2", "1", "3"))
     table.mark()
-    rows = [Aside(a, "bad"), Aside(b, "bad"), Aside(c, "", waits=True), Aside(other, "bad")]
-    table.aside.sideline(rows, TERM)
-    assert table.aside.retry(Selection(ids=(a,)), mode="mark", dry_run=True) == 2
+    rows = [BadRow(a, "bad"), BadRow(b, "bad"), BadRow(c, "", waits=True), BadRow(other, "bad")]
+    table.dead_letters.add(rows, TERM)
+    assert table.dead_letters.retry(Selection(ids=(a,)), mode="mark", dry_run=True) == 2
     assert table.ids() == []
-    assert table.aside.retry(Selection(ids=(a,)), mode="mark") == 2
+    assert table.dead_letters.retry(Selection(ids=(a,)), mode="mark") == 2
     assert table.ids() == [a, c]
-    assert table.aside.retry(Selection(topic="t", key="2"), mode="range") == 1
+    assert table.dead_letters.retry(Selection(topic="t", key="2"), mode="range") == 1
     assert table.ids() == [a, c, max(other, b) + 1]
-    assert table.ids("outbox_sidelined") == [other]
+    assert table.ids("outbox_dead_letters") == [other]
 
 
 def test_drop_releases_what_waited_for_nothing_else(table: Table) -> None:
     a, b, c = table.insert("1"), table.insert("1"), table.insert("1")
     table.mark()
-    table.aside.sideline([Aside(a, "x"), Aside(b, "", waits=True), Aside(c, "x")], TERM)
-    assert table.aside.drop(Selection(ids=(a,)), mode="mark", dry_run=True) == Dropped(1, 0)
-    assert table.aside.drop(Selection(ids=(a,)), mode="mark") == Dropped(1, 1)
+    table.dead_letters.add([BadRow(a, "x"), BadRow(b, "", waits=True), BadRow(c, "x")], TERM)
+    assert table.dead_letters.drop(Selection(ids=(a,)), mode="mark", dry_run=True) == Dropped(1, 0)
+    assert table.dead_letters.drop(Selection(ids=(a,)), mode="mark") == Dropped(1, 1)
     assert table.ids() == [b]
-    assert table.ids("outbox_sidelined") == [c]
+    assert table.ids("outbox_dead_letters") == [c]
 
 
 def test_the_command_line(postgres_database: str) -> None:
     table = Table(postgres_database)
     one, two = table.insert("k"), table.insert("k")
 
-    def sidelined(*arguments: str, code: int = 0) -> str:
-        result = CliRunner().invoke(app, ["sidelined", *arguments, "-d", postgres_database])
+    def dead_letters(*arguments: str, code: int = 0) -> str:
+        result = CliRunner().invoke(app, ["dead-letters", *arguments, "-d", postgres_database])
         assert result.exit_code == code, result.output
         return result.stdout
 
-    assert "0 rows" in sidelined("list")
+    assert "0 rows" in dead_letters("list")
     table.mark()
-    table.aside.sideline([Aside(one, "too bad"), Aside(two, "", waits=True)], TERM)
-    assert "too bad" in sidelined("list", code=1)
-    listed = json.loads(sidelined("list", "--json", "--id", str(one), code=1))
+    table.dead_letters.add([BadRow(one, "too bad"), BadRow(two, "", waits=True)], TERM)
+    assert "too bad" in dead_letters("list", code=1)
+    listed = json.loads(dead_letters("list", "--json", "--id", str(one), code=1))
     assert listed["count"] == 1
     assert listed["rows"][0]["error"] == "too bad"
-    retried = json.loads(sidelined("retry", "--key", "k", "--dry-run", "--json"))
+    retried = json.loads(dead_letters("retry", "--key", "k", "--dry-run", "--json"))
     assert retried == {"retried": 2, "dry_run": True}
-    assert "1 rows were dropped, 1 that waited" in sidelined("drop", "--id", str(one))
+    assert "1 rows were dropped, 1 that waited" in dead_letters("drop", "--id", str(one))
     assert table.ids() == [two]
     table.close()
 
@@ -152,8 +152,8 @@ def test_rows_that_a_destination_refused(postgres_database: str) -> None:
     table = Table(postgres_database)
     one, two, three = (table.insert(key) for key in "abc")
     table.mark()
-    table.aside.sideline([Aside(i, "bad") for i in (one, two, three)], TERM)
-    assert table.aside.count(Selection(destination="bank")) == 0
+    table.dead_letters.add([BadRow(i, "bad") for i in (one, two, three)], TERM)
+    assert table.dead_letters.count(Selection(destination="bank")) == 0
     attempts = PostgresAttempts(postgres_database, "outbox")
     assert attempts.load() == {}
     attempts.record([Attempt(one, "shop", 3, "HTTP 500", 500, True)])
@@ -161,16 +161,16 @@ def test_rows_that_a_destination_refused(postgres_database: str) -> None:
     attempts.record([Attempt(two, "bank", 2, "still no answer", None, True)])
     attempts.record([Attempt(99, "bank", 4, "not yet", None, False)])
     assert attempts.load() == {99: 4}
-    found = table.aside.rows(ALL, 10)
+    found = table.dead_letters.rows(ALL, 10)
     assert [(r.id, r.destination, r.retries, r.status) for r in found] == [
         (one, "shop", 3, 500),
         (two, "bank", 2, None),
         (three, None, None, None),
     ]
-    later = found[1].sidelined_at + timedelta(seconds=1)
-    assert table.aside.count(Selection(since=found[0].sidelined_at, until=later)) >= 2
-    assert table.aside.count(Selection(since=later + timedelta(hours=1))) == 0
-    arguments = ["sidelined", "retry", "-d", postgres_database, "--destination", "bank"]
+    later = found[1].dead_lettered_at + timedelta(seconds=1)
+    assert table.dead_letters.count(Selection(since=found[0].dead_lettered_at, until=later)) >= 2
+    assert table.dead_letters.count(Selection(since=later + timedelta(hours=1))) == 0
+    arguments = ["dead-letters", "retry", "-d", postgres_database, "--destination", "bank"]
     result = CliRunner().invoke(app, [*arguments, "--since", "2020-01-01T00:00:00Z"])
     assert result.exit_code == 0, result.output
     assert table.ids() == [two]
@@ -183,7 +183,7 @@ def test_rows_that_a_destination_refused(postgres_database: str) -> None:
 
 
 def test_a_time_that_is_none(postgres_database: str) -> None:
-    arguments = ["sidelined", "list", "-d", postgres_database, "--since", "soon"]
+    arguments = ["dead-letters", "list", "-d", postgres_database, "--since", "soon"]
     result = CliRunner().invoke(app, arguments)
     assert "--since is 'soon'" in str(result.exception)
 
@@ -282,15 +282,15 @@ def test_bad_rows_hold_up_nobody_and_are_published_once_retried(
         world.wait_published(100)
     world.wait_drained()
     assert world.published() == world.committed
-    aside = {row.id: row for row in table.aside.rows(ALL, 100)}
-    assert len(aside) == 5
-    assert aside[headers].error.startswith("1 header keys and 0 header values")
-    assert aside[waits].waits
+    dead_letters = {row.id: row for row in table.dead_letters.rows(ALL, 100)}
+    assert len(dead_letters) == 5
+    assert dead_letters[headers].error.startswith("1 header keys and 0 header values")
+    assert dead_letters[waits].waits
     kafka.create_topic(missing)
-    assert table.aside.retry(Selection(topic=missing), mode="mark") == 2
+    assert table.dead_letters.retry(Selection(topic=missing), mode="mark") == 2
     read = lambda: [v for _, v, _ in read_topic(world.servers, missing)]  # noqa: E731
     wait_until(lambda: read() == [b"1", b"2"], "the retried rows, in order", harvester.log)
-    assert table.aside.drop(Selection(ids=(headers,)), mode="mark") == Dropped(1, 1)
+    assert table.dead_letters.drop(Selection(ids=(headers,)), mode="mark") == Dropped(1, 1)
     world.wait_drained()
     assert harvester.stop() == 0
     kafka.delete_topic(missing)
@@ -306,25 +306,25 @@ def test_range_mode_sets_aside_and_passes(
     store = PostgresRangeStore(postgres_database, "outbox")
     store.init()
     store.close()
-    aside = PostgresSidelined(postgres_database, "outbox")
+    dead_letters = PostgresDeadLetters(postgres_database, "outbox")
     missing = f"{topic}.later"
     with psycopg.connect(postgres_database) as connection:
         Stasher().stash_many(connection, [OutboxRecord(missing, "k", str(n)) for n in range(3)])
     harvester = world.harvester()
     try:
         with world.writing():
-            wait_until(lambda: aside.count() == 3, "three rows aside", harvester.log)
+            wait_until(lambda: dead_letters.count() == 3, "three rows aside", harvester.log)
             world.wait_published(50)
         others = lambda: world.rows_left() - 3  # noqa: E731
         wait_until(lambda: world.published_count() == others(), "all others", harvester.log)
         assert world.published() == world.committed
         kafka.create_topic(missing)
-        assert aside.retry(ALL, mode="range") == 3
+        assert dead_letters.retry(ALL, mode="range") == 3
         read = lambda: [v for _, v, _ in read_topic(world.servers, missing)]  # noqa: E731
         wait_until(lambda: read() == [b"0", b"1", b"2"], "the retried rows", harvester.log)
         assert harvester.stop() == 0
     finally:
         world.close()
-        aside.close()
+        dead_letters.close()
         forget(kafka, topic)
         kafka.delete_topic(missing)

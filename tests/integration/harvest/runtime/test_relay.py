@@ -80,12 +80,12 @@ def test_a_failing_group_waits_is_set_aside_and_retried(world: RelayWorld) -> No
     (bad, _) = world.query(f"{noted} FROM outbox_attempts ORDER BY id")
     assert bad == ("shop", 3, 500, "HTTP 500", True)
 
-    def sidelined(*arguments: str, code: int = 0) -> str:
-        result = CliRunner().invoke(app, ["sidelined", *arguments, "-c", str(world.config)])
+    def dead_letters(*arguments: str, code: int = 0) -> str:
+        result = CliRunner().invoke(app, ["dead-letters", *arguments, "-c", str(world.config)])
         assert result.exit_code == code, result.output
         return result.stdout
 
-    rows = json.loads(sidelined("list", "--json", code=1))["rows"]
+    rows = json.loads(dead_letters("list", "--json", code=1))["rows"]
     errors = {(row["topic"], row["error"]) for row in rows}
     assert ("shop", "HTTP 500; given up after 3 tries") in errors
     assert any("there is no destination 'nowhere'" in error for _, error in errors)
@@ -93,7 +93,7 @@ def test_a_failing_group_waits_is_set_aside_and_retried(world: RelayWorld) -> No
 
     world.receiver.script["/bad"] = 204
     world.stash("shop", "bad", "b3")
-    sidelined("retry", "--topic", "shop")
+    dead_letters("retry", "--topic", "shop")
     wait_until(lambda: b"b3" in world.receiver.bodies(), "the retried rows", harvester.log)
     wait_until(lambda: world.rows_left() == 0, "an empty outbox", harvester.log)
     assert [b for b in world.receiver.bodies() if b.startswith(b"b")][3:] == [b"b1", b"b2", b"b3"]

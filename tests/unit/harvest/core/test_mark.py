@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harvest.core import mark as m
-from harvest.core.dead_letters import BadRows
+from harvest.core.dead_letters import BadRowPolicy
 from harvest.core.interfaces.sink import Failure
 from harvest.core.mark_checkpoint import Checkpoint, Term
 from harvest.core.row import Row
@@ -39,7 +39,7 @@ def disturb(world: World, leader: Leader) -> None:
     elif roll < 0.445:
         leader.sink.fail_open = True
     elif roll < 0.45:
-        leader.aside.fail_next = rnd.choice(["before", "after"])
+        leader.dead_letters.fail_next = rnd.choice(["before", "after"])
     elif roll < 0.46:
         leader.feed(m.Stop())
     elif lanes := leader.busy_lanes():
@@ -120,7 +120,7 @@ def test_without_faults_every_sink_is_exactly_once(seed: int, steps: int) -> Non
 def test_bad_rows_are_set_aside_and_everything_else_is_published_once(
     seed: int, steps: int, key_waits: bool
 ) -> None:
-    world = World(random.Random(seed), bad=0.15, bad_rows=BadRows(key_waits=key_waits))
+    world = World(random.Random(seed), bad=0.15, bad_rows=BadRowPolicy(key_waits=key_waits))
     run(world, steps, crashes=True)
     for key in KEYS:
         expected = []
@@ -133,19 +133,19 @@ def test_bad_rows_are_set_aside_and_everything_else_is_published_once(
         assert world.published_ids(key) == expected
     everything = {row_id for ids in world.committed.values() for row_id in ids}
     published = {row.id for row in world.broker.published}
-    assert world.table.aside.keys() == everything - published
+    assert world.table.dead_letters.keys() == everything - published
 
 
 @given(seeds, st.integers(20, 300), st.booleans())
 @settings(max_examples=200, deadline=None)
 def test_a_plain_sink_loses_nothing_beside_bad_rows(seed: int, steps: int, key_waits: bool) -> None:
-    bad_rows = BadRows(key_waits=key_waits)
+    bad_rows = BadRowPolicy(key_waits=key_waits)
     world = World(random.Random(seed), atomic=False, bad=0.15, bad_rows=bad_rows)
     run(world, steps, crashes=True)
     everything = {row_id for ids in world.committed.values() for row_id in ids}
     published = {row.id for row in world.broker.published}
-    assert world.bad_ids & everything <= world.table.aside.keys()
-    assert published | world.table.aside.keys() == everything
+    assert world.bad_ids & everything <= world.table.dead_letters.keys()
+    assert published | world.table.dead_letters.keys() == everything
 
 
 @given(seeds, st.integers(20, 200))
@@ -156,21 +156,21 @@ def test_a_retry_while_the_harvest_goes_on_keeps_the_order(seed: int, steps: int
     for _ in range(steps):
         disturb(world, leader)
         if world.random.random() < 0.05:
-            leader.aside.retry()
+            leader.dead_letters.retry()
         if leader.finished:
             leader = world.elect()
     for stored in [*world.table.committed.values()]:  # whoever looked after it has corrected them
         stored.row = corrected(stored.row)
-    for row_id, (row, aside) in [*world.table.aside.items()]:
-        world.table.aside[row_id] = (corrected(row), aside)
+    for row_id, (row, why) in [*world.table.dead_letters.items()]:
+        world.table.dead_letters[row_id] = (corrected(row), why)
     for transaction, _ in world.open_transactions.values():
         transaction._rows = [corrected(row) for row in transaction._rows]
     world.bad = 0.0
     for lost in world.leaders:
         lost.held = False
-    leader.aside.retry()
+    leader.dead_letters.retry()
     world.run_to_the_end(world.elect())
-    assert not world.table.aside
+    assert not world.table.dead_letters
     for key in KEYS:
         assert world.published_ids(key) == world.committed[key]
 

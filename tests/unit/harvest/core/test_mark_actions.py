@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from harvest.core import mark as m
-from harvest.core.dead_letters import Aside, Key
+from harvest.core.dead_letters import BadRow, Key
 from harvest.core.interfaces.sink import Failure
 from harvest.core.mark_checkpoint import Checkpoint, Term
 from harvest.core.row import Row
@@ -35,10 +35,10 @@ def running() -> m.MarkScheduler:
 def setting_aside() -> m.MarkScheduler:
     """The same: mark 0 has returned 1, 2 and 3, and 2 is being set aside."""
     scheduler = running()
-    (sideline,) = scheduler.step(m.Marked(0, [*rows(1), NO_KEY, *rows(3)]))
-    assert isinstance(sideline, m.Sideline)
-    assert sideline.term == TERM
-    ((bad, error, waits),) = sideline.rows
+    (add,) = scheduler.step(m.Marked(0, [*rows(1), NO_KEY, *rows(3)]))
+    assert isinstance(add, m.AddDeadLetters)
+    assert add.term == TERM
+    ((bad, error, waits),) = add.rows
     assert (bad, waits) == (2, False)
     assert "the key is NULL" in error
     return scheduler
@@ -49,7 +49,7 @@ def setting_aside() -> m.MarkScheduler:
 
 def test_a_bad_row_is_aside_before_the_others_of_its_mark_are_sent() -> None:
     scheduler = setting_aside()
-    send, mark = scheduler.step(m.Sidelined(frozenset({2})))
+    send, mark = scheduler.step(m.DeadLettersAdded(frozenset({2})))
     assert isinstance(send, m.Send)
     assert send.rows == rows(1, 3)
     assert isinstance(mark, m.Mark)
@@ -58,39 +58,39 @@ def test_a_bad_row_is_aside_before_the_others_of_its_mark_are_sent() -> None:
 def test_of_nothing_but_bad_rows_nothing_is_sent() -> None:
     scheduler = running()
     scheduler.step(m.Marked(0, [NO_KEY]))
-    (mark,) = scheduler.step(m.Sidelined(frozenset({2})))
+    (mark,) = scheduler.step(m.DeadLettersAdded(frozenset({2})))
     assert isinstance(mark, m.Mark)
 
 
 def test_a_bad_row_that_was_not_moved_is_not_ours_to_send() -> None:
     scheduler = setting_aside()
-    send, _ = scheduler.step(m.Sidelined(frozenset()))
+    send, _ = scheduler.step(m.DeadLettersAdded(frozenset()))
     assert isinstance(send, m.Send)
     assert send.rows == rows(1, 3)
 
 
 def test_what_could_not_be_set_aside_is_marked_again_in_a_new_term() -> None:
-    assert setting_aside().step(m.SidelineFailed()) == [m.Open(100)]
+    assert setting_aside().step(m.AddFailed()) == [m.Open(100)]
 
 
 def test_a_row_that_waits_for_one_that_was_retried_is_marked_again_with_it_at_once() -> None:
     scheduler = m.MarkScheduler(7, LIMITS)
     scheduler.step(m.Start())
     scheduler.step(m.Opened(TERM, None, {("t", b"k"): 3}))
-    (sideline,) = scheduler.step(m.Marked(0, rows(5)))
-    assert isinstance(sideline, m.Sideline)
-    assert [(aside.id, aside.waits) for aside in sideline.rows] == [(5, True)]
-    assert scheduler.step(m.Sidelined(frozenset())) == [m.Open(0)]
+    (add,) = scheduler.step(m.Marked(0, rows(5)))
+    assert isinstance(add, m.AddDeadLetters)
+    assert [(row.id, row.waits) for row in add.rows] == [(5, True)]
+    assert scheduler.step(m.DeadLettersAdded(frozenset())) == [m.Open(0)]
 
 
 def test_it_is_also_marked_again_when_bad_rows_of_the_same_mark_were_moved() -> None:
     scheduler = m.MarkScheduler(7, LIMITS)
     scheduler.step(m.Start())
     scheduler.step(m.Opened(TERM, None, {("t", b"k"): 1}))
-    (sideline,) = scheduler.step(m.Marked(0, [NO_KEY, *rows(5)]))
-    assert isinstance(sideline, m.Sideline)
-    assert [(aside.id, aside.waits) for aside in sideline.rows] == [(2, False), (5, True)]
-    assert scheduler.step(m.Sidelined(frozenset({2}))) == [m.Open(0)]
+    (add,) = scheduler.step(m.Marked(0, [NO_KEY, *rows(5)]))
+    assert isinstance(add, m.AddDeadLetters)
+    assert [(row.id, row.waits) for row in add.rows] == [(2, False), (5, True)]
+    assert scheduler.step(m.DeadLettersAdded(frozenset({2}))) == [m.Open(0)]
 
 
 def test_a_row_whose_key_waits_no_more_when_others_are_set_aside_is_sent() -> None:
@@ -99,7 +99,7 @@ def test_a_row_whose_key_waits_no_more_when_others_are_set_aside_is_sent() -> No
     scheduler.step(m.Opened(TERM, None, {("t", b"k"): 3}))
     scheduler.step(m.Marked(0, [NO_KEY]))
     retried: dict[Key, int] = {}  # by somebody, while row 2 was being set aside
-    (mark,) = scheduler.step(m.Sidelined(frozenset({2}), retried))
+    (mark,) = scheduler.step(m.DeadLettersAdded(frozenset({2}), retried))
     assert isinstance(mark, m.Mark)
     send, _ = scheduler.step(m.Marked(mark.batch, rows(5)))
     assert isinstance(send, m.Send)
@@ -109,11 +109,11 @@ def test_a_row_whose_key_waits_no_more_when_others_are_set_aside_is_sent() -> No
 def test_a_row_whose_key_waits_since_others_were_set_aside_waits_too() -> None:
     scheduler = running()
     scheduler.step(m.Marked(0, [NO_KEY]))
-    (mark,) = scheduler.step(m.Sidelined(frozenset({2}), {("t", b"k"): 3}))
+    (mark,) = scheduler.step(m.DeadLettersAdded(frozenset({2}), {("t", b"k"): 3}))
     assert isinstance(mark, m.Mark)
-    (sideline,) = scheduler.step(m.Marked(mark.batch, rows(5)))
-    assert isinstance(sideline, m.Sideline)
-    assert [(aside.id, aside.waits) for aside in sideline.rows] == [(5, True)]
+    (add,) = scheduler.step(m.Marked(mark.batch, rows(5)))
+    assert isinstance(add, m.AddDeadLetters)
+    assert [(row.id, row.waits) for row in add.rows] == [(5, True)]
 
 
 def test_what_the_sink_refused_is_aside_before_the_sink_is_opened_again() -> None:
@@ -122,9 +122,9 @@ def test_what_the_sink_refused_is_aside_before_the_sink_is_opened_again() -> Non
     assert isinstance(mark, m.Mark)
     refused = Failure("too large", frozenset({1, 2}), {2: "2 is too large"}, frozenset({2}))
     assert scheduler.step(m.Settled((0,), refused)) == [], "a mark is under way"
-    sideline = m.Sideline(TERM, (Aside(2, "2 is too large"),))
-    assert scheduler.step(m.Marked(mark.batch, ())) == [sideline]
-    assert scheduler.step(m.Sidelined(frozenset({2}))) == [m.Open(0)], "the cause is gone"
+    add = m.AddDeadLetters(TERM, (BadRow(2, "2 is too large"),))
+    assert scheduler.step(m.Marked(mark.batch, ())) == [add]
+    assert scheduler.step(m.DeadLettersAdded(frozenset({2}))) == [m.Open(0)], "the cause is gone"
 
 
 def test_if_nothing_was_moved_the_next_attempt_waits() -> None:
@@ -133,7 +133,7 @@ def test_if_nothing_was_moved_the_next_attempt_waits() -> None:
     assert isinstance(mark, m.Mark)
     scheduler.step(m.Settled((0,), Failure("too large", frozenset({1}), {}, frozenset({1}))))
     scheduler.step(m.Marked(mark.batch, ()))
-    assert scheduler.step(m.Sidelined(frozenset())) == [m.Open(100)]
+    assert scheduler.step(m.DeadLettersAdded(frozenset())) == [m.Open(100)]
 
 
 def test_failures_in_a_row_wait_longer_and_a_success_ends_the_row() -> None:
@@ -155,7 +155,7 @@ def test_after_a_failure_meanwhile_nothing_is_sent() -> None:
     assert isinstance(mark, m.Mark)
     (_,) = scheduler.step(m.Marked(mark.batch, [NO_KEY, *rows(3)]))
     assert scheduler.step(m.Settled((0,), Failure("unknown"))) == []
-    assert scheduler.step(m.Sidelined(frozenset({2}))) == [m.Open(100)]
+    assert scheduler.step(m.DeadLettersAdded(frozenset({2}))) == [m.Open(100)]
 
 
 # --- The end ---
@@ -171,7 +171,7 @@ def test_a_stop_while_rows_are_marked_waits_until_they_are_handed_back() -> None
 def test_a_stop_while_rows_are_set_aside_hands_back_the_others() -> None:
     scheduler = setting_aside()
     assert scheduler.step(m.Stop()) == []
-    assert scheduler.step(m.Sidelined(frozenset({2}))) == [m.Reset((1, 3))]
+    assert scheduler.step(m.DeadLettersAdded(frozenset({2}))) == [m.Reset((1, 3))]
     assert scheduler.step(m.ResetDone()) == [m.Finish("stopped")]
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from harvest.core import relay as r
 from harvest.core.actions import Finish, Open, Start, Stop
-from harvest.core.dead_letters import BadRows
+from harvest.core.dead_letters import BadRowPolicy
 from harvest.core.dispatcher import (
     Delivered,
     Dispatcher,
@@ -24,15 +24,15 @@ from harvest.core.dispatcher import (
     Policy,
 )
 from harvest.core.mark_actions import (
+    AddDeadLetters,
+    AddFailed,
+    DeadLettersAdded,
     Mark,
     Marked,
     MarkFailed,
     Purge,
     Purged,
     PurgeFailed,
-    Sideline,
-    Sidelined,
-    SidelineFailed,
 )
 from harvest.core.mark_checkpoint import Term
 from harvest.core.pacing import Limits
@@ -41,7 +41,7 @@ from harvest.core.row import Row
 from harvest.core.templates import Template
 from harvest.errors import ConfigurationError, InvalidRecord, StoreUnavailable
 from harvest.outbox.record import OutboxRecord
-from harvest.testing.memory_table import MemoryMarkStore, MemorySidelined, MemoryTable
+from harvest.testing.memory_table import MemoryDeadLetters, MemoryMarkStore, MemoryTable
 
 OK = Outcome(200)
 DOWN = Outcome(error="refused", unavailable=True)
@@ -281,7 +281,7 @@ class World:
     table: MemoryTable = field(default_factory=MemoryTable)
     got: list[int] = field(default_factory=list)
     confirmed: set[int] = field(default_factory=set)
-    ever_aside: set[int] = field(default_factory=set)
+    ever_dead_letters: set[int] = field(default_factory=set)
     calm: bool = False
     down: set[str] = field(default_factory=set)
     """Destinations that do not answer."""
@@ -289,7 +289,7 @@ class World:
     def __post_init__(self) -> None:
         self.random = random.Random(self.seed)
         self.store = MemoryMarkStore(self.table)
-        self.aside = MemorySidelined(self.table)
+        self.dead_letters = MemoryDeadLetters(self.table)
         self.rows: dict[str, list[int]] = {key: [] for key in KEYS}
         self.begin()
 
@@ -305,7 +305,7 @@ class World:
             dispatcher,
             Router(["t", "u"], "python:tests.unit.harvest.core.test_relay:by_group").message,
             limits,
-            BadRows(key_waits=self.key_waits),
+            BadRowPolicy(key_waits=self.key_waits),
             lambda: self.now_ms,
         )
         self.lanes: dict[str, list[Any]] = {"mark": [], "purge": [], "post": []}
@@ -336,9 +336,9 @@ class World:
             elif kind < 0.1 and not self.calm:
                 self.store.fail_next = self.random.choice(["before", "after"])
             elif kind < 0.11 and not self.calm:
-                self.aside.fail_next = self.random.choice(["before", "after"])
+                self.dead_letters.fail_next = self.random.choice(["before", "after"])
             elif kind < 0.12 and not self.calm:
-                self.aside.retry()
+                self.dead_letters.retry()
             elif kind < 0.125 and not self.calm:
                 self.down = set(self.random.sample(["t", "u"], self.random.choice([0, 0, 1, 2])))
             elif kind < 0.13 and not self.calm:
@@ -367,20 +367,22 @@ class World:
         match action:
             case Open():
                 term = Term.of(self.random.getrandbits(60))
-                return r.Opened(term, self.aside.waiting_keys() if self.key_waits else {})
+                return r.Opened(term, self.dead_letters.waiting_keys() if self.key_waits else {})
             case Mark(term, batch, limit, _):
                 try:
                     return Marked(batch, self.store.mark(term, batch, limit, 1.0))
                 except StoreUnavailable:
                     return MarkFailed(batch)
-            case Sideline(term, rows):
+            case AddDeadLetters(term, rows):
                 try:
-                    moved = self.aside.sideline(rows, term)
+                    moved = self.dead_letters.add(rows, term)
                 except StoreUnavailable:
-                    return SidelineFailed()
+                    return AddFailed()
                 finally:
-                    self.ever_aside |= self.table.aside.keys()
-                return Sidelined(moved, self.aside.waiting_keys() if self.key_waits else {})
+                    self.ever_dead_letters |= self.table.dead_letters.keys()
+                return DeadLettersAdded(
+                    moved, self.dead_letters.waiting_keys() if self.key_waits else {}
+                )
             case Purge(purged, _):
                 try:
                     self.store.purge(purged)
@@ -415,7 +417,7 @@ class World:
             # been retried since, by somebody who knows that they come late).
             if self.key_waits:
                 assert earlier in self.confirmed or (
-                    earlier in self.ever_aside and earlier not in self.table.aside
+                    earlier in self.ever_dead_letters and earlier not in self.table.dead_letters
                 ), f"{sent.id} before {earlier}"
         self.got.append(sent.id)
 
@@ -423,14 +425,14 @@ class World:
         """Whatever was repeated, the last time that rows came was in order."""
         last = {row_id: at for at, row_id in enumerate(self.got)}
         for group in self.rows.values():
-            if self.ever_aside.isdisjoint(group):
+            if self.ever_dead_letters.isdisjoint(group):
                 times = [last[row_id] for row_id in group]
                 assert times == sorted(times)
 
     def settle(self) -> None:
         self.calm = True
         self.down = set()
-        self.store.fail_next = self.aside.fail_next = None
+        self.store.fail_next = self.dead_letters.fail_next = None
         for _ in range(400):
             self.run(20)
             if not self.table.committed and not self.scheduler.in_flight_records:
@@ -445,7 +447,7 @@ def test_order_holds_and_nothing_is_lost(seed: int) -> None:
     world.run(400)
     world.settle()
     everything = {row_id for group in world.rows.values() for row_id in group}
-    assert everything == world.confirmed | world.table.aside.keys()
+    assert everything == world.confirmed | world.table.dead_letters.keys()
     world.assert_order()
 
 
@@ -456,7 +458,7 @@ def test_nothing_is_lost_where_groups_go_on(seed: int) -> None:
     world.run(400)
     world.settle()
     everything = {row_id for group in world.rows.values() for row_id in group}
-    assert everything == world.confirmed | world.table.aside.keys()
+    assert everything == world.confirmed | world.table.dead_letters.keys()
 
 
 @settings(max_examples=30, deadline=None)
@@ -488,6 +490,6 @@ def test_a_destination_that_is_down_does_not_fill_the_room_of_the_others(seed: i
     world.run(3_000)
     assert world.confirmed == set(world.rows["z"])
     world.settle()
-    assert not world.table.aside
+    assert not world.table.dead_letters
     assert world.confirmed == {i for group in world.rows.values() for i in group}
     world.assert_order()

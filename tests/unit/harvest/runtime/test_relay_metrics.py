@@ -15,7 +15,7 @@ def monitor(stats: Stats) -> Any:
         watched=SimpleNamespace(stats=stats, state="leading", in_flight=0),
         health=lambda: SimpleNamespace(ok=True),
         backlog=None,
-        sidelined=None,
+        dead_letters=None,
         holders={},
     )
 

@@ -9,7 +9,7 @@ from harvest.core.interfaces.dead_letter_store import Selection
 from harvest.runtime.waiting_topics import WaitingTopics
 
 
-class Aside:
+class Missing:
     """Rows that wait, by topic."""
 
     def __init__(self, **rows: int) -> None:
@@ -24,29 +24,29 @@ class Aside:
         return self.rows.pop(selection.topic or "")
 
 
-def watch(aside: Aside, existing: set[str]) -> WaitingTopics:
-    given: Any = aside
+def watch(dead_letters: Missing, existing: set[str]) -> WaitingTopics:
+    given: Any = dead_letters
     return WaitingTopics(given, lambda: existing, mode="range", leading=lambda: True)
 
 
 def test_rows_come_back_when_their_topic_exists_and_not_before() -> None:
-    aside, existing = Aside(a=2, b=3), {"other"}
-    topics = watch(aside, existing)
+    dead_letters, existing = Missing(a=2, b=3), {"other"}
+    topics = watch(dead_letters, existing)
     assert [topics.look() for _ in range(3)] == [0, 0, 0]
     existing.add("b")
     assert topics.look() == 3
-    assert aside.rows == {"a": 2}
+    assert dead_letters.rows == {"a": 2}
 
 
 def test_a_topic_is_looked_for_from_the_second_look_on() -> None:
-    aside = Aside(a=2)
-    topics = watch(aside, {"a"})
+    dead_letters = Missing(a=2)
+    topics = watch(dead_letters, {"a"})
     assert topics.look() == 0
     assert topics.look() == 2
 
 
 def test_nobody_is_asked_while_nothing_waits() -> None:
-    given: Any = Aside()
+    given: Any = Missing()
     topics = WaitingTopics(given, lambda: 1 / 0, mode="range", leading=lambda: True)  # type: ignore[arg-type, return-value]
     assert topics.look() == topics.look() == 0
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from harvest.core.dead_letters import Aside, BadRows, Key
+from harvest.core.dead_letters import BadRow, BadRowPolicy, Key
 from harvest.core.mark_checkpoint import Term
 from harvest.core.row import Row
 from harvest.errors import StoreUnavailable
@@ -21,7 +21,7 @@ from harvest.outbox.record import OutboxRecord
 from harvest.runtime.leadership import Tools
 from harvest.runtime.mark_leader import MarkTools
 from harvest.runtime.range_leader import RangeTools
-from harvest.testing.memory_table import MemorySidelined, MemoryTransaction
+from harvest.testing.memory_table import MemoryDeadLetters, MemoryTransaction
 from tests.simulation.whole import harvesters
 from tests.simulation.whole.cluster import Cluster
 from tests.simulation.whole.green import MS, Hub, Violation
@@ -47,7 +47,7 @@ class Scenario(harvesters.Scenario):
 def generate(seed: int) -> Scenario:
     """The scenario of a seed."""
     base = harvesters.generate(seed)
-    rng = random.Random(f"sidelined {seed}")
+    rng = random.Random(f"sidelined {seed}")  # the word keeps what each seed means
     made = Scenario(**vars(base), marks=rng.random() < 0.6, key_waits=rng.random() < 0.7)
     if made.marks:
         for _ in range(rng.randint(1, 4)):
@@ -59,21 +59,21 @@ def generate(seed: int) -> Scenario:
     return made
 
 
-class SimAside:
-    """A `SidelineStore` over the simulated network, whose every change is looked at."""
+class SimDeadLetters:
+    """A `DeadLetterStore` over the simulated network, whose every change is looked at."""
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._store = MemorySidelined(world.table)
+        self._store = MemoryDeadLetters(world.table)
 
     def _do(self, work: Callable[[], T]) -> T:
         return self._world.database.call(work, StoreUnavailable)
 
-    def sideline(self, rows: Sequence[Aside], term: Term | None) -> frozenset[int]:
+    def add(self, rows: Sequence[BadRow], term: Term | None) -> frozenset[int]:
         def statement() -> frozenset[int]:
-            before = set(self._world.table.aside)
-            done = self._store.sideline(rows, term)
-            self._world.set_aside(self._world.table.aside.keys() - before)
+            before = set(self._world.table.dead_letters)
+            done = self._store.add(rows, term)
+            self._world.set_aside(self._world.table.dead_letters.keys() - before)
             return done
 
         return self._do(statement)
@@ -85,7 +85,7 @@ class SimAside:
         """Nothing is kept open."""
 
 
-class SidelinedHarvester(Harvester):
+class DeadLetterHarvester(Harvester):
     """One process of ``harvest reap`` with `bad_rows`."""
 
     world: World
@@ -93,17 +93,17 @@ class SidelinedHarvester(Harvester):
     def tools(self) -> Tools:
         world, scenario = self.world, self.world.scenario
         sink = SimSink(world.broker, atomic=scenario.atomic)
-        policy = BadRows(key_waits=scenario.key_waits)
+        policy = BadRowPolicy(key_waits=scenario.key_waits)
         if scenario.marks:
             marker, purger = (SimStore(world.database, world.table) for _ in range(2))
-            return MarkTools(marker, purger, sink, scenario.limits, SimAside(world), policy)
+            return MarkTools(marker, purger, sink, scenario.limits, SimDeadLetters(world), policy)
         reader, saver = (SimRangeStore(world.database, world.table) for _ in range(2))
         return RangeTools(
             reader,  # type: ignore[arg-type]
             saver,  # type: ignore[arg-type]
             sink,
             scenario.limits,
-            aside=SimAside(world),
+            dead_letters=SimDeadLetters(world),
             bad_rows=policy,
         )
 
@@ -111,7 +111,7 @@ class SidelinedHarvester(Harvester):
 class World(harvesters.World):
     """One history."""
 
-    process = SidelinedHarvester
+    process = DeadLetterHarvester
     keys = KEYS
     scenario: Scenario
 
@@ -132,7 +132,7 @@ class World(harvesters.World):
     def left(self) -> bool:
         if self.scenario.marks:
             return bool(self.table.committed)
-        done = self.seen.keys() | self.table.aside.keys()
+        done = self.seen.keys() | self.table.dead_letters.keys()
         return any(i not in done for ids in self.committed.values() for i in ids)
 
     # Business
@@ -154,7 +154,7 @@ class World(harvesters.World):
     def published(self, row: Row) -> None:
         if row.id in self.bad:
             self.hub.fail("bad rows are not published", f"row {row.id}")
-        if self.scenario.atomic and row.id in self.table.aside:
+        if self.scenario.atomic and row.id in self.table.dead_letters:
             self.hub.fail("set aside or published", f"row {row.id} is published and aside")
         super().published(row)
 
@@ -172,16 +172,16 @@ class World(harvesters.World):
 
     def set_aside(self, ids: set[int]) -> None:
         """Rows are set aside, now."""
-        aside = self.table.aside
+        dead_letters = self.table.dead_letters
         for row_id in sorted(ids):
-            row, why = aside[row_id]
+            row, why = dead_letters[row_id]
             self.hub.counts["set aside, waiting" if why.waits else "set aside"] += 1
             if row_id not in self.committed[row.key or b""]:
                 self.hub.fail("only committed rows", f"row {row_id} is set aside")
             if not why.waits and row_id not in self.bad:
                 self.hub.fail("only bad rows are set aside", f"row {row_id}: {why.error}")
             if why.waits and not any(
-                i < row_id and r.key == row.key for i, (r, _) in aside.items()
+                i < row_id and r.key == row.key for i, (r, _) in dead_letters.items()
             ):
                 self.hub.fail("only bad rows are set aside", f"row {row_id} waits for nothing")
             if self.scenario.atomic and self.seen[row_id]:
@@ -190,31 +190,34 @@ class World(harvesters.World):
     # The operator
 
     def do_retry(self, _: int, mend: bool) -> None:
-        """``harvest sidelined retry --all``, after the rows were corrected, or in vain."""
-        if self.table.aside:
+        """``harvest dead-letters retry --all``, after the rows were corrected, or in vain."""
+        if self.table.dead_letters:
             self.hub.fired["retry after a correction" if mend else "retry in vain"] += 1
             if mend:
-                self.mend(set(self.table.aside))
-            self.hub.tell("operator", f"retries {sorted(self.table.aside)}")
-            MemorySidelined(self.table).retry()
+                self.mend(set(self.table.dead_letters))
+            self.hub.tell("operator", f"retries {sorted(self.table.dead_letters)}")
+            MemoryDeadLetters(self.table).retry()
 
     def mend(self, ids: set[int]) -> None:
         self.refused -= ids
         self.malformed -= ids
-        for row_id in ids & self.table.aside.keys():
-            row, why = self.table.aside[row_id]
-            self.table.aside[row_id] = (row._replace(header_keys=()), why)
+        for row_id in ids & self.table.dead_letters.keys():
+            row, why = self.table.dead_letters[row_id]
+            self.table.dead_letters[row_id] = (row._replace(header_keys=()), why)
 
     # The end
 
     def finish(self) -> None:
-        aside, waiting = self.table.aside, MemorySidelined(self.table).waiting_keys()
+        dead_letters, waiting = (
+            self.table.dead_letters,
+            MemoryDeadLetters(self.table).waiting_keys(),
+        )
         for key, ids in self.committed.items():
-            missing = [i for i in ids if not self.seen[i] and i not in aside]
+            missing = [i for i in ids if not self.seen[i] and i not in dead_letters]
             if missing:
                 raise Violation("bad rows hold up nobody", f"{key!r}: {missing[:5]} never came")
-            for row_id in set(ids) & aside.keys():
-                row, why = aside[row_id]
+            for row_id in set(ids) & dead_letters.keys():
+                row, why = dead_letters[row_id]
                 if why.waits and waiting[row.topic, row.key] == row_id:
                     raise Violation("bad rows hold up nobody", f"row {row_id} waits for nothing")
         if not self.scenario.marks:
@@ -227,7 +230,9 @@ class World(harvesters.World):
         if not any(h.alive and not h.told_to_stop for h in self.harvesters.values()):
             self.do_start(self.scenario.harvesters + 1)
         end = hub.now + 20_000 * MS
-        while (self.table.aside or not self.is_done()) and hub.now < end and not hub.violation:
+        while (
+            (self.table.dead_letters or not self.is_done()) and hub.now < end and not hub.violation
+        ):
             self.mend(set(self.bad))
             self.do_retry(0, True)
             self.run_until(self.is_done, hub.now + RETRY_MS * MS)

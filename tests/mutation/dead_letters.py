@@ -1,18 +1,18 @@
 """Mutants of what sets rows aside, and of who leads which shard.
 
-The histories of kinds `sidelined` and `shards` of `tests.simulation.whole` must notice them.
+The histories of kinds `dead_letters` and `shards` of `tests.simulation.whole` must notice them.
 """
 
 from __future__ import annotations
 
 from tests.mutation.load import Edit, Mutant
 
-__all__ = ["SIDELINED"]
+__all__ = ["DEAD_LETTERS"]
 
 
-def _aside(module: str, name: str, function: str, old: str, new: str) -> Mutant:
+def _dead_letters(module: str, name: str, function: str, old: str, new: str) -> Mutant:
     edits = (Edit(function, old, new),)
-    return Mutant(f"aside: {name}", f"harvest.{module}", edits, "sidelined")
+    return Mutant(f"dead letters: {name}", f"harvest.{module}", edits, "dead_letters")
 
 
 def _shards(name: str, function: str, old: str, new: str) -> Mutant:
@@ -20,145 +20,145 @@ def _shards(name: str, function: str, old: str, new: str) -> Mutant:
     return Mutant(f"shards: {name}", "harvest.runtime.sharded_harvester", edits, "shards")
 
 
-_SIEVE = [
-    _aside(
+_FILTER = [
+    _dead_letters(
         "core.dead_letters",
         "a bad row is set aside",
-        "Sieve.sift",
+        "BadRowFilter.find_bad",
         "if error is not None:",
         "if 0:",
     ),
-    _aside(
+    _dead_letters(
         "core.dead_letters",
         "behind a row that is aside, its key waits",
-        "Sieve.sift",
+        "BadRowFilter.find_bad",
         "elif row.id > self.waiting.get((row.topic, row.key), row.id):",
         "elif False:",
     ),
-    _aside(
+    _dead_letters(
         "core.dead_letters",
         "behind a bad row of the same reading, its key waits",
-        "Sieve.sift",
+        "BadRowFilter.find_bad",
         "self._wait(row)",
         "pass",
     ),
-    _aside(
+    _dead_letters(
         "core.dead_letters",
         "what comes before a row that is aside does not wait",
-        "Sieve.sift",
+        "BadRowFilter.find_bad",
         "row.id > self.waiting.get((row.topic, row.key), row.id)",
         "(row.topic, row.key) in self.waiting",
     ),
-    _aside(
+    _dead_letters(
         "core.dead_letters",
         "what the sink refuses is set aside",
-        "Sieve.blame",
+        "BadRowFilter.find_refused",
         "if row.id in failure.refused:",
         "if False:",
     ),
-    _aside(
+    _dead_letters(
         "core.dead_letters",
         "only what is refused is blamed",
-        "Sieve.blame",
+        "BadRowFilter.find_refused",
         "if row.id in failure.refused:",
         "if True:",
     ),
-    _aside(
+    _dead_letters(
         "core.dead_letters",
         "without key_waits, nothing waits",
-        "Sieve._wait",
+        "BadRowFilter._wait",
         "if self.policy.key_waits:",
         "if True:",
     ),
 ]
 
 _MARKING = [
-    _aside(
+    _dead_letters(
         "core.mark",
         "what waits is loaded when a term begins",
         "MarkScheduler._opened",
-        "self.sieve.waiting = dict(event.waiting)",
+        "self.row_filter.waiting = dict(event.waiting)",
         "pass",
     ),
-    _aside(
+    _dead_letters(
         "core.mark",
         "what waits is loaded when rows were set aside",
-        "MarkScheduler._sidelined",
-        "self.sieve.waiting = dict(event.waiting)",
+        "MarkScheduler._dead_letters_added",
+        "self.row_filter.waiting = dict(event.waiting)",
         "pass",
     ),
-    _aside(
+    _dead_letters(
         "core.mark",
         "a row that need not wait any more is marked again",
-        "MarkScheduler._sidelined",
-        "if any(a.waits and a.id not in event.moved for a in self._held_asides):",
+        "MarkScheduler._dead_letters_added",
+        "if any(a.waits and a.id not in event.moved for a in self._held_bad_rows):",
         "if False:",
     ),
-    _aside(
+    _dead_letters(
         "core.mark",
         "what is aside is not sent",
-        "MarkScheduler._sidelined",
-        "out = {a.id for a in self._held_asides}",
+        "MarkScheduler._dead_letters_added",
+        "out = {a.id for a in self._held_bad_rows}",
         "out = set()",
     ),
-    _aside(
+    _dead_letters(
         "core.mark",
         "what was refused is set aside before the sink is opened again",
         "MarkScheduler._continue",
         "if refused:",
         "if False:",
     ),
-    _aside(
+    _dead_letters(
         "core.mark",
         "nothing is marked while rows are being set aside",
         "MarkScheduler._mark_if_room",
-        "self._marking or self._sidelining",
+        "self._marking or self._adding",
         "self._marking",
     ),
 ]
 
-_SIFTING = [
-    _aside(
+_SINK = [
+    _dead_letters(
         "sinks.dead_letter_sink",
         "what is aside is not published",
-        "SiftingSink.deliver",
+        "DeadLetterSink.deliver",
         "left_out = left_out | done",
         "pass",
     ),
-    _aside(
+    _dead_letters(
         "sinks.dead_letter_sink",
         "what could not be set aside stops the delivery",
-        "SiftingSink.deliver",
+        "DeadLetterSink.deliver",
         "self._sink.close()  # what follows would let the checkpoint pass these rows\n"
         '                return Failure("rows that cannot be published could not be set aside")',
-        "done = frozenset(row.id for row in asides)",
+        "done = frozenset(row.id for row in bad_rows)",
     ),
-    _aside(
+    _dead_letters(
         "sinks.dead_letter_sink",
         "what was refused and is aside is left out",
-        "SiftingSink.deliver",
+        "DeadLetterSink.deliver",
         "self._refused |= self._set_aside(blamed) or set()",
         "self._set_aside(blamed)",
     ),
-    _aside(
+    _dead_letters(
         "sinks.dead_letter_sink",
         "what could not be set aside is not left out",
-        "SiftingSink.deliver",
+        "DeadLetterSink.deliver",
         "self._set_aside(blamed) or set()",
         "self._set_aside(blamed) or {row.id for row in blamed}",
     ),
-    _aside(
+    _dead_letters(
         "sinks.dead_letter_sink",
         "what waits is loaded when the sink is opened",
-        "SiftingSink.open",
+        "DeadLetterSink.open",
         "self._learn()",
         "pass",
     ),
-    _aside(
+    _dead_letters(
         "sinks.dead_letter_sink",
         "without key_waits, nothing is loaded",
-        "SiftingSink._learn",
-        'if policy.key_waits and policy.on_bad_row == "sideline":',
+        "DeadLetterSink._learn",
+        'if policy.key_waits and policy.on_bad_row == "dead_letter":',
         "if True:",
     ),
 ]
@@ -195,4 +195,4 @@ _SHARDS = [
     ),
 ]
 
-SIDELINED: tuple[Mutant, ...] = (*_SIEVE, *_MARKING, *_SIFTING, *_SHARDS)
+DEAD_LETTERS: tuple[Mutant, ...] = (*_FILTER, *_MARKING, *_SINK, *_SHARDS)
