@@ -22,7 +22,7 @@ from harvest.runtime.leadership import Leader, Tools
 from harvest.runtime.wake import Bell, Listener
 from marshal_py import Claim, ClaimTimeout, Marshal
 from marshal_py.client.structured_logs import Fields
-from marshal_py.consumer.assignor import Look, Sharing
+from marshal_py.consumer.assignor import Assignor, Decision
 from marshal_py.protocol.balance import Unit
 from marshal_py.protocol.subscription import Subscription
 
@@ -88,7 +88,7 @@ class ShardReaper:
         self._drain_timeout_s = drain_timeout_s
         self._subscription = Subscription(topics=frozenset({name}))
         interval_ms = marshal.settings.interval_ms
-        self._sharing = Sharing(marshal, self._subscription, settle_ms=interval_ms // 2)
+        self._sharing = Assignor(marshal, self._subscription, settle_ms=interval_ms // 2)
         self._tick_s = interval_ms / 1000 / _TICKS
         self._shards: dict[int, _Shard] = {}
         self._bells: dict[int, Bell] = {}
@@ -152,7 +152,7 @@ class ShardReaper:
         return [s.leader for s in shards if s.leader is not None and not s.is_over]
 
     def _hear(self, _: int, events: list[Any]) -> None:
-        if self._sharing.tells(events):
+        if self._sharing.is_affected_by(events):
             self._wake.set()
 
     def _end(self) -> None:
@@ -175,18 +175,18 @@ class ShardReaper:
                 del self._shards[number]
             elif shard.thread is None and shard.claim.held:
                 self._start(shard)
-        look = self._sharing.look(self._units)
-        wanted = {*look.resume} if look.restless else {*look.resume, *look.plan.claim}
+        look = self._sharing.decide(self._units)
+        wanted = {*look.resume} if look.settling else {*look.resume, *look.plan.claim}
         if look.paused:
             return
         for unit in sorted(wanted):
             if unit[1] not in self._shards:
                 self._shards[unit[1]] = _Shard(unit[1], self._marshal.want(*unit))
-        if not look.restless:
+        if not look.settling:
             self._cancel(look, wanted)
             self._give_up_one(look)
 
-    def _cancel(self, look: Look, wanted: set[Unit]) -> None:
+    def _cancel(self, look: Decision, wanted: set[Unit]) -> None:
         """Stop wanting what others got."""
         for shard in list(self._shards.values()):
             unit = (self._units[shard.number][0], shard.number)
@@ -195,7 +195,7 @@ class ShardReaper:
                 shard.claim.release(wait=False)
                 del self._shards[shard.number]
 
-    def _give_up_one(self, look: Look) -> None:
+    def _give_up_one(self, look: Decision) -> None:
         """One shard at a time goes to whoever has too few."""
         if self._giving is not None:
             unit, until_s = self._giving

@@ -19,7 +19,7 @@ from marshal_py.cli.groups import group_table, member_table
 from marshal_py.cli.options import Interval, JsonFlag, Observe, WireFlag
 from marshal_py.cli.output import console, print_json, show, table
 from marshal_py.client.topics import admin_client
-from marshal_py.consumer.claim_metadata import Note
+from marshal_py.consumer.claim_metadata import ClaimMetadata
 from marshal_py.errors import TopicMissing
 from marshal_py.protocol.wire import MSGPACK, Wire
 
@@ -161,8 +161,8 @@ def _failing(taken: Status, found: Look) -> None:
     if found.is_text:  # its records have no room for notes
         return
     for _, key, cell in found.world.cells():
-        note = Note.decode(cell.metadata)
-        if cell.holder is None or not note.is_poisoned:
+        note = ClaimMetadata.decode(cell.metadata)
+        if cell.holder is None or not note.has_failures:
             continue
         counts = (note.retrying, note.stuck, note.dead_lettered, note.skipped)
         taken.failing.append(Failing(*key, cell.holder, *counts, note.offset, note.error))

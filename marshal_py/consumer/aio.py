@@ -29,10 +29,10 @@ from marshal_py.client.aio import AsyncMarshal
 from marshal_py.client.aio_threads import CallThread, call_in_thread
 from marshal_py.client.marshal import Claim, Marshal
 from marshal_py.client.signals import StopRequests, exit_on_sigterm
-from marshal_py.consumer.claim_metadata import Note
+from marshal_py.consumer.claim_metadata import ClaimMetadata
 from marshal_py.consumer.consumer import Consumer
-from marshal_py.consumer.delivery import Batch, Run
 from marshal_py.consumer.handlers.runner import RunStats
+from marshal_py.consumer.held_partition import Batch, Run
 
 __all__ = ["AsyncConsumer"]
 
@@ -186,7 +186,7 @@ class AsyncConsumer:
         """See `Consumer.stats`."""
         return self.sync.stats()
 
-    def troubles(self) -> dict[tuple[str, int], Note]:
+    def troubles(self) -> dict[tuple[str, int], ClaimMetadata]:
         """See `Consumer.troubles`."""
         return self.sync.troubles()
 

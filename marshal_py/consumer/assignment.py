@@ -22,11 +22,11 @@ from confluent_kafka.admin import AdminClient
 from marshal_py.admin.version1_positions import committed_position
 from marshal_py.client.kafka_clients import connect
 from marshal_py.client.suggestions import did_you_mean
-from marshal_py.consumer.assignor import Look, Sharing
-from marshal_py.consumer.assignor_version1 import TextSharing
-from marshal_py.consumer.claim_metadata import Note
-from marshal_py.consumer.delivery import HeldPartition, Stage
+from marshal_py.consumer.assignor import Assignor, Decision
+from marshal_py.consumer.assignor_version1 import Version1Assignor
+from marshal_py.consumer.claim_metadata import ClaimMetadata
 from marshal_py.consumer.fetcher import CONNECT_S
+from marshal_py.consumer.held_partition import HeldPartition, Stage
 from marshal_py.errors import (
     BrokerUnavailable,
     Closed,
@@ -67,14 +67,14 @@ class Keeper:
         self._admin_once: Any = None
         self._admin_lock = threading.Lock()
         self._is_text = consumer.marshal.settings.wire == "text"
-        self._sharing: Sharing | TextSharing
+        self._assignor: Assignor | Version1Assignor
         self._topics: dict[str, int] = {}
         """Topics that are wanted and exist → number of partitions."""
         self.topics_seen: set[str] = set()
         """Every topic of which something was ever fetched."""
         self._wake = threading.Event()
         self._plan_due = True
-        self._restless = True
+        self._is_settling = True
         self._closing = False
         self._release = True
         self._settled = threading.Event()
@@ -93,9 +93,11 @@ class Keeper:
     def start(self) -> None:
         consumer, marshal = self._consumer, self._consumer.marshal
         if self._is_text:
-            self._sharing = TextSharing(marshal, consumer.subscription, greedy=consumer.greedy)
+            self._assignor = Version1Assignor(
+                marshal, consumer.subscription, greedy=consumer.greedy
+            )
         else:
-            self._sharing = Sharing(marshal, consumer.subscription, settle_ms=consumer.settle_ms)
+            self._assignor = Assignor(marshal, consumer.subscription, settle_ms=consumer.settle_ms)
         with marshal._lock:
             marshal._watchers.append(self._watch)
             marshal._before_beat.append(consumer.refresh_offsets)
@@ -133,7 +135,7 @@ class Keeper:
         """Want something else from now on."""
         subscription = dataclasses.replace(self._consumer.subscription, **changes)
         self._consumer.subscription = subscription
-        self._sharing.subscription = subscription
+        self._assignor.subscription = subscription
         if not self._is_text:
             self._consumer.marshal.set_member_metadata(subscription.encode())
         self._plan_due = True
@@ -149,17 +151,17 @@ class Keeper:
         part.throttled = throttled
         self._pause(part)
 
-    def note_trouble(self, part: HeldPartition, note: Note) -> None:
+    def note_trouble(self, part: HeldPartition, note: ClaimMetadata) -> None:
         """Publish what is to be said of the messages of `part`, beside its lag."""
         self._publish(part, msgspec.structs.replace(note, cost=part.note.cost))
 
-    def _publish(self, part: HeldPartition, note: Note) -> None:
+    def _publish(self, part: HeldPartition, note: ClaimMetadata) -> None:
         part.note = note
         if not self._is_text:  # records of version 1 have no room for it
             part.claim.set_metadata(note.encode())
 
     def _watch(self, _: int, events: list[Event]) -> None:
-        if self._sharing.tells(events):
+        if self._assignor.is_affected_by(events):
             self._plan_due = True
             self._wake.set()
 
@@ -252,7 +254,7 @@ class Keeper:
         interval_s = self._consumer.marshal.settings.interval_ms / 1000
         tick_s = min(0.25, max(0.02, interval_s / 10))
         while not self._stopped.is_set():
-            self._wake.wait(0.02 if self._closing or self._restless else tick_s)
+            self._wake.wait(0.02 if self._closing or self._is_settling else tick_s)
             self._wake.clear()
             try:
                 self._round()
@@ -292,7 +294,7 @@ class Keeper:
             if not self._is_text:
                 self._look_at_ends()
         look_again_s = consumer.marshal.settings.interval_ms / 2_000
-        if self._plan_due or now_s - self._looked_s > look_again_s or self._sharing.stale():
+        if self._plan_due or now_s - self._looked_s > look_again_s or self._assignor.is_due():
             self._share(now_s)
 
     def _tend(self, part: HeldPartition) -> None:
@@ -531,7 +533,7 @@ class Keeper:
         if not waiting:
             self._settled.set()
 
-    # Sharing
+    # Assignor
 
     def _units(self) -> list[Unit]:
         if self._consumer.claim_entire_topic:
@@ -545,60 +547,60 @@ class Keeper:
         self._plan_due = False
         self._looked_s = now_s
         consumer = self._consumer
-        look = self._sharing.look(self._units(), self._lags)
+        decision = self._assignor.decide(self._units(), self._lags)
         if isinstance(consumer.marshal.failure, DuplicateClientId):
             return
-        self._restless = look.restless or look.unquiet
-        if look.paused:
+        self._is_settling = decision.settling or decision.newcomers_settling
+        if decision.paused:
             return
-        for unit in look.resume:
+        for unit in decision.resume:
             if unit not in consumer.parts:
                 self._want(unit)
-        if look.restless:
+        if decision.settling:
             self._plan_due = True  # the next tick looks again
             return
-        for unit in look.plan.claim:
+        for unit in decision.plan.claim:
             if unit not in consumer.parts:
                 self._want(unit)
         for part in list(consumer.parts.values()):
             if part.stage is Stage.ACTIVE and part.partition >= self._topics.get(part.topic, 0):
                 self._drain(part)  # the topic is gone
-        self._cancel(look)
-        if look.unquiet:
+        self._cancel(decision)
+        if decision.newcomers_settling:
             self._plan_due = True
         else:
-            self._give_up_one(look, now_s)
+            self._give_up_one(decision, now_s)
         if consumer.claim_entire_topic:
             self._follow()
 
-    def _cancel(self, look: Look) -> None:
+    def _cancel(self, decision: Decision) -> None:
         """Stop wanting what others got."""
         me = self._name
-        wanted = {*look.plan.claim, *look.resume}
+        wanted = {*decision.plan.claim, *decision.resume}
         for part in list(self._consumer.parts.values()):
             unit = part.key
             if (
                 part.stage is Stage.WANTED
-                and unit in look.holders
+                and unit in decision.holders
                 and unit not in wanted
-                and look.holders[unit] != me
+                and decision.holders[unit] != me
                 and part.holding.state in (ClaimState.WAITING, ClaimState.CLAIMING)
             ):
                 part.claim.release(wait=False)
                 self._remove(part)
 
-    def _give_up_one(self, look: Look, now_s: float) -> None:
+    def _give_up_one(self, decision: Decision, now_s: float) -> None:
         if self._giving is not None:
             unit, since_s = self._giving
             patience_s = 2 * self._consumer.marshal.settings.interval_ms / 1000
-            holder = look.holders.get(unit, "gone")
+            holder = decision.holders.get(unit, "gone")
             given = self._consumer.parts.get(unit)
             if holder == self._name and given is not None and given.stage is not Stage.ACTIVE:
                 return  # still being drained; if it is active, it has come back to us
             if holder is None and now_s - since_s < patience_s:
                 return  # whoever lacks one will take it
             self._giving = None
-        unit_or_none = look.plan.give_up
+        unit_or_none = decision.plan.give_up
         if unit_or_none is None:
             return
         part = self._consumer.parts.get(unit_or_none)

@@ -1,7 +1,7 @@
 """What a consumer of a group should hold now, from what its client knows of the world.
 
-`Sharing` looks at the world under the client's lock, copies what it needs, and asks `balance.plan`.
-It knows when to keep still: after somebody joined, until no more come.
+`Assignor` looks at the world under the client's lock, copies what it needs, and asks
+`balance.plan`. It knows when to keep still: after somebody joined, until no more come.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from marshal_py.client.marshal import Marshal
-from marshal_py.consumer.claim_metadata import Note
+from marshal_py.consumer.claim_metadata import ClaimMetadata
 from marshal_py.protocol import balance
 from marshal_py.protocol.balance import Plan, Unit
 from marshal_py.protocol.events import (
@@ -27,9 +27,9 @@ from marshal_py.protocol.rationalizer import Cell, Member
 from marshal_py.protocol.subscription import Subscription
 from marshal_py.protocol.world import MS, Observer, World
 
-__all__ = ["Look", "Sharing"]
+__all__ = ["Assignor", "Decision"]
 
-_TELLING: Final = (
+_RELEVANT: Final = (
     Claimed,
     Released,
     PositionSet,
@@ -45,7 +45,7 @@ MAX_SETTLES: Final = 10
 """A member that joined waits for others to join for so many times `settle_ms`, at most."""
 
 
-class Look(NamedTuple):
+class Decision(NamedTuple):
     """One look at the world."""
 
     plan: Plan
@@ -53,13 +53,13 @@ class Look(NamedTuple):
     """Units that an earlier instance of this client still holds: nobody need be asked."""
     holders: dict[Unit, str | None]
     paused: bool
-    restless: bool
+    settling: bool
     """Others have just joined: more may come, and what is claimed now would have to move."""
-    unquiet: bool = False
+    newcomers_settling: bool = False
     """Somebody has just joined, and takes nothing yet: what is given up now would lie idle."""
 
 
-class Sharing:
+class Assignor:
     """Plans for one member of one group.
 
     `settle_ms`: how long after the last member joined units begin to move.
@@ -71,25 +71,25 @@ class Sharing:
         self._settle_ns = settle_ms * MS
         self._joined_ns: int | None = None
         self._quiet_since_ns = 0
-        self._unquiet_since_ns = 0
+        self._newcomers_since_ns = 0
         self._alive: frozenset[str] = frozenset()
         self._full_look_ns = 0
 
-    def tells(self, events: list[Event]) -> bool:
+    def is_affected_by(self, events: list[Event]) -> bool:
         """Whether these events, which the driver has just read, may change the plan."""
         group = self._marshal.group_id
-        telling = False
+        affected = False
         for event in events:
-            if isinstance(event, _TELLING) and event.group_id == group:
-                telling = True
+            if isinstance(event, _RELEVANT) and event.group_id == group:
+                affected = True
                 if type(event) is MemberJoined:
                     now_ns = self._marshal._clock()
                     if now_ns - self._quiet_since_ns >= self._settle_ns:
-                        self._unquiet_since_ns = now_ns
+                        self._newcomers_since_ns = now_ns
                     self._quiet_since_ns = now_ns
-        return telling
+        return affected
 
-    def look(self, units: list[Unit], lags: dict[Unit, int] | None = None) -> Look:
+    def decide(self, units: list[Unit], lags: dict[Unit, int] | None = None) -> Decision:
         """Look at the world, and plan. `lags` are those that this member measured itself."""
         marshal = self._marshal
         me = marshal.client_id
@@ -117,10 +117,12 @@ class Sharing:
             paused = world.paused(group)
             self._alive = frozenset(members)
         plan = balance.plan(me, members, holders, costs if by_lag else None)
-        restless = self._restless(now_ns)
-        return Look(plan, tuple(resume), holders, paused, restless, self._unquiet(now_ns))
+        settling = self._is_settling(now_ns)
+        return Decision(
+            plan, tuple(resume), holders, paused, settling, self._are_newcomers_settling(now_ns)
+        )
 
-    def stale(self) -> bool:
+    def is_due(self) -> bool:
         """Whether somebody died or came back to life since the last look. Cheap."""
         marshal = self._marshal
         with marshal.world() as world:
@@ -189,20 +191,20 @@ class Sharing:
         )
         return member is not None and Subscription.decode(member.metadata) is not None
 
-    def _restless(self, now_ns: int) -> bool:
+    def _is_settling(self, now_ns: int) -> bool:
         if self._joined_ns is None:
             return True
         if now_ns - self._quiet_since_ns >= self._settle_ns:
             return False
         return now_ns - self._joined_ns < MAX_SETTLES * self._settle_ns
 
-    def _unquiet(self, now_ns: int) -> bool:
+    def _are_newcomers_settling(self, now_ns: int) -> bool:
         return (
             now_ns - self._quiet_since_ns < self._settle_ns
-            and now_ns - self._unquiet_since_ns < MAX_SETTLES * self._settle_ns
+            and now_ns - self._newcomers_since_ns < MAX_SETTLES * self._settle_ns
         )
 
 
 def _published_cost(cell: Cell) -> int:
     """The cost that the holder published with its claim, 1 where there is none."""
-    return Note.decode(cell.metadata).cost
+    return ClaimMetadata.decode(cell.metadata).cost

@@ -12,7 +12,7 @@ import random
 from typing import Final
 
 from marshal_py.client.marshal import Marshal
-from marshal_py.consumer.assignor import Look
+from marshal_py.consumer.assignor import Decision
 from marshal_py.protocol.balance import Plan, Unit
 from marshal_py.protocol.claimant import ClaimState
 from marshal_py.protocol.events import Claimed, Event, GroupPaused, GroupResumed, Released
@@ -20,17 +20,17 @@ from marshal_py.protocol.rationalizer import Cell
 from marshal_py.protocol.subscription import Subscription
 from marshal_py.protocol.world import MS
 
-__all__ = ["TextSharing"]
+__all__ = ["Version1Assignor"]
 
 PAUSE_S: Final = 3.0
 """The longest pause between two claims, as in Go."""
 
-_TELLING: Final = (Claimed, Released, GroupPaused, GroupResumed)
+_RELEVANT: Final = (Claimed, Released, GroupPaused, GroupResumed)
 _PENDING: Final = (ClaimState.WAITING, ClaimState.CLAIMING)
 
 
-class TextSharing:
-    """Plans for one consumer, as `marshal_py.consumer.assignor.Sharing` does with members."""
+class Version1Assignor:
+    """Plans for one consumer, as `marshal_py.consumer.assignor.Assignor` does with members."""
 
     def __init__(self, marshal: Marshal, subscription: Subscription, *, greedy: bool) -> None:
         self.subscription = subscription
@@ -42,22 +42,22 @@ class TextSharing:
         self._released_ns: dict[Unit, int] = {}
         """Units that we gave back: others get them first, for one interval."""
 
-    def tells(self, events: list[Event]) -> bool:
+    def is_affected_by(self, events: list[Event]) -> bool:
         """Whether these events, which the driver has just read, may change the plan."""
-        telling = False
+        affected = False
         marshal = self._marshal
         for event in events:
-            if isinstance(event, _TELLING) and event.group_id == marshal.group_id:
-                telling = True
+            if isinstance(event, _RELEVANT) and event.group_id == marshal.group_id:
+                affected = True
                 if type(event) is Released and event.client_id == marshal.client_id:
                     self._released_ns[event.topic, event.partition] = marshal._clock()
-        return telling
+        return affected
 
-    def stale(self) -> bool:
+    def is_due(self) -> bool:
         """Whether it is time for the next claim."""
         return self._marshal._clock() >= self._next_look_ns
 
-    def look(self, units: list[Unit], lags: dict[Unit, int] | None = None) -> Look:  # noqa: ARG002
+    def decide(self, units: list[Unit], lags: dict[Unit, int] | None = None) -> Decision:  # noqa: ARG002
         """Look at the world, and plan."""
         marshal = self._marshal
         with marshal.world() as world:
@@ -81,12 +81,12 @@ class TextSharing:
                 holders[unit] = holder
             states = {h.key: h.state for h in marshal._claimant.holdings()}
         claim = self._choose(holders, states, now_ns)
-        return Look(
+        return Decision(
             Plan(claim, self._surplus(holders, states)),
             tuple(resume),
             holders,
             paused,
-            restless=False,
+            settling=False,
         )
 
     def _is_stale(self, cell: Cell, coordinator: int, now_ns: int) -> bool:

@@ -18,8 +18,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from marshal_py.client.marshal import Marshal
-from marshal_py.consumer.delivery import HeldPartition, Run, Runs, Stage
 from marshal_py.consumer.fetcher import FETCH, Fetching
+from marshal_py.consumer.held_partition import HeldPartition, Run, Runs, Stage
 from marshal_py.errors import Closed, MarshalError, NotHeld
 from marshal_py.protocol.claimant import Notice
 

@@ -24,10 +24,10 @@ from marshal_py.client.kafka_clients import connect
 from marshal_py.client.marshal import Claim, Marshal
 from marshal_py.client.signals import StopRequests
 from marshal_py.consumer.assignment import Keeper
-from marshal_py.consumer.claim_metadata import Note
-from marshal_py.consumer.delivery import Batch, HeldPartition, Run, Stage
+from marshal_py.consumer.claim_metadata import ClaimMetadata
 from marshal_py.consumer.fetcher import FETCH, key_of
 from marshal_py.consumer.handlers.schedule import Ordering
+from marshal_py.consumer.held_partition import Batch, HeldPartition, Run, Stage
 from marshal_py.consumer.iteration import Iterating
 from marshal_py.consumer.options import Mode, Start, check, check_names, client_of, start_ms
 from marshal_py.errors import (
@@ -400,11 +400,11 @@ class Consumer(Iterating):
         Raises `ConfigurationError` before anything touches the network, `TopicMissing` for a
         dead-letter topic, and as iterating does. Guarantees: specs/GUARANTEES.md.
         """
-        from marshal_py.consumer.handlers.options import Handling
+        from marshal_py.consumer.handlers.options import HandlerOptions
         from marshal_py.consumer.handlers.runner import Runner
         from marshal_py.consumer.handlers.workers import workers_for
 
-        handling = Handling(
+        handling = HandlerOptions(
             handler,
             workers,
             ordering,
@@ -460,7 +460,7 @@ class Consumer(Iterating):
 
         return RunStats() if self._runner is None else self._runner.stats()
 
-    def troubles(self) -> dict[tuple[str, int], Note]:
+    def troubles(self) -> dict[tuple[str, int], ClaimMetadata]:
         """Return, for partitions held by `run`, which messages fail or do not come to an end."""
         return {} if self._runner is None else self._runner.troubles()
 

@@ -21,7 +21,7 @@ from marshal_py.client.kafka_clients import RECONNECT
 from marshal_py.client.marshal import Marshal
 from marshal_py.client.settings import kafka_config
 from marshal_py.client.structured_logs import Fields
-from marshal_py.consumer.delivery import HeldPartition, Run
+from marshal_py.consumer.held_partition import HeldPartition, Run
 
 if TYPE_CHECKING:
     from marshal_py.consumer.assignment import Keeper

@@ -12,8 +12,8 @@ from confluent_kafka import Message
 
 from marshal_py.client.marshal import Marshal
 from marshal_py.consumer.at_most_once import IDLE_WAIT_S, AtMostOnce
-from marshal_py.consumer.delivery import Batch, HeldPartition, Run, Stage
 from marshal_py.consumer.fetcher import FETCH, MAX_FETCH
+from marshal_py.consumer.held_partition import Batch, HeldPartition, Run, Stage
 
 __all__ = ["Deserializer", "Iterating"]
 

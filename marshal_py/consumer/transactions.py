@@ -52,7 +52,7 @@ _USELESS: Final = (KafkaError._FATAL, KafkaError._FENCED, KafkaError._STATE)
 """What a producer says that has been fenced while it was filled."""
 
 
-class _Lane:
+class _ClaimProducer:
     """The producer of one claim, and the input offset below which everything is done."""
 
     def __init__(self, claim: Claim, producer: Any, done_below: int) -> None:
@@ -61,12 +61,12 @@ class _Lane:
         self.done_below = done_below
 
 
-class _TryAgain(Exception):
-    """The transaction was aborted, or its producer fenced. `lane_is_lost`: it needs another."""
+class _Aborted(Exception):
+    """The transaction was aborted, or its producer fenced. `producer_is_lost`: it needs another."""
 
-    def __init__(self, why: str, *, lane_is_lost: bool) -> None:
+    def __init__(self, why: str, *, producer_is_lost: bool) -> None:
         super().__init__(why)
-        self.lane_is_lost = lane_is_lost
+        self.producer_is_lost = producer_is_lost
 
 
 class Transactions:
@@ -123,13 +123,13 @@ class Transactions:
             "transaction.timeout.ms": transaction_timeout_ms,
         }
         self._admin = admin_client(base)
-        self._lanes: dict[tuple[str, int], _Lane] = {}
+        self._producers: dict[tuple[str, int], _ClaimProducer] = {}
         # A member of nothing: what it says of the group is that there is no generation to check.
         self._nobody = connect(KafkaConsumer, {**base, "group.id": self._group})
 
     def close(self) -> None:
         """Let go of the producers. An open transaction is aborted before."""
-        self._lanes.clear()
+        self._producers.clear()
         self._nobody.close()
 
     def __enter__(self) -> Self:
@@ -162,18 +162,18 @@ class Transactions:
         key = (claim.topic, claim.partition)
         while self._may_go_on(claim):
             try:
-                lane = self._lanes.get(key)
-                if lane is None or lane.claim is not claim:
-                    lane = self._lanes[key] = self._open(claim)
-                todo = [message for message in batch if message.offset() >= lane.done_below]
+                opened = self._producers.get(key)
+                if opened is None or opened.claim is not claim:
+                    opened = self._producers[key] = self._open(claim)
+                todo = [message for message in batch if message.offset() >= opened.done_below]
                 if todo:
-                    self._transact(lane, Batch(todo, claim), transform)
+                    self._transact(opened, Batch(todo, claim), transform)
                 return True
-            except _TryAgain as problem:
+            except _Aborted as problem:
                 logger.warning("%s/%d at offset %d: %s", *key, batch[0].offset(), problem)
-                if problem.lane_is_lost:
-                    self._lanes.pop(key, None)
-        self._lanes.pop(key, None)
+                if problem.producer_is_lost:
+                    self._producers.pop(key, None)
+        self._producers.pop(key, None)
         return False
 
     def _may_go_on(self, claim: Claim) -> bool:
@@ -184,11 +184,11 @@ class Transactions:
             claim.wait_held(0.5)
         return True
 
-    def _open(self, claim: Claim) -> _Lane:
+    def _open(self, claim: Claim) -> _ClaimProducer:
         """Fence whoever held the partition before, and read how far it had come."""
-        for key, lane in list(self._lanes.items()):
-            if lane.claim.reason is not None:
-                del self._lanes[key]
+        for key, opened in list(self._producers.items()):
+            if opened.claim.reason is not None:
+                del self._producers[key]
         name = f"marshal.{self._group}.{claim.topic}.{claim.partition}"
         producer = connect(Producer, {**self._config, "transactional.id": name})
         self._step(claim, lambda: producer.init_transactions(STEP_S))
@@ -201,13 +201,13 @@ class Transactions:
             )
             (found,) = futures[self._group].result().topic_partitions
         except KafkaException as error:
-            raise _TryAgain(f"no answer: {error.args[0].str()}", lane_is_lost=True) from None
+            raise _Aborted(f"no answer: {error.args[0].str()}", producer_is_lost=True) from None
         if found.error is not None:
-            raise _TryAgain(f"no committed offset: {found.error.str()}", lane_is_lost=True)
-        return _Lane(claim, producer, found.offset)
+            raise _Aborted(f"no committed offset: {found.error.str()}", producer_is_lost=True)
+        return _ClaimProducer(claim, producer, found.offset)
 
-    def _transact(self, lane: _Lane, batch: Batch, transform: Transform) -> None:
-        producer, claim = lane.producer, lane.claim
+    def _transact(self, opened: _ClaimProducer, batch: Batch, transform: Transform) -> None:
+        producer, claim = opened.producer, opened.claim
         end = batch[-1].offset() + 1
         where = [TopicPartition(claim.topic, claim.partition, end)]
         metadata = self._nobody.consumer_group_metadata()
@@ -217,18 +217,20 @@ class Transactions:
                 transform(batch, producer)
             except KafkaException as problem:
                 if problem.args[0].code() in _USELESS or problem.args[0].fatal():
-                    raise _TryAgain(f"fenced: {problem.args[0].str()}", lane_is_lost=True) from None
+                    raise _Aborted(
+                        f"fenced: {problem.args[0].str()}", producer_is_lost=True
+                    ) from None
                 raise
             self._step(claim, lambda: producer.send_offsets_to_transaction(where, metadata, STEP_S))
             self._step(claim, lambda: producer.commit_transaction(STEP_S))
-        except _TryAgain as problem:
-            if not problem.lane_is_lost:
+        except _Aborted as problem:
+            if not problem.producer_is_lost:
                 self._abort(producer)
             raise
         except BaseException:
             self._abort(producer)
             raise
-        lane.done_below = end
+        opened.done_below = end
 
     def _step(self, claim: Claim, step: Callable[[], object]) -> None:
         """Do one step, and again while that may help and the claim has not ended."""
@@ -239,10 +241,10 @@ class Transactions:
             except KafkaException as problem:
                 error = problem.args[0]
                 if error.txn_requires_abort():
-                    raise _TryAgain(f"aborted: {error.str()}", lane_is_lost=False) from None
+                    raise _Aborted(f"aborted: {error.str()}", producer_is_lost=False) from None
                 if error.fatal() or not error.retriable() or claim.reason is not None:
-                    raise _TryAgain(
-                        f"the producer is of no use any more: {error.str()}", lane_is_lost=True
+                    raise _Aborted(
+                        f"the producer is of no use any more: {error.str()}", producer_is_lost=True
                     ) from None
                 time.sleep(0.05)  # librdkafka has waited already, in most cases
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from marshal_py.client.marshal import Claim
 from marshal_py.consumer.consumer import Consumer
-from marshal_py.consumer.delivery import HeldPartition
+from marshal_py.consumer.held_partition import HeldPartition
 from marshal_py.protocol.claimant import ClaimState
 
 __all__ = ["RULES", "apply"]

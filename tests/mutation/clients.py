@@ -16,23 +16,23 @@ def _consumers(module: str, name: str, function: str, old: str, new: str) -> Mut
 
 
 def _consumer(name: str, function: str, old: str, new: str) -> Mutant:
-    return _consumers("consumer", name, f"Consumer.{function}", old, new)
+    return _consumers("consumer.consumer", name, f"Consumer.{function}", old, new)
 
 
 def _iterating(name: str, function: str, old: str, new: str) -> Mutant:
-    return _consumers("iterating", name, f"Iterating.{function}", old, new)
+    return _consumers("consumer.iteration", name, f"Iterating.{function}", old, new)
 
 
 def _amo(name: str, function: str, old: str, new: str) -> Mutant:
-    return _consumers("at_most_once", name, f"AtMostOnce.{function}", old, new)
+    return _consumers("consumer.at_most_once", name, f"AtMostOnce.{function}", old, new)
 
 
 def _delivery(name: str, function: str, old: str, new: str) -> Mutant:
-    return _consumers("delivery", name, f"HeldPartition.{function}", old, new)
+    return _consumers("consumer.held_partition", name, f"HeldPartition.{function}", old, new)
 
 
 def _keeper(name: str, function: str, old: str, new: str) -> Mutant:
-    return _consumers("keeper", name, f"Keeper.{function}", old, new)
+    return _consumers("consumer.assignment", name, f"Keeper.{function}", old, new)
 
 
 def _harvest(module: str, name: str, function: str, old: str, new: str) -> Mutant:
@@ -120,14 +120,14 @@ _HANDING_OUT = [
         "pass",
     ),
     _consumers(
-        "client",
+        "client.marshal",
         "positions are refreshed for heartbeats that are due",
         "Marshal._turn",
         "self._refresh_offsets()",
         "pass",
     ),
     _consumers(
-        "client",
+        "client.marshal",
         "positions are refreshed when metadata is told",
         "Marshal.set_member_metadata",
         "self._refresh_offsets()",
@@ -252,21 +252,21 @@ _AT_MOST_ONCE = [
         "True or all(",
     ),
     _consumers(
-        "at_most_once",
+        "consumer.at_most_once",
         "what somebody else claimed does not go out",
         "_is_claimed_ahead",
         "part.floor <= run.messages[0].offset() < part.proposed",
         "run.messages[0].offset() < part.proposed",
     ),
     _consumers(
-        "at_most_once",
+        "consumer.at_most_once",
         "of what was fetched, only what was claimed goes out in the end",
         "_claimed_ahead",
         "    if part.stage is Stage.DRAINING:",
         "    if False:",
     ),
     _consumers(
-        "fetching",
+        "consumer.fetcher",
         "offsets without a message are not waited for",
         "Fetching._on_error",
         "part.fetched = max(part.fetched, message.offset())",
@@ -326,9 +326,11 @@ _SHARING = [
         "part.suspended = not held",
         "part.suspended = True",
     ),
-    _keeper("what others got is not wanted any more", "_share", "self._cancel(look)", "pass"),
-    _keeper("too much is given up", "_share", "self._give_up_one(look, now_s)", "pass"),
-    _keeper("what is free is claimed", "_share", "for unit in look.plan.claim:", "for unit in ():"),
+    _keeper("what others got is not wanted any more", "_share", "self._cancel(decision)", "pass"),
+    _keeper("too much is given up", "_share", "self._give_up_one(decision, now_s)", "pass"),
+    _keeper(
+        "what is free is claimed", "_share", "for unit in decision.plan.claim:", "for unit in ():"
+    ),
     _keeper(
         "what came back to its giver blocks nothing",
         "_give_up_one",
@@ -342,22 +344,24 @@ _SHARING = [
         "pass",
     ),
     _consumers(
-        "sharing",
+        "consumer.assignor",
         "the dead have no share",
-        "Sharing._is_alive",
+        "Assignor._is_alive",
         'if observer.liveness(as_cell, now_ns) == "stale":',
         "if False:",
     ),
     _consumers(
-        "sharing",
+        "consumer.assignor",
         "what the dead held is free",
-        "Sharing._holder",
+        "Assignor._holder",
         "return None if known else cell.holder",
         "return cell.holder",
     ),
-    _consumers("balance", "shares are evened out", "_by_count", "counts.even_out()", "pass"),
     _consumers(
-        "balance",
+        "protocol.balance", "shares are evened out", "_by_count", "counts.even_out()", "pass"
+    ),
+    _consumers(
+        "protocol.balance",
         "a limit is kept",
         "_Counts.can_take",
         "return self.total[name] < _cap(self.members[name])",

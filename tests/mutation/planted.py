@@ -50,7 +50,7 @@ PLANTED: tuple[Mutant, ...] = (
     ),
     Mutant(
         "planted: what was put back is done but for its first message",
-        "marshal_py.consumer.delivery",
+        "marshal_py.consumer.held_partition",
         (
             Edit(
                 "HeldPartition.finish",

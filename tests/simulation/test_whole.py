@@ -9,7 +9,7 @@ import pytest
 
 from harvest.core.dead_letters import BadRowFilter
 from harvest.runtime.sharded_harvester import ShardReaper
-from marshal_py.consumer import delivery
+from marshal_py.consumer import held_partition
 from marshal_py.consumer.consumer import Consumer
 from tests.simulation.whole.__main__ import RICH, Result, run_seeds
 from tests.simulation.whole.history import KINDS, run
@@ -69,9 +69,11 @@ def test_a_campaign_in_which_a_fault_never_fired_fails() -> None:
 
 
 def test_a_position_ahead_of_the_work_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    position = delivery.HeldPartition.position
+    position = held_partition.HeldPartition.position
     monkeypatch.setattr(
-        delivery.HeldPartition, "position", lambda self: position(self) + (self.run is not None)
+        held_partition.HeldPartition,
+        "position",
+        lambda self: position(self) + (self.run is not None),
     )
     found = run_seeds("consumers", 1, 20, stop_after=1).failures
     assert [failure.invariant for failure in found] == ["at least once: stored is done"]

@@ -18,7 +18,7 @@ __all__ = [
     "ClaimSnapshot",
     "Executor",
     "Failure",
-    "Handling",
+    "HandlerOptions",
     "OnFailure",
     "Retry",
     "Stuck",
@@ -129,7 +129,7 @@ _now_ns: Final[Callable[[], int]] = partial(
 
 
 @dataclass(frozen=True)
-class Handling:
+class HandlerOptions:
     """Everything that `Consumer.run` was told, checked. See there. Raises `ConfigurationError`."""
 
     handler: Callable[..., Any]

@@ -64,7 +64,7 @@ class Failures:
             "%s: a batch of %d messages of %s/%d failed (%s); they come again one by one",
             self._consumer.marshal.client_id,
             len(task.items),
-            *task.items[0].home,
+            *task.items[0].partition,
             _describe(error),
         )
         self._runner._workers.wake(self._runner._schedule.split(task.items))
@@ -78,14 +78,14 @@ class Failures:
             again = self._runner._may_retry_at(task, due_s)
             if again:
                 self._runner._counts["retries"] += 1
-                self._runner._troubles.failing(item.home, item.offset, error)
+                self._runner._troubles.failing(item.partition, item.offset, error)
                 self._runner._schedule.retry(item, due_s)
             else:
                 self._runner._abandon(task)
         logger.warning(
             "%s: %s/%d at offset %d failed (attempt %d): %s; %s",
             self._consumer.marshal.client_id,
-            *item.home,
+            *item.partition,
             item.offset,
             item.attempts,
             _describe(error),
@@ -149,7 +149,7 @@ class Failures:
         )
         message = item.payload
         key, value = item.raw or (message.key(), message.value())
-        topic = self._handling.dead_letter_topic_of(item.home[0])
+        topic = self._handling.dead_letter_topic_of(item.partition[0])
         while True:
             try:
                 self._runner._letters().send(topic, key, value, headers)
@@ -169,8 +169,8 @@ class Failures:
 
     def _stop_for(self, item: Item, error: BaseException, task: Task) -> None:
         failure = HandlerFailed(
-            f"the handler failed with {item.home[0]}/{item.home[1]} at offset {item.offset} "
-            f"(attempts: {item.attempts}): {_describe(error)}"
+            f"the handler failed with {item.partition[0]}/{item.partition[1]} "
+            f"at offset {item.offset} (attempts: {item.attempts}): {_describe(error)}"
         )
         failure.__cause__ = error
         self._runner.crashed(failure)
@@ -181,7 +181,7 @@ class Failures:
         logger.error(
             "%s: %s/%d at offset %d %s (attempts: %d): %s",
             self._consumer.marshal.client_id,
-            *item.home,
+            *item.partition,
             item.offset,
             "is a dead letter now" if dead else "is skipped",
             item.attempts,
@@ -189,7 +189,7 @@ class Failures:
         )
         with self._runner.lock:
             self._runner._counts["dead_lettered" if dead else "skipped"] += 1
-            self._runner._troubles.given_up(item.home, item.offset, error, dead=dead)
+            self._runner._troubles.given_up(item.partition, item.offset, error, dead=dead)
 
 
 def _describe(error: BaseException) -> str:

@@ -18,12 +18,13 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from marshal_py.consumer.claim_metadata import Note, Troubles
-from marshal_py.consumer.delivery import Batch, HeldPartition, Run, Stage
+from marshal_py.consumer.claim_metadata import ClaimMetadata
 from marshal_py.consumer.handlers.dead_letters import DeadLetters
-from marshal_py.consumer.handlers.options import Handling, Stuck
+from marshal_py.consumer.handlers.failing_messages import FailingMessages
+from marshal_py.consumer.handlers.options import HandlerOptions, Stuck
 from marshal_py.consumer.handlers.retries import Failures
-from marshal_py.consumer.handlers.schedule import Home, Item, Schedule
+from marshal_py.consumer.handlers.schedule import Item, PartitionId, Schedule
+from marshal_py.consumer.held_partition import Batch, HeldPartition, Run, Stage
 from marshal_py.errors import ConfigurationError
 from marshal_py.protocol.claimant import ClaimState
 
@@ -105,7 +106,7 @@ class Workers(Protocol):
 class Runner:
     """One call of `Consumer.run`."""
 
-    def __init__(self, consumer: Consumer, handling: Handling, workers: Workers) -> None:
+    def __init__(self, consumer: Consumer, handling: HandlerOptions, workers: Workers) -> None:
         self.handling = handling
         self.lock = threading.RLock()
         self.over = False
@@ -117,13 +118,13 @@ class Runner:
             max_count=handling.max_buffered,
             max_bytes=handling.max_buffered_bytes,
         )
-        self._parts: dict[Home, HeldPartition] = {}
+        self._parts: dict[PartitionId, HeldPartition] = {}
         """Partitions of which something was queued. The loop's; others read it."""
-        self._draining: dict[Home, float] = {}
+        self._draining: dict[PartitionId, float] = {}
         """Partitions that are given back → until when what runs is waited for."""
-        self._throttled: set[Home] = set()
+        self._throttled: set[PartitionId] = set()
         self._tasks: set[Task] = set()
-        self._troubles = Troubles()
+        self._troubles = FailingMessages()
         self._stop_by_s = math.inf
         self._stopped_s = math.inf
         """When the first stop was asked for."""
@@ -259,38 +260,38 @@ class Runner:
         schedule = self._schedule
         with self.lock:
             self._workers.wake(schedule.due(now_s))
-            for home, part in list(self._parts.items()):
+            for partition, part in list(self._parts.items()):
                 if part.claim._ended.is_set() or part.stage is Stage.RELEASING:
-                    self._let_go(home)
-                    del self._parts[home]
+                    self._let_go(partition)
+                    del self._parts[partition]
                 elif part.stage is Stage.DRAINING:
-                    self._drain(home, part, now_s)
-                elif schedule.is_held(home) and part.claim.held:
-                    self._workers.wake(schedule.resume(home))
+                    self._drain(partition, part, now_s)
+                elif schedule.is_held(partition) and part.claim.held:
+                    self._workers.wake(schedule.resume(partition))
         self._throttle()
         self._watch(now_s)
         self._publish()
 
-    def _drain(self, home: Home, part: HeldPartition, now_s: float) -> None:
+    def _drain(self, partition: PartitionId, part: HeldPartition, now_s: float) -> None:
         """Others should have it. What would leave gaps is finished, while there is time."""
-        until_s = self._draining.get(home)
+        until_s = self._draining.get(partition)
         if until_s is None:
-            until_s = self._draining[home] = now_s + self.handling.drain_timeout_s
+            until_s = self._draining[partition] = now_s + self.handling.drain_timeout_s
             if not self._consumer._amo:  # what is claimed would be lost
-                self._hand_back(part, self._schedule.trim(home, self._retry_by_s(home)))
+                self._hand_back(part, self._schedule.trim(partition, self._retry_by_s(partition)))
         if now_s >= until_s:
-            self._hand_back(part, self._schedule.drop(home))
-        elif self._schedule.is_held(home) and part.claim.held:
-            self._workers.wake(self._schedule.resume(home))
+            self._hand_back(part, self._schedule.drop(partition))
+        elif self._schedule.is_held(partition) and part.claim.held:
+            self._workers.wake(self._schedule.resume(partition))
 
-    def _let_go(self, home: Home) -> None:
+    def _let_go(self, partition: PartitionId) -> None:
         """The claim has ended: nothing more of it is started."""
-        self._draining.pop(home, None)
-        self._throttled.discard(home)
-        part = self._parts.get(home)
+        self._draining.pop(partition, None)
+        self._throttled.discard(partition)
+        part = self._parts.get(partition)
         if part is not None:
-            self._hand_back(part, self._schedule.drop(home))
-            self._troubles.forget(home)
+            self._hand_back(part, self._schedule.drop(partition))
+            self._troubles.forget(partition)
 
     def _hand_back(self, part: HeldPartition, items: list[Item]) -> None:
         if not items:
@@ -318,19 +319,19 @@ class Runner:
             starving = schedule.running < self.handling.workers and not schedule.is_ready
             full = starving and not schedule.has_room(ORDINARY)
             share = ORDINARY / max(1, len(consumer._active))
-            filled = {home: schedule.filled(home) for home, _ in parts}
-        for home, part in parts:
+            filled = {partition: schedule.filled(partition) for partition, _ in parts}
+        for partition, part in parts:
             if part.stage is not Stage.ACTIVE:
                 continue
             ahead = part.ahead if not consumer._amo else 0
-            if home in self._throttled:
-                if ahead <= self.handling.max_ahead // 2 and filled[home] <= share / 2:
-                    self._throttled.discard(home)
+            if partition in self._throttled:
+                if ahead <= self.handling.max_ahead // 2 and filled[partition] <= share / 2:
+                    self._throttled.discard(partition)
                     consumer._keeper.throttle(part, False)
             elif ahead > self.handling.max_ahead or (
-                full and filled[home] > share and len(consumer._active) > 1
+                full and filled[partition] > share and len(consumer._active) > 1
             ):
-                self._throttled.add(home)
+                self._throttled.add(partition)
                 consumer._keeper.throttle(part, True)
 
     # Tasks: for the workers
@@ -347,7 +348,7 @@ class Runner:
                 self._tasks.add(task)
                 return task
             # Its lease has lapsed, or the claim has ended: the loop sees to it.
-            schedule.hold(items[0].home)
+            schedule.hold(items[0].partition)
             schedule.put_back(items)
 
     def _may_start(self, part: HeldPartition) -> bool:
@@ -378,7 +379,7 @@ class Runner:
             self._counts["handled"] += len(task.items)
             for item in task.items:
                 if item.attempts:
-                    self._troubles.recovered(item.home, item.offset)
+                    self._troubles.recovered(item.partition, item.offset)
             self._done(task.items)
 
     def gave_up(self, task: Task) -> None:
@@ -409,7 +410,7 @@ class Runner:
         dropped = self._schedule.abandon(task.items)
         self._hand_back(task.part, dropped)
         for item in dropped:
-            self._troubles.recovered(item.home, item.offset)
+            self._troubles.recovered(item.partition, item.offset)
         self._after(task.part)
 
     def _after(self, part: HeldPartition) -> None:
@@ -434,11 +435,11 @@ class Runner:
             return False
         return not self._is_ending(task) or due_s <= self._retry_by_s(part.key)
 
-    def _retry_by_s(self, home: Home) -> float:
+    def _retry_by_s(self, partition: PartitionId) -> float:
         """Until when another attempt is waited for, as the partition is to be given back."""
         now_s = time.monotonic()
         by_s = min(self._stop_by_s, min(self._stopped_s, now_s) + PATIENCE_S)
-        drained_by_s = self._draining.get(home)
+        drained_by_s = self._draining.get(partition)
         if drained_by_s is not None:
             began_s = drained_by_s - self.handling.drain_timeout_s
             by_s = min(by_s, drained_by_s, began_s + PATIENCE_S)
@@ -453,7 +454,7 @@ class Runner:
         with self.lock:
             stuck = [task for task in self._tasks if now_s - task.since_s > limit_s]
             self._troubles.stuck(
-                (item.home, item.offset) for task in stuck for item in task.items[:1]
+                (item.partition, item.offset) for task in stuck for item in task.items[:1]
             )
             news = [
                 t for t in stuck if not t.told_s or now_s - t.since_s >= 2 * t.told_s
@@ -480,7 +481,10 @@ class Runner:
     def _publish(self) -> None:
         """Tell the others, with the claims, of messages that fail: see `claim_metadata`."""
         with self.lock:
-            changed = [(self._parts.get(home), note) for home, note in self._troubles.take_news()]
+            changed = [
+                (self._parts.get(partition), note)
+                for partition, note in self._troubles.take_changed()
+            ]
         for part, note in changed:
             if part is None:
                 continue
@@ -488,9 +492,9 @@ class Runner:
                 self._consumer._keeper.note_trouble(part, note)
             else:  # its lease has lapsed: when it is regained
                 with self.lock:
-                    self._troubles.tell_again(part.key)
+                    self._troubles.publish_again(part.key)
 
-    def troubles(self) -> dict[Home, Note]:
+    def troubles(self) -> dict[PartitionId, ClaimMetadata]:
         """Return what is to be said of the messages that fail, by partition."""
         with self.lock:
             return self._troubles.all()
@@ -525,8 +529,8 @@ class Runner:
             self._stop_by_s = time.monotonic()
             self._error = self._error or error
         with self.lock:
-            for home in list(self._parts):
-                self._let_go(home)
+            for partition in list(self._parts):
+                self._let_go(partition)
             self.over = True
             self._workers.wake(self.handling.workers)
         left_s = max(0.0, self._stop_by_s - time.monotonic())
@@ -538,7 +542,7 @@ class Runner:
                         "%s/%d at offset %d on are handed back",
                         self._consumer.marshal.client_id,
                         len(task.items),
-                        *task.items[0].home,
+                        *task.items[0].partition,
                         task.items[0].offset,
                         extra=task.part.log_fields,
                     )
@@ -549,9 +553,11 @@ class Runner:
     def _finish_what_runs(self) -> None:
         amo = self._consumer._amo
         with self.lock:
-            for home, part in self._parts.items():
+            for partition, part in self._parts.items():
                 if not amo:
-                    self._hand_back(part, self._schedule.trim(home, self._retry_by_s(home)))
+                    self._hand_back(
+                        part, self._schedule.trim(partition, self._retry_by_s(partition))
+                    )
         while amo and (self._consumer._proposed or self._consumer._owes()):
             # Already claimed in the log: deliver them.
             run = self._consumer._next_claimed()

@@ -1,15 +1,15 @@
 """Which message may run next, when handlers run side by side. Pure: no threads, no clock, no I/O.
 
-Messages wait in *lanes*. What is in one lane runs one after the other, in order; lanes run side by
-side. With ``ordering="key"`` there is a lane for each key of each partition (messages without a
-key have no order among each other: a lane each), with ``"partition"`` one for each partition, with
+Messages wait in queues. What is in one queue runs one after the other, in order; queues run side by
+side. With ``ordering="key"`` there is a queue for each key of each partition (messages without a
+key have no order among each other: a queue each), with ``"partition"`` one for each partition, with
 ``"none"`` one for each message.
 
-A lane is *ready* (its first message may run), *busy* (something of it runs) or *waiting* (its first
-message failed, and comes again at a given time). Ready lanes take turns, first among the
+A queue is *ready* (its first message may run), *busy* (something of it runs) or *waiting* (its
+first message failed, and comes again at a given time). Ready queues take turns, first among the
 partitions, then within each: nobody starves, however much is queued elsewhere. Every step takes
 constant time, whatever is queued, but for `due` (logarithmic in what waits for another attempt) and
-for `trim` and `drop`, which look at all lanes of one partition.
+for `trim` and `drop`, which look at all queues of one partition.
 """
 
 from __future__ import annotations
@@ -21,20 +21,32 @@ from enum import Enum
 from itertools import count
 from typing import Any, Literal, TypeAlias
 
-__all__ = ["Home", "Item", "Ordering", "Schedule"]
+__all__ = ["Item", "Ordering", "PartitionId", "Schedule"]
 
 Ordering: TypeAlias = Literal["key", "partition", "none"]
-Home: TypeAlias = tuple[str, int]
+PartitionId: TypeAlias = tuple[str, int]
 """A partition: topic and number."""
 
 
 class Item:
     """A message that waits or runs. `payload` is the user's matter; `size` in bytes."""
 
-    __slots__ = ("_lane", "alone", "attempts", "home", "offset", "part", "payload", "raw", "size")
+    __slots__ = (
+        "alone",
+        "attempts",
+        "key_queue",
+        "offset",
+        "part",
+        "partition",
+        "payload",
+        "raw",
+        "size",
+    )
 
-    def __init__(self, home: Home, offset: int, payload: Any, size: int, part: Any = None) -> None:
-        self.home = home
+    def __init__(
+        self, partition: PartitionId, offset: int, payload: Any, size: int, part: Any = None
+    ) -> None:
+        self.partition = partition
         self.offset = offset
         self.payload = payload
         self.size = size
@@ -45,10 +57,12 @@ class Item:
         """It is handed out in no batch with others: one of them failed."""
         self.raw: tuple[Any, Any] | None = None
         """Key and value as they came, once a deserializer may have changed them."""
-        self._lane: _Lane
+        self.key_queue: _KeyQueue
 
     def __repr__(self) -> str:
-        return f"<Item {self.home[0]}/{self.home[1]}@{self.offset} attempts={self.attempts}>"
+        return (
+            f"<Item {self.partition[0]}/{self.partition[1]}@{self.offset} attempts={self.attempts}>"
+        )
 
 
 class _State(Enum):
@@ -57,25 +71,25 @@ class _State(Enum):
     WAITING = "waiting"
 
 
-class _Lane:
-    __slots__ = ("due", "home", "key", "queue", "state")
+class _KeyQueue:
+    __slots__ = ("due", "items", "key", "partition", "state")
 
-    def __init__(self, home: _Queue, key: Hashable) -> None:
-        self.home = home
+    def __init__(self, partition: _PartitionQueue, key: Hashable) -> None:
+        self.partition = partition
         self.key = key
-        self.queue: deque[Item] = deque()
+        self.items: deque[Item] = deque()
         self.state = _State.READY
         self.due = 0.0
 
 
-class _Queue:
+class _PartitionQueue:
     """What waits and runs of one partition."""
 
-    __slots__ = ("bytes", "count", "held", "lanes", "listed", "ready", "running", "started")
+    __slots__ = ("bytes", "count", "held", "key_queues", "listed", "ready", "running", "started")
 
     def __init__(self) -> None:
-        self.lanes: dict[Hashable, _Lane] = {}
-        self.ready: deque[_Lane] = deque()
+        self.key_queues: dict[Hashable, _KeyQueue] = {}
+        self.ready: deque[_KeyQueue] = deque()
         self.held = False
         self.listed = False
         """Whether it is in the rotation."""
@@ -87,7 +101,7 @@ class _Queue:
 
 
 class Schedule:
-    """Messages in order of their lanes, of at most `max_count` and about `max_bytes`.
+    """Messages in order of their queues, of at most `max_count` and about `max_bytes`.
 
     `has_room` says whether more may be added: the caller adds what it has fetched in one go, so
     the bounds may be passed by that. What runs counts as well.
@@ -102,32 +116,32 @@ class Schedule:
         self.bytes = 0
         self.running = 0
         self.waiting = 0
-        """How many lanes wait for another attempt."""
-        self._homes: dict[Home, _Queue] = {}
-        self._rotation: deque[_Queue] = deque()
-        self._due: list[tuple[float, int, _Lane]] = []
+        """How many queues wait for another attempt."""
+        self._partitions: dict[PartitionId, _PartitionQueue] = {}
+        self._rotation: deque[_PartitionQueue] = deque()
+        self._due: list[tuple[float, int, _KeyQueue]] = []
         self._tie = count()
 
     # In
 
     def add(self, item: Item, key: Hashable) -> bool:
-        """Queue a message. Returns whether its lane became ready by that."""
-        home = self._homes.get(item.home)
-        if home is None:
-            home = self._homes[item.home] = _Queue()
+        """Queue a message. Returns whether its queue became ready by that."""
+        partition = self._partitions.get(item.partition)
+        if partition is None:
+            partition = self._partitions[item.partition] = _PartitionQueue()
         if self.ordering == "partition":
             key = ""
         elif key is None or self.ordering == "none":
             key = item.offset  # an int, which is no key that Kafka knows
-        lane = home.lanes.get(key)
-        made_ready = lane is None
-        if lane is None:
-            lane = home.lanes[key] = _Lane(home, key)
-            self._make_ready(lane)
-        item._lane = lane
-        lane.queue.append(item)
-        home.count += 1
-        home.bytes += item.size
+        key_queue = partition.key_queues.get(key)
+        made_ready = key_queue is None
+        if key_queue is None:
+            key_queue = partition.key_queues[key] = _KeyQueue(partition, key)
+            self._make_ready(key_queue)
+        item.key_queue = key_queue
+        key_queue.items.append(item)
+        partition.count += 1
+        partition.bytes += item.size
         self.count += 1
         self.bytes += item.size
         return made_ready
@@ -136,9 +150,9 @@ class Schedule:
         """Whether less than `share` of what may be queued is."""
         return self.count < share * self.max_count and self.bytes < share * self.max_bytes
 
-    def filled(self, home: Home) -> float:
+    def filled(self, partition: PartitionId) -> float:
         """Return how much of all that may be queued this partition takes: 1.0 is all."""
-        queue = self._homes.get(home)
+        queue = self._partitions.get(partition)
         if queue is None:
             return 0.0
         return max(queue.count / self.max_count, queue.bytes / self.max_bytes)
@@ -153,33 +167,33 @@ class Schedule:
     def next(self, most: int = 1) -> list[Item]:
         """Return what runs next: up to `most` messages of one partition, in order; [] for nothing.
 
-        Their lanes are busy until `done`, `retry`, `split`, `put_back` or `abandon`.
+        Their queues are busy until `done`, `retry`, `split`, `put_back` or `abandon`.
         """
         rotation = self._rotation
         while rotation:
-            home = rotation.popleft()
-            if home.held or not home.ready:
-                home.listed = False
+            partition = rotation.popleft()
+            if partition.held or not partition.ready:
+                partition.listed = False
                 continue
-            taken = self._take(home, most)
-            if home.ready:
-                rotation.append(home)
+            taken = self._take(partition, most)
+            if partition.ready:
+                rotation.append(partition)
             else:
-                home.listed = False
-            home.running += len(taken)
+                partition.listed = False
+            partition.running += len(taken)
             self.running += len(taken)
             return taken
         return []
 
-    def _take(self, home: _Queue, most: int) -> list[Item]:
+    def _take(self, partition: _PartitionQueue, most: int) -> list[Item]:
         taken: list[Item] = []
-        while home.ready and len(taken) < most:
-            lane = home.ready[0]
-            queue = lane.queue
+        while partition.ready and len(taken) < most:
+            key_queue = partition.ready[0]
+            queue = key_queue.items
             if queue[0].alone and taken:
                 break
-            home.ready.popleft()
-            lane.state = _State.BUSY
+            partition.ready.popleft()
+            key_queue.state = _State.BUSY
             taken.append(queue.popleft())
             if taken[-1].alone:
                 break
@@ -187,60 +201,60 @@ class Schedule:
                 taken.append(queue.popleft())
         if len(taken) > 1:
             taken.sort(key=lambda item: item.offset)
-        home.started = max(home.started, taken[-1].offset)
+        partition.started = max(partition.started, taken[-1].offset)
         return taken
 
     # Back
 
     def done(self, items: Iterable[Item]) -> int:
-        """They are done with. Returns how many lanes became ready."""
+        """They are done with. Returns how many queues became ready."""
         return self._leave(items, gone=True)
 
     def put_back(self, items: list[Item]) -> int:
-        """They were not run after all, and come first in their lanes. Returns lanes made ready."""
+        """They were not run, and come first in their queues. Returns how many became ready."""
         for item in sorted(items, key=lambda item: -item.offset):
-            item._lane.queue.appendleft(item)
+            item.key_queue.items.appendleft(item)
         return self._leave(items, gone=False)
 
     def split(self, items: list[Item]) -> int:
-        """A batch failed: its messages come again, each alone. Returns lanes made ready."""
+        """A batch failed: its messages come again, each alone. Returns queues made ready."""
         for item in items:
             item.alone = True
         return self.put_back(items)
 
     def retry(self, item: Item, due: float) -> None:
-        """It failed, and comes again once `due` is reached; its lane waits."""
+        """It failed, and comes again once `due` is reached; its queue waits."""
         item.alone = True
-        lane = item._lane
-        lane.queue.appendleft(item)
+        key_queue = item.key_queue
+        key_queue.items.appendleft(item)
         self._stop_running(item)
-        lane.state = _State.WAITING
-        lane.due = due
+        key_queue.state = _State.WAITING
+        key_queue.due = due
         self.waiting += 1
-        heapq.heappush(self._due, (due, next(self._tie), lane))
+        heapq.heappush(self._due, (due, next(self._tie), key_queue))
 
     def due(self, now: float) -> int:
-        """Make ready what has waited long enough. Returns how many lanes became ready."""
+        """Make ready what has waited long enough. Returns how many queues became ready."""
         made = 0
         while self._due and self._due[0][0] <= now:
-            due, _, lane = heapq.heappop(self._due)
-            if lane.state is _State.WAITING and lane.due == due:
+            due, _, key_queue = heapq.heappop(self._due)
+            if key_queue.state is _State.WAITING and key_queue.due == due:
                 self.waiting -= 1
-                self._make_ready(lane)
+                self._make_ready(key_queue)
                 made += 1
         return made
 
     def abandon(self, items: Iterable[Item]) -> list[Item]:
-        """They will not be done, nor what follows them in their lanes. Returns all of that."""
+        """They will not be done, nor what follows them in their queues. Returns all of that."""
         dropped = []
         for item in items:
             self._stop_running(item)
             self._forget(item)
             dropped.append(item)
-            lane = item._lane
-            if lane.state is _State.BUSY:
-                dropped += self._empty(lane)
-                self._remove(lane)
+            key_queue = item.key_queue
+            if key_queue.state is _State.BUSY:
+                dropped += self._empty(key_queue)
+                self._remove(key_queue)
         return dropped
 
     def _leave(self, items: Iterable[Item], *, gone: bool) -> int:
@@ -249,117 +263,117 @@ class Schedule:
             self._stop_running(item)
             if gone:
                 self._forget(item)
-            lane = item._lane
-            if lane.state is not _State.BUSY:
-                continue  # another message of the same batch and lane came first
-            if lane.queue:
-                self._make_ready(lane)
+            key_queue = item.key_queue
+            if key_queue.state is not _State.BUSY:
+                continue  # another message of the same batch and queue came first
+            if key_queue.items:
+                self._make_ready(key_queue)
                 made += 1
             else:
-                self._remove(lane)
+                self._remove(key_queue)
         return made
 
     # Partitions
 
-    def hold(self, home: Home) -> None:
+    def hold(self, partition: PartitionId) -> None:
         """Start nothing of this partition until `resume`."""
-        queue = self._homes.get(home)
+        queue = self._partitions.get(partition)
         if queue is not None:
             queue.held = True
 
-    def resume(self, home: Home) -> int:
-        """Start what is ready of this partition again. Returns how many lanes are."""
-        queue = self._homes.get(home)
+    def resume(self, partition: PartitionId) -> int:
+        """Start what is ready of this partition again. Returns how many queues are."""
+        queue = self._partitions.get(partition)
         if queue is None or not queue.held:
             return 0
         queue.held = False
         self._list(queue)
         return len(queue.ready)
 
-    def is_held(self, home: Home) -> bool:
+    def is_held(self, partition: PartitionId) -> bool:
         """Whether `hold` was called, and `resume` was not."""
-        queue = self._homes.get(home)
+        queue = self._partitions.get(partition)
         return queue is not None and queue.held
 
-    def trim(self, home: Home, until: float) -> list[Item]:
+    def trim(self, partition: PartitionId, until: float) -> list[Item]:
         """Drop what would run last, and return it: what is above the highest offset that ever ran.
 
-        What is below stays: once it is done there are no gaps, and nothing is done twice. Of lanes
+        What is below stays: once it is done there are no gaps, and nothing is done twice. Of queues
         that wait for another attempt beyond `until` nothing stays.
         """
-        queue = self._homes.get(home)
+        queue = self._partitions.get(partition)
         if queue is None:
             return []
         dropped: list[Item] = []
-        for lane in list(queue.lanes.values()):
-            if lane.state is _State.WAITING and lane.due > until:
-                dropped += self._empty(lane)
+        for key_queue in list(queue.key_queues.values()):
+            if key_queue.state is _State.WAITING and key_queue.due > until:
+                dropped += self._empty(key_queue)
                 continue
-            while lane.queue and lane.queue[-1].offset > queue.started:
-                item = lane.queue.pop()
+            while key_queue.items and key_queue.items[-1].offset > queue.started:
+                item = key_queue.items.pop()
                 self._forget(item)
                 dropped.append(item)
-            if not lane.queue and lane.state is _State.READY:
-                self._remove(lane)
-        queue.ready = deque(lane for lane in queue.ready if lane.queue)
+            if not key_queue.items and key_queue.state is _State.READY:
+                self._remove(key_queue)
+        queue.ready = deque(key_queue for key_queue in queue.ready if key_queue.items)
         return dropped
 
-    def drop(self, home: Home) -> list[Item]:
+    def drop(self, partition: PartitionId) -> list[Item]:
         """Drop all of this partition that does not run, and return it."""
-        queue = self._homes.get(home)
+        queue = self._partitions.get(partition)
         if queue is None:
             return []
         dropped: list[Item] = []
-        for lane in list(queue.lanes.values()):
-            dropped += self._empty(lane)
+        for key_queue in list(queue.key_queues.values()):
+            dropped += self._empty(key_queue)
         queue.ready.clear()
         queue.held = False
         queue.started = -1
         if not queue.count:
-            del self._homes[home]
+            del self._partitions[partition]
         return dropped
 
-    def open(self, home: Home) -> int:
+    def open(self, partition: PartitionId) -> int:
         """Return how many messages of this partition wait or run."""
-        queue = self._homes.get(home)
+        queue = self._partitions.get(partition)
         return 0 if queue is None else queue.count
 
     # Parts of the above
 
-    def _make_ready(self, lane: _Lane) -> None:
-        lane.state = _State.READY
-        lane.home.ready.append(lane)
-        self._list(lane.home)
+    def _make_ready(self, key_queue: _KeyQueue) -> None:
+        key_queue.state = _State.READY
+        key_queue.partition.ready.append(key_queue)
+        self._list(key_queue.partition)
 
-    def _list(self, home: _Queue) -> None:
-        if not home.listed and home.ready and not home.held:
-            home.listed = True
-            self._rotation.append(home)
+    def _list(self, partition: _PartitionQueue) -> None:
+        if not partition.listed and partition.ready and not partition.held:
+            partition.listed = True
+            self._rotation.append(partition)
 
-    def _empty(self, lane: _Lane) -> list[Item]:
-        """Drop what waits in a lane. A ready lane stays in `ready`, for the caller to take out."""
-        dropped = list(lane.queue)
-        lane.queue.clear()
+    def _empty(self, key_queue: _KeyQueue) -> list[Item]:
+        """Drop what waits in a queue. A ready one stays in `ready`: the caller takes it out."""
+        dropped = list(key_queue.items)
+        key_queue.items.clear()
         for item in dropped:
             self._forget(item)
-        if lane.state is _State.WAITING:
+        if key_queue.state is _State.WAITING:
             self.waiting -= 1
-            lane.state = _State.READY
-        if lane.state is _State.READY:
-            self._remove(lane)
+            key_queue.state = _State.READY
+        if key_queue.state is _State.READY:
+            self._remove(key_queue)
         return dropped
 
-    def _remove(self, lane: _Lane) -> None:
-        lane.state = _State.READY
-        lane.home.lanes.pop(lane.key, None)
+    def _remove(self, key_queue: _KeyQueue) -> None:
+        key_queue.state = _State.READY
+        key_queue.partition.key_queues.pop(key_queue.key, None)
 
     def _stop_running(self, item: Item) -> None:
-        item._lane.home.running -= 1
+        item.key_queue.partition.running -= 1
         self.running -= 1
 
     def _forget(self, item: Item) -> None:
-        home = item._lane.home
-        home.count -= 1
-        home.bytes -= item.size
+        partition = item.key_queue.partition
+        partition.count -= 1
+        partition.bytes -= item.size
         self.count -= 1
         self.bytes -= item.size

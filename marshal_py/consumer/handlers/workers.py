@@ -21,10 +21,10 @@ from multiprocessing.connection import Connection
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
-from marshal_py.consumer.delivery import Batch
 from marshal_py.consumer.handlers.message_copy import copy_of
-from marshal_py.consumer.handlers.options import ClaimSnapshot, Handling
+from marshal_py.consumer.handlers.options import ClaimSnapshot, HandlerOptions
 from marshal_py.consumer.handlers.runner import Runner, Task, Workers
+from marshal_py.consumer.held_partition import Batch
 from marshal_py.errors import HandlerProcessDied
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ GRACE_S: Final = 1.0
 """Cancelled tasks and terminated processes get so long to end."""
 
 
-def workers_for(handling: Handling, loop: asyncio.AbstractEventLoop | None = None) -> Workers:
+def workers_for(handling: HandlerOptions, loop: asyncio.AbstractEventLoop | None = None) -> Workers:
     """Return the workers that were asked for. `loop`: run asyncio tasks there."""
     if handling.executor == "asyncio":
         return AsyncWorkers(handling, loop)
@@ -48,7 +48,7 @@ def workers_for(handling: Handling, loop: asyncio.AbstractEventLoop | None = Non
 class ThreadWorkers:
     """Handlers in threads. They are daemons: one that never returns does not keep the process."""
 
-    def __init__(self, handling: Handling) -> None:
+    def __init__(self, handling: HandlerOptions) -> None:
         self._handling = handling
         self._threads: list[threading.Thread] = []
         self._runner: Runner
@@ -122,7 +122,7 @@ class ProcessWorkers(ThreadWorkers):
     (no connection to Kafka, no lock) is inherited. A process ends when this one does.
     """
 
-    def __init__(self, handling: Handling) -> None:
+    def __init__(self, handling: HandlerOptions) -> None:
         super().__init__(handling)
         self._context = multiprocessing.get_context("spawn")
         self._processes: dict[int, tuple[SpawnProcess, Connection]] = {}
@@ -274,7 +274,9 @@ def _sendable(error: BaseException) -> BaseException:
 class AsyncWorkers:
     """Handlers that are coroutines, as tasks of one event loop: the user's, or one of their own."""
 
-    def __init__(self, handling: Handling, loop: asyncio.AbstractEventLoop | None = None) -> None:
+    def __init__(
+        self, handling: HandlerOptions, loop: asyncio.AbstractEventLoop | None = None
+    ) -> None:
         self._handling = handling
         self._own_loop = loop is None
         self._loop: asyncio.AbstractEventLoop

@@ -10,7 +10,7 @@ from typing import Any
 
 from harvest.runtime.events import Event, LeaderAcquired, LeaderRevoked
 from harvest.runtime.sharded_harvester import ShardReaper
-from marshal_py.consumer.assignor import Look
+from marshal_py.consumer.assignor import Decision
 from marshal_py.protocol.balance import Plan, Unit
 
 WAIT_S = 20.0
@@ -103,8 +103,8 @@ class Bench:
         self.show(Plan(claim=self.units))
 
     def show(self, plan: Plan, holders: dict[Unit, str | None] | None = None) -> None:
-        seen = Look(plan, (), holders or {}, paused=False, restless=False)
-        sharing: Any = SimpleNamespace(look=lambda _: seen)
+        seen = Decision(plan, (), holders or {}, paused=False, settling=False)
+        sharing: Any = SimpleNamespace(decide=lambda _: seen)
         self.reaper._sharing = sharing
 
     def round(self) -> None:

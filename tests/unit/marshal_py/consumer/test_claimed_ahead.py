@@ -11,7 +11,7 @@ from confluent_kafka import KafkaError, Message
 
 from marshal_py.consumer import at_most_once
 from marshal_py.consumer.consumer import Consumer
-from marshal_py.consumer.delivery import HeldPartition, Run, Stage
+from marshal_py.consumer.held_partition import HeldPartition, Run, Stage
 from marshal_py.errors import NotHeld
 from tests.support.spec import spec
 from tests.unit.marshal_py.consumer.test_turns import FakeClaim, consumer, offsets, part_of, run_of

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from marshal_py.consumer.consumer import Consumer
-from marshal_py.consumer.delivery import HeldPartition, Run, Stage
+from marshal_py.consumer.held_partition import HeldPartition, Run, Stage
 
 
 class _Message:

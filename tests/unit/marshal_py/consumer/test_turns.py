@@ -16,10 +16,10 @@ from confluent_kafka import Message
 
 from marshal_py.consumer import at_most_once
 from marshal_py.consumer import iteration as iterating
-from marshal_py.consumer.assignor import Look, Sharing
+from marshal_py.consumer.assignor import Assignor, Decision
 from marshal_py.consumer.consumer import Consumer
-from marshal_py.consumer.delivery import HeldPartition, Run, Stage
 from marshal_py.consumer.fetcher import FETCH
+from marshal_py.consumer.held_partition import HeldPartition, Run, Stage
 from marshal_py.errors import NotHeld
 from marshal_py.protocol.balance import Plan, Unit
 from marshal_py.protocol.claimant import ClaimState
@@ -400,13 +400,13 @@ def test_what_others_got_is_not_wanted_any_more(any_consumer: Consumer) -> None:
     holders: dict[Unit, str | None] = {("t", 0): "somebody else"}
 
     def look(plan: Plan) -> Any:
-        seen = Look(plan, (), holders, paused=False, restless=False)
-        return SimpleNamespace(look=lambda *_: seen)
+        seen = Decision(plan, (), holders, paused=False, settling=False)
+        return SimpleNamespace(decide=lambda *_: seen)
 
-    keeper._sharing = look(Plan(claim=(("t", 0),)))
+    keeper._assignor = look(Plan(claim=(("t", 0),)))
     keeper._share(1e9)
     assert (claim.released, list(made.parts)) == (0, [("t", 0)])
-    keeper._sharing = look(Plan())
+    keeper._assignor = look(Plan())
     keeper._share(2e9)
     assert (claim.released, list(made.parts)) == (1, [])
 
@@ -417,12 +417,12 @@ def test_nothing_is_given_up_while_who_joined_takes_nothing_yet() -> None:
     made.parts[part.key] = part
     keeper = made._keeper
     keeper._topics = {"t": 1}
-    look = Look(Plan(give_up=part.key), (), {part.key: "me"}, paused=False, restless=False)
-    keeper._sharing = SimpleNamespace(look=lambda *_: look._replace(unquiet=True))  # type: ignore[assignment]
+    look = Decision(Plan(give_up=part.key), (), {part.key: "me"}, paused=False, settling=False)
+    keeper._assignor = SimpleNamespace(decide=lambda *_: look._replace(newcomers_settling=True))  # type: ignore[assignment]
     keeper._share(1e9)
     assert part.stage is Stage.ACTIVE
     assert keeper._plan_due  # and is looked at again soon
-    keeper._sharing = SimpleNamespace(look=lambda *_: look)  # type: ignore[assignment]
+    keeper._assignor = SimpleNamespace(decide=lambda *_: look)  # type: ignore[assignment]
     keeper._share(2e9)
     assert part.stage is Stage.DRAINING
 
@@ -430,29 +430,29 @@ def test_nothing_is_given_up_while_who_joined_takes_nothing_yet() -> None:
 def test_those_who_join_one_after_the_other_are_waited_for_but_not_for_ever() -> None:
     now_ms = [1_000_000]
     marshal: Any = SimpleNamespace(group_id="g", _clock=lambda: now_ms[0] * MS)
-    sharing = Sharing(marshal, Subscription(frozenset({"t"})), settle_ms=100)
+    assignor = Assignor(marshal, Subscription(frozenset({"t"})), settle_ms=100)
     quiet = []
     for _ in range(20):
-        sharing.tells([MemberJoined(5, "c", "i", "g", 1, 1_000)])
+        assignor.is_affected_by([MemberJoined(5, "c", "i", "g", 1, 1_000)])
         now_ms[0] += 90
-        quiet.append(not sharing._unquiet(now_ms[0] * MS))
+        quiet.append(not assignor._are_newcomers_settling(now_ms[0] * MS))
     assert quiet == [False] * 11 + [True] * 9
     now_ms[0] += 100
-    assert not sharing._unquiet(now_ms[0] * MS)
-    sharing.tells([MemberJoined(5, "c", "i", "g", 1, 1_000)])
-    assert sharing._unquiet(now_ms[0] * MS)
+    assert not assignor._are_newcomers_settling(now_ms[0] * MS)
+    assignor.is_affected_by([MemberJoined(5, "c", "i", "g", 1, 1_000)])
+    assert assignor._are_newcomers_settling(now_ms[0] * MS)
 
 
 def test_the_dead_have_no_share_where_no_clock_of_the_broker_tells_of_them() -> None:
     marshal: Any = SimpleNamespace(settings=SimpleNamespace(cold_start_skew_ms=None))
-    sharing = Sharing(marshal, Subscription(frozenset({"t"})), settle_ms=0)
+    assignor = Assignor(marshal, Subscription(frozenset({"t"})), settle_ms=0)
     observer = Observer()
     observer.allow(1_000)
     observer.caught_up_at_offset = 0
     observer.seen.note(5, 0)
     member = Member("i", 5, 1_000, b"")
-    assert sharing._is_alive(member, None, observer, 1_900 * MS)
-    assert not sharing._is_alive(member, None, observer, 2_100 * MS)
+    assert assignor._is_alive(member, None, observer, 1_900 * MS)
+    assert not assignor._is_alive(member, None, observer, 2_100 * MS)
 
 
 @pytest.mark.parametrize("is_consumer", [False, True])
@@ -465,7 +465,7 @@ def test_what_a_dead_member_held_is_free_before_its_claim_goes_stale(is_consumer
     marshal: Any = SimpleNamespace(
         client_id="me", group_id="g", _reader=SimpleNamespace(world=world)
     )
-    sharing = Sharing(marshal, Subscription(frozenset({"t"})), settle_ms=0)
+    assignor = Assignor(marshal, Subscription(frozenset({"t"})), settle_ms=0)
     observer: Any = SimpleNamespace(liveness=lambda *_: "fresh")
     cell: Any = SimpleNamespace(holder="dead")
-    assert sharing._holder(cell, {}, observer, 0) == (None if is_consumer else "dead")
+    assert assignor._holder(cell, {}, observer, 0) == (None if is_consumer else "dead")

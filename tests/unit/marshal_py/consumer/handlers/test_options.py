@@ -10,15 +10,16 @@ from confluent_kafka import Message
 from hypothesis import given
 from hypothesis import strategies as st
 
-from marshal_py.consumer.claim_metadata import Note, Troubles
+from marshal_py.consumer.claim_metadata import ClaimMetadata
 from marshal_py.consumer.handlers.dead_letters import headers_of
+from marshal_py.consumer.handlers.failing_messages import FailingMessages
 from marshal_py.consumer.handlers.message_copy import copy_of
-from marshal_py.consumer.handlers.options import Handling, Retry
+from marshal_py.consumer.handlers.options import HandlerOptions, Retry
 from marshal_py.consumer.handlers.schedule import Item
 from marshal_py.errors import ConfigurationError
 from marshal_py.protocol.messages import MAX_METADATA_BYTES
 
-HOME = ("orders", 3)
+PARTITION = ("orders", 3)
 
 
 # Retries
@@ -53,10 +54,10 @@ def test_a_retry_that_cannot_work_is_refused(options: dict[str, Any], text: str)
 
 
 def test_attempts_are_counted_with_the_first() -> None:
-    handling = Handling(print, retry=Retry(attempts=3), not_retriable=(KeyError,))
+    handling = HandlerOptions(print, retry=Retry(attempts=3), not_retriable=(KeyError,))
     assert [handling.may_retry(OSError(), n) for n in (1, 2, 3)] == [True, True, False]
     assert not handling.may_retry(KeyError(), 1)
-    assert not Handling(print, at_most_once=True).may_retry(OSError(), 1)
+    assert not HandlerOptions(print, at_most_once=True).may_retry(OSError(), 1)
 
 
 def test_the_claim_goes_to_handlers_that_ask_for_it() -> None:
@@ -76,11 +77,11 @@ def test_the_claim_goes_to_handlers_that_ask_for_it() -> None:
         def handle(self, message: Any, claim: Any) -> Any:
             return message, claim
 
-    assert Handling(one).call("m", "c") == "m"
-    assert Handling(two).call("m", "c") == ("m", "c")
-    assert Handling(named).call("m", "c") == ("m", "c")
-    assert Handling(defaulted).call("m", "c") == ("m", 5)
-    assert Handling(Bound().handle).call("m", "c") == ("m", "c")
+    assert HandlerOptions(one).call("m", "c") == "m"
+    assert HandlerOptions(two).call("m", "c") == ("m", "c")
+    assert HandlerOptions(named).call("m", "c") == ("m", "c")
+    assert HandlerOptions(defaulted).call("m", "c") == ("m", 5)
+    assert HandlerOptions(Bound().handle).call("m", "c") == ("m", "c")
 
 
 # Messages for other processes
@@ -106,7 +107,7 @@ def test_a_copy_answers_as_the_message_does() -> None:
 
 
 def test_a_dead_letter_of_a_message_with_nothing() -> None:
-    item = Item(HOME, 7, Message(topic="orders", partition=3, offset=7), 1)
+    item = Item(PARTITION, 7, Message(topic="orders", partition=3, offset=7), 1)
     item.attempts = 2
     headers = dict(headers_of(item, KeyError("\udc80"), group_id="g", client_id="c", epoch=None))
     assert "dlq-timestamp" not in headers
@@ -115,12 +116,12 @@ def test_a_dead_letter_of_a_message_with_nothing() -> None:
     assert headers["dlq-attempts"] == b"2"
 
 
-# Notes
+# What is published with a claim
 
 
 @given(
     st.builds(
-        Note,
+        ClaimMetadata,
         cost=st.integers(0, 255),
         retrying=st.integers(0, 2**40),
         stuck=st.integers(0, 2**20),
@@ -130,43 +131,45 @@ def test_a_dead_letter_of_a_message_with_nothing() -> None:
         error=st.text(max_size=40),
     )
 )
-def test_a_note_survives_its_way_and_fits(note: Note) -> None:
-    data = note.encode()
-    assert Note.decode(data) == note
+def test_metadata_survives_its_way_and_fits(metadata: ClaimMetadata) -> None:
+    data = metadata.encode()
+    assert ClaimMetadata.decode(data) == metadata
     assert len(data) <= MAX_METADATA_BYTES
 
 
 @given(st.binary(max_size=300))
 def test_no_bytes_are_more_than_no_note(data: bytes) -> None:
-    assert isinstance(Note.decode(data), Note)
+    assert isinstance(ClaimMetadata.decode(data), ClaimMetadata)
 
 
 def test_a_note_that_says_nothing_takes_no_room() -> None:
-    assert Note().encode() == b""
-    assert not Note(cost=9).is_poisoned
+    assert ClaimMetadata().encode() == b""
+    assert not ClaimMetadata(cost=9).has_failures
 
 
 def test_troubles_tell_the_first_that_fails_now_else_the_last_given_up() -> None:
-    troubles = Troubles()
-    troubles.failing(HOME, 9, OSError())
-    troubles.failing(HOME, 4, ValueError())
-    assert troubles.take_news() == [(HOME, Note(retrying=2, offset=4, error="ValueError"))]
-    assert troubles.take_news() == []
-    troubles.given_up(HOME, 4, ValueError(), dead=True)
-    troubles.recovered(HOME, 9)
-    assert troubles.of(HOME) == Note(dead_lettered=1, offset=4, error="ValueError")
-    troubles.stuck([(HOME, 11)])
-    assert troubles.of(HOME).offset == 11
+    troubles = FailingMessages()
+    troubles.failing(PARTITION, 9, OSError())
+    troubles.failing(PARTITION, 4, ValueError())
+    assert troubles.take_changed() == [
+        (PARTITION, ClaimMetadata(retrying=2, offset=4, error="ValueError"))
+    ]
+    assert troubles.take_changed() == []
+    troubles.given_up(PARTITION, 4, ValueError(), dead=True)
+    troubles.recovered(PARTITION, 9)
+    assert troubles.of(PARTITION) == ClaimMetadata(dead_lettered=1, offset=4, error="ValueError")
+    troubles.stuck([(PARTITION, 11)])
+    assert troubles.of(PARTITION).offset == 11
     assert troubles.stuck_now == 1
     troubles.stuck([])
-    assert (troubles.of(HOME).offset, troubles.stuck_now) == (4, 0)
-    troubles.forget(HOME)
+    assert (troubles.of(PARTITION).offset, troubles.stuck_now) == (4, 0)
+    troubles.forget(PARTITION)
     assert troubles.all() == {}
-    assert troubles.take_news() == []
+    assert troubles.take_changed() == []
 
 
 def test_a_long_class_name_fits_all_the_same() -> None:
-    troubles = Troubles()
+    troubles = FailingMessages()
     kind = type("Ä" * 500, (Exception,), {})
-    troubles.failing(HOME, 1, kind())
-    assert len(troubles.of(HOME).encode()) <= MAX_METADATA_BYTES
+    troubles.failing(PARTITION, 1, kind())
+    assert len(troubles.of(PARTITION).encode()) <= MAX_METADATA_BYTES

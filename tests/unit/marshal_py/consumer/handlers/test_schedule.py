@@ -10,18 +10,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from marshal_py.consumer.handlers.schedule import Home, Item, Ordering, Schedule
+from marshal_py.consumer.handlers.schedule import Item, Ordering, PartitionId, Schedule
 
-A: Home = ("a", 0)
-B: Home = ("b", 0)
+A: PartitionId = ("a", 0)
+B: PartitionId = ("b", 0)
 
 
 def schedule(ordering: Ordering = "key", **bounds: int) -> Schedule:
     return Schedule(ordering, **{"max_count": 1_000, "max_bytes": 1_000_000, **bounds})
 
 
-def add(made: Schedule, offset: int, key: Any = b"k", home: Home = A, size: int = 1) -> Item:
-    item = Item(home, offset, f"{home[0]}{offset}", size)
+def add(
+    made: Schedule, offset: int, key: Any = b"k", partition: PartitionId = A, size: int = 1
+) -> Item:
+    item = Item(partition, offset, f"{partition[0]}{offset}", size)
     made.add(item, key)
     return item
 
@@ -86,7 +88,7 @@ def test_a_partition_that_is_full_of_work_lets_others_have_their_turn() -> None:
     for offset in range(100):
         add(made, offset, str(offset).encode(), A)
     add(made, 0, b"b", B)
-    assert [made.next()[0].home for _ in range(3)] == [A, B, A]
+    assert [made.next()[0].partition for _ in range(3)] == [A, B, A]
 
 
 def test_a_batch_is_of_one_partition_in_order_and_blocks_its_lanes() -> None:
@@ -96,7 +98,7 @@ def test_a_batch_is_of_one_partition_in_order_and_blocks_its_lanes() -> None:
     add(made, 0, b"x", B)
     batch = made.next(4)
     assert offsets(batch) == [0, 1, 2, 3]
-    assert made.next(4)[0].home == B
+    assert made.next(4)[0].partition == B
     assert made.next(4) == [], "y is busy"
     made.done(batch)
     assert offsets(made.next(4)) == [4]
@@ -289,25 +291,25 @@ class Histories(RuleBasedStateMachine):
         self.ordering = ordering
         self.made = schedule(ordering)
         self.now = 0.0
-        self.offset = Counter[Home]()
+        self.offset = Counter[PartitionId]()
         self.keys: dict[Item, Any] = {}
-        self.queued: dict[tuple[Home, Any], list[Item]] = defaultdict(list)
+        self.queued: dict[tuple[PartitionId, Any], list[Item]] = defaultdict(list)
         self.running: list[list[Item]] = []
         self.waiting: dict[Item, float] = {}
-        self.held: set[Home] = set()
+        self.held: set[PartitionId] = set()
 
-    def lane(self, item: Item) -> tuple[Home, Any]:
+    def lane(self, item: Item) -> tuple[PartitionId, Any]:
         key = self.keys[item]
         if self.ordering == "partition":
-            return item.home, ""
+            return item.partition, ""
         if self.ordering == "none" or key is None:
-            return item.home, item.offset
-        return item.home, key
+            return item.partition, item.offset
+        return item.partition, key
 
-    @rule(home=st.sampled_from([A, B]), key=st.sampled_from([b"x", b"y", b"z", None]))
-    def add(self, home: Home, key: Any) -> None:
-        item = Item(home, self.offset[home], None, 10)
-        self.offset[home] += 1
+    @rule(partition=st.sampled_from([A, B]), key=st.sampled_from([b"x", b"y", b"z", None]))
+    def add(self, partition: PartitionId, key: Any) -> None:
+        item = Item(partition, self.offset[partition], None, 10)
+        self.offset[partition] += 1
         self.keys[item] = key
         self.made.add(item, key)
         self.queued[self.lane(item)].append(item)
@@ -319,10 +321,10 @@ class Histories(RuleBasedStateMachine):
             assert not self.runnable(), "something could run"
             return
         assert len(items) <= most
-        assert len({item.home for item in items}) == 1
+        assert len({item.partition for item in items}) == 1
         assert offsets(items) == sorted(offsets(items))
         for item in items:
-            assert item.home not in self.held
+            assert item.partition not in self.held
             assert self.queued[self.lane(item)].pop(0) is item, "not the first of its lane"
             assert item not in self.waiting
         lanes = {self.lane(item) for item in items}
@@ -375,30 +377,30 @@ class Histories(RuleBasedStateMachine):
         self.made.due(self.now)
         self.waiting = {i: due for i, due in self.waiting.items() if due > self.now}
 
-    @rule(home=st.sampled_from([A, B]))
-    def hold_or_resume(self, home: Home) -> None:
-        if home in self.held:
-            self.held.discard(home)
-            self.made.resume(home)
-        elif self.made.open(home):
-            self.held.add(home)
-            self.made.hold(home)
+    @rule(partition=st.sampled_from([A, B]))
+    def hold_or_resume(self, partition: PartitionId) -> None:
+        if partition in self.held:
+            self.held.discard(partition)
+            self.made.resume(partition)
+        elif self.made.open(partition):
+            self.held.add(partition)
+            self.made.hold(partition)
 
-    @rule(home=st.sampled_from([A, B]))
-    def drop(self, home: Home) -> None:
-        dropped = self.made.drop(home)
-        expected = [i for lane, items in self.queued.items() if lane[0] == home for i in items]
+    @rule(partition=st.sampled_from([A, B]))
+    def drop(self, partition: PartitionId) -> None:
+        dropped = self.made.drop(partition)
+        expected = [i for lane, items in self.queued.items() if lane[0] == partition for i in items]
         assert sorted(offsets(dropped)) == sorted(offsets(expected))
         self.forget(dropped)
-        self.held.discard(home)
+        self.held.discard(partition)
 
-    @rule(home=st.sampled_from([A, B]), patience=st.integers(0, 6))
-    def trim(self, home: Home, patience: int) -> None:
+    @rule(partition=st.sampled_from([A, B]), patience=st.integers(0, 6))
+    def trim(self, partition: PartitionId, patience: int) -> None:
         until = self.now + patience
-        dropped = self.made.trim(home, until)
+        dropped = self.made.trim(partition, until)
         self.forget(dropped)
         for lane, items in self.queued.items():
-            if lane[0] == home and items:
+            if lane[0] == partition and items:
                 assert not any(self.waiting.get(item, until) > until for item in items)
 
     def forget(self, dropped: list[Item]) -> None:
@@ -422,8 +424,8 @@ class Histories(RuleBasedStateMachine):
         """Nobody starves: with the time, all that is queued comes."""
         if not hasattr(self, "made"):
             return
-        for home in list(self.held):
-            self.hold_or_resume(home)
+        for partition in list(self.held):
+            self.hold_or_resume(partition)
         self.wait(1_000)
         for batch in self.running:
             self.made.done(batch)

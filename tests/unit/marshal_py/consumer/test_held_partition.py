@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Message
 
-from marshal_py.consumer.delivery import Batch, HeldPartition, Run, Runs, Stage
+from marshal_py.consumer.held_partition import Batch, HeldPartition, Run, Runs, Stage
 from marshal_py.protocol.claimant import Holding
 
 

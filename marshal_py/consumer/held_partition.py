@@ -19,7 +19,7 @@ from operator import length_hint
 from typing import Any
 
 from marshal_py.client.marshal import Claim
-from marshal_py.consumer.claim_metadata import Note
+from marshal_py.consumer.claim_metadata import ClaimMetadata
 
 __all__ = ["Batch", "HeldPartition", "Run", "Runs", "Stage"]
 
@@ -153,7 +153,7 @@ class HeldPartition:
         """The lease has lapsed, and fetching pauses until it is regained."""
         self.throttled = False
         """`Consumer.run` has enough of it for now, and fetching pauses."""
-        self.note = Note()
+        self.note = ClaimMetadata()
         """What is published with the claim."""
         self.out_of_range = False
         """Kafka has no message at our position; the keeper finds another."""
