@@ -1,7 +1,7 @@
 """Who held each cell when: claims that ended and rejections, bounded in number. No I/O.
 
-The rows come from `marshal_py.protocol.history.history.History` (specs/AUDIT.md); this only keeps
-the latest of them by cell. Claims that stand are asked of the history's own tracks.
+The rows come from `marshal_py.protocol.history.partition_history` (specs/AUDIT.md); this only
+keeps the latest of them by cell. Claims that stand are asked of the history's own tracks.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
-from marshal_py.protocol.history.ledger import Row, Track
+from marshal_py.protocol.history.tracks import CellTrack, Row
 from marshal_py.protocol.rationalizer import CellKey
 
 __all__ = ["Claim", "ClaimLog", "Rejection", "open_claim"]
@@ -51,7 +51,7 @@ class Rejection(NamedTuple):
     offset: int
 
 
-def open_claim(track: Track) -> Claim | None:
+def open_claim(track: CellTrack) -> Claim | None:
     """Return the claim that stands, None if nobody holds the cell."""
     if track.client_id is None:
         return None
@@ -89,7 +89,7 @@ class ClaimLog:
         """Whether claims were forgotten to stay within bounds."""
 
     def add(self, rows: dict[str, list[Row]]) -> None:
-        """Keep what `History.take_rows` returned."""
+        """Keep what `PartitionHistory.take_rows` returned."""
         for row in rows.get("claims", ()):
             key: CellKey = (row[1], row[2], row[3])
             claim = Claim(

@@ -26,9 +26,9 @@ from marshal_py.dashboard.lag import Ends, Lags
 from marshal_py.dashboard.people import groups_document, leaders_document, members_document
 from marshal_py.protocol import events as ev
 from marshal_py.protocol.history.anomalies import MEANING
-from marshal_py.protocol.history.history import History
-from marshal_py.protocol.history.ledger import LEADER_PREFIX
-from marshal_py.protocol.history.text_history import TextHistory
+from marshal_py.protocol.history.partition_history import PartitionHistory
+from marshal_py.protocol.history.rows import LEADER_PREFIX
+from marshal_py.protocol.history.text_history import text_history
 from marshal_py.protocol.rationalizer import Cell, CellKey
 from marshal_py.protocol.text.rationalizer import TextWorld
 from marshal_py.protocol.world import MS, Observer, World
@@ -109,8 +109,8 @@ class Watch:
         self.observers = observers
         self.is_text = isinstance(world, TextWorld)
         """Whether the log is of version 1: then there are no epochs, no members, no snapshots."""
-        history = TextHistory if self.is_text else History
-        self.histories: list[History] = [
+        history: Any = text_history if self.is_text else PartitionHistory
+        self.histories: list[PartitionHistory] = [
             history(state.partition, world.partitions, state=state, sample_ms=2**40)
             for state in world.states
         ]
@@ -193,7 +193,7 @@ class Watch:
         if len(self._untold) > 2 * TOLD_AT_ONCE:
             del self._untold[:-TOLD_AT_ONCE]
 
-    def _rows(self, history: History) -> None:
+    def _rows(self, history: PartitionHistory) -> None:
         rows = history.take_rows()
         self.claims.add(rows)
         for row in rows.get("anomalies", ()):

@@ -23,7 +23,8 @@ from marshal_py.client.kafka_clients import read_to_end
 from marshal_py.client.settings import DEFAULT_TOPIC, kafka_config
 from marshal_py.errors import ConfigurationError, LogHole, MalformedRecord, TopicMissing
 from marshal_py.protocol.history.anomalies import Kind
-from marshal_py.protocol.history.history import History, SnapshotSeen
+from marshal_py.protocol.history.partition_history import PartitionHistory
+from marshal_py.protocol.history.snapshot_checks import SnapshotSeen
 from marshal_py.protocol.rationalizer import PartitionState
 from marshal_py.protocol.snapshots import Snapshot, anchor_of, decode_snapshot
 from marshal_py.spark.kafka import Offsets, librdkafka_settings, read_range
@@ -372,10 +373,10 @@ class _Job:
         self.store, self.run, self.p, self.part = store, run, p, part
         if part.state_run:
             data = store.read_state(p, part.state_run)
-            self.history = History.decode(data, partitions, sample_ms=sample_ms)
+            self.history = PartitionHistory.decode(data, partitions, sample_ms=sample_ms)
         else:
             state = PartitionState.decode(part.snapshot) if part.snapshot else None
-            self.history = History(p, partitions, state=state, sample_ms=sample_ms)
+            self.history = PartitionHistory(p, partitions, state=state, sample_ms=sample_ms)
         self.history.watch(part.snapshots)
         self.rows = store.rows(run, f"p{p}")
         self.kinds: Counter[str] = Counter()
@@ -416,7 +417,7 @@ class _Job:
         self.store.write_state(self.run, self.p, history.encode())
         return {
             "next_offset": history.state.next_offset,
-            "anchor": anchor_of(history._value).hex(),
+            "anchor": history.anchor.hex(),
             "records": self.records,
             "from_ms": self.from_ms,
             "until_ms": history.latest_ms,

@@ -166,7 +166,7 @@ def schema(table: str) -> pa.Schema:
 
 
 def to_arrow(table: str, rows: list[tuple[object, ...]]) -> pa.Table:
-    """Return rows, as `History` gives them, as an Arrow table."""
+    """Return rows, as `PartitionHistory` gives them, as an Arrow table."""
     wanted = schema(table)
     columns = zip(*rows, strict=True) if rows else [[] for _ in wanted]
     arrays = [

@@ -15,13 +15,13 @@ from marshal_py.client.log_writer import LogWriter
 from marshal_py.client.topics import create_topics
 from marshal_py.embedded import EmbeddedKafka
 from marshal_py.errors import LogHole
-from marshal_py.protocol.history.history import History
+from marshal_py.protocol.history.partition_history import PartitionHistory
 from marshal_py.spark import store as store_module
 from marshal_py.spark.audit import audit
 from marshal_py.spark.store import Store
 from marshal_py.spark.tables import TABLES, to_arrow
 from tests.spark.logs import Record, busy, write
-from tests.unit.marshal_py.protocol.history.test_history import PLANTS, Script, life
+from tests.unit.marshal_py.protocol.history.test_partition_history import PLANTS, Script, life
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,7 +34,7 @@ def rows(out: str | Path, table: str) -> list[tuple[Any, ...]]:
     return sorted((tuple(row.values()) for row in found), key=repr)
 
 
-def expected(history: History, table: str) -> list[tuple[Any, ...]]:
+def expected(history: PartitionHistory, table: str) -> list[tuple[Any, ...]]:
     found = history.rows.get(table, []) + history.open_rows().get(table, [])
     return [tuple(row.values()) for row in to_arrow(table, found).to_pylist()]
 

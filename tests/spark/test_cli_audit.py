@@ -16,7 +16,11 @@ from typer.testing import CliRunner
 from marshal_py.cli.audit import audit
 from marshal_py.embedded import EmbeddedKafka
 from tests.spark.logs import write
-from tests.unit.marshal_py.protocol.history.test_history import Script, late_heartbeat, life
+from tests.unit.marshal_py.protocol.history.test_partition_history import (
+    Script,
+    late_heartbeat,
+    life,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

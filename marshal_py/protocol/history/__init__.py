@@ -1,5 +1,5 @@
 """What happened, out of the log: claims, takeovers, rejections, anomalies, broken rules. Pure.
 
 In: every record of a coordination partition, in order. Out: rows (specs/AUDIT.md) and findings.
-The command line, the dashboard and Spark's audit stand on it. Read `history` first.
+The command line, the dashboard and Spark's audit stand on it. Read `partition_history` first.
 """

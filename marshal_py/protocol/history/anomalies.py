@@ -7,15 +7,9 @@ they are rejections.
 
 from __future__ import annotations
 
-import json
-from typing import Any, Final, Literal, TypeAlias, get_args
+from typing import Final, Literal, TypeAlias, get_args
 
-import msgspec
-
-from marshal_py.errors import MalformedRecord
-from marshal_py.protocol.messages import decode
-
-__all__ = ["KINDS", "MEANING", "Kind", "as_text"]
+__all__ = ["KINDS", "MEANING", "Kind"]
 
 Kind: TypeAlias = Literal[
     "foreign_record",
@@ -88,19 +82,5 @@ ZOMBIE_BEATS: Final = 3
 OLDER_RECORDS: Final = 3
 """Records of an instance after the first of a newer one: one or two may have been on their way."""
 
-MANY_SENDERS: Final = 10_000
+MANY_INSTANCES: Final = 10_000
 """Beyond so many instances in one coordination partition, silent ones are forgotten."""
-
-_SHOWN_BYTES: Final = 2_000
-
-
-def as_text(value: bytes | None) -> str:
-    """Return a record as JSON, or the beginning of its bytes in hex where it is none."""
-    try:
-        record = decode(value)
-    except MalformedRecord:
-        return json.dumps({"bytes": (value or b"")[:64].hex(), "length": len(value or b"")})
-    fields: dict[str, Any] = {"type": type(record).__name__}
-    fields |= {name: getattr(record, name) for name in record.__struct_fields__}
-    text = msgspec.json.encode(fields).decode()
-    return text if len(text) <= _SHOWN_BYTES else text[:_SHOWN_BYTES] + "…"

@@ -2,8 +2,8 @@
 
 Three judges look at every record: the invariants of the protocol
 (`marshal_py.protocol.history.invariants`), the checks of the audit
-(`marshal_py.protocol.history.history`) for what no correct client writes, and the snapshots, each
-of which must be the state that the log leads to, or be told in what it differs.
+(`marshal_py.protocol.history.partition_history`) for what no correct client writes, and the
+snapshots, each of which must be the state that the log leads to, or be told in what it differs.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from typing import Final, Literal
 
 from marshal_py.errors import MalformedRecord
 from marshal_py.protocol import events as ev
-from marshal_py.protocol.history.anomalies import MEANING, as_text
-from marshal_py.protocol.history.history import History
+from marshal_py.protocol.history.anomalies import MEANING
 from marshal_py.protocol.history.invariants import Invariants
+from marshal_py.protocol.history.partition_history import PartitionHistory
+from marshal_py.protocol.history.rows import record_text
 from marshal_py.protocol.rationalizer import PartitionState, apply
 from marshal_py.protocol.snapshots import Snapshot, anchor_of
 
@@ -70,7 +71,7 @@ class Verifier:
         self._partition = partition
         self._partitions = partitions
         self._state = state
-        self._history = History(
+        self._history = PartitionHistory(
             partition, partitions, state=PartitionState.decode(state.encode()), sample_ms=2**60
         )
         self._invariants = Invariants(state)
@@ -164,7 +165,7 @@ class Verifier:
         finding.client_id = getattr(event, "client_id", None)
         finding.topic = getattr(event, "topic", None)
         finding.partition = getattr(event, "partition", None)
-        finding.record = as_text(value)
+        finding.record = record_text(value)
 
     def _finding(self, kind: str, offset: int, at_ms: int, what: str) -> Finding:
         level: Literal["error", "warning"] = "warning" if kind in WARNINGS else "error"

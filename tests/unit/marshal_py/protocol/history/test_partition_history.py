@@ -9,7 +9,8 @@ import pytest
 
 from marshal_py.protocol import events as ev
 from marshal_py.protocol.history.anomalies import KINDS, MEANING
-from marshal_py.protocol.history.history import History, SnapshotSeen
+from marshal_py.protocol.history.partition_history import PartitionHistory
+from marshal_py.protocol.history.snapshot_checks import SnapshotSeen
 from marshal_py.protocol.messages import (
     ClaimingMessages,
     ClaimingPartition,
@@ -73,13 +74,13 @@ class Script:
     def release(self, client: str, epoch: int, next_offset: int = -1) -> int:
         return self.put(ReleasingPartition, client, "t", 0, epoch, next_offset)
 
-    def history(self, partitions: int = 1, **more: Any) -> History:
-        history = History(0, partitions, **more)
+    def history(self, partitions: int = 1, **more: Any) -> PartitionHistory:
+        history = PartitionHistory(0, partitions, **more)
         history.feed(*zip(*self.records, strict=True))
         return history
 
 
-def rows(history: History, table: str) -> list[dict[str, Any]]:
+def rows(history: PartitionHistory, table: str) -> list[dict[str, Any]]:
     found = history.rows.get(table, []) + history.open_rows().get(table, [])
     return to_arrow(table, found).to_pylist()
 
@@ -188,9 +189,9 @@ def test_a_history_carried_over_gives_the_same_rows(cut: int) -> None:
     script = Script()
     life(script)
     whole = script.history()
-    first = History(0, 1)
+    first = PartitionHistory(0, 1)
     first.feed(*zip(*script.records[:cut], strict=True))
-    second = History.decode(first.encode(), 1)
+    second = PartitionHistory.decode(first.encode(), 1)
     second.feed(*zip(*script.records[cut:], strict=True))
     for table in TABLES.keys() - {"ends"}:
         both = first.rows.get(table, []) + second.rows.get(table, [])
@@ -339,7 +340,7 @@ def test_feed_and_note_say_the_same(kind: str, plant: Plant) -> None:
         script.wait(INTERVAL_MS * (2 if n % 9 == 0 else 1))
         script.seqs["z-1"] += (0, 1, 40, 70)[n % 4]
         script.put(Heartbeat, "z", [Entry("u", 0, epoch, n // 2 - 1)])
-    noted = History(0, 1, sample_ms=10_000)
+    noted = PartitionHistory(0, 1, sample_ms=10_000)
     events: list[ev.Event] = []
     for offset, value, at_ms in script.records:
         apply(noted.state, offset, value, events)
@@ -403,7 +404,7 @@ def test_snapshots_are_compared(changes: dict[str, Any], found: list[str]) -> No
 
 
 def test_create_time_is_said_once() -> None:
-    history = History(0, 1)
+    history = PartitionHistory(0, 1)
     history.saw_create_time(3, START_MS)
     history.saw_create_time(4, START_MS)
     assert [a["kind"] for a in rows(history, "anomalies")] == ["create_time"]
@@ -417,7 +418,7 @@ def test_a_claim_that_began_before_the_history() -> None:
     script.wait(500)
     script.beat("a", epoch, 4)
     script.release("a", epoch, 5)
-    history = History(0, 1, state=state)
+    history = PartitionHistory(0, 1, state=state)
     history.feed(*zip(*script.records[2:], strict=True))
     (claim,) = rows(history, "claims")
     assert (claim["from_at"], claim["how"], claim["last_offset"]) == (None, "released", 5)

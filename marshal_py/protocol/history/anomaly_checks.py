@@ -1,0 +1,353 @@
+"""The checks behind `anomalies`: what looks wrong in one coordination partition. No I/O.
+
+None of them changes what the fold does. Which kinds there are, and the limits: `anomalies`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from marshal_py.protocol import events as ev
+from marshal_py.protocol.history import anomalies as an
+from marshal_py.protocol.history.rows import Rows
+from marshal_py.protocol.history.tracks import (
+    UNKNOWN,
+    CellTrack,
+    InstanceTrack,
+    LostClaim,
+    PartitionMemory,
+)
+from marshal_py.protocol.messages import ClaimingPartition, Entry, Heartbeat, Message, decode
+from marshal_py.protocol.rationalizer import MEMBER_HORIZON
+from marshal_py.protocol.world import coordinating_partition, home_partition
+
+__all__ = ["SEEN_BITS", "SEEN_WINDOW", "AnomalyChecks"]
+
+# Bits of `CellTrack.flags` and `InstanceTrack.flags`: what was reported once for this claim or
+# instance.
+_LATE, _DRIFT, _FOREIGN, _BACK = 1, 2, 4, 8
+_SEQUENCE, _DUPLICATE = 1, 2
+
+SEEN_BITS: Final = 63
+"""So many of an instance's last sequence numbers are remembered in `InstanceTrack.seen`."""
+SEEN_WINDOW: Final = 2**SEEN_BITS - 1
+
+
+class AnomalyChecks:
+    """The checks of a version 2 log. `PartitionHistory` asks them as it goes from event to event.
+
+    `memory.at_ms` and `memory.value` are the record of the event. What is found goes to `rows`.
+    """
+
+    def __init__(self, memory: PartitionMemory, rows: Rows, partitions: int) -> None:
+        self.memory = memory
+        self.rows = rows
+        self.partitions = partitions
+        self._out_of_order_at = UNKNOWN
+        """The offset of the last record that came later than its sender's next one."""
+        self._entries: tuple[int, list[Entry], dict[tuple[str, int], int]] = (UNKNOWN, [], {})
+        self._rejected: dict[str, Callable[[ev.Rejected, Message], None]] = {
+            "offset_not_ahead": self._claimed_before,
+            "wrong_epoch": self._unknown_epoch,
+            "not_held": self._unknown_epoch,
+            "stale_version": self._unknown_version,
+        }
+
+    def report(self, kind: an.Kind, event: Any, what: str) -> None:
+        """Add an anomaly that the record of `event` is, or makes visible."""
+        memory = self.memory
+        self.rows.anomaly(kind, event.offset, memory.at_ms, what, event, memory.value)
+
+    # Records
+
+    def ignored(self, event: ev.Ignored) -> None:
+        """Report a record that the fold skipped."""
+        kind: an.Kind
+        if event.why == "offset_repeated":
+            kind, what = "offset_repeated", "this offset was read before"
+        else:
+            kind, what = "foreign_record", f"no record of this protocol: {event.why}"
+        memory = self.memory
+        self.rows.anomaly(kind, event.offset, memory.at_ms, what, None, memory.value)
+
+    def clock(self, offset: int, at_ms: int) -> None:
+        """Check a timestamp that is before the latest one."""
+        behind_ms = self.memory.latest_ms - at_ms
+        if behind_ms > an.CLOCK_SKEW_MS:
+            self.rows.anomaly(
+                "broker_clock",
+                offset,
+                self.memory.at_ms,
+                f"stamped {behind_ms} ms before an earlier record: the clocks of two brokers "
+                "differ",
+            )
+
+    def create_time(self, offset: int, at_ms: int) -> None:
+        """Report that records carry their senders' time."""
+        self.rows.anomaly(
+            "create_time",
+            offset,
+            at_ms,
+            "records carry their senders' time: set message.timestamp.type=LogAppendTime",
+        )
+
+    def place(self, event: Any) -> None:
+        """Check that this coordination partition decides about the event's cell."""
+        place = coordinating_partition(event.topic, event.partition, self.partitions)
+        if place != self.rows.partition:
+            self.report(
+                "wrong_partition",
+                event,
+                f"coordination partition {place} decides about {event.topic}/{event.partition} "
+                "(§2.2): two clients could both hold it",
+            )
+
+    def home(self, event: ev.MemberJoined) -> None:
+        """Check that the members of the event's group report in this coordination partition."""
+        home = home_partition(event.group_id, self.partitions)
+        if home != self.rows.partition:
+            self.report(
+                "wrong_partition",
+                event,
+                f"members of this group report in coordination partition {home} (§2.2)",
+            )
+
+    def rejected(self, event: ev.Rejected) -> None:
+        """Check whether a correct client could have sent what was rejected."""
+        check = self._rejected.get(event.reason)
+        if check is not None:
+            check(event, decode(self.memory.value))
+
+    # Claims
+
+    def takeover(self, track: CellTrack, event: Any, silence_ms: int | None) -> None:
+        """A claimant waits for two intervals of silence, less what clocks may differ (§5.2)."""
+        interval = track.interval_ms
+        if silence_ms is not None and silence_ms < 2 * interval - interval // 10 - 1:
+            self.report(
+                "early_takeover",
+                event,
+                f"taken from {track.client_id} {silence_ms} ms after its last record; its interval "
+                f"is {interval} ms, so nobody may before {2 * interval} ms of silence",
+            )
+
+    def change_of_holder(self, track: CellTrack, event: ev.Claimed) -> None:
+        """Look for a cell that goes from client to client (flapping)."""
+        if track.last_client_id is None or track.last_client_id == event.client_id:
+            return
+        now, changes = self.memory.at_ms, track.changes_ms
+        changes.append(now)
+        del changes[: -an.FLAPPING_CHANGES]
+        window_ms = an.FLAPPING_INTERVALS * event.interval_ms
+        if (
+            len(changes) == an.FLAPPING_CHANGES
+            and now - changes[0] <= window_ms
+            and now > track.flapping_until_ms
+        ):
+            track.flapping_until_ms = now + window_ms
+            self.report(
+                "flapping",
+                event,
+                f"{len(changes)} changes of holder in {now - changes[0]} ms, at an interval "
+                f"of {event.interval_ms} ms",
+            )
+
+    def other_sender(self, track: CellTrack, event: Any) -> None:
+        """Report a record under the epoch of `track` that its holder did not send."""
+        if not track.flags & _FOREIGN:
+            track.flags |= _FOREIGN
+            self.report(
+                "foreign_sender",
+                event,
+                f"accepted under the epoch of {track.client_id} ({track.instance_id}), which did "
+                "not send it",
+            )
+
+    def slow_heartbeat(self, track: CellTrack, event: Any, gap: int) -> None:
+        """A gap was long. If there is none that is not, the holder's clock is slow (§5.4)."""
+        if gap > 2 * track.interval_ms:
+            self.late_heartbeat(track, event, gap)
+            track.slow_gaps = track.slow_sum_ms = 0
+            return
+        track.slow_gaps += 1
+        track.slow_sum_ms += gap
+        if track.slow_gaps >= an.DRIFT_GAPS and not track.flags & _DRIFT:
+            track.flags |= _DRIFT
+            self.report(
+                "clock_drift",
+                event,
+                f"{track.slow_gaps} heartbeats in a row came "
+                f"{track.slow_sum_ms / track.slow_gaps:.0f} ms apart on average, each later than "
+                f"the declared interval of {track.interval_ms} ms",
+            )
+
+    def late_heartbeat(self, track: CellTrack, event: Any, gap: int) -> None:
+        """Count a heartbeat that came when the lease had lapsed."""
+        track.late += 1
+        if not track.flags & _LATE:
+            track.flags |= _LATE
+            self.report(
+                "late_heartbeat",
+                event,
+                f"{gap} ms after the one before, at an interval of {track.interval_ms} ms: the "
+                "lease had lapsed",
+            )
+
+    def position_back(self, track: CellTrack, event: ev.Renewed) -> None:
+        """No progress: did the heartbeat say so, or did it say less than before?"""
+        offset = event.offset
+        if offset == self._out_of_order_at:
+            return  # what it says was true before
+        if self._entries[0] != offset:
+            record = decode(self.memory.value)
+            entries = record.entries if isinstance(record, Heartbeat) else []
+            self._entries = (offset, entries, {})
+        _, entries, said_of = self._entries
+        if len(entries) == 1:
+            said = entries[0].next_offset
+        else:
+            if not said_of:
+                said_of |= {(e.topic, e.partition): e.next_offset for e in entries}
+            said = said_of.get((event.topic, event.partition), UNKNOWN)
+        if UNKNOWN < said < event.next_offset and not track.flags & _BACK:
+            track.flags |= _BACK
+            self.report(
+                "position_went_back",
+                event,
+                f"the holder says {said} after it had said {event.next_offset}",
+            )
+
+    # Rejected records
+
+    def _claimed_before(self, event: ev.Rejected, record: Message) -> None:
+        """The same claim again is a retry whose first answer was lost; less was claimed before."""
+        track = self.memory.cells.get((event.group_id, event.topic or "", event.partition or 0))
+        proposed = getattr(record, "proposed_offset", UNKNOWN)
+        late = event.offset == self._out_of_order_at
+        if track is not None and not late and proposed < track.claimed_offset:
+            self.report(
+                "claimed_not_ahead",
+                event,
+                f"claims the messages below {proposed}, and those below {track.claimed_offset} had "
+                "been claimed before",
+            )
+
+    def _unknown_epoch(self, event: ev.Rejected, record: Message) -> None:
+        memory, epoch = self.memory, _epoch_for(record, event)
+        key = (event.group_id, event.topic or "", event.partition or 0)
+        if epoch >= event.offset or (event.epoch != UNKNOWN and epoch > event.epoch):
+            self.report(
+                "impossible_epoch",
+                event,
+                f"names epoch {epoch}, which no claim of this cell has had: the sender reads "
+                "another log",
+            )
+            return
+        if event.record != "Heartbeat":
+            return
+        seen = memory.lost.get((key, event.instance_id))
+        if seen is None or seen.epoch != epoch:
+            memory.lost[key, event.instance_id] = LostClaim(epoch, memory.at_ms, event.offset, 1)
+            return
+        seen.count += 1
+        seen.offset = event.offset
+        cell = memory.state.cells.get(key)
+        interval = cell.interval_ms if cell is not None and cell.interval_ms else 5_000
+        if seen.count >= an.ZOMBIE_BEATS and UNKNOWN < seen.first_ms < memory.at_ms - 2 * interval:
+            self.report(
+                "zombie",
+                event,
+                f"still beats for epoch {epoch}, {memory.at_ms - seen.first_ms} ms and "
+                f"{seen.count} heartbeats after the log first said that it is lost",
+            )
+            seen.first_ms = UNKNOWN  # once for each lost claim
+
+    def _unknown_version(self, event: ev.Rejected, record: Message) -> None:
+        expected = getattr(record, "expected_version", UNKNOWN)
+        known = event.version != UNKNOWN or event.group_id not in self.memory.forgotten
+        if expected > event.version and (known or expected >= event.offset):
+            if event.version == UNKNOWN and isinstance(record, ClaimingPartition):
+                place = coordinating_partition(record.topic, record.partition, self.partitions)
+                if place != self.rows.partition:
+                    self.place(event)
+                    return
+            self.report(
+                "impossible_version",
+                event,
+                f"expects version {expected}, which this cell has not had (it is at "
+                f"{event.version}): the sender reads another log",
+            )
+
+    # Senders
+
+    def sender(self, event: Any) -> None:
+        """Check the order and the identity of a record's sender."""
+        key = (event.group_id, event.client_id, event.instance_id)
+        memory = self.memory
+        sender = memory.instances.get(key)
+        if sender is None:
+            before = memory.newest.get(key[:2])
+            if before is not None and (*key[:2], before) in memory.instances:
+                memory.instances[*key[:2], before].newer = event.instance_id
+            memory.instances[key] = InstanceTrack(event.seq, event.offset)
+            memory.newest[key[:2]] = event.instance_id
+            return
+        if sender.offset == event.offset:
+            return
+        ahead = event.seq - sender.seq
+        if ahead > 0:
+            sender.seen = ((sender.seen << ahead) | 1) & SEEN_WINDOW if ahead < SEEN_BITS else 1
+            sender.seq = event.seq
+        else:
+            self._out_of_order(sender, event, -ahead)
+        sender.offset = event.offset
+        if sender.newer is not None:
+            self._older_instance(sender, event)
+
+    def _out_of_order(self, sender: InstanceTrack, event: Any, behind: int) -> None:
+        """A producer that replaces a failed one may overtake it; nobody writes a number twice."""
+        self._out_of_order_at = event.offset
+        if behind < SEEN_BITS and not sender.seen >> behind & 1:
+            sender.seen |= 1 << behind
+            return
+        if not sender.flags & _SEQUENCE:
+            sender.flags |= _SEQUENCE
+            self.report(
+                "sequence",
+                event,
+                f"seq {event.seq} comes again after seq {sender.seq} of the same instance: a copy "
+                "of it runs, or its producer is not idempotent",
+            )
+
+    def _older_instance(self, sender: InstanceTrack, event: Any) -> None:
+        """A dead process's last records may come late. A living one goes on and on."""
+        sender.after_newer += 1
+        if sender.after_newer >= an.OLDER_RECORDS and not sender.flags & _DUPLICATE:
+            sender.flags |= _DUPLICATE
+            self.report(
+                "duplicate_client_id",
+                event,
+                f"wrote {sender.after_newer} records after instance {sender.newer} of the same "
+                "client_id had begun: two processes share it",
+            )
+
+    def forget_silent(self) -> None:
+        """Forget whoever has been silent for long, so that memory does not grow with time."""
+        memory = self.memory
+        oldest = memory.state.next_offset - 2 * MEMBER_HORIZON
+        for key in [key for key, sender in memory.instances.items() if sender.offset < oldest]:
+            del memory.instances[key]
+            if memory.newest.get(key[:2]) == key[2]:
+                del memory.newest[key[:2]]
+        for lost in [lost for lost, seen in memory.lost.items() if seen.offset < oldest]:
+            del memory.lost[lost]
+
+
+def _epoch_for(record: Message, event: ev.Rejected) -> int:
+    """Return the epoch under which the rejected record, or entry, was sent."""
+    if isinstance(record, Heartbeat):
+        for entry in record.entries:
+            if (entry.topic, entry.partition) == (event.topic, event.partition):
+                return entry.epoch
+    return int(getattr(record, "epoch", UNKNOWN))
