@@ -20,7 +20,7 @@ from marshal_py.protocol.messages import (
 )
 from marshal_py.protocol.rationalizer import PartitionState, apply
 from marshal_py.protocol.snapshots import anchor_of, encode_snapshot
-from tests.fuzz.commands import COMMANDS, VALUES
+from tests.fuzz.command_lines import COMMANDS, VALUES
 
 __all__ = ["SEEDS", "WORDS"]
 

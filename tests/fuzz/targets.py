@@ -36,7 +36,7 @@ from marshal_py.protocol.messages import decode, encode
 from marshal_py.protocol.rationalizer import PartitionState, apply
 from marshal_py.protocol.snapshots import decode_snapshot
 from marshal_py.protocol.text import codec as text
-from tests.fuzz.commands import PROGRAMS
+from tests.fuzz.command_lines import PROGRAMS
 
 __all__ = ["TARGETS"]
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.fuzz.__main__ import NAMES
-from tests.fuzz.commands import COMMANDS, VALUES
+from tests.fuzz.command_lines import COMMANDS, VALUES
 from tests.fuzz.seeds import SEEDS
 from tests.fuzz.targets import TARGETS
 

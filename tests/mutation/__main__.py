@@ -15,44 +15,55 @@ from typing import Annotated, Any, Final
 import typer
 from rich.console import Console
 
-from tests.mutation.child import ROOT, found_by
+from tests.mutation.child import found_by
 from tests.mutation.find import AnyMutant
 from tests.mutation.load import DoesNotApply
 from tests.mutation.mutants import MUTANTS
-from tests.mutation.systematic import systematic
+from tests.mutation.mutants.systematic import systematic
+from tests.support.paths import ROOT
 
 UNIT_TESTS: Final[dict[str, tuple[str, ...]]] = {
     "protocol": (
-        "rationalizer",
-        "claims",
-        "claims_guards",
-        "claims_found",
-        "spec_claimant",
-        "vectors",
-        "world",
-        "claims_properties",
-        "rationalizer_properties",
+        "marshal_py/protocol/test_rationalizer.py",
+        "marshal_py/protocol/test_claimant.py",
+        "marshal_py/protocol/test_claimant_edge_cases.py",
+        "marshal_py/protocol/test_claimant_regressions.py",
+        "marshal_py/protocol/test_claimant_spec.py",
+        "marshal_py/protocol/test_vectors.py",
+        "marshal_py/protocol/test_world.py",
+        "marshal_py/protocol/test_claimant_properties.py",
+        "marshal_py/protocol/test_rationalizer_properties.py",
     ),
     "consumers": (
-        "consumer_turns",
-        "consumer_ahead",
-        "consumer_handover",
-        "delivery",
-        "claims_found",
-        "handling",
-        "balance",
+        "marshal_py/consumer/test_turns.py",
+        "marshal_py/consumer/test_claimed_ahead.py",
+        "marshal_py/consumer/test_handover.py",
+        "marshal_py/consumer/test_delivery.py",
+        "marshal_py/protocol/test_claimant_regressions.py",
+        "marshal_py/consumer/handlers/test_options.py",
+        "marshal_py/protocol/test_balance.py",
     ),
     "harvesters": (
-        "harvest_mark_steps",
-        "harvest_mark_leader",
-        "harvest_mark",
-        "harvest_reaper",
+        "harvest/core/test_mark_actions.py",
+        "harvest/runtime/test_mark_leader.py",
+        "harvest/core/test_mark.py",
+        "harvest/runtime/test_harvester.py",
     ),
-    "ranges": ("harvest_range_steps", "harvest_range_leader", "harvest_gaps", "harvest_range"),
-    "dead_letters": ("harvest_mark_steps", "dead_letter_sink", "harvest_mark"),
-    "shards": ("harvest_shard_reaper",),
+    "ranges": (
+        "harvest/core/test_range_actions.py",
+        "harvest/runtime/test_range_leader.py",
+        "harvest/core/test_gaps.py",
+        "harvest/core/test_range.py",
+    ),
+    "dead_letters": (
+        "harvest/core/test_mark_actions.py",
+        "harvest/sinks/test_dead_letter_sink.py",
+        "harvest/core/test_mark.py",
+    ),
+    "shards": ("harvest/runtime/test_sharded_harvester.py",),
 }
-"""For each campaign, the unit tests that may notice what it does not: files, quick ones first."""
+"""For each campaign, the unit tests that may notice what it does not: files below
+tests/unit, quick ones first."""
 UNIT_TESTS_S: Final = 300
 WHOLE_HISTORIES: Final = 400
 """Histories of whole clients take longer, and each tells more."""
@@ -71,7 +82,7 @@ def main(
     systematically: Annotated[
         str,
         typer.Option(
-            "--systematic", help="Instead: every small change to rationalizer, claims or world."
+            "--systematic", help="Instead: every small change to rationalizer, claimant or world."
         ),
     ] = "",
     only: Annotated[str, typer.Option(help="Only mutants whose name contains this.")] = "",
@@ -97,7 +108,7 @@ def main(
     """
     mutants: Sequence[AnyMutant] = MUTANTS
     if systematically:
-        mutants = systematic(f"marshal_py.{systematically}")
+        mutants = systematic(f"marshal_py.protocol.{systematically}")
     chosen = [mutant for mutant in mutants if only in mutant.name]
     for mutant in chosen:
         try:
@@ -170,7 +181,7 @@ def try_mutant(
 
 def _unit_tests(campaign: str, name: str = "") -> str | None:
     """Return the first unit test that fails, with the mutant `name` or none; None if all pass."""
-    tests = [f"tests/unit/test_{test}.py" for test in UNIT_TESTS[campaign]]
+    tests = [f"tests/unit/{test}" for test in UNIT_TESTS[campaign]]
     command = [sys.executable, "-m", "pytest", "-p", "tests.mutation.plugin", "-x", "-q"]
     try:
         done = subprocess.run(

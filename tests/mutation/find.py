@@ -6,7 +6,7 @@ from types import CodeType
 from typing import Protocol
 
 from tests.mutation.mutants import MUTANTS
-from tests.mutation.systematic import systematic
+from tests.mutation.mutants.systematic import systematic
 
 
 class AnyMutant(Protocol):

@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
-from tests.mutation.__main__ import try_mutant
+from tests.mutation.__main__ import UNIT_TESTS, try_mutant
 from tests.mutation.find import find
 from tests.mutation.load import DoesNotApply, Edit, Mutant
 from tests.mutation.mutants import MUTANTS
-from tests.mutation.systematic import systematic
+from tests.mutation.mutants.systematic import systematic
+from tests.support.paths import TESTS
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
@@ -21,6 +22,12 @@ def test_every_mutant_applies(mutant: Mutant) -> None:
 
 def test_names_are_unique() -> None:
     assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS)
+
+
+@pytest.mark.parametrize("campaign", UNIT_TESTS)
+def test_the_unit_tests_of_a_campaign_are_where_it_looks_for_them(campaign: str) -> None:
+    assert all((TESTS / "unit" / file).is_file() for file in UNIT_TESTS[campaign])
+    assert {mutant.campaign for mutant in MUTANTS} <= set(UNIT_TESTS)
 
 
 @pytest.mark.parametrize(
@@ -58,8 +65,8 @@ def test_a_campaign_catches(name: str, invariant: str | None) -> None:
 
 
 def test_systematic_mutants_can_be_made() -> None:
-    for module in ("rationalizer", "claims", "world"):
-        mutants = systematic(f"marshal_py.{module}")
+    for module in ("rationalizer", "claimant", "world"):
+        mutants = systematic(f"marshal_py.protocol.{module}")
         assert len(mutants) > 50
         assert find(mutants[7].name) == mutants[7]
         assert mutants[7].code() != mutants[8].code()

@@ -15,9 +15,10 @@ from typing import Annotated, Any, Final, NamedTuple
 
 import typer
 
-from tests.mutation.child import ROOT, found_by, play
+from tests.mutation.child import found_by, play
 from tests.mutation.find import find
 from tests.mutation.load import Edit, Mutant
+from tests.support.paths import ROOT
 
 __all__ = ["CHECKERS", "WITNESSES", "Witness", "broken_after", "invariants"]
 

@@ -20,7 +20,7 @@ from marshal_py.protocol import events as ev
 from marshal_py.protocol.claimant import ClaimState, Holding, Notice
 from marshal_py.protocol.rationalizer import Cell, CellKey
 from tests.simulation.common import MS
-from tests.support import readable, reference_fold
+from tests.support import reference_fold, vector_format
 
 if TYPE_CHECKING:
     from tests.simulation.process import Process
@@ -457,7 +457,7 @@ class Checker:
                 partition.offsets, partition.values, sim.true_events[p], strict=True
             ):
                 expected = reference_fold.apply(model, offset, value)
-                found = [readable.event(event) for event in events]
+                found = [vector_format.event(event) for event in events]
                 if expected != found:
                     self.fail("the model agrees", f"{p}/{offset}: {found}, model {expected}")
             if reference_fold.canonical(model) != sim.truth[p].encode():

@@ -15,7 +15,7 @@ import pytest
 from marshal_py import Marshal, NotHeld
 from marshal_py.client.topics import create_topics
 from marshal_py.embedded.kafka import EmbeddedKafka
-from tests.support.consuming import fill, pid_suffix
+from tests.support.consumers import fill, pid_suffix
 from tests.support.paths import DOCS
 
 pytestmark = pytest.mark.kafka

@@ -32,7 +32,7 @@ from marshal_py.admin.positions import Change, committed_offsets
 from marshal_py.client.topics import create_topics
 from marshal_py.embedded.kafka import EmbeddedKafka
 from marshal_py.protocol import events as ev
-from tests.support.consuming import Loop, fill, pid_suffix, until
+from tests.support.consumers import Loop, fill, pid_suffix, until
 from tests.support.spec import spec
 
 pytestmark = pytest.mark.kafka

@@ -24,7 +24,7 @@ from marshal_py import (
 )
 from marshal_py.client.topics import create_topics
 from marshal_py.embedded.kafka import EmbeddedKafka
-from tests.support.consuming import INTERVAL_MS, fill, pid_suffix
+from tests.support.consumers import INTERVAL_MS, fill, pid_suffix
 
 pytestmark = pytest.mark.kafka
 

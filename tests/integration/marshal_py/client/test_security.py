@@ -19,7 +19,7 @@ from confluent_kafka import Producer
 from marshal_py import AccessDenied, BrokerUnavailable, ConfigurationError, Marshal
 from marshal_py.client.topics import create_topics
 from marshal_py.protocol.messages import ReleaseGroup, encode
-from tests.support.secure import ADMIN_PASSWORD, SecureKafka, secure_kafka
+from tests.support.secure_kafka import ADMIN_PASSWORD, SecureKafka, secure_kafka
 
 pytestmark = pytest.mark.kafka
 

@@ -27,7 +27,7 @@ from marshal_py.client.topics import create_topics
 from marshal_py.consumer.consumer import Consumer
 from marshal_py.consumer.held_partition import Stage
 from marshal_py.embedded.kafka import EmbeddedKafka
-from tests.support.consuming import INTERVAL_MS, Loop, fill, pid_suffix, until
+from tests.support.consumers import INTERVAL_MS, Loop, fill, pid_suffix, until
 
 pytestmark = pytest.mark.kafka
 

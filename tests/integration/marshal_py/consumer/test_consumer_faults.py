@@ -18,7 +18,7 @@ import pytest
 
 from marshal_py.client.topics import create_topics
 from marshal_py.embedded.kafka import EmbeddedKafka
-from tests.support.consuming import (
+from tests.support.consumers import (
     INTERVAL_MS,
     Process,
     delivered,

@@ -18,7 +18,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from marshal_py import ConfigurationError, Consumer, GroupAdmin, Transactions
 from marshal_py.client.topics import create_topics
 from marshal_py.embedded.kafka import EmbeddedKafka
-from tests.support.consuming import INTERVAL_MS, Process, fill, pid_suffix, processes, until
+from tests.support.consumers import INTERVAL_MS, Process, fill, pid_suffix, processes, until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 

@@ -22,7 +22,7 @@ from marshal_py.protocol.messages import (
     decode,
 )
 from marshal_py.protocol.world import MS
-from tests.support.bench import INTERVAL_MS, LEASE_MS, MARGIN_MS, Bench
+from tests.support.claimant_harness import INTERVAL_MS, LEASE_MS, MARGIN_MS, Bench
 
 
 @pytest.fixture

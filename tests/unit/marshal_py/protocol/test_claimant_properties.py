@@ -20,7 +20,7 @@ from marshal_py.errors import MarshalError
 from marshal_py.protocol.claimant import Append, ClaimState, Holding
 from marshal_py.protocol.messages import ReleaseGroup, ResumeGroup
 from marshal_py.protocol.rationalizer import PartitionState, apply
-from tests.support.bench import INTERVAL_MS, MARGIN_MS, Bench, Client
+from tests.support.claimant_harness import INTERVAL_MS, MARGIN_MS, Bench, Client
 
 NAMES = ("a", "b", "c")
 names = st.sampled_from(NAMES)

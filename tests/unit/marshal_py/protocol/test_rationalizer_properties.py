@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from marshal_py.protocol import events as ev
 from marshal_py.protocol.rationalizer import PartitionState, apply
-from tests.support import readable
 from tests.support import reference_fold as reference
 from tests.support import strategies as some
+from tests.support import vector_format
 from tests.support.spec import spec
 from tests.support.strategies import Log
 
@@ -36,8 +36,8 @@ def test_two_folds_agree_on_any_log(log: Log) -> None:
         events: list[ev.Event] = []
         apply(state, offset, value, events)
         expected_events = reference.apply(expected, offset, value)
-        assert [readable.event(event) for event in events] == expected_events
-        assert readable.state(state) == expected
+        assert [vector_format.event(event) for event in events] == expected_events
+        assert vector_format.state(state) == expected
         assert state.encode() == reference.canonical(expected)
         assert state.digest().hex() == reference.digest(expected)
 

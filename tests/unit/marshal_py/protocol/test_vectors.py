@@ -13,7 +13,7 @@ from marshal_py.protocol import events as ev
 from marshal_py.protocol import messages as m
 from marshal_py.protocol.rationalizer import PartitionState, apply
 from marshal_py.protocol.world import World, coordinating_partition, home_partition
-from tests.support import make_vectors, readable
+from tests.support import make_vectors, vector_format
 from tests.support.spec import spec
 
 HISTORY_FILES = sorted(make_vectors.HISTORIES)
@@ -36,8 +36,8 @@ def test_history(file: str, history: dict[str, Any]) -> None:
         value = None if step["value"] is None else bytes.fromhex(step["value"])
         events: list[ev.Event] = []
         apply(state, step["offset"], value, events)
-        assert [readable.event(event) for event in events] == step["events"]
-        assert readable.state(state) == step["state"]
+        assert [vector_format.event(event) for event in events] == step["events"]
+        assert vector_format.state(state) == step["state"]
         assert state.digest().hex() == step["digest"]
 
 

@@ -39,7 +39,7 @@ from marshal_py.consumer.handlers.schedule import Item, Schedule
 from marshal_py.embedded.kafka import EmbeddedKafka
 from marshal_py.telemetry.consumer_metrics import ConsumerMetrics
 from tests.support import handlers
-from tests.support.consuming import INTERVAL_MS, fill, pid_suffix, until
+from tests.support.consumers import INTERVAL_MS, fill, pid_suffix, until
 
 pytestmark = pytest.mark.kafka
 

@@ -19,7 +19,7 @@ from tests.integration.marshal_py.consumer.test_consumer_faults import (
     act_at_random,
     quiet,
 )
-from tests.support.consuming import (
+from tests.support.consumers import (
     INTERVAL_MS,
     Process,
     delivered,

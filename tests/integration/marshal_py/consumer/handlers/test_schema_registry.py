@@ -19,7 +19,7 @@ from confluent_kafka.serialization import (
 from marshal_py import Consumer
 from marshal_py.client.topics import create_topics
 from marshal_py.embedded.kafka import EmbeddedKafka
-from tests.support.consuming import INTERVAL_MS, pid_suffix
+from tests.support.consumers import INTERVAL_MS, pid_suffix
 
 registry = pytest.importorskip("confluent_kafka.schema_registry")
 json_schema = pytest.importorskip("confluent_kafka.schema_registry.json_schema")

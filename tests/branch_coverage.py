@@ -1,4 +1,4 @@
-"""``python -m tests.coverage``: every line and branch of the protocol's pure modules is tested.
+"""``python -m tests.branch_coverage``: every line and branch of pure modules is tested.
 
 Runs their unit tests under coverage.py, and fails below 100 %. Settings: ``[tool.coverage]`` in
 pyproject.toml. Only what is written out counts: of property tests, whose examples are drawn at
@@ -71,7 +71,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         data = f"--data-file={folder}/coverage"
         names = [f"tests/unit/{name}.py" for name in TESTS]
-        options = ["-p", "no:cacheprovider", "-p", "tests.coverage", "-k", f"not {SLOW}"]
+        options = ["-p", "no:cacheprovider", "-p", "tests.branch_coverage", "-k", f"not {SLOW}"]
         tests = ["pytest", "-q", *options, f"--hypothesis-profile={PROFILE}", *names]
         run = [*python, "coverage", "run", data, f"--include={include}", "-m", *tests]
         done = subprocess.run(run, cwd=ROOT, check=False).returncode

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from tests.mutation.load import Edit, Mutant
 
-__all__ = ["RANGES"]
+__all__ = ["RANGE_MODE"]
 
 
 def _range(module: str, name: str, function: str, old: str, new: str) -> Mutant:
@@ -250,4 +250,4 @@ _FAILURE = [
     ),
 ]
 
-RANGES: tuple[Mutant, ...] = (*_EVIDENCE, *_CYCLE, *_POSITION, *_FAILURE)
+RANGE_MODE: tuple[Mutant, ...] = (*_EVIDENCE, *_CYCLE, *_POSITION, *_FAILURE)

@@ -17,7 +17,7 @@ from confluent_kafka.admin import (
 from harvest.core.interfaces.sink import Sink
 from harvest.core.row import Row
 from harvest.sinks.kafka.sink import IdempotentSink, TransactionalSink
-from tests.support.secure import SecureKafka, secure_kafka
+from tests.support.secure_kafka import SecureKafka, secure_kafka
 
 pytestmark = pytest.mark.kafka
 

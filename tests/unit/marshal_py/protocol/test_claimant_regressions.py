@@ -14,7 +14,7 @@ from marshal_py.protocol.messages import (
     SetPosition,
     decode,
 )
-from tests.support.bench import INTERVAL_MS, LEASE_MS, Bench, Client
+from tests.support.claimant_harness import INTERVAL_MS, LEASE_MS, Bench, Client
 from tests.support.spec import spec
 
 PATIENCE_MS = 10_000

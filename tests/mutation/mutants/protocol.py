@@ -1,4 +1,4 @@
-"""The mutants: one for every guard of the fold, the claimant and the measuring of silence.
+"""Mutants of the protocol: one for every guard of the fold, the claimant, the measuring of silence.
 
 Each name says which guard is missing. Three kinds come at the end: mistakes that the simulation
 found in this project once, and the known bugs of Go Marshal, made again with this code.
@@ -6,11 +6,9 @@ found in this project once, and the known bugs of Go Marshal, made again with th
 
 from __future__ import annotations
 
-from tests.mutation.clients import CLIENTS
-from tests.mutation.dead_letters import DEAD_LETTERS
 from tests.mutation.load import Edit, Mutant
-from tests.mutation.planted import PLANTED
-from tests.mutation.ranges import RANGES
+
+__all__ = ["PROTOCOL"]
 
 FOLD = "marshal_py.protocol.rationalizer"
 CLAIMS = "marshal_py.protocol.claimant"
@@ -951,7 +949,7 @@ _GO_MARSHAL = [
     ),
 ]
 
-MUTANTS: tuple[Mutant, ...] = (
+PROTOCOL: tuple[Mutant, ...] = (
     *_THE_FOLD,
     *_THE_LEASE,
     *_CLAIMING,
@@ -959,8 +957,4 @@ MUTANTS: tuple[Mutant, ...] = (
     *_SILENCE,
     *_FOUND,
     *_GO_MARSHAL,
-    *CLIENTS,
-    *RANGES,
-    *DEAD_LETTERS,
-    *PLANTED,
 )

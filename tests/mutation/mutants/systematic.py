@@ -1,6 +1,7 @@
 """Mutants that nobody chose: every comparison, condition, constant and effect, changed in turn.
 
-A tool to find what `mutants` forgot: ``python -m tests.mutation --systematic claims``. Some of
+A tool to find what the others forgot:
+``python -m tests.mutation --systematic claimant``. Some of
 these change nothing that anyone could see, so survivors are to be read, not to be counted.
 """
 
@@ -54,7 +55,7 @@ class SystematicMutant:
 
 
 def systematic(module: str) -> list[SystematicMutant]:
-    """Return every mutant of a module, ``marshal_py.claims`` for one."""
+    """Return every mutant of a module, ``marshal_py.protocol.claimant`` for one."""
     tree = ast.parse(path_of(module).read_text("utf-8"))
     return [
         SystematicMutant(f"{module}#{number}: {what}", module, number)

@@ -21,7 +21,7 @@ from marshal_py.protocol.messages import (
     SetPosition,
 )
 from marshal_py.protocol.world import MS
-from tests.support.bench import INTERVAL_MS, Bench, Client
+from tests.support.claimant_harness import INTERVAL_MS, Bench, Client
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from marshal_py import Marshal
 from marshal_py.client.topics import create_topics
 from marshal_py.embedded.kafka import EmbeddedKafka
 from marshal_py.protocol import events as ev
-from tests.support.consuming import Process, delivered, fill, pid_suffix, processes, until
+from tests.support.consumers import Process, delivered, fill, pid_suffix, processes, until
 
 pytestmark = pytest.mark.kafka
 

@@ -1,0 +1,17 @@
+"""The mutants, by what they change. Each name says which guard is missing.
+
+All but the `systematic` ones, of which there are thousands, are in `MUTANTS`.
+"""
+
+from __future__ import annotations
+
+from tests.mutation.load import Mutant
+from tests.mutation.mutants.clients import CLIENTS
+from tests.mutation.mutants.dead_letters import DEAD_LETTERS
+from tests.mutation.mutants.planted import PLANTED
+from tests.mutation.mutants.protocol import PROTOCOL
+from tests.mutation.mutants.range_mode import RANGE_MODE
+
+__all__ = ["MUTANTS"]
+
+MUTANTS: tuple[Mutant, ...] = (*PROTOCOL, *CLIENTS, *RANGE_MODE, *DEAD_LETTERS, *PLANTED)
