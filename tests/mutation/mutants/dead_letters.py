@@ -195,8 +195,4 @@ _SHARDS = [
     ),
 ]
 
-<<<<<<<< HEAD:tests/mutation/dead_letters.py
 DEAD_LETTERS: tuple[Mutant, ...] = (*_FILTER, *_MARKING, *_SINK, *_SHARDS)
-========
-DEAD_LETTERS: tuple[Mutant, ...] = (*_SIEVE, *_MARKING, *_SIFTING, *_SHARDS)
->>>>>>>> e330e38 (Tests are named after what is in them, and lie where the packages do; mutants have a folder):tests/mutation/mutants/dead_letters.py
