@@ -24,7 +24,8 @@ from harvest.cli import dead_letters as dead_letters_cli
 from harvest.cli import range_mode as range_cli
 from harvest.cli import replay as replay_cli
 from harvest.cli import spark as spark_cli
-from harvest.config.model import ReaperConfig, load
+from harvest.config.load import load
+from harvest.config.model import ReaperConfig
 from harvest.core.table_name import TableName
 from harvest.databases import registry as databases
 from harvest.databases.registry import AnyMarkStore, AnyRangeStore, Database

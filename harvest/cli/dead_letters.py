@@ -9,7 +9,7 @@ from typing import Annotated, Final, Literal
 
 import typer
 
-from harvest.config.model import load
+from harvest.config.load import load
 from harvest.core.interfaces.dead_letter_store import DeadLetter, DeadLetterTable, Selection
 from harvest.core.table_name import TableName
 from harvest.databases import registry as databases

@@ -9,7 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
-from harvest.config.model import ReaperConfig, load
+from harvest.config.load import load
+from harvest.config.model import ReaperConfig
 from harvest.core.range_checkpoint import Position
 from harvest.databases.two_databases import PostgresIds, archive_name
 from harvest.errors import CheckpointError, ConfigurationError

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from harvest.config.model import load
+from harvest.config.load import load
 from harvest.maintenance.replay import Replay, Replayed
 from harvest.maintenance.replay import replay as publish_again
 

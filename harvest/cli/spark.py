@@ -193,7 +193,7 @@ def backlog(
 
     [dim]Example:[/dim] harvest backlog --config orders.yaml --config invoices.yaml
     """
-    from harvest.config.model import load
+    from harvest.config.load import load
     from harvest.spark.backlog import backlog as run
     from marshal_py.spark.session import spark_session
 

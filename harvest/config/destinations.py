@@ -6,8 +6,9 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Final
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
+from harvest.config.validation import StrictModel
 from harvest.core.dispatcher import Policy
 from harvest.core.interfaces.message_sink import MessageSink
 from harvest.errors import ConfigurationError
@@ -35,11 +36,7 @@ def _statuses(value: object) -> object:
 Statuses = Annotated[frozenset[int], BeforeValidator(_statuses)]
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
-
-
-class HttpConfig(_Strict):
+class HttpConfig(StrictModel):
     """An HTTP endpoint; see `harvest.sinks.http.endpoint.HttpEndpoint`. `sign` is the secret."""
 
     uri: str = Field(min_length=1)
@@ -56,7 +53,7 @@ class HttpConfig(_Strict):
     key_file: str | None = None
 
 
-class NatsConfig(_Strict):
+class NatsConfig(StrictModel):
     """A NATS JetStream; see `harvest.sinks.nats.NatsEndpoint`."""
 
     servers: list[str] = Field(min_length=1, repr=False)
@@ -68,7 +65,7 @@ class NatsConfig(_Strict):
     ca_file: str | None = None
 
 
-class KafkaConfig(_Strict):
+class KafkaConfig(StrictModel):
     """A Kafka topic; see `harvest.sinks.kafka.destination.KafkaEndpoint`.
 
     `settings`: of the producer, over those of `kafka` and `producer` of the whole file.
@@ -80,7 +77,7 @@ class KafkaConfig(_Strict):
     timeout_ms: int = Field(default=10_000, ge=1)
 
 
-class DestinationConfig(_Strict):
+class DestinationConfig(StrictModel):
     """Where messages are sent, and how it is treated; see `harvest.core.dispatcher.Policy`."""
 
     http: HttpConfig | None = None

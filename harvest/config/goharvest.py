@@ -10,16 +10,15 @@ import logging
 import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Final
-from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
-import psycopg
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BeforeValidator, Field
 
-from harvest.config.model import KafkaValue, LoggingConfig, ReaperConfig, validated
+from harvest.config.model import KafkaValue, LoggingConfig, ReaperConfig
+from harvest.config.validation import StrictModel, validated
 from harvest.core.pacing import Limits
-from harvest.errors import ConfigurationError
+from harvest.databases.postgres.conninfo import libpq_conninfo
 
-__all__ = ["convert", "libpq_conninfo", "parse_duration_ms"]
+__all__ = ["convert", "parse_duration_ms"]
 
 _LOG: Final = logging.getLogger("harvest")
 _UNIT_MS: Final = {
@@ -34,12 +33,9 @@ _UNIT_MS: Final = {
 }
 _PART: Final = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|μs|ms|s|m|h)")
 _LONGEST_DURATION: Final = 100
-_UNREADABLE: Final = "dataSource cannot be read: write key=value pairs or a URL"
 _DEFAULT_SOURCE: Final = (
     "host=localhost port=5432 user=postgres password= dbname=postgres sslmode=disable"
 )
-_PAIR: Final = re.compile(r"\s*([^\s=]+)\s*=\s*('(?:[^'\\]|\\.)*'|(?:[^\s'\\]|\\.)*)", re.DOTALL)
-_LIB_PQ_ONLY: Final = {"binary_parameters", "disable_prepared_binary_result"}
 
 
 def parse_duration_ms(value: object) -> float:
@@ -63,11 +59,7 @@ def parse_duration_ms(value: object) -> float:
 GoDuration = Annotated[float, BeforeValidator(parse_duration_ms), Field(ge=0)]
 
 
-class _Go(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
-
-
-class _GoLimits(_Go):
+class _GoLimits(StrictModel):
     io_error_backoff: GoDuration | None = Field(default=None, alias="ioErrorBackoff")
     poll_duration: GoDuration | None = Field(default=None, alias="pollDuration")
     min_poll_interval: GoDuration | None = Field(default=None, alias="minPollInterval")
@@ -83,7 +75,7 @@ class _GoLimits(_Go):
     min_metrics_interval: GoDuration | None = Field(default=None, alias="minMetricsInterval")
 
 
-class _GoHarvest(_Go):
+class _GoHarvest(StrictModel):
     base_kafka_config: dict[str, KafkaValue] | None = Field(default=None, alias="baseKafkaConfig")
     producer_kafka_config: dict[str, KafkaValue] | None = Field(
         default=None, alias="producerKafkaConfig"
@@ -96,7 +88,7 @@ class _GoHarvest(_Go):
     name: str | None = None
 
 
-class _GoFile(_Go):
+class _GoFile(StrictModel):
     harvest: _GoHarvest | None = None
     logging: LoggingConfig | None = None
 
@@ -152,49 +144,3 @@ def _limits(go: _GoLimits) -> dict[str, int]:
         ours["max_poll_interval_ms"] = max(1, round(go.mark_backoff))
         ours["min_poll_interval_ms"] = min(Limits().min_poll_interval_ms, round(go.mark_backoff))
     return ours
-
-
-def libpq_conninfo(source: str) -> str:
-    """A data source of Go's lib/pq as libpq reads it: the same, but that lib/pq takes any server
-    setting (`search_path=billing`) as a key of its own. Raises `ConfigurationError`."""
-    known = {option.keyword.decode() for option in psycopg.pq.Conninfo.get_defaults()}
-    if source.startswith(("postgres://", "postgresql://")):
-        try:
-            parts = urlsplit(source)
-        except ValueError:
-            raise ConfigurationError(_UNREADABLE) from None
-        pairs = parse_qsl(parts.query, keep_blank_values=True)
-        kept, options = _split(pairs, known)
-        if options:
-            kept.append(("options", options))
-        return urlunsplit(parts._replace(query=urlencode(kept, quote_via=quote)))
-    matches = list(_PAIR.finditer(source))
-    if "".join(match[0] for match in matches).strip() != source.strip():
-        raise ConfigurationError(_UNREADABLE)
-    kept, options = _split([(m[1], _unquoted(m[2])) for m in matches], known)
-    if options:
-        kept.append(("options", options))
-    try:
-        return psycopg.conninfo.make_conninfo("", **dict(kept))
-    except psycopg.Error:  # its text may quote what it could not read
-        raise ConfigurationError(_UNREADABLE) from None
-
-
-def _split(
-    pairs: list[tuple[str, str]], known: set[str]
-) -> tuple[list[tuple[str, str]], str | None]:
-    kept, options = [], []
-    for name, value in pairs:
-        if name == "options":
-            options.append(value)
-        elif name in known:
-            kept.append((name, value))
-        elif name not in _LIB_PQ_ONLY:
-            escaped = value.replace("\\", "\\\\").replace(" ", "\\ ")
-            options.append(f"-c {name}={escaped}")
-    return kept, " ".join(options) or None
-
-
-def _unquoted(text: str) -> str:
-    inner = text[1:-1] if text.startswith("'") else text
-    return re.sub(r"\\(.)", r"\1", inner, flags=re.DOTALL)

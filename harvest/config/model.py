@@ -1,23 +1,17 @@
-"""The configuration of a harvester: our own `reaper.yaml`, and goharvest's, unchanged.
+"""The configuration of one harvester: its keys, their defaults, and what fits together.
 
-A file with a top-level key ``harvest`` is goharvest's (see `harvest.config.goharvest`); anything
-else is ours. Unknown keys are errors, with a suggestion. Secrets never appear in errors or in a
-repr.
+Unknown keys are errors, with a suggestion. Secrets never appear in errors or in a repr.
 """
 
 from __future__ import annotations
 
-import difflib
-import os
-import re
-from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Annotated, Any, Final, Literal, TypeVar, get_args
+from collections.abc import Callable
+from typing import Annotated, Final, Literal
 
-import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from harvest.config.destinations import DestinationConfig
+from harvest.config.validation import StrictModel
 from harvest.core.dead_letters import BadRowPolicy
 from harvest.core.pacing import Limits
 from harvest.core.routes import Router
@@ -35,23 +29,14 @@ __all__ = [
     "PartitionsConfig",
     "PrimaryConfig",
     "ReaperConfig",
-    "load",
-    "parse",
 ]
-
-M = TypeVar("M", bound=BaseModel)
 
 KafkaValue = str | int | float | bool
 
 _DEFAULTS: Final = Limits()
-_VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
-
-
-class LimitsConfig(_Strict):
+class LimitsConfig(StrictModel):
     """Bounds of a harvester; see `harvest.core.mark.Limits`."""
 
     mark_query_records: int = Field(default=_DEFAULTS.mark_query_records, ge=1)
@@ -70,7 +55,7 @@ class LimitsConfig(_Strict):
         return Limits(**self.model_dump(exclude={"drain_timeout_ms"}))
 
 
-class BadRowsConfig(_Strict):
+class BadRowsConfig(StrictModel):
     """What becomes of rows that Kafka refuses; see `harvest.core.dead_letters.BadRowPolicy`."""
 
     on_bad_row: Literal["dead_letter", "stop"] = "dead_letter"
@@ -83,7 +68,7 @@ class BadRowsConfig(_Strict):
         return BadRowPolicy(self.on_bad_row, waits, self.unknown_topic)
 
 
-class CoordinationConfig(_Strict):
+class CoordinationConfig(StrictModel):
     """How the leader is elected: a claim on the coordination topic of marshal_py."""
 
     topic: str = "__marshal"
@@ -95,7 +80,7 @@ def _level(value: object) -> object:
     return value.lower() if isinstance(value, str) else value
 
 
-class LoggingConfig(_Strict):
+class LoggingConfig(StrictModel):
     """How much is logged, to standard error."""
 
     level: Annotated[
@@ -108,7 +93,7 @@ class LoggingConfig(_Strict):
         return levels[self.level]
 
 
-class PartitionsConfig(_Strict):
+class PartitionsConfig(StrictModel):
     """Range partitions, in range mode; see `partitions`. `automatic`: while harvesting.
 
     `archive`: a folder where the rows of a partition are kept as a Parquet file before it is
@@ -126,7 +111,7 @@ class PartitionsConfig(_Strict):
         return PartitionPolicy(self.rows, self.ahead, self.retain_hours * 3600)
 
 
-class PrimaryConfig(_Strict):
+class PrimaryConfig(StrictModel):
     """The application's database, when the payloads are in another one (specs/RELAYER.md §8).
 
     - `database`: a libpq connection string. `replica`: of a replica, for reading the ids.
@@ -138,7 +123,7 @@ class PrimaryConfig(_Strict):
     ids: str = "outbox_ids"
 
 
-class ReaperConfig(_Strict):
+class ReaperConfig(StrictModel):
     """One outbox and everything that is needed to harvest it.
 
     - `kafka`: librdkafka settings of every client, at least `bootstrap.servers`.
@@ -264,88 +249,3 @@ class ReaperConfig(_Strict):
     def shard_sink_name(self, shard: int) -> str:
         """The same for a shard in range mode."""
         return f"{self.sink_name}.{shard}"
-
-
-def load(path: str | Path) -> ReaperConfig:
-    """Read a configuration file. Raises `ConfigurationError`."""
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"the configuration {path} cannot be read: {error}") from None
-    return parse(text, source=str(path))
-
-
-def parse(text: str, *, source: str = "the configuration") -> ReaperConfig:
-    """Read a configuration from YAML text. Raises `ConfigurationError`."""
-    try:
-        content = yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        # ValueError: a date or number that is none. RecursionError: nested without end.
-        mark = getattr(error, "problem_mark", None)
-        where = f", line {mark.line + 1}" if mark is not None else ""
-        raise ConfigurationError(f"{source} is no YAML{where}") from None
-    if not isinstance(content, Mapping):
-        raise ConfigurationError(f"{source} is empty, or no mapping of keys to values")
-    try:
-        if "harvest" in content:
-            from harvest.config.goharvest import convert
-
-            return convert(content, source)
-        return validated(ReaperConfig, _expanded(dict(content), source), source)
-    except RecursionError:  # a YAML alias may stand inside of what it names
-        raise ConfigurationError(f"{source} contains itself") from None
-
-
-def validated(model: type[M], content: Mapping[str, Any], source: str) -> M:
-    """Check `content` against `model`; every problem is told, none shows a value.
-
-    Raises `ConfigurationError`.
-    """
-    try:
-        return model.model_validate(content)
-    except ValidationError as error:
-        problems = [_problem(model, dict(detail)) for detail in error.errors(include_url=False)]
-        raise ConfigurationError(f"{source}: " + "; ".join(problems)) from None
-
-
-def _problem(model: type[BaseModel], detail: Mapping[str, Any]) -> str:
-    path = [str(part) for part in detail["loc"]]
-    name = ".".join(path) or "the configuration"
-    if detail["type"] != "extra_forbidden":
-        text = str(detail["msg"]).removeprefix("Value error, ")
-        return f"{name}: {text}" if path else text
-    known = _fields_at(model, path[:-1])
-    close = difflib.get_close_matches(path[-1], known, n=1, cutoff=0.5)
-    hint = f"did you mean {close[0]!r}?" if close else f"known here: {', '.join(known)}"
-    return f"{name}: unknown key; {hint}"
-
-
-def _fields_at(model: type[BaseModel], path: list[str]) -> list[str]:
-    """The names that a mapping at `path` may have."""
-    for part in path:
-        for name, field in model.model_fields.items():
-            if part in (name, field.alias):
-                for inner in (field.annotation, *get_args(field.annotation)):
-                    if isinstance(inner, type) and issubclass(inner, BaseModel):
-                        model = inner
-    return [field.alias or name for name, field in model.model_fields.items()]
-
-
-def _expanded(value: Any, source: str) -> Any:
-    """`value` with each ${NAME} in its strings replaced by the environment variable."""
-    if isinstance(value, dict):
-        return {key: _expanded(inner, source) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [_expanded(inner, source) for inner in value]
-    if not isinstance(value, str):
-        return value
-
-    def replacement(match: re.Match[str]) -> str:
-        name = match[1]
-        if name not in os.environ:
-            raise ConfigurationError(
-                f"{source} uses ${{{name}}}, and the environment variable {name} is not set"
-            )
-        return os.environ[name]
-
-    return _VARIABLE.sub(replacement, value)

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from typing import Any, Final, Protocol, TypeAlias
 
-from harvest.config.goharvest import libpq_conninfo
 from harvest.core.interfaces.dead_letter_store import DeadLetterTable
 from harvest.core.table_name import TableName
 from harvest.databases.mysql.dead_letters import MysqlDeadLetters
@@ -21,6 +20,7 @@ from harvest.databases.mysql.partitions import MysqlPartitions
 from harvest.databases.mysql.range import MysqlRangeStore
 from harvest.databases.mysql.table import connect_arguments
 from harvest.databases.postgres.attempts import AttemptStore, PostgresAttempts
+from harvest.databases.postgres.conninfo import libpq_conninfo
 from harvest.databases.postgres.dead_letters import PostgresDeadLetters
 from harvest.databases.postgres.mark import PostgresMarkStore
 from harvest.databases.postgres.notify import PostgresListener

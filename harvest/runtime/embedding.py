@@ -21,7 +21,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, Self
 
-from harvest.config.model import ReaperConfig, load, validated
+from harvest.config.load import load
+from harvest.config.model import ReaperConfig
+from harvest.config.validation import validated
 from harvest.errors import HarvestError
 from harvest.runtime.events import Event, Stats
 from harvest.runtime.monitor import Health, Monitor

@@ -67,7 +67,7 @@ def bare(database: str, servers: str, topic: str, *, read: bool, write: bool) ->
 
 def ours(config: str, count: int) -> tuple[float, float]:
     """`harvest reap`, from the moment it may publish until everything is published."""
-    from harvest.config.model import parse
+    from harvest.config.load import parse
     from harvest.runtime.events import Event, LeaderRefreshed
     from harvest.runtime.process import process
 

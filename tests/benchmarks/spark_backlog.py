@@ -52,7 +52,7 @@ def committed(servers: str, topic: str) -> int:
 
 def session(cores: int, tasks: int, configs: list[str]) -> None:
     """A child: run one job for each configuration, print the seconds of each."""
-    from harvest.config.model import parse
+    from harvest.config.load import parse
     from harvest.spark.backlog import backlog
     from marshal_py.spark.session import spark_session
 

@@ -17,8 +17,8 @@ from unittest import mock
 
 import httpcore
 
-from harvest.config import goharvest
-from harvest.config import model as harvest_config
+from harvest.config.goharvest import parse_duration_ms
+from harvest.config.load import parse as parse_reaper_yaml
 from harvest.core.dead_letters import BadRowFilter, problem
 from harvest.core.mark_checkpoint import Checkpoint
 from harvest.core.range_checkpoint import Position
@@ -26,6 +26,7 @@ from harvest.core.row import Row, payload_bytes
 from harvest.core.shards import shard_of
 from harvest.core.table_name import TableName
 from harvest.databases.json_headers import header_column
+from harvest.databases.postgres.conninfo import libpq_conninfo
 from harvest.errors import CheckpointError, HarvestError
 from harvest.sinks.http.endpoint import retry_after_ms
 from harvest.sinks.http.exchange import Answer, Connection
@@ -120,15 +121,15 @@ def reaper_yaml(data: bytes) -> None:
     content = data.decode("utf-8", "replace")
     for source in (content, f"harvest:\n  baseKafkaConfig: {content}"):
         with contextlib.suppress(HarvestError):
-            harvest_config.parse(source)
+            parse_reaper_yaml(source)
 
 
 def connection_string(data: bytes) -> None:
     """goharvest's data source, and its durations."""
     source = data.decode("utf-8", "replace")
     for function, error in (
-        (goharvest.libpq_conninfo, HarvestError),
-        (goharvest.parse_duration_ms, ValueError),
+        (libpq_conninfo, HarvestError),
+        (parse_duration_ms, ValueError),
     ):
         with contextlib.suppress(error):
             function(source)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from harvest.config.model import load
+from harvest.config.load import load
 from harvest.core.interfaces.sink import Failure, Sink
 from harvest.core.row import Row
 from harvest.spark.backlog import backlog

@@ -19,7 +19,8 @@ import pytest
 from typer.testing import CliRunner
 
 from harvest.cli.app import app
-from harvest.config.model import ReaperConfig, load, parse
+from harvest.config.load import load, parse
+from harvest.config.model import ReaperConfig
 from harvest.databases.postgres.range import PostgresRangeStore
 from harvest.errors import ConfigurationError
 from harvest.spark import backlog as backlog_module

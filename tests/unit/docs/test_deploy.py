@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from harvest.config.model import parse
+from harvest.config.load import parse
 from tests.support.paths import DOCS
 from tests.unit.marshal_py.cli.test_help import check_command_line
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from harvest import OutboxRecord, Stasher
-from harvest.config.model import parse
+from harvest.config.load import parse
 from harvest.core.mark_checkpoint import Term
 from harvest.databases.sqlite.mark import SqliteMarkStore
 from harvest.databases.sqlite.range import SqliteRangeStore

@@ -16,7 +16,8 @@ from typer.testing import CliRunner
 
 from harvest import OutboxRecord
 from harvest.cli.app import app
-from harvest.config.model import ReaperConfig, parse
+from harvest.config.load import parse
+from harvest.config.model import ReaperConfig
 from harvest.core.gaps import Gaps
 from harvest.databases.postgres.range import PostgresRangeStore
 from harvest.databases.two_databases import PostgresIds, TwoDatabasesStore

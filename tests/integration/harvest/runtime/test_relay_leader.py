@@ -10,7 +10,8 @@ import psycopg
 import pytest
 
 from harvest import OutboxRecord, Stasher
-from harvest.config.model import ReaperConfig, parse
+from harvest.config.load import parse
+from harvest.config.model import ReaperConfig
 from harvest.databases.postgres.mark import PostgresMarkStore
 from harvest.runtime.events import Stats
 from harvest.runtime.process import make_relay_tools

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import trustme
 
-from harvest.config.model import parse
+from harvest.config.load import parse
 from harvest.core.dispatcher import Outcome
 from harvest.core.row import Row
 from harvest.errors import ConfigurationError

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harvest.config.goharvest import libpq_conninfo, parse_duration_ms
-from harvest.config.model import load, parse
+from harvest.config.goharvest import parse_duration_ms
+from harvest.config.load import load, parse
+from harvest.databases.postgres.conninfo import libpq_conninfo
 from harvest.errors import ConfigurationError
 from harvest.sinks.kafka.settings import connection_settings, consumer_settings, producer_settings
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from harvest.config.model import parse
+from harvest.config.load import parse
 from harvest.core.interfaces.dead_letter_store import Selection
 from harvest.runtime.waiting_topics import WaitingTopics
 

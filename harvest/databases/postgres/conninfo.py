@@ -1,0 +1,63 @@
+"""Connection strings of Go's lib/pq, for libpq."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
+
+import psycopg
+
+from harvest.errors import ConfigurationError
+
+__all__ = ["libpq_conninfo"]
+
+_UNREADABLE: Final = "dataSource cannot be read: write key=value pairs or a URL"
+_PAIR: Final = re.compile(r"\s*([^\s=]+)\s*=\s*('(?:[^'\\]|\\.)*'|(?:[^\s'\\]|\\.)*)", re.DOTALL)
+_LIB_PQ_ONLY: Final = {"binary_parameters", "disable_prepared_binary_result"}
+
+
+def libpq_conninfo(source: str) -> str:
+    """A data source of Go's lib/pq as libpq reads it: the same, but that lib/pq takes any server
+    setting (`search_path=billing`) as a key of its own. Raises `ConfigurationError`."""
+    known = {option.keyword.decode() for option in psycopg.pq.Conninfo.get_defaults()}
+    if source.startswith(("postgres://", "postgresql://")):
+        try:
+            parts = urlsplit(source)
+        except ValueError:
+            raise ConfigurationError(_UNREADABLE) from None
+        pairs = parse_qsl(parts.query, keep_blank_values=True)
+        kept, options = _split_off_server_settings(pairs, known)
+        if options:
+            kept.append(("options", options))
+        return urlunsplit(parts._replace(query=urlencode(kept, quote_via=quote)))
+    matches = list(_PAIR.finditer(source))
+    if "".join(match[0] for match in matches).strip() != source.strip():
+        raise ConfigurationError(_UNREADABLE)
+    kept, options = _split_off_server_settings([(m[1], _unquoted(m[2])) for m in matches], known)
+    if options:
+        kept.append(("options", options))
+    try:
+        return psycopg.conninfo.make_conninfo("", **dict(kept))
+    except psycopg.Error:  # its text may quote what it could not read
+        raise ConfigurationError(_UNREADABLE) from None
+
+
+def _split_off_server_settings(
+    pairs: list[tuple[str, str]], known: set[str]
+) -> tuple[list[tuple[str, str]], str | None]:
+    kept, options = [], []
+    for name, value in pairs:
+        if name == "options":
+            options.append(value)
+        elif name in known:
+            kept.append((name, value))
+        elif name not in _LIB_PQ_ONLY:
+            escaped = value.replace("\\", "\\\\").replace(" ", "\\ ")
+            options.append(f"-c {name}={escaped}")
+    return kept, " ".join(options) or None
+
+
+def _unquoted(text: str) -> str:
+    inner = text[1:-1] if text.startswith("'") else text
+    return re.sub(r"\\(.)", r"\1", inner, flags=re.DOTALL)
