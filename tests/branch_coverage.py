@@ -27,7 +27,7 @@ MODULES: Final = (
     "harvest/core/mark_checkpoint.py",
     "marshal_py/protocol/balance.py",
     "marshal_py/protocol/claimant.py",
-    "marshal_py/consumer/delivery.py",
+    "marshal_py/consumer/held_partition.py",
     "marshal_py/protocol/events.py",
     "marshal_py/protocol/messages.py",
     "marshal_py/consumer/handlers/schedule.py",
@@ -37,26 +37,25 @@ MODULES: Final = (
     "marshal_py/protocol/world.py",
 )
 TESTS: Final = (
-    "harvest/core/test_gaps",
-    "harvest/core/test_mark",
-    "harvest/core/test_mark_actions",
-    "harvest/core/test_range_actions",
-    "marshal_py/consumer/handlers/test_options",
-    "marshal_py/consumer/handlers/test_schedule",
-    "marshal_py/consumer/test_delivery",
-    "marshal_py/consumer/test_handover",
-    "marshal_py/protocol/test_balance",
-    "marshal_py/protocol/test_claimant",
-    "marshal_py/protocol/test_claimant_found",
-    "marshal_py/protocol/test_claimant_guards",
-    "marshal_py/protocol/test_messages",
-    "marshal_py/protocol/test_rationalizer",
-    "marshal_py/protocol/test_snapshot_records",
-    "marshal_py/protocol/test_spec_claimant",
-    "marshal_py/protocol/test_vectors",
-    "marshal_py/protocol/test_world",
+    "tests/unit/harvest/core/test_gaps.py",
+    "tests/unit/harvest/core/test_mark.py",
+    "tests/unit/harvest/core/test_mark_actions.py",
+    "tests/unit/harvest/core/test_range_actions.py",
+    "tests/unit/marshal_py/consumer/handlers/test_options.py",
+    "tests/unit/marshal_py/consumer/handlers/test_schedule.py",
+    "tests/unit/marshal_py/consumer/test_held_partition.py",
+    "tests/unit/marshal_py/consumer/test_handover.py",
+    "tests/unit/marshal_py/protocol/test_balance.py",
+    "tests/unit/marshal_py/protocol/test_claimant.py",
+    "tests/unit/marshal_py/protocol/test_claimant_regressions.py",
+    "tests/unit/marshal_py/protocol/test_claimant_edge_cases.py",
+    "tests/unit/marshal_py/protocol/test_messages.py",
+    "tests/unit/marshal_py/protocol/test_rationalizer.py",
+    "tests/unit/marshal_py/protocol/test_snapshot_records.py",
+    "tests/unit/marshal_py/protocol/test_claimant_spec.py",
+    "tests/unit/marshal_py/protocol/test_vectors.py",
+    "tests/unit/marshal_py/protocol/test_world.py",
 )
-"""Unit tests, by the names of their files."""
 SLOW: Final = "test_a_herd"
 """Sharing among hundreds: it takes most of the time, and reaches no line that others do not."""
 
@@ -70,9 +69,8 @@ def main() -> int:
     include = ",".join(MODULES)
     with tempfile.TemporaryDirectory() as folder:
         data = f"--data-file={folder}/coverage"
-        names = [f"tests/unit/{name}.py" for name in TESTS]
         options = ["-p", "no:cacheprovider", "-p", "tests.branch_coverage", "-k", f"not {SLOW}"]
-        tests = ["pytest", "-q", *options, f"--hypothesis-profile={PROFILE}", *names]
+        tests = ["pytest", "-q", *options, f"--hypothesis-profile={PROFILE}", *TESTS]
         run = [*python, "coverage", "run", data, f"--include={include}", "-m", *tests]
         done = subprocess.run(run, cwd=ROOT, check=False).returncode
         report = [*python, "coverage", "report", data, "--show-missing", "--fail-under=100"]

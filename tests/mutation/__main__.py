@@ -38,7 +38,7 @@ UNIT_TESTS: Final[dict[str, tuple[str, ...]]] = {
         "marshal_py/consumer/test_turns.py",
         "marshal_py/consumer/test_claimed_ahead.py",
         "marshal_py/consumer/test_handover.py",
-        "marshal_py/consumer/test_delivery.py",
+        "marshal_py/consumer/test_held_partition.py",
         "marshal_py/protocol/test_claimant_regressions.py",
         "marshal_py/consumer/handlers/test_options.py",
         "marshal_py/protocol/test_balance.py",
