@@ -11,16 +11,16 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, NamedTuple, Self
+from typing import Final, NamedTuple, Self
 
+from marshal_py.client.claim import Claim
+from marshal_py.client.claims import ClaimRegistry
+from marshal_py.client.driver import Driver
 from marshal_py.client.waiting import Steps, block
 from marshal_py.errors import ClaimTimeout, InvalidArgument
 from marshal_py.protocol import events as ev
 from marshal_py.protocol.messages import MAX_TOPIC_LENGTH
 from marshal_py.protocol.rationalizer import Cell
-
-if TYPE_CHECKING:
-    from marshal_py.client.marshal import Claim, Marshal
 
 __all__ = ["Leader", "LeaderWatch", "Leadership", "leader_topic"]
 
@@ -59,11 +59,13 @@ class Leadership:
     lost, and `campaign` stands again. For any thread.
     """
 
-    def __init__(self, marshal: Marshal, name: str) -> None:
+    def __init__(self, registry: ClaimRegistry, name: str) -> None:
         self.name = name
+        self.registry = registry
+        """For the rest of this library; no part of the public interface."""
+        self.claim: Claim | None = None
+        """The claim that the leadership is; None before the first election."""
         self._topic = leader_topic(name)
-        self._marshal = marshal
-        self._claim: Claim | None = None
         self.on_lost: Callable[[Leadership], None] | None = None
         """Called once, in the hook thread, when somebody else leads, or the log took it away."""
         self.on_lapsed: Callable[[Leadership], None] | None = None
@@ -74,53 +76,54 @@ class Leadership:
     @property
     def held(self) -> bool:
         """Whether this client leads now and may act."""
-        return self._claim is not None and self._claim.held
+        return self.claim is not None and self.claim.held
 
     @property
     def epoch(self) -> int:
         """The fencing token: larger for every later leader; −1 before the first election."""
-        return -1 if self._claim is None else self._claim.epoch
+        return -1 if self.claim is None else self.claim.epoch
 
     @property
     def remaining_ms(self) -> float:
         """Milliseconds left of the lease; 0 when it is not held."""
-        return 0.0 if self._claim is None else self._claim.remaining_ms
+        return 0.0 if self.claim is None else self.claim.remaining_ms
 
     @property
     def reason(self) -> str | None:
         """Why the leadership ended, None while it has not."""
-        return None if self._claim is None else self._claim.reason
+        return None if self.claim is None else self.claim.reason
 
     def campaign(self, timeout_s: float | None = None) -> Self:
         """Wait until elected. Raises `ClaimTimeout` after `timeout_s`, and what `claim` raises."""
-        block(self._marshal._lock, self._campaign(timeout_s))
+        block(self.registry.driver.lock, self.campaign_steps(timeout_s))
         return self
 
-    def _campaign(self, timeout_s: float | None) -> Steps[None]:
-        claim = self._marshal.want(self._topic, 0)
-        if claim is not self._claim:
+    def campaign_steps(self, timeout_s: float | None) -> Steps[None]:
+        """Return the steps of `campaign`, for `waiting.drive`."""
+        claim = self.registry.want(self._topic, 0)
+        if claim is not self.claim:
             claim.on_lost = self._relay("on_lost")
             claim.on_lapsed = self._relay("on_lapsed")
             claim.on_regained = self._relay("on_regained")
         try:
-            yield from self._marshal._await([claim], timeout_s)
+            yield from self.registry.wait_held([claim], timeout_s)
         except ClaimTimeout as error:
-            if claim is not self._claim:
+            if claim is not self.claim:
                 claim.release(wait=False)
             raise ClaimTimeout(f"not elected leader of {self.name!r}: {error}") from None
         except BaseException:
             claim.release(wait=False)
             raise
-        self._claim = claim
+        self.claim = claim
 
     def resign(self, *, wait: bool = True, timeout_s: float = 10.0) -> None:
         """Hand over. Stop acting before you call this; the next leader need not wait."""
-        if self._claim is not None:
-            self._claim.release(wait=wait, timeout_s=timeout_s)
+        if self.claim is not None:
+            self.claim.release(wait=wait, timeout_s=timeout_s)
 
     def wait_lost(self, timeout_s: float | None = None) -> bool:
         """Wait until this client may not act any more; False if it still may after `timeout_s`."""
-        return True if self._claim is None else self._claim.wait_lost(timeout_s)
+        return True if self.claim is None else self.claim.wait_lost(timeout_s)
 
     def _relay(self, hook: str) -> Callable[[Claim], None]:
         def call(_: Claim) -> None:
@@ -139,7 +142,7 @@ class Leadership:
             self.resign()
 
     def __repr__(self) -> str:
-        return f"<Leadership {self.name!r} held={self.held} claim={self._claim!r}>"
+        return f"<Leadership {self.name!r} held={self.held} claim={self.claim!r}>"
 
 
 class LeaderWatch:
@@ -151,18 +154,18 @@ class LeaderWatch:
 
     def __init__(
         self,
-        marshal: Marshal,
+        driver: Driver,
         name: str,
         on_change: Callable[[Leader | None, Leader | None], None] | None = None,
     ) -> None:
         self.name = name
         self._topic = leader_topic(name)
-        self._marshal = marshal
+        self._group_id = driver.settings.group_id
         self._on_change = on_change
         self._changed = threading.Condition()
-        with marshal._lock:  # nothing may be folded between the two
-            self._stop = marshal.listen(self._listen)
-            self._current = _leader(marshal.cell(self._topic, 0))
+        with driver.lock:  # nothing may be folded between the two
+            self._stop = driver.listen(self._listen)
+            self._current = _leader(driver.world.cell(self._group_id, self._topic, 0))
 
     @property
     def current(self) -> Leader | None:
@@ -187,7 +190,7 @@ class LeaderWatch:
             if (
                 isinstance(event, ev.Claimed | ev.Released | ev.PositionSet)
                 and event.topic == self._topic
-                and event.group_id == self._marshal.group_id
+                and event.group_id == self._group_id
             ):
                 new = (
                     Leader(event.client_id, event.instance_id, event.epoch)

@@ -2,7 +2,7 @@
 
 A call that waits is a generator. It holds the client's lock whenever it runs, changes what it has
 to, and yields a `Wait`: until when. `block` drives it with a condition variable, `drive` with an
-event loop; both send back whether the condition came true in time.
+event loop; both send back whether the predicate came true in time.
 """
 
 from __future__ import annotations
@@ -13,31 +13,31 @@ import time
 from collections.abc import Callable, Generator
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
-__all__ = ["Bell", "Steps", "Wait", "block", "drive"]
+__all__ = ["ObservableCondition", "Steps", "Wait", "block", "drive"]
 
 T = TypeVar("T")
 
 
-class Bell(threading.Condition):
-    """A condition variable that others than threads can hear, too."""
+class ObservableCondition(threading.Condition):
+    """A condition variable that event loops can wait for, too."""
 
     def __init__(self, lock: Any) -> None:
         super().__init__(lock)
-        self.rings: list[Callable[[], None]] = []
+        self.observers: list[Callable[[], None]] = []
         """Called by `notify_all`, under the lock: be quick."""
 
     def notify_all(self) -> None:
         """Wake whoever waits."""
         super().notify_all()
-        for ring in self.rings:
-            ring()
+        for observer in self.observers:
+            observer()
 
 
 class Wait(NamedTuple):
-    """Wait until `condition` is true, which may happen when `bell` rings; `timeout_s` at most."""
+    """Wait until `predicate` is true, asking when `condition` is notified; `timeout_s` at most."""
 
-    bell: Bell
-    condition: Callable[[], bool]
+    condition: ObservableCondition
+    predicate: Callable[[], bool]
     timeout_s: float | None
 
 
@@ -50,7 +50,7 @@ def block(lock: Any, steps: Steps[T]) -> T:
         try:
             wait = next(steps)
             while True:
-                wait = steps.send(wait.bell.wait_for(wait.condition, wait.timeout_s))
+                wait = steps.send(wait.condition.wait_for(wait.predicate, wait.timeout_s))
         except StopIteration as end:
             result: T = end.value
             return result
@@ -82,17 +82,17 @@ async def drive(lock: Any, steps: Steps[T]) -> T:
 async def _until(loop: asyncio.AbstractEventLoop, lock: Any, wait: Wait) -> bool:
     changed = asyncio.Event()
 
-    def ring() -> None:
+    def notify() -> None:
         loop.call_soon_threadsafe(changed.set)
 
     deadline = None if wait.timeout_s is None else time.monotonic() + wait.timeout_s
     with lock:
-        wait.bell.rings.append(ring)
+        wait.condition.observers.append(notify)
     try:
         while True:
             changed.clear()
             with lock:
-                if wait.condition():
+                if wait.predicate():
                     return True
             left_s = None if deadline is None else deadline - time.monotonic()
             if left_s is not None and left_s <= 0:
@@ -104,4 +104,4 @@ async def _until(loop: asyncio.AbstractEventLoop, lock: Any, wait: Wait) -> bool
                 continue  # look a last time
     finally:
         with lock:
-            wait.bell.rings.remove(ring)
+            wait.condition.observers.remove(notify)

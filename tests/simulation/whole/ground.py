@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from marshal_py.client import kafka_clients as clients_module
+from marshal_py.client import driver as driver_module
 from marshal_py.client import marshal as client_module
 from marshal_py.client import waiting
 from tests.simulation.whole import green
@@ -34,17 +35,17 @@ def _modules() -> list[types.ModuleType]:
     ]
 
 
-class _Bell(green.Condition):
-    """As `marshal_py.client.waiting.Bell`, whose base was chosen when it was imported."""
+class _ObservableCondition(green.Condition):
+    """As `waiting.ObservableCondition`, whose base was chosen when it was imported."""
 
     def __init__(self, lock: Any) -> None:
         super().__init__(lock)
-        self.rings: list[Callable[[], None]] = []
+        self.observers: list[Callable[[], None]] = []
 
     def notify_all(self) -> None:
         super().notify_all()
-        for ring in self.rings:
-            ring()
+        for observer in self.observers:
+            observer()
 
 
 class _Ground:
@@ -71,7 +72,7 @@ class _Ground:
             (queue, green.QUEUE),
             (queue.SimpleQueue, green.SimpleQueue),
             (clients_module.connect, connect),
-            (waiting.Bell, _Bell),
+            (waiting.ObservableCondition, _ObservableCondition),
         ]
         random_bits = types.SimpleNamespace(randbits=self.hub.random.getrandbits)
         replacements.append((secrets, random_bits))
@@ -81,7 +82,7 @@ class _Ground:
                     if value is real:
                         self.put(module, name, simulated)
         self.put(client_module, "new_instance_id", self.instance_id)
-        self.put(client_module, "atexit", types.SimpleNamespace(register=lambda *_: None))
+        self.put(driver_module, "atexit", types.SimpleNamespace(register=lambda *_: None))
 
     def clear(self) -> None:
         for module, name, value in reversed(self._undo):

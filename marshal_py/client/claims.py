@@ -1,0 +1,110 @@
+"""All claims of one client: made once each, told what the driver says of them, waited for together."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+
+from marshal_py.client.claim import Claim
+from marshal_py.client.driver import Driver
+from marshal_py.client.waiting import Steps, Wait
+from marshal_py.errors import ClaimTimeout, DuplicateClientId, NotHeld
+from marshal_py.protocol.claimant import Notice
+
+__all__ = ["ClaimRegistry"]
+
+
+class ClaimRegistry:
+    """The claims of the client that `driver` drives.
+
+    The calls that wait return generators, for `waiting.block` and `waiting.drive`.
+    """
+
+    def __init__(self, driver: Driver) -> None:
+        self.driver = driver
+        self._claims: dict[int, Claim] = {}
+        """id(holding) → claim."""
+        driver.on_notice = self._hear
+        driver.on_stopped = self._end
+
+    def want(self, topic: str, partition: int) -> Claim:
+        """See `Marshal.want`."""
+        driver = self.driver
+        with driver.lock:
+            driver.check_open()
+            holding = driver.claimant.want(topic, partition, driver.clock())
+            claim = self._claims.get(id(holding))
+            if claim is None:
+                claim = self._claims[id(holding)] = Claim(driver, holding)
+            driver.carry_out()
+            return claim
+
+    def held(self) -> list[Claim]:
+        """Return the claims that this client holds now."""
+        with self.driver.lock:
+            return [claim for claim in self._claims.values() if claim.held]
+
+    def claim_many(
+        self, keys: Iterable[tuple[str, int]], timeout_s: float | None
+    ) -> Steps[list[Claim]]:
+        """See `Marshal.claim_many`."""
+        had = set(self._claims.values())
+        claims = [self.want(topic, partition) for topic, partition in keys]
+        try:
+            yield from self.wait_held(claims, timeout_s)
+        except BaseException:
+            for claim in claims:
+                if claim not in had:
+                    claim.release(wait=False)
+            raise
+        return claims
+
+    def try_claim(self, topic: str, partition: int, timeout_s: float) -> Steps[Claim | None]:
+        """See `Marshal.try_claim`."""
+        claim = self.want(topic, partition)
+        core = claim.core
+        yield Wait(core.changed, lambda: core.decided, timeout_s)
+        if claim.held:
+            return claim
+        claim.release(wait=False)
+        return None
+
+    def wait_held(self, claims: list[Claim], timeout_s: float | None) -> Steps[None]:
+        """Wait until all `claims` are held. Raises as `Marshal.claim` does."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        for claim in claims:
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            if (yield from claim.core.wait_held(left)):
+                continue
+            if not claim.core.ended.is_set():
+                raise ClaimTimeout(self._why_not(claim, timeout_s))
+            self.driver.check_open()
+            if self.driver.claimant.twin is not None:
+                raise DuplicateClientId(claim.reason)
+            raise NotHeld(f"{claim!r} ended at once: {claim.reason}")
+
+    def _why_not(self, claim: Claim, timeout_s: float | None) -> str:
+        with self.driver.lock:
+            group_id, world = self.driver.settings.group_id, self.driver.world
+            topic, partition = claim.topic, claim.partition
+            if world.paused(group_id):
+                return f"{topic}/{partition}: the group is paused; `marshal group resume` ends that"
+            cell = world.cell(group_id, topic, partition)
+            if cell is not None and cell.held:
+                return (
+                    f"{topic}/{partition} was not won within {timeout_s} s: {cell.holder} holds it "
+                    f"(epoch {cell.epoch}, interval {cell.interval_ms} ms)"
+                )
+            return f"{topic}/{partition} was not won within {timeout_s} s: no answer from the log"
+
+    def _hear(self, notice: Notice) -> None:
+        claim = self._claims.get(id(notice.holding))
+        if claim is None:
+            return
+        claim.hear(notice)
+        if notice.kind in ("lost", "released"):
+            del self._claims[id(notice.holding)]
+
+    def _end(self) -> None:
+        for claim in list(self._claims.values()):
+            claim.core.end()

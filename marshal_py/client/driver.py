@@ -1,0 +1,418 @@
+"""The driver of a client: one thread that joins the claimant and the log.
+
+It polls the log, folds what came, feeds the claimant, and appends what that asks for. Calls of the
+user take the same lock, change the claimant, and hand its appends to the producer at once
+(`Driver.carry_out`): a claim costs one produce round trip and one fetch, and no hand-over between
+threads.
+
+What the claimant has to say of a claim goes to `Driver.on_notice` (`claims.ClaimRegistry`); what
+the fold reports, to `watchers` and listeners.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import logging
+import random
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+from marshal_py.client.hooks import HookThread
+from marshal_py.client.log_reader import LogReader, Truncated, boottime_ns
+from marshal_py.client.log_writer import LogWriter
+from marshal_py.client.settings import ClientSettings
+from marshal_py.client.signals import exit_on_sigterm
+from marshal_py.errors import (
+    BrokerUnavailable,
+    Closed,
+    DuplicateClientId,
+    MarshalError,
+    SnapshotMismatch,
+    TopicMissing,
+)
+from marshal_py.protocol.claimant import Claimant, Notice
+from marshal_py.protocol.events import Event
+from marshal_py.protocol.text.claimant import TextClaimant
+from marshal_py.protocol.wire import MSGPACK, text_wire
+from marshal_py.protocol.world import Observer, World
+
+__all__ = ["Driver", "Listener"]
+
+MAX_POLL_S: Final = 0.1
+"""The driver looks at the time at least this often; a record or a deadline wakes it before."""
+
+MIN_SNAPSHOT_GAP_S: Final = 60.0
+"""A client writes at most one snapshot of a coordination partition in this time (§6.3)."""
+
+Listener = Callable[[int, list[Event]], None]
+"""Hears what the fold reported: (coordination partition, events)."""
+
+
+class Driver:
+    """Drives one client from `connect` to `close`. Attributes are read and changed under `lock`.
+
+    `connect` replays the log, `start` begins to take part, `close` ends it. After a change of
+    `claimant`, `carry_out` does what it asks for.
+    """
+
+    reader: LogReader
+    claimant: Claimant
+
+    def __init__(
+        self,
+        settings: ClientSettings,
+        log: logging.LoggerAdapter[Any],
+        *,
+        create_topics: bool = False,
+        close_on_sigterm: bool = True,
+    ) -> None:
+        self.settings = settings
+        self.log = log
+        self.lock = threading.RLock()
+        self.clock: Final = boottime_ns
+        """The monotonic clock, in nanoseconds, that all leases are measured by."""
+        self.hooks = HookThread(log, settings.client_id)
+        self.started = self.running = False
+        self.failure: MarshalError | None = None
+        """Why this client has stopped claiming, None while it has not."""
+        self.mismatches: list[SnapshotMismatch] = []
+        """Snapshots that differ from what this process made of the log."""
+        self.on_notice: Callable[[Notice], None] = lambda _: None
+        """Called under the lock for what the claimant tells of a claim."""
+        self.on_stopped: Callable[[], None] = lambda: None
+        """Called at the end of `close`: nothing more will be told of any claim."""
+        self.watchers: list[Listener] = []
+        """Called in the driver's thread and under the lock: be quick."""
+        self.before_heartbeat: list[Callable[[], None]] = []
+        """Called under the lock before heartbeats are made: refresh offsets."""
+        self._create_topics = create_topics
+        self._close_on_sigterm = close_on_sigterm
+        self._restore_sigterm: Callable[[], None] | None = None
+        self._settled = threading.Condition(self.lock)
+        self._stop = threading.Event()
+        self._listeners: list[Listener] = []
+        self._last_snapshot_s: dict[int, float] = {}
+        self._look_at_pauses_s = 0.0
+        self._jitter = random.Random(settings.instance_id)
+        self._writer: LogWriter
+        self._thread: threading.Thread
+
+    @property
+    def world(self) -> World:
+        """The state of all groups, as this client has read it."""
+        return self.reader.world
+
+    @property
+    def observers(self) -> list[Observer]:
+        """When this client saw what, for each coordination partition."""
+        return self.reader.observers
+
+    # From start to end
+
+    def connect(self) -> None:
+        """Connect and replay the log. Nothing is appended yet. Raises as `Marshal.start` does."""
+        with self.lock:
+            if self.started:
+                raise Closed("this client was started before; make a new one")
+            self.started = True
+            self._stop.clear()
+        settings = self.settings
+        if self._create_topics:
+            from marshal_py.client.topics import ensure_topics
+
+            ensure_topics(
+                settings.kafka,
+                topic=settings.topic,
+                snapshot_topic=None if settings.wire == "text" else settings.snapshot_topic,
+            )
+        kafka = {"client.id": f"marshal-{settings.client_id}", **settings.kafka}
+        # A heartbeat that could not be sent within two intervals is of no use to anyone. In version
+        # 1 it would even take the partition away from whoever had claimed it meanwhile.
+        is_text = settings.wire == "text"
+        timeout_ms = settings.interval_ms // 2 if is_text else max(2 * settings.interval_ms, 5_000)
+        self._writer = LogWriter(
+            kafka,
+            topic=settings.topic,
+            snapshot_topic=settings.snapshot_topic,
+            timeout_ms=timeout_ms,
+        )
+        self.reader = LogReader(
+            kafka,
+            topic=settings.topic,
+            snapshot_topic=settings.snapshot_topic,
+            wire=text_wire(settings.interval_ms // 1000) if is_text else MSGPACK,
+        )
+        self.mismatches = self.reader.mismatches
+        try:
+            self._replay()
+        except BaseException:
+            self.reader.close()
+            raise
+
+    def disconnect(self) -> None:
+        """Undo `connect`, which may then be called again: something else failed at the start."""
+        self.reader.close()
+        self.started = False
+
+    def start(self) -> None:
+        """Begin to take part, after `connect`."""
+        self.claimant = _new_claimant(self.settings, self.reader)
+        self.running = True
+        with self.lock:
+            self._caught_up()
+        self._thread = threading.Thread(target=self._run, name="marshal-driver", daemon=True)
+        self._thread.start()
+        atexit.register(_close_at_exit, weakref.ref(self))
+        self.handle_sigterm()
+
+    def close(self, timeout_s: float, *, release: bool) -> None:
+        """See `Marshal.close`."""
+        with self.lock:
+            if not self.running:
+                self._stop.set()
+                return
+            self.refresh_offsets()
+            if release:
+                self.claimant.leave(self.clock())
+            else:
+                self.claimant.keep(self.clock())
+            self.carry_out()
+        deadline = time.monotonic() + timeout_s
+        with self._settled:
+            settled = not release or self._settled.wait_for(
+                lambda: self.claimant.settled or not self._thread.is_alive(), timeout_s
+            )
+            self.running = False
+        if not settled:
+            self.log.warning(
+                "%s: not every release was seen within %s s; those claims end with their leases",
+                self.settings.client_id,
+                timeout_s,
+            )
+        self._stop.set()
+        self._thread.join(max(1.0, deadline - time.monotonic()))
+        self._writer.flush(max(0.5, deadline - time.monotonic()))
+        self.reader.close()
+        self.on_stopped()
+        self.hooks.close(max(0.5, deadline - time.monotonic()))
+        self.take_sigterm_undo()()
+
+    def handle_sigterm(self) -> None:
+        """Turn SIGTERM into SystemExit, if that was asked for. Only the main thread can."""
+        if self._close_on_sigterm and self._restore_sigterm is None:
+            self._restore_sigterm = exit_on_sigterm()
+
+    def take_sigterm_undo(self) -> Callable[[], None]:
+        """Return what undoes `handle_sigterm` when the main thread calls it: the caller will."""
+        undo, self._restore_sigterm = self._restore_sigterm, None
+        return undo or (lambda: None)
+
+    # For calls of the user: the caller holds the lock
+
+    def check_open(self) -> None:
+        """Raise `Closed` unless this client runs, and what made it stop claiming."""
+        if not self.running:
+            raise Closed(
+                "the client has been closed; make a new one"
+                if self.started
+                else "the client was not started: use `with Marshal(...)`, or call start()"
+            )
+        if self.failure is not None and not isinstance(self.failure, DuplicateClientId):
+            raise self.failure
+
+    def carry_out(self) -> None:
+        """Carry out what the claimant asks for: append its records, pass on its notices."""
+        for append in self.claimant.take_appends():
+            self._writer.append(append.coordinator, append.seq, append.value)
+        for notice in self.claimant.take_notices():
+            self.on_notice(notice)
+            if notice.kind == "duplicate_client_id":
+                self.failure = DuplicateClientId(notice.detail)
+                self.log.error("%s: %s", self.settings.client_id, notice.detail)
+        if self.claimant.leaving and self.claimant.settled:
+            self._settled.notify_all()
+
+    def refresh_offsets(self) -> None:
+        """Have the newest offsets put into the claims: heartbeats may go out now."""
+        for refresh in self.before_heartbeat:
+            refresh()
+
+    def listen(self, listener: Listener) -> Callable[[], None]:
+        """See `Marshal.listen`."""
+        with self.lock:
+            self.check_open()
+            self._listeners.append(listener)
+            self.hooks.start()
+
+        def stop() -> None:
+            with self.lock, contextlib.suppress(ValueError):
+                self._listeners.remove(listener)
+
+        return stop
+
+    # The thread
+
+    def _run(self) -> None:
+        try:
+            while not self._stop.is_set():
+                try:
+                    self._turn()
+                except Truncated as error:
+                    self._truncated(error)
+        except MarshalError as error:
+            with self.lock:
+                self._fail(error)
+        except BaseException as error:
+            self.log.exception(
+                "%s: the driver stopped; every lease lapses", self.settings.client_id
+            )
+            failure = MarshalError(f"the driver stopped: {error}")
+            failure.__cause__ = error
+            with self.lock:
+                self._fail(failure)
+
+    def _turn(self) -> None:
+        deadline_ns = self.claimant.next_deadline_ns()
+        wait_s = MAX_POLL_S
+        if deadline_ns is not None:
+            wait_s = min(wait_s, max(0.0, (deadline_ns - self.clock()) / 1e9))
+        messages = self.reader.poll(wait_s)
+        self._writer.serve()
+        with self.lock:
+            for batch in self.reader.fold(messages):
+                self.claimant.applied(batch.coordinator, batch.events, batch.now_ns)
+                for watcher in self.watchers:
+                    watcher(batch.coordinator, batch.events)
+                if batch.events:
+                    for listener in self._listeners:
+                        self.hooks.call(partial(listener, batch.coordinator, batch.events))
+            now_ns = self.clock()
+            failures = self._writer.take_failures()
+            due_ns = self.claimant.next_deadline_ns()
+            if failures or (due_ns is not None and due_ns <= now_ns):
+                self.refresh_offsets()  # heartbeats may go out now
+            for seq, why in failures:
+                self.log.info(
+                    "%s: an append failed (%s); the log decides", self.settings.client_id, why
+                )
+                self.claimant.append_failed(seq, now_ns)
+            self.claimant.tick(now_ns)
+            self._end_expired_pauses()
+            if self._writer.refusal is not None and self.failure is None:
+                self._fail(self._writer.refusal)
+            if self.reader.partition_count_error is not None and self.failure is None:
+                self._fail(self.reader.partition_count_error)
+            self.carry_out()
+            if self.reader.due:
+                self._write_snapshots()
+
+    def _replay(self) -> None:
+        for _ in range(5):
+            try:
+                self.reader.open(self.settings.connect_timeout_ms / 1000)
+                self.reader.replay()
+            except Truncated as error:
+                self.log.warning("%s; replaying", error)
+            else:
+                return
+        raise BrokerUnavailable(f"topic {self.settings.topic!r} changes while it is read")
+
+    def _caught_up(self) -> None:
+        now_ns = self.clock()
+        for p in range(self.world.partitions):
+            self.claimant.caught_up(p, now_ns)
+        self.carry_out()
+
+    def _truncated(self, error: Truncated) -> None:
+        client_id = self.settings.client_id
+        self.log.error("%s: %s; leases are dropped, replaying", client_id, error)
+        with self.lock:
+            self.claimant.truncated()
+            self.carry_out()
+        while not self._stop.is_set():
+            try:
+                # World and observers are refilled in place, so nobody may look meanwhile.
+                with self.lock:
+                    self._replay()
+                    self._caught_up()
+                return
+            except (BrokerUnavailable, TopicMissing) as problem:
+                self.log.warning("%s: %s; trying on", client_id, problem)
+                self._stop.wait(1.0)
+
+    def _fail(self, error: MarshalError) -> None:
+        """Stop claiming for good; leases lapse by themselves."""
+        self.log.error("%s: %s", self.settings.client_id, error)
+        self.failure = error
+        self.claimant.stop_claiming(str(error))
+        self.carry_out()
+
+    def _end_expired_pauses(self) -> None:
+        """A pause that is over by this machine's clock is ended by whichever client looks first.
+
+        Each looks about once a second and at a moment of its own, so that few records are written.
+        """
+        now_s = time.monotonic()
+        if now_s < self._look_at_pauses_s or self.settings.wire == "text":
+            return
+        self._look_at_pauses_s = now_s + self._jitter.uniform(0.5, 1.5)
+        now_ms = time.time() * 1000
+        for state in self.world.states:
+            if state.paused.get(self.settings.group_id, now_ms + 1) <= now_ms:
+                self.claimant.end_pause(state.partition)
+
+    def _write_snapshots(self) -> None:
+        due, self.reader.due[:] = list(self.reader.due), []
+        for snapshot in due:
+            p = snapshot.coordinator
+            newest = self.reader.newest_snapshot.get(p, 0)
+            last_s = self._last_snapshot_s.get(p)
+            now_s = time.monotonic()
+            if (
+                snapshot.crossed_by == self.settings.instance_id
+                and snapshot.next_offset - newest >= self.settings.snapshot_every
+                and (last_s is None or now_s - last_s >= MIN_SNAPSHOT_GAP_S)
+            ):
+                self._last_snapshot_s[p] = now_s
+                self._writer.write_snapshot(
+                    snapshot, self.world.partitions, self.settings.client_id
+                )
+
+
+def _new_claimant(settings: ClientSettings, reader: LogReader) -> Claimant:
+    if settings.wire == "text":
+        return TextClaimant(
+            reader.world,
+            reader.observers,
+            client_id=settings.client_id,
+            instance_id=settings.instance_id,
+            group_id=settings.group_id,
+            interval_ms=settings.interval_ms,
+            margin_ms=settings.margin_ms,
+            wall_s=time.time,
+            resume=settings.resume,
+        )
+    return Claimant(
+        reader.world,
+        reader.observers,
+        client_id=settings.client_id,
+        instance_id=settings.instance_id,
+        group_id=settings.group_id,
+        interval_ms=settings.interval_ms,
+        margin_ms=settings.margin_ms,
+        member=settings.member,
+        member_metadata=settings.member_metadata,
+        resume=settings.resume,
+        cold_start_skew_ms=settings.cold_start_skew_ms,
+    )
+
+
+def _close_at_exit(reference: weakref.ref[Driver]) -> None:
+    driver = reference()
+    if driver is not None:
+        driver.close(3.0, release=True)
