@@ -87,12 +87,12 @@ def set_positions(
             wire="text",
             close_on_sigterm=False,
         ) as marshal:
-            claimant = marshal._claimant
+            claimant = marshal.driver.claimant
             assert isinstance(claimant, TextClaimant)  # noqa: S101
             claimant.heeds_pauses = False
             for claim in marshal.claim_many(offsets, timeout_s=timeout_s):
-                with marshal._lock:
-                    claim._holding.next_offset = offsets[claim.topic, claim.partition]
+                with marshal.driver.lock:
+                    claim.core.holding.next_offset = offsets[claim.topic, claim.partition]
                 claim.release(timeout_s=TIMEOUT_S)
     except ClaimTimeout as error:
         raise ClaimTimeout(f"{error}; no position was changed") from None

@@ -28,7 +28,6 @@ from typing import Any, Final, Self, TypeVar
 from marshal_py.client.aio_threads import call_in_thread
 from marshal_py.client.leader_election import Leader, Leadership, LeaderWatch
 from marshal_py.client.marshal import Claim, Marshal
-from marshal_py.client.signals import exit_on_sigterm
 from marshal_py.client.waiting import Steps, Wait, drive
 from marshal_py.errors import ClaimTimeout
 
@@ -58,26 +57,26 @@ class AsyncClaim:
         self, next_offset: int, *, wait: bool = False, timeout_s: float = 10.0
     ) -> None:
         """See `Claim.commit`."""
-        await self._drive(self.sync._commit(next_offset, wait, timeout_s))
+        await self._drive(self.sync.core.commit(next_offset, wait, timeout_s))
 
     async def claim_messages(self, proposed_offset: int, *, timeout_s: float = 10.0) -> bool:
         """See `Claim.claim_messages`."""
-        return await self._drive(self.sync._claim_messages(proposed_offset, timeout_s))
+        return await self._drive(self.sync.core.claim_messages(proposed_offset, timeout_s))
 
     async def release(self, *, wait: bool = True, timeout_s: float = 10.0) -> None:
         """See `Claim.release`."""
-        await self._drive(self.sync._release(wait, timeout_s))
+        await self._drive(self.sync.core.release(wait, timeout_s))
 
     async def wait_held(self, timeout_s: float | None = None) -> bool:
         """See `Claim.wait_held`."""
-        return await self._drive(self.sync._wait_held(timeout_s))
+        return await self._drive(self.sync.core.wait_held(timeout_s))
 
     async def wait_lost(self, timeout_s: float | None = None) -> bool:
         """See `Claim.wait_lost`."""
         return await self._drive(_lost(self.sync, timeout_s))
 
     async def _drive(self, steps: Steps[T]) -> T:
-        return await drive(self.sync._marshal._lock, steps)
+        return await drive(self.sync.core.driver.lock, steps)
 
     async def __aenter__(self) -> Self:
         return self
@@ -100,7 +99,7 @@ def _lost(claim: Claim, timeout_s: float | None) -> Steps[bool]:
             return False
         lease_s = claim.remaining_ms / 1000 + 0.001
         wait_s = lease_s if left_s is None else min(lease_s, left_s)
-        yield Wait(claim._changed, lambda: not claim.held, wait_s)
+        yield Wait(claim.core.changed, lambda: not claim.held, wait_s)
     return True
 
 
@@ -117,18 +116,18 @@ class AsyncLeadership:
 
     async def campaign(self, timeout_s: float | None = None) -> Self:
         """See `Leadership.campaign`."""
-        await drive(self.sync._marshal._lock, self.sync._campaign(timeout_s))
+        await drive(self.sync.registry.driver.lock, self.sync.campaign_steps(timeout_s))
         return self
 
     async def resign(self, *, wait: bool = True, timeout_s: float = 10.0) -> None:
         """See `Leadership.resign`."""
-        claim = self.sync._claim
+        claim = self.sync.claim
         if claim is not None:
             await AsyncClaim(claim).release(wait=wait, timeout_s=timeout_s)
 
     async def wait_lost(self, timeout_s: float | None = None) -> bool:
         """See `Leadership.wait_lost`."""
-        claim = self.sync._claim
+        claim = self.sync.claim
         return True if claim is None else await AsyncClaim(claim).wait_lost(timeout_s)
 
     async def __aenter__(self) -> Self:
@@ -151,7 +150,7 @@ class AsyncLeaderWatch:
                 loop.call_soon_threadsafe(changes.put_nowait, (old, new))
 
         self._changes = changes
-        self._watch = LeaderWatch(marshal, name, on_change)
+        self._watch = LeaderWatch(marshal.driver, name, on_change)
 
     @property
     def current(self) -> Leader | None:
@@ -189,24 +188,21 @@ class AsyncMarshal:
     """
 
     def __init__(self, config: Mapping[str, Any] | str, *, group_id: str, **settings: Any) -> None:
-        self._on_sigterm = settings.get("close_on_sigterm", True)
         self.sync: Final = Marshal(config, group_id=group_id, **settings)
 
     async def start(self) -> Self:
         """See `Marshal.start`."""
         await call_in_thread(self.sync.start, undo=self.sync.close)
-        if self._on_sigterm and self.sync._restore_signal is None:
-            self.sync._restore_signal = exit_on_sigterm()
+        self.sync.driver.handle_sigterm()  # in this thread it can be done
         return self
 
     async def close(self, timeout_s: float = 10.0, *, release: bool = True) -> None:
         """See `Marshal.close`."""
-        restore, self.sync._restore_signal = self.sync._restore_signal, None
+        restore = self.sync.driver.take_sigterm_undo()
         try:
             await call_in_thread(partial(self.sync.close, timeout_s, release=release))
         finally:
-            if restore is not None:
-                restore()
+            restore()
 
     async def claim(
         self, topic: str, partition: int, *, timeout_s: float | None = None
@@ -218,14 +214,16 @@ class AsyncMarshal:
         self, keys: Iterable[tuple[str, int]], *, timeout_s: float | None = None
     ) -> list[AsyncClaim]:
         """See `Marshal.claim_many`."""
-        claims = await drive(self.sync._lock, self.sync._claim_many(keys, timeout_s))
+        claims = await drive(self.sync.driver.lock, self.sync.registry.claim_many(keys, timeout_s))
         return [AsyncClaim(claim) for claim in claims]
 
     async def try_claim(
         self, topic: str, partition: int, *, timeout_s: float = 10.0
     ) -> AsyncClaim | None:
         """See `Marshal.try_claim`."""
-        claim = await drive(self.sync._lock, self.sync._try_claim(topic, partition, timeout_s))
+        claim = await drive(
+            self.sync.driver.lock, self.sync.registry.try_claim(topic, partition, timeout_s)
+        )
         return None if claim is None else AsyncClaim(claim)
 
     def leader(self, name: str) -> AsyncLeadership:

@@ -1,4 +1,4 @@
-"""All claims of one client: made once each, told what the driver says of them, waited for together."""
+"""All claims of one client: made once each, told what the driver says, waited for together."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """`Marshal`: the live client, as the user has it.
 
-It joins three parts: `driver.Driver` has the thread, the log and the claimant; `claims.ClaimRegistry`
-the claims; `leader_election` stands on claims.
+It joins two parts: `driver.Driver` has the thread, the log and the claimant,
+`claims.ClaimRegistry` the claims. `leader_election` stands on both.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ from confluent_kafka import Message
 from marshal_py.client.aio import AsyncMarshal
 from marshal_py.client.aio_threads import CallThread, call_in_thread
 from marshal_py.client.marshal import Claim, Marshal
-from marshal_py.client.signals import StopRequests, exit_on_sigterm
+from marshal_py.client.signals import StopRequests
 from marshal_py.consumer.claim_metadata import ClaimMetadata
 from marshal_py.consumer.consumer import Consumer
 from marshal_py.consumer.handlers.runner import RunStats
@@ -49,7 +49,6 @@ class AsyncConsumer:
     def __init__(
         self, config: Mapping[str, Any] | str | Marshal | AsyncMarshal, **settings: Any
     ) -> None:
-        self._on_sigterm = settings.get("close_on_sigterm", True)
         self.sync: Final = Consumer(
             config.sync if isinstance(config, AsyncMarshal) else config, **settings
         )
@@ -66,17 +65,14 @@ class AsyncConsumer:
         return self
 
     def _heed_sigterm(self) -> None:
-        marshal = self.sync.marshal
-        if self._on_sigterm and self.sync._owns_marshal and marshal._restore_signal is None:
-            marshal._restore_signal = exit_on_sigterm()
+        if self.sync._owns_marshal:
+            self.sync.marshal.driver.handle_sigterm()
 
     def _take_restore(self) -> Callable[[], None] | None:
         """Return what undoes `_heed_sigterm`: in this thread, the client's own cannot."""
         if not self.sync._owns_marshal:
             return None
-        marshal = self.sync.marshal
-        restore, marshal._restore_signal = marshal._restore_signal, None
-        return restore
+        return self.sync.marshal.driver.take_sigterm_undo()
 
     async def close(self, timeout_s: float = 10.0) -> None:
         """See `Consumer.close`. Cancelled, it goes on in the background."""

@@ -98,9 +98,9 @@ class Keeper:
             )
         else:
             self._assignor = Assignor(marshal, consumer.subscription, settle_ms=consumer.settle_ms)
-        with marshal._lock:
-            marshal._watchers.append(self._watch)
-            marshal._before_beat.append(consumer.refresh_offsets)
+        with marshal.driver.lock:
+            marshal.driver.watchers.append(self._watch)
+            marshal.driver.before_heartbeat.append(consumer.refresh_offsets)
         self.wake()
         self._thread.start()
         self._scout.start()
@@ -126,10 +126,10 @@ class Keeper:
         self.wake()
         self._thread.join(max(1.0, deadline - time.monotonic()))
         marshal = self._consumer.marshal
-        with marshal._lock:
-            marshal._watchers.remove(self._watch)
+        with marshal.driver.lock:
+            marshal.driver.watchers.remove(self._watch)
             if release:
-                marshal._before_beat.remove(self._consumer.refresh_offsets)
+                marshal.driver.before_heartbeat.remove(self._consumer.refresh_offsets)
 
     def change(self, **changes: Any) -> None:
         """Want something else from now on."""
@@ -259,7 +259,7 @@ class Keeper:
             try:
                 self._round()
             except Closed:
-                if self._consumer.marshal._failure is None or self._closing:
+                if self._consumer.marshal.failure is None or self._closing:
                     self._let_go_of_all()
                     return
             except MarshalError as error:  # the client has failed for good: leases lapse
@@ -300,7 +300,7 @@ class Keeper:
     def _tend(self, part: HeldPartition) -> None:
         """Do for one partition what its claim and its stage ask for."""
         claim = part.claim
-        if claim._ended.is_set():
+        if claim.core.ended.is_set():
             self._remove(part)
             return
         if part.holding.paused and part.stage is Stage.ACTIVE:
@@ -341,9 +341,9 @@ class Keeper:
 
     def _want(self, key: Key) -> None:
         consumer, marshal = self._consumer, self._consumer.marshal
-        with marshal._lock:
+        with marshal.driver.lock:
             claim = marshal.want(*key)
-            claim._watch = consumer._hear
+            claim.core.on_notice = consumer._hear
             part = HeldPartition(claim, manual=consumer.manual)
             consumer.parts[key] = part
         if claim.held:
@@ -476,7 +476,7 @@ class Keeper:
                 extra=part.log_fields,
             )
             if self._is_text:  # positions of version 1 may go back, and Go would wait for ever
-                with self._consumer.marshal._lock:
+                with self._consumer.marshal.driver.lock:
                     part.holding.next_offset = part.holding.stored_offset = first
         part.out_of_range = False
         self._unassign(part)
@@ -528,7 +528,7 @@ class Keeper:
             part
             for part in consumer.parts.values()
             if part.stage is not Stage.RELEASING
-            or (self._release and not part.claim._ended.is_set())
+            or (self._release and not part.claim.core.ended.is_set())
         ]
         if not waiting:
             self._settled.set()

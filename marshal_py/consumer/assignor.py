@@ -83,7 +83,7 @@ class Assignor:
             if isinstance(event, _RELEVANT) and event.group_id == group:
                 affected = True
                 if type(event) is MemberJoined:
-                    now_ns = self._marshal._clock()
+                    now_ns = self._marshal.driver.clock()
                     if now_ns - self._quiet_since_ns >= self._settle_ns:
                         self._newcomers_since_ns = now_ns
                     self._quiet_since_ns = now_ns
@@ -94,8 +94,8 @@ class Assignor:
         marshal = self._marshal
         me = marshal.client_id
         with marshal.world() as world:
-            now_ns = marshal._clock()
-            observers = marshal._reader.observers
+            now_ns = marshal.driver.clock()
+            observers = marshal.driver.observers
             members = self._members(world, observers, now_ns)
             holders: dict[Unit, str | None] = {}
             costs: dict[Unit, int] = {}
@@ -126,8 +126,8 @@ class Assignor:
         """Whether somebody died or came back to life since the last look. Cheap."""
         marshal = self._marshal
         with marshal.world() as world:
-            now_ns = marshal._clock()
-            members = self._members(world, marshal._reader.observers, now_ns)
+            now_ns = marshal.driver.clock()
+            members = self._members(world, marshal.driver.observers, now_ns)
         return frozenset(members) != self._alive
 
     def _members(
@@ -185,7 +185,7 @@ class Assignor:
 
     def _known_dead(self, client_id: str) -> bool:
         marshal = self._marshal
-        world = marshal._reader.world
+        world = marshal.driver.world
         member = world.states[world.home(marshal.group_id)].members.get(
             (marshal.group_id, client_id)
         )

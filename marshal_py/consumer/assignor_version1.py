@@ -50,21 +50,21 @@ class Version1Assignor:
             if isinstance(event, _RELEVANT) and event.group_id == marshal.group_id:
                 affected = True
                 if type(event) is Released and event.client_id == marshal.client_id:
-                    self._released_ns[event.topic, event.partition] = marshal._clock()
+                    self._released_ns[event.topic, event.partition] = marshal.driver.clock()
         return affected
 
     def is_due(self) -> bool:
         """Whether it is time for the next claim."""
-        return self._marshal._clock() >= self._next_look_ns
+        return self._marshal.driver.clock() >= self._next_look_ns
 
     def decide(self, units: list[Unit], lags: dict[Unit, int] | None = None) -> Decision:  # noqa: ARG002
         """Look at the world, and plan."""
         marshal = self._marshal
         with marshal.world() as world:
-            now_ns = marshal._clock()
+            now_ns = marshal.driver.clock()
             self._next_look_ns = now_ns + 500 * MS
             paused = world.paused(marshal.group_id)
-            observers = marshal._reader.observers
+            observers = marshal.driver.observers
             holders: dict[Unit, str | None] = {}
             resume: list[Unit] = []
             for unit in units:
@@ -79,7 +79,7 @@ class Version1Assignor:
                 elif cell is not None and holder is not None:
                     holder = None if self._is_stale(cell, p, now_ns) else holder
                 holders[unit] = holder
-            states = {h.key: h.state for h in marshal._claimant.holdings()}
+            states = {h.key: h.state for h in marshal.driver.claimant.holdings()}
         claim = self._choose(holders, states, now_ns)
         return Decision(
             Plan(claim, self._surplus(holders, states)),
@@ -90,7 +90,7 @@ class Version1Assignor:
         )
 
     def _is_stale(self, cell: Cell, coordinator: int, now_ns: int) -> bool:
-        observer = self._marshal._reader.observers[coordinator]
+        observer = self._marshal.driver.observers[coordinator]
         return observer.liveness(cell, now_ns) == "stale"
 
     def _choose(

@@ -115,7 +115,7 @@ class AtMostOnce(Fetching):
                 self._top_up()
                 self._handed = (len(run.messages), time.monotonic())
                 return run
-            if verdict and not run.part.claim._ended.is_set():
+            if verdict and not run.part.claim.core.ended.is_set():
                 run.part.parked.append(run)  # ours; the lease may come back, or has: in order
                 self._parked.append(run.part)
             elif verdict:
@@ -220,7 +220,7 @@ class AtMostOnce(Fetching):
         before = part.proposed
         part.proposed = max(end, min(part.end, end + 2 * self._unfetched_size), before)
         try:
-            part.proposed_seq = part.claim._propose(part.proposed)
+            part.proposed_seq = part.claim.core.propose(part.proposed)
         except (NotHeld, Closed):
             part.proposed = before
             raise
@@ -286,7 +286,7 @@ class AtMostOnce(Fetching):
             return True
         detail = self._verdicts.get(run.seq)
         if detail is None:
-            return False if part.claim._ended.is_set() else None
+            return False if part.claim.core.ended.is_set() else None
         # It was rejected, or nobody knows. Within one epoch nobody but us claims messages: if they
         # are claimed now, an earlier attempt of ours was accepted after all.
         with contextlib.suppress(MarshalError):
@@ -321,7 +321,7 @@ class AtMostOnce(Fetching):
     def _unpark(self) -> None:
         """Take up what was put back when leases lapsed, where they have been regained."""
         for part in list(dict.fromkeys(self._parked)):
-            gone = part.claim._ended.is_set() or (
+            gone = part.claim.core.ended.is_set() or (
                 part.stage is not Stage.ACTIVE and not (self._amo and part.stage is Stage.DRAINING)
             )
             if gone or part.claim.held:

@@ -247,7 +247,7 @@ class Consumer(Iterating):
         Without its topics the client never appears in the group.
         """
         marshal, given_up = self.marshal, threading.Event()
-        if marshal._started:
+        if marshal.driver.started:
             self._keeper.discover_at_start(given_up)
             return
         failures: list[BaseException] = []
@@ -261,7 +261,7 @@ class Consumer(Iterating):
         discovery = threading.Thread(target=discover, name="marshal-discovery", daemon=True)
         discovery.start()
         try:
-            marshal._open()
+            marshal.driver.connect()
         except MarshalError as error:
             discovery.join()
             failures.append(error)
@@ -272,10 +272,10 @@ class Consumer(Iterating):
         else:
             discovery.join()
             if failures:
-                marshal._never_mind()
+                marshal.driver.disconnect()
         if failures:
             raise failures[0]
-        marshal._join()
+        marshal.driver.start()
         self._owns_marshal = True
 
     def close(self, timeout_s: float = 10.0) -> None:
@@ -311,7 +311,7 @@ class Consumer(Iterating):
             self.marshal.close(
                 max(1.0, deadline - time.monotonic()), release=not self.keep_on_close
             )
-        elif self.marshal._running and self.marshal.settings.wire != "text":
+        elif self.marshal.driver.running and self.marshal.settings.wire != "text":
             with contextlib.suppress(MarshalError):
                 self.marshal.set_member_metadata(b"")
         if self._mirror is not None:
@@ -429,7 +429,7 @@ class Consumer(Iterating):
             raise Closed("run() can be called once only; make a new consumer")
         self._enter_loop()
         self._settle_hand()
-        with self.marshal._lock:  # the keeper makes no partition meanwhile
+        with self.marshal.driver.lock:  # the keeper makes no partition meanwhile
             self._runner = runner
             for part in list(self.parts.values()):
                 part.manual = self.manual
@@ -488,7 +488,7 @@ class Consumer(Iterating):
         that are lost meanwhile are passed over.
         """
         deadline = time.monotonic() + timeout_s
-        with self.marshal._lock:
+        with self.marshal.driver.lock:
             self.refresh_offsets()
         for part in list(self.parts.values()):
             position = part.position()

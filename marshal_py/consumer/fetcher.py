@@ -56,7 +56,7 @@ class Fetching:
         self, marshal: Marshal, kafka: Mapping[str, Any] | None, *, batch_size: int
     ) -> None:
         self.marshal = marshal
-        self.log = Fields(logger, marshal._log.extra)
+        self.log = Fields(logger, marshal.driver.log.extra)
         """The logger, with who this is in every record."""
         self._batch_size = batch_size
         self._kafka_config = _fetch_config(marshal, kafka)

@@ -141,7 +141,7 @@ class HeldPartition:
 
     def __init__(self, claim: Claim, *, manual: bool) -> None:
         self.claim = claim
-        self.holding = claim._holding
+        self.holding = claim.core.holding
         self.topic: str = claim.topic
         self.partition: int = claim.partition
         self.key = (self.topic, self.partition)
@@ -184,7 +184,7 @@ class HeldPartition:
     @property
     def log_fields(self) -> dict[str, object]:
         """What a log record about it carries."""
-        return self.claim._fields()
+        return self.claim.core.log_fields
 
     def start(self, offset: int) -> None:
         """Begin at `offset`; −1 when the first message will tell."""

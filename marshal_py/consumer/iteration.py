@@ -123,7 +123,7 @@ class Iterating(AtMostOnce):
                 or part.stage is not active
             ):
                 looked_s, until_ns = now_s(), holding.lease_until_ns
-                left_s = (until_ns - self.marshal._clock()) / 1e9
+                left_s = (until_ns - self.marshal.driver.clock()) / 1e9
                 if (left_s <= 0 or part.stage is not active) and not self._may_hand_out(part):
                     self._put_back(run, message)
                     return
@@ -186,8 +186,8 @@ class Iterating(AtMostOnce):
         while not self._closing.is_set() or self._proposed or (self._amo and self._owes()):
             if self._keeper.failure is not None:
                 raise self._keeper.failure
-            if self.marshal._failure is not None:
-                raise self.marshal._failure
+            if self.marshal.failure is not None:
+                raise self.marshal.failure
             run = self._next_claimed() if self._amo else self._next_ready()
             if run is not None:
                 run.part.begin(run)

@@ -55,12 +55,12 @@ def takeover_s(
     victim.kill()
     killed = time.perf_counter()
     victim.wait()
-    if not claim._acquired.wait(60):
+    if not claim.wait_held(60):
         raise RuntimeError("nobody took over")
     taken = time.perf_counter()
     # Both are append times of one broker: of the claim, and of the last record before it.
     with standby.world():
-        stamped = standby._reader.observers[claim._holding.coordinator].stamped
+        stamped = standby.driver.observers[claim.core.holding.coordinator].stamped
         last = _last_record_before(standby, claim)
         assert last is not None
         append_ms, last_ms = stamped.at(claim.epoch), stamped.at(last)

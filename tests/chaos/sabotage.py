@@ -5,7 +5,7 @@ Only for `--sabotage`: a checker that never fails shows nothing.
 
 from __future__ import annotations
 
-from marshal_py.client.marshal import Claim
+from marshal_py.client.claim import ClaimCore
 from marshal_py.consumer.consumer import Consumer
 from marshal_py.consumer.held_partition import HeldPartition
 from marshal_py.protocol.claimant import ClaimState
@@ -16,8 +16,12 @@ __all__ = ["RULES", "apply"]
 def _no_lease() -> None:
     """A holder believes that it may act until it reads otherwise."""
     believes = (ClaimState.HELD, ClaimState.LAPSED)
-    Claim.held = property(lambda self: self._holding.state in believes)  # type: ignore[assignment]
-    Claim.remaining_ms = property(lambda self: 1.0 if self.held else 0.0)  # type: ignore[assignment]
+    ClaimCore.held = property(  # type: ignore[assignment]
+        lambda self: self.holding.state in believes
+    )
+    ClaimCore.remaining_ms = property(  # type: ignore[assignment]
+        lambda self: 1.0 if self.held else 0.0
+    )
 
 
 def _no_log() -> None:

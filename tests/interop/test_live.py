@@ -33,7 +33,7 @@ def test_what_go_holds_is_ours_when_it_releases_and_from_its_offset(stage: Stage
     claim = ours.want(topic, 0)
     assert go.terminate() == 0
     left = time.monotonic()
-    assert claim._acquired.wait(60)
+    assert claim.wait_held(60)
     assert time.monotonic() - left < HB  # no wait for staleness
     assert claim.held
     assert claim.next_offset == 50
@@ -70,10 +70,12 @@ def test_after_gos_crash_we_wait_two_intervals_and_go_on_from_its_last_heartbeat
     go.crash()
     last = ours.cell(topic, 0).version  # type: ignore[union-attr]
     crashed = time.monotonic()
-    assert claim._acquired.wait(3 * HB + 5)
+    assert claim.wait_held(3 * HB + 5)
     assert time.monotonic() - crashed > HB  # its last heartbeat is no older than half an interval
     assert claim.next_offset == 50
-    stamps = {m.offset(): m for m in stage.records() if m.partition() == claim._holding.coordinator}
+    stamps = {
+        m.offset(): m for m in stage.records() if m.partition() == claim.core.holding.coordinator
+    }
     assert parse(stamps[last].value())[0] == "Heartbeat"
 
 
@@ -179,7 +181,7 @@ def test_what_a_go_client_with_a_clock_behind_takes_from_us_we_give_up(stage: St
     go = stage.go("go", topic, "-quiet", "-clock", -100)
     go.expect("claim", 60)
     assert claim.wait_lost(60)
-    assert claim._ended.wait(60)
+    assert claim.core.ended.wait(60)
     assert claim.reason is not None
     with pytest.raises(ClaimTimeout):
         ours.claim(topic, 0, timeout_s=2 * HB)
@@ -224,7 +226,7 @@ def test_a_pause_record_makes_both_sides_release_and_come_back(stage: Stage) -> 
     pause = f"ReleaseGroup/0/{int(time.time())}/abc/adm/{stage.group}//0/{until}".encode()
     for partition in range(3):
         stage.append(pause, partition=partition)
-    assert claim._ended.wait(HB)
+    assert claim.core.ended.wait(HB)
     assert claim.reason == "the group was paused"
     go.expect("unclaim", 60)
     again = ours.claim(mine, 0, timeout_s=60)
@@ -241,7 +243,7 @@ def test_our_own_pause_is_heeded_by_go_and_by_us_until_it_is_ended(stage: Stage)
     go = stage.go("go", topic, "-quiet", "-before-94")
     go.expect("claim")
     pause_group(stage.brokers, stage.group, for_s=600, topic=stage.log)
-    assert claim._ended.wait(HB)
+    assert claim.core.ended.wait(HB)
     go.expect("unclaim", 60)
     again = ours.want(mine, 0)
     resume_group(stage.brokers, stage.group, topic=stage.log)

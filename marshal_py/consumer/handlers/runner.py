@@ -193,7 +193,7 @@ class Runner:
     def _should_end(self) -> bool:
         consumer = self._consumer
         if self._error is None:
-            self._error = consumer._keeper.failure or consumer.marshal._failure
+            self._error = consumer._keeper.failure or consumer.marshal.failure
         return self._error is not None or self.is_stopping or consumer._closing.is_set()
 
     def _turn(self) -> None:
@@ -261,7 +261,7 @@ class Runner:
         with self.lock:
             self._workers.wake(schedule.due(now_s))
             for partition, part in list(self._parts.items()):
-                if part.claim._ended.is_set() or part.stage is Stage.RELEASING:
+                if part.claim.core.ended.is_set() or part.stage is Stage.RELEASING:
                     self._let_go(partition)
                     del self._parts[partition]
                 elif part.stage is Stage.DRAINING:
@@ -425,13 +425,13 @@ class Runner:
             self._error is not None
             or self.is_stopping
             or task.part.stage is not Stage.ACTIVE
-            or task.part.claim._ended.is_set()
+            or task.part.claim.core.ended.is_set()
         )
 
     def _may_retry_at(self, task: Task, due_s: float) -> bool:
         """Whether there will be another attempt, at `due_s`."""
         part = task.part
-        if part.claim._ended.is_set() or part.stage is Stage.RELEASING:
+        if part.claim.core.ended.is_set() or part.stage is Stage.RELEASING:
             return False
         return not self._is_ending(task) or due_s <= self._retry_by_s(part.key)
 

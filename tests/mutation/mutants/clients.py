@@ -170,7 +170,7 @@ _AT_MOST_ONCE = [
     _amo(
         "no answer is no",
         "_verdict",
-        "return False if part.claim._ended.is_set() else None",
+        "return False if part.claim.core.ended.is_set() else None",
         "return True",
     ),
     _amo(

@@ -16,8 +16,8 @@ import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from marshal_py.client import kafka_clients as clients_module
 from marshal_py.client import driver as driver_module
+from marshal_py.client import kafka_clients as clients_module
 from marshal_py.client import marshal as client_module
 from marshal_py.client import waiting
 from tests.simulation.whole import green

@@ -82,9 +82,9 @@ def admin(kafka: EmbeddedKafka, coordination: str) -> Iterator[Admin]:
 
 def crash(marshal: Marshal) -> None:
     """Stop a client as a crash would: nothing is released, nobody is told."""
-    marshal._stop.set()
-    marshal._driver.join(60)
-    marshal._running = False
+    marshal.driver._stop.set()
+    marshal.driver._thread.join(60)
+    marshal.driver.running = False
 
 
 def history(kafka: EmbeddedKafka, coordination: str) -> list[ev.Event]:
@@ -130,7 +130,7 @@ def test_a_pause_that_nobody_ends_is_ended_by_the_members(client: Client, admin:
     marshals = [client(name) for name in "abc"]
     claim = marshals[0].claim("t", 0, timeout_s=60)
     admin().pause(1.0)
-    assert claim._ended.wait(60)
+    assert claim.core.ended.wait(60)
     again = marshals[1].want("t", 0)
     assert again.wait_held(10)
     until(lambda: not marshals[0]._reader.world.paused("g"), 10)

@@ -105,7 +105,7 @@ def test_a_deposed_leader_hears_that_it_lost(client: Client) -> None:
 
     first.on_lost = on_lost
     first.campaign(timeout_s=60)
-    with a._lock:  # stops the driver of `a` between two steps, as a paused process would stop
+    with a.driver.lock:  # stops the driver of `a` between two steps, as a paused process would stop
         second = b.leader("job").campaign(timeout_s=60)
         assert not first.held, "the lease is over before anybody takes over"
     assert lost.wait(60)

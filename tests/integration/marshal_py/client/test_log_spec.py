@@ -57,8 +57,8 @@ def test_a_snapshot_that_differs_is_reported(kafka: EmbeddedKafka, topic: str, w
         ) as marshal:
             marshal.claim("t", 0, timeout_s=60).release()
             marshal.listen(lambda *_: read.set())
-            with marshal._lock:  # nothing is held, so nothing more is written
-                reader = marshal._reader
+            with marshal.driver.lock:  # nothing is held, so nothing more is written
+                reader = marshal.driver.reader
                 state = PartitionState.decode(reader.world.states[0].encode())
                 last = reader._last_value[0]
             if wrong:

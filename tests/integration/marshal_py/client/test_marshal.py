@@ -65,9 +65,9 @@ def client(kafka: EmbeddedKafka, topic: str) -> Iterator[Client]:
 
 def crash(marshal: Marshal) -> None:
     """Stop a client as a crash would: nothing is released, nobody is told."""
-    marshal._stop.set()
-    marshal._driver.join(60)
-    marshal._running = False
+    marshal.driver._stop.set()
+    marshal.driver._thread.join(60)
+    marshal.driver.running = False
 
 
 def test_a_free_cell_is_claimed_and_held(client: Client) -> None:
@@ -183,7 +183,7 @@ def test_what_a_successor_took_is_lost_and_the_hook_hears_it(client: Client) -> 
 
     claim.on_lost = on_lost
     # The first hears nothing for a while: its driver is stopped and started like a paused process.
-    with first._lock:
+    with first.driver.lock:
         taken = second.claim("t", 0, timeout_s=60)
         assert not claim.held
     assert heard.wait(60)
@@ -221,7 +221,7 @@ def test_a_duplicate_client_id_is_reported_and_stops_claiming(client: Client) ->
     claim = first.claim("t", 0, timeout_s=60)
     second = client("a")
     taken = second.claim("t", 0, timeout_s=60)
-    assert claim._ended.wait(60)
+    assert claim.core.ended.wait(60)
     assert isinstance(first.failure, DuplicateClientId)
     with pytest.raises(DuplicateClientId, match="'a' is used by another live process"):
         first.claim("t", 1, timeout_s=5)
@@ -309,7 +309,7 @@ with Marshal({servers!r}, **settings) as m:
     for line in sys.stdin:  # looks at the claim whenever it is asked to
         print("acts" if claim.held else "does not act", flush=True)
         if line == "wait\\n":
-            claim._ended.wait(60)
+            claim.core.ended.wait(60)
             print(claim.reason, flush=True)
 """
 
@@ -427,7 +427,7 @@ def test_snapshots_start_a_client_at_the_same_state(
 ) -> None:
     writer = client("a", snapshot_every=1)
     claim = writer.claim("t", 0, timeout_s=60)
-    coordinator = claim._holding.coordinator
+    coordinator = claim.core.holding.coordinator
     written = threading.Event()
 
     def look(_: int, __: object) -> None:
@@ -468,7 +468,7 @@ def test_a_snapshot_of_another_log_is_not_used(
 
     holder = client("a")
     claim = holder.claim("t", 0, timeout_s=60)
-    coordinator = claim._holding.coordinator
+    coordinator = claim.core.holding.coordinator
     foreign = PartitionState(coordinator)
     apply(foreign, 0, b"something else was here")
     writer = LogWriter(
@@ -494,10 +494,10 @@ def test_a_truncated_log_drops_every_lease(
     claim = marshal.claim("t", 0, timeout_s=60)
     lost = threading.Event()
     claim.on_lost = lambda _: lost.set()
-    coordinator = claim._holding.coordinator
+    coordinator = claim.core.holding.coordinator
     # An unclean election would make an applied offset come again; here the state is moved ahead.
-    with marshal._lock:
-        marshal._reader.world.states[coordinator].next_offset += 1_000
+    with marshal.driver.lock:
+        marshal.driver.world.states[coordinator].next_offset += 1_000
     assert lost.wait(60)
     assert not claim.held
     again = marshal.claim("t", 0, timeout_s=60)
@@ -543,15 +543,15 @@ def test_the_group_pause_stops_holders_and_claims(client: Client) -> None:
     claim.on_pause = lambda _: stopped.set()
     for p in range(4):
         record = ReleaseGroup(VERSION, "admin", "i", "g", 1, 2**50)  # far off
-        marshal._writer.append(p, 2**40, encode(record))
-    assert claim._ended.wait(60)
+        marshal.driver._writer.append(p, 2**40, encode(record))
+    assert claim.core.ended.wait(60)
     assert stopped.is_set()
     assert claim.reason == "the group was paused"
     assert marshal.try_claim("t", 0) is None
     waiting = marshal.want("t", 0)
     for p in range(4):
         resume = ResumeGroup(VERSION, "admin", "i", "g", 2)
-        marshal._writer.append(p, 2**40, encode(resume))
+        marshal.driver._writer.append(p, 2**40, encode(resume))
     assert waiting._acquired.wait(60)
     assert waiting.held
 
@@ -567,7 +567,7 @@ def test_a_log_with_a_hole_is_refused(
 
     holder = client("a")
     claim = holder.claim("t", 0, timeout_s=60)
-    coordinator = claim._holding.coordinator
+    coordinator = claim.core.holding.coordinator
     for offset in range(5):
         claim.commit(offset, wait=True)
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
@@ -583,7 +583,7 @@ def test_ten_clients_race_for_one_cell_and_one_wins(client: Client) -> None:
     won = threading.Event()
     deadline = time.monotonic() + 120
     while not won.is_set() and time.monotonic() < deadline:
-        if any(claim._acquired.wait(0.05) for claim in claims):
+        if any(claim.wait_held(0.05) for claim in claims):
             won.set()
     for marshal in clients:  # everybody has read the same log to the same end
         marshal.claim("barrier", int(marshal.client_id[1:]), timeout_s=60)

@@ -247,7 +247,7 @@ def test_a_proposal_that_cannot_be_made_owes_nothing(world: World) -> None:
     def refuse(_: int) -> int:
         raise NotHeld("released meanwhile")
 
-    world.claim._propose = refuse  # type: ignore[method-assign]
+    world.claim.core.propose = refuse
     world.fetch(0)
     world.made._top_up()
     assert not world.made._has_claimed(world.part)

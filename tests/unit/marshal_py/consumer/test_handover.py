@@ -37,8 +37,9 @@ def held(consumer: Consumer) -> HeldPartition:
         partition=0,
         held=True,
         claimed_offset=10,
-        _holding=SimpleNamespace(lease_until_ns=2**62),
-        _ended=threading.Event(),
+        core=SimpleNamespace(
+            holding=SimpleNamespace(lease_until_ns=2**62), ended=threading.Event()
+        ),
     )
     part = HeldPartition(claim, manual=False)
     part.stage = Stage.ACTIVE

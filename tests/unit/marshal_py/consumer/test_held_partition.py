@@ -17,7 +17,9 @@ def messages(*offsets: int) -> list[Any]:
 
 
 def held(*, manual: bool = False) -> HeldPartition:
-    claim = SimpleNamespace(topic="t", partition=3, _holding=Holding("t", 3, 0))
+    claim = SimpleNamespace(
+        topic="t", partition=3, core=SimpleNamespace(holding=Holding("t", 3, 0))
+    )
     part = HeldPartition(claim, manual=manual)  # type: ignore[arg-type]
     part.start(10)
     return part
@@ -152,7 +154,7 @@ def test_a_partition_tells_about_itself() -> None:
     part.stage = Stage.ACTIVE
     assert part.deliverable
     assert repr(part) == "<t/3 active position=10>"
-    part.claim._fields = lambda: {"topic": "t"}
+    part.claim.core.log_fields = {"topic": "t"}
     assert part.log_fields == {"topic": "t"}
     batch = Batch(messages(1, 2), part.claim)
     assert (batch.topic, batch.partition, len(batch)) == ("t", 3, 2)

@@ -39,18 +39,19 @@ class FakeClaim:
         self.claimed_offset = 0
         self.epoch = 3
         self.leases = list(held) or [True]
-        self._ended = threading.Event()
         self.position = self.next_offset = -1
-        self._holding = SimpleNamespace(lease_until_ns=FAR, state=ClaimState.HELD, paused=False)
+        self.core: Any = SimpleNamespace(
+            ended=threading.Event(),
+            holding=SimpleNamespace(lease_until_ns=FAR, state=ClaimState.HELD, paused=False),
+            propose=self._propose,
+            log_fields={},
+        )
         self.released = 0
         self.proposed: list[int] = []
 
     def _propose(self, end: int) -> int:
         self.proposed.append(end)
         return 100 + len(self.proposed)
-
-    def _fields(self) -> dict[str, object]:
-        return {}
 
     @property
     def held(self) -> bool:
@@ -89,11 +90,11 @@ def offsets(run: Run | None) -> list[int]:
 
 
 def lapse(claim: FakeClaim) -> None:
-    claim.leases, claim._holding.lease_until_ns = [False], 0
+    claim.leases, claim.core.holding.lease_until_ns = [False], 0
 
 
 def regain(claim: FakeClaim) -> None:
-    claim.leases, claim._holding.lease_until_ns = [True], FAR
+    claim.leases, claim.core.holding.lease_until_ns = [True], FAR
 
 
 @pytest.mark.parametrize("looks", [False, True])
@@ -211,7 +212,7 @@ def test_messages_that_the_log_has_not_given_to_us_are_not_handed_out(ended: boo
     run.seq = 9
     assert made._verdict(run) is None
     if ended:
-        claim._ended.set()
+        claim.core.ended.set()
     else:
         made._verdicts[9] = "not_higher"
     assert made._verdict(run) is False
@@ -252,7 +253,7 @@ def test_nothing_of_a_rejected_proposal_is_handed_out_nor_waited_for(ended: bool
     made._ready.extend([run_of(part, 0, 1), run_of(part, 2), run_of(part, 3)])
     made._top_up()
     if ended:
-        claim._ended.set()
+        claim.core.ended.set()
     made.marshal.cell = lambda *_: None  # type: ignore[method-assign,assignment]
     made._verdicts[101] = "epoch"
     assert made._next_claimed() is None
@@ -330,7 +331,7 @@ def test_what_cannot_be_proposed_any_more_is_not_kept() -> None:
     def refuse(_: int) -> int:
         raise NotHeld("released meanwhile")
 
-    claim._propose = refuse  # type: ignore[method-assign]
+    claim.core.propose = refuse
     made._top_up()
     assert not made._has_claimed(part)
 
@@ -391,7 +392,7 @@ def test_handing_out_does_not_set_the_garbage_collector_going(in_batches: bool) 
 
 def test_what_others_got_is_not_wanted_any_more(any_consumer: Consumer) -> None:
     made, claim = any_consumer, FakeClaim()
-    claim._holding.state = ClaimState.WAITING
+    claim.core.holding.state = ClaimState.WAITING
     part = part_of(claim)
     part.stage = Stage.WANTED
     made.parts[part.key] = part
@@ -429,7 +430,9 @@ def test_nothing_is_given_up_while_who_joined_takes_nothing_yet() -> None:
 
 def test_those_who_join_one_after_the_other_are_waited_for_but_not_for_ever() -> None:
     now_ms = [1_000_000]
-    marshal: Any = SimpleNamespace(group_id="g", _clock=lambda: now_ms[0] * MS)
+    marshal: Any = SimpleNamespace(
+        group_id="g", driver=SimpleNamespace(clock=lambda: now_ms[0] * MS)
+    )
     assignor = Assignor(marshal, Subscription(frozenset({"t"})), settle_ms=100)
     quiet = []
     for _ in range(20):
@@ -463,7 +466,7 @@ def test_what_a_dead_member_held_is_free_before_its_claim_goes_stale(is_consumer
     state = SimpleNamespace(members={("g", "dead"): Member("i", 5, 1_000, metadata)})
     world = SimpleNamespace(states=[state], home=lambda _: 0)
     marshal: Any = SimpleNamespace(
-        client_id="me", group_id="g", _reader=SimpleNamespace(world=world)
+        client_id="me", group_id="g", driver=SimpleNamespace(world=world)
     )
     assignor = Assignor(marshal, Subscription(frozenset({"t"})), settle_ms=0)
     observer: Any = SimpleNamespace(liveness=lambda *_: "fresh")
