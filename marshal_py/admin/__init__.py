@@ -2,5 +2,5 @@
 
 In: a connection. Out: groups paused, moved, migrated (`group_admin`, `positions`, `migration`),
 and what there is: the world read once (`world_reader`), counted (`world_summary`), its past
-(`past_records`, `cell_timeline`). The command line and the dashboard stand on it.
+(`log_replay`, `cell_timeline`). The command line and the dashboard stand on it.
 """

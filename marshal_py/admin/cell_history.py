@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 
-from marshal_py.admin.cell_timeline import Standing, Story
+from marshal_py.admin.cell_timeline import CellStatus, CellTimeline
 from marshal_py.admin.connection import Connection
 from marshal_py.admin.event_text import without_epoch
 from marshal_py.admin.formatting import iso_utc
-from marshal_py.admin.past_records import open_past
+from marshal_py.admin.log_replay import open_replay
 from marshal_py.admin.world_reader import own_time_ms
 from marshal_py.errors import InvalidArgument, LogHole
 from marshal_py.protocol import events as ev
@@ -25,46 +25,46 @@ def read_cell_history(
     at_ms: int | None = None,
     *,
     wire: Wire = MSGPACK,
-) -> tuple[Story, Standing]:
-    """Read the cell's coordination partition; return its story, and how it stood at `at_ms`.
+) -> tuple[CellTimeline, CellStatus]:
+    """Read the cell's coordination partition; return its timeline, and how it stood at `at_ms`.
 
     Raises `InvalidArgument` when the log does not reach back so far, `LogHole`.
     """
-    past = open_past(connection, wire=wire)
-    p = wire.coordinator(topic, partition, past.partitions)
-    if p not in past.starts:
+    replay = open_replay(connection, wire=wire)
+    p = wire.coordinator(topic, partition, replay.partitions)
+    if p not in replay.starts:
         raise LogHole(
-            f"records below offset {past.extents[p][0]} of {connection.topic}/{p} are gone and no "
-            "snapshot covers them: the history of this partition cannot be told"
+            f"records below offset {replay.extents[p][0]} of {connection.topic}/{p} are gone and "
+            "no snapshot covers them: the history of this partition cannot be told"
         )
-    state, key = past.state(p), (group, topic, partition)
-    story = Story(key, p)
-    story.begin(state.cells.get(key), paused=group in state.paused)
-    standing: Standing | None = None
+    state, key = replay.state(p), (group, topic, partition)
+    timeline = CellTimeline(key, p)
+    timeline.begin(state.cells.get(key), paused=group in state.paused)
+    status: CellStatus | None = None
     events: list[ev.Event] = []
     first_ms: int | None = None
-    for record in past.records([p]):
+    for record in replay.records([p]):
         stamp_ms = record.stamp_ms
         if wire is not MSGPACK:  # what its clients judge by
             stamp_ms = max(own_time_ms(record.value), 0) or stamp_ms
         if first_ms is None:
             first_ms = stamp_ms
-        if at_ms is not None and standing is None and stamp_ms > at_ms:
-            cut_off = p in past.bases or past.starts[p] > 0
+        if at_ms is not None and status is None and stamp_ms > at_ms:
+            cut_off = p in replay.bases or replay.starts[p] > 0
             if cut_off and at_ms < first_ms:
                 raise InvalidArgument(
                     f"the log does not reach back to {iso_utc(at_ms)}: it begins at "
                     f"{iso_utc(first_ms)}"
                 )
-            standing = story.standing(at_ms)
+            status = timeline.status(at_ms)
         wire.apply(state, record.offset, record.value, events)
         for event in events:
-            story.feed(event if wire is MSGPACK else without_epoch(event), stamp_ms)
+            timeline.feed(event if wire is MSGPACK else without_epoch(event), stamp_ms)
         events.clear()
-    if standing is None:
-        standing = story.standing(
-            max(time.time_ns() // 1_000_000, story.latest_ms) if at_ms is None else at_ms,
+    if status is None:
+        status = timeline.status(
+            max(time.time_ns() // 1_000_000, timeline.latest_ms) if at_ms is None else at_ms,
             now=at_ms is None,
         )
-    story.finish()
-    return story, standing
+    timeline.finish()
+    return timeline, status

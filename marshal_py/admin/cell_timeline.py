@@ -1,7 +1,7 @@
 """The history of one cell in sentences: who held it, when, and why it changed. No I/O.
 
-`Story` is fed with the events of the coordination partition that decides about the cell, in order,
-with the broker's timestamps. Renewals are counted, not told one by one.
+`CellTimeline` is fed with the events of the coordination partition that decides about the cell, in
+order, with the broker's timestamps. Renewals are counted, not told one by one.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from marshal_py.protocol import events as ev
 from marshal_py.protocol.rationalizer import Cell, CellKey
 from marshal_py.protocol.world import Liveness
 
-__all__ = ["Entry", "Standing", "Story"]
+__all__ = ["CellStatus", "CellTimeline", "TimelineEntry"]
 
 Kind = Literal[
     "claimed",
@@ -45,7 +45,7 @@ _TEXT_REASONS: Final = {
 
 
 @dataclass
-class Entry:
+class TimelineEntry:
     """One thing that happened. `times` counts refusals of the same kind in a row.
 
     `epoch` is None where it does not matter, and in a log of version 1.
@@ -73,7 +73,7 @@ class Entry:
 
 
 @dataclass
-class Standing:
+class CellStatus:
     """How the cell stood at one moment. `epoch` is the last holder's where nobody held it."""
 
     at_ms: int
@@ -90,7 +90,7 @@ class Standing:
 
 
 @dataclass
-class _Tenure:
+class _OpenClaim:
     """A claim that stands."""
 
     who: Who
@@ -105,14 +105,14 @@ class _Tenure:
 
 
 @dataclass
-class Story:
+class CellTimeline:
     """Listens to one coordination partition on behalf of one cell."""
 
     key: CellKey
     coordinator: int
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[TimelineEntry] = field(default_factory=list)
     latest_ms: int = 0
-    _tenure: _Tenure | None = None
+    _claim: _OpenClaim | None = None
     _epoch: int | None = None
     """Of the last claim, whether it stands or not."""
     _position: int = -1
@@ -121,7 +121,7 @@ class Story:
     _paused: bool = False
     _heard: dict[Who, int] = field(default_factory=dict)
     """When each instance was last heard of in this coordination partition."""
-    _takeovers: list[tuple[Entry, Who]] = field(default_factory=list)
+    _takeovers: list[tuple[TimelineEntry, Who]] = field(default_factory=list)
     _lost: dict[Who, int] = field(default_factory=dict)
     """When an instance lost the cell without having given it back."""
 
@@ -137,7 +137,7 @@ class Story:
             return
         self._position, self._epoch = cell.position, cell.epoch
         if cell.holder is not None and cell.instance_id is not None:
-            self._tenure = _Tenure(
+            self._claim = _OpenClaim(
                 (cell.holder, cell.instance_id), cell.epoch, cell.interval_ms, None, None
             )
         else:
@@ -160,7 +160,7 @@ class Story:
                 self._paused = False
                 self._group(event, at_ms, "resumed_group", "resumed the group")
             case ev.GroupForgotten():
-                self._tenure, self._position, self._epoch = None, -1, None
+                self._claim, self._position, self._epoch = None, -1, None
                 self._free_since_ms = at_ms
                 self._free_why = f"{event.client_id} had the group forgotten"
                 self._group(event, at_ms, "forgotten", "had the group forgotten, with this cell")
@@ -193,34 +193,34 @@ class Story:
             entry.why += again
         self._takeovers.clear()
 
-    def standing(self, at_ms: int, *, now: bool = False) -> Standing:
+    def status(self, at_ms: int, *, now: bool = False) -> CellStatus:
         """Say how the cell stands at `at_ms`, which is after all that was fed, and may be now."""
-        tenure, name = self._tenure, self.name
+        claim, name = self._claim, self.name
         group = self.key[0]
         moment = "Now" if now else f"At {clock_time(at_ms, date=True)}"
         holds, was = ("holds", "is") if now else ("held", "was")
         position = None if self._position < 0 else self._position
         pause = f" The group {was} paused." if self._paused else ""
-        if tenure is None:
+        if claim is None:
             since = ""
             if self._free_since_ms is not None:
                 ago = "ago" if now else "before"
                 since = f" {age(max(0, at_ms - self._free_since_ms))} {ago}"
             text = f"{moment} nobody {holds} {name} of {group}: {self._free_why}{since}.{pause}"
-            return Standing(
+            return CellStatus(
                 *(at_ms, None, None, self._epoch, self._free_since_ms, None, None, None),
                 position,
                 self._paused,
                 text,
             )
-        silence_ms = None if tenure.last_ms is None else max(0, at_ms - tenure.last_ms)
-        liveness = _liveness(silence_ms, tenure.interval_ms)
+        silence_ms = None if claim.last_ms is None else max(0, at_ms - claim.last_ms)
+        liveness = _liveness(silence_ms, claim.interval_ms)
         since = (
             "since before the log begins"
-            if tenure.from_ms is None
-            else f"since {clock_time(tenure.from_ms, date=True)}"
+            if claim.from_ms is None
+            else f"since {clock_time(claim.from_ms, date=True)}"
         )
-        text = f"{moment} {tenure.who[0]} {holds} {name} of {group}, {since}{_epoch(tenure.epoch)}"
+        text = f"{moment} {claim.who[0]} {holds} {name} of {group}, {since}{_epoch(claim.epoch)}"
         text += "" if position is None else f", at position {position}"
         if silence_ms is None:
             text += ". When it was last heard of is not in the log any more."
@@ -228,17 +228,17 @@ class Story:
             heard = "was last heard of" if now else "had last been heard of"
             text += f". It {heard} {age(silence_ms)} {'ago' if now else 'before'}: {liveness}"
             text += (
-                f" (its interval is {age(tenure.interval_ms)}), so its lease has lapsed and "
+                f" (its interval is {age(claim.interval_ms)}), so its lease has lapsed and "
                 "anyone may take over."
                 if liveness == "stale"
                 else "."
             )
-        return Standing(
+        return CellStatus(
             at_ms,
-            *tenure.who,
-            _known(tenure.epoch),
-            tenure.from_ms,
-            tenure.interval_ms,
+            *claim.who,
+            _known(claim.epoch),
+            claim.from_ms,
+            claim.interval_ms,
             silence_ms,
             liveness,
             position,
@@ -261,7 +261,7 @@ class Story:
 
     def _claimed(self, event: ev.Claimed, at_ms: int) -> None:
         who = (event.client_id, event.instance_id)
-        before = self._tenure
+        before = self._claim
         kind: Kind = "claimed"
         silence_ms: int | None = None
         taken_from: Who | None = None
@@ -284,9 +284,9 @@ class Story:
                 why = _why_taken(event.previous_holder, silence_ms, interval_ms)
                 taken_from = previous
             self._lost[previous] = at_ms
-            self._tell_tenure(at_ms, event.offset)
+            self._sum_up_claim(at_ms, event.offset)
         self._lost.pop(who, None)
-        entry = Entry(
+        entry = TimelineEntry(
             at_ms,
             event.offset,
             kind,
@@ -299,49 +299,49 @@ class Story:
         self.entries.append(entry)
         if taken_from is not None:
             self._takeovers.append((entry, taken_from))
-        self._tenure = _Tenure(
+        self._claim = _OpenClaim(
             who, event.epoch, event.interval_ms, at_ms, at_ms, first_position=self._position
         )
         self._epoch, self._free_since_ms = _known(event.epoch), None
 
     def _renewed(self, event: ev.Renewed, at_ms: int) -> None:
-        tenure = self._tenure
+        claim = self._claim
         self._position = max(self._position, event.next_offset)
-        if tenure is not None:
-            if tenure.last_ms is not None:
-                tenure.longest_gap_ms = max(tenure.longest_gap_ms, at_ms - tenure.last_ms)
-            tenure.beats += 1
-            tenure.last_ms = at_ms
+        if claim is not None:
+            if claim.last_ms is not None:
+                claim.longest_gap_ms = max(claim.longest_gap_ms, at_ms - claim.last_ms)
+            claim.beats += 1
+            claim.last_ms = at_ms
 
     def _messages(self, event: ev.MessagesClaimed, at_ms: int) -> None:
         self._position = max(self._position, event.to_offset)
-        if self._tenure is not None:
-            self._tenure.batches += 1
-            self._tenure.last_ms = at_ms
+        if self._claim is not None:
+            self._claim.batches += 1
+            self._claim.last_ms = at_ms
 
     def _released(self, event: ev.Released, at_ms: int) -> None:
         self._position = max(self._position, event.next_offset)
-        self._tell_tenure(at_ms, event.offset)
+        self._sum_up_claim(at_ms, event.offset)
         at = "" if event.next_offset < 0 else f" at position {event.next_offset}"
         self.entries.append(
-            Entry(
+            TimelineEntry(
                 *(at_ms, event.offset, "released", event.client_id, event.instance_id),
                 _known(event.epoch),
                 f"{event.client_id} gave it back{at}",
             )
         )
-        self._tenure, self._free_since_ms = None, at_ms
+        self._claim, self._free_since_ms = None, at_ms
         self._free_why = f"{event.client_id} had given it back"
 
     def _position_set(self, event: ev.PositionSet, at_ms: int) -> None:
         before = self._position
-        self._tell_tenure(at_ms, event.offset)
-        self._tenure, self._position = None, event.next_offset
+        self._sum_up_claim(at_ms, event.offset)
+        self._claim, self._position = None, event.next_offset
         self._free_since_ms = at_ms
         self._free_why = f"{event.client_id} had set its position"
         moved = "" if before < 0 else f" (it was {before})"
         self.entries.append(
-            Entry(
+            TimelineEntry(
                 *(at_ms, event.offset, "position_set", event.client_id, event.instance_id),
                 None,
                 f"{event.client_id} set the position to {event.next_offset}{moved}",
@@ -361,7 +361,7 @@ class Story:
             last.times += 1
             last.until_ms = at_ms
             return
-        self.entries.append(Entry(at_ms, event.offset, "refused", *who, None, text, why))
+        self.entries.append(TimelineEntry(at_ms, event.offset, "refused", *who, None, text, why))
 
     def _why_refused(self, event: ev.Rejected, at_ms: int) -> tuple[str, str]:
         client, holder = event.client_id, event.holder
@@ -400,29 +400,29 @@ class Story:
         }.get(event.reason, event.reason.replace("_", " "))
         return f"{client}'s {event.record} was refused", reason
 
-    def _tell_tenure(self, at_ms: int, offset: int) -> None:
+    def _sum_up_claim(self, at_ms: int, offset: int) -> None:
         """Sum up the claim that ends here."""
-        tenure = self._tenure
-        if tenure is None:
+        claim = self._claim
+        if claim is None:
             return
         parts = []
-        if tenure.from_ms is not None:
-            parts.append(f"{tenure.who[0]} held it for {age(max(0, at_ms - tenure.from_ms))}")
+        if claim.from_ms is not None:
+            parts.append(f"{claim.who[0]} held it for {age(max(0, at_ms - claim.from_ms))}")
         else:
-            parts.append(f"{tenure.who[0]} had held it since before the log begins")
-        if tenure.beats:
-            parts.append(f"{count(tenure.beats, 'heartbeat')}")
-            if tenure.longest_gap_ms > 2 * tenure.interval_ms:
-                parts.append(f"once silent for {age(tenure.longest_gap_ms)}")
-        if tenure.batches:
-            parts.append(f"{tenure.batches:,} batches claimed at most once")
+            parts.append(f"{claim.who[0]} had held it since before the log begins")
+        if claim.beats:
+            parts.append(f"{count(claim.beats, 'heartbeat')}")
+            if claim.longest_gap_ms > 2 * claim.interval_ms:
+                parts.append(f"once silent for {age(claim.longest_gap_ms)}")
+        if claim.batches:
+            parts.append(f"{claim.batches:,} batches claimed at most once")
         if self._position >= 0:
-            start = "" if tenure.first_position < 0 else f"{tenure.first_position} → "
+            start = "" if claim.first_position < 0 else f"{claim.first_position} → "
             parts.append(f"position {start}{self._position}")
-        if tenure.last_ms is not None:
-            parts.append(f"last heard of at {clock_time(tenure.last_ms)}")
+        if claim.last_ms is not None:
+            parts.append(f"last heard of at {clock_time(claim.last_ms)}")
         self.entries.append(
-            Entry(at_ms, offset, "held", *tenure.who, _known(tenure.epoch), "; ".join(parts))
+            TimelineEntry(at_ms, offset, "held", *claim.who, _known(claim.epoch), "; ".join(parts))
         )
 
     def _group(
@@ -434,7 +434,7 @@ class Story:
         why: str = "",
     ) -> None:
         self.entries.append(
-            Entry(
+            TimelineEntry(
                 *(at_ms, event.offset, kind, event.client_id, event.instance_id),
                 None,
                 f"{event.client_id} {text}",

@@ -20,8 +20,8 @@ __all__ = [
     "Level",
     "PartitionFacts",
     "TopicFacts",
-    "examine",
-    "measure_rate",
+    "check_cluster",
+    "measure_clock_rate",
 ]
 
 Level = Literal["ok", "note", "skipped", "warning", "error"]
@@ -43,7 +43,7 @@ SKEW_LIMIT_MS: Final = 1_000
 
 MANY_PARTITIONS: Final = 64
 
-_GRAVE: Final = {
+_ERROR_IF_WRONG: Final = {
     "unclean.leader.election.enable": "acknowledged claims could vanish: two holders at once",
     "min.insync.replicas": "a record that one broker has counts as written, and can be lost with "
     "it: two holders at once",
@@ -52,7 +52,7 @@ _GRAVE: Final = {
     "retention.bytes": "records go by size: once no snapshot covers them, no client can start",
     "replication_factor": "a single disk's failure loses the log",
 }
-_MILD: Final = {
+_WARNING_IF_WRONG: Final = {
     "message.timestamp.type": "a client that starts cannot tell by timestamps that a holder is "
     "dead: it waits two intervals; and the audit judges by the senders' clocks",
     "max.message.bytes": "a snapshot of a large world is refused: starts become slow",
@@ -138,12 +138,12 @@ class _Report:
         self.checks.append(Check(name, level, subject, text, why, fix or None))
 
 
-def examine(facts: ClusterFacts) -> list[Check]:
+def check_cluster(facts: ClusterFacts) -> list[Check]:
     """Return every check, in the order in which to read them."""
     report = _Report(facts)
-    _brokers(report)
-    sound = _sound(facts)
-    for topic, plan in zip((facts.topic, facts.snapshots), sound, strict=True):
+    _check_brokers(report)
+    plans = _recommended_plans(facts)
+    for topic, plan in zip((facts.topic, facts.snapshots), plans, strict=True):
         if topic.missing:
             report.add(
                 *("topic", "error", topic.name, "does not exist"),
@@ -153,19 +153,19 @@ def examine(facts: ClusterFacts) -> list[Check]:
                 f"marshal -b {facts.servers} topic create --topic {shlex.quote(facts.topic.name)}",
             )
             continue
-        _rights(report, topic)
+        _check_acl(report, topic)
         if topic.partitions:
-            _partitions(report, topic)
-            _health(report, topic)
-            _replicas(report, topic, plan)
-            _config(report, topic, plan)
-    _broker_config(report)
-    _clocks(report)
-    _log(report)
+            _check_partition_count(report, topic)
+            _check_in_sync_replicas(report, topic)
+            _check_replication_factor(report, topic, plan)
+            _check_topic_config(report, topic, plan)
+    _check_broker_config(report)
+    _check_clocks(report)
+    _check_records(report)
     return report.checks
 
 
-def _sound(facts: ClusterFacts) -> list[TopicPlan]:
+def _recommended_plans(facts: ClusterFacts) -> list[TopicPlan]:
     return plan_topics(
         max(1, len(facts.brokers)),
         topic=facts.topic.name,
@@ -174,7 +174,7 @@ def _sound(facts: ClusterFacts) -> list[TopicPlan]:
     )
 
 
-def _brokers(report: _Report) -> None:
+def _check_brokers(report: _Report) -> None:
     facts = report.facts
     number = len(facts.brokers)
     level: Level = "ok" if number >= 3 else "note"
@@ -195,7 +195,7 @@ def _brokers(report: _Report) -> None:
         report.add("version", "ok", facts.servers, "idempotent producers, brokers' timestamps")
 
 
-def _rights(report: _Report, topic: TopicFacts) -> None:
+def _check_acl(report: _Report, topic: TopicFacts) -> None:
     needed = ("READ", "WRITE")
     if topic.operations is None and not topic.denied:
         report.add("acl", "skipped", topic.name, "the brokers do not tell what this client may do")
@@ -216,7 +216,7 @@ def _rights(report: _Report, topic: TopicFacts) -> None:
     )
 
 
-def _partitions(report: _Report, topic: TopicFacts) -> None:
+def _check_partition_count(report: _Report, topic: TopicFacts) -> None:
     facts, number = report.facts, len(topic.partitions)
     if topic is facts.snapshots:
         wanted = len(facts.topic.partitions)
@@ -224,7 +224,9 @@ def _partitions(report: _Report, topic: TopicFacts) -> None:
             report.add(
                 *("partitions", "error", topic.name, f"{number}, and {facts.topic.name} has"),
                 f"{wanted}: some partitions have no place for their snapshots",
-                _kafka(facts, "kafka-topics.sh", "--alter", topic.name, "--partitions", str(wanted))
+                _command(
+                    facts, "kafka-topics.sh", "--alter", topic.name, "--partitions", str(wanted)
+                )
                 if number < wanted
                 else f"delete {topic.name}, then `marshal topic create`: snapshots come again",
             )
@@ -238,32 +240,32 @@ def _partitions(report: _Report, topic: TopicFacts) -> None:
         report.add("partitions", "ok", topic.name, f"{number}, fixed for the topic's life")
 
 
-def _health(report: _Report, topic: TopicFacts) -> None:
+def _check_in_sync_replicas(report: _Report, topic: TopicFacts) -> None:
     least = int((topic.config or {}).get("min.insync.replicas", "1"))
     down = [p.partition for p in topic.partitions if p.leader < 0]
     stuck = [p.partition for p in topic.partitions if p.leader >= 0 and len(p.in_sync) < least]
     behind = [p.partition for p in topic.partitions if len(p.in_sync) < len(p.replicas)]
     if down or stuck:
         report.add(
-            *("replicas", "error", topic.name, f"partitions {_list(down or stuck)}"),
+            *("replicas", "error", topic.name, f"partitions {_numbers(down or stuck)}"),
             "have no leader"
             if down
             else f"have fewer than {least} replicas in sync: nothing can "
             "be claimed or renewed there",
             "start the brokers that are down; "
-            + _kafka(report.facts, "kafka-topics.sh", "--describe", topic.name),
+            + _command(report.facts, "kafka-topics.sh", "--describe", topic.name),
         )
     elif behind:
         report.add(
-            *("replicas", "warning", topic.name, f"partitions {_list(behind)}"),
+            *("replicas", "warning", topic.name, f"partitions {_numbers(behind)}"),
             "have replicas out of sync: one more failure may stop claims",
-            _kafka(report.facts, "kafka-topics.sh", "--describe", topic.name),
+            _command(report.facts, "kafka-topics.sh", "--describe", topic.name),
         )
     else:
         report.add("replicas", "ok", topic.name, "all in sync")
 
 
-def _replicas(report: _Report, topic: TopicFacts, plan: TopicPlan) -> None:
+def _check_replication_factor(report: _Report, topic: TopicFacts, plan: TopicPlan) -> None:
     have = min(len(p.replicas) for p in topic.partitions)
     if have >= plan.replication_factor:
         report.add("replication factor", "ok", topic.name, str(have))
@@ -273,26 +275,26 @@ def _replicas(report: _Report, topic: TopicFacts, plan: TopicPlan) -> None:
         {
             "topic": topic.name,
             "partition": p.partition,
-            "replicas": list(_grown(p.replicas, brokers, plan.replication_factor)),
+            "replicas": list(_more_replicas(p.replicas, brokers, plan.replication_factor)),
         }
         for p in topic.partitions
     ]
     document = shlex.quote(json.dumps({"version": 1, "partitions": moves}))
     report.add(
         *("replication factor", "error", topic.name, f"{have} on {len(brokers)} brokers"),
-        _GRAVE["replication_factor"],
+        _ERROR_IF_WRONG["replication_factor"],
         f"echo {document} > grow.json && kafka-reassign-partitions.sh --bootstrap-server "
         f"{report.facts.servers} --reassignment-json-file grow.json --execute",
     )
 
 
-def _grown(have: Sequence[int], brokers: Sequence[int], number: int) -> Iterable[int]:
+def _more_replicas(have: Sequence[int], brokers: Sequence[int], number: int) -> Iterable[int]:
     others = [b for b in brokers if b not in have]
     turn = have[0] % max(1, len(others)) if others else 0
     return [*have, *others[turn:], *others[:turn]][:number]
 
 
-def _config(report: _Report, topic: TopicFacts, plan: TopicPlan) -> None:
+def _check_topic_config(report: _Report, topic: TopicFacts, plan: TopicPlan) -> None:
     if topic.config is None:
         report.add(
             *("settings", "skipped", topic.name, "the brokers do not show them to this client"),
@@ -310,11 +312,11 @@ def _config(report: _Report, topic: TopicFacts, plan: TopicPlan) -> None:
             continue
         if name == "min.insync.replicas" and have_replicas < plan.replication_factor:
             continue  # the replicas come first
-        level: Level = "error" if name in _GRAVE else "warning"
+        level: Level = "error" if name in _ERROR_IF_WRONG else "warning"
         fix = ["kafka-configs.sh", "--bootstrap-server", report.facts.servers, "--alter"]
         fix += ["--entity-type", "topics", "--entity-name", topic.name]
         fix += ["--add-config", f"{name}={value}"]
-        why = _GRAVE.get(name) or _MILD.get(name, "")
+        why = _ERROR_IF_WRONG.get(name) or _WARNING_IF_WRONG.get(name, "")
         report.add(name, level, topic.name, f"{found}, not {value}", why, shlex.join(fix))
     least = int(topic.config.get("min.insync.replicas", "1"))
     if have_replicas > 1 and least >= have_replicas:
@@ -325,7 +327,7 @@ def _config(report: _Report, topic: TopicFacts, plan: TopicPlan) -> None:
         )
 
 
-def _broker_config(report: _Report) -> None:
+def _check_broker_config(report: _Report) -> None:
     config, brokers = report.facts.broker_config, len(report.facts.brokers)
     if config is None:
         report.add(
@@ -349,7 +351,7 @@ def _broker_config(report: _Report) -> None:
         )
 
 
-def measure_rate(samples: Sequence[ClockSample]) -> float | None:
+def measure_clock_rate(samples: Sequence[ClockSample]) -> float | None:
     """Return by what part the brokers' clock runs faster than this machine's; None: unknown.
 
     The quickest of the first and of the last third of the samples are compared, so that a slow
@@ -369,7 +371,7 @@ def measure_rate(samples: Sequence[ClockSample]) -> float | None:
     return None if best is None else best[1]
 
 
-def _clocks(report: _Report) -> None:
+def _check_clocks(report: _Report) -> None:
     facts = report.facts
     if not facts.counts_sleep:
         report.add(
@@ -377,7 +379,7 @@ def _clocks(report: _Report) -> None:
             "a machine that was suspended may believe that its lease still stands",
             "run on Linux; never suspend a machine that holds claims",
         )
-    rate = measure_rate(facts.samples)
+    rate = measure_clock_rate(facts.samples)
     if rate is None:
         report.add(
             *("clock rate", "skipped", "this machine", "too few records came while it watched"),
@@ -411,7 +413,7 @@ def _clocks(report: _Report) -> None:
         )
 
 
-def _log(report: _Report) -> None:
+def _check_records(report: _Report) -> None:
     facts = report.facts
     for text in facts.mismatches:
         report.add("snapshots", "error", facts.topic.name, text, "", "marshal verify")
@@ -423,10 +425,10 @@ def _log(report: _Report) -> None:
         )
 
 
-def _kafka(facts: ClusterFacts, tool: str, what: str, topic: str, *more: str) -> str:
+def _command(facts: ClusterFacts, tool: str, what: str, topic: str, *more: str) -> str:
     return shlex.join([tool, "--bootstrap-server", facts.servers, what, "--topic", topic, *more])
 
 
-def _list(numbers: Sequence[int]) -> str:
+def _numbers(numbers: Sequence[int]) -> str:
     shown = ", ".join(map(str, numbers[:8]))
     return shown if len(numbers) <= 8 else f"{shown}, … ({len(numbers)})"

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 
 from marshal_py.admin.connection import Connection
 from marshal_py.admin.topic_offsets import offset_ranges
-from marshal_py.admin.world_reader import Look
-from marshal_py.admin.world_summary import LEADER, Census, take_census
+from marshal_py.admin.world_reader import WorldView
+from marshal_py.admin.world_summary import WorldSummary, summarize
 from marshal_py.client.topics import admin_client
 from marshal_py.protocol.rationalizer import Cell
+from marshal_py.protocol.world import LEADER_PREFIX
 
 __all__ = ["PartitionLag", "measure_lag"]
 
@@ -38,7 +39,7 @@ class PartitionLag:
 
 
 def measure_lag(
-    connection: Connection, found: Look, *, group: str | None = None, topic: str | None = None
+    connection: Connection, found: WorldView, *, group: str | None = None, topic: str | None = None
 ) -> list[PartitionLag]:
     """Ask the brokers for the ends of all topics that the groups consume; compare.
 
@@ -51,10 +52,10 @@ def measure_lag(
         for name, metadata in admin.list_topics(timeout=connection.timeout_s).topics.items()
         if metadata.error is None
     }
-    wanted = _wanted(take_census(found, group=group), there)
+    wanted = _wanted(summarize(found, group=group), there)
     cells: dict[tuple[str, str, int], tuple[int, Cell]] = {}
     for coordinator, key, cell in found.world.cells(group):
-        if key[1] in there and not key[1].startswith(LEADER):
+        if key[1] in there and not key[1].startswith(LEADER_PREFIX):
             cells[key] = coordinator, cell
             wanted.add((key[0], key[1]))
     wanted = {(g, t) for g, t in wanted if topic is None or t == topic}
@@ -80,10 +81,10 @@ def measure_lag(
     return rows
 
 
-def _wanted(census: Census, there: Iterable[str]) -> set[tuple[str, str]]:
+def _wanted(summary: WorldSummary, there: Iterable[str]) -> set[tuple[str, str]]:
     """Return (group, topic) for every topic that a member says it consumes, and that exists."""
     found = set()
-    for member in census.members:
+    for member in summary.members:
         for name in member.wants or ():
             is_pattern = name.startswith("/") and name.endswith("/") and len(name) > 1
             for topic in there:

@@ -35,12 +35,12 @@ from marshal_py.protocol.wire import MSGPACK, Wire, WireName, text_wire
 from marshal_py.protocol.world import MS, Liveness, World
 
 __all__ = [
-    "Look",
-    "Silence",
-    "begin",
-    "look",
+    "SilenceEstimate",
+    "WorldView",
+    "catch_up",
     "open_reader",
     "own_time_ms",
+    "read_world",
     "stamp_ms",
     "until_silent",
     "wire_of",
@@ -117,7 +117,7 @@ def until_silent(
         yield messages, rest
 
 
-class Silence(NamedTuple):
+class SilenceEstimate(NamedTuple):
     """For how long a holder has been silent, and what that makes it.
 
     `at_least`: the last record lies before all that was read, so `ms` is a lower bound.
@@ -133,19 +133,19 @@ class Silence(NamedTuple):
 
 
 @dataclass
-class _Stamps:
+class _Timestamps:
     """The timestamp of every record read of one coordination partition."""
 
     offsets: array[int] = field(default_factory=lambda: array("q"))
     times: array[int] = field(default_factory=lambda: array("q"))
-    bound: int | None = None
+    limit: int | None = None
 
     def note(self, offset: int, time_ms: int) -> None:
         """Keep one more; forget the oldest of very many, as a view that stays open must."""
         self.offsets.append(offset)
         self.times.append(time_ms)
-        if self.bound is not None and len(self.offsets) > 2 * self.bound:
-            del self.offsets[: self.bound], self.times[: self.bound]
+        if self.limit is not None and len(self.offsets) > 2 * self.limit:
+            del self.offsets[: self.limit], self.times[: self.limit]
 
     def at(self, offset: int) -> tuple[int, bool] | None:
         """Return (time, exact); for an offset before all that was read, an upper bound."""
@@ -156,11 +156,11 @@ class _Stamps:
 
 
 @dataclass
-class Look:
+class WorldView:
     """The world at one moment, read from the log by somebody who takes no part in it."""
 
     reader: LogReader
-    stamps: list[_Stamps]
+    stamps: list[_Timestamps]
     observed_ms: float = 0.0
     taken_ms: int = 0
     """This machine's clock when the reading ended, ms since 1970."""
@@ -191,22 +191,31 @@ class Look:
             return 0  # the times are those of many clients
         return max(0, (self.newest_ms or 0) - self.taken_ms)
 
-    def bound(self, records: int) -> None:
+    def limit_timestamps(self, records: int) -> None:
         """Keep the timestamps of so many records of each partition, and of the same again."""
         for stamps in self.stamps:
-            stamps.bound = records
+            stamps.limit = records
+
+    def keep_timestamps(self, messages: list[Any]) -> None:
+        """Keep the timestamps of the messages that are records of the log."""
+        for message in messages:
+            if message.error() is None and message.topic() == self.reader.topic:
+                if message.timestamp()[0] == TIMESTAMP_CREATE_TIME:
+                    self.log_append_time = False
+                stamps = self.stamps[message.partition()]
+                stamps.note(message.offset(), max(0, stamp_ms(message, self.reader.wire)))
 
     def watch(self, seconds: float) -> list[tuple[int | None, int, Event]]:
         """Wait up to `seconds` for more of the log; return (ms, coordinator, event) of it.
 
         Raises `Truncated` when the log lost records that had been read.
         """
-        return self.take(self.reader.poll(seconds))
+        return self.fold(self.reader.poll(seconds))
 
-    def take(self, messages: list[Any]) -> list[tuple[int | None, int, Event]]:
+    def fold(self, messages: list[Any]) -> list[tuple[int | None, int, Event]]:
         """Fold what the reader polled; return as `watch` does."""
         batches = list(self.reader.fold(messages))
-        _note(self, messages)
+        self.keep_timestamps(messages)
         self.observed_until_ns = boottime_ns()
         self.taken_ms = time.time_ns() // MS
         found = []
@@ -217,7 +226,7 @@ class Look:
                 found.append((None if stamp is None else stamp[0], batch.coordinator, event))
         return found
 
-    def cell_silence(self, coordinator: int, cell: Cell) -> Silence | None:
+    def cell_silence(self, coordinator: int, cell: Cell) -> SilenceEstimate | None:
         """Say how long the holder has been silent; None if nobody holds the cell."""
         if not cell.held:
             return None
@@ -225,11 +234,11 @@ class Look:
         if watched is None and isinstance(cell, TextCell):
             ms = self.taken_ms - cell.heartbeat_s * 1000
             if ms < -cell.interval_ms:
-                return Silence(0, True, "unknown", "timestamps")  # its clock is far ahead
-            return _judge(max(0, ms), cell.interval_ms, "timestamps")
+                return SilenceEstimate(0, True, "unknown", "timestamps")  # its clock is far ahead
+            return _estimate(max(0, ms), cell.interval_ms, "timestamps")
         return watched or self.silence(coordinator, cell.version, cell.interval_ms)
 
-    def _watched(self, coordinator: int, version: int, interval_ms: int) -> Silence | None:
+    def _watched(self, coordinator: int, version: int, interval_ms: int) -> SilenceEstimate | None:
         """Say what watching has shown, None if it is not enough."""
         observer = self.reader.observers[coordinator]
         seen_ns = observer.seen.at(version)
@@ -237,22 +246,22 @@ class Look:
         if seen_ns is not None and caught_up is not None:
             watched_ms = max(0, self.observed_until_ns - seen_ns) // MS
             if version >= caught_up:
-                return _judge(watched_ms, interval_ms, "observed")
+                return _estimate(watched_ms, interval_ms, "observed")
             if watched_ms > 2 * interval_ms:
-                return _judge(watched_ms, interval_ms, "observed", at_least=True)
+                return _estimate(watched_ms, interval_ms, "observed", at_least=True)
         return None
 
-    def silence(self, coordinator: int, version: int, interval_ms: int) -> Silence:
+    def silence(self, coordinator: int, version: int, interval_ms: int) -> SilenceEstimate:
         """Say how long ago the record at `version` was, and what that means at this interval."""
         watched = self._watched(coordinator, version, interval_ms)
         if watched is not None:
             return watched
         found = self.stamps[coordinator].at(version)
         if found is None:
-            return Silence(0, True, "unknown", "timestamps")
+            return SilenceEstimate(0, True, "unknown", "timestamps")
         stamp, exact = found
         now_ms = self.taken_ms + self.behind_ms
-        return _judge(max(0, now_ms - stamp), interval_ms, "timestamps", at_least=not exact)
+        return _estimate(max(0, now_ms - stamp), interval_ms, "timestamps", at_least=not exact)
 
     def explain(self) -> str:
         """Say in a sentence or two how silences were measured, and what may be wrong with them."""
@@ -299,28 +308,28 @@ class Look:
         return text
 
 
-def _judge(
+def _estimate(
     ms: int,
     interval_ms: int,
     basis: Literal["timestamps", "observed"],
     *,
     at_least: bool = False,
-) -> Silence:
+) -> SilenceEstimate:
     liveness: Liveness = "unknown"
     if ms > 2 * interval_ms:
         liveness = "stale"
     elif ms < interval_ms and not at_least:
         liveness = "fresh"
-    return Silence(ms, at_least, liveness, basis)
+    return SilenceEstimate(ms, at_least, liveness, basis)
 
 
-def look(
+def read_world(
     connection: Connection,
     *,
     observe_s: float = 0.0,
     at_ms: int | None = None,
     wire: Wire = MSGPACK,
-) -> Look:
+) -> WorldView:
     """Read the log to its end, then watch it for `observe_s` seconds; or read it up to `at_ms`.
 
     Raises `TopicMissing`, `BrokerUnavailable`, `LogHole`, `ConfigurationError`, `InvalidArgument`.
@@ -332,7 +341,7 @@ def look(
     for attempt in range(1, TRIES + 1):
         reader = open_reader(connection, wire)
         try:
-            return _look(connection, reader, observe_s, at_ms)
+            return _read(connection, reader, observe_s, at_ms)
         except LogHole:
             if at_ms is None:
                 raise
@@ -348,8 +357,10 @@ def look(
     raise AssertionError("unreachable")
 
 
-def _look(connection: Connection, reader: LogReader, observe_s: float, at_ms: int | None) -> Look:
-    found = begin(connection, reader, at_ms=at_ms)
+def _read(
+    connection: Connection, reader: LogReader, observe_s: float, at_ms: int | None
+) -> WorldView:
+    found = catch_up(connection, reader, at_ms=at_ms)
     began_ns = boottime_ns()
     end_ns = began_ns + int(observe_s * 1e9)
     while (left_ns := end_ns - boottime_ns()) > 0:
@@ -358,25 +369,18 @@ def _look(connection: Connection, reader: LogReader, observe_s: float, at_ms: in
     return found
 
 
-def begin(connection: Connection, reader: LogReader, *, at_ms: int | None = None) -> Look:
-    """Open the reader and read to the end of the log, or up to `at_ms`. Raises as `look` does."""
+def catch_up(connection: Connection, reader: LogReader, *, at_ms: int | None = None) -> WorldView:
+    """Open the reader and read to the end of the log, or up to `at_ms`.
+
+    Raises as `read_world` does.
+    """
     is_text = reader.wire.name == "text"
     reader.open(connection.timeout_s, until_ms=None if is_text else at_ms)
     if isinstance(reader.world, TextWorld):
         reader.world.at_ms = at_ms
-    found = Look(reader, [_Stamps() for _ in range(reader.world.partitions)], at_ms=at_ms)
+    found = WorldView(reader, [_Timestamps() for _ in range(reader.world.partitions)], at_ms=at_ms)
     for messages, _ in until_silent(connection, reader.history(events=False)):
-        _note(found, messages)
+        found.keep_timestamps(messages)
     found.observed_until_ns = boottime_ns()
     found.taken_ms = time.time_ns() // MS if at_ms is None else at_ms
     return found
-
-
-def _note(found: Look, messages: list[Any]) -> None:
-    topic = found.reader.topic
-    for message in messages:
-        if message.error() is None and message.topic() == topic:
-            if message.timestamp()[0] == TIMESTAMP_CREATE_TIME:
-                found.log_append_time = False
-            stamps = found.stamps[message.partition()]
-            stamps.note(message.offset(), max(0, stamp_ms(message, found.reader.wire)))

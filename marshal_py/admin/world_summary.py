@@ -3,40 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final, Literal, Protocol
 
+from marshal_py.admin.world_reader import SilenceEstimate, WorldView
 from marshal_py.protocol.messages import NO_OFFSET
 from marshal_py.protocol.rationalizer import Cell
 from marshal_py.protocol.subscription import Subscription
 from marshal_py.protocol.text.rationalizer import TextCell
-from marshal_py.protocol.world import Liveness, World
+from marshal_py.protocol.world import LEADER_PREFIX, Liveness
 
-__all__ = ["LEADER", "Census", "Eye", "Group", "Leader", "Measured", "Member", "take_census"]
-
-LEADER: Final = "leader:"
-"""What the topics of leaderships begin with (specs/PROTOCOL.md §8)."""
-
-
-class Measured(Protocol):
-    """For how long somebody has been silent, and what that makes them."""
-
-    @property
-    def ms(self) -> int: ...
-    @property
-    def at_least(self) -> bool: ...
-    @property
-    def liveness(self) -> Liveness: ...
-    @property
-    def basis(self) -> Literal["timestamps", "observed"]: ...
-
-
-class Eye(Protocol):
-    """Whoever has a world, and measures silences: a `Look`, or the live view of `top`."""
-
-    @property
-    def world(self) -> World: ...
-    def cell_silence(self, coordinator: int, cell: Cell) -> Measured | None: ...
-    def silence(self, coordinator: int, version: int, interval_ms: int) -> Measured: ...
+__all__ = ["Group", "Leader", "Member", "WorldSummary", "summarize"]
 
 
 @dataclass
@@ -85,7 +60,7 @@ class Leader:
 
 
 @dataclass
-class Census:
+class WorldSummary:
     """All of them, sorted by name."""
 
     groups: list[Group] = field(default_factory=list)
@@ -93,9 +68,9 @@ class Census:
     leaders: list[Leader] = field(default_factory=list)
 
 
-def take_census(eye: Eye, *, group: str | None = None) -> Census:
-    """Count what `eye` sees, of one group or of all."""
-    world, census = eye.world, Census()
+def summarize(view: WorldView, *, group: str | None = None) -> WorldSummary:
+    """Count what `view` shows, of one group or of all."""
+    world, summary = view.world, WorldSummary()
     groups = {
         name: Group(name, 0, 0, 0, 0, world.paused(name))
         for name in world.groups()
@@ -109,10 +84,10 @@ def take_census(eye: Eye, *, group: str | None = None) -> Census:
     topics: set[tuple[str, str]] = set()
     for coordinator, (name, topic, _), cell in world.cells(group):
         counted = groups[name]
-        silence = eye.cell_silence(coordinator, cell)
-        if topic.startswith(LEADER):
+        silence = view.cell_silence(coordinator, cell)
+        if topic.startswith(LEADER_PREFIX):
             counted.leaders += 1
-            census.leaders.append(_leader(name, topic, cell, silence))
+            summary.leaders.append(_leader(name, topic, cell, silence))
         elif (name, topic) not in topics:
             topics.add((name, topic))
             counted.topics += 1
@@ -124,8 +99,8 @@ def take_census(eye: Eye, *, group: str | None = None) -> Census:
         held_by[name, cell.holder] = held_by.get((name, cell.holder), 0) + 1
     for name, client_id, member in world.members(group):
         groups[name].members += 1
-        silence = eye.silence(world.home(name), member.version, member.interval_ms)
-        census.members.append(
+        silence = view.silence(world.home(name), member.version, member.interval_ms)
+        summary.members.append(
             Member(
                 name,
                 client_id,
@@ -138,16 +113,16 @@ def take_census(eye: Eye, *, group: str | None = None) -> Census:
                 wanted_topics(member.metadata),
             )
         )
-    census.groups = list(groups.values())
-    census.members.sort(key=lambda m: (m.group, m.client_id))
-    census.leaders.sort(key=lambda m: (m.group, m.name))
-    return census
+    summary.groups = list(groups.values())
+    summary.members.sort(key=lambda m: (m.group, m.client_id))
+    summary.leaders.sort(key=lambda m: (m.group, m.name))
+    return summary
 
 
-def _leader(group: str, topic: str, cell: Cell, silence: Measured | None) -> Leader:
+def _leader(group: str, topic: str, cell: Cell, silence: SilenceEstimate | None) -> Leader:
     return Leader(
         group,
-        topic.removeprefix(LEADER),
+        topic.removeprefix(LEADER_PREFIX),
         cell.holder,
         NO_OFFSET if isinstance(cell, TextCell) else cell.epoch,
         None if silence is None else silence.liveness,

@@ -9,7 +9,7 @@ import typer
 
 from marshal_py.admin.connection import Connection
 from marshal_py.admin.formatting import age, count, liveness_style, safe
-from marshal_py.admin.world_reader import Look, look, wire_of
+from marshal_py.admin.world_reader import WorldView, read_world, wire_of
 from marshal_py.cli.command import command
 from marshal_py.cli.options import (
     AtMoment,
@@ -76,7 +76,9 @@ def claims(
 
       marshal claims --wire text --held     (a log shared with Go Marshal)
     """
-    found = look(connection, observe_s=observe_s, at_ms=moment(at), wire=wire_of(wire, interval_s))
+    found = read_world(
+        connection, observe_s=observe_s, at_ms=moment(at), wire=wire_of(wire, interval_s)
+    )
     rows = claim_rows(found, group=group, topic=topic, held=held)
     if as_json:
         print_json([asdict(row) for row in rows])
@@ -107,7 +109,7 @@ def claims(
 
 
 def claim_rows(
-    found: Look, *, group: str | None = None, topic: str | None = None, held: bool = False
+    found: WorldView, *, group: str | None = None, topic: str | None = None, held: bool = False
 ) -> list[ClaimRow]:
     """Return the cells of a look at the log, sorted by group, topic and partition."""
     rows = []

@@ -27,7 +27,7 @@ from marshal_py.admin.cluster_checks import (
     ClusterFacts,
     PartitionFacts,
     TopicFacts,
-    examine,
+    check_cluster,
 )
 from marshal_py.admin.connection import Connection
 from marshal_py.admin.formatting import count, safe
@@ -83,7 +83,7 @@ def doctor(
 
       marshal doctor --config client.properties --probe --json | jq '.checks[] | select(.fix)'
     """
-    checks = examine(gather(connection, watch_s=watch_s, probe=probe))
+    checks = check_cluster(gather(connection, watch_s=watch_s, probe=probe))
     findings = [c for c in checks if c.level in ("warning", "error")]
     if as_json:
         print_json(

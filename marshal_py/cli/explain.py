@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from marshal_py.admin.cell_history import read_cell_history
-from marshal_py.admin.cell_timeline import Entry, Standing, Story
+from marshal_py.admin.cell_timeline import CellStatus, CellTimeline, TimelineEntry
 from marshal_py.admin.connection import Connection
 from marshal_py.admin.formatting import clock_time, count, iso_utc, safe
 from marshal_py.admin.world_reader import wire_of
@@ -70,37 +70,37 @@ def explain(
         raise InvalidArgument(f"PARTITION {partition} is above {MAX_PARTITION}")
     at_ms = moment(at)
     version = wire_of(wire, interval_s)
-    story, standing = read_cell_history(connection, group, topic, partition, at_ms, wire=version)
+    timeline, status = read_cell_history(connection, group, topic, partition, at_ms, wire=version)
     if as_json:
-        print_json(_document(story, standing, at_ms))
+        print_json(_document(timeline, status, at_ms))
     else:
-        _print(story, standing, at_ms, lines)
-    if not story.entries and standing.epoch is None:
+        _print(timeline, status, at_ms, lines)
+    if not timeline.entries and status.epoch is None:
         note(f"group {group} has never claimed {topic}/{partition}; `marshal claims` lists claims")
         raise typer.Exit(FINDING)
 
 
-def _document(story: Story, standing: Standing, at_ms: int | None) -> dict[str, Any]:
-    group, topic, partition = story.key
+def _document(timeline: CellTimeline, status: CellStatus, at_ms: int | None) -> dict[str, Any]:
+    group, topic, partition = timeline.key
     return {
         "group": group,
         "topic": topic,
         "partition": partition,
-        "coordinator": story.coordinator,
+        "coordinator": timeline.coordinator,
         "at": None if at_ms is None else iso_utc(at_ms),
-        "standing": asdict(standing) | {"at": iso_utc(standing.at_ms)},
+        "standing": asdict(status) | {"at": iso_utc(status.at_ms)},
         "history": [
             asdict(entry) | {"time": iso_utc(entry.at_ms), "sentence": entry.sentence}
-            for entry in story.entries
+            for entry in timeline.entries
         ],
     }
 
 
-def _print(story: Story, standing: Standing, at_ms: int | None, lines: int) -> None:
+def _print(timeline: CellTimeline, status: CellStatus, at_ms: int | None, lines: int) -> None:
     out = console(wide=False)
-    out.print(f"[bold]{safe(standing.text)}[/]", soft_wrap=False)
-    before = [e for e in story.entries if at_ms is None or e.at_ms <= at_ms]
-    after = [] if at_ms is None else [e for e in story.entries if e.at_ms > at_ms]
+    out.print(f"[bold]{safe(status.text)}[/]", soft_wrap=False)
+    before = [e for e in timeline.entries if at_ms is None or e.at_ms <= at_ms]
+    after = [] if at_ms is None else [e for e in timeline.entries if e.at_ms > at_ms]
     hidden = len(before) - lines
     if before:
         out.print("\nBefore that:" if at_ms is not None else "\nHow it came to that:")
@@ -109,21 +109,21 @@ def _print(story: Story, standing: Standing, at_ms: int | None, lines: int) -> N
             f"[dim]  … {count(hidden, 'earlier entry').replace('entrys', 'entries')}; "
             f"--lines {len(before)} shows all[/]"
         )
-    day = _lines(out, story, before[-lines:], "")
+    day = _lines(out, timeline, before[-lines:], "")
     if after:
         out.print("\nAfter that:")
-        _lines(out, story, after[:AFTER], day)
+        _lines(out, timeline, after[:AFTER], day)
         if len(after) > AFTER:
             out.print(f"[dim]  … and {len(after) - AFTER} more until now[/]")
 
 
-def _lines(out: Any, story: Story, entries: list[Entry], day: str) -> str:
+def _lines(out: Any, timeline: CellTimeline, entries: list[TimelineEntry], day: str) -> str:
     for entry in entries:
         stamp = clock_time(entry.at_ms, date=True)
         if stamp[:10] != day:
             day = stamp[:10]
             out.print(f"[dim]{day}[/]")
-        where = f"{story.coordinator}@{entry.offset}"
+        where = f"{timeline.coordinator}@{entry.offset}"
         colour = _COLOURS.get(entry.kind, "default")
         body = f"[{colour}]{safe(entry.sentence)}[/]"
         out.print(f"[dim]{stamp[11:]}  {where:>9}[/]  {body}", soft_wrap=True)

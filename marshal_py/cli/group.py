@@ -17,8 +17,8 @@ from marshal_py.admin.formatting import count, iso_utc, parse_since, safe
 from marshal_py.admin.group_admin import DEFAULT_PAUSE_S, GroupAdmin
 from marshal_py.admin.lag import measure_lag
 from marshal_py.admin.positions import Change, Extent, Key, Target, target_of
-from marshal_py.admin.world_reader import look
-from marshal_py.admin.world_summary import take_census
+from marshal_py.admin.world_reader import read_world
+from marshal_py.admin.world_summary import summarize
 from marshal_py.cli.command import command, new_app
 from marshal_py.cli.exit_codes import FINDING, fail
 from marshal_py.cli.groups import group_table, groups, member_table
@@ -30,7 +30,7 @@ from marshal_py.errors import ConfigurationError, GroupInUse, InvalidArgument
 
 __all__ = ["app"]
 
-app = new_app(help="Look after a group: its pause, its positions, its version.")
+app = new_app(help="WorldView after a group: its pause, its positions, its version.")
 
 Group = Annotated[str, typer.Argument(metavar="GROUP", help="The name of the group.")]
 DryRun = Annotated[
@@ -86,29 +86,29 @@ def describe(
     as_json: JsonFlag = False,
 ) -> None:
     """Show one group: what `marshal groups`, `members` and `lag` say of it, and who leads what."""
-    found = look(connection, observe_s=observe_s)
+    found = read_world(connection, observe_s=observe_s)
     if group not in found.world.groups():
         with _admin(connection, group) as admin:
             admin.require()
-    census = take_census(found, group=group)
+    summary = summarize(found, group=group)
     rows = measure_lag(connection, found, group=group)
     if as_json:
-        (counted,) = census.groups
+        (counted,) = summary.groups
         print_json(
             asdict(counted)
             | {
-                "members": [asdict(member) for member in census.members],
-                "leaders": [asdict(leader) for leader in census.leaders],
+                "members": [asdict(member) for member in summary.members],
+                "leaders": [asdict(leader) for leader in summary.leaders],
                 "partitions": [asdict(row) for row in rows],
             }
         )
         return
-    show(console(), group_table(census.groups))
-    if census.members:
-        show(console(), member_table(census.members))
+    show(console(), group_table(summary.groups))
+    if summary.members:
+        show(console(), member_table(summary.members))
     if rows:
         lag_table(rows)
-    for leader in census.leaders:
+    for leader in summary.leaders:
         note(f"leader {leader.name}: {leader.leader or 'nobody'}")
     note(found.explain())
 

@@ -9,8 +9,8 @@ from rich.table import Table
 
 from marshal_py.admin.connection import Connection
 from marshal_py.admin.formatting import age, clock_time, count, liveness_style, safe
-from marshal_py.admin.world_reader import look, wire_of
-from marshal_py.admin.world_summary import Group, Member, take_census
+from marshal_py.admin.world_reader import read_world, wire_of
+from marshal_py.admin.world_summary import Group, Member, summarize
 from marshal_py.cli.command import command
 from marshal_py.cli.options import (
     AtMoment,
@@ -45,8 +45,10 @@ def groups(
 
       marshal groups --wire text     (a log shared with Go Marshal)
     """
-    found = look(connection, observe_s=observe_s, at_ms=moment(at), wire=wire_of(wire, interval_s))
-    rows = take_census(found).groups
+    found = read_world(
+        connection, observe_s=observe_s, at_ms=moment(at), wire=wire_of(wire, interval_s)
+    )
+    rows = summarize(found).groups
     if as_json:
         print_json([asdict(row) for row in rows])
     elif not rows:
@@ -77,8 +79,10 @@ def members(
 
       marshal members --json | jq '.[] | select(.liveness == "stale") | .client_id'
     """
-    found = look(connection, observe_s=observe_s, at_ms=moment(at), wire=wire_of(wire, interval_s))
-    rows = take_census(found, group=group).members
+    found = read_world(
+        connection, observe_s=observe_s, at_ms=moment(at), wire=wire_of(wire, interval_s)
+    )
+    rows = summarize(found, group=group).members
     if as_json:
         print_json([asdict(row) for row in rows])
     elif found.is_text:

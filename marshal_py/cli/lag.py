@@ -10,7 +10,7 @@ import typer
 from marshal_py.admin.connection import Connection
 from marshal_py.admin.formatting import count, liveness_style, safe
 from marshal_py.admin.lag import PartitionLag, measure_lag
-from marshal_py.admin.world_reader import look, wire_of
+from marshal_py.admin.world_reader import read_world, wire_of
 from marshal_py.cli.command import command
 from marshal_py.cli.exit_codes import FINDING
 from marshal_py.cli.options import (
@@ -58,7 +58,7 @@ def lag(
 
       marshal lag --max 10000 || echo "somebody is behind"
     """
-    found = look(connection, at_ms=moment(at), wire=wire_of(wire, interval_s))
+    found = read_world(connection, at_ms=moment(at), wire=wire_of(wire, interval_s))
     rows = measure_lag(connection, found, group=group, topic=topic)
     if as_json:
         print_json([asdict(row) for row in rows])

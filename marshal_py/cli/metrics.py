@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from marshal_py.admin.connection import Connection
-from marshal_py.admin.world_reader import begin, open_reader
+from marshal_py.admin.world_reader import catch_up, open_reader
 from marshal_py.cli.command import command, new_app
 from marshal_py.cli.exit_codes import ENVIRONMENT, errors_as_exit_codes, fail
 from marshal_py.cli.output import note
@@ -86,8 +86,8 @@ def serve(
     while not stop.is_set():
         reader = open_reader(connection)
         try:
-            found = begin(connection, reader)
-            found.bound(100_000)
+            found = catch_up(connection, reader)
+            found.limit_timestamps(100_000)
             if collector is None:
                 collector = GroupMetrics(connection, found, lock)
                 registry.register(collector)
@@ -97,7 +97,7 @@ def serve(
             while not stop.is_set():
                 messages = reader.poll(0.2)
                 with lock:
-                    for _, _, event in found.take(messages):
+                    for _, _, event in found.fold(messages):
                         collector.count(event)
         except Truncated:
             continue  # the log was made anew, or lost records: begin again

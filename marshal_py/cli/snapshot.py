@@ -5,7 +5,7 @@ from __future__ import annotations
 from marshal_py.admin.connection import Connection
 from marshal_py.admin.snapshot_reader import read_snapshots
 from marshal_py.admin.topic_offsets import extent
-from marshal_py.admin.world_reader import look
+from marshal_py.admin.world_reader import read_world
 from marshal_py.cli.command import command
 from marshal_py.cli.options import JsonFlag
 from marshal_py.cli.output import console, note, print_json, show, table
@@ -30,7 +30,7 @@ def snapshot(connection: Connection, as_json: JsonFlag = False) -> None:
 
       marshal snapshot && marshal topic trim --yes
     """
-    found = look(connection)
+    found = read_world(connection)
     reader = found.reader
     if reader.mismatches:
         raise reader.mismatches[0]

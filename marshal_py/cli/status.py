@@ -11,8 +11,8 @@ from marshal_py.admin.connection import Connection
 from marshal_py.admin.formatting import age, count, iso_utc, liveness_style, safe
 from marshal_py.admin.snapshot_reader import read_snapshots
 from marshal_py.admin.topic_offsets import extent
-from marshal_py.admin.world_reader import Look, look, wire_of
-from marshal_py.admin.world_summary import Group, Leader, Member, take_census
+from marshal_py.admin.world_reader import WorldView, read_world, wire_of
+from marshal_py.admin.world_summary import Group, Leader, Member, summarize
 from marshal_py.cli.command import command
 from marshal_py.cli.exit_codes import FINDING
 from marshal_py.cli.groups import group_table, member_table
@@ -121,7 +121,7 @@ def status(
 
 def take_status(connection: Connection, observe_s: float = 0.0, wire: Wire = MSGPACK) -> Status:
     """Read the log and return what is to be said of it. Raises as `look` does."""
-    found = look(connection, observe_s=observe_s, wire=wire)
+    found = read_world(connection, observe_s=observe_s, wire=wire)
     ends = found.reader.extent()
     newest = found.newest_ms
     taken = Status(
@@ -146,18 +146,18 @@ def take_status(connection: Connection, observe_s: float = 0.0, wire: Wire = MSG
     return taken
 
 
-def _groups(taken: Status, found: Look) -> None:
-    census = take_census(found)
-    taken.groups, taken.members, taken.leaders = census.groups, census.members, census.leaders
+def _groups(taken: Status, found: WorldView) -> None:
+    summary = summarize(found)
+    taken.groups, taken.members, taken.leaders = summary.groups, summary.members, summary.leaders
     taken.attention += [
         f"group {group.group}: {count(group.stale, 'claim')} held by clients that are silent for "
         "over two intervals; anyone may take them"
-        for group in census.groups
+        for group in summary.groups
         if group.stale
     ]
 
 
-def _failing(taken: Status, found: Look) -> None:
+def _failing(taken: Status, found: WorldView) -> None:
     if found.is_text:  # its records have no room for notes
         return
     for _, key, cell in found.world.cells():
@@ -174,7 +174,7 @@ def _failing(taken: Status, found: Look) -> None:
             )
 
 
-def _pauses(taken: Status, found: Look) -> None:
+def _pauses(taken: Status, found: WorldView) -> None:
     now_ms = found.taken_ms
     for name in found.world.groups():
         expiries = [s.paused[name] for s in found.world.states if name in s.paused]
@@ -204,7 +204,7 @@ def _pauses(taken: Status, found: Look) -> None:
             )
 
 
-def _snapshots(taken: Status, found: Look, connection: Connection) -> None:
+def _snapshots(taken: Status, found: WorldView, connection: Connection) -> None:
     try:
         ends = extent(admin_client(connection.kafka), connection.snapshot_topic, connection)
     except TopicMissing:

@@ -19,8 +19,8 @@ from rich.text import Text
 from marshal_py.admin.connection import Connection
 from marshal_py.admin.event_text import ROUTINE, as_json, as_line, touches, without_epoch
 from marshal_py.admin.formatting import age, clock_time, count, iso_utc, safe
-from marshal_py.admin.world_reader import Look, begin, open_reader, wire_of
-from marshal_py.admin.world_summary import Census, Leader, Member, take_census
+from marshal_py.admin.world_reader import WorldView, catch_up, open_reader, wire_of
+from marshal_py.admin.world_summary import Leader, Member, WorldSummary, summarize
 from marshal_py.cli.command import command
 from marshal_py.cli.groups import group_table, member_table
 from marshal_py.cli.options import GroupFilter, Interval, JsonFlag, WireFlag
@@ -50,7 +50,7 @@ class Frame:
     records_per_s: float | None
     moved_per_s: dict[str, float]
     """Group → offsets by which its positions moved on."""
-    census: Census
+    summary: WorldSummary
     events: list[Happened]
     mismatches: list[str] = field(default_factory=list)
 
@@ -58,12 +58,12 @@ class Frame:
 class View:
     """The live world, of one group or of all, and what happened of late."""
 
-    def __init__(self, found: Look, *, topic: str, group: str | None = None) -> None:
+    def __init__(self, found: WorldView, *, topic: str, group: str | None = None) -> None:
         self._found = found
         self._topic, self._group = topic, group
         self._events: deque[Happened] = deque(maxlen=KEPT_EVENTS)
         self._before: tuple[float, int, dict[str, int]] | None = None
-        found.bound(KEPT_STAMPS)
+        found.limit_timestamps(KEPT_STAMPS)
 
     def watch(self, seconds: float) -> None:
         """Take in what the log brings for so long. Raises `Truncated`, `PartitionCountChanged`."""
@@ -101,7 +101,7 @@ class View:
             records,
             rate,
             moved,
-            take_census(found, group=self._group),
+            summarize(found, group=self._group),
             list(self._events),
             [str(mismatch) for mismatch in found.reader.mismatches],
         )
@@ -139,7 +139,7 @@ def top(
         while True:
             reader = open_reader(connection, wire_of(wire, interval_s))
             try:
-                view = View(begin(connection, reader), topic=connection.topic, group=group)
+                view = View(catch_up(connection, reader), topic=connection.topic, group=group)
                 view.watch(0.0)
                 while True:
                     draw(view.frame())
@@ -176,7 +176,7 @@ def _document(frame: Frame) -> dict[str, Any]:
         "records": frame.records,
         "records_per_s": frame.records_per_s,
         "moved_per_s": frame.moved_per_s,
-        **asdict(frame.census),
+        **asdict(frame.summary),
         "events": [as_json(event, p, stamp) for stamp, p, event in frame.events],
         "snapshot_mismatches": frame.mismatches,
     }
@@ -184,20 +184,20 @@ def _document(frame: Frame) -> dict[str, Any]:
 
 def render(frame: Frame, rows: int) -> RenderableType:
     """Return the picture for a terminal of so many rows."""
-    census = frame.census
-    leaders = [_leads(leader) for leader in census.leaders if leader.leader is not None]
+    summary = frame.summary
+    leaders = [_leads(leader) for leader in summary.leaders if leader.leader is not None]
     lines = min(len(frame.events), max(3, rows // 3))
     left = rows - HEADER_ROWS - len(frame.mismatches) - lines - (2 if leaders else 0)
     parts: list[RenderableType] = [_header(frame)]
     parts += [Text(text, style="bold red") for text in frame.mismatches]
 
-    groups = sorted(census.groups, key=lambda g: (-g.stale, g.group))
-    fit = max(1, left // 2 if census.members else left)
+    groups = sorted(summary.groups, key=lambda g: (-g.stale, g.group))
+    fit = max(1, left // 2 if summary.members else left)
     parts += ["", group_table(groups[:fit], frame.moved_per_s), *_more(len(groups), fit, "group")]
     left -= min(len(groups), fit) + 3
-    if census.members:
+    if summary.members:
         fit = max(1, left)
-        members = sorted(census.members, key=_worst_first)
+        members = sorted(summary.members, key=_worst_first)
         parts += ["", member_table(members[:fit]), *_more(len(members), fit, "member")]
     if leaders:
         parts += ["", _line(f"[bold]LEADERS[/]  {', '.join(leaders)}")]
@@ -208,7 +208,7 @@ def render(frame: Frame, rows: int) -> RenderableType:
 
 
 def _header(frame: Frame) -> Text:
-    stale = sum(group.stale for group in frame.census.groups)
+    stale = sum(group.stale for group in frame.summary.groups)
     rate = "" if frame.records_per_s is None else f", {frame.records_per_s:,.1f} records/s"
     colour, verdict = ("red", count(stale, "stale claim")) if stale else ("green", "no stale claim")
     return _line(

@@ -11,7 +11,7 @@ import typer
 
 from marshal_py.admin.connection import Connection
 from marshal_py.admin.formatting import clock_time, count, iso_utc, safe
-from marshal_py.admin.past_records import Past, open_past
+from marshal_py.admin.log_replay import LogReplay, open_replay
 from marshal_py.admin.world_reader import wire_of
 from marshal_py.cli.command import command
 from marshal_py.cli.exit_codes import FINDING
@@ -90,29 +90,29 @@ def verify_log(connection: Connection, text_interval_s: int | None = None) -> Ve
     """
     began_s = time.monotonic()
     if text_interval_s is not None:
-        past = open_past(connection, wire=wire_of("text", text_interval_s))
+        replay = open_replay(connection, wire=wire_of("text", text_interval_s))
     else:
-        past = open_past(connection)
-    verdict = Verdict(connection.topic, past.partitions)
+        replay = open_replay(connection)
+    verdict = Verdict(connection.topic, replay.partitions)
     verdict.has_snapshots = text_interval_s is None
-    _holes(past, verdict)
-    _damaged(past, verdict)
+    _holes(replay, verdict)
+    _damaged(replay, verdict)
     verifiers: dict[int, Verifier | TextVerifier] = {
-        p: TextVerifier(p, past.partitions, text_interval_s)
+        p: TextVerifier(p, replay.partitions, text_interval_s)
         if text_interval_s is not None
         else Verifier(
             p,
-            past.partitions,
-            past.state(p),
+            replay.partitions,
+            replay.state(p),
             [
                 (f.snapshot, f.offset, f.written_ms)
-                for f in past.snapshots
+                for f in replay.snapshots
                 if f.coordinator == p and f.snapshot is not None
             ],
         )
-        for p in past.starts
+        for p in replay.starts
     }
-    for record in past.records():
+    for record in replay.records():
         verifiers[record.coordinator].feed(
             record.offset, record.value, record.stamp_ms, create_time=record.create_time
         )
@@ -126,18 +126,18 @@ def verify_log(connection: Connection, text_interval_s: int | None = None) -> Ve
     return verdict
 
 
-def _holes(past: Past, verdict: Verdict) -> None:
+def _holes(replay: LogReplay, verdict: Verdict) -> None:
     """Note where the log has lost records. In version 1 the positions in Kafka make up for that."""
-    for p, (first, _) in past.extents.items():
-        if p not in past.starts:
+    for p, (first, _) in replay.extents.items():
+        if p not in replay.starts:
             verdict.findings.append(
                 _finding("log_hole", p, first, f"records 0 to {first - 1} are gone, no snapshot "
                          "covers them: no client can start (set retention.ms=-1)")
             )  # fmt: skip
 
 
-def _damaged(past: Past, verdict: Verdict) -> None:
-    for f in past.snapshots:
+def _damaged(replay: LogReplay, verdict: Verdict) -> None:
+    for f in replay.snapshots:
         if f.snapshot is None and f.size_bytes > 0:
             what = f"record {f.offset} of the snapshot topic: {f.problem}"
             verdict.findings.append(

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable
-from typing import Final, NamedTuple, Self
+from typing import NamedTuple, Self
 
 from marshal_py.client.claim import Claim
 from marshal_py.client.claims import ClaimRegistry
@@ -21,20 +21,19 @@ from marshal_py.errors import ClaimTimeout, InvalidArgument
 from marshal_py.protocol import events as ev
 from marshal_py.protocol.messages import MAX_TOPIC_LENGTH
 from marshal_py.protocol.rationalizer import Cell
+from marshal_py.protocol.world import LEADER_PREFIX
 
 __all__ = ["Leader", "LeaderWatch", "Leadership", "leader_topic"]
-
-_PREFIX: Final = "leader:"
 
 
 def leader_topic(name: str) -> str:
     """Return the virtual topic whose partition 0 decides who leads `name`."""
-    if not isinstance(name, str) or not 0 < len(name) <= MAX_TOPIC_LENGTH - len(_PREFIX):
+    if not isinstance(name, str) or not 0 < len(name) <= MAX_TOPIC_LENGTH - len(LEADER_PREFIX):
         raise InvalidArgument(
-            f"leader name = {name!r} must be text of 1 to {MAX_TOPIC_LENGTH - len(_PREFIX)} "
+            f"leader name = {name!r} must be text of 1 to {MAX_TOPIC_LENGTH - len(LEADER_PREFIX)} "
             "characters"
         )
-    return _PREFIX + name
+    return LEADER_PREFIX + name
 
 
 class Leader(NamedTuple):

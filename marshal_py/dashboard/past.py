@@ -14,7 +14,7 @@ import msgspec
 
 from marshal_py.admin.cell_history import read_cell_history
 from marshal_py.admin.connection import Connection
-from marshal_py.admin.world_reader import look
+from marshal_py.admin.world_reader import read_world
 from marshal_py.dashboard.board import Board, liveness_code
 from marshal_py.dashboard.people import groups_document, leaders_document, members_document
 from marshal_py.protocol.rationalizer import CellKey
@@ -67,7 +67,7 @@ class Past:
         }
 
     def _replay(self, at_ms: int) -> dict[str, Any]:
-        found = look(self._connection, at_ms=at_ms, wire=self._wire)
+        found = read_world(self._connection, at_ms=at_ms, wire=self._wire)
         board = Board()
         for p, key, cell in sorted(found.world.cells(), key=lambda cell: cell[1]):
             row, slot = board.put(*key, cell)

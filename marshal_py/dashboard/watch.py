@@ -27,11 +27,10 @@ from marshal_py.dashboard.people import groups_document, leaders_document, membe
 from marshal_py.protocol import events as ev
 from marshal_py.protocol.history.anomalies import MEANING
 from marshal_py.protocol.history.partition_history import PartitionHistory
-from marshal_py.protocol.history.rows import LEADER_PREFIX
 from marshal_py.protocol.history.text_history import text_history
 from marshal_py.protocol.rationalizer import Cell, CellKey
 from marshal_py.protocol.text.rationalizer import TextWorld
-from marshal_py.protocol.world import MS, Observer, World
+from marshal_py.protocol.world import LEADER_PREFIX, MS, Observer, World
 
 __all__ = ["Line", "Watch"]
 

@@ -15,6 +15,7 @@ import mmh3
 from marshal_py.protocol.rationalizer import Cell, CellKey, Member, PartitionState
 
 __all__ = [
+    "LEADER_PREFIX",
     "Liveness",
     "Observer",
     "Timeline",
@@ -27,6 +28,9 @@ Liveness: TypeAlias = Literal["fresh", "unknown", "stale"]
 
 MS: Final = 1_000_000
 """Nanoseconds in a millisecond."""
+
+LEADER_PREFIX: Final = "leader:"
+"""What the virtual topics of elections begin with (§8)."""
 
 
 def coordinating_partition(topic: str, partition: int, partitions: int) -> int:

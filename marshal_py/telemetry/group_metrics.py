@@ -18,8 +18,8 @@ from prometheus_client.registry import Collector
 from marshal_py.admin.connection import Connection
 from marshal_py.admin.event_text import kinds_of
 from marshal_py.admin.lag import PartitionLag, measure_lag
-from marshal_py.admin.world_reader import Look
-from marshal_py.admin.world_summary import take_census
+from marshal_py.admin.world_reader import WorldView
+from marshal_py.admin.world_summary import summarize
 from marshal_py.errors import MarshalError
 from marshal_py.protocol import events as ev
 
@@ -38,7 +38,7 @@ class GroupMetrics(Collector):
     ``marshal_coordination_records_total``, ``marshal_coordination_snapshot_mismatches_total``.
     """
 
-    def __init__(self, connection: Connection, found: Look, lock: threading.Lock) -> None:
+    def __init__(self, connection: Connection, found: WorldView, lock: threading.Lock) -> None:
         self._connection, self.found, self._lock = connection, found, lock
         self._events: Counter[tuple[str, str]] = Counter()
 
@@ -60,9 +60,9 @@ class GroupMetrics(Collector):
             return []
 
     def collect(self) -> Iterator[Metric]:
-        """Look at the world now; ask the brokers for the ends of the topics."""
+        """WorldView at the world now; ask the brokers for the ends of the topics."""
         with self._lock:
-            census = take_census(self.found)
+            summary = summarize(self.found)
             rows = self._lag()
             events = dict(self._events)
             records = sum(state.next_offset for state in self.found.world.states)
@@ -75,7 +75,7 @@ class GroupMetrics(Collector):
             ("paused", "Whether an operator paused the group.", "paused"),
         ):
             gauge = GaugeMetricFamily(f"marshal_group_{name}", text, labels=["group_id"])
-            for group in census.groups:
+            for group in summary.groups:
                 gauge.add_metric([group.group], getattr(group, field))
             yield gauge
         labels = ["group_id", "topic", "partition"]

@@ -13,11 +13,9 @@ from marshal_py.protocol.history.anomalies import Kind
 from marshal_py.protocol.history.tracks import UNKNOWN, CellTrack, Row
 from marshal_py.protocol.messages import decode
 from marshal_py.protocol.rationalizer import CellKey
+from marshal_py.protocol.world import LEADER_PREFIX
 
-__all__ = ["LEADER_PREFIX", "Rows", "or_none", "record_text"]
-
-LEADER_PREFIX: Final = "leader:"
-"""What the topics of elections begin with (specs/PROTOCOL.md §8)."""
+__all__ = ["Rows", "or_none", "record_text"]
 
 _SHOWN_BYTES: Final = 2_000
 

@@ -19,7 +19,7 @@ from confluent_kafka.admin import NewTopic
 
 from marshal_py import Marshal
 from marshal_py.admin.connection import Connection
-from marshal_py.admin.world_reader import look
+from marshal_py.admin.world_reader import read_world
 from marshal_py.embedded import EmbeddedKafka
 from tests.integration.conftest import Cli
 from tests.integration.conftest import cli_environment as _environment
@@ -142,7 +142,7 @@ def test_a_dead_holder_is_stale_by_timestamps_and_by_observing(
     connection = Connection.of_servers(kafka.bootstrap_servers, made)
     deadline = time.monotonic() + 120
     while True:  # nobody tells of silence: look until there is enough of it
-        found = look(connection)
+        found = read_world(connection)
         (coordinator, _, cell) = next(found.world.cells("g"))
         silence = found.cell_silence(coordinator, cell)
         assert silence is not None
@@ -179,7 +179,7 @@ def test_a_clock_that_is_behind_is_found_out(
     monkeypatch.setattr(
         "marshal_py.admin.world_reader.time.time_ns", lambda: now_ns - 3_600 * 10**9
     )
-    found = look(Connection.of_servers(kafka.bootstrap_servers, made))
+    found = read_world(Connection.of_servers(kafka.bootstrap_servers, made))
     assert found.behind_ms > 3_500_000
     assert "behind" in found.explain()
     (coordinator, _, cell) = next(found.world.cells("g"))
@@ -324,7 +324,7 @@ def test_trim_refuses_a_snapshot_that_a_replay_does_not_lead_to(
 
     a = client("a", interval_ms=60_000)
     a.claim_many([("orders", p) for p in range(8)], timeout_s=60)
-    found = look(Connection.of_servers(kafka.bootstrap_servers, made))
+    found = read_world(Connection.of_servers(kafka.bootstrap_servers, made))
     due = next(
         d for p in range(4) if (d := found.reader.snapshot_now(p)) is not None and d.next_offset > 2
     )

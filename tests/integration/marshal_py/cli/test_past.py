@@ -156,7 +156,7 @@ def test_verify_finds_nothing_wrong_then_foreign_bytes_then_a_liar(
     run: Cli, kafka: EmbeddedKafka, made: str, client: Callable[..., Marshal]
 ) -> None:
     from marshal_py.admin.connection import Connection
-    from marshal_py.admin.world_reader import look
+    from marshal_py.admin.world_reader import read_world
     from marshal_py.client.log_writer import LogWriter
 
     a = client("a", interval_ms=60_000)
@@ -177,7 +177,7 @@ def test_verify_finds_nothing_wrong_then_foreign_bytes_then_a_liar(
     assert "foreign_record" in foreign.stdout
     assert run("verify", "--strict").returncode == 1
 
-    found = look(Connection.of_servers(kafka.bootstrap_servers, made))
+    found = read_world(Connection.of_servers(kafka.bootstrap_servers, made))
     due = next(
         d for p in range(4) if (d := found.reader.snapshot_now(p)) is not None and d.next_offset > 2
     )

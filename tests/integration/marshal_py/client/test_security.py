@@ -260,22 +260,24 @@ def test_a_wrong_password_on_the_command_line_is_an_environment_error(
 def test_doctor_names_the_missing_right_and_the_command_that_grants_it(
     secure: SecureKafka, user: str, topic: str
 ) -> None:
-    from marshal_py.admin.cluster_checks import examine
+    from marshal_py.admin.cluster_checks import check_cluster
     from marshal_py.admin.connection import Connection
     from marshal_py.cli.doctor import gather
 
     connection = Connection(secure.config(user, PASSWORD), topic)
-    blind = {(c.subject, c.name): c for c in examine(gather(connection))}
+    blind = {(c.subject, c.name): c for c in check_cluster(gather(connection))}
     assert blind[topic, "acl"].text == "this client lacks Read and Write"
     secure.allow(user, "Read", topic)
-    half = next(c for c in examine(gather(connection)) if (c.subject, c.name) == (topic, "acl"))
+    half = next(
+        c for c in check_cluster(gather(connection)) if (c.subject, c.name) == (topic, "acl")
+    )
     assert half.level == "error"
     assert half.fix == (
         f"kafka-acls.sh --bootstrap-server {secure.server.bootstrap_servers} --add "
         f"--allow-principal User:{user} --operation Write --topic {topic}"
     )
     grant(secure, user, topic)
-    checks = examine(gather(connection))
+    checks = check_cluster(gather(connection))
     assert {c.level for c in checks if c.name == "acl"} == {"ok"}
     assert "settings" in {c.name for c in checks if c.level == "skipped"}, "no DescribeConfigs"
     assert PASSWORD not in repr(checks) + repr(connection)

@@ -19,7 +19,7 @@ import pytest
 
 from marshal_py import Marshal
 from marshal_py.admin.connection import Connection
-from marshal_py.admin.world_reader import Look, look
+from marshal_py.admin.world_reader import WorldView, read_world
 from marshal_py.embedded import EmbeddedKafka
 from tests.support.chromium import Page, chromium, find_chromium
 
@@ -172,7 +172,7 @@ def drawn(page: Page, mode: str) -> dict[int, str | None]:
     return {int(p): what for p, what in page.evaluate(DRAWN).items()}
 
 
-def world(found: Look) -> tuple[dict[int, str], dict[int, str]]:
+def world(found: WorldView) -> tuple[dict[int, str], dict[int, str]]:
     """Holders and livenesses of the cells of `orders`, as the log has them."""
     holders, lives = {}, {}
     for p, key, cell in found.world.cells("g"):
@@ -189,7 +189,7 @@ def until_drawn(
     """Wait until the world has these stale partitions, and the map shows it, cell by cell."""
     deadline = time.monotonic() + timeout_s
     while True:
-        holders, lives = world(look(connection))
+        holders, lives = world(read_world(connection))
         seen, alive = drawn(page, "holder"), drawn(page, "live")
         same = (
             {p for p, live in lives.items() if live == "stale"} == stale
@@ -252,7 +252,7 @@ def test_what_is_drawn_is_the_world_while_processes_are_killed(
     # The past: whoever is drawn is who held it then.
     page.evaluate(f"marshal.travel({before_ms})")
     page.until(f"marshal.model().past && marshal.model().now() === {before_ms}")
-    holders, lives = world(look(connection, at_ms=before_ms))
+    holders, lives = world(read_world(connection, at_ms=before_ms))
     assert set(holders.values()) == {"one", "two"}
     assert drawn(page, "holder") == holders
     assert drawn(page, "live") == lives
@@ -425,13 +425,13 @@ def test_an_operator_sees_what_would_happen_before_it_does(
     page.until("document.querySelector('dialog td')")
     cells = page.evaluate("[...document.querySelectorAll('dialog td')].map((c) => c.textContent)")
     assert cells == ["orders/1", "51", "7", "−44", ""]
-    cell = look(connection).world.cell("g", "orders", 1)
+    cell = read_world(connection).world.cell("g", "orders", 1)
     assert cell is not None
     assert cell.position == 51, "a preview changes nothing"
     click("dialog", "Do it")
     page.until("document.querySelector('dialog [role=status]').textContent.includes('set.')")
     assert cell.position == 51
-    now = look(connection).world
+    now = read_world(connection).world
     positions = [found.position for _, _, found in sorted(now.cells("g"), key=lambda c: c[1])]
     assert positions == [50, 7, 52]
     assert not now.paused("g"), "it is left as it was found"
@@ -443,13 +443,13 @@ def test_an_operator_sees_what_would_happen_before_it_does(
     assert page.until(previewed) is True
     click("dialog", "Do it")
     page.until("document.querySelector('.crumbs')?.textContent.includes('paused until')")
-    assert look(connection).world.paused("g")
+    assert read_world(connection).world.paused("g")
     click("dialog", "Close")
     click("main", "Resume …")
     assert page.until(previewed) is True
     click("dialog", "Do it")
     page.until("!document.querySelector('.crumbs').textContent.includes('paused until')")
-    assert not look(connection).world.paused("g")
+    assert not read_world(connection).world.paused("g")
     assert page.errors == []
 
     own = {"Origin": served.url.rstrip("/"), "Content_Type": "application/json"}

@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from marshal_py import Marshal
 from marshal_py.admin.connection import Connection
-from marshal_py.admin.world_reader import look
+from marshal_py.admin.world_reader import read_world
 from marshal_py.client.log_writer import LogWriter
 from marshal_py.client.topics import create_topics
 from marshal_py.embedded.kafka import EmbeddedKafka
@@ -80,7 +80,7 @@ def test_a_snapshot_that_differs_is_seen_by_a_client_that_runs(kafka: EmbeddedKa
         ):
             a.claim("t", 0, timeout_s=60).commit(1, wait=True)
             assert a.snapshot_mismatches == ()
-            found = look(Connection.of_servers(servers, topic))
+            found = read_world(Connection.of_servers(servers, topic))
             due = found.reader.snapshot_now(0)
             assert due is not None
             found.world.states[0].cells["g", "t", 0].holder = "thief"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from marshal_py.admin.cell_timeline import Entry, Story
+from marshal_py.admin.cell_timeline import CellTimeline, TimelineEntry
 from marshal_py.protocol import events as ev
 from marshal_py.protocol.messages import (
     ClaimingMessages,
@@ -26,10 +26,10 @@ INTERVAL = 5_000
 
 
 class Log:
-    """Writes records for the cell `KEY`, and tells the story of it."""
+    """Writes records for the cell `KEY`, and keeps the timeline of it."""
 
     def __init__(self) -> None:
-        self.state, self.story = PartitionState(3), Story(KEY, 3)
+        self.state, self.timeline = PartitionState(3), CellTimeline(KEY, 3)
         self.now = 1_000_000
 
     def write(self, record: Message, after_ms: int = 0) -> int:
@@ -38,7 +38,7 @@ class Log:
         events: list[ev.Event] = []
         apply(self.state, offset, encode(record), events)
         for event in events:
-            self.story.feed(event, self.now)
+            self.timeline.feed(event, self.now)
         return offset
 
     def _head(self, who: str) -> tuple[int, str, str, str, int]:
@@ -63,10 +63,10 @@ class Log:
         )
 
     def told(self) -> list[tuple[str, str]]:
-        return [(e.kind, e.sentence) for e in self.story.entries]
+        return [(e.kind, e.sentence) for e in self.timeline.entries]
 
-    def entry(self, kind: str) -> Entry:
-        return next(e for e in self.story.entries if e.kind == kind)
+    def entry(self, kind: str) -> TimelineEntry:
+        return next(e for e in self.timeline.entries if e.kind == kind)
 
 
 def test_a_takeover_says_who_was_silent_for_how_long_and_what_became_of_them() -> None:
@@ -75,7 +75,7 @@ def test_a_takeover_says_who_was_silent_for_how_long_and_what_became_of_them() -
     for position in (10, 20, 30):
         log.beat("a", epoch, INTERVAL, position)
     second = log.claim("b", 10_400)
-    log.story.finish()
+    log.timeline.finish()
     assert [kind for kind, _ in log.told()] == ["claimed", "held", "taken_over"]
     claimed, held, taken = (text for _, text in log.told())
     assert "a claimed it, epoch 0" in claimed
@@ -95,7 +95,7 @@ def test_a_holder_that_wakes_up_is_told_from_one_that_died() -> None:
     log.claim("b", 12_000)
     for _ in range(3):
         log.beat("a", epoch, 1_000)
-    log.story.finish()
+    log.timeline.finish()
     assert "a was heard of again" in log.entry("taken_over").sentence
     refused = log.entry("refused")
     assert (refused.client_id, refused.times) == ("a", 3)
@@ -118,8 +118,8 @@ def test_release_and_the_next_claim() -> None:
     log.claim("b", 3_000)
     kinds = [kind for kind, _ in log.told()]
     assert kinds == ["claimed", "held", "released", "claimed"]
-    assert log.story.entries[2].sentence == "a gave it back at position 44"
-    assert "a had given it back 3.0 s before" in log.story.entries[3].sentence
+    assert log.timeline.entries[2].sentence == "a gave it back at position 44"
+    assert "a had given it back 3.0 s before" in log.timeline.entries[3].sentence
 
 
 def test_a_restart_is_no_takeover() -> None:
@@ -143,29 +143,29 @@ def test_a_lost_race_a_pause_and_messages_claimed_twice() -> None:
     log.write(SetPosition(*log._head("ops"), *KEY[1:], 50, log.version), 11_000)
     assert "set the position to 50 (it was 100)" in log.entry("position_set").sentence
     log.claim("b")
-    assert "the group is paused" in log.story.entries[-1].sentence
+    assert "the group is paused" in log.timeline.entries[-1].sentence
     log.write(ForgetGroup(*log._head("ops")))
     log.write(ResumeGroup(*log._head("ops")))
-    assert [e.kind for e in log.story.entries][-2:] == ["forgotten", "resumed_group"]
-    assert log.story.standing(log.now).holder is None
+    assert [e.kind for e in log.timeline.entries][-2:] == ["forgotten", "resumed_group"]
+    assert log.timeline.status(log.now).holder is None
 
 
 def test_the_standing_at_a_moment() -> None:
     log = Log()
-    assert "nobody has ever claimed it" in log.story.standing(log.now).text
+    assert "nobody has ever claimed it" in log.timeline.status(log.now).text
     epoch = log.claim("a")
     log.beat("a", epoch, INTERVAL, 10)
-    fresh = log.story.standing(log.now + 4_999)
+    fresh = log.timeline.status(log.now + 4_999)
     assert (fresh.holder, fresh.epoch, fresh.position) == ("a", epoch, 10)
     assert fresh.liveness == "fresh"
-    stale = log.story.standing(log.now + 10_001)
+    stale = log.timeline.status(log.now + 10_001)
     assert (stale.liveness, stale.silence_ms) == ("stale", 10_001)
     assert "its lease has lapsed" in stale.text
-    now = log.story.standing(log.now + 10_001, now=True)
+    now = log.timeline.status(log.now + 10_001, now=True)
     assert now.text.startswith("Now a holds orders/7 of g")
     assert "It was last heard of 10 s ago: stale" in now.text
     log.write(ReleasingPartition(*log._head("a"), *KEY[1:], epoch, 11), 1_000)
-    free = log.story.standing(log.now + 7_000)
+    free = log.timeline.status(log.now + 7_000)
     assert (free.holder, free.epoch, free.position) == (None, epoch, 11)
     assert "a had given it back 7.0 s before" in free.text
 
@@ -174,11 +174,11 @@ def test_a_story_that_begins_in_the_middle_says_so() -> None:
     log = Log()
     epoch = log.claim("a")
     log.beat("a", epoch, INTERVAL, 10)
-    middle = Story(KEY, 3)
+    middle = CellTimeline(KEY, 3)
     middle.begin(log.state.cells[KEY], paused=False)
-    assert middle.standing(log.now).holder == "a"
-    assert "before the log begins" in middle.standing(log.now).text
-    log.story = middle
+    assert middle.status(log.now).holder == "a"
+    assert "before the log begins" in middle.status(log.now).text
+    log.timeline = middle
     log.claim("b", 60_000)
     assert "is not in the log any more" in log.entry("taken_over").sentence
 
@@ -187,4 +187,4 @@ def test_other_cells_and_groups_are_another_story() -> None:
     log = Log()
     log.write(ClaimingPartition(*log._head("a"), "orders", 8, INTERVAL, -1))
     log.write(ClaimingPartition(2, "a", "i", "other", 1, "orders", 7, INTERVAL, -1))
-    assert log.story.entries == []
+    assert log.timeline.entries == []

@@ -15,8 +15,8 @@ from marshal_py.admin.cluster_checks import (
     ClusterFacts,
     PartitionFacts,
     TopicFacts,
-    examine,
-    measure_rate,
+    check_cluster,
+    measure_clock_rate,
 )
 from marshal_py.client.topics import plan_topics
 
@@ -43,7 +43,7 @@ SOUND = ClusterFacts(
 
 
 def wrong(facts: ClusterFacts) -> list[Check]:
-    return [c for c in examine(facts) if c.level in ("warning", "error")]
+    return [c for c in check_cluster(facts) if c.level in ("warning", "error")]
 
 
 def only(facts: ClusterFacts) -> Check:
@@ -61,7 +61,7 @@ def with_config(name: str, value: str) -> ClusterFacts:
 
 
 def test_nothing_is_wrong_with_a_sound_cluster() -> None:
-    checks = examine(SOUND)
+    checks = check_cluster(SOUND)
     assert {c.level for c in checks} == {"ok"}, checks
     assert len(checks) > 15
 
@@ -168,7 +168,7 @@ def test_what_the_brokers_do_not_tell_is_skipped_not_called_well() -> None:
     facts = replace(
         with_topic(config=None, operations=None), broker_config=None, features=None, samples=()
     )
-    skipped = {c.name for c in examine(facts) if c.level == "skipped"}
+    skipped = {c.name for c in check_cluster(facts) if c.level == "skipped"}
     assert skipped == {"version", "acl", "settings", "brokers' settings", "clock rate"}
     assert wrong(facts) == []
 
@@ -184,7 +184,7 @@ def test_one_broker_is_a_note() -> None:
         broker_config={},
     )
     assert wrong(facts) == []
-    assert [c.name for c in examine(facts) if c.level == "note"] == ["brokers"]
+    assert [c.name for c in check_cluster(facts) if c.level == "note"] == ["brokers"]
 
 
 @pytest.mark.parametrize(("rate", "level"), [(0.001, "ok"), (0.03, "error"), (-0.03, "error")])
@@ -193,25 +193,29 @@ def test_clock_rates(rate: float, level: str) -> None:
         ClockSample(1, round(1_000 + t * (1 + rate)), t + (40 if t % 300 else 2))
         for t in range(0, 3_000, 100)
     )
-    measured = measure_rate(samples)
+    measured = measure_clock_rate(samples)
     assert measured is not None
     assert abs(measured - rate) < 0.002, "slow answers do not count"
-    check = next(c for c in examine(replace(SOUND, samples=samples)) if c.name == "clock rate")
+    check = next(
+        c for c in check_cluster(replace(SOUND, samples=samples)) if c.name == "clock rate"
+    )
     assert check.level == level
 
 
 def test_a_rate_needs_time_and_one_broker() -> None:
-    assert measure_rate([]) is None
-    assert measure_rate([ClockSample(1, t, t) for t in range(0, 900, 10)]) is None
-    assert measure_rate([ClockSample(1, t, t) for t in range(0, 9_000, 700)]) is None
-    assert measure_rate([ClockSample(1, t, t) for t in range(0, 9_000, 500)]) == 0
-    assert measure_rate([ClockSample(t, t, t) for t in range(0, 9_000, 100)]) is None
+    assert measure_clock_rate([]) is None
+    assert measure_clock_rate([ClockSample(1, t, t) for t in range(0, 900, 10)]) is None
+    assert measure_clock_rate([ClockSample(1, t, t) for t in range(0, 9_000, 700)]) is None
+    assert measure_clock_rate([ClockSample(1, t, t) for t in range(0, 9_000, 500)]) == 0
+    assert measure_clock_rate([ClockSample(t, t, t) for t in range(0, 9_000, 100)]) is None
 
 
 def test_clocks_of_brokers_that_differ_and_the_wall_clock() -> None:
     samples = tuple(ClockSample(b, t + 1_500 * b, t) for b in (1, 2) for t in range(0, 3_000, 100))
     assert only(replace(SOUND, samples=samples)).name == "brokers' clocks"
-    note = next(c for c in examine(replace(SOUND, wall_ahead_ms=-60_000)) if c.level == "note")
+    note = next(
+        c for c in check_cluster(replace(SOUND, wall_ahead_ms=-60_000)) if c.level == "note"
+    )
     assert note.name == "wall clock"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from marshal_py.admin.cell_timeline import Story
+from marshal_py.admin.cell_timeline import CellTimeline
 from marshal_py.admin.event_text import without_epoch
 from marshal_py.dashboard.watch import Watch
 from marshal_py.protocol import events as ev
@@ -72,21 +72,21 @@ def test_what_is_no_record_of_this_log_is_told_apart() -> None:
 
 
 def test_the_story_of_a_cell_has_no_epochs() -> None:
-    state, story = TextState(HERE, HB), Story(("g", "t", 7), HERE)
+    state, timeline = TextState(HERE, HB), CellTimeline(("g", "t", 7), HERE)
     records = [claim("a", 0), beat("a", 1), claim("b", 20), claim("b", 200), beat("b", 201)]
     for offset, record in enumerate(records):
         events: list[ev.Event] = []
         apply(state, offset, record.encode(), events)
         for event in events:
-            story.feed(without_epoch(event), int(record.split("/")[2]) * 1000)
-    story.finish()
-    told = "\n".join(entry.sentence for entry in story.entries)
+            timeline.feed(without_epoch(event), int(record.split("/")[2]) * 1000)
+    timeline.finish()
+    told = "\n".join(entry.sentence for entry in timeline.entries)
     assert "epoch" not in told
     assert "b tried to claim it and was refused: a holds it, whose last heartbeat is less" in told
     assert "b took it over from a, interval 1.0 min: a had been silent for 3.3 min" in told
-    standing = story.standing((T + 210) * 1000)
-    assert (standing.holder, standing.epoch) == ("b", None)
-    assert "epoch" not in standing.text
+    status = timeline.status((T + 210) * 1000)
+    assert (status.holder, status.epoch) == ("b", None)
+    assert "epoch" not in status.text
 
 
 def test_the_dashboard_shows_what_version_1_says_and_raises_no_alert_of_version_2() -> None:

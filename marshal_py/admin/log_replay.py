@@ -1,4 +1,4 @@
-"""Reading some coordination partitions from as far back as the log goes, record by record."""
+"""Replaying the log: some coordination partitions from as far back as it goes, by record."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from marshal_py.protocol.rationalizer import PartitionState
 from marshal_py.protocol.snapshots import Snapshot
 from marshal_py.protocol.wire import MSGPACK, Wire
 
-__all__ = ["Past", "PastRecord", "open_past"]
+__all__ = ["LogRecord", "LogReplay", "open_replay"]
 
 REPLAY_S: Final = 3_600.0
 """A replay may take long; brokers that do not answer are found out when it begins."""
 
 
 @dataclass(frozen=True, slots=True)
-class PastRecord:
+class LogRecord:
     """One record of the coordination log. `stamp_ms` is 0 where it has none."""
 
     coordinator: int
@@ -38,7 +38,7 @@ class PastRecord:
 
 
 @dataclass
-class Past:
+class LogReplay:
     """Where the history of each partition begins, and what it begins from.
 
     `starts` lacks the partitions of which records are gone that no snapshot covers.
@@ -59,7 +59,7 @@ class Past:
         base = self.bases.get(p)
         return self.wire.state(p) if base is None else base.restore()
 
-    def records(self, ps: Collection[int] | None = None) -> Iterator[PastRecord]:
+    def records(self, ps: Collection[int] | None = None) -> Iterator[LogRecord]:
         """Yield the records of `ps` (default: all that have a start), each in offset order."""
         chosen = self.starts.keys() if ps is None else ps
         starts = {p: self.starts[p] for p in chosen if self.starts[p] < self.extents[p][1]}
@@ -72,9 +72,9 @@ class Past:
             yield _record(message, self.wire)
 
 
-def open_past(
+def open_replay(
     connection: Connection, ps: Collection[int] | None = None, wire: Wire = MSGPACK
-) -> Past:
+) -> LogReplay:
     """Find out where the log of the partitions (default: all) begins, with which snapshots.
 
     In a log of version 1 there are no snapshots: the history of each begins where its records do.
@@ -83,38 +83,38 @@ def open_past(
     """
     admin = admin_client(connection.kafka)
     extents = extent(admin, connection.topic, connection)
-    past = Past(connection, len(extents), extents, wire=wire)
+    replay = LogReplay(connection, len(extents), extents, wire=wire)
     if not wire.has_snapshots:
-        past.has_snapshots = False
-        past.starts = {p: first for p, (first, _) in extents.items()}
-        return past
+        replay.has_snapshots = False
+        replay.starts = {p: first for p, (first, _) in extents.items()}
+        return replay
     try:
         ends = {p: e for p, (_, e) in extent(admin, connection.snapshot_topic, connection).items()}
     except TopicMissing:
-        past.has_snapshots, ends = False, {}
+        replay.has_snapshots, ends = False, {}
     if ps is not None:
         ends = {p: end for p, end in ends.items() if p in ps}
-    past.snapshots = read_snapshots(connection, ends, newest_only=False)
+    replay.snapshots = read_snapshots(connection, ends, newest_only=False)
     for p, (first, end) in extents.items():
         if first == 0:
-            past.starts[p] = 0
+            replay.starts[p] = 0
             continue
         reaching = [
             found.snapshot
-            for found in past.snapshots
+            for found in replay.snapshots
             if found.snapshot is not None
             and found.coordinator == p
             and found.snapshot.partitions == len(extents)
             and first <= found.snapshot.next_offset <= end
         ]
         if reaching:
-            past.bases[p] = min(reaching, key=lambda s: s.next_offset)
-            past.starts[p] = past.bases[p].next_offset
-    return past
+            replay.bases[p] = min(reaching, key=lambda s: s.next_offset)
+            replay.starts[p] = replay.bases[p].next_offset
+    return replay
 
 
-def _record(message: Any, wire: Wire) -> PastRecord:
-    return PastRecord(
+def _record(message: Any, wire: Wire) -> LogRecord:
+    return LogRecord(
         message.partition(),
         message.offset(),
         message.value(),
