@@ -14,17 +14,13 @@ MODULES: Final = (
     "marshal_py",
     "marshal_py.errors",
     "marshal_py.protocol.events",
-    "marshal_py.client.structured_logs",
-    "marshal_py.telemetry.client_metrics",
-    "marshal_py.telemetry.consumer_metrics",
-    "marshal_py.telemetry.opentelemetry",
+    "marshal_py.telemetry",
     "marshal_py.testing",
     "marshal_py.embedded.kafka",
     "marshal_py.embedded.postgres",
     "harvest",
     "harvest.runtime.embedding",
     "harvest.errors",
-    "harvest.outbox.trace_context",
 )
 """What users import."""
 

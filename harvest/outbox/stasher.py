@@ -32,8 +32,7 @@ class Stasher:
     with a query that returns no row, on the first connection that is used. `paramstyle` is
     needed only for a DB-API driver that hides its module's own. `prepare` is called with each
     record before it is written, in the caller's thread and transaction, and returns the one to
-    write: for trace context (`harvest.outbox.trace_context.with_trace_context`), or headers that
-    all share.
+    write: for trace context (`harvest.with_trace_context`), or headers that all share.
 
     Thread-safe; make one for each table and keep it.
     """

@@ -4,7 +4,7 @@
 
     stasher = Stasher("outbox", prepare=with_trace_context)
 
-Needs the extra `otel`. The consumer's side is `marshal_py.telemetry.opentelemetry.traced`.
+Needs the extra `otel`. The consumer's side is `marshal_py.telemetry.traced`.
 """
 
 from __future__ import annotations

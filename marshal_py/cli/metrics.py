@@ -62,8 +62,7 @@ def serve(
     """Serve the metrics of all groups, lag included, for Prometheus. Needs the extra `metrics`.
 
     Reads the log and takes part in nothing: it tells of a group whose clients are all dead. Clients
-    and consumers have metrics of their own (`marshal_py.telemetry.client_metrics`). Ends with
-    SIGTERM or Ctrl-C.
+    and consumers have metrics of their own (`marshal_py.telemetry`). Ends with SIGTERM or Ctrl-C.
 
     [bold]Examples[/]
 

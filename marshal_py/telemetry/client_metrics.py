@@ -3,7 +3,7 @@
 ::
 
     from prometheus_client import start_http_server
-    from marshal_py.telemetry.client_metrics import MarshalMetrics
+    from marshal_py.telemetry import MarshalMetrics
 
     with Marshal(...) as marshal, MarshalMetrics(marshal):
         start_http_server(9100)

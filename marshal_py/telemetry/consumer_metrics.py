@@ -2,7 +2,7 @@
 
 ::
 
-    from marshal_py.telemetry.consumer_metrics import ConsumerMetrics
+    from marshal_py.telemetry import ConsumerMetrics
 
     consumer = Consumer(...)
     with ConsumerMetrics(consumer):

@@ -2,7 +2,7 @@
 
 ::
 
-    from marshal_py.telemetry.opentelemetry import export_metrics, traced
+    from marshal_py.telemetry import export_metrics, traced
 
     @traced
     def handle(message): ...
@@ -131,7 +131,7 @@ def export_metrics(
 ) -> Iterator[None]:
     """Show a client's, a consumer's or any Prometheus collector's metrics as instruments.
 
-    Names are those of `marshal_py.telemetry.client_metrics` with dots (``marshal.claims_held``),
+    Names are those of `MarshalMetrics` with dots (``marshal.claims_held``),
     labels become attributes, units are UCUM's. A `Consumer` brings its client's along. They are
     read when the SDK exports; after the block they show nothing more.
     """
