@@ -21,7 +21,7 @@ from marshal_py.errors import ConfigurationError
 if TYPE_CHECKING:
     from starlette.applications import Starlette
 
-    from marshal_py.dashboard.feed import Feed
+    from marshal_py.dashboard.log_follower import LogFollower
 
 __all__ = ["dashboard"]
 
@@ -98,25 +98,25 @@ def dashboard(
                 ENVIRONMENT,
             )
     from marshal_py.dashboard.app import create_app
-    from marshal_py.dashboard.feed import Feed
     from marshal_py.dashboard.guard import is_loopback, new_token
+    from marshal_py.dashboard.log_follower import LogFollower
 
     secret = new_token() if token or not is_loopback(host) else None
     listener = _listen(host, port)
-    feed = Feed(
+    follower = LogFollower(
         connection,
         history_s=history_s,
         lag_every_s=lag_every_s,
         wire=wire_of(wire, interval_s),
     )
     try:
-        app = create_app(feed, token=secret, host_names=tuple(host_names or ()), write=write)
-        feed.start()
+        app = create_app(follower, token=secret, host_names=tuple(host_names or ()), write=write)
+        follower.start()
         _announce(listener, host, secret, as_json=as_json)
-        _serve(app, feed, listener)
+        _serve(app, follower, listener)
     finally:
         listener.close()
-        feed.close()
+        follower.close()
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -149,7 +149,7 @@ def _announce(listener: socket.socket, host: str, secret: str | None, *, as_json
         console().print("Whoever has this address may look; the token is not shown again.")
 
 
-def _serve(app: Starlette, feed: Feed, listener: socket.socket) -> None:
+def _serve(app: Starlette, follower: LogFollower, listener: socket.socket) -> None:
     import uvicorn
 
     class Server(uvicorn.Server):
@@ -157,7 +157,7 @@ def _serve(app: Starlette, feed: Feed, listener: socket.socket) -> None:
 
         def handle_exit(self, sig: int, _: object) -> None:
             # uvicorn's own would raise the signal again in the end, and SIGTERM is a normal end.
-            feed.end_streams()  # streams without an end would hold the process
+            follower.end_streams()  # streams without an end would hold the process
             self.force_exit = self.should_exit
             self.should_exit = True
             self.interrupted = self.interrupted or sig == signal.SIGINT

@@ -5,11 +5,11 @@ mount it in an application of their own. It takes no part in coordination: it re
 
 How it is built, from the log to the page:
 
-- `feed.Feed` follows the log in a thread, with the project's own fold;
-- `watch.Watch` turns what was folded into a `board.Board`, a `claimlog.ClaimLog`, alerts and the
-  activity stream (no I/O);
-- `app.create_app` sends the board once to each page and then what changes, as server-sent events;
-- `past.Past` replays the log up to a moment, for the page's time bar;
+- `log_follower.LogFollower` follows the log in a thread, with the project's own fold;
+- `live_state.LiveState` turns what was folded into a `cell_grid.CellGrid`, `RecentClaims`, alerts
+  and the activity stream (no I/O);
+- `app.create_app` sends the grid once to each page and then what changes, as server-sent events;
+- `replay.Replay` replays the log up to a moment, for the page's time bar;
 - `guard.Guard` keeps strangers and other sites out;
 - `static/` is the page: plain HTML, CSS and ES modules.
 """

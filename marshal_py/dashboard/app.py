@@ -19,11 +19,11 @@ from starlette.responses import FileResponse, JSONResponse, Response, StreamingR
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from marshal_py.dashboard.details import cell_document, lanes_document, strip_document
-from marshal_py.dashboard.feed import Feed, Subscriber
+from marshal_py.dashboard.details import cell_document, lanes_document, time_bar_document
 from marshal_py.dashboard.guard import Guard
-from marshal_py.dashboard.operate import Operations, decode_action
-from marshal_py.dashboard.past import Past
+from marshal_py.dashboard.log_follower import LogFollower, Subscriber
+from marshal_py.dashboard.operations import Operations, decode_action
+from marshal_py.dashboard.replay import Replay
 from marshal_py.errors import InvalidArgument, MarshalError
 
 __all__ = ["create_app"]
@@ -38,13 +38,13 @@ T = TypeVar("T")
 
 
 def create_app(
-    feed: Feed,
+    follower: LogFollower,
     *,
     token: str | None = None,
     host_names: tuple[str, ...] = (),
     write: bool = False,
 ) -> Starlette:
-    """Return the application for a feed that was started.
+    """Return the application for a follower that was started.
 
     `write`: groups may be paused and resumed, and positions set, each after a preview; not in a log
     of version 1 (`InvalidArgument`).
@@ -52,15 +52,15 @@ def create_app(
     With a `token`, nobody gets anything without it; without one, only requests to a loopback name
     or to one of `host_names` are answered (see `guard`).
     """
-    pages = _Pages(feed)
+    pages = _Pages(follower)
     actions = []
-    if write and feed.wire.name == "text":
+    if write and follower.wire.name == "text":
         raise InvalidArgument(
             "--write is for version 2: what may be written into a log of Go Marshal's is in "
             "specs/INTEROP.md §4.9"
         )
     if write:
-        feed.write = True
+        follower.write = True
         actions = [
             Route("/api/preview", pages.preview, methods=["POST"]),
             Route("/api/perform", pages.perform, methods=["POST"]),
@@ -87,11 +87,11 @@ def create_app(
 
 
 class _Pages:
-    def __init__(self, feed: Feed) -> None:
-        self._feed = feed
-        self._past = Past(feed.connection, feed.wire)
-        self._past_turn = asyncio.Lock()
-        self._operations = Operations(feed.connection)
+    def __init__(self, follower: LogFollower) -> None:
+        self._follower = follower
+        self._replay = Replay(follower.connection, follower.wire)
+        self._replay_turn = asyncio.Lock()
+        self._operations = Operations(follower.connection)
         self._open = 0
 
     async def index(self, _: Request) -> Response:
@@ -108,7 +108,7 @@ class _Pages:
         subscriber = Subscriber()
         self._open += 1
         try:
-            await run_in_threadpool(self._feed.subscribe, subscriber)
+            await run_in_threadpool(self._follower.subscribe, subscriber)
             while True:
                 try:
                     item = await subscriber.get(PING_S)
@@ -120,17 +120,17 @@ class _Pages:
                 kind, data = item
                 yield b"event: %b\ndata: %b\n\n" % (kind.encode(), data)
                 if subscriber.overrun:  # the page is too slow for what changes: all of it, then
-                    await run_in_threadpool(self._feed.subscribe, subscriber)
+                    await run_in_threadpool(self._follower.subscribe, subscriber)
         finally:
             self._open -= 1
-            self._feed.unsubscribe(subscriber)
+            self._follower.unsubscribe(subscriber)
 
     async def at(self, request: Request) -> Response:
         at_ms = _number(request, "t")
-        async with self._past_turn:
+        async with self._replay_turn:
             if await request.is_disconnected():  # somebody drags the handle on; this is over
                 return Response(status_code=204)
-            data = await run_in_threadpool(self._past.at, at_ms)
+            data = await run_in_threadpool(self._replay.at, at_ms)
         return Response(data, media_type="application/json")
 
     async def cell(self, request: Request) -> Response:
@@ -140,7 +140,7 @@ class _Pages:
     async def story(self, request: Request) -> Response:
         key = (_text(request, "group"), _text(request, "topic"), _number(request, "partition"))
         at_ms = _number(request, "t") if "t" in request.query_params else None
-        return JSONResponse(await run_in_threadpool(self._past.story, key, at_ms))
+        return JSONResponse(await run_in_threadpool(self._replay.timeline, key, at_ms))
 
     async def lanes(self, request: Request) -> Response:
         row = (_text(request, "group"), _text(request, "topic"))
@@ -149,11 +149,11 @@ class _Pages:
 
     async def strip(self, request: Request) -> Response:
         window = (_number(request, "from"), _number(request, "to"))
-        return await self._ask(partial(strip_document, window_ms=window))
+        return await self._ask(partial(time_bar_document, window_ms=window))
 
     async def activity(self, _: Request) -> Response:
-        def found(feed: Feed) -> list[dict[str, Any]]:
-            return [line.document() for line in feed.watch.activity] if feed.watch else []
+        def found(follower: LogFollower) -> list[dict[str, Any]]:
+            return [line.document() for line in follower.live.activity] if follower.live else []
 
         return await self._ask(found)
 
@@ -168,12 +168,12 @@ class _Pages:
             raise InvalidArgument(f"no ticket: {error}") from None
         return JSONResponse(await run_in_threadpool(self._operations.perform, ticket))
 
-    async def _ask(self, question: Callable[[Feed], Any]) -> Response:
-        """Answer from what the feed knows, in a thread, and under its lock."""
+    async def _ask(self, question: Callable[[LogFollower], Any]) -> Response:
+        """Answer from what the follower knows, in a thread, and under its lock."""
 
         def answer() -> bytes:
-            with self._feed.lock:
-                found = question(self._feed)
+            with self._follower.lock:
+                found = question(self._follower)
             return msgspec.json.encode(found)
 
         return Response(await run_in_threadpool(answer), media_type="application/json")

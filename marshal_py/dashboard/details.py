@@ -5,67 +5,67 @@ from __future__ import annotations
 from typing import Any, Final
 
 from marshal_py.client.log_reader import boottime_ns
-from marshal_py.dashboard.claimlog import Claim, open_claim
-from marshal_py.dashboard.feed import Feed
-from marshal_py.dashboard.people import readable
-from marshal_py.dashboard.watch import Watch
+from marshal_py.dashboard.groups import metadata_text
+from marshal_py.dashboard.live_state import LiveState
+from marshal_py.dashboard.log_follower import LogFollower
+from marshal_py.dashboard.recent_claims import ClaimSpan, open_claim
 from marshal_py.protocol.messages import NO_OFFSET
 from marshal_py.protocol.rationalizer import CellKey
 
-__all__ = ["cell_document", "lanes_document", "strip_document"]
+__all__ = ["cell_document", "lanes_document", "time_bar_document"]
 
 SHOWN_CLAIMS: Final = 200
 MAX_BARS: Final = 60_000
 """Bars in one answer: of rows with more, each cell's latest."""
 
-STRIP_BINS: Final = 240
+TIME_BAR_BINS: Final = 240
 
 
-def cell_document(feed: Feed, *, key: CellKey) -> dict[str, Any]:
+def cell_document(follower: LogFollower, *, key: CellKey) -> dict[str, Any]:
     """Return what is known of one cell, with its latest claims and rejections."""
-    watch = feed.watch
-    cell = None if watch is None else watch.world.cell(*key)
+    live = follower.live
+    cell = None if live is None else live.world.cell(*key)
     document: dict[str, Any] = {"group": key[0], "topic": key[1], "partition": key[2]}
-    if watch is None or cell is None:
+    if live is None or cell is None:
         return document | {"claims": [], "rejections": []}
-    home = watch.world.coordinator(key[1], key[2])
-    silence_ms = watch.silence_ms(home, key, cell, boottime_ns()) if cell.held else None
+    home = live.world.coordinator(key[1], key[2])
+    silence_ms = live.silence_ms(home, key, cell, boottime_ns()) if cell.held else None
     return document | {
         "holder": cell.holder,
         "instance": cell.instance_id,
-        "epoch": NO_OFFSET if watch.is_text else cell.epoch,
+        "epoch": NO_OFFSET if live.is_text else cell.epoch,
         "version": cell.version,
         "interval_ms": cell.interval_ms,
         "next_offset": cell.next_offset,
         "claimed_offset": cell.claimed_offset,
-        "end": watch.lags.ends.get(key[1], {}).get(key[2]),
-        "lag": watch.lags.of(*key),
+        "end": live.lags.ends.get(key[1], {}).get(key[2]),
+        "lag": live.lags.of(*key),
         "silence_ms": silence_ms,
         "coordinator": home,
-        "says": readable(cell.metadata),
-        "claims": [claim._asdict() for claim in _claims(watch, key)][-SHOWN_CLAIMS:],
-        "rejections": [r._asdict() for r in watch.claims.rejections(key)][-SHOWN_CLAIMS:],
+        "says": metadata_text(cell.metadata),
+        "claims": [claim._asdict() for claim in _claims(live, key)][-SHOWN_CLAIMS:],
+        "rejections": [r._asdict() for r in live.claims.rejections(key)][-SHOWN_CLAIMS:],
     }
 
 
-def _claims(watch: Watch, key: CellKey) -> list[Claim]:
+def _claims(live: LiveState, key: CellKey) -> list[ClaimSpan]:
     """Return the claims of a cell, oldest first; the last may stand. Epochs of −1: none."""
-    found = _found_claims(watch, key)
-    return [claim._replace(epoch=NO_OFFSET) for claim in found] if watch.is_text else found
+    found = _found_claims(live, key)
+    return [claim._replace(epoch=NO_OFFSET) for claim in found] if live.is_text else found
 
 
-def _found_claims(watch: Watch, key: CellKey) -> list[Claim]:
-    found = list(watch.claims.claims(key))
-    track = watch.histories[watch.world.coordinator(key[1], key[2])].tracks.get(key)
+def _found_claims(live: LiveState, key: CellKey) -> list[ClaimSpan]:
+    found = list(live.claims.claims(key))
+    track = live.histories[live.world.coordinator(key[1], key[2])].tracks.get(key)
     standing = None if track is None else open_claim(track)
     if standing is not None:
         found.append(standing)
         return found
-    cell = watch.world.cell(*key)
+    cell = live.world.cell(*key)
     if cell is not None and cell.held and cell.holder is not None:
         # Held since before all that was read, and silent since.
         found.append(
-            Claim(
+            ClaimSpan(
                 cell.holder,
                 cell.instance_id or "",
                 cell.epoch,
@@ -84,7 +84,7 @@ def _found_claims(watch: Watch, key: CellKey) -> list[Claim]:
 
 
 def lanes_document(
-    feed: Feed, *, row: tuple[str, str], window_ms: tuple[int, int]
+    follower: LogFollower, *, row: tuple[str, str], window_ms: tuple[int, int]
 ) -> dict[str, Any]:
     """Return the claims of every partition of a row that touch a window of time.
 
@@ -92,13 +92,13 @@ def lanes_document(
     `clients`, times are relative to the window's start, null where not known or not yet. A mark is
     ``[at, client, reason]``: a rejection.
     """
-    watch = feed.watch
-    found = None if watch is None else watch.board.rows.get(row)
+    live = follower.live
+    found = None if live is None else live.grid.rows.get(row)
     names: dict[str, int] = {}
     lanes: list[dict[str, Any]] = []
     start, end = window_ms
     bars_left = MAX_BARS
-    if watch is not None and found is not None:
+    if live is not None and found is not None:
         for partition in sorted(found.partitions):
             key = (*row, partition)
             bars = [
@@ -111,13 +111,13 @@ def lanes_document(
                     claim.interval_ms,
                     claim.epoch,
                 ]
-                for claim in _claims(watch, key)
+                for claim in _claims(live, key)
                 if (claim.until_ms is None or claim.until_ms >= start)
                 and (claim.from_ms is None or claim.from_ms <= end)
             ]
             marks = [
                 [r.at_ms - start, names.setdefault(r.client_id, len(names)), r.reason]
-                for r in watch.claims.rejections(key)
+                for r in live.claims.rejections(key)
                 if start <= r.at_ms <= end
             ]
             allowed = max(1, bars_left)
@@ -131,7 +131,7 @@ def lanes_document(
         "clients": list(names),
         "lanes": lanes,
         "cut": bars_left <= 0,
-        "known_from": feed.known_from_ms(),
+        "known_from": follower.known_from_ms(),
     }
 
 
@@ -139,16 +139,18 @@ def _since(at_ms: int | None, start: int) -> int | None:
     return None if at_ms is None else at_ms - start
 
 
-_STRIP: Final = {"TakenOver": 0, "Rejected": 1, "Ignored": 1, "Claimed": 2, "Resumed": 2}
+_TIME_BAR_ROWS: Final = {"TakenOver": 0, "Rejected": 1, "Ignored": 1, "Claimed": 2, "Resumed": 2}
 
 
-def strip_document(feed: Feed, *, window_ms: tuple[int, int]) -> dict[str, Any]:
+def time_bar_document(follower: LogFollower, *, window_ms: tuple[int, int]) -> dict[str, Any]:
     """Return how much happened when, for the time bar: takeovers, rejections, claims, others."""
     start, end = window_ms
-    bins = [[0] * STRIP_BINS for _ in range(4)]
-    width = max(1, (end - start) / STRIP_BINS)
-    for line in () if feed.watch is None else feed.watch.activity:
+    bins = [[0] * TIME_BAR_BINS for _ in range(4)]
+    width = max(1, (end - start) / TIME_BAR_BINS)
+    for line in () if follower.live is None else follower.live.activity:
         at = line.at_ms
         if start <= at < end:
-            bins[_STRIP.get(line.kind, 3)][min(STRIP_BINS - 1, int((at - start) / width))] += 1
+            bins[_TIME_BAR_ROWS.get(line.kind, 3)][
+                min(TIME_BAR_BINS - 1, int((at - start) / width))
+            ] += 1
     return {"start": start, "end": end, "bins": bins}

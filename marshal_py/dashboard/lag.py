@@ -1,6 +1,6 @@
 """How far groups are behind, and what is wrong with that: lag that grows, cells that stand still.
 
-No I/O: `feed.Feed` asks the brokers where topics end.
+No I/O: `log_follower.LogFollower` asks the brokers where topics end.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 
 from marshal_py.admin.formatting import age, count
 from marshal_py.dashboard.alerts import Alerts
-from marshal_py.dashboard.board import FRESH, UNKNOWN, Board, Row, lag_bucket
+from marshal_py.dashboard.cell_grid import FRESH, UNKNOWN, CellGrid, GridRow, lag_bucket
 from marshal_py.protocol.rationalizer import Cell
 from marshal_py.protocol.world import World
 
@@ -27,7 +27,7 @@ STUCK_MS: Final = 60_000
 STUCK_INTERVALS: Final = 6
 
 
-class _Seen:
+class _RowProgress:
     """What was seen of one row: its totals of late, and since when each cell stands still."""
 
     def __init__(self) -> None:
@@ -47,7 +47,7 @@ class Lags:
         self.ends: Ends = {}
         self._world = world
         self._alerts = alerts
-        self._seen: dict[int, _Seen] = {}
+        self._seen: dict[int, _RowProgress] = {}
 
     def of(self, group: str, topic: str, partition: int) -> int | None:
         """Return how many messages the group is behind; None where that is not known."""
@@ -57,18 +57,18 @@ class Lags:
             return None
         return max(0, end - cell.position)
 
-    def forget(self, rows: Iterable[Row]) -> None:
+    def forget(self, rows: Iterable[GridRow]) -> None:
         """Forget what was seen of other rows than these."""
         numbers = {row.number for row in rows}
         for number in [number for number in self._seen if number not in numbers]:
             del self._seen[number]
 
-    def look(self, board: Board, row: Row, now_ms: int) -> None:
+    def update(self, grid: CellGrid, row: GridRow, now_ms: int) -> None:
         """Bring a row's lag up to date; partitions that nobody ever claimed are shown, too."""
         ends = self.ends.get(row.topic, {})
         for partition in ends:
             if partition not in row.slots:
-                board.slot(row, partition)
+                grid.slot(row, partition)
         seen = self._of(row)
         states, buckets = self._world.states, row.lag
         group, topic = row.group, row.topic
@@ -88,7 +88,7 @@ class Lags:
             if lag and position == seen.positions[slot] and row.live[slot] in (FRESH, UNKNOWN):
                 still_ms = now_ms - seen.since_ms[slot]
                 if still_ms >= STUCK_MS and still_ms >= STUCK_INTERVALS * cell.interval_ms:
-                    self._stuck(row, slot, cell, lag, now_ms)
+                    self._raise_stuck(row, slot, cell, lag, now_ms)
             else:
                 seen.positions[slot] = position
                 seen.since_ms[slot] = now_ms
@@ -99,22 +99,22 @@ class Lags:
         row.lag_total, row.lag_max = (None, None) if total < 0 else (total, most)
         if row.lag_total != before:
             row.changed[2].add(0)  # the totals travel with the cells
-        board.touch(row)
+        grid.touch(row)
         if total >= 0:
-            self._look_for_growth(row, seen.totals, total, now_ms)
+            self._check_growth(row, seen.totals, total, now_ms)
 
-    def _of(self, row: Row) -> _Seen:
+    def _of(self, row: GridRow) -> _RowProgress:
         seen = self._seen.get(row.number)
         if seen is None:
-            seen = self._seen[row.number] = _Seen()
+            seen = self._seen[row.number] = _RowProgress()
         for partition in row.partitions[len(seen.homes) :]:
             seen.homes.append(self._world.coordinator(row.topic, partition))
             seen.positions.append(-1)
             seen.since_ms.append(0)
         return seen
 
-    def _look_for_growth(
-        self, row: Row, totals: deque[tuple[int, int]], total: int, now_ms: int
+    def _check_growth(
+        self, row: GridRow, totals: deque[tuple[int, int]], total: int, now_ms: int
     ) -> None:
         totals.append((now_ms, total))
         while len(totals) > 2 and totals[1][0] <= now_ms - GROWING_MS:
@@ -138,7 +138,7 @@ class Lags:
         elif not grew or total <= first:
             self._alerts.end(key, now_ms)
 
-    def _stuck(self, row: Row, slot: int, cell: Cell, lag: int, now_ms: int) -> None:
+    def _raise_stuck(self, row: GridRow, slot: int, cell: Cell, lag: int, now_ms: int) -> None:
         """A holder that lives, a backlog, and no progress: it may have met a poison message."""
         seen, partition = self._seen[row.number], row.partitions[slot]
         seen.stuck.add(slot)

@@ -1,4 +1,4 @@
-"""Sets of small numbers as text, ``0-99,105``: how the board travels. No I/O."""
+"""Sets of small numbers as text, ``0-99,105``: how the grid travels. No I/O."""
 
 from __future__ import annotations
 

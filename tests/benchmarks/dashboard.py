@@ -36,7 +36,7 @@ import sys, time
 import uvicorn
 from marshal_py.admin.connection import Connection
 from marshal_py.dashboard.app import create_app
-from marshal_py.dashboard.feed import Feed
+from marshal_py.dashboard.log_follower import LogFollower
 from tests.benchmarks._crowd import end_of
 
 servers, topic, partitions = sys.argv[1], sys.argv[2], int(sys.argv[3])
@@ -45,15 +45,15 @@ def ends(topics):
     now = time.time()
     return {t: {p: end_of(t, p, now) for p in range(partitions)} for t in topics}
 
-feed = Feed(Connection.of_servers(servers, topic), ends=ends, history_s=0)
-feed.start()
+follower = LogFollower(Connection.of_servers(servers, topic), ends=ends, history_s=0)
+follower.start()
 
 class Server(uvicorn.Server):
     async def startup(self, sockets=None):
         await super().startup(sockets)
         print(self.servers[0].sockets[0].getsockname()[1], flush=True)
 
-Server(uvicorn.Config(create_app(feed), port=0, log_level="warning")).run()
+Server(uvicorn.Config(create_app(follower), port=0, log_level="warning")).run()
 """
 
 

@@ -122,32 +122,32 @@ def test_the_dashboard_shows_a_log_of_version_1(stage: Stage) -> None:
     pytest.importorskip("starlette", reason="the extra `dashboard` is not installed")
     from marshal_py.dashboard.app import create_app
     from marshal_py.dashboard.details import cell_document
-    from marshal_py.dashboard.feed import Feed
+    from marshal_py.dashboard.log_follower import LogFollower
 
     topic = stage.topic(partitions=2, messages=5)
     stage.ours("py").claim(topic, 1, timeout_s=60).commit(3, wait=True)
     connection = Connection.of_servers(stage.brokers, stage.log)
-    feed = Feed(connection, wire=text_wire(HB), lag_every_s=0.2)
-    feed.start()
+    follower = LogFollower(connection, wire=text_wire(HB), lag_every_s=0.2)
+    follower.start()
     try:
         with pytest.raises(InvalidArgument, match="--write is for version 2"):
-            create_app(feed, write=True)
+            create_app(follower, write=True)
         deadline = time.monotonic() + 120
         found: dict[str, Any] = {}
         while found.get("lag") is None:
-            assert time.monotonic() < deadline, (feed.phase, feed.trouble, found)
-            with feed.lock:
-                found = cell_document(feed, key=(stage.group, topic, 1))
+            assert time.monotonic() < deadline, (follower.phase, follower.trouble, found)
+            with follower.lock:
+                found = cell_document(follower, key=(stage.group, topic, 1))
             threading.Event().wait(0.05)
         assert (found["holder"], found["epoch"], found["next_offset"]) == ("py", -1, 3)
         (claim,) = found["claims"]
         assert (claim["client_id"], claim["epoch"]) == ("py", -1)
-        with feed.lock:
-            document = feed._document()
+        with follower.lock:
+            document = follower._document()
         assert (document["wire"], document["phase"], document["members"]) == ("text", "live", [])
         assert document["alerts"] == []
     finally:
-        feed.close()
+        follower.close()
 
 
 def test_without_the_flag_one_is_told_of_it(stage: Stage) -> None:

@@ -1,4 +1,4 @@
-// The board in the page: what the server sent, and what changed since.
+// The grid of cells in the page: what the server sent, and what changed since.
 
 import { FREE, STALE, UNKNOWN } from "./colour.js";
 

@@ -6,7 +6,7 @@ import time
 
 from marshal_py.admin.cell_timeline import CellTimeline
 from marshal_py.admin.event_text import without_epoch
-from marshal_py.dashboard.watch import Watch
+from marshal_py.dashboard.live_state import LiveState
 from marshal_py.protocol import events as ev
 from marshal_py.protocol.history.text_verifier import TextVerifier
 from marshal_py.protocol.messages import ResumeGroup
@@ -91,7 +91,7 @@ def test_the_story_of_a_cell_has_no_epochs() -> None:
 
 def test_the_dashboard_shows_what_version_1_says_and_raises_no_alert_of_version_2() -> None:
     world = TextWorld(3, HB, time.time)
-    watch = Watch(world, [Observer() for _ in range(3)])
+    state_of_page = LiveState(world, [Observer() for _ in range(3)])
     state = world.states[HERE]
     elsewhere = next(p for p in range(3) if p != HERE)
     for offset, record in enumerate(
@@ -100,15 +100,15 @@ def test_the_dashboard_shows_what_version_1_says_and_raises_no_alert_of_version_
         events: list[ev.Event] = []
         apply(state, offset, record.encode(), events)
         at_ms = int(record.split("/")[2]) * 1000
-        watch.record(HERE, offset, record.encode(), at_ms, events)
+        state_of_page.record(HERE, offset, record.encode(), at_ms, events)
     pause = f"ReleaseGroup/0/{T}/abc/adm/g//0/{T + 60}".encode()
     apply(world.states[elsewhere], 0, pause, None)
     now_ms = (T + 205) * 1000
-    for observer in watch.observers:
+    for observer in state_of_page.observers:
         observer.caught_up_at_offset = 5
         observer.seen.note(4, 1_000 * MS)
-    watch.caught_up(1_000 * MS, now_ms)
-    document = watch.document(now_ms)
+    state_of_page.caught_up(1_000 * MS, now_ms)
+    document = state_of_page.document(now_ms)
     (row,) = document["rows"]
     assert (row["topic"], row["live"]) == ("t", {"1": "0"}), "fresh"
     assert document["clients"][-1] == "b"
@@ -116,5 +116,5 @@ def test_the_dashboard_shows_what_version_1_says_and_raises_no_alert_of_version_
     assert document["groups"] == [{"group": "g", "paused_until_ms": None}], "it ended by itself"
     assert [line["kind"] for line in document["activity"]] == ["Claimed", "Rejected", "TakenOver"]
     assert not any("epoch" in line["text"] for line in document["activity"])
-    (ended,) = watch.claims.claims(("g", "t", 7))
+    (ended,) = state_of_page.claims.claims(("g", "t", 7))
     assert (ended.client_id, ended.how, ended.by) == ("a", "taken_over", "b")

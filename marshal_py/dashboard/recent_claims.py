@@ -13,13 +13,13 @@ from typing import Any, Final, NamedTuple
 from marshal_py.protocol.history.tracks import CellTrack, Row
 from marshal_py.protocol.rationalizer import CellKey
 
-__all__ = ["Claim", "ClaimLog", "Rejection", "open_claim"]
+__all__ = ["ClaimSpan", "RecentClaims", "Rejection", "open_claim"]
 
 MAX_CLAIMS: Final = 200_000
 MAX_REJECTIONS: Final = 20_000
 
 
-class Claim(NamedTuple):
+class ClaimSpan(NamedTuple):
     """One claim of one cell. Times are the broker's, in ms since 1970; None: not known, not yet.
 
     `how` says in what it ended: released, taken_over, resumed, claimed_again or position_set; None
@@ -51,12 +51,12 @@ class Rejection(NamedTuple):
     offset: int
 
 
-def open_claim(track: CellTrack) -> Claim | None:
+def open_claim(track: CellTrack) -> ClaimSpan | None:
     """Return the claim that stands, None if nobody holds the cell."""
     if track.client_id is None:
         return None
     position = max(track.next_offset, track.claimed_offset)
-    return Claim(
+    return ClaimSpan(
         track.client_id,
         track.instance_id or "",
         track.epoch,
@@ -76,12 +76,12 @@ def _known(number: int) -> int | None:
     return None if number < 0 else number
 
 
-class ClaimLog:
+class RecentClaims:
     """The claims that ended and the rejections of late, by cell."""
 
     def __init__(self, max_claims: int = MAX_CLAIMS, max_rejections: int = MAX_REJECTIONS) -> None:
         self._max = (max_claims, max_rejections)
-        self._claims: dict[CellKey, deque[Claim]] = {}
+        self._claims: dict[CellKey, deque[ClaimSpan]] = {}
         self._rejections: dict[CellKey, deque[Rejection]] = {}
         self._claim_order: deque[CellKey] = deque()
         self._rejection_order: deque[CellKey] = deque()
@@ -92,7 +92,7 @@ class ClaimLog:
         """Keep what `PartitionHistory.take_rows` returned."""
         for row in rows.get("claims", ()):
             key: CellKey = (row[1], row[2], row[3])
-            claim = Claim(
+            claim = ClaimSpan(
                 client_id=row[4],
                 instance_id=row[5],
                 epoch=row[6],
@@ -124,7 +124,7 @@ class ClaimLog:
         while len(self._rejection_order) > self._max[1]:
             _drop_oldest(self._rejections, self._rejection_order)
 
-    def claims(self, key: CellKey) -> Iterable[Claim]:
+    def claims(self, key: CellKey) -> Iterable[ClaimSpan]:
         """Return the claims of a cell that ended, oldest first."""
         return self._claims.get(key, ())
 

@@ -1,4 +1,4 @@
-"""The past, replayed from the log: the board at a moment, and the story of one cell.
+"""The past, replayed from the log: the grid at a moment, and the timeline of one cell.
 
 Both read the coordination log anew, so they are exact and reach as far back as the log does. One
 replay at a time: it is work for this machine and the brokers.
@@ -15,19 +15,19 @@ import msgspec
 from marshal_py.admin.cell_history import read_cell_history
 from marshal_py.admin.connection import Connection
 from marshal_py.admin.world_reader import read_world
-from marshal_py.dashboard.board import Board, liveness_code
-from marshal_py.dashboard.people import groups_document, leaders_document, members_document
+from marshal_py.dashboard.cell_grid import CellGrid, liveness_code
+from marshal_py.dashboard.groups import groups_document, leaders_document, members_document
 from marshal_py.protocol.rationalizer import CellKey
 from marshal_py.protocol.wire import MSGPACK, Wire
 
-__all__ = ["Past"]
+__all__ = ["Replay"]
 
 MAX_ENTRIES: Final = 1_000
 KEPT: Final = 8
 """Moments that are kept, for a page that goes to and fro."""
 
 
-class Past:
+class Replay:
     """Answers for moments that are over. For any thread."""
 
     def __init__(self, connection: Connection, wire: Wire = MSGPACK) -> None:
@@ -37,7 +37,7 @@ class Past:
         self._kept: OrderedDict[int, bytes] = OrderedDict()
 
     def at(self, at_ms: int) -> bytes:
-        """Return the board at `at_ms`, as JSON, in the form in which a live page gets it.
+        """Return the grid at `at_ms`, as JSON, in the form in which a live page gets it.
 
         Liveness is judged by the broker's timestamps.
 
@@ -51,26 +51,26 @@ class Past:
             self._kept.move_to_end(at_ms)
             return self._kept[at_ms]
 
-    def story(self, key: CellKey, at_ms: int | None) -> dict[str, Any]:
+    def timeline(self, key: CellKey, at_ms: int | None) -> dict[str, Any]:
         """Return the whole history of one cell in sentences, as `marshal explain` tells it.
 
         Raises `InvalidArgument` if the log does not reach back to `at_ms`, and `LogHole`.
         """
         with self._lock:
-            story, standing = read_cell_history(self._connection, *key, at_ms, wire=self._wire)
+            timeline, status = read_cell_history(self._connection, *key, at_ms, wire=self._wire)
         return {
-            "standing": standing.text,
+            "standing": status.text,
             "entries": [
                 {"at": entry.at_ms, "kind": entry.kind, "sentence": entry.sentence}
-                for entry in story.entries[-MAX_ENTRIES:]
+                for entry in timeline.entries[-MAX_ENTRIES:]
             ],
         }
 
     def _replay(self, at_ms: int) -> dict[str, Any]:
         found = read_world(self._connection, at_ms=at_ms, wire=self._wire)
-        board = Board()
+        grid = CellGrid()
         for p, key, cell in sorted(found.world.cells(), key=lambda cell: cell[1]):
-            row, slot = board.put(*key, cell)
+            row, slot = grid.put(*key, cell)
             silence = found.cell_silence(p, cell)
             if silence is not None:
                 row.set_live(slot, liveness_code(silence.liveness))
@@ -79,8 +79,8 @@ class Past:
             "coordinators": found.world.partitions,
             "phase": "past",
             "now": at_ms,
-            "groups": groups_document(found.world, board.groups(), at_ms),
+            "groups": groups_document(found.world, grid.groups(), at_ms),
             "members": members_document(found.world),
-            "leaders": leaders_document(found.world, board.rows.values()),
-            **board.document(),
+            "leaders": leaders_document(found.world, grid.rows.values()),
+            **grid.document(),
         }

@@ -1,7 +1,7 @@
 """What the page shows, kept up to date from what the log brings. No I/O, no clock of its own.
 
-`Watch` is fed by `feed.Feed`: each record that was folded with its events, the ends of topics, and
-the time. It keeps the board, the claims of late, the activity stream and the alerts.
+`log_follower.LogFollower` tells it each record that was folded with its events, the ends of topics,
+and the time. It keeps the grid, the claims of late, the activity stream and the alerts.
 
 Liveness is judged as specs/PROTOCOL.md §5.1 has it, by how long this observer has not seen the
 cell's version change; of cells that said nothing since it began to watch, by the broker's
@@ -20,10 +20,10 @@ from typing import Any, Final, NamedTuple
 from marshal_py.admin.event_text import ROUTINE, as_text, without_epoch
 from marshal_py.admin.formatting import count
 from marshal_py.dashboard.alerts import Alerts, Severity
-from marshal_py.dashboard.board import FRESH, STALE, UNKNOWN, Board, Row
-from marshal_py.dashboard.claimlog import ClaimLog
+from marshal_py.dashboard.cell_grid import FRESH, STALE, UNKNOWN, CellGrid, GridRow
+from marshal_py.dashboard.groups import groups_document, leaders_document, members_document
 from marshal_py.dashboard.lag import Ends, Lags
-from marshal_py.dashboard.people import groups_document, leaders_document, members_document
+from marshal_py.dashboard.recent_claims import RecentClaims
 from marshal_py.protocol import events as ev
 from marshal_py.protocol.history.anomalies import MEANING
 from marshal_py.protocol.history.partition_history import PartitionHistory
@@ -32,15 +32,15 @@ from marshal_py.protocol.rationalizer import Cell, CellKey
 from marshal_py.protocol.text.rationalizer import TextWorld
 from marshal_py.protocol.world import LEADER_PREFIX, MS, Observer, World
 
-__all__ = ["Line", "Watch"]
+__all__ = ["ActivityLine", "LiveState"]
 
 ACTIVITY: Final = 10_000
 """Events that are kept for the stream."""
 
-TOLD_AT_ONCE: Final = 400
+SENT_AT_ONCE: Final = 400
 """Events that go to the pages in one delta; of more, the latest."""
 
-TOLD_AT_FIRST: Final = 2_000
+SENT_AT_FIRST: Final = 2_000
 """Events that a page gets when it comes."""
 
 TICK_NS: Final = 250 * MS
@@ -63,7 +63,7 @@ _HIGH: Final = {
 }
 
 
-class Line(NamedTuple):
+class ActivityLine(NamedTuple):
     """One line of the activity stream; put into words only when somebody reads it."""
 
     number: int
@@ -100,8 +100,8 @@ class Line(NamedTuple):
         }
 
 
-class Watch:
-    """The state behind the page. For one thread at a time; the feed guards it with a lock."""
+class LiveState:
+    """The state behind the page. For one thread at a time; the follower guards it with a lock."""
 
     def __init__(self, world: World, observers: Sequence[Observer]) -> None:
         self.world = world
@@ -113,10 +113,10 @@ class Watch:
             history(state.partition, world.partitions, state=state, sample_ms=2**40)
             for state in world.states
         ]
-        self.board = Board()
-        self.claims = ClaimLog()
+        self.grid = CellGrid()
+        self.claims = RecentClaims()
         self.alerts = Alerts()
-        self.activity: deque[Line] = deque(maxlen=ACTIVITY)
+        self.activity: deque[ActivityLine] = deque(maxlen=ACTIVITY)
         self.lags = Lags(world, self.alerts)
         self.live_since_ns: int | None = None
         """This observer's clock when it had caught up; None: it still reads the past."""
@@ -126,11 +126,11 @@ class Watch:
         self.first_ms = 0
         """The broker's timestamp of the first record that was read; 0: there was none."""
         self._sequence = 0
-        self._untold: list[Line] = []
-        self._due: dict[int, list[tuple[int, Row, int]]] = {}
+        self._unsent: list[ActivityLine] = []
+        self._due: dict[int, list[tuple[int, GridRow, int]]] = {}
         self._ticked = 0
-        self._told: dict[str, Any] = {}
-        self._told_tick = -1
+        self._sent: dict[str, Any] = {}
+        self._sent_tick = -1
         for p, _, cell in world.cells():
             if cell.held:
                 observers[p].allow(cell.interval_ms)
@@ -147,7 +147,7 @@ class Watch:
         history = self.histories[p]
         history.note(offset, value, at_ms, events)
         cells = self.world.states[p].cells
-        live = self.live_since_ns is not None  # before that there is no board: `rebuild` makes it
+        live = self.live_since_ns is not None  # before that there is no grid: `rebuild` makes it
         for event in events:
             kind = type(event)
             if kind is ev.Renewed:
@@ -160,39 +160,41 @@ class Watch:
                 self.observers[p].allow(event.interval_ms)
             if live and isinstance(event, _CELL_EVENTS):
                 key = (event.group_id, event.topic, event.partition)
-                row, slot = self.board.put(*key, cells.get(key))
+                row, slot = self.grid.put(*key, cells.get(key))
                 if isinstance(event, ev.Claimed):
                     row.set_live(slot, FRESH)
-                    self._look_at(self._ticked, event.interval_ms, p, row, slot)
+                    self._judge_after(event.interval_ms, self._ticked, p, row, slot)
             elif live and isinstance(event, ev.GroupForgotten):
                 kept = [(k[1], k[2]) for _, k, _ in self.world.cells(event.group_id)]
-                self.board.remove_group(event.group_id, kept)
-            self._act(p, event, at_ms)
+                self.grid.remove_group(event.group_id, kept)
+            self._add_activity(p, event, at_ms)
         if history.rows:
-            self._rows(history)
+            self._take_rows(history)
 
     def _renewed(self, p: int, event: ev.Renewed) -> None:
-        row = self.board.rows.get((event.group_id, event.topic))
+        row = self.grid.rows.get((event.group_id, event.topic))
         slot = None if row is None else row.slots.get(event.partition)
         if row is None or slot is None:
             return
         if row.live[slot] != FRESH:
             row.set_live(slot, FRESH)
-            self.board.touch(row)
+            self.grid.touch(row)
             cell = self.world.states[p].cells[event.group_id, event.topic, event.partition]
-            self._look_at(self._ticked, cell.interval_ms, p, row, slot)
+            self._judge_after(cell.interval_ms, self._ticked, p, row, slot)
 
-    def _act(self, p: int, event: ev.Event, at_ms: int) -> None:
+    def _add_activity(self, p: int, event: ev.Event, at_ms: int) -> None:
         if isinstance(event, ROUTINE):
             return
         self._sequence += 1
-        line = Line(self._sequence, p, at_ms, without_epoch(event) if self.is_text else event)
+        line = ActivityLine(
+            self._sequence, p, at_ms, without_epoch(event) if self.is_text else event
+        )
         self.activity.append(line)
-        self._untold.append(line)
-        if len(self._untold) > 2 * TOLD_AT_ONCE:
-            del self._untold[:-TOLD_AT_ONCE]
+        self._unsent.append(line)
+        if len(self._unsent) > 2 * SENT_AT_ONCE:
+            del self._unsent[:-SENT_AT_ONCE]
 
-    def _rows(self, history: PartitionHistory) -> None:
+    def _take_rows(self, history: PartitionHistory) -> None:
         rows = history.take_rows()
         self.claims.add(rows)
         for row in rows.get("anomalies", ()):
@@ -228,27 +230,27 @@ class Watch:
         self.rebuild(now_ns)
 
     @property
-    def is_worn(self) -> bool:
-        """Whether most of the clients on the board are long gone: names of pods come and go."""
-        known = len(self.board.clients)
-        return known > MANY_CLIENTS and known > 4 * len(self.board.present())
+    def needs_rebuild(self) -> bool:
+        """Whether most of the clients on the grid are long gone: names of pods come and go."""
+        known = len(self.grid.clients)
+        return known > MANY_CLIENTS and known > 4 * len(self.grid.present())
 
     def rebuild(self, now_ns: int) -> None:
-        """Make the board anew, with slots in order. Pages that have seen the old one need all."""
+        """Make the grid anew, with slots in order. Pages that have seen the old one need all."""
         self._ticked = now_ns // TICK_NS
         self._due.clear()
-        self.board = Board()
+        self.grid = CellGrid()
         rows: dict[tuple[str, str], list[tuple[int, int, Cell]]] = {}
         for p, (group, topic, partition), cell in self.world.cells():
             rows.setdefault((group, topic), []).append((partition, p, cell))
         for key in sorted(rows):
             cells = sorted(rows[key], key=itemgetter(0))
-            row = self.board.add(*key, [(partition, cell.holder) for partition, _, cell in cells])
+            row = self.grid.add(*key, [(partition, cell.holder) for partition, _, cell in cells])
             for slot, (_, p, cell) in enumerate(cells):
                 if cell.held:
                     self._judge(now_ns, p, row, slot, cell)
         for row in self.set_ends(self.lags.ends):
-            self.look_at_lag(row, self.newest_ms)
+            self.update_lag(row, self.newest_ms)
 
     def silence_ms(self, p: int, key: CellKey, cell: Cell, now_ns: int) -> int | None:
         """Return for how long the cell's holder has been silent; None where that is not known."""
@@ -267,7 +269,7 @@ class Watch:
         # Its last record lies before all that was read: silent for this long, or longer.
         return watched_ms if watched_ms > 2 * cell.interval_ms else None
 
-    def _judge(self, now_ns: int, p: int, row: Row, slot: int, cell: Cell) -> None:
+    def _judge(self, now_ns: int, p: int, row: GridRow, slot: int, cell: Cell) -> None:
         key = (row.group, row.topic, row.partitions[slot])
         silence_ms = self.silence_ms(p, key, cell, now_ns)
         interval_ms = cell.interval_ms
@@ -281,11 +283,11 @@ class Watch:
         else:
             code, left_ms = FRESH, grace_ms - silence_ms
         if row.set_live(slot, code):
-            self.board.touch(row)
+            self.grid.touch(row)
         if left_ms:
-            self._look_at(now_ns // TICK_NS, left_ms, p, row, slot)
+            self._judge_after(left_ms, now_ns // TICK_NS, p, row, slot)
 
-    def _look_at(self, tick: int, after_ms: int, p: int, row: Row, slot: int) -> None:
+    def _judge_after(self, after_ms: int, tick: int, p: int, row: GridRow, slot: int) -> None:
         due = row.due[slot] = tick + 1 + after_ms * MS // TICK_NS
         self._due.setdefault(due, []).append((p, row, slot))
 
@@ -307,14 +309,14 @@ class Watch:
 
     def _stale_alerts(self, now_ms: int) -> None:
         found = set()
-        for row in self.board.rows.values():
+        for row in self.grid.rows.values():
             holders = {holder: cells for holder, cells in row.stale_by.items() if cells > 0}
             if not holders:
                 continue
             key = ("stale", row.group, row.topic)
             found.add(key)
             worst = sorted(holders, key=lambda holder: -holders[holder])
-            names = ", ".join(self.board.clients[holder] for holder in worst[:3])
+            names = ", ".join(self.grid.clients[holder] for holder in worst[:3])
             if len(worst) > 3:
                 names += f" and {count(len(worst) - 3, 'other')}"
             what = (
@@ -331,7 +333,7 @@ class Watch:
                 now_ms,
                 group=row.group,
                 topic=row.topic,
-                client_id=self.board.clients[worst[0]] if len(worst) == 1 else None,
+                client_id=self.grid.clients[worst[0]] if len(worst) == 1 else None,
             )
         for key_ in self.alerts.raised("stale"):
             if key_ not in found:
@@ -339,25 +341,25 @@ class Watch:
 
     # Lag
 
-    def set_ends(self, ends: Ends) -> list[Row]:
-        """Take in where the topics end; return the rows for which to call `look_at_lag`."""
+    def set_ends(self, ends: Ends) -> list[GridRow]:
+        """Take in where the topics end; return the rows for which to call `update_lag`."""
         self.lags.ends = ends
-        self.lags.forget(self.board.rows.values())
-        return [row for row in self.board.rows.values() if row.topic in ends]
+        self.lags.forget(self.grid.rows.values())
+        return [row for row in self.grid.rows.values() if row.topic in ends]
 
-    def look_at_lag(self, row: Row, now_ms: int) -> None:
+    def update_lag(self, row: GridRow, now_ms: int) -> None:
         """Bring a row's lag up to date."""
-        if self.board.rows.get((row.group, row.topic)) is row:
-            self.lags.look(self.board, row, now_ms)
+        if self.grid.rows.get((row.group, row.topic)) is row:
+            self.lags.update(self.grid, row, now_ms)
 
-    # What pages are told
+    # What pages get
 
     def document(self, now_ms: int) -> dict[str, Any]:
         """Return everything, for a page that has just come."""
-        document = self.board.document()
+        document = self.grid.document()
         document["alerts"] = self.alerts.all()
-        document["activity"] = [line.document() for line in list(self.activity)[-TOLD_AT_FIRST:]]
-        return document | self._crowd(now_ms)
+        document["activity"] = [line.document() for line in list(self.activity)[-SENT_AT_FIRST:]]
+        return document | self._groups(now_ms)
 
     def take_changes(self, now_ms: int) -> dict[str, Any]:
         """Return what changed since the last call; empty: nothing did."""
@@ -367,25 +369,25 @@ class Watch:
         for kind in MEANING:
             for key in self.alerts.raised(kind):
                 self.alerts.end_if_old(key, now_ms - _AGAIN_MS)
-        changes = self.board.take_changes()
-        if self._untold:
-            changes["activity"] = [line.document() for line in self._untold[-TOLD_AT_ONCE:]]
-            self._untold = []
+        changes = self.grid.take_changes()
+        if self._unsent:
+            changes["activity"] = [line.document() for line in self._unsent[-SENT_AT_ONCE:]]
+            self._unsent = []
         changed, gone = self.alerts.take_changes()
         if changed:
             changes["alerts"] = changed
         if gone:
             changes["alerts_gone"] = gone
-        if self._told_tick != self._ticked // 4:  # once a second
-            self._told_tick = self._ticked // 4
-            for name, found in self._crowd(now_ms).items():
-                if self._told.get(name) != found:
-                    changes[name] = self._told[name] = found
+        if self._sent_tick != self._ticked // 4:  # once a second
+            self._sent_tick = self._ticked // 4
+            for name, found in self._groups(now_ms).items():
+                if self._sent.get(name) != found:
+                    changes[name] = self._sent[name] = found
         return changes
 
-    def _crowd(self, now_ms: int) -> dict[str, Any]:
+    def _groups(self, now_ms: int) -> dict[str, Any]:
         """Groups, members and leaders: few, and what they publish changes without an event."""
-        groups = groups_document(self.world, self.board.groups(), now_ms)
+        groups = groups_document(self.world, self.grid.groups(), now_ms)
         over = set()
         for group in groups:
             name, until_ms = group["group"], group["paused_until_ms"]
@@ -407,5 +409,5 @@ class Watch:
         return {
             "groups": groups,
             "members": members_document(self.world),
-            "leaders": leaders_document(self.world, self.board.rows.values()),
+            "leaders": leaders_document(self.world, self.grid.rows.values()),
         }

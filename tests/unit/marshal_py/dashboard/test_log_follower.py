@@ -1,4 +1,4 @@
-"""The feed's parts that need no broker: its lock, its queues, its patience."""
+"""The follower's parts that need no broker: its lock, its queues, its patience."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("starlette", reason="the extra `dashboard` is not installed")
 
 from marshal_py.admin.connection import Connection
-from marshal_py.dashboard import feed as f
+from marshal_py.dashboard import log_follower as f
 from marshal_py.errors import InvalidArgument
 
 
@@ -27,9 +27,9 @@ def test_whoever_waits_for_the_lock_gets_it_before_who_has_just_had_it() -> None
         while not lock._next.locked():  # the page stands in line
             threading.Event().wait(0.001)
     with lock:
-        order.append("feed")
+        order.append("follower")
     thread.join()
-    assert order == ["page", "feed"]
+    assert order == ["page", "follower"]
 
 
 def test_a_slow_page_is_told_everything_anew_instead_of_filling_memory() -> None:
@@ -57,16 +57,16 @@ def test_a_page_that_is_gone_harms_nobody() -> None:
 
 
 def test_a_history_that_takes_too_long_to_read_is_shortened_once() -> None:
-    feed = f.Feed(Connection.of_servers("nowhere:1"), history_s=3_600)
-    feed.progress = 0.5
-    feed._check_pace(f.PACE_S + 1)
-    feed.progress = 0.01
-    feed._check_pace(f.PACE_S / 2)
-    assert feed.history_s == 3_600, "too early to say"
+    follower = f.LogFollower(Connection.of_servers("nowhere:1"), history_s=3_600)
+    follower.progress = 0.5
+    follower._check_pace(f.PACE_S + 1)
+    follower.progress = 0.01
+    follower._check_pace(f.PACE_S / 2)
+    assert follower.history_s == 3_600, "too early to say"
     with pytest.raises(f._TooMuch):
-        feed._check_pace(6.0)
-    assert feed.history_s == pytest.approx(3_600 * 30 / 600 / 2)
-    feed._check_pace(60.0)
+        follower._check_pace(6.0)
+    assert follower.history_s == pytest.approx(3_600 * 30 / 600 / 2)
+    follower._check_pace(60.0)
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_a_history_that_takes_too_long_to_read_is_shortened_once() -> None:
      b'{"what": "pause", "group": "g", "more": 1}'],
 )  # fmt: skip
 def test_what_is_no_action_is_refused(body: bytes) -> None:
-    from marshal_py.dashboard.operate import decode_action
+    from marshal_py.dashboard.operations import decode_action
 
     with pytest.raises(InvalidArgument):
         decode_action(body)

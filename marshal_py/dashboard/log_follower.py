@@ -23,12 +23,12 @@ from marshal_py.admin.world_reader import stamp_ms
 from marshal_py.client.log_reader import Batch, LogReader, Truncated, boottime_ns
 from marshal_py.client.topics import admin_client
 from marshal_py.dashboard.lag import Ends
-from marshal_py.dashboard.watch import Watch
+from marshal_py.dashboard.live_state import LiveState
 from marshal_py.errors import MarshalError
 from marshal_py.protocol.wire import MSGPACK, Wire
 from marshal_py.protocol.world import MS
 
-__all__ = ["Feed", "Phase", "Subscriber"]
+__all__ = ["LogFollower", "Phase", "Subscriber"]
 
 logger = logging.getLogger("marshal_py.dashboard")
 
@@ -83,7 +83,7 @@ class _TooMuch(Exception):
 class FairLock:
     """A lock that whoever waits for it gets before who has just had it.
 
-    The feed takes it again and again; with a plain lock, questions of pages might starve.
+    The follower takes it again and again; with a plain lock, questions of pages might starve.
     """
 
     def __init__(self) -> None:
@@ -119,7 +119,7 @@ class _Reader(LogReader):
                 yield batch
 
 
-class Feed:
+class LogFollower:
     """Follows one coordination topic until `close`.
 
     - `history_s`: how far back claims, activity and alerts reach; less, if reading so much would
@@ -143,8 +143,8 @@ class Feed:
         self.history_s = history_s
         self.lag_every_s = lag_every_s
         self.lock = FairLock()
-        """Guards `watch` and everything that it knows."""
-        self.watch: Watch | None = None
+        """Guards `live` and everything that it knows."""
+        self.live: LiveState | None = None
         self.phase: Phase = "reading"
         self.trouble = ""
         self.progress = 0.0
@@ -175,7 +175,9 @@ class Feed:
         Raises `TopicMissing`, `BrokerUnavailable`, `LogHole`, `ConfigurationError`.
         """
         self._open()
-        self._threads = [threading.Thread(target=self._follow, name="marshal-feed", daemon=True)]
+        self._threads = [
+            threading.Thread(target=self._follow, name="marshal-follower", daemon=True)
+        ]
         self._threads.append(
             threading.Thread(target=self._follow_ends, name="marshal-ends", daemon=True)
         )
@@ -214,12 +216,12 @@ class Feed:
     def _document(self) -> dict[str, Any]:
         now_ms = self.now_ms()
         document: dict[str, Any] = {**self._heading(), "now": now_ms}
-        if self.watch is not None and self.phase != "reading":
-            document |= self.watch.document(now_ms)
+        if self.live is not None and self.phase != "reading":
+            document |= self.live.document(now_ms)
         return document
 
     def _heading(self) -> dict[str, Any]:
-        partitions = 0 if self.watch is None else self.watch.world.partitions
+        partitions = 0 if self.live is None else self.live.world.partitions
         return {
             "topic": self.connection.topic,
             "wire": self.wire.name,
@@ -233,27 +235,27 @@ class Feed:
 
     def _slowness(self) -> str:
         """Say so when more is written than this process can read."""
-        if not self._behind or self.watch is None or self.phase != "live":
+        if not self._behind or self.live is None or self.phase != "live":
             return ""
-        behind_s = (self.now_ms() - self.watch.newest_ms) // 5_000 * 5  # not new with every look
+        behind_s = (self.now_ms() - self.live.newest_ms) // 5_000 * 5  # not new with every look
         return f"this dashboard is {behind_s} s behind the log" if behind_s else ""
 
     def now_ms(self) -> int:
         """Return this machine's time, or the newest record's where that is later."""
-        newest = 0 if self.watch is None else self.watch.newest_ms
+        newest = 0 if self.live is None else self.live.newest_ms
         return max(time.time_ns() // MS, newest)
 
     def known_from_ms(self) -> int:
         """Return since when claims and activity are known, as far as the log reaches back."""
-        first = 0 if self.watch is None else self.watch.first_ms
+        first = 0 if self.live is None else self.live.first_ms
         return max(self.history_from_ms, first)
 
     def _tell(self) -> None:
         """Send what changed to every page. The caller holds the lock."""
         now_ms = self.now_ms()
         changes: dict[str, Any] = {}
-        if self.watch is not None and self.phase != "reading":
-            changes = self.watch.take_changes(now_ms)
+        if self.live is not None and self.phase != "reading":
+            changes = self.live.take_changes(now_ms)
         heading = self._heading()
         changes |= {k: v for k, v in heading.items() if self._head.get(k) != v}
         self._head = heading
@@ -264,8 +266,8 @@ class Feed:
 
     def _tell_all(self) -> None:
         """Send everything to every page. The caller holds the lock."""
-        if self.watch is not None:
-            self.watch.take_changes(self.now_ms())
+        if self.live is not None:
+            self.live.take_changes(self.now_ms())
         self._head = self._heading()
         if self._subscribers:
             self._send("state", self._document())
@@ -300,7 +302,7 @@ class Feed:
         with self.lock:
             self._reader = reader
             self._mismatches = len(reader.mismatches)
-            self.watch = Watch(reader.world, reader.observers)
+            self.live = LiveState(reader.world, reader.observers)
             self.history_from_ms = since_ms
             self.phase, self.trouble, self.progress = "reading", "", 0.0
         reader.notify = self._on_record
@@ -314,8 +316,8 @@ class Feed:
         at_ms: int,
         events: list[Any],
     ) -> None:
-        if self.watch is not None and reader is self._reader:
-            self.watch.record(p, offset, value, at_ms, events)
+        if self.live is not None and reader is self._reader:
+            self.live.record(p, offset, value, at_ms, events)
 
     def _follow(self) -> None:
         while not self._stop.is_set():
@@ -348,13 +350,13 @@ class Feed:
                 self._reader = None
         self._stop.wait(RETRY_S)
 
-    def _following(self) -> tuple[LogReader, Watch]:
-        if self._reader is None or self.watch is None:
-            raise RuntimeError("the feed was not opened")
-        return self._reader, self.watch
+    def _following(self) -> tuple[LogReader, LiveState]:
+        if self._reader is None or self.live is None:
+            raise RuntimeError("the follower was not opened")
+        return self._reader, self.live
 
     def _replay(self) -> None:
-        reader, watch = self._following()
+        reader, live = self._following()
         extent = reader.extent()
         starts = [state.next_offset for state in reader.world.states]
         total = sum(max(0, extent[p][1] - start) for p, start in enumerate(starts))
@@ -372,7 +374,7 @@ class Feed:
                 if time.monotonic() - self._told_s > TELL_S:
                     self._tell()
         with self.lock:
-            watch.caught_up(boottime_ns(), time.time_ns() // MS)
+            live.caught_up(boottime_ns(), time.time_ns() // MS)
             self.phase, self.progress = "live", 1.0
             self._tell_all()
 
@@ -389,10 +391,10 @@ class Feed:
             raise _TooMuch
 
     def _tail(self) -> None:
-        reader, watch = self._following()
+        reader, live = self._following()
         while not self._stop.is_set():
             # Whatever was written before this moment is folded when the silences are judged: a
-            # feed that cannot keep up must not call anybody stale.
+            # follower that cannot keep up must not call anybody stale.
             polled_ns = boottime_ns()
             messages = reader.poll(0.1)
             self._behind = len(messages) >= BATCH
@@ -402,12 +404,12 @@ class Feed:
             with self.lock:
                 now_ms = self.now_ms()
                 if self.phase == "live" and not self._behind:
-                    watch.tick(polled_ns)
+                    live.tick(polled_ns)
                 for mismatch in reader.mismatches[self._mismatches :]:
-                    watch.mismatch(str(mismatch), now_ms)
+                    live.mismatch(str(mismatch), now_ms)
                 self._mismatches = len(reader.mismatches)
-                if watch.is_worn:
-                    watch.rebuild(polled_ns)
+                if live.needs_rebuild:
+                    live.rebuild(polled_ns)
                     self._tell_all()
                 else:
                     self._tell()
@@ -436,9 +438,9 @@ class Feed:
     def _follow_ends(self) -> None:
         while not self._stop.is_set():
             with self.lock:
-                watch = self.watch
-                ready = watch is not None and self.phase != "reading"
-                topics = {topic for _, topic in watch.board.rows} if watch is not None else set()
+                live = self.live
+                ready = live is not None and self.phase != "reading"
+                topics = {topic for _, topic in live.grid.rows} if live is not None else set()
             if ready:
                 ends: Ends = {}
                 trouble = ""
@@ -446,15 +448,15 @@ class Feed:
                     ends = self._ends(topics if self.lag_every_s else set())
                 except (KafkaException, MarshalError) as error:
                     trouble = f"no answer from the brokers: {error}"
-                except Exception:  # the board goes on without lag
+                except Exception:  # the grid goes on without lag
                     logger.exception("where the topics end could not be asked")
                 with self.lock:
                     self._contact(trouble)
-                    rows = watch.set_ends(ends) if watch is not None and ends else []
+                    rows = live.set_ends(ends) if live is not None and ends else []
                 for row in rows:
                     with self.lock:
-                        if watch is self.watch and watch is not None:
-                            watch.look_at_lag(row, self.now_ms())
+                        if live is self.live and live is not None:
+                            live.update_lag(row, self.now_ms())
             self._stop.wait(self.lag_every_s or 5.0 if ready else 0.1)
 
     def _contact(self, trouble: str) -> None:

@@ -1,9 +1,9 @@
-"""The board: every cell of the world as three small numbers, and what changed of them. No I/O.
+"""The cell grid: every cell of the world as three small numbers, and what changed of them. No I/O.
 
-A `Row` is one (group, topic). Its cells have *slots*, in the order in which they were first seen,
-so that a slot never changes its meaning. Of each cell the page gets the holder (an index into
-`Board.clients`, 0: nobody), the liveness (`FREE` to `STALE`) and the lag in powers of two. A state
-that does not change costs nothing, however many heartbeats there are.
+A `GridRow` is one (group, topic). Its cells have *slots*, in the order in which they were first
+seen, so that a slot never changes its meaning. Of each cell the page gets the holder (an index into
+`CellGrid.clients`, 0: nobody), the liveness (`FREE` to `STALE`) and the lag in powers of two. What
+does not change costs nothing, however many heartbeats there are.
 """
 
 from __future__ import annotations
@@ -17,7 +17,16 @@ from marshal_py.dashboard.ranges import by_value, ranges
 from marshal_py.protocol.rationalizer import Cell
 from marshal_py.protocol.world import Liveness
 
-__all__ = ["FREE", "FRESH", "STALE", "UNKNOWN", "Board", "Row", "lag_bucket", "liveness_code"]
+__all__ = [
+    "FREE",
+    "FRESH",
+    "STALE",
+    "UNKNOWN",
+    "CellGrid",
+    "GridRow",
+    "lag_bucket",
+    "liveness_code",
+]
 
 FREE: Final = 0
 FRESH: Final = 1
@@ -41,7 +50,7 @@ def lag_bucket(lag: int | None) -> int:
     return 1 + max(0, lag).bit_length()
 
 
-class Row:
+class GridRow:
     """The cells of one group and topic."""
 
     __slots__ = (
@@ -71,7 +80,7 @@ class Row:
         self.holders = array("I")
         self.live = bytearray()
         self.due = array("q")
-        """Slot → the tick at which its liveness is judged next; for `watch.Watch`."""
+        """Slot → the tick at which its liveness is judged next; for `live_state.LiveState`."""
         self.lag = bytearray()
         self.lag_total: int | None = None
         self.lag_max: int | None = None
@@ -148,20 +157,20 @@ def _in_order(partitions: list[int]) -> str:
     return ",".join(parts)
 
 
-class Board:
+class CellGrid:
     """All rows, and what changed since `take_changes` was last called."""
 
     def __init__(self) -> None:
-        self.rows: dict[RowKey, Row] = {}
+        self.rows: dict[RowKey, GridRow] = {}
         self.clients: list[str] = [""]
         """Index → client_id. The first means that nobody holds the cell."""
         self._index: dict[str, int] = {"": 0}
         self._told_clients = 1
         self._next_number = 0
-        self._new: dict[int, Row] = {}
-        self._grown: dict[int, tuple[Row, int]] = {}
+        self._new: dict[int, GridRow] = {}
+        self._grown: dict[int, tuple[GridRow, int]] = {}
         self._removed: list[int] = []
-        self._touched: dict[int, Row] = {}
+        self._touched: dict[int, GridRow] = {}
 
     def client(self, client_id: str | None) -> int:
         """Return the index of a client, a new one if it has none; 0 for nobody."""
@@ -173,17 +182,17 @@ class Board:
             self.clients.append(client_id)
         return index
 
-    def row(self, group: str, topic: str) -> Row:
+    def row(self, group: str, topic: str) -> GridRow:
         """Return the row of a group and topic, a new one if there is none."""
         row = self.rows.get((group, topic))
         if row is None:
-            row = Row(self._next_number, group, topic)
+            row = GridRow(self._next_number, group, topic)
             self._next_number += 1
             self.rows[group, topic] = row
             self._new[row.number] = row
         return row
 
-    def add(self, group: str, topic: str, cells: Sequence[tuple[int, str | None]]) -> Row:
+    def add(self, group: str, topic: str, cells: Sequence[tuple[int, str | None]]) -> GridRow:
         """Add a row with all its cells, (partition, holder) in order; their liveness is to come."""
         row = self.row(group, topic)
         row.partitions = [partition for partition, _ in cells]
@@ -194,7 +203,7 @@ class Board:
         self._touched[row.number] = row
         return row
 
-    def touch(self, row: Row) -> None:
+    def touch(self, row: GridRow) -> None:
         """Note that something of the row may have changed."""
         self._touched[row.number] = row
 
@@ -206,7 +215,7 @@ class Board:
         """Return the groups that have cells."""
         return {group for group, _ in self.rows}
 
-    def slot(self, row: Row, partition: int) -> int:
+    def slot(self, row: GridRow, partition: int) -> int:
         """Return the slot of a partition; pages are told of a new one."""
         known = len(row.partitions)
         slot = row.slot(partition)
@@ -215,7 +224,7 @@ class Board:
             self._touched[row.number] = row
         return slot
 
-    def put(self, group: str, topic: str, partition: int, cell: Cell | None) -> tuple[Row, int]:
+    def put(self, group: str, topic: str, partition: int, cell: Cell | None) -> tuple[GridRow, int]:
         """Bring the cell's holder up to date; return where it is."""
         row = self.row(group, topic)
         slot = self.slot(row, partition)

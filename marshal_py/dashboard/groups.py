@@ -8,13 +8,13 @@ from typing import Any
 
 import msgspec
 
-from marshal_py.dashboard.board import Row
+from marshal_py.dashboard.cell_grid import GridRow
 from marshal_py.protocol.messages import NO_OFFSET
 from marshal_py.protocol.subscription import Subscription
 from marshal_py.protocol.text.rationalizer import TextCell, TextWorld
 from marshal_py.protocol.world import World
 
-__all__ = ["groups_document", "leaders_document", "members_document", "readable"]
+__all__ = ["groups_document", "leaders_document", "members_document", "metadata_text"]
 
 
 def groups_document(world: World, with_cells: Iterable[str], now_ms: int) -> list[dict[str, Any]]:
@@ -58,7 +58,7 @@ def members_document(world: World) -> list[dict[str, Any]]:
 def _subscription(metadata: bytes) -> str:
     wanted = Subscription.decode(metadata) if metadata else None
     if wanted is None:
-        return readable(metadata)
+        return metadata_text(metadata)
     parts = [", ".join(sorted(wanted.topics))] if wanted.topics else []
     if wanted.pattern is not None:
         parts.append(f"matching {wanted.pattern}")
@@ -70,7 +70,7 @@ def _subscription(metadata: bytes) -> str:
     return " · ".join(parts)
 
 
-def leaders_document(world: World, rows: Iterable[Row]) -> list[dict[str, Any]]:
+def leaders_document(world: World, rows: Iterable[GridRow]) -> list[dict[str, Any]]:
     """Return who leads what: elections, and the shards of harvesters.
 
     Both are cells of virtual topics, whose names have a colon, as Kafka's cannot. With what the
@@ -93,13 +93,13 @@ def leaders_document(world: World, rows: Iterable[Row]) -> list[dict[str, Any]]:
                         "instance": cell.instance_id,
                         "epoch": NO_OFFSET if isinstance(cell, TextCell) else cell.epoch,
                         "interval_ms": cell.interval_ms,
-                        "says": readable(cell.metadata),
+                        "says": metadata_text(cell.metadata),
                     }
                 )
     return sorted(found, key=lambda x: (x["group"], x["topic"], x["partition"]))
 
 
-def readable(metadata: bytes) -> str:
+def metadata_text(metadata: bytes) -> str:
     """Return a holder's metadata as text: a msgpack or JSON document, text, or hex; never raises.
 
     Nothing here knows what programs publish: a map is shown as ``key value`` pairs.

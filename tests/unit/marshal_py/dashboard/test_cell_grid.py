@@ -1,4 +1,4 @@
-"""The board of the dashboard: whoever applies the changes has what whoever comes later gets."""
+"""The grid of the dashboard: whoever applies the changes has what whoever comes later gets."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from marshal_py.dashboard.board import STALE, Board, lag_bucket
+from marshal_py.dashboard.cell_grid import STALE, CellGrid, lag_bucket
 from marshal_py.dashboard.ranges import by_value, ranges
 from marshal_py.protocol.rationalizer import Cell
 
@@ -78,27 +78,27 @@ STEPS = st.one_of(
 
 @given(st.lists(STEPS, max_size=60))
 def test_changes_add_up_to_the_whole(steps: list[tuple[Any, ...]]) -> None:
-    board = Board()
-    page = Page(board.document())
+    grid = CellGrid()
+    page = Page(grid.document())
     for step in steps:
         match step:
             case ("put", group, topic, partition, holder):
-                board.put(group, topic, partition, Cell(holder=holder))
+                grid.put(group, topic, partition, Cell(holder=holder))
             case ("live", group, topic, partition, code):
-                row, slot = board.put(group, topic, partition, Cell(holder="a"))
+                row, slot = grid.put(group, topic, partition, Cell(holder="a"))
                 row.set_live(slot, code)
             case ("lag", group, topic, partition, bucket):
-                row = board.row(group, topic)
-                row.set_lag(board.slot(row, partition), bucket)
-                board.touch(row)
+                row = grid.row(group, topic)
+                row.set_lag(grid.slot(row, partition), bucket)
+                grid.touch(row)
             case ("forget", group, kept):
-                board.remove_group(group, kept)
+                grid.remove_group(group, kept)
             case _:
-                page.change(board.take_changes())
-    page.change(board.take_changes())
-    assert page.cells() == Page(board.document()).cells()
-    assert board.take_changes() == {}
-    for row in board.rows.values():
+                page.change(grid.take_changes())
+    page.change(grid.take_changes())
+    assert page.cells() == Page(grid.document()).cells()
+    assert grid.take_changes() == {}
+    for row in grid.rows.values():
         stale = [row.holders[slot] for slot, code in enumerate(row.live) if code == 3]
         assert +row.stale_by == {holder: stale.count(holder) for holder in stale}
 
@@ -120,13 +120,13 @@ def test_lag_in_powers_of_two() -> None:
 
 
 def test_a_row_that_was_added_whole_is_the_one_that_grew() -> None:
-    grown, whole = Board(), Board()
+    grown, whole = CellGrid(), CellGrid()
     cells = [(0, "a"), (1, None), (2, "b"), (5, "a")]
     for partition, holder in cells:
         grown.put("g", "t", partition, Cell(holder=holder) if holder else None)
     row = whole.add("g", "t", cells)
-    for board in (grown, whole):
-        board.rows["g", "t"].set_live(board.rows["g", "t"].slots[5], STALE)
+    for grid in (grown, whole):
+        grid.rows["g", "t"].set_live(grid.rows["g", "t"].slots[5], STALE)
     assert whole.document() == grown.document()
     assert (row.slots, row.stale_by) == (grown.rows["g", "t"].slots, grown.rows["g", "t"].stale_by)
     assert whole.take_changes() == grown.take_changes()

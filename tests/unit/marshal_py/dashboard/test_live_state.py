@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from marshal_py.dashboard.alerts import Alerts
-from marshal_py.dashboard.board import FREE, FRESH, STALE, UNKNOWN
-from marshal_py.dashboard.claimlog import ClaimLog
-from marshal_py.dashboard.people import readable
-from marshal_py.dashboard.watch import Watch
+from marshal_py.dashboard.cell_grid import FREE, FRESH, STALE, UNKNOWN
+from marshal_py.dashboard.groups import metadata_text
+from marshal_py.dashboard.live_state import LiveState
+from marshal_py.dashboard.recent_claims import RecentClaims
 from marshal_py.protocol.events import Event
 from marshal_py.protocol.messages import (
     ClaimingPartition,
@@ -31,15 +31,15 @@ START_MS = 1_700_000_000_000
 
 
 class Stage:
-    """One coordination partition, a watch on it, and a clock that the test moves."""
+    """One coordination partition, a live state of it, and a clock that the test moves."""
 
-    def __init__(self, *, live: bool = True) -> None:
+    def __init__(self, *, caught_up: bool = True) -> None:
         self.world = World(1)
         self.observer = Observer()
-        self.watch = Watch(self.world, [self.observer])
+        self.live = LiveState(self.world, [self.observer])
         self.now_ms = START_MS
         self.seq = 0
-        if live:
+        if caught_up:
             self.caught_up()
 
     @property
@@ -52,16 +52,16 @@ class Stage:
 
     def caught_up(self) -> None:
         self.observer.caught_up_at_offset = self.offset
-        self.watch.caught_up(self.now_ns, self.now_ms)
+        self.live.caught_up(self.now_ns, self.now_ms)
 
     def put(self, kind: type[Message], client: str, *fields: Any, instance: str = "") -> int:
         self.seq += 1
         value = encode(kind(2, client, instance or f"{client}-1", "g", self.seq, *fields))
         offset, events = self.offset, list[Event]()
         apply(self.world.states[0], offset, value, events)
-        if self.watch.live_since_ns is not None:
+        if self.live.live_since_ns is not None:
             self.observer.seen.note(offset, self.now_ns)
-        self.watch.record(0, offset, value, self.now_ms, events)
+        self.live.record(0, offset, value, self.now_ms, events)
         return offset
 
     def claim(
@@ -76,52 +76,52 @@ class Stage:
         self.put(Heartbeat, client, [Entry("t", partition, epoch, next_offset)])
 
     def wait(self, ms: int) -> None:
-        """Let time pass, a quarter of a second at a time, as the feed does."""
+        """Let time pass, a quarter of a second at a time, as the follower does."""
         end = self.now_ms + ms
         while self.now_ms < end:
             self.now_ms = min(end, self.now_ms + 250)
-            self.watch.tick(self.now_ns)
+            self.live.tick(self.now_ns)
 
-    def live(self, partition: int = 0) -> int:
-        row = self.watch.board.rows["g", "t"]
+    def liveness(self, partition: int = 0) -> int:
+        row = self.live.grid.rows["g", "t"]
         return row.live[row.slots[partition]]
 
     def alerts(self, kind: str) -> list[tuple[str, bool]]:
         """Text, and whether it is open, as a page is told."""
-        self.watch.take_changes(self.now_ms)
-        return [(a.text, a.until_ms is None) for a in self.watch.alerts.all() if a.kind == kind]
+        self.live.take_changes(self.now_ms)
+        return [(a.text, a.until_ms is None) for a in self.live.alerts.all() if a.kind == kind]
 
 
 def test_silence_makes_a_holder_unknown_then_stale_and_a_heartbeat_fresh_again() -> None:
     stage = Stage()
     epoch = stage.claim("a")
-    assert stage.live() == FRESH
+    assert stage.liveness() == FRESH
     stage.wait(1_000)
-    assert stage.live() == FRESH, "a heartbeat may be on its way"
+    assert stage.liveness() == FRESH, "a heartbeat may be on its way"
     stage.wait(750)
-    assert stage.live() == UNKNOWN
+    assert stage.liveness() == UNKNOWN
     assert stage.alerts("stale") == []
     stage.wait(1_000)
-    assert stage.live() == STALE
+    assert stage.liveness() == STALE
     assert stage.alerts("stale")[0][1]
     assert "a holds 1 partition of t" in stage.alerts("stale")[0][0]
     stage.beat("a", epoch)
-    assert stage.live() == FRESH
+    assert stage.liveness() == FRESH
     stage.wait(500)
     assert not stage.alerts("stale")[0][1]
     stage.put(ReleasingPartition, "a", "t", 0, epoch, 3)
-    assert stage.live() == FREE
+    assert stage.liveness() == FREE
 
 
 def test_heartbeats_keep_a_holder_fresh_and_cost_no_change() -> None:
     stage = Stage()
     epoch = stage.claim("a")
-    stage.watch.take_changes(stage.now_ms)
+    stage.live.take_changes(stage.now_ms)
     for n in range(20):
         stage.wait(INTERVAL_MS)
         stage.beat("a", epoch, next_offset=n)
-        assert "cells" not in stage.watch.take_changes(stage.now_ms)
-    assert sum(map(len, stage.watch._due.values())) <= 2, "looked at once an interval, not more"
+        assert "cells" not in stage.live.take_changes(stage.now_ms)
+    assert sum(map(len, stage.live._due.values())) <= 2, "looked at once an interval, not more"
 
 
 def test_names_of_clients_that_are_gone_do_not_pile_up() -> None:
@@ -130,13 +130,13 @@ def test_names_of_clients_that_are_gone_do_not_pile_up() -> None:
         epoch = stage.claim(f"pod-{n}")
         if n % 100:
             stage.put(ReleasingPartition, f"pod-{n}", "t", 0, epoch, n, instance=f"pod-{n}-1")
-        stage.watch.take_changes(stage.now_ms)
-    assert stage.watch.is_worn
-    before = stage.live()
-    stage.watch.rebuild(stage.now_ns)
-    assert not stage.watch.is_worn
-    assert len(stage.watch.board.clients) <= 2
-    assert stage.live() == before
+        stage.live.take_changes(stage.now_ms)
+    assert stage.live.needs_rebuild
+    before = stage.liveness()
+    stage.live.rebuild(stage.now_ns)
+    assert not stage.live.needs_rebuild
+    assert len(stage.live.grid.clients) <= 2
+    assert stage.liveness() == before
 
 
 def test_a_takeover_is_fresh_under_the_new_name() -> None:
@@ -145,51 +145,51 @@ def test_a_takeover_is_fresh_under_the_new_name() -> None:
     stage.claim("a", 1)
     stage.wait(2_500)
     stage.claim("b")
-    row = stage.watch.board.rows["g", "t"]
-    assert [stage.watch.board.clients[holder] for holder in row.holders] == ["b", "a"]
-    assert [stage.live(0), stage.live(1)] == [FRESH, STALE]
+    row = stage.live.grid.rows["g", "t"]
+    assert [stage.live.grid.clients[holder] for holder in row.holders] == ["b", "a"]
+    assert [stage.liveness(0), stage.liveness(1)] == [FRESH, STALE]
     stage.wait(250)
     assert "a holds 1 partition" in stage.alerts("stale")[0][0]
-    assert [line.kind for line in stage.watch.activity] == ["Claimed", "Claimed", "TakenOver"]
-    ended = list(stage.watch.claims.claims(("g", "t", 0)))
+    assert [line.kind for line in stage.live.activity] == ["Claimed", "Claimed", "TakenOver"]
+    ended = list(stage.live.claims.claims(("g", "t", 0)))
     assert [(c.client_id, c.how, c.by) for c in ended] == [("a", "taken_over", "b")]
 
 
 def test_the_past_is_judged_by_timestamps_and_what_comes_by_watching() -> None:
-    stage = Stage(live=False)
+    stage = Stage(caught_up=False)
     stage.claim("dead", 0)
     stage.now_ms += 60_000
     stage.claim("alive", 1)
     stage.now_ms += 100
     stage.caught_up()
-    assert [stage.live(0), stage.live(1)] == [STALE, FRESH]
+    assert [stage.liveness(0), stage.liveness(1)] == [STALE, FRESH]
     stage.wait(2_500)
-    assert [stage.live(0), stage.live(1)] == [STALE, STALE]
+    assert [stage.liveness(0), stage.liveness(1)] == [STALE, STALE]
 
 
 def test_what_was_held_before_all_that_was_read_is_unknown_until_it_was_watched() -> None:
     world = World(1)
     value = encode(ClaimingPartition(2, "a", "a-1", "g", 0, "t", 0, INTERVAL_MS, -1))
     apply(world.states[0], 0, value)  # as from a snapshot
-    stage = Stage(live=False)
+    stage = Stage(caught_up=False)
     stage.world = world
-    stage.watch = Watch(world, [stage.observer])
+    stage.live = LiveState(world, [stage.observer])
     stage.caught_up()
-    assert stage.live() == UNKNOWN
+    assert stage.liveness() == UNKNOWN
     stage.wait(2_000)
-    assert stage.live() == UNKNOWN
+    assert stage.liveness() == UNKNOWN
     stage.wait(1_500)
-    assert stage.live() == STALE
+    assert stage.liveness() == STALE
 
 
 def test_a_clock_that_is_behind_the_brokers_makes_nobody_fresh_for_ever() -> None:
-    stage = Stage(live=False)
+    stage = Stage(caught_up=False)
     stage.claim("a")
     stage.observer.caught_up_at_offset = stage.offset
-    stage.watch.caught_up(stage.now_ns, stage.now_ms - 3_600_000)
-    assert stage.live() == FRESH
+    stage.live.caught_up(stage.now_ns, stage.now_ms - 3_600_000)
+    assert stage.liveness() == FRESH
     stage.wait(2_500)
-    assert stage.live() == STALE
+    assert stage.liveness() == STALE
 
 
 def test_a_partition_that_stands_still_before_a_backlog_is_named_with_its_offset() -> None:
@@ -198,8 +198,8 @@ def test_a_partition_that_stands_still_before_a_backlog_is_named_with_its_offset
     for n in range(100):
         stage.wait(INTERVAL_MS)
         stage.beat("a", epoch, next_offset=min(n, 41))
-        for row in stage.watch.set_ends({"t": {0: 500 + n}}):
-            stage.watch.look_at_lag(row, stage.now_ms)
+        for row in stage.live.set_ends({"t": {0: 500 + n}}):
+            stage.live.update_lag(row, stage.now_ms)
         if n == 90:
             assert stage.alerts("stuck") == []
     stage.wait(INTERVAL_MS)
@@ -207,14 +207,14 @@ def test_a_partition_that_stands_still_before_a_backlog_is_named_with_its_offset
     for _ in range(10):
         stage.wait(INTERVAL_MS)
         stage.beat("a", epoch, next_offset=41)
-        for row in stage.watch.set_ends({"t": {0: 600}}):
-            stage.watch.look_at_lag(row, stage.now_ms)
+        for row in stage.live.set_ends({"t": {0: 600}}):
+            stage.live.update_lag(row, stage.now_ms)
     ((text, is_open),) = stage.alerts("stuck")
     assert "t/0 stands still at offset 41" in text
     assert is_open
     stage.beat("a", epoch, next_offset=42)
-    for row in stage.watch.set_ends({"t": {0: 600}}):
-        stage.watch.look_at_lag(row, stage.now_ms)
+    for row in stage.live.set_ends({"t": {0: 600}}):
+        stage.live.update_lag(row, stage.now_ms)
     assert not stage.alerts("stuck")[0][1]
 
 
@@ -225,17 +225,17 @@ def test_lag_that_grows_without_a_break_is_an_alert(step: int, raised: bool) -> 
     stage.beat("a", epoch, next_offset=10)
     for n in range(40):
         stage.wait(5_000)
-        for row in stage.watch.set_ends({"t": {0: 1_000 + n * step}}):
-            stage.watch.look_at_lag(row, stage.now_ms)
+        for row in stage.live.set_ends({"t": {0: 1_000 + n * step}}):
+            stage.live.update_lag(row, stage.now_ms)
     assert bool(stage.alerts("growing_lag")) == raised
 
 
 def test_partitions_that_nobody_ever_claimed_are_shown() -> None:
     stage = Stage()
     stage.claim("a", 2)
-    for row in stage.watch.set_ends({"t": dict.fromkeys(range(5), 0), "other": {0: 1}}):
-        stage.watch.look_at_lag(row, stage.now_ms)
-    row = stage.watch.board.rows["g", "t"]
+    for row in stage.live.set_ends({"t": dict.fromkeys(range(5), 0), "other": {0: 1}}):
+        stage.live.update_lag(row, stage.now_ms)
+    row = stage.live.grid.rows["g", "t"]
     assert sorted(row.partitions) == [0, 1, 2, 3, 4]
     assert [row.live[row.slots[p]] for p in range(5)] == [FREE, FREE, FRESH, FREE, FREE]
 
@@ -244,15 +244,15 @@ def test_a_forgotten_group_goes_and_a_paused_one_says_so() -> None:
     stage = Stage()
     epoch = stage.claim("a")
     stage.put(ReleaseGroup, "op", stage.now_ms + 1_000)
-    document = stage.watch.document(stage.now_ms)
+    document = stage.live.document(stage.now_ms)
     assert document["groups"] == [{"group": "g", "paused_until_ms": stage.now_ms + 1_000}]
     stage.now_ms += 2_000
-    stage.watch.document(stage.now_ms)
+    stage.live.document(stage.now_ms)
     assert stage.alerts("pause_expired")[0][1]
     stage.put(ReleasingPartition, "a", "t", 0, epoch, 3)
     stage.put(ForgetGroup, "op")
     stage.put(ResumeGroup, "op")
-    document = stage.watch.document(stage.now_ms)
+    document = stage.live.document(stage.now_ms)
     assert (document["rows"], document["groups"]) == ([], [])
     assert not stage.alerts("pause_expired")[0][1]
 
@@ -264,7 +264,7 @@ def test_elections_and_shards_are_leaderships_with_what_their_holders_say() -> N
     entry = Entry("harvest:outbox", 3, epoch, -1, b'{"backlog": 7}')
     stage.put(Heartbeat, "b", [entry])
     stage.claim("c", 1, topic="orders")
-    leaders = stage.watch.document(stage.now_ms)["leaders"]
+    leaders = stage.live.document(stage.now_ms)["leaders"]
     assert [(x["kind"], x["name"], x["client"], x["says"]) for x in leaders] == [
         ("harvest", "outbox 3", "b", "backlog 7"),
         ("leader", "night", "a", ""),
@@ -283,7 +283,7 @@ def test_two_processes_under_one_name_are_an_alert() -> None:
 
 def test_a_mismatch_of_snapshots_is_an_alert() -> None:
     stage = Stage()
-    stage.watch.mismatch("x's snapshot differs", stage.now_ms)
+    stage.live.mismatch("x's snapshot differs", stage.now_ms)
     assert stage.alerts("snapshot_mismatch") == [("x's snapshot differs", True)]
 
 
@@ -310,7 +310,7 @@ def test_alerts_count_end_come_again_and_are_forgotten() -> None:
 
 
 def test_the_claim_log_is_bounded() -> None:
-    log = ClaimLog(max_claims=5, max_rejections=2)
+    log = RecentClaims(max_claims=5, max_rejections=2)
     for n in range(9):
         claim = (
             0,
@@ -359,4 +359,4 @@ def test_the_claim_log_is_bounded() -> None:
     ],
 )
 def test_metadata_is_made_readable_whatever_it_is(metadata: bytes, text: str) -> None:
-    assert readable(metadata) == text
+    assert metadata_text(metadata) == text
