@@ -4,32 +4,25 @@ from __future__ import annotations
 
 import json
 from datetime import datetime
-from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final
 
 import typer
 
-from harvest.config.load import load
-from harvest.core.interfaces.dead_letter_store import DeadLetter, DeadLetterTable, Selection
-from harvest.core.table_name import TableName
-from harvest.databases import registry as databases
+from harvest.cli.options import (
+    DatabaseOption,
+    DryRunCount,
+    JsonFlag,
+    OptionalConfigFile,
+    TableOption,
+)
+from harvest.cli.outbox import open_outbox
+from harvest.core.interfaces.dead_letter_store import DeadLetter, Selection
 from harvest.errors import ConfigurationError
 
 __all__ = ["app"]
 
 app = typer.Typer(help="Rows that Kafka refused: list them, publish them after all, or drop them.")
 
-Config = Annotated[
-    Path | None,
-    typer.Option("--config", "-c", "-f", help="reaper.yaml, ours or goharvest's."),
-]
-Database = Annotated[
-    str | None,
-    typer.Option("--database", "-d", help="Connection string, instead of a configuration."),
-]
-Table = Annotated[
-    str | None, typer.Option("--table", "-t", help="The outbox table. [dim]default: outbox[/dim]")
-]
 Ids = Annotated[list[int] | None, typer.Option("--id", help="Of this row; may be repeated.")]
 Topic = Annotated[str | None, typer.Option("--topic", help="Of this Kafka topic.")]
 Key = Annotated[str | None, typer.Option("--key", help="Of this key.")]
@@ -42,17 +35,15 @@ Since = Annotated[
 ]
 Until = Annotated[str | None, typer.Option("--until", help="Set aside before this time.")]
 All = Annotated[bool, typer.Option("--all", help="All of them.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say how many.")]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 _KEY_WIDTH: Final = 24
 
 
 @app.command("list")
 def list_(
-    config: Config = None,
-    database: Database = None,
-    table: Table = None,
+    config: OptionalConfigFile = None,
+    database: DatabaseOption = None,
+    table: TableOption = None,
     id_: Ids = None,
     topic: Topic = None,
     key: Key = None,
@@ -60,13 +51,14 @@ def list_(
     since: Since = None,
     until: Until = None,
     limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 100,
-    as_json: Json = False,
+    as_json: JsonFlag = False,
 ) -> None:
     """Show which rows were set aside, and why. Exits with 1 if there are any.
 
     [dim]Example:[/dim] harvest dead-letters list --config reaper.yaml --topic orders
     """
-    store, _ = _open(config, database, table)
+    outbox = open_outbox(config, database, table)
+    store = outbox.database.dead_letters(outbox.table)
     selection = _selection(id_, topic, key, destination, since, until)
     count, rows = store.count(selection), store.rows(selection, limit)
     if as_json:
@@ -87,9 +79,9 @@ def list_(
 
 @app.command()
 def retry(
-    config: Config = None,
-    database: Database = None,
-    table: Table = None,
+    config: OptionalConfigFile = None,
+    database: DatabaseOption = None,
+    table: TableOption = None,
     id_: Ids = None,
     topic: Topic = None,
     key: Key = None,
@@ -97,8 +89,8 @@ def retry(
     since: Since = None,
     until: Until = None,
     all_: All = False,
-    dry_run: DryRun = False,
-    as_json: Json = False,
+    dry_run: DryRunCount = False,
+    as_json: JsonFlag = False,
 ) -> None:
     """Put rows back into the outbox, with those that wait behind them, to be published.
 
@@ -106,9 +98,10 @@ def retry(
 
     [dim]Example:[/dim] harvest dead-letters retry --config reaper.yaml --topic orders
     """
-    store, mode = _open(config, database, table)
+    outbox = open_outbox(config, database, table)
+    store = outbox.database.dead_letters(outbox.table)
     selection = _selected(_selection(id_, topic, key, destination, since, until), all_=all_)
-    count = store.retry(selection, mode=mode, dry_run=dry_run)
+    count = store.retry(selection, mode=outbox.mode, dry_run=dry_run)
     if as_json:
         typer.echo(json.dumps({"retried": count, "dry_run": dry_run}))
     else:
@@ -117,9 +110,9 @@ def retry(
 
 @app.command()
 def drop(
-    config: Config = None,
-    database: Database = None,
-    table: Table = None,
+    config: OptionalConfigFile = None,
+    database: DatabaseOption = None,
+    table: TableOption = None,
     id_: Ids = None,
     topic: Topic = None,
     key: Key = None,
@@ -127,16 +120,17 @@ def drop(
     since: Since = None,
     until: Until = None,
     all_: All = False,
-    dry_run: DryRun = False,
-    as_json: Json = False,
+    dry_run: DryRunCount = False,
+    as_json: JsonFlag = False,
 ) -> None:
     """Delete rows for good. Rows that waited for nothing else go back into the outbox.
 
     [dim]Example:[/dim] harvest dead-letters drop --config reaper.yaml --id 4711 --dry-run
     """
-    store, mode = _open(config, database, table)
+    outbox = open_outbox(config, database, table)
+    store = outbox.database.dead_letters(outbox.table)
     selection = _selected(_selection(id_, topic, key, destination, since, until), all_=all_)
-    found = store.drop(selection, mode=mode, dry_run=dry_run)
+    found = store.drop(selection, mode=outbox.mode, dry_run=dry_run)
     if as_json:
         report = {"dropped": found.rows, "released": found.released, "dry_run": dry_run}
         typer.echo(json.dumps(report))
@@ -145,21 +139,6 @@ def drop(
             f"{found.rows} rows {'would be' if dry_run else 'were'} dropped"
             + ("" if dry_run else f", {found.released} that waited for them are in the outbox")
         )
-
-
-def _open(
-    config: Path | None, database: str | None, table: str | None
-) -> tuple[DeadLetterTable, Literal["mark", "range"]]:
-    if (config is None) == (database is None):
-        raise ConfigurationError("give either --config FILE or --database CONNECTION")
-    mode: Literal["mark", "range"] = "mark"
-    if config is None:
-        tables = databases.given(database or "")
-    else:
-        settings = load(config)
-        tables = databases.database(settings.database)
-        table, mode = table or settings.outbox, settings.mode
-    return tables.dead_letters(TableName.parse(table or "outbox")), mode
 
 
 def _selection(

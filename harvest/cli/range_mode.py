@@ -1,46 +1,27 @@
-"""`harvest partitions | shards | checkpoint | orphans`: the commands of range mode."""
+"""`harvest partitions | shards | orphans`: looking after an outbox in range mode."""
 
 from __future__ import annotations
 
 import json
 from contextlib import closing
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from harvest.config.load import load
-from harvest.config.model import ReaperConfig
-from harvest.core.range_checkpoint import Position
+from harvest.cli.options import DryRunCount, JsonFlag, RangeConfigFile
+from harvest.cli.outbox import load_range_config
 from harvest.databases.two_databases import PostgresIds, archive_name
-from harvest.errors import CheckpointError, ConfigurationError
+from harvest.errors import ConfigurationError
 from harvest.maintenance.partitions import Partition
 from harvest.outbox.outbound_stasher import archive_orphans
-from harvest.runtime.checkpoints import Checkpoints, alone, divided
-from harvest.runtime.process import look_after_partitions, make_archive, make_range_store
+from harvest.runtime.checkpoint_changes import change_shards
+from harvest.runtime.process import look_after_partitions, make_archive
 
-__all__ = ["register"]
-
-checkpoint = typer.Typer(
-    name="checkpoint", help="How far each shard has published (range mode).", no_args_is_help=True
-)
-
-ConfigOption = Annotated[
-    Path, typer.Option("--config", "-c", "-f", help="reaper.yaml.", exists=True)
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands to `harvest`."""
-    app.command()(partitions)
-    app.command()(shards)
-    app.command()(orphans)
-    app.add_typer(checkpoint)
+__all__ = ["orphans", "partitions", "shards"]
 
 
 def partitions(
-    config: ConfigOption,
+    config: RangeConfigFile,
     create_ahead: Annotated[
         int | None,
         typer.Option(help="How many to keep ready.", show_default="as configured", min=1),
@@ -61,7 +42,7 @@ def partitions(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only say what would be done.")
     ] = False,
-    as_json: JsonOption = False,
+    as_json: JsonFlag = False,
 ) -> None:
     """Create range partitions ahead, drop those that are published. `harvest reap` does it, too.
 
@@ -72,7 +53,7 @@ def partitions(
 
     [dim]Example:[/dim] harvest partitions --config reaper.yaml --dry-run
     """
-    settings = _range_config(config)
+    settings = load_range_config(config)
     changes: dict[str, Any] = {}
     if create_ahead is not None:
         changes["ahead"] = create_ahead
@@ -118,8 +99,8 @@ def partitions(
 
 def shards(
     number: Annotated[int, typer.Argument(help="How many there should be.", min=1, max=1_000)],
-    config: ConfigOption,
-    as_json: JsonOption = False,
+    config: RangeConfigFile,
+    as_json: JsonFlag = False,
 ) -> None:
     """Divide the outbox into another number of shards, while no harvester runs.
 
@@ -128,111 +109,21 @@ def shards(
 
     [dim]Example:[/dim] harvest shards 4 --config reaper.yaml
     """
-    settings = _range_config(config)
-    store = make_range_store(settings)
-    store.connect()
-    before = store.layout()
-    with alone(settings, before):
-        checkpoints = Checkpoints(settings)
-        found = [checkpoints.read(shard) for shard in range(max(before, number))]
-        new = [p for p in found if p is not None and p.shards == number]
-        if len(new) < number:
-            old = [p for p in found[:before] if p is not None]
-            if old and len(old) < before:
-                raise CheckpointError(
-                    f"only {len(old)} of {before} shards have a checkpoint: let harvesters lead "
-                    "all of them once, then try again"
-                )
-            new = []
-            if old:
-                one_each = [
-                    make_range_store(settings.model_copy(update={"shards": before}), shard)
-                    for shard in range(before)
-                ]
-                new = divided(one_each, old, number)
-                checkpoints.write(new, fence=before)
-        store.rewrite(number, new)
-    store.close()
+    settings = load_range_config(config)
+    before = change_shards(settings, number)
     if as_json:
         typer.echo(json.dumps({"before": before, "shards": number}))
     else:
         typer.echo(f"{settings.outbox}: {before} shards before, {number} now")
 
 
-@checkpoint.command()
-def show(config: ConfigOption, as_json: JsonOption = False) -> None:
-    """Show the checkpoints, as Kafka has them.
-
-    [dim]Example:[/dim] harvest checkpoint show --config reaper.yaml
-    """
-    settings = _range_config(config)
-    checkpoints = Checkpoints(settings)
-    found = [(shard, checkpoints.read(shard)) for shard in range(settings.shards)]
-    if as_json:
-        typer.echo(json.dumps([_described(shard, position) for shard, position in found]))
-        return
-    for shard, position in found:
-        if position is None:
-            typer.echo(f"shard {shard}: none yet")
-            continue
-        gaps = f", {len(position.gaps)} gaps from id {position.low_id}" if position.gaps else ""
-        typer.echo(
-            f"shard {shard} of {position.shards}: up to id {position.last_id}{gaps}, "
-            f"epoch {position.epoch}"
-        )
-
-
-@checkpoint.command()
-def restore(config: ConfigOption) -> None:
-    """Write the copies from the database into Kafka, while no harvester runs.
-
-    For a Kafka that has lost the checkpoints, or another one. What was published after the copies
-    were made is published again.
-
-    [dim]Example:[/dim] harvest checkpoint restore --config reaper.yaml
-    """
-    settings = _range_config(config)
-    store = make_range_store(settings)
-    with alone(settings, settings.shards):
-        copies = [p for p in store.saved() if p.shards == settings.shards]
-        if not copies:
-            raise CheckpointError("the database has no copies: there is nothing to restore")
-        Checkpoints(settings).write(copies, fence=settings.shards)
-    store.close()
-    for position in copies:
-        typer.echo(f"shard {position.shard}: goes on after id {position.last_id}")
-
-
-@checkpoint.command()
-def reset(
-    config: ConfigOption,
-    after: Annotated[
-        int | None,
-        typer.Option(help="Publish what has a higher id.", show_default="before the first row"),
-    ] = None,
-) -> None:
-    """Set all checkpoints anew, while no harvester runs: rows above are published, again or not.
-
-    [dim]Example:[/dim] harvest checkpoint reset --config reaper.yaml --after 120000
-    """
-    settings = _range_config(config)
-    store = make_range_store(settings)
-    last_id = store.bounds().first - 1 if after is None else after
-    with alone(settings, settings.shards):
-        new = [Position(0, s, settings.shards, last_id) for s in range(settings.shards)]
-        Checkpoints(settings).write(new, fence=settings.shards)
-        store.rewrite(settings.shards, new)
-    store.close()
-    typer.echo(f"{settings.outbox}: goes on after id {last_id}")
-
-
 def orphans(
-    config: ConfigOption,
+    config: RangeConfigFile,
     older_than_hours: Annotated[
         float, typer.Option(help="Only payloads that are older.", min=0.0)
     ] = 24.0,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say how many.")] = False,
-    as_json: JsonOption = False,
+    dry_run: DryRunCount = False,
+    as_json: JsonFlag = False,
 ) -> None:
     """Move payloads away whose ids were never committed in the primary (two databases).
 
@@ -241,7 +132,7 @@ def orphans(
 
     [dim]Example:[/dim] harvest orphans --config reaper.yaml --older-than-hours 48 --dry-run
     """
-    settings = _range_config(config)
+    settings = load_range_config(config)
     if settings.primary is None:
         raise ConfigurationError(f"{config} has no primary: this is for two databases")
     primary = PostgresIds(settings.primary.database, settings.primary.ids)
@@ -256,25 +147,5 @@ def orphans(
     typer.echo(f"{count} orphans {'would go' if dry_run else 'went'} to {where}")
 
 
-def _range_config(path: Path) -> ReaperConfig:
-    settings = load(path)
-    if settings.mode != "range":
-        raise ConfigurationError(f"{path} has mode: {settings.mode}; this is for mode: range")
-    return settings
-
-
 def _bounds(partition: Partition) -> dict[str, Any]:
     return {"name": partition.name, "low": partition.low, "high": partition.high}
-
-
-def _described(shard: int, position: Position | None) -> dict[str, Any]:
-    if position is None:
-        return {"shard": shard, "last_id": None}
-    return {
-        "shard": shard,
-        "shards": position.shards,
-        "last_id": position.last_id,
-        "low_id": position.low_id,
-        "gaps": position.gaps,
-        "epoch": position.epoch,
-    }

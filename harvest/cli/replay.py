@@ -1,27 +1,22 @@
-"""`harvest replay`."""
+"""`harvest replay`: publish rows again that were published."""
 
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from harvest.cli.options import JsonFlag, RangeConfigFile
 from harvest.config.load import load
 from harvest.maintenance.replay import Replay, Replayed
 from harvest.maintenance.replay import replay as publish_again
 
-__all__ = ["register"]
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command to `harvest`."""
-    app.command()(replay)
+__all__ = ["replay"]
 
 
 def replay(
-    config: Annotated[Path, typer.Option("--config", "-c", "-f", help="reaper.yaml.", exists=True)],
+    config: RangeConfigFile,
     low: Annotated[int, typer.Option("--from", help="The first id.")],
     high: Annotated[int, typer.Option("--to", help="The last id.")],
     topic: Annotated[str, typer.Option(help="Rows of this topic.")],
@@ -32,7 +27,7 @@ def replay(
         str | None, typer.Option(help="The archive's folder.", show_default="as configured")
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count the rows.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: JsonFlag = False,
 ) -> None:
     """Publish rows again that were published, from the archive and the table (range mode).
 

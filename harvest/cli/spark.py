@@ -12,19 +12,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from harvest.cli.options import JsonFlag, SparkMaster
+from harvest.config.load import load
 from harvest.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from harvest.spark.backlog import Backlog, Progress
     from harvest.spark.reconcile import Reconciliation
 
-__all__ = ["register"]
-
-
-def register(app: typer.Typer) -> None:
-    """Add `reconcile` and `backlog` to the command line."""
-    app.command()(reconcile)
-    app.command()(backlog)
+__all__ = ["backlog", "reconcile"]
 
 
 def reconcile(
@@ -74,8 +70,8 @@ def reconcile(
     until: Annotated[
         str | None, typer.Option(metavar="TIME", help="Only what was written before then.")
     ] = None,
-    master: Annotated[str | None, typer.Option(metavar="URL", help="Spark's master.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    master: SparkMaster = None,
+    as_json: JsonFlag = False,
 ) -> None:
     """Compare an outbox with Kafka: what is missing, altered, duplicated, reordered or foreign?
 
@@ -179,8 +175,8 @@ def backlog(
             min=1,
         ),
     ] = 4,
-    master: Annotated[str | None, typer.Option(metavar="URL", help="Spark's master.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    master: SparkMaster = None,
+    as_json: JsonFlag = False,
 ) -> None:
     """Publish all that is in the outbox now, by a Spark job (range mode).
 
@@ -193,7 +189,6 @@ def backlog(
 
     [dim]Example:[/dim] harvest backlog --config orders.yaml --config invoices.yaml
     """
-    from harvest.config.load import load
     from harvest.spark.backlog import backlog as run
     from marshal_py.spark.session import spark_session
 

@@ -26,12 +26,16 @@ __all__ = [
     "CoordinationConfig",
     "LimitsConfig",
     "LoggingConfig",
+    "Mode",
     "PartitionsConfig",
     "PrimaryConfig",
     "ReaperConfig",
 ]
 
 KafkaValue = str | int | float | bool
+
+Mode = Literal["mark", "range"]
+"""How rows are harvested: tagged, published and deleted; or only read, up to a position."""
 
 _DEFAULTS: Final = Limits()
 
@@ -150,7 +154,7 @@ class ReaperConfig(StrictModel):
     outbox: str = "outbox"
     name: str | None = Field(default=None, min_length=1)
     delivery: Literal["transactional", "idempotent"] = "transactional"
-    mode: Literal["mark", "range"] = "mark"
+    mode: Mode = "mark"
     shards: int = Field(default=1, ge=1, le=1_000)
     destinations: dict[str, DestinationConfig] = Field(default_factory=dict)
     route: str | None = Field(default=None, min_length=1)

@@ -69,7 +69,7 @@ def test_kafka_and_the_topics_of_the_rows(
 def test_a_kafka_that_does_not_answer(
     tmp_path: Path, postgres_database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("harvest.sinks.kafka.check._TIMEOUT_S", 0.5)
+    monkeypatch.setattr("harvest.runtime.kafka_check._TIMEOUT_S", 0.5)
     config = tmp_path / "reaper.yaml"
     config.write_text(
         f"kafka: {{bootstrap.servers: '127.0.0.1:1'}}\ndatabase: {postgres_database}\ngroup: g\n"

@@ -1,0 +1,66 @@
+"""`harvest init`: create the outbox table."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from typing import Annotated
+
+import typer
+
+from harvest.cli.options import DatabaseOption, JsonFlag, OptionalConfigFile, TableOption
+from harvest.cli.outbox import open_outbox
+from harvest.config.model import Mode
+
+__all__ = ["init"]
+
+
+def init(
+    config: OptionalConfigFile = None,
+    database: DatabaseOption = None,
+    table: TableOption = None,
+    bytes_: Annotated[
+        bool, typer.Option("--bytes", help="Keys and values of any bytes (BYTEA), not text.")
+    ] = False,
+    notify: Annotated[
+        bool | None,
+        typer.Option(
+            "--notify/--no-notify",
+            help="Make or remove the trigger that wakes an idle harvester.",
+            show_default=False,
+        ),
+    ] = None,
+    mode: Annotated[
+        Mode | None,
+        typer.Option("--mode", help="What it is for.", show_default="mark, or as configured"),
+    ] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Create the outbox table, if it does not exist.
+
+    --mode range makes it partitioned, with a small table beside it for positions; an existing
+    outbox is left as it is, and gets that table.
+
+    --notify adds a trigger that says when rows were inserted: new rows are published within
+    milliseconds. Without it an idle harvester looks less and less often, at the latest every
+    `limits.max_poll_interval_ms`.
+
+    [dim]Example:[/dim] harvest init --database postgresql://localhost/shop
+    """
+    outbox = open_outbox(config, database, table, mode)
+    created = outbox.store().init(value_type="bytes" if bytes_ else "text")
+    ids = outbox.ids_in_primary()
+    if ids is not None:
+        with closing(ids):
+            ids.init()
+    with closing(outbox.database.dead_letters(outbox.table)) as dead_letters:
+        dead_letters.create()
+    name = outbox.name
+    report = {"table": name, "created": created}
+    messages = [f"{name}: created" if created else f"{name}: exists already, left as it is"]
+    if notify is not None:
+        changed = outbox.database.install_notify(outbox.table, remove=not notify)
+        report["notify"] = notify
+        state = "there" if notify else "not there"
+        messages.append(f"{name}: the trigger is {state}{'' if changed else ' already'}")
+    typer.echo(json.dumps(report) if as_json else "\n".join(messages))

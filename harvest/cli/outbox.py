@@ -1,0 +1,70 @@
+"""The outbox that the options name: --config, or --database and --table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from harvest.config.load import load
+from harvest.config.model import Mode, ReaperConfig
+from harvest.core.table_name import TableName
+from harvest.databases import registry
+from harvest.databases.registry import AnyMarkStore, AnyRangeStore, Database
+from harvest.databases.two_databases import PostgresIds
+from harvest.errors import ConfigurationError
+
+__all__ = ["Outbox", "load_range_config", "open_outbox"]
+
+
+@dataclass(frozen=True, slots=True)
+class Outbox:
+    """A table of a database; `config` is None where there is no file. Nothing is connected yet."""
+
+    database: Database
+    name: str
+    mode: Mode
+    config: ReaperConfig | None = None
+
+    @property
+    def table(self) -> TableName:
+        """The table's name, checked. Raises `ConfigurationError`."""
+        return TableName.parse(self.name)
+
+    def store(self) -> AnyMarkStore | AnyRangeStore:
+        """The table, in the mode in which it is harvested."""
+        if self.mode == "range":
+            return self.database.range_store(self.table)
+        return self.database.mark_store(self.table)
+
+    def ids_in_primary(self) -> PostgresIds | None:
+        """The table of ids, where the configuration has two databases."""
+        primary = None if self.config is None else self.config.primary
+        return None if primary is None else PostgresIds(primary.database, primary.ids)
+
+
+def open_outbox(
+    config: Path | None, database: str | None, table: str | None, mode: Mode | None = None
+) -> Outbox:
+    """Find the outbox; `table` and `mode` go before what is configured.
+
+    Raises `ConfigurationError`.
+    """
+    if (config is None) == (database is None):
+        raise ConfigurationError("give either --config FILE or --database CONNECTION")
+    if config is None:
+        return Outbox(registry.given(database or ""), table or "outbox", mode or "mark")
+    settings = load(config)
+    return Outbox(
+        registry.database(settings.database),
+        table or settings.outbox,
+        mode or settings.mode,
+        settings,
+    )
+
+
+def load_range_config(path: Path) -> ReaperConfig:
+    """Read a configuration of range mode. Raises `ConfigurationError`."""
+    settings = load(path)
+    if settings.mode != "range":
+        raise ConfigurationError(f"{path} has mode: {settings.mode}; this is for mode: range")
+    return settings

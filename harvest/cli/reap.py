@@ -1,0 +1,95 @@
+"""`harvest reap`: harvest until it is told to stop."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Annotated, Final, NoReturn
+
+import typer
+
+from harvest.cli.options import ConfigFile
+from harvest.config.load import load
+from harvest.config.model import ReaperConfig
+from harvest.runtime.monitor import Monitor
+from harvest.runtime.process import Process, process
+from harvest.runtime.status_server import StatusServer, parse_address
+
+__all__ = ["reap"]
+
+_LOG: Final = logging.getLogger("harvest")
+
+
+def reap(
+    config: ConfigFile,
+    create_topics: Annotated[
+        bool,
+        typer.Option("--create-topics", help="Make the coordination topics if they are missing."),
+    ] = False,
+    listen: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Serve /healthz and /metrics (Prometheus) here.",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Harvest, whenever this process leads, until SIGTERM or Ctrl-C.
+
+    Start several: one works, the others stand by. On SIGTERM it finishes what is in flight, hands
+    over and exits with 0.
+
+    [dim]Example:[/dim] harvest reap --config reaper.yaml --listen 127.0.0.1:9101
+    """
+    settings = load(config)
+    if create_topics:
+        coordination = settings.coordination.model_copy(update={"create_topics": True})
+        settings = settings.model_copy(update={"coordination": coordination})
+    logging.basicConfig(
+        stream=sys.stderr, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s"
+    )
+    logging.getLogger("harvest").setLevel(settings.logging.python_level())
+    logging.getLogger("marshal_py").setLevel(settings.logging.python_level())
+    _run(settings, None if listen is None else parse_address(listen))
+
+
+def _run(settings: ReaperConfig, listen: tuple[str, int] | None) -> None:
+    stopped = False
+
+    def before(_number: int, _: FrameType | None) -> NoReturn:
+        raise SystemExit(0)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, before)
+    with process(settings) as running, _status_server(running, listen):
+
+        def stop(number: int, _: FrameType | None) -> None:
+            nonlocal stopped
+            if stopped and number == signal.SIGINT:
+                raise KeyboardInterrupt
+            stopped = True
+            running.reaper.stop()
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, stop)
+        running.reaper.run()
+    _LOG.info("stopped: %d rows published", running.reaper.stats.published)
+
+
+@contextmanager
+def _status_server(running: Process, listen: tuple[str, int] | None) -> Iterator[None]:
+    if listen is None:
+        yield
+        return
+    monitor = Monitor(running.reaper, running.probes())
+    with StatusServer(monitor, listen):
+        monitor.start()
+        try:
+            yield
+        finally:
+            monitor.close()
