@@ -15,7 +15,7 @@ import typer
 from confluent_kafka import Producer
 from typer.testing import CliRunner
 
-from harvest.cli.spark import register
+from harvest.cli.spark import reconcile as reconcile_command
 from harvest.errors import ConfigurationError
 from harvest.spark.reconcile import Outbox, Reconciliation, reconcile
 from marshal_py.embedded import EmbeddedKafka
@@ -377,7 +377,7 @@ def test_both_or_no_source_is_refused() -> None:
 
 def test_the_command(spark: SparkSession, world: World, tmp_path: Path) -> None:
     app = typer.Typer()
-    register(app)
+    app.command("reconcile")(reconcile_command)
     app.command("other")(lambda: None)  # with one command alone, typer hides its name
     rows = world.rows(30)
     world.commit(rows)
