@@ -29,8 +29,8 @@ from harvest.databases.postgres.range import PostgresRangeStore
 from harvest.databases.sqlite.dead_letters import SqliteDeadLetters
 from harvest.databases.sqlite.mark import SqliteMarkStore
 from harvest.databases.sqlite.range import SqliteRangeStore
+from harvest.databases.sqlite.swept_rows import SqliteSweptRows
 from harvest.databases.sqlite.table import sqlite_path
-from harvest.databases.swept_rows import SqliteSweptRows
 from harvest.errors import ConfigurationError
 from harvest.maintenance.partitions import PartitionStore
 from harvest.runtime.wake import Listener

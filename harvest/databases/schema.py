@@ -6,10 +6,19 @@ from collections.abc import Mapping
 from typing import Final
 
 from harvest.core.interfaces.mark_store import Finding
-from harvest.outbox.record import COLUMNS
 
-__all__ = ["column_findings"]
+__all__ = ["COLUMNS", "column_findings"]
 
+COLUMNS: Final = (
+    "id",
+    "create_time",
+    "kafka_topic",
+    "kafka_key",
+    "kafka_value",
+    "kafka_header_keys",
+    "kafka_header_values",
+    "leader_id",
+)
 _INTEGERS: Final = {"bigint", "integer", "smallint"}
 _ARRAYS: Final = {"text[]", "character varying[]", "bytea[]"}
 _REMEDIES: Final = {

@@ -11,11 +11,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from harvest.databases.mysql.table import MysqlTable
-from harvest.databases.sqlite.table import SqliteTable
 from harvest.maintenance.partitions import Extent, Inventory, Partition
 
-__all__ = ["MysqlSweptRows", "SqliteSweptRows"]
+__all__ = ["SweptRows"]
 
 _BATCH: Final = 2_000
 _MOST: Final = 200_000
@@ -23,7 +21,7 @@ _MOST: Final = 200_000
 _BEFORE_ALL: Final = -(1 << 63)
 
 
-class _SweptRows(ABC):
+class SweptRows(ABC):
     """All but the dialect."""
 
     @abstractmethod
@@ -71,43 +69,3 @@ class _SweptRows(ABC):
             swept += self._delete(", ".join(old))
             after = batch[-1][0]
         return swept
-
-
-class SqliteSweptRows(_SweptRows, SqliteTable):
-    """The published rows of a table in an SQLite file, on a connection of their own."""
-
-    _marked = False
-
-    def _any(self) -> bool:
-        return bool(self._execute(f"SELECT 1 FROM {self._name} LIMIT 1"))  # noqa: S608
-
-    def _ages(self, after: int, below: int, retain_s: float, limit: int) -> Sequence[Any]:
-        return self._execute(
-            "SELECT id, (julianday('now') - julianday(create_time)) * 86400.0 >= ? "  # noqa: S608
-            f"FROM {self._name} WHERE id > ? AND id < ? ORDER BY id LIMIT ?",
-            (retain_s, after, below, limit),
-        )
-
-    def _delete(self, ids: str) -> int:
-        return self._change(f"DELETE FROM {self._name} WHERE id IN ({ids})")  # noqa: S608
-
-
-class MysqlSweptRows(_SweptRows, MysqlTable):
-    """The published rows of a table in MariaDB or MySQL, on a connection of their own."""
-
-    _marked = False
-
-    def _any(self) -> bool:
-        return bool(self._execute(f"SELECT 1 FROM {self._name} LIMIT 1"))  # noqa: S608
-
-    def _ages(self, after: int, below: int, retain_s: float, limit: int) -> Sequence[Any]:
-        found: Sequence[Any] = self._execute(
-            "SELECT id, create_time <= NOW(6) - INTERVAL %s MICROSECOND "  # noqa: S608
-            f"FROM {self._name} FORCE INDEX (PRIMARY) "
-            "WHERE id > %s AND id < %s ORDER BY id LIMIT %s",
-            (int(retain_s * 1_000_000), after, below, limit),
-        )
-        return found
-
-    def _delete(self, ids: str) -> int:
-        return self._change(f"DELETE FROM {self._name} WHERE id IN ({ids})")  # noqa: S608

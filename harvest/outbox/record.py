@@ -14,18 +14,7 @@ from typing import Any, Final, TypeAlias
 
 from harvest.errors import InvalidRecord
 
-__all__ = ["COLUMNS", "Headers", "OutboxRecord"]
-
-COLUMNS: Final = (
-    "id",
-    "create_time",
-    "kafka_topic",
-    "kafka_key",
-    "kafka_value",
-    "kafka_header_keys",
-    "kafka_header_values",
-    "leader_id",
-)
+__all__ = ["Headers", "OutboxRecord"]
 
 Headers: TypeAlias = Mapping[str, str | bytes] | Iterable[tuple[str, str | bytes]]
 

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from harvest.databases.json_headers import header_column, payload
-from harvest.databases.swept_rows import MysqlSweptRows
+from harvest.databases.mysql.swept_rows import MysqlSweptRows
 from harvest.errors import StoreUnavailable
 from harvest.maintenance.partitions import Extent, Inventory, Partition
 

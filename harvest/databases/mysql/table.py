@@ -14,8 +14,8 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from harvest.core.gaps import Range
 from harvest.core.interfaces.mark_store import Finding
 from harvest.core.table_name import TableName
+from harvest.databases.schema import COLUMNS
 from harvest.errors import ConfigurationError, SchemaError, StoreUnavailable, TableMissing
-from harvest.outbox.record import COLUMNS
 
 if TYPE_CHECKING:
     import pymysql

@@ -16,8 +16,8 @@ from urllib.parse import unquote, urlsplit
 
 from harvest.core.interfaces.mark_store import Finding
 from harvest.core.table_name import TableName
+from harvest.databases.schema import COLUMNS
 from harvest.errors import ConfigurationError, SchemaError, StoreUnavailable, TableMissing
-from harvest.outbox.record import COLUMNS
 
 __all__ = ["SqliteTable", "sqlite_path"]
 
