@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 
 from harvest.spark.reconcile import KINDS, NO_FINDINGS, Reconciliation
-from marshal_py.spark.report import html_page, html_table, html_tiles
+from marshal_py.spark.html import html_page, html_table, html_tiles
 
 __all__ = ["render"]
 

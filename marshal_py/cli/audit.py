@@ -18,7 +18,7 @@ from marshal_py.protocol.history.anomalies import KINDS
 
 if TYPE_CHECKING:
     from marshal_py.spark.audit import AuditRun
-    from marshal_py.spark.store import Store
+    from marshal_py.spark.audit_store import Store
 
 __all__ = ["audit"]
 
@@ -71,7 +71,7 @@ def audit(
 
     spark = spark_session("marshal audit", master=master, kafka=False)
     from marshal_py.spark.audit import audit as run_audit
-    from marshal_py.spark.store import Store
+    from marshal_py.spark.audit_store import Store
 
     store = Store(out)
     while True:
@@ -97,7 +97,7 @@ def audit(
 
 
 def _document(store: Store, run: AuditRun, *, report: bool) -> dict[str, Any]:
-    from marshal_py.spark.report import summary, write_report
+    from marshal_py.spark.audit_report import summary, write_report
 
     path = write_report(store, "report.html") if report and store.exists() else None
     everything = summary(store) if store.exists() else {"rows": {}, "anomalies": {}}

@@ -27,8 +27,8 @@ from marshal_py.protocol.history.partition_history import PartitionHistory
 from marshal_py.protocol.history.snapshot_checks import SnapshotSeen
 from marshal_py.protocol.rationalizer import PartitionState
 from marshal_py.protocol.snapshots import Snapshot, anchor_of, decode_snapshot
+from marshal_py.spark.audit_store import Store
 from marshal_py.spark.kafka import Offsets, librdkafka_settings, read_range
-from marshal_py.spark.store import Store
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -348,15 +348,15 @@ def _task(
             for index in batch.column("id").to_pylist():
                 p = numbers[index]
                 part = plan[p]
-                job = _Job(store, run, p, part, partitions, sample_ms)
+                partition_fold = _PartitionFold(store, run, p, part, partitions, sample_ms)
                 for messages in read_range(config, topic, p, part.start, part.end):
-                    job.feed(messages)
-                if not job.records:
+                    partition_fold.feed(messages)
+                if not partition_fold.records:
                     continue
                 yield pyarrow.RecordBatch.from_arrays(
                     [
                         pyarrow.array([p], pyarrow.int32()),
-                        pyarrow.array([json.dumps(job.close())]),
+                        pyarrow.array([json.dumps(partition_fold.close())]),
                     ],
                     names=["partition", "result"],
                 )
@@ -364,7 +364,7 @@ def _task(
     return fold
 
 
-class _Job:
+class _PartitionFold:
     """The fold of one coordination partition in one run."""
 
     def __init__(

@@ -21,13 +21,12 @@ from typing import TYPE_CHECKING, Any, Literal
 from marshal_py.client.marshal import Claim, Marshal
 from marshal_py.client.settings import DEFAULT_TOPIC
 from marshal_py.errors import ConfigurationError, NotHeld
-from marshal_py.spark.claiming import is_open
 from marshal_py.spark.kafka import READER_OPTIONS, Offsets, java_settings, librdkafka_settings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["ClaimedBatch", "ClaimedRange", "claimed_batch"]
+__all__ = ["ClaimedBatch", "ClaimedRange", "claimable", "claimed_batch"]
 
 _EMPTY = (
     "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, "
@@ -116,6 +115,14 @@ def claimed_batch(
                 _commit(held, timeout_s)
 
 
+def claimable(marshal: Marshal, topic: str, partition: int) -> bool:
+    """Say whether nobody holds it, its holder is silent, or the holder is this very client."""
+    cell = marshal.cell(topic, partition)
+    if cell is None or cell.holder in (None, marshal.client_id):
+        return True
+    return marshal.liveness(topic, partition) == "stale"
+
+
 def _check(
     topics: Sequence[str],
     delivery: str,
@@ -142,7 +149,7 @@ def _claim(
     for topic, partition in parts:
         if most is not None and len(waiting) == most:
             break
-        if is_open(marshal, topic, partition):
+        if claimable(marshal, topic, partition):
             waiting.append(marshal.want(topic, partition))
     deadline = time.monotonic() + min(timeout_s, 10.0)
     claims = []

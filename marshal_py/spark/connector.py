@@ -98,7 +98,24 @@ def _with_python(folder: Path) -> None:
     env = dict(os.environ)
     if "SSL_CERT_FILE" in env:  # `requests` knows the machine's bundle under another name only
         env.setdefault("REQUESTS_CA_BUNDLE", env["SSL_CERT_FILE"])
-    _run([sys.executable, "-m", "marshal_py.spark._fetch", str(folder), *COORDINATES], env, folder)
+    _run(
+        [sys.executable, "-m", "marshal_py.spark.connector", str(folder), *COORDINATES], env, folder
+    )
+
+
+def _fetch(folder: Path, coordinates: list[str]) -> None:
+    """Fetch these artifacts, without what they depend on.
+
+    In a process of its own: the resolver takes the certificate bundle from the environment.
+    """
+    from jgo.maven import MavenContext, PythonResolver
+
+    repository = folder / "repository"
+    context = MavenContext(resolver=PythonResolver(), repo_cache=repository, timeout=30)
+    for coordinate in coordinates:
+        jar = context.create_dependency(coordinate).artifact.resolve()
+        shutil.copy(jar, folder / jar.name)
+    shutil.rmtree(repository, ignore_errors=True)
 
 
 def _with_mvn(folder: Path) -> None:
@@ -138,4 +155,7 @@ def _run(argv: list[str], env: dict[str, str], cwd: Path) -> None:
 
 
 if __name__ == "__main__":
-    print(",".join(str(jar) for jar in connector_jars()))
+    if len(sys.argv) > 1:
+        _fetch(Path(sys.argv[1]), sys.argv[2:])
+    else:
+        print(",".join(str(jar) for jar in connector_jars()))

@@ -42,7 +42,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 from marshal_py.client.marshal import Claim, Marshal
 from marshal_py.errors import ConfigurationError, NotHeld
-from marshal_py.spark.claiming import is_open
+from marshal_py.spark.batch import claimable
 from marshal_py.spark.kafka import Offsets, read_range
 
 if TYPE_CHECKING:
@@ -317,7 +317,7 @@ class ClaimedReader(DataSourceStreamReader):
         marshal = self._client()
         for name, claim in list(self._wanted.items()):
             if claim.reason is not None or not (
-                claim.held or is_open(marshal, claim.topic, claim.partition)
+                claim.held or claimable(marshal, claim.topic, claim.partition)
             ):
                 # It ended, or somebody else was faster: do not wait for their end.
                 del self._wanted[name]

@@ -16,10 +16,10 @@ from marshal_py.client.topics import create_topics
 from marshal_py.embedded import EmbeddedKafka
 from marshal_py.errors import LogHole
 from marshal_py.protocol.history.partition_history import PartitionHistory
-from marshal_py.spark import store as store_module
+from marshal_py.spark import audit_store as store_module
 from marshal_py.spark.audit import audit
-from marshal_py.spark.store import Store
-from marshal_py.spark.tables import TABLES, to_arrow
+from marshal_py.spark.audit_store import Store
+from marshal_py.spark.audit_tables import TABLES, to_arrow
 from tests.spark.logs import Record, busy, write
 from tests.unit.marshal_py.protocol.history.test_partition_history import PLANTS, Script, life
 

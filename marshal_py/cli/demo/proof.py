@@ -58,9 +58,9 @@ def prove(config: DemoConfig) -> Proof:
     from harvest.spark.reconcile import Outbox, reconcile
     from harvest.spark.report import render
     from marshal_py.spark.audit import audit
-    from marshal_py.spark.report import summary, write_report
+    from marshal_py.spark.audit_report import summary, write_report
+    from marshal_py.spark.audit_store import Store
     from marshal_py.spark.session import spark_session
-    from marshal_py.spark.store import Store
 
     folder = Path(tempfile.mkdtemp(prefix="marshal-demo-report-"))
     spark = spark_session("marshal demo")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from harvest.spark.reconcile import KINDS
 from marshal_py.protocol.history.anomalies import MEANING
-from marshal_py.spark.tables import TABLES
+from marshal_py.spark.audit_tables import TABLES
 from tests.support.paths import SPECS
 
 TEXT = (SPECS / "AUDIT.md").read_text()

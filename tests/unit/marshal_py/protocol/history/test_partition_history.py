@@ -26,7 +26,7 @@ from marshal_py.protocol.messages import (
 from marshal_py.protocol.rationalizer import PartitionState, apply
 from marshal_py.protocol.snapshots import anchor_of
 from marshal_py.protocol.world import coordinating_partition
-from marshal_py.spark.tables import TABLES, to_arrow
+from marshal_py.spark.audit_tables import TABLES, to_arrow
 
 INTERVAL_MS = 1_000
 START_MS = 1_700_000_000_000

@@ -32,7 +32,7 @@ import pyarrow.parquet as pq
 from pyarrow import fs as pafs
 
 from marshal_py.errors import ConfigurationError
-from marshal_py.spark.tables import TABLES, schema, to_arrow
+from marshal_py.spark.audit_tables import TABLES, schema, to_arrow
 
 __all__ = ["Rows", "Store"]
 
