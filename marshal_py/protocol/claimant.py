@@ -40,11 +40,11 @@ import heapq
 import itertools
 from collections import deque
 from collections.abc import Iterable
-from enum import Enum
 from typing import Any, ClassVar, Final, Literal, NamedTuple, TypeAlias
 
 from marshal_py.errors import Closed, DuplicateClientId, InvalidArgument, NotHeld
 from marshal_py.protocol import events as ev
+from marshal_py.protocol.claim_states import ClaimEvent, ClaimState, next_state
 from marshal_py.protocol.messages import (
     MAX_MEMBER_METADATA_BYTES,
     MAX_METADATA_BYTES,
@@ -86,15 +86,7 @@ MIN_PATIENCE_MS: Final = 10_000
 counts as failed: a log that was truncated before this client had read so far never brings it."""
 
 
-class ClaimState(Enum):
-    WAITING = "waiting"
-    CLAIMING = "claiming"
-    HELD = "held"
-    LAPSED = "lapsed"
-    RELEASING = "releasing"
-    ENDED = "ended"
-
-
+_PENDING: Final = (ClaimState.WAITING, ClaimState.CLAIMING)
 _OURS: Final = (ClaimState.HELD, ClaimState.LAPSED)
 
 
@@ -151,6 +143,10 @@ class Holding:
     def held(self, now_ns: int) -> bool:
         """Say whether the holder may act at `now_ns`."""
         return self.state is ClaimState.HELD and now_ns < self.lease_until_ns
+
+    def on(self, event: ClaimEvent) -> None:
+        """Go to the state that `event` leads to (`claim_states.TRANSITIONS`)."""
+        self.state = next_state(self.state, event)
 
     def __repr__(self) -> str:
         return f"<{self.topic}/{self.partition} {self.state.value} epoch={self.epoch}>"
@@ -301,9 +297,9 @@ class Claimant:
 
         From here on `held` is false and nothing renews the lease.
         """
-        if holding.state in (ClaimState.WAITING, ClaimState.CLAIMING):
+        if holding.state in _PENDING:
             # A claim in flight that is accepted all the same is given back when it is read.
-            self._forget(holding, "cancelled")
+            self._end(holding, ClaimEvent.CANCELLED, "cancelled")
         elif holding.state in _OURS:
             self._start_release(holding, now_ns)
 
@@ -386,7 +382,7 @@ class Claimant:
                 self._beat(coordinator, now_ns)
             for holding in ours.values():
                 holding.lease_until_ns = 0
-                holding.state = ClaimState.LAPSED
+                holding.on(ClaimEvent.KEPT)
         self.leaving = self.silent = True
 
     @property
@@ -482,7 +478,7 @@ class Claimant:
             # Its time of sending is kept, should it turn up; but nobody waits for it any more.
             self._sent[seq] = sent._replace(holding=None)
             if holding.state is ClaimState.CLAIMING and holding.claim_seq == seq:
-                holding.state = ClaimState.WAITING
+                holding.on(ClaimEvent.CLAIM_FAILED)
                 self._check_at(holding, now_ns + RETRY_NS)
         elif sent.kind == "release" and holding is not None:
             if holding.state is ClaimState.RELEASING:
@@ -511,10 +507,10 @@ class Claimant:
     def truncated(self) -> None:
         """Drop every lease: the log lost records, and will be replayed (§7)."""
         for holding in [*self._wanted.values(), *self._releasing.values()]:
-            if holding.state in _OURS or holding.state is ClaimState.RELEASING:
-                self._end(holding, "the coordination log was truncated", "lost")
+            if holding.state in _PENDING:
+                holding.on(ClaimEvent.TRUNCATED)
             else:
-                holding.state = ClaimState.WAITING
+                self._end(holding, ClaimEvent.TRUNCATED, "the coordination log was truncated")
         for p in range(self.world.partitions):
             self._beats_in_flight[p] = 0
             self._beat_due_ns[p] = self._lapse_due_ns[p] = self._probe[p] = None
@@ -526,8 +522,8 @@ class Claimant:
         """Stop claiming and renewing: leases lapse by themselves. For a log that changed shape."""
         self.leaving = self.silent = True
         for holding in list(self._wanted.values()):
-            if holding.state in (ClaimState.WAITING, ClaimState.CLAIMING):
-                self._forget(holding, reason)
+            if holding.state in _PENDING:
+                self._end(holding, ClaimEvent.CANCELLED, reason)
 
     def tick(self, now_ns: int) -> None:
         """Do what is due: send heartbeats, let leases lapse, look again at waiting claims."""
@@ -596,7 +592,7 @@ class Claimant:
                 if not self._cold(holding.coordinator):
                     self._notices.append(Notice("waiting", holding, f"{cell.holder} holds it"))
                 return
-        holding.state = ClaimState.CLAIMING
+        holding.on(ClaimEvent.CLAIM_SENT)
         holding.claim_seq = seq = next(self._seq)
         record = ClaimingPartition(
             *self._header(seq),
@@ -654,13 +650,13 @@ class Claimant:
                 self._lose(current, event)
             releasing = self._releasing.get(key)
             if releasing is not None and releasing.epoch < event.epoch:
-                self._end(releasing, f"taken over by {event.client_id}", "released")
+                self._end(releasing, ClaimEvent.RELEASE_READ, f"taken over by {event.client_id}")
             return
         sent = self._sent.pop(event.seq, None)
         if current is not None:  # an earlier attempt that turned up late: the newer epoch counts
-            self._end(current, "claimed again", "lost")
+            self._end(current, ClaimEvent.LOST, "claimed again")
         holding = self._wanted.get(key)
-        if holding is None or holding.state not in (ClaimState.WAITING, ClaimState.CLAIMING):
+        if holding is None or holding.state not in _PENDING:
             self._give_back(key, coordinator, event.epoch, now_ns)
             return
         cell = self.world.states[coordinator].cells.get((self.group_id, *key))
@@ -671,7 +667,7 @@ class Claimant:
             holding.next_offset = holding.stored_offset = cell.next_offset
             holding.claimed_offset = cell.claimed_offset
         self._ours[coordinator][key] = holding
-        holding.state = ClaimState.LAPSED
+        holding.on(ClaimEvent.CLAIM_ACCEPTED)
         if sent is not None:
             self._extend_lease(holding, sent.t_send_ns, now_ns)
         self._beat_at(coordinator, now_ns)
@@ -688,7 +684,7 @@ class Claimant:
                 and holding.state is ClaimState.CLAIMING
                 and holding.claim_seq == event.seq
             ):
-                holding.state = ClaimState.WAITING
+                holding.on(ClaimEvent.CLAIM_REJECTED)
                 self._consider(holding, now_ns)
         elif event.record == "ClaimingMessages":
             sent = self._sent.pop(event.seq, None)
@@ -699,7 +695,7 @@ class Claimant:
         elif event.record == "ReleasingPartition":
             sent = self._sent.pop(event.seq, None)
             if sent is not None and sent.holding is not None:
-                self._end(sent.holding, "it was not ours any more", "released")
+                self._end(sent.holding, ClaimEvent.RELEASE_READ, "it was not ours any more")
         else:
             # A heartbeat's entry. What took the claim away was read before it, and ended it; this
             # is the safety net for a cell that went away unseen.
@@ -708,7 +704,7 @@ class Claimant:
             if holding is not None and (
                 cell is None or not cell.held or cell.epoch != holding.epoch
             ):
-                self._end(holding, "the log says that it is not ours", "lost")
+                self._end(holding, ClaimEvent.LOST, "the log says that it is not ours")
 
     # The lease (§5.4 to §5.6)
 
@@ -718,7 +714,7 @@ class Claimant:
             return
         holding.lease_until_ns = until_ns
         if holding.state is ClaimState.LAPSED and now_ns < until_ns and not holding.paused:
-            holding.state = ClaimState.HELD
+            holding.on(ClaimEvent.LEASE_RENEWED)
             self._notices.append(Notice("regained" if holding.acquired else "acquired", holding))
             holding.acquired = True
             due_ns = self._lapse_due_ns[holding.coordinator]
@@ -732,7 +728,7 @@ class Claimant:
             if holding.state is not ClaimState.HELD:
                 continue
             if holding.lease_until_ns <= now_ns:
-                holding.state = ClaimState.LAPSED
+                holding.on(ClaimEvent.LEASE_OVER)
                 self._notices.append(Notice("lapsed", holding))
             elif earliest_ns is None or holding.lease_until_ns < earliest_ns:
                 earliest_ns = holding.lease_until_ns
@@ -755,7 +751,11 @@ class Claimant:
         if holding.late_renewals == MAX_LATE_RENEWALS and not (holding.paused or self.silent):
             self._give_back(holding.key, coordinator, holding.epoch, now_ns, holding.next_offset)
             if holding.acquired:
-                self._end(holding, "its heartbeats were read too late, again and again", "lost")
+                self._end(
+                    holding,
+                    ClaimEvent.LOST,
+                    "its heartbeats were read too late, again and again",
+                )
             else:
                 self._wait_on(holding)
 
@@ -823,7 +823,7 @@ class Claimant:
 
     def _start_release(self, holding: Holding, now_ns: int) -> None:
         holding.lease_until_ns = 0
-        holding.state = ClaimState.RELEASING
+        holding.on(ClaimEvent.RELEASE_DECIDED)
         holding.release_at_ns = None
         self._drop(holding)
         self._releasing[holding.key] = holding
@@ -852,7 +852,7 @@ class Claimant:
     def _wait_on(self, holding: Holding) -> None:
         """Go on wanting what was ours for so short a time that nobody was told."""
         del self._ours[holding.coordinator][holding.key]
-        holding.state = ClaimState.WAITING
+        holding.on(ClaimEvent.LOST_UNTOLD)
         holding.lease_until_ns = 0
 
     def _send_release(self, holding: Holding, now_ns: int) -> None:
@@ -872,9 +872,8 @@ class Claimant:
         if releasing is not None and releasing.epoch == event.epoch:
             self._sent.pop(event.seq, None)
             releasing.stored_offset = max(releasing.stored_offset, event.next_offset)
-            self._end(
-                releasing, "the group was paused" if releasing.paused else "released", "released"
-            )
+            why = "the group was paused" if releasing.paused else "released"
+            self._end(releasing, ClaimEvent.RELEASE_READ, why)
         current = self._ours[coordinator].get(key)
         if current is not None and current.epoch == event.epoch:
             self._lose(current, event)
@@ -900,7 +899,7 @@ class Claimant:
             # Nobody may act from now on, but somebody may be in the middle of acting: the release
             # waits for the user's, or for the moment at which the lease would have ended.
             holding.paused = True
-            holding.state = ClaimState.LAPSED
+            holding.on(ClaimEvent.PAUSED)
             holding.release_at_ns = max(now_ns, holding.lease_until_ns)
             self._timer(holding.release_at_ns, _RELEASE, holding)
             self._notices.append(Notice("paused", holding))
@@ -914,26 +913,23 @@ class Claimant:
             self.twin = event.instance_id
             self._notices.append(Notice("duplicate_client_id", holding, self._twin_text()))
             for other in list(self._wanted.values()):
-                if other.state in (ClaimState.WAITING, ClaimState.CLAIMING):
-                    self._forget(other, self._twin_text())
+                if other.state in _PENDING:
+                    self._end(other, ClaimEvent.CANCELLED, self._twin_text())
         if not holding.acquired and self.twin is None:
             self._wait_on(holding)
             return
         deed = {ev.Claimed: "taken over", ev.Released: "released", ev.PositionSet: "repositioned"}
-        self._end(holding, f"{deed[type(event)]} by {event.client_id}", "lost")
+        self._end(holding, ClaimEvent.LOST, f"{deed[type(event)]} by {event.client_id}")
 
-    def _end(self, holding: Holding, reason: str, kind: Literal["lost", "released"]) -> None:
+    def _end(self, holding: Holding, event: ClaimEvent, reason: str) -> None:
         if holding.state is ClaimState.ENDED:
             return
         self._drop(holding)
-        holding.state = ClaimState.ENDED
+        holding.on(event)
         holding.lease_until_ns = 0
         holding.reason = reason
+        kind: NoticeKind = "released" if event is ClaimEvent.RELEASE_READ else "lost"
         self._notices.append(Notice(kind, holding, reason))
-
-    def _forget(self, holding: Holding, reason: str) -> None:
-        """End a claim that was never held."""
-        self._end(holding, reason, "lost")
 
     def _twin_text(self) -> str:
         return (

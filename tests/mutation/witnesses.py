@@ -136,7 +136,7 @@ _PROTOCOL: Final[list[tuple[str, int, Mutant | str]]] = [
             CLAIMS,
             (
                 "Claimant.truncated",
-                'self._end(holding, "the coordination log was truncated", "lost")',
+                'self._end(holding, ClaimEvent.TRUNCATED, "the coordination log was truncated")',
                 "pass",
             ),
         ),
@@ -329,7 +329,7 @@ _CONSUMERS: Final[list[tuple[str, int, *tuple[Mutant | str, ...]]]] = [
             (
                 "Claimant._start_release",
                 "self._send_release(holding, now_ns)",
-                'self._end(holding, "released", "released")',
+                'self._end(holding, ClaimEvent.RELEASE_READ, "released")',
             ),
         ),
     ),

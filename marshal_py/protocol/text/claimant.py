@@ -44,12 +44,12 @@ from typing import Any, ClassVar, Final, NamedTuple, cast
 
 from marshal_py.errors import InvalidArgument, MalformedRecord, NotInVersion1
 from marshal_py.protocol import events as ev
+from marshal_py.protocol.claim_states import ClaimEvent, ClaimState
 from marshal_py.protocol.claimant import (
     MAX_LATE_RENEWALS,
     RETRY_NS,
     Append,
     Claimant,
-    ClaimState,
     Holding,
     Notice,
     _Sent,
@@ -434,14 +434,14 @@ class TextClaimant(Claimant):
         return max(0, until_ms + 1000 - int(self.wall_s() * 1000)) * MS
 
     def _send_claim(self, holding: Holding, state: PartitionState, now_ns: int) -> None:
-        holding.state = ClaimState.CLAIMING
+        holding.on(ClaimEvent.CLAIM_SENT)
         sent = _Sent(now_ns, holding.coordinator, "claim", holding)
         holding.claim_seq = self._send(CLAIMING_PARTITION, holding, sent, None, state.next_offset)
 
     def _send_reclaim(
         self, holding: Holding, cell: TextCell, state: PartitionState, now_ns: int
     ) -> None:
-        holding.state = ClaimState.CLAIMING
+        holding.on(ClaimEvent.CLAIM_SENT)
         sent = _Sent(now_ns, holding.coordinator, "claim", holding)
         holding.claim_seq = self._send(
             HEARTBEAT, holding, sent, cell.current_offset, state.next_offset
@@ -475,7 +475,7 @@ class TextClaimant(Claimant):
         holding = _text(wanted)
         holding.claim_seq = -1
         if unread is None or holding.foreign_at >= unread.decided_at:
-            holding.state = ClaimState.WAITING  # somebody else may believe that it is theirs
+            holding.on(ClaimEvent.CLAIM_REJECTED)  # somebody else may believe that it is theirs
             return
         cell = self.world.states[coordinator].cells.get((self.group_id, *key))
         if cell is not None:
@@ -483,7 +483,7 @@ class TextClaimant(Claimant):
         holding.epoch = event.epoch
         holding.renew_from_ns, holding.known_ns = 0, unread.t_send_ns
         self._ours[coordinator][key] = holding
-        holding.state = ClaimState.LAPSED
+        holding.on(ClaimEvent.CLAIM_ACCEPTED)
         if unread.type == CLAIMING_PARTITION:
             self._renew(holding, now_ns)
         self._beat_at(coordinator, now_ns + self._beat_every_ns)
@@ -502,7 +502,7 @@ class TextClaimant(Claimant):
             self._give_back(
                 holding.key, holding.coordinator, holding.epoch, now_ns, holding.next_offset
             )
-            self._end(holding, "its records were read too late, again and again", "lost")
+            self._end(holding, ClaimEvent.LOST, "its records were read too late, again and again")
 
     def _give_back(
         self,
@@ -532,13 +532,13 @@ class TextClaimant(Claimant):
             else:
                 holding.claim_seq = -1
                 _text(holding).refused_at = event.offset
-                holding.state = ClaimState.WAITING
+                holding.on(ClaimEvent.CLAIM_REJECTED)
                 self._consider(holding, now_ns)
         elif own and event.record == RELEASING_PARTITION:
             self._read_back(coordinator, RELEASING_PARTITION, event)
             releasing = self._releasing.get(key)
             if releasing is not None:
-                self._end(releasing, "it was not ours any more", "released")
+                self._end(releasing, ClaimEvent.RELEASE_READ, "it was not ours any more")
         elif event.reason == "in_doubt":
             self._note_foreign(event)
             current = self._ours[coordinator].get(key)
@@ -552,7 +552,7 @@ class TextClaimant(Claimant):
         holding.renew_from_ns = now_ns + self._settle_ns
         holding.lease_until_ns = 0
         if holding.state is ClaimState.HELD:
-            holding.state = ClaimState.LAPSED
+            holding.on(ClaimEvent.LEASE_OVER)
             self._notices.append(
                 Notice("lapsed", holding, f"{event.client_id} may have claimed it")
             )

@@ -120,17 +120,17 @@ _HANDING_OUT = [
         "pass",
     ),
     _consumers(
-        "client.marshal",
+        "client.driver",
         "positions are refreshed for heartbeats that are due",
-        "Marshal._turn",
-        "self._refresh_offsets()",
+        "Driver._turn",
+        "self.refresh_offsets()",
         "pass",
     ),
     _consumers(
         "client.marshal",
         "positions are refreshed when metadata is told",
         "Marshal.set_member_metadata",
-        "self._refresh_offsets()",
+        "self.driver.refresh_offsets()",
         "pass",
     ),
     _delivery(

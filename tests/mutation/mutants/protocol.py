@@ -289,7 +289,7 @@ _THE_LEASE = [
         "pass",
     ),
     _claimant(
-        "lease: a lapse is noticed", "_let_lapse", "holding.state = ClaimState.LAPSED", "pass"
+        "lease: a lapse is noticed", "_let_lapse", "holding.on(ClaimEvent.LEASE_OVER)", "pass"
     ),
     _claimant(
         "lease: the next lapse is watched for",
@@ -309,7 +309,7 @@ _THE_LEASE = [
     _claimant(
         "renewal: only by accepted entries (a rejected one renewed)",
         "_on_rejected",
-        'self._end(holding, "the log says that it is not ours", "lost")',
+        'self._end(holding, ClaimEvent.LOST, "the log says that it is not ours")',
         "self._extend_lease(holding, now_ns, now_ns)",
     ),
     _claimant(
@@ -448,7 +448,7 @@ _CLAIMING = [
     _claimant(
         "claiming: on after a rejection",
         "_on_rejected",
-        "holding.state = ClaimState.WAITING\n                self._consider(holding, now_ns)",
+        "holding.on(ClaimEvent.CLAIM_REJECTED)\n                self._consider(holding, now_ns)",
         "pass",
     ),
     _claimant(
@@ -528,7 +528,7 @@ _CLAIMING = [
     _claimant(
         "twin: the loser forgets what it wanted",
         "_lose",
-        "self._forget(other, self._twin_text())",
+        "self._end(other, ClaimEvent.CANCELLED, self._twin_text())",
         "pass",
     ),
     _claimant(
@@ -637,19 +637,19 @@ _ENDING = [
     _claimant(
         "release: it is over when it was rejected",
         "_on_rejected",
-        'self._end(sent.holding, "it was not ours any more", "released")',
+        'self._end(sent.holding, ClaimEvent.RELEASE_READ, "it was not ours any more")',
         "pass",
     ),
     _claimant(
         "release: a waiting claim is cancelled",
         "release",
-        'self._forget(holding, "cancelled")',
+        'self._end(holding, ClaimEvent.CANCELLED, "cancelled")',
         "pass",
     ),
     _claimant("release: with the position", "_send_release", "holding.next_offset,", "-1,"),
     _claimant("pause: the holder stops", "applied", "self._on_paused(coordinator, now_ns)", "pass"),
     _claimant(
-        "pause: the holder stops at once", "_on_paused", "holding.state = ClaimState.LAPSED", "pass"
+        "pause: the holder stops at once", "_on_paused", "holding.on(ClaimEvent.PAUSED)", "pass"
     ),
     _claimant("pause: nothing renews", "_beat", "if not h.paused]", "]"),
     _claimant(
@@ -706,8 +706,8 @@ _ENDING = [
     _claimant(
         "truncation: leases are dropped",
         "truncated",
-        "if holding.state in _OURS or holding.state is ClaimState.RELEASING:",
-        "if False:",
+        "if holding.state in _PENDING:",
+        "if True:",
     ),
     _claimant(
         "truncation: heartbeats start anew", "truncated", "self._beats_in_flight[p] = 0", "pass"
@@ -715,7 +715,7 @@ _ENDING = [
     _claimant(
         "truncation: claims in flight are forgotten",
         "truncated",
-        "holding.state = ClaimState.WAITING",
+        "holding.on(ClaimEvent.TRUNCATED)",
         "pass",
     ),
     _claimant(
@@ -727,7 +727,7 @@ _ENDING = [
     _claimant(
         "partition count changed: no claims",
         "stop_claiming",
-        "self._forget(holding, reason)",
+        "self._end(holding, ClaimEvent.CANCELLED, reason)",
         "pass",
     ),
     _claimant("commit: only what is held", "commit", "if holding.state not in _OURS:", "if False:"),
@@ -919,7 +919,7 @@ _GO_MARSHAL = [
             Edit("Claimant._on_claimed", "self._lose(current, event)", "pass"),
             Edit(
                 "Claimant._on_rejected",
-                'self._end(holding, "the log says that it is not ours", "lost")',
+                'self._end(holding, ClaimEvent.LOST, "the log says that it is not ours")',
                 "pass",
             ),
             Edit(
@@ -938,7 +938,7 @@ _GO_MARSHAL = [
     _claimant(
         "Go Marshal #88, wedged claim: a failed append leaves it between two states",
         "append_failed",
-        "holding.state = ClaimState.WAITING\n",
+        "holding.on(ClaimEvent.CLAIM_FAILED)\n",
         "pass\n",
     ),
     _claimant(
