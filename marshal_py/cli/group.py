@@ -30,7 +30,7 @@ from marshal_py.errors import ConfigurationError, GroupInUse, InvalidArgument
 
 __all__ = ["app"]
 
-app = new_app(help="WorldView after a group: its pause, its positions, its version.")
+app = new_app(help="Look after a group: its pause, its positions, its version.")
 
 Group = Annotated[str, typer.Argument(metavar="GROUP", help="The name of the group.")]
 DryRun = Annotated[

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from typing import Annotated, Any, NamedTuple
+from collections.abc import Callable
+from typing import Annotated
 
 import typer
 
 from marshal_py.admin.connection import Connection
+from marshal_py.admin.event_stream import TimedEvent, in_order, new_events, past_events
 from marshal_py.admin.event_text import (
     KINDS,
     ROUTINE,
@@ -18,32 +19,19 @@ from marshal_py.admin.event_text import (
     as_line,
     kinds_of,
     touches,
-    without_epoch,
 )
 from marshal_py.admin.formatting import parse_duration, parse_moment, parse_since
-from marshal_py.admin.world_reader import open_reader, stamp_ms, until_silent, wire_of
+from marshal_py.admin.world_reader import open_reader, wire_of
 from marshal_py.cli.command import command
 from marshal_py.cli.options import GroupFilter, Interval, JsonFlag, TopicFilter, WireFlag
 from marshal_py.cli.output import console, note, print_json
-from marshal_py.client.log_reader import Batch, LogReader, Truncated
+from marshal_py.client.log_reader import LogReader, Truncated
 from marshal_py.errors import BrokerUnavailable, InvalidArgument, LogHole, PartitionCountChanged
-from marshal_py.protocol.events import Event
 from marshal_py.protocol.world import MS
 
-__all__ = ["Stamped", "in_order", "tail"]
+__all__ = ["tail"]
 
 DEFAULT_LINES = 20
-
-
-class Stamped(NamedTuple):
-    """An event with where and when it was: the broker's time in ms, None if the record has none.
-
-    Of Go Marshal's records the broker has no time: it is theirs.
-    """
-
-    stamp_ms: int | None
-    coordinator: int
-    event: Event
 
 
 @command(coordination_topic=("--coordination-topic",))
@@ -130,7 +118,7 @@ def tail(
     if kinds and not ROUTINE_KINDS.isdisjoint(kinds):
         everything = True
 
-    def wanted(found: Stamped) -> bool:
+    def wanted(found: TimedEvent) -> bool:
         event = found.event
         if isinstance(event, ROUTINE) and not everything:
             return False
@@ -155,7 +143,7 @@ def tail(
             until_ms=None if wire == "text" else until_ms,
         )
         _warn_of_gaps(reader, since_offset)
-        past = filter(wanted, in_order(reader, _history(connection, reader)))
+        past = filter(wanted, in_order(reader, past_events(connection, reader)))
         shown = 0
         timed = since is not None or at is not None
         for found in past if timed else deque(past, maxlen=lines):
@@ -168,7 +156,7 @@ def tail(
                 else "no such events since the newest snapshots; --since looks further back"
             )
         while follow:
-            for found in filter(wanted, _live(reader)):
+            for found in filter(wanted, new_events(reader)):
                 show(found)
             if reader.partition_count_error is not None:
                 raise PartitionCountChanged(str(reader.partition_count_error))
@@ -202,68 +190,6 @@ def _window(
     return since_offset, since_ms, until_ms
 
 
-def _history(connection: Connection, reader: LogReader) -> Iterator[list[Stamped]]:
-    for messages, batches in until_silent(connection, reader.history()):
-        yield _stamped(reader, messages, batches)
-
-
-def _live(reader: LogReader) -> list[Stamped]:
-    messages = reader.poll(0.2)
-    found = _stamped(reader, messages, list(reader.fold(messages)))
-    return sorted(found, key=_when)
-
-
-def _stamped(reader: LogReader, messages: list[Any], batches: list[Batch]) -> list[Stamped]:
-    stamps: dict[tuple[int, int], int] = {}
-    for message in messages:
-        if message.error() is None and message.topic() == reader.topic:
-            stamps[message.partition(), message.offset()] = stamp_ms(message, reader.wire)
-    found = []
-    for batch in batches:
-        for event in batch.events:
-            stamp = stamps.get((batch.coordinator, event.offset), -1)
-            if reader.wire.name == "text":
-                event = without_epoch(event)
-            found.append(Stamped(stamp if stamp >= 0 else None, batch.coordinator, event))
-    return found
-
-
-def in_order(reader: LogReader, batches: Iterator[list[Stamped]]) -> Iterator[Stamped]:
-    """Merge the partitions' events by time, holding back only what may be preceded yet.
-
-    What a partition brings is in order. So everything up to the time that each partition has
-    reached, or the end of those that are read to theirs, can go.
-    """
-    extent = reader.extent()
-    waiting: dict[int, deque[Stamped]] = {p: deque() for p in extent}
-    reached: dict[int, int] = dict.fromkeys(extent, -1)
-    for batch in batches:
-        for found in batch:
-            p = found.coordinator
-            # A topic with the producers' own times may step back; the merge must not.
-            reached[p] = max(reached[p], found.stamp_ms or 0)
-            waiting[p].append(found)
-        horizon = min(
-            (reached[p] for p in extent if reader.world.states[p].next_offset < extent[p][1]),
-            default=None,
-        )
-        if horizon is not None:
-            yield from _merged(waiting, horizon)
-    yield from _merged(waiting, None)
-
-
-def _merged(waiting: dict[int, deque[Stamped]], horizon: int | None) -> Iterator[Stamped]:
-    ready: list[Stamped] = []
-    for queue in waiting.values():
-        while queue and (horizon is None or (queue[0].stamp_ms or 0) < horizon):
-            ready.append(queue.popleft())
-    return iter(sorted(ready, key=_when))
-
-
-def _when(found: Stamped) -> tuple[int, int, int]:
-    return found.stamp_ms or 0, found.coordinator, found.event.offset
-
-
 def _warn_of_gaps(reader: LogReader, since_offset: int | None) -> None:
     trimmed = [p for p, (first, _) in reader.extent().items() if first > (since_offset or 0)]
     if trimmed and since_offset is not None:
@@ -271,18 +197,18 @@ def _warn_of_gaps(reader: LogReader, since_offset: int | None) -> None:
         note(f"older records are gone; the log begins at (partition: offset) {firsts}")
 
 
-def _json_printer() -> Callable[[Stamped], None]:
-    def show(found: Stamped) -> None:
+def _json_printer() -> Callable[[TimedEvent], None]:
+    def show(found: TimedEvent) -> None:
         print_json(as_json(found.event, found.coordinator, found.stamp_ms), indent=None)
 
     return show
 
 
-def _line_printer() -> Callable[[Stamped], None]:
+def _line_printer() -> Callable[[TimedEvent], None]:
     out = console()
     last_day = ""
 
-    def show(found: Stamped) -> None:
+    def show(found: TimedEvent) -> None:
         nonlocal last_day
         if found.stamp_ms is not None:
             day = time.strftime("%A, %Y-%m-%d", time.localtime(found.stamp_ms / 1000))

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import sys
-import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from typing import Annotated, Any, Final
 
 import typer
@@ -17,94 +15,21 @@ from rich.live import Live
 from rich.text import Text
 
 from marshal_py.admin.connection import Connection
-from marshal_py.admin.event_text import ROUTINE, as_json, as_line, touches, without_epoch
+from marshal_py.admin.event_text import as_json, as_line
 from marshal_py.admin.formatting import age, clock_time, count, iso_utc, safe
-from marshal_py.admin.world_reader import WorldView, catch_up, open_reader, wire_of
-from marshal_py.admin.world_summary import Leader, Member, WorldSummary, summarize
+from marshal_py.admin.live_world import Frame, LiveWorld
+from marshal_py.admin.world_reader import catch_up, open_reader, wire_of
+from marshal_py.admin.world_summary import Leader, Member
 from marshal_py.cli.command import command
 from marshal_py.cli.groups import group_table, member_table
 from marshal_py.cli.options import GroupFilter, Interval, JsonFlag, WireFlag
 from marshal_py.cli.output import console, print_json, show
 from marshal_py.client.log_reader import Truncated
-from marshal_py.errors import PartitionCountChanged
-from marshal_py.protocol.events import Event
 
-__all__ = ["Frame", "View", "top"]
+__all__ = ["top"]
 
-KEPT_EVENTS: Final = 50
-KEPT_STAMPS: Final = 100_000
 HEADER_ROWS: Final = 3
 _ORDER: Final = {"stale": 0, "unknown": 1, "fresh": 2}
-
-Happened = tuple[int | None, int, Event]
-
-
-@dataclass
-class Frame:
-    """One picture. Rates are per second, since the picture before; None in the first."""
-
-    at_ms: int
-    topic: str
-    partitions: int
-    records: int
-    records_per_s: float | None
-    moved_per_s: dict[str, float]
-    """Group → offsets by which its positions moved on."""
-    summary: WorldSummary
-    events: list[Happened]
-    mismatches: list[str] = field(default_factory=list)
-
-
-class View:
-    """The live world, of one group or of all, and what happened of late."""
-
-    def __init__(self, found: WorldView, *, topic: str, group: str | None = None) -> None:
-        self._found = found
-        self._topic, self._group = topic, group
-        self._events: deque[Happened] = deque(maxlen=KEPT_EVENTS)
-        self._before: tuple[float, int, dict[str, int]] | None = None
-        found.limit_timestamps(KEPT_STAMPS)
-
-    def watch(self, seconds: float) -> None:
-        """Take in what the log brings for so long. Raises `Truncated`, `PartitionCountChanged`."""
-        deadline_s = time.monotonic() + seconds
-        while True:
-            left_s = deadline_s - time.monotonic()
-            for stamp, p, event in self._found.watch(max(0.0, min(0.2, left_s))):
-                if not isinstance(event, ROUTINE) and touches(event, self._group, None):
-                    told = without_epoch(event) if self._found.is_text else event
-                    self._events.append((stamp, p, told))
-            error = self._found.reader.partition_count_error
-            if error is not None:
-                raise PartitionCountChanged(str(error))
-            if left_s <= 0:
-                return
-
-    def frame(self) -> Frame:
-        """Return the picture of this moment."""
-        found, now_s = self._found, time.monotonic()
-        records = sum(state.next_offset for state in found.world.states)
-        positions: dict[str, int] = {}
-        for _, (group, _, _), cell in found.world.cells(self._group):
-            positions[group] = positions.get(group, 0) + max(0, cell.position)
-        rate, moved = None, {}
-        if self._before is not None:
-            then_s, had, was = self._before
-            seconds = max(1e-3, now_s - then_s)
-            rate = (records - had) / seconds
-            moved = {g: max(0, at - was.get(g, at)) / seconds for g, at in positions.items()}
-        self._before = (now_s, records, positions)
-        return Frame(
-            found.taken_ms,
-            self._topic,
-            found.world.partitions,
-            records,
-            rate,
-            moved,
-            summarize(found, group=self._group),
-            list(self._events),
-            [str(mismatch) for mismatch in found.reader.mismatches],
-        )
 
 
 @command()
@@ -139,14 +64,14 @@ def top(
         while True:
             reader = open_reader(connection, wire_of(wire, interval_s))
             try:
-                view = View(catch_up(connection, reader), topic=connection.topic, group=group)
-                view.watch(0.0)
+                live = LiveWorld(catch_up(connection, reader), topic=connection.topic, group=group)
+                live.watch(0.0)
                 while True:
-                    draw(view.frame())
+                    draw(live.frame())
                     shown += 1
                     if number is not None and shown >= number:
                         return
-                    view.watch(every_s)
+                    live.watch(every_s)
             except Truncated:
                 continue  # the log was made anew, or lost records: begin again
             except KeyboardInterrupt:

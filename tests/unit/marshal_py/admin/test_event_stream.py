@@ -9,12 +9,12 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from marshal_py.cli.tail import Stamped, in_order
+from marshal_py.admin.event_stream import TimedEvent, in_order
 from marshal_py.protocol import events as ev
 
 
-def stamped(partition: int, offset: int, at_ms: int) -> Stamped:
-    return Stamped(at_ms, partition, ev.Ignored(offset, "undecodable"))
+def stamped(partition: int, offset: int, at_ms: int) -> TimedEvent:
+    return TimedEvent(at_ms, partition, ev.Ignored(offset, "undecodable"))
 
 
 class FakeReader:
@@ -27,14 +27,14 @@ class FakeReader:
     def extent(self) -> dict[int, tuple[int, int]]:
         return {p: (0, end) for p, end in enumerate(self._ends)}
 
-    def feed(self, batches: list[list[Stamped]]) -> Iterator[list[Stamped]]:
+    def feed(self, batches: list[list[TimedEvent]]) -> Iterator[list[TimedEvent]]:
         for batch in batches:
             for found in batch:
                 self.world.states[found.coordinator].next_offset = found.event.offset + 1
             yield batch
 
 
-def merge(ends: list[int], batches: list[list[Stamped]]) -> list[Stamped]:
+def merge(ends: list[int], batches: list[list[TimedEvent]]) -> list[TimedEvent]:
     reader: Any = FakeReader(ends)
     return list(in_order(reader, reader.feed(batches)))
 
@@ -65,7 +65,7 @@ def test_all_come_once_and_in_order(data: st.DataObject) -> None:
             queue.append(stamped(p, offset, at_ms))
         queues.append(queue)
     ends, everything = [len(q) for q in queues], [found for q in queues for found in q]
-    batches: list[list[Stamped]] = []
+    batches: list[list[TimedEvent]] = []
     while any(queues):
         p = data.draw(st.sampled_from([p for p, queue in enumerate(queues) if queue]))
         size = data.draw(st.integers(1, len(queues[p])))
