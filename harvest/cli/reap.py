@@ -73,12 +73,12 @@ def _run(settings: ReaperConfig, listen: tuple[str, int] | None) -> None:
             if stopped and number == signal.SIGINT:
                 raise KeyboardInterrupt
             stopped = True
-            running.reaper.stop()
+            running.harvester.stop()
 
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, stop)
-        running.reaper.run()
-    _LOG.info("stopped: %d rows published", running.reaper.stats.published)
+        running.harvester.run()
+    _LOG.info("stopped: %d rows published", running.harvester.stats.published)
 
 
 @contextmanager
@@ -86,7 +86,7 @@ def _status_server(running: Process, listen: tuple[str, int] | None) -> Iterator
     if listen is None:
         yield
         return
-    monitor = Monitor(running.reaper, running.probes())
+    monitor = Monitor(running.harvester, running.probes())
     with StatusServer(monitor, listen):
         monitor.start()
         try:

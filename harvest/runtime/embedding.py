@@ -87,7 +87,7 @@ class Harvest:
         self._stop_asked.set()
         running = self._process
         if running is not None:
-            running.reaper.stop()
+            running.harvester.stop()
 
     def await_(self, timeout_s: float | None = None) -> bool:
         """Wait for the end; False if it has not come after `timeout_s`.
@@ -106,12 +106,12 @@ class Harvest:
     def leading(self) -> bool:
         """Whether this process leads, at the moment."""
         running = self._process
-        return running is not None and running.reaper.state == "leading"
+        return running is not None and running.harvester.state == "leading"
 
     @property
     def stats(self) -> Stats:
         """Counts since the start."""
-        return Stats() if self._process is None else self._process.reaper.stats
+        return Stats() if self._process is None else self._process.harvester.stats
 
     def health(self) -> Health:
         """Whether it leads, or stands by, and reaches its servers."""
@@ -130,18 +130,18 @@ class Harvest:
         try:
             with self._forwarding(), process(self._config, self._on_event) as running:
                 self._monitor = Monitor(
-                    running.reaper,
+                    running.harvester,
                     running.probes(),
                     interval_s=self._meter_interval_s,
                     on_meter=self._on_event,
                 )
                 self._process = running
                 if self._stop_asked.is_set():
-                    running.reaper.stop()
+                    running.harvester.stop()
                 self._monitor.start()
                 try:
                     self._ready.set()
-                    running.reaper.run()
+                    running.harvester.run()
                 finally:
                     self._monitor.close()
         except BaseException as error:

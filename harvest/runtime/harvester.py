@@ -1,138 +1,280 @@
-"""The harvesting process: stand for election, harvest while leading, hand over, stand again."""
+"""The harvesting process: stand for election, harvest while leading, hand over, stand again.
+
+Each shard is a leadership of its own, in a thread of its own: lease, epoch, transactional.id,
+checkpoint. An outbox without shards is one shard. A shard that moves to another process is stopped
+in order first: what is in flight is finished, then its claim is released, then the other process
+opens the sink and reads the checkpoint.
+"""
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from queue import Empty, SimpleQueue
 from typing import Any, Final, Literal
 
 from harvest.errors import HarvestError
+from harvest.runtime.candidacy import Candidacy
 from harvest.runtime.events import Event, LeaderAcquired, LeaderFenced, LeaderRevoked, Stats
-from harvest.runtime.leadership import Leader, Tools, ToolsFactory
-from harvest.runtime.lease import Candidate, Lease
+from harvest.runtime.leadership import Leader, Tools
+from harvest.runtime.lease import Lease
 from harvest.runtime.wake import Bell, Listener
+from marshal_py.client.structured_logs import Fields
 
-__all__ = ["Reaper"]
+__all__ = ["Harvester"]
 
 _LOG: Final = logging.getLogger("harvest")
-_CAMPAIGN_S: Final = 0.5
+_CLOSE_TIMEOUT_S: Final = 10.0
+_CHECKS: Final = 10
+"""How often in a heartbeat interval leaderships are looked at, if nothing happens."""
 
 
-class Reaper:
-    """Harvests one outbox whenever it leads.
+class _Led:
+    """A shard that this process leads, in a thread, from its election to its end."""
+
+    def __init__(self, shard: int, lease: Lease) -> None:
+        self.shard = shard
+        self.lease = lease
+        self.leader: Leader[Any] | None = None
+        self.stopping = False
+        self.is_over = False
+        self.thread: threading.Thread
+
+    def stop(self) -> None:
+        self.stopping = True
+        if self.leader is not None:
+            self.leader.stop()
+
+
+class Harvester:
+    """Harvests the shards of one outbox that it leads.
 
     Killed at any instruction, it leaves nothing that the next leader cannot resume: see
-    `harvest.core.mark`. `on_event` is called from the thread of `run`.
+    `harvest.core.mark` and `harvest.core.range`.
+
+    - `tools`: makes what one leadership of a shard works with.
+    - `warm_standby`, for an outbox without shards: connect while another process leads, so that
+      taking over is quick. With shards, nobody knows which one will come.
+    - `on_event` is called from the threads of the shards.
+    - `fields`: what every log record carries.
     """
 
     def __init__(
         self,
+        candidacy: Candidacy,
+        tools: Callable[[int], Tools],
         *,
-        candidate: Candidate,
-        tools: ToolsFactory,
+        warm_standby: bool = False,
         on_event: Callable[[Event], None] | None = None,
         listener: Listener | None = None,
         drain_timeout_s: float = 10.0,
+        fields: Mapping[str, Any] | None = None,
     ) -> None:
-        self.stats = Stats()
-        self._candidate = candidate
+        self._candidacy = candidacy
         self._tools = tools
+        self._warm_standby = warm_standby
+        self._spare: Tools | None = None
+        """Connected in advance."""
         self._on_event = on_event or (lambda _: None)
-        self._drain_timeout_s = drain_timeout_s
         self._listener = listener
-        self._bell = Bell()
-        self._stopping = threading.Event()
+        self._drain_timeout_s = drain_timeout_s
+        self._log = Fields(_LOG, fields or {})
+        self._led: dict[int, _Led] = {}
+        self._bells = _Bells()
+        self._stats: dict[int, Stats] = {}
+        self._wake: SimpleQueue[None] = SimpleQueue()  # unlike an Event, safe in signal handlers
+        self._stopping = False
         self._running = False
-        self._leader: Leader[Any] | None = None
+        self._failure: BaseException | None = None
 
-    def stop(self) -> None:
-        """Finish what is in flight, hand over, and let `run` return. From any thread or handler."""
-        self._stopping.set()
-        leader = self._leader
-        if leader is not None:
-            leader.stop()
+    @property
+    def stats(self) -> Stats:
+        """Counts since the process began, of all shards together."""
+        return Stats.total(list(self._stats.values()))
+
+    @property
+    def leading(self) -> list[int]:
+        """The shards that it works on now."""
+        return [led.shard for led in self._at_work()]
 
     @property
     def state(self) -> Literal["stopped", "standing by", "leading"]:
-        """What it does now."""
-        if self._leader is not None:
+        """What it does now: leading if it leads any shard."""
+        if self._at_work():
             return "leading"
         return "standing by" if self._running else "stopped"
 
     @property
     def in_flight(self) -> int:
         """Rows that are sent and not settled, or about to be sent."""
-        leader = self._leader
-        return 0 if leader is None else leader.in_flight
+        return sum([led.leader.in_flight for led in self._at_work() if led.leader])
 
     @property
     def stuck_s(self) -> float:
-        """For how many seconds a leader has not been able to work; 0 while it works."""
-        leader = self._leader
-        return 0.0 if leader is None else leader.idle_s
+        """For how many seconds a leader has not been able to work; 0 while all work."""
+        return max([led.leader.idle_s for led in self._at_work() if led.leader], default=0.0)
+
+    def stop(self) -> None:
+        """Finish what is in flight, hand over, and let `run` return. From any thread or handler."""
+        self._stopping = True
+        self._wake.put(None)
 
     def run(self) -> None:
         """Run until `stop`.
 
-        Raises what `connect` of the store and `prepare` of the sink raise at the very start; later,
-        outages are waited for.
+        Raises what a leadership raised unexpectedly. With `warm_standby` also what `Tools.connect`
+        raises at the very start; later, outages are waited for.
         """
-        tools = self._tools()
-        tools.connect()
-        ready = True
-        if self._listener is not None:
-            self._listener.start(self._bell)
-        _LOG.info("standing by")
-        self._running = True
         try:
-            while not self._stopping.is_set():
-                lease = self._candidate.campaign(_CAMPAIGN_S)
-                if lease is None:
-                    ready = ready or self._reconnect(tools)
-                    continue
-                self._lead(lease, tools)
-                tools.close()
-                tools, ready = self._tools(), False
-        finally:
-            self._running = False
+            if self._warm_standby:
+                self._spare = self._tools(0)
+                self._spare.connect()
             if self._listener is not None:
-                self._listener.close()
-            tools.close()
+                self._listener.start(self._bells)
+            self._candidacy.start(lambda: self._wake.put(None))
+            self._log.info("standing by")
+            self._running = True
+            while not self._stopping and self._failure is None:
+                self._round()
+                self._wait()
+        finally:
+            self._end()
+        if self._failure is not None:
+            raise self._failure
 
-    def _lead(self, lease: Lease, tools: Tools) -> None:
-        epoch = lease.epoch
-        _LOG.info("leader acquired: epoch %d", epoch, extra={"epoch": epoch})
-        self.stats.elections += 1
-        self._on_event(LeaderAcquired(epoch))
-        self._leader = tools.leader(
-            lease,
-            stats=self.stats,
+    def _at_work(self) -> list[_Led]:
+        return [led for led in list(self._led.values()) if led.leader and not led.is_over]
+
+    def _wait(self) -> None:
+        """Until there may be news."""
+        try:
+            self._wake.get(timeout=self._candidacy.interval_s / _CHECKS)
+            while True:
+                self._wake.get_nowait()
+        except Empty:
+            pass
+
+    def _round(self) -> None:
+        for shard, led in list(self._led.items()):
+            if led.is_over:
+                del self._led[shard]
+                self._candidacy.resign(shard)
+        for shard, lease in self._candidacy.elected():
+            self._begin(_Led(shard, lease))
+        if self._warm_standby and not self._led:
+            self._connect_spare()
+        leaves = self._candidacy.stand([led.shard for led in self._at_work() if not led.stopping])
+        if leaves is not None:
+            led = self._led[leaves]
+            self._log.info("shard %d goes to another process", leaves, extra=_fields(led))
+            led.stop()
+
+    def _connect_spare(self) -> None:
+        if self._spare is not None:
+            return
+        self._spare = self._tools(0)
+        try:
+            self._spare.connect()
+        except HarvestError as error:
+            self._log.warning("standing by without a connection: %s", error)
+
+    def _end(self) -> None:
+        """Give everything back, in order."""
+        for led in self._led.values():
+            led.stop()
+        for shard, led in self._led.items():
+            led.thread.join(self._drain_timeout_s + _CLOSE_TIMEOUT_S)
+            self._candidacy.resign(shard, wait=True)
+        self._candidacy.close()
+        self._running = False
+        if self._listener is not None:
+            self._listener.close()
+        if self._spare is not None:
+            self._spare.close()
+
+    # --- One leadership ---
+
+    def _begin(self, led: _Led) -> None:
+        self._led[led.shard] = led
+        name = f"harvest-shard-{led.shard}"
+        led.thread = threading.Thread(target=self._lead, args=(led,), name=name, daemon=True)
+        led.thread.start()
+
+    def _lead(self, led: _Led) -> None:
+        spare, self._spare = self._spare, None
+        tools = spare or self._tools(led.shard)
+        try:
+            try:
+                if spare is None:
+                    tools.connect()
+                self._harvest(led, tools)
+            finally:
+                tools.close()
+        except HarvestError as error:
+            if error.blame != "environment":
+                self._failure = error
+            place = (led.shard, led.lease.epoch)
+            self._log.warning("shard %d, epoch %d: %s", *place, error, extra=_fields(led))
+            led.lease.wait_lost(self._candidacy.interval_s)  # not again at once
+        except BaseException as error:
+            self._failure = error
+        finally:
+            self._bells.drop(led.shard)
+            led.is_over = True
+            self._wake.put(None)
+
+    def _harvest(self, led: _Led, tools: Tools) -> None:
+        """Raises what the leader, or a handler of events, raises."""
+        shard, epoch, fields = led.shard, led.lease.epoch, _fields(led)
+        self._log.info("leader acquired: shard %d, epoch %d", shard, epoch, extra=fields)
+        stats = self._stats.setdefault(shard, Stats())
+        stats.elections += 1
+        self._on_event(LeaderAcquired(epoch, shard))
+        led.leader = tools.leader(
+            led.lease,
+            stats=stats,
             on_event=self._on_event,
-            bell=self._bell,
+            bell=self._bells.of(shard),
             drain_timeout_s=self._drain_timeout_s,
         )
-        if self._stopping.is_set():  # it came before there was a leader to tell
-            self._leader.stop()
-        try:
-            in_order = self._leader.run()
-            if in_order:
-                _LOG.info("leader revoked: epoch %d, handing over", epoch, extra={"epoch": epoch})
-                self._on_event(LeaderRevoked(epoch))
-            else:
-                _LOG.warning(
-                    "leader fenced: the lease of epoch %d is lost", epoch, extra={"epoch": epoch}
-                )
-                self.stats.fenced += 1
-                self._on_event(LeaderFenced(epoch))
-        finally:
-            self._leader = None
-            self._candidate.resign()
+        if led.stopping or self._stopping:  # it came before there was a leader to tell
+            led.stop()
+        if led.leader.run():
+            said = "leader revoked: shard %d, epoch %d, handing over"
+            self._log.info(said, shard, epoch, extra=fields)
+            self._on_event(LeaderRevoked(epoch, shard))
+        else:
+            said = "leader fenced: the lease of shard %d, epoch %d, is lost"
+            self._log.warning(said, shard, epoch, extra=fields)
+            stats.fenced += 1
+            self._on_event(LeaderFenced(epoch, shard))
 
-    def _reconnect(self, tools: Tools) -> bool:
-        """While standing by: connect, so that taking over is quick. A failure can wait."""
-        try:
-            tools.connect()
-        except HarvestError as error:
-            _LOG.warning("standing by without a connection: %s", error)
-        return True
+
+def _fields(led: _Led) -> dict[str, int]:
+    """What a log record about a leadership carries."""
+    return {"partition": led.shard, "epoch": led.lease.epoch}
+
+
+class _Bells(Bell):
+    """One listener rings it, and with it the bell of each shard."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._bells: dict[int, Bell] = {}
+
+    def of(self, shard: int) -> Bell:
+        """The bell of a shard that is led from now on."""
+        bell = self._bells[shard] = Bell()
+        bell.armed = self.armed
+        return bell
+
+    def drop(self, shard: int) -> None:
+        """The shard is led no more."""
+        self._bells.pop(shard, None)
+
+    def ring(self) -> None:
+        """See `Bell.ring`."""
+        for bell in list(self._bells.values()):
+            bell.armed = self.armed
+            bell.ring()

@@ -13,7 +13,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from queue import Empty, SimpleQueue
-from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from harvest.core.actions import Finish, LeaseLost, Open, Start, Stop
 from harvest.core.interfaces.sink import Sink
@@ -23,7 +23,7 @@ from harvest.runtime.lease import HeartbeatFirst, Lease
 from harvest.runtime.wake import Bell
 from marshal_py.client.structured_logs import Fields
 
-__all__ = ["Leader", "Scheduler", "Tools", "ToolsFactory", "Work", "merged"]
+__all__ = ["Leader", "Scheduler", "Tools", "Work", "merged"]
 
 _LOG: Final = logging.getLogger("harvest")
 _CLOSE_TIMEOUT_S: Final = 5.0
@@ -254,9 +254,6 @@ class Tools(Protocol):
 
     def close(self) -> None:
         """Let go of all connections."""
-
-
-ToolsFactory: TypeAlias = Callable[[], Tools]
 
 
 def merged(actions: Iterable[Any], limit: int) -> Iterator[Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Final, Protocol
 
-__all__ = ["Candidate", "HeartbeatFirst", "Lease"]
+__all__ = ["HeartbeatFirst", "Lease"]
 
 _LATE: Final = 0.4
 _LOOK_S: Final = 0.02
@@ -28,16 +28,6 @@ class Lease(Protocol):
 
     def wait_lost(self, timeout_s: float | None = None) -> bool:
         """Wait until the right to act ends; False if it has not after `timeout_s`."""
-
-
-class Candidate(Protocol):
-    """Stands for election, time after time."""
-
-    def campaign(self, timeout_s: float) -> Lease | None:
-        """Wait until elected; None if that took longer than `timeout_s`."""
-
-    def resign(self) -> None:
-        """Hand over. Whoever acted on the lease has stopped."""
 
 
 class HeartbeatFirst:

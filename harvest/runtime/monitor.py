@@ -31,7 +31,7 @@ _COUNT_SHARE: Final = 20
 
 
 class Watched(Protocol):
-    """A `Reaper`, or a `ShardReaper`."""
+    """What the monitor sees of a `Harvester`."""
 
     @property
     def stats(self) -> Stats: ...

@@ -21,16 +21,15 @@ from harvest.databases.two_databases import PostgresIds, TwoDatabasesStore
 from harvest.errors import ConfigurationError
 from harvest.maintenance.archive import ParquetArchive
 from harvest.maintenance.partitions import PartitionPlan, carry_out, plan
+from harvest.runtime.candidacy import Election, FairShare
 from harvest.runtime.checkpoints import Checkpoints
 from harvest.runtime.events import Event
-from harvest.runtime.harvester import Reaper
-from harvest.runtime.leader_election import MarshalCandidate
+from harvest.runtime.harvester import Harvester
 from harvest.runtime.leadership import Tools
 from harvest.runtime.mark_leader import MarkTools
 from harvest.runtime.probes import ServerProbes
 from harvest.runtime.range_leader import RangeTools, check_layout
 from harvest.runtime.relay_leader import RelayTools
-from harvest.runtime.sharded_harvester import ShardReaper
 from harvest.runtime.waiting_topics import WaitingTopics, topics_of
 from harvest.sinks.kafka.settings import connection_settings
 from harvest.sinks.kafka.sink import IdempotentSink, TransactionalSink
@@ -53,11 +52,11 @@ _LOG: Final = logging.getLogger("harvest")
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A reaper that is ready to `run`, and what it stands on."""
+    """A harvester that is ready to `run`, and what it stands on."""
 
     config: ReaperConfig
     marshal: Marshal
-    reaper: Reaper | ShardReaper
+    harvester: Harvester
 
     def probes(self) -> ServerProbes:
         """Questions to its servers, on connections of their own."""
@@ -114,7 +113,7 @@ def _waits_for_topics(config: ReaperConfig) -> bool:
 
 
 @contextmanager
-def _watching_topics(config: ReaperConfig, reaper: Reaper | ShardReaper) -> Iterator[None]:
+def _watching_topics(config: ReaperConfig, harvester: Harvester) -> Iterator[None]:
     """Rows that wait for topics are put back in time, if they are to wait."""
     policy = config.bad_rows
     dead_letters_are_used = policy.on_bad_row == "dead_letter" and config.primary is None
@@ -126,7 +125,7 @@ def _watching_topics(config: ReaperConfig, reaper: Reaper | ShardReaper) -> Iter
         database(config.database).dead_letters(config.table),
         lambda: topics_of(admin),
         mode=config.mode,
-        leading=lambda: reaper.state == "leading",
+        leading=lambda: harvester.state == "leading",
     )
     topics.start()
     try:
@@ -251,29 +250,22 @@ def process(
         create_topics=config.coordination.create_topics,
         close_on_sigterm=False,  # what is in flight is finished first
     )
-    listener = None if config.primary else database(config.database).listener(config.table)
-    drain_timeout_s = config.limits.drain_timeout_ms / 1000
+    shards = config.shards
     with marshal:
-        if config.shards > 1:
-            shards = ShardReaper(
-                marshal,
-                config.election_name,
-                config.shards,
-                tools=lambda shard: _tools(config, shard),
-                on_event=on_event,
-                listener=listener,
-                drain_timeout_s=drain_timeout_s,
-            )
-            with _watching_topics(config, shards):
-                yield Process(config, marshal, shards)
-            return
-        with MarshalCandidate(marshal, config.election_name) as candidate:
-            reaper = Reaper(
-                candidate=candidate,
-                tools=lambda: _tools(config),
-                on_event=on_event,
-                listener=listener,
-                drain_timeout_s=drain_timeout_s,
-            )
-            with _watching_topics(config, reaper):
-                yield Process(config, marshal, reaper)
+        harvester = Harvester(
+            FairShare(marshal, config.election_name, shards)
+            if shards > 1
+            else Election(marshal, config.election_name),
+            lambda shard: _tools(config, shard),
+            warm_standby=shards == 1,
+            on_event=on_event,
+            listener=None if config.primary else database(config.database).listener(config.table),
+            drain_timeout_s=config.limits.drain_timeout_ms / 1000,
+            fields={
+                "group_id": marshal.group_id,
+                "client_id": marshal.client_id,
+                "topic": config.election_name,
+            },
+        )
+        with _watching_topics(config, harvester):
+            yield Process(config, marshal, harvester)

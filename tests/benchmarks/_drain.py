@@ -78,17 +78,17 @@ def ours(config: str, count: int) -> tuple[float, float]:
             began.append((time.perf_counter(), cpu_s()))
 
     with process(parse(config), on_event) as running:
-        reaper = running.reaper
-        thread = threading.Thread(target=reaper.run)
+        harvester = running.harvester
+        thread = threading.Thread(target=harvester.run)
         thread.start()
         try:
-            while reaper.stats.published < count and thread.is_alive():
+            while harvester.stats.published < count and thread.is_alive():
                 time.sleep(0.005)
-            if len(began) != 1 or reaper.stats.published != count:
-                raise RuntimeError(f"not in one go: {reaper.stats}")
+            if len(began) != 1 or harvester.stats.published != count:
+                raise RuntimeError(f"not in one go: {harvester.stats}")
             return time.perf_counter() - began[0][0], cpu_s() - began[0][1]
         finally:
-            reaper.stop()
+            harvester.stop()
             thread.join()
 
 

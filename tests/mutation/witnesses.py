@@ -358,9 +358,9 @@ _HARVESTERS: Final[list[tuple[str, int, str, Mutant | str]]] = [
             "who is told to stop does not hear it",
             "harvest.runtime.harvester",
             (
-                "Reaper.stop",
-                "        self._stopping.set()\n        leader = self._leader",
-                "        leader = None",
+                "Harvester.stop",
+                "self._stopping = True",
+                "pass",
             ),
         ),
     ),

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from harvest.core.dead_letters import BadRowFilter
-from harvest.runtime.sharded_harvester import ShardReaper
+from harvest.runtime.candidacy import FairShare
 from marshal_py.consumer import held_partition
 from marshal_py.consumer.consumer import Consumer
 from tests.simulation.whole.__main__ import RICH, Result, run_seeds
@@ -97,6 +97,6 @@ def test_a_row_that_passes_one_that_is_aside_is_found(monkeypatch: pytest.Monkey
 
 
 def test_shards_that_are_never_given_up_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ShardReaper, "_give_up_one", lambda self, look: None)
+    monkeypatch.setattr(FairShare, "_give_up_one", lambda self, decision, leading: None)
     found = run_seeds("shards", 1, 30, stop_after=1).failures
     assert [failure.invariant for failure in found] == ["shares are fair"]

@@ -491,10 +491,10 @@ _MARK = [
         "pass",
     ),
     _harvest(
-        "runtime.harvester",
+        "runtime.candidacy",
         "who is done hands over",
-        "Reaper._lead",
-        "self._candidate.resign()",
+        "Election.resign",
+        "_release(claim, wait=wait)",
         "pass",
     ),
     _harvest(

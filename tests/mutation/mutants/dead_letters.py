@@ -16,8 +16,9 @@ def _dead_letters(module: str, name: str, function: str, old: str, new: str) -> 
 
 
 def _shards(name: str, function: str, old: str, new: str) -> Mutant:
-    edits = (Edit(f"ShardReaper.{function}", old, new),)
-    return Mutant(f"shards: {name}", "harvest.runtime.sharded_harvester", edits, "shards")
+    module = "candidacy" if function.startswith("FairShare") else "harvester"
+    edits = (Edit(function, old, new),)
+    return Mutant(f"shards: {name}", f"harvest.runtime.{module}", edits, "shards")
 
 
 _FILTER = [
@@ -166,31 +167,39 @@ _SINK = [
 _SHARDS = [
     _shards(
         "a shard whose leader has ended is given back",
-        "_round",
-        "if shard.is_over or (shard.thread is None and shard.claim.reason is not None):",
-        "if shard.thread is None and shard.claim.reason is not None:",
+        "Harvester._round",
+        "if led.is_over:",
+        "if False:",
     ),
     _shards(
         "a claim that came to nothing is forgotten",
-        "_round",
-        "if shard.is_over or (shard.thread is None and shard.claim.reason is not None):",
-        "if shard.is_over:",
+        "FairShare.elected",
+        "self.resign(shard)",
+        "pass",
     ),
-    _shards("too much is given up", "_round", "self._give_up_one(look)", "pass"),
     _shards(
-        "what others got is not wanted any more", "_round", "self._cancel(look, wanted)", "pass"
+        "too much is given up",
+        "FairShare.stand",
+        "return self._give_up_one(decision, leading)",
+        "return None",
     ),
-    _shards("a shard that goes is stopped", "_give_up_one", "shard.stop()", "pass"),
+    _shards(
+        "what others got is not wanted any more",
+        "FairShare.stand",
+        "self._withdraw(decision, wanted)",
+        "pass",
+    ),
+    _shards("a shard that goes is stopped", "Harvester._round", "led.stop()", "pass"),
     _shards(
         "a stop finishes what is in flight",
-        "_end",
-        "            shard.stop()\n",
+        "Harvester._end",
+        "            led.stop()\n",
         "            pass\n",
     ),
     _shards(
         "a stop reaches a leader that begins just now",
-        "_lead_with",
-        "if shard.stopping or self._stopping.is_set():",
+        "Harvester._harvest",
+        "if led.stopping or self._stopping:",
         "if False:",
     ),
 ]

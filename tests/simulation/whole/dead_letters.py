@@ -90,7 +90,8 @@ class DeadLetterHarvester(Harvester):
 
     world: World
 
-    def tools(self) -> Tools:
+    def tools(self, shard: int) -> Tools:
+        del shard
         world, scenario = self.world, self.world.scenario
         sink = SimSink(world.broker, atomic=scenario.atomic)
         policy = BadRowPolicy(key_waits=scenario.key_waits)

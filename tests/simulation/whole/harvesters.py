@@ -1,4 +1,4 @@
-"""Histories of whole harvesters: reapers of one outbox, elected by claims, while everything fails.
+"""Histories of whole harvesters of one outbox, elected by claims, while everything fails.
 
 Business transactions insert rows: several at a time, of a key that the transaction has locked, some
 open for long, some rolled back. Ids are drawn when a row is inserted and seen when it is committed.
@@ -16,8 +16,8 @@ from harvest.core.mark import Limits
 from harvest.core.row import Row
 from harvest.errors import HarvestError
 from harvest.outbox.record import OutboxRecord
-from harvest.runtime.harvester import Reaper
-from harvest.runtime.leader_election import MarshalCandidate
+from harvest.runtime import harvester as runtime
+from harvest.runtime.candidacy import Candidacy, Election
 from harvest.runtime.leadership import Tools
 from harvest.runtime.mark_leader import MarkTools
 from harvest.testing.memory_table import MemoryTable, MemoryTransaction
@@ -94,13 +94,15 @@ def _add(made: Scenario, rng: random.Random) -> None:
 class Harvester:
     """One process of ``harvest reap``."""
 
+    warm_standby = True
+
     def __init__(self, world: World, slot: int, number: int) -> None:
         self.world, self.hub = world, world.hub
         rate = 1_000_000 + int(25_000 * world.hub.random.choice((-1, 0, 0, 1)))
         self.machine = Machine(world.hub, f"h{slot}.{number}", rate_ppm=rate)
         self.name, self.slot = self.machine.name, slot
         self.link: Link = world.cluster.link(self.machine)
-        self.reaper: Reaper | None = None
+        self.running: runtime.Harvester | None = None
         self.stopping = False
         self.told_to_stop = False
         """Whether somebody has sent the signal, which a frozen process has not seen yet."""
@@ -135,8 +137,13 @@ class Harvester:
         self.machine.exited = True
         self.hub.counts["stopped"] += 1
 
-    def tools(self) -> Tools:
+    def candidacy(self, marshal: Marshal) -> Candidacy:
+        """How it is elected."""
+        return Election(marshal, "outbox")
+
+    def tools(self, shard: int) -> Tools:
         """What one leadership works with."""
+        del shard
         world = self.world
         return MarkTools(
             SimStore(world.database, world.table),
@@ -146,21 +153,22 @@ class Harvester:
         )
 
     def reap(self, marshal: Marshal) -> None:
-        with marshal, MarshalCandidate(marshal, "outbox") as candidate:
-            self.reaper = Reaper(
-                candidate=candidate,
-                tools=self.tools,
+        with marshal:
+            self.running = runtime.Harvester(
+                self.candidacy(marshal),
+                self.tools,
+                warm_standby=self.warm_standby,
                 on_event=lambda event: self.hub.tell(self.name, repr(event)),
                 drain_timeout_s=2.0,
             )
             if self.stopping:
-                self.reaper.stop()
-            self.reaper.run()
+                self.running.stop()
+            self.running.run()
 
     def stop(self) -> None:
         self.stopping = True
-        if self.reaper is not None:
-            self.reaper.stop()
+        if self.running is not None:
+            self.running.stop()
 
 
 class World:

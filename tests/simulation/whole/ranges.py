@@ -50,7 +50,8 @@ def generate(seed: int) -> Scenario:
 class RangeHarvester(Harvester):
     """One process in range mode, of one shard."""
 
-    def tools(self) -> Tools:
+    def tools(self, shard: int) -> Tools:
+        del shard
         world = self.world
         return RangeTools(
             SimRangeStore(world.database, world.table),  # type: ignore[arg-type]

@@ -11,9 +11,9 @@ import random
 from dataclasses import dataclass
 from typing import Final
 
+from harvest.runtime.candidacy import Candidacy, FairShare
 from harvest.runtime.leadership import Tools
 from harvest.runtime.range_leader import RangeTools
-from harvest.runtime.sharded_harvester import ShardReaper
 from marshal_py import Marshal
 from tests.simulation.whole import harvesters, ranges
 from tests.simulation.whole.green import MS, Violation
@@ -44,9 +44,12 @@ class ShardHarvester(Harvester):
     """One process of ``harvest reap`` with `shards`."""
 
     world: World
-    shard_reaper: ShardReaper | None = None
+    warm_standby = False
 
-    def tools_of(self, shard: int) -> Tools:
+    def candidacy(self, marshal: Marshal) -> Candidacy:
+        return FairShare(marshal, "outbox", self.world.scenario.shards)
+
+    def tools(self, shard: int) -> Tools:
         world, shards = self.world, self.world.scenario.shards
         reader, saver = (
             SimRangeStore(world.database, world.table, shard, shards) for _ in range(2)
@@ -60,31 +63,10 @@ class ShardHarvester(Harvester):
             shards,
         )
 
-    def reap(self, marshal: Marshal) -> None:
-        with marshal:
-            self.shard_reaper = ShardReaper(
-                marshal,
-                "outbox",
-                self.world.scenario.shards,
-                tools=self.tools_of,
-                on_event=lambda event: self.hub.tell(self.name, repr(event)),
-                drain_timeout_s=2.0,
-            )
-            if self.stopping:
-                self.shard_reaper.stop()
-            self.shard_reaper.run()
-
-    def stop(self) -> None:
-        self.stopping = True
-        if self.shard_reaper is not None:
-            self.shard_reaper.stop()
-
     @property
     def leads(self) -> list[int]:
         """The shards that it works on."""
-        reaper = self.shard_reaper
-        shards = {} if reaper is None else reaper._shards
-        return [n for n, shard in shards.items() if shard.leader is not None and not shard.is_over]
+        return [] if self.running is None else self.running.leading
 
 
 class World(ranges.World):

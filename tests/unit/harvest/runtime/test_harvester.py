@@ -1,9 +1,9 @@
-"""The reaper and its lanes, on fakes: elections, faults, stopping."""
+"""The harvester and its lanes, on fakes: elections, faults, stopping."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 
 import pytest
@@ -20,8 +20,9 @@ from harvest.runtime.events import (
     LeaderRefreshed,
     LeaderRevoked,
 )
-from harvest.runtime.harvester import Reaper
-from harvest.runtime.leadership import ToolsFactory
+from harvest.runtime.harvester import Harvester
+from harvest.runtime.leadership import Tools
+from harvest.runtime.lease import Lease
 from harvest.runtime.mark_leader import MarkTools
 from harvest.runtime.wake import Bell
 from harvest.testing.memory_broker import MemoryBroker, MemorySink
@@ -48,31 +49,43 @@ class FakeLease:
         return self.lost.wait(timeout_s)
 
 
-class FakeCandidate:
-    """Elects whoever asks, unless `refuse` is set."""
+class FakeCandidacy:
+    """Elects whoever stands, unless `refuse` is set."""
+
+    interval_s = 0.05
 
     def __init__(self) -> None:
         self.leases: list[FakeLease] = []
-        self.elected = threading.Condition()
+        self.condition = threading.Condition()
         self.refuse = False
         self.resigned = 0
+        self._leads = False
 
-    def campaign(self, timeout_s: float) -> FakeLease | None:
-        if self.refuse:
-            threading.Event().wait(min(timeout_s, 0.01))
-            return None
+    def start(self, wake: Callable[[], None]) -> None: ...
+
+    def elected(self) -> list[tuple[int, Lease]]:
+        if self._leads or self.refuse:
+            return []
+        self._leads = True
         lease = FakeLease(len(self.leases))
-        with self.elected:
+        with self.condition:
             self.leases.append(lease)
-            self.elected.notify_all()
-        return lease
+            self.condition.notify_all()
+        return [(0, lease)]
 
-    def resign(self) -> None:
+    def stand(self, leading: Collection[int]) -> None:
+        del leading
+
+    def resign(self, shard: int, *, wait: bool = False) -> None:
+        del shard, wait
+        self._leads = False
         self.resigned += 1
 
+    def close(self) -> None: ...
+
     def wait_for(self, elections: int) -> FakeLease:
-        with self.elected:
-            assert self.elected.wait_for(lambda: len(self.leases) >= elections, WAIT_S)
+        with self.condition:
+            assert self.condition.wait_for(lambda: len(self.leases) >= elections, WAIT_S)
         return self.leases[elections - 1]
 
 
@@ -91,22 +104,23 @@ class Bench:
     def __init__(self) -> None:
         self.table = MemoryTable()
         self.broker = CountingBroker()
-        self.candidate = FakeCandidate()
+        self.candidacy = FakeCandidacy()
         self.events: list[Event] = []
         self.stores: list[MemoryMarkStore] = []
         self.sinks: list[MemorySink] = []
-        self.reaper = Reaper(
-            candidate=self.candidate,
-            tools=self.tools(),
+        self.harvester = Harvester(
+            self.candidacy,
+            self.tools(),
+            warm_standby=True,
             on_event=self.events.append,
             drain_timeout_s=WAIT_S,
         )
 
     def tools(
         self, store: Callable[[], MarkStore] | None = None, *, limits: Limits = LIMITS
-    ) -> ToolsFactory:
+    ) -> Callable[[int], Tools]:
         make = store or self.store
-        return lambda: MarkTools(make(), make(), self.sink(), limits)
+        return lambda _: MarkTools(make(), make(), self.sink(), limits)
 
     def store(self) -> MarkStore:
         self.stores.append(MemoryMarkStore(self.table))
@@ -121,12 +135,12 @@ class Bench:
 
     @contextmanager
     def running(self) -> Iterator[threading.Thread]:
-        thread = threading.Thread(target=self.reaper.run)
+        thread = threading.Thread(target=self.harvester.run)
         thread.start()
         try:
             yield thread
         finally:
-            self.reaper.stop()
+            self.harvester.stop()
             thread.join(WAIT_S)
             assert not thread.is_alive()
 
@@ -141,7 +155,7 @@ def test_rows_are_published_once_in_order_and_purged(bench: Bench) -> None:
     with bench.running():
         assert bench.broker.wait_for(1_000) == ids
     assert bench.table.committed == {}
-    assert bench.reaper.stats.published == 1_000
+    assert bench.harvester.stats.published == 1_000
 
 
 def test_the_events_of_a_life_in_good_order(bench: Bench) -> None:
@@ -153,25 +167,25 @@ def test_the_events_of_a_life_in_good_order(bench: Bench) -> None:
         LeaderRefreshed,
         LeaderRevoked,
     ]
-    assert bench.candidate.resigned == 1
+    assert bench.candidacy.resigned == 1
 
 
 def test_a_lost_lease_ends_the_work_and_the_next_election_resumes_it(bench: Bench) -> None:
     first = bench.insert(10)
     with bench.running():
         bench.broker.wait_for(10)
-        bench.candidate.leases[0].lost.set()
-        bench.candidate.wait_for(2)
+        bench.candidacy.leases[0].lost.set()
+        bench.candidacy.wait_for(2)
         second = bench.insert(10)
         assert bench.broker.wait_for(20) == first + second
     assert LeaderFenced(0) in bench.events
-    assert bench.candidate.resigned == 2
+    assert bench.candidacy.resigned == 2
 
 
 @pytest.mark.parametrize("fault", ["refused", "unknown, published", "unknown, lost"])
 def test_a_delivery_fault_repeats_and_loses_nothing(bench: Bench, fault: str) -> None:
     with bench.running():
-        bench.candidate.wait_for(1)
+        bench.candidacy.wait_for(1)
         bench.sinks[0].fault = fault  # type: ignore[assignment]
         ids = bench.insert(5)
         bench.broker.wait_for(5)
@@ -183,7 +197,7 @@ def test_a_delivery_fault_repeats_and_loses_nothing(bench: Bench, fault: str) ->
 @pytest.mark.parametrize("which", [0, 1])
 def test_a_database_fault_repeats_and_loses_nothing(bench: Bench, fault: str, which: int) -> None:
     with bench.running():
-        bench.candidate.wait_for(1)
+        bench.candidacy.wait_for(1)
         bench.stores[which].fail_next = fault  # type: ignore[assignment]
         ids = bench.insert(5)
         bench.broker.wait_for(5)
@@ -207,9 +221,9 @@ class FakeListener:
 
 def test_a_bell_wakes_an_idle_harvester_long_before_its_next_poll(bench: Bench) -> None:
     listener = FakeListener()
-    bench.reaper = Reaper(
-        candidate=bench.candidate,
-        tools=bench.tools(limits=Limits(notified_poll_interval_ms=600_000)),
+    bench.harvester = Harvester(
+        bench.candidacy,
+        bench.tools(limits=Limits(notified_poll_interval_ms=600_000)),
         listener=listener,
     )
     published = 0
@@ -223,18 +237,18 @@ def test_a_bell_wakes_an_idle_harvester_long_before_its_next_poll(bench: Bench) 
 
 
 def test_stopping_does_not_wait_for_the_next_poll(bench: Bench) -> None:
-    bench.reaper = Reaper(
-        candidate=bench.candidate,
-        tools=bench.tools(limits=Limits(notified_poll_interval_ms=600_000)),
+    bench.harvester = Harvester(
+        bench.candidacy,
+        bench.tools(limits=Limits(notified_poll_interval_ms=600_000)),
         listener=FakeListener(),
     )
     with bench.running():
-        bench.candidate.wait_for(1)
-    assert bench.candidate.resigned == 1
+        bench.candidacy.wait_for(1)
+    assert bench.candidacy.resigned == 1
 
 
 def test_stopping_before_the_election(bench: Bench) -> None:
-    bench.candidate.refuse = True
+    bench.candidacy.refuse = True
     bench.insert(1)
     with bench.running():
         pass
@@ -247,10 +261,12 @@ def test_a_missing_table_is_told_at_once(bench: Bench) -> None:
         def connect(self) -> None:
             raise TableMissing
 
-    reaper = Reaper(candidate=bench.candidate, tools=bench.tools(lambda: Missing(bench.table)))
+    harvester = Harvester(
+        bench.candidacy, bench.tools(lambda: Missing(bench.table)), warm_standby=True
+    )
     with pytest.raises(TableMissing):
-        reaper.run()
-    assert bench.candidate.leases == []
+        harvester.run()
+    assert bench.candidacy.leases == []
 
 
 def test_an_outage_that_never_ends_does_not_hold_up_a_stop(bench: Bench) -> None:
@@ -263,10 +279,10 @@ def test_an_outage_that_never_ends_does_not_hold_up_a_stop(bench: Bench) -> None
     def store() -> MarkStore:
         return Down(bench.table) if down else MemoryMarkStore(bench.table)
 
-    bench.reaper = Reaper(candidate=bench.candidate, tools=bench.tools(store))
+    bench.harvester = Harvester(bench.candidacy, bench.tools(store), warm_standby=True)
     with bench.running():
-        bench.candidate.wait_for(1)
-    assert bench.candidate.resigned == 1
+        bench.candidacy.wait_for(1)
+    assert bench.candidacy.resigned == 1
 
 
 def test_what_a_lane_did_not_foresee_ends_the_process(bench: Bench) -> None:
@@ -274,10 +290,12 @@ def test_what_a_lane_did_not_foresee_ends_the_process(bench: Bench) -> None:
         def mark(self, *_: object) -> list[object]:  # type: ignore[override]
             raise ZeroDivisionError
 
-    reaper = Reaper(candidate=bench.candidate, tools=bench.tools(lambda: Broken(bench.table)))
+    harvester = Harvester(
+        bench.candidacy, bench.tools(lambda: Broken(bench.table)), warm_standby=True
+    )
     with pytest.raises(ZeroDivisionError):
-        reaper.run()
-    assert bench.candidate.resigned == 1
+        harvester.run()
+    assert bench.candidacy.resigned == 1
 
 
 def test_a_lane_merges_what_waits_and_keeps_the_order() -> None:

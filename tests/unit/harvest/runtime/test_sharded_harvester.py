@@ -1,4 +1,4 @@
-"""The reaper of an outbox in shards, on fakes: what it wants, gives up and stops."""
+"""The harvester of an outbox in shards, on fakes: what it wants, gives up and stops."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
+from harvest.runtime.candidacy import FairShare
 from harvest.runtime.events import Event, LeaderAcquired, LeaderRevoked
-from harvest.runtime.sharded_harvester import ShardReaper
+from harvest.runtime.harvester import Harvester
 from marshal_py.consumer.assignor import Decision
 from marshal_py.protocol.balance import Plan, Unit
 
@@ -87,7 +88,7 @@ class FakeTools:
 
 
 class Bench:
-    """A reaper of `shards` shards that sees what the test shows it."""
+    """A harvester of `shards` shards that sees what the test shows it."""
 
     def __init__(self, shards: int = 1, *, grants: bool = False) -> None:
         self.units: tuple[Unit, ...] = tuple(("outbox", number) for number in range(shards))
@@ -97,18 +98,17 @@ class Bench:
         self.events: list[Event] = []
         client: Any = self.marshal
         tools: Any = self.tools.__getitem__
-        self.reaper = ShardReaper(
-            client, "outbox", shards, tools=tools, on_event=self.events.append
-        )
+        self.candidacy = FairShare(client, "outbox", shards)
+        self.harvester = Harvester(self.candidacy, tools, on_event=self.events.append)
         self.show(Plan(claim=self.units))
 
     def show(self, plan: Plan, holders: dict[Unit, str | None] | None = None) -> None:
         seen = Decision(plan, (), holders or {}, paused=False, settling=False)
-        sharing: Any = SimpleNamespace(decide=lambda _: seen)
-        self.reaper._sharing = sharing
+        assignor: Any = SimpleNamespace(decide=lambda _: seen)
+        self.candidacy._assignor = assignor
 
     def round(self) -> None:
-        self.reaper._round()
+        self.harvester._round()
 
     def lead(self) -> None:
         """Until every shard has its leader at work."""
@@ -119,14 +119,13 @@ class Bench:
     def end(self, number: int) -> None:
         """Let the leader of a shard end, and wait until its thread has."""
         self.leaders[number].let_go.set()
-        thread = self.reaper._shards[number].thread
-        assert thread is not None
+        thread = self.harvester._led[number].thread
         thread.join(WAIT_S)
         assert not thread.is_alive()
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        thread = threading.Thread(target=self.reaper.run)
+        thread = threading.Thread(target=self.harvester.run)
         thread.start()
         try:
             yield
@@ -134,7 +133,7 @@ class Bench:
             for tools in self.tools:
                 tools.connected.set()
                 tools.made.let_go.set()
-            self.reaper.stop()
+            self.harvester.stop()
             thread.join(WAIT_S)
             assert not thread.is_alive()
 
@@ -196,7 +195,7 @@ def test_a_stop_finishes_what_is_in_flight_before_the_claim_is_given_back() -> N
     (leader,) = bench.leaders
     with bench.running():
         assert leader.begun.wait(WAIT_S)
-        bench.reaper.stop()
+        bench.harvester.stop()
         assert leader.told.wait(WAIT_S)
         (claim,) = bench.marshal.claims
         assert claim.released == 0
@@ -212,7 +211,7 @@ def test_a_stop_reaches_a_leader_that_begins_just_now() -> None:
     with bench.running():
         assert bench.tools[0].connecting.wait(WAIT_S)
         assert early.begun.wait(WAIT_S)
-        bench.reaper.stop()
+        bench.harvester.stop()
         assert early.told.wait(WAIT_S)  # and shard 0, which has no leader yet, before it
         bench.tools[0].connected.set()
         assert late.told.wait(WAIT_S)
