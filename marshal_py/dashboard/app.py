@@ -21,9 +21,10 @@ from starlette.staticfiles import StaticFiles
 
 from marshal_py.dashboard.details import cell_document, lanes_document, time_bar_document
 from marshal_py.dashboard.guard import Guard
-from marshal_py.dashboard.log_follower import LogFollower, Subscriber
+from marshal_py.dashboard.log_follower import LogFollower
 from marshal_py.dashboard.operations import Operations, decode_action
 from marshal_py.dashboard.replay import Replay
+from marshal_py.dashboard.subscribers import Subscriber
 from marshal_py.errors import InvalidArgument, MarshalError
 
 __all__ = ["create_app"]

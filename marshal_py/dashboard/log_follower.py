@@ -6,7 +6,6 @@ they answer at all. What changes is put into one document for all pages, four ti
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 import threading
@@ -14,28 +13,27 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, Final, Literal, TypeAlias
 
-import msgspec
-from confluent_kafka import KafkaException, TopicPartition
-from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
+from confluent_kafka import KafkaException
 
 from marshal_py.admin.connection import Connection
 from marshal_py.admin.world_reader import stamp_ms
 from marshal_py.client.log_reader import Batch, LogReader, Truncated, boottime_ns
-from marshal_py.client.topics import admin_client
 from marshal_py.dashboard.lag import Ends
 from marshal_py.dashboard.live_state import LiveState
+from marshal_py.dashboard.subscribers import Subscriber, Subscribers
+from marshal_py.dashboard.topic_ends import TopicEnds
 from marshal_py.errors import MarshalError
 from marshal_py.protocol.wire import MSGPACK, Wire
 from marshal_py.protocol.world import MS
 
-__all__ = ["LogFollower", "Phase", "Subscriber"]
+__all__ = ["LogFollower", "Phase"]
 
 logger = logging.getLogger("marshal_py.dashboard")
 
 Phase: TypeAlias = Literal["reading", "live", "lost"]
 Notify: TypeAlias = Callable[[LogReader, int, int, bytes | None, int, list[Any]], None]
 
-TELL_S: Final = 0.25
+SEND_S: Final = 0.25
 RETRY_S: Final = 2.0
 TURN_S: Final = 0.01
 READING_S: Final = 30.0
@@ -46,37 +44,9 @@ PACE_S: Final = 3.0
 
 BATCH: Final = 2_000
 """So many messages at once, and there are more waiting."""
-WAITING: Final = 64
-"""Documents that a slow page may be behind; it gets everything anew then."""
-
-encode = msgspec.json.Encoder().encode
 
 
-class Subscriber:
-    """One page. Documents wait in a bounded queue; for one event loop."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._queue: asyncio.Queue[tuple[str, bytes] | None] = asyncio.Queue()
-        self.overrun = False
-
-    def put(self, item: tuple[str, bytes] | None) -> None:
-        """Add a document from any thread; None: there will be no more."""
-        with contextlib.suppress(RuntimeError):  # the loop has ended, and the page with it
-            self._loop.call_soon_threadsafe(self._put, item)
-
-    def _put(self, item: tuple[str, bytes] | None) -> None:
-        if item is not None and self._queue.qsize() >= WAITING:
-            self.overrun = True
-            return
-        self._queue.put_nowait(item)
-
-    async def get(self, timeout_s: float) -> tuple[str, bytes] | None:
-        """Return the next document. Raises `TimeoutError`."""
-        return await asyncio.wait_for(self._queue.get(), timeout_s)
-
-
-class _TooMuch(Exception):
+class _ReadingTooLong(Exception):
     """So much history is not read in reasonable time."""
 
 
@@ -151,20 +121,19 @@ class LogFollower:
         self.history_from_ms = 0
         self.write = False
         """Whether pages may offer to change things."""
-        self._ends = ends or self._ask_ends
-        self._admin: Any = None
+        self._ends = ends or TopicEnds(connection).ask
         self._reader: _Reader | None = None
-        self._subscribers: set[Subscriber] = set()
+        self._subscribers = Subscribers()
         self._stop = threading.Event()
         self._threads: list[threading.Thread] = []
         self._mismatches = 0
-        self._told_s = 0.0
-        self._head: dict[str, Any] = {}
+        self._sent_s = 0.0
+        self._sent_heading: dict[str, Any] = {}
         self._out_of_contact = False
         self._behind = False
         """Whether there is more in the log than was read by the last look."""
         self._shortened = False
-        self._anew = False
+        self._reopen = False
         """Whether the log must be opened and read again."""
 
     # Life
@@ -195,23 +164,21 @@ class LogFollower:
 
     def end_streams(self) -> None:
         """Tell every page that there will be no more; for any thread, and signal handlers."""
-        for subscriber in list(self._subscribers):
-            subscriber.put(None)
+        self._subscribers.end()
 
     # Pages
 
     def subscribe(self, subscriber: Subscriber) -> None:
         """Send everything to a page, and from then on what changes."""
         with self.lock:
-            self._tell()  # what changed so far is part of the whole, and must not come again
-            subscriber.overrun = False
-            subscriber.put(("state", encode(self._document())))
-            self._subscribers.add(subscriber)
+            # What changed so far is part of the whole, and must not come again.
+            self._send_changes()
+            self._subscribers.add(subscriber, self._document())
 
     def unsubscribe(self, subscriber: Subscriber) -> None:
         """Forget a page."""
         with self.lock:
-            self._subscribers.discard(subscriber)
+            self._subscribers.remove(subscriber)
 
     def _document(self) -> dict[str, Any]:
         now_ms = self.now_ms()
@@ -250,32 +217,27 @@ class LogFollower:
         first = 0 if self.live is None else self.live.first_ms
         return max(self.history_from_ms, first)
 
-    def _tell(self) -> None:
+    def _send_changes(self) -> None:
         """Send what changed to every page. The caller holds the lock."""
         now_ms = self.now_ms()
         changes: dict[str, Any] = {}
         if self.live is not None and self.phase != "reading":
             changes = self.live.take_changes(now_ms)
         heading = self._heading()
-        changes |= {k: v for k, v in heading.items() if self._head.get(k) != v}
-        self._head = heading
-        self._told_s = time.monotonic()
+        changes |= {k: v for k, v in heading.items() if self._sent_heading.get(k) != v}
+        self._sent_heading = heading
+        self._sent_s = time.monotonic()
         if not changes or not self._subscribers:
             return
-        self._send("delta", {**changes, "now": now_ms})
+        self._subscribers.send("delta", {**changes, "now": now_ms})
 
-    def _tell_all(self) -> None:
+    def _send_everything(self) -> None:
         """Send everything to every page. The caller holds the lock."""
         if self.live is not None:
             self.live.take_changes(self.now_ms())
-        self._head = self._heading()
+        self._sent_heading = self._heading()
         if self._subscribers:
-            self._send("state", self._document())
-
-    def _send(self, kind: str, document: dict[str, Any]) -> None:
-        data = encode(document)
-        for subscriber in self._subscribers:
-            subscriber.put((kind, data))
+            self._subscribers.send("state", self._document())
 
     # Reading
 
@@ -322,14 +284,14 @@ class LogFollower:
     def _follow(self) -> None:
         while not self._stop.is_set():
             try:
-                if self._anew:
+                if self._reopen:
                     self._open()
-                    self._anew = False
+                    self._reopen = False
                 self._replay()
                 self._tail()
-            except _TooMuch:
+            except _ReadingTooLong:
                 logger.info("reading takes long: history reaches back %.0f s only", self.history_s)
-                self._anew = True
+                self._reopen = True
             except Truncated as error:
                 self._lost(f"the log lost records; it is read anew: {error}", discard=False)
             except (MarshalError, KafkaException) as error:
@@ -340,10 +302,10 @@ class LogFollower:
 
     def _lost(self, why: str, *, discard: bool = True) -> None:
         logger.warning("%s", why)
-        self._anew = True
+        self._reopen = True
         with self.lock:
             self.phase, self.trouble = "lost", why
-            self._tell()
+            self._send_changes()
             reader = self._reader
             if reader is not None and discard:
                 reader.close()
@@ -371,12 +333,12 @@ class LogFollower:
                 )
                 self.progress = min(1.0, done / total) if total else 1.0
                 self._check_pace(time.monotonic() - began_s)
-                if time.monotonic() - self._told_s > TELL_S:
-                    self._tell()
+                if time.monotonic() - self._sent_s > SEND_S:
+                    self._send_changes()
         with self.lock:
             live.caught_up(boottime_ns(), time.time_ns() // MS)
             self.phase, self.progress = "live", 1.0
-            self._tell_all()
+            self._send_everything()
 
     def _check_pace(self, passed_s: float) -> None:
         """Give up reading so far back if that takes too long; once, since there may be no less."""
@@ -388,7 +350,7 @@ class LogFollower:
         if needed_s > READING_S:
             self._shortened = True
             self.history_s *= READING_S / needed_s / 2
-            raise _TooMuch
+            raise _ReadingTooLong
 
     def _tail(self) -> None:
         reader, live = self._following()
@@ -399,7 +361,7 @@ class LogFollower:
             messages = reader.poll(0.1)
             self._behind = len(messages) >= BATCH
             self._fold(reader, messages)
-            if time.monotonic() - self._told_s < TELL_S:
+            if time.monotonic() - self._sent_s < SEND_S:
                 continue
             with self.lock:
                 now_ms = self.now_ms()
@@ -410,9 +372,9 @@ class LogFollower:
                 self._mismatches = len(reader.mismatches)
                 if live.needs_rebuild:
                     live.rebuild(polled_ns)
-                    self._tell_all()
+                    self._send_everything()
                 else:
-                    self._tell()
+                    self._send_changes()
             if reader.partition_count_error is not None:
                 raise reader.partition_count_error
 
@@ -422,8 +384,8 @@ class LogFollower:
         more = bool(messages)
         while more:
             with self.lock:
-                if time.monotonic() - self._told_s >= 4 * TELL_S:
-                    self._tell()
+                if time.monotonic() - self._sent_s >= 4 * SEND_S:
+                    self._send_changes()
                 turn_s = time.monotonic() + TURN_S
                 while time.monotonic() < turn_s:
                     message = next(waiting, None)
@@ -451,7 +413,7 @@ class LogFollower:
                 except Exception:  # the grid goes on without lag
                     logger.exception("where the topics end could not be asked")
                 with self.lock:
-                    self._contact(trouble)
+                    self._note_contact(trouble)
                     rows = live.set_ends(ends) if live is not None and ends else []
                 for row in rows:
                     with self.lock:
@@ -459,33 +421,12 @@ class LogFollower:
                             live.update_lag(row, self.now_ms())
             self._stop.wait(self.lag_every_s or 5.0 if ready else 0.1)
 
-    def _contact(self, trouble: str) -> None:
+    def _note_contact(self, trouble: str) -> None:
         """While the brokers do not answer nobody's silence means anything: nothing is judged."""
         if trouble and self.phase == "live":
             self.phase, self.trouble = "lost", trouble
             self._out_of_contact = True
         elif not trouble and self._out_of_contact:
             self._out_of_contact = False
-            if self.phase == "lost" and not self._anew:
+            if self.phase == "lost" and not self._reopen:
                 self.phase, self.trouble = "live", ""
-
-    def _ask_ends(self, topics: set[str]) -> Ends:
-        """Return where those of the topics end that exist. Raises `KafkaException`."""
-        timeout_s = min(5.0, self.connection.timeout_s)
-        admin = self._admin = self._admin or admin_client(self.connection.kafka)
-        found = admin.list_topics(timeout=timeout_s).topics
-        parts = [
-            TopicPartition(topic, p)
-            for topic in topics
-            if topic in found and found[topic].error is None
-            for p in found[topic].partitions
-        ]
-        ends: dict[str, dict[int, int]] = {}
-        if not parts:
-            return ends
-        latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-        futures = admin.list_offsets(dict.fromkeys(parts, latest), request_timeout=timeout_s)
-        for part, future in futures.items():
-            with contextlib.suppress(KafkaException):  # a partition without a leader: no lag
-                ends.setdefault(part.topic, {})[part.partition] = future.result().offset
-        return ends

@@ -11,6 +11,7 @@ pytest.importorskip("starlette", reason="the extra `dashboard` is not installed"
 
 from marshal_py.admin.connection import Connection
 from marshal_py.dashboard import log_follower as f
+from marshal_py.dashboard.subscribers import WAITING, Subscriber
 from marshal_py.errors import InvalidArgument
 
 
@@ -34,13 +35,13 @@ def test_whoever_waits_for_the_lock_gets_it_before_who_has_just_had_it() -> None
 
 def test_a_slow_page_is_told_everything_anew_instead_of_filling_memory() -> None:
     async def run() -> None:
-        page = f.Subscriber()
-        for n in range(f.WAITING + 10):
+        page = Subscriber()
+        for n in range(WAITING + 10):
             page.put(("delta", str(n).encode()))
         await asyncio.sleep(0)
         assert page.overrun
-        got = [await page.get(1) for _ in range(f.WAITING)]
-        assert got[-1] == ("delta", str(f.WAITING - 1).encode())
+        got = [await page.get(1) for _ in range(WAITING)]
+        assert got[-1] == ("delta", str(WAITING - 1).encode())
         with pytest.raises(TimeoutError):
             await page.get(0.01)
         page.put(None)
@@ -50,8 +51,8 @@ def test_a_slow_page_is_told_everything_anew_instead_of_filling_memory() -> None
 
 
 def test_a_page_that_is_gone_harms_nobody() -> None:
-    async def leave() -> f.Subscriber:
-        return f.Subscriber()
+    async def leave() -> Subscriber:
+        return Subscriber()
 
     asyncio.run(leave()).put(("delta", b"{}"))
 
@@ -63,7 +64,7 @@ def test_a_history_that_takes_too_long_to_read_is_shortened_once() -> None:
     follower.progress = 0.01
     follower._check_pace(f.PACE_S / 2)
     assert follower.history_s == 3_600, "too early to say"
-    with pytest.raises(f._TooMuch):
+    with pytest.raises(f._ReadingTooLong):
         follower._check_pace(6.0)
     assert follower.history_s == pytest.approx(3_600 * 30 / 600 / 2)
     follower._check_pace(60.0)
