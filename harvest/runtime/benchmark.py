@@ -18,7 +18,7 @@ from typing import Final
 
 import psycopg
 from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+from confluent_kafka.admin import AdminClient, NewTopic
 from psycopg import sql
 
 from harvest.config.model import CoordinationConfig, Mode, ReaperConfig

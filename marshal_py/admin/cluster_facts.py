@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicCollection
-from confluent_kafka.admin import (  # type: ignore[attr-defined]
+from confluent_kafka.admin import (
     AdminClient,
     ConfigResource,
     NewTopic,

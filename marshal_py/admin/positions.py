@@ -201,7 +201,7 @@ def offsets_at(
 def _list(admin: AdminClient, keys: list[Key], which: int, timeout_s: float) -> dict[Key, int]:
     if not keys:
         return {}
-    specs: Any = kafka_admin.OffsetSpec  # type: ignore[attr-defined]
+    specs: Any = kafka_admin.OffsetSpec
     special = {EARLIEST: specs.earliest, LATEST: specs.latest}
     query = special[which]() if which in special else specs.for_timestamp(which)
     futures = admin.list_offsets(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from confluent_kafka import KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.admin import OffsetSpec as _Spec  # type: ignore[attr-defined]
+from confluent_kafka.admin import OffsetSpec as _Spec
 
 from marshal_py.admin.connection import Connection
 from marshal_py.errors import BrokerUnavailable, TopicMissing

@@ -386,7 +386,7 @@ class Keeper:
 
     def _offsets(self, keys: list[Key], which: int, timeout_s: float = 2.0) -> dict[Key, int]:
         """Ask the brokers for offsets. Raises `KafkaException`."""
-        specs: Any = kafka_admin.OffsetSpec  # type: ignore[attr-defined]
+        specs: Any = kafka_admin.OffsetSpec
         special = {-2: specs.earliest, -1: specs.latest}
         query = special[which]() if which in special else specs.for_timestamp(which)
         futures = self._admin.list_offsets(
@@ -642,7 +642,7 @@ class Keeper:
         consumer = self._consumer
         isolation = consumer._kafka_config.get("isolation.level", "read_committed")
         parts = {part.key: part for part in list(consumer._active.values())}
-        specs: Any = kafka_admin.OffsetSpec  # type: ignore[attr-defined]
+        specs: Any = kafka_admin.OffsetSpec
         with contextlib.suppress(KafkaException):
             futures = self._admin.list_offsets(
                 {TopicPartition(*key): specs.latest() for key in parts},

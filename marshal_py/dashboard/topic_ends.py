@@ -6,7 +6,7 @@ import contextlib
 from typing import Any
 
 from confluent_kafka import KafkaException, TopicPartition
-from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
+from confluent_kafka.admin import OffsetSpec
 
 from marshal_py.admin.connection import Connection
 from marshal_py.client.topics import admin_client

@@ -249,7 +249,7 @@ class EmbeddedKafka:
         Without a name it gets a random one. The replication factor is the number of brokers unless
         given. Raises `confluent_kafka.KafkaException` when the cluster refuses.
         """
-        from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]
+        from confluent_kafka.admin import NewTopic
 
         name = name or f"topic-{uuid.uuid4().hex[:12]}"
         admin = self.admin()

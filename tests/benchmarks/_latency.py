@@ -9,9 +9,12 @@ import json
 import os
 import sys
 import time
+from typing import Any
 
 import psycopg
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+
+from tests.support.messages import value_of
 
 VALUE_BYTES = 256
 INSERT = (
@@ -66,7 +69,7 @@ def read(servers: str, topic: str, count: int, timeout_s: float) -> None:
         if message is None or message.error():
             continue
         now = time.monotonic_ns()
-        ages_ms.append((now - int(message.value().partition(b"|")[0])) / 1e6)
+        ages_ms.append((now - int(value_of(message).partition(b"|")[0])) / 1e6)
     consumer.close()
     print(json.dumps(ages_ms))
 
@@ -86,7 +89,7 @@ def wait_for_coordinator(group: Consumer) -> None:
 
 def bare_producer(servers: str, transactional: bool) -> tuple[Producer, Consumer]:
     """What bare loops write with; the consumer says which group's position is committed."""
-    settings = {"bootstrap.servers": servers, "compression.type": "lz4"}
+    settings: dict[str, Any] = {"bootstrap.servers": servers, "compression.type": "lz4"}
     if transactional:
         settings |= {"transactional.id": f"bare-{os.getpid()}", "retry.backoff.ms": 1}
     else:
@@ -110,7 +113,7 @@ def floor(servers: str, topic: str, rate: float, count: int, warm_up: int) -> No
     found = {}
     for transactional in (False, True):
         producer, group = bare_producer(servers, transactional)
-        took_ms = []
+        took_ms: list[float] = []
         started = time.monotonic()
         for n in range(-warm_up, count):
             if n == 0:

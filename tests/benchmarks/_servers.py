@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from typing import Literal
 
 from confluent_kafka import Producer
 
@@ -35,6 +36,7 @@ def fill_with_heartbeats(
     beats: list[tuple[int, bytes]] = []
     for n in range(cells):
         p = coordinating_partition("data", n, partitions)
+        head: tuple[Literal[2], str, str, str, int]
         head = (2, f"client-{n % 100}", f"{n % 100:016x}", "group", n)
         producer.produce(topic, encode(ClaimingPartition(*head, "data", n, 5_000, -1)), partition=p)
         entry = Entry("data", n, offsets[p], 1_000)

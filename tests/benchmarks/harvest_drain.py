@@ -151,13 +151,13 @@ def figures(outcomes: dict[str, list[Outcome]]) -> list[Figure]:
         found.append(Figure(name, rate[name], "rows/s", loop, "≥ 50,000", rate[name] >= 50_000))
     for name in ("loop", "range", "mark"):
         ours = name != "loop"
-        met = cpu[name] <= 1 if ours else None
+        small = cpu[name] <= 1 if ours else None
         found.append(
-            Figure(f"CPU, {name}", cpu[name], "s/100,000 rows", None, "≤ 1" if ours else "", met)
+            Figure(f"CPU, {name}", cpu[name], "s/100,000 rows", None, "≤ 1" if ours else "", small)
         )
-        met = peak_mb[name] <= 120 if ours else None
+        small = peak_mb[name] <= 120 if ours else None
         target = "≤ 120" if ours else ""
-        found.append(Figure(f"memory, {name}", peak_mb[name], "MB", None, target, met))
+        found.append(Figure(f"memory, {name}", peak_mb[name], "MB", None, target, small))
     return found
 
 

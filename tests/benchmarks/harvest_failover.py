@@ -22,6 +22,7 @@ from harvest.databases.postgres.range import PostgresRangeStore
 from marshal_py.embedded import EmbeddedKafka, EmbeddedPostgres
 from tests.benchmarks.harness import Figure, Options, median, run, say
 from tests.benchmarks.harvest_latency import child, output_of
+from tests.support.messages import value_of
 
 PARTITIONS = 3
 INTERVAL_S = 1.0
@@ -66,7 +67,7 @@ class Reader:
         while not self.stopping:
             for message in consumer.consume(500, timeout=0.05):
                 if message.error() is None:
-                    self.take(message.key(), int(message.value().partition(b"|")[0]))
+                    self.take(message.key() or b"", int(value_of(message).partition(b"|")[0]))
         consumer.close()
 
     def take(self, key: bytes, stamp: int) -> None:

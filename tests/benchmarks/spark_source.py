@@ -36,7 +36,8 @@ def rate(frame: DataFrame, count: int) -> float:
             time.sleep(0.05)
     finally:
         query.stop()
-    return count / sum(p["durationMs"]["triggerExecution"] / 1000 for p in progress.values())
+    took_ms: float = sum(p["durationMs"]["triggerExecution"] for p in progress.values())
+    return count / (took_ms / 1000)
 
 
 def measure(options: Options) -> list[Figure]:

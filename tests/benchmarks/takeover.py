@@ -32,10 +32,11 @@ def handover_ms(kafka: EmbeddedKafka, topic: str, count: int) -> list[float]:
         holder = a.claim("h", 0)
         for n in range(count):
             successor = (b if n % 2 == 0 else a).want("h", 0)
-            successor._decided.wait(10)  # it knows that it has to wait
+            while not successor.core.decided:  # then it knows that it has to wait
+                time.sleep(0.000_5)
             started = time.perf_counter()
             holder.release(wait=False)
-            successor._acquired.wait(10)
+            successor.wait_held(10)
             times.append((time.perf_counter() - started) * 1_000)
             successor.commit(n, wait=True)
             holder = successor

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 from confluent_kafka import Producer
 
@@ -92,7 +92,7 @@ def group_pause(stage: Stage, dice: random.Random) -> str:
     """An operator pauses a group, everywhere, and lets it go on."""
     group = dice.choice(("claimer", "alo", "amo"))
     producer = Producer({"bootstrap.servers": stage.config.direct, "log_level": 0})
-    header = (2, "operator", "operator.1", group)
+    header: tuple[Literal[2], str, str, str] = (2, "operator", "operator.1", group)
     for record in (ReleaseGroup(*header, 1, 0), ResumeGroup(*header, 2)):
         for p in range(stage.config.coordination_partitions):
             producer.produce(stage.config.log, encode(record), partition=p)

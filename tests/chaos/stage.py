@@ -108,7 +108,7 @@ class Stage:
 
     def _reaper_yaml(self, name: str) -> str:
         config, path = self.config, Path(self.config.folder) / f"{name}.yaml"
-        content = {
+        content: dict[str, Any] = {
             "kafka": {"bootstrap.servers": config.bootstrap[config.network(name)]},
             "database": config.dsn,
             "group": "rows",

@@ -6,7 +6,7 @@ import sqlite3
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import psycopg
 import pymysql
@@ -375,7 +375,7 @@ def second_database(url: str) -> str:
     """Another database on the same server."""
     name = f"second_{uuid.uuid4().hex[:12]}"
     with psycopg.connect(url, autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name}")  # type: ignore[arg-type]
+        connection.execute(f"CREATE DATABASE {name}")
     return make_conninfo(url, dbname=name)
 
 
@@ -458,7 +458,7 @@ def sinks(request: pytest.FixtureRequest) -> SinkBench:
     return KafkaSinkBench(request.getfixturevalue("kafka"), create(), create(), atomic=atomic)
 
 
-def row(number: int, topic: str, key: str = "k", **changes: object) -> Row:
+def row(number: int, topic: str, key: str = "k", **changes: Any) -> Row:
     """A row to publish."""
     base = Row(number, topic, key.encode(), f"v{number}".encode())
-    return base._replace(**changes)  # type: ignore[arg-type]
+    return base._replace(**changes)

@@ -12,6 +12,7 @@ from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from marshal_py import Marshal
 from marshal_py.embedded import EmbeddedKafka
 from tests.interop.processes import PeerProcess
+from tests.support.messages import offset_of
 
 HB = 4
 _numbers = itertools.count()
@@ -71,7 +72,7 @@ class Stage:
                 _, end = consumer.get_watermark_offsets(TopicPartition(self.log, p), timeout=120)
                 consumer.assign([TopicPartition(self.log, p, 0)])
                 while end and (
-                    not found or found[-1].partition() != p or found[-1].offset() + 1 < end
+                    not found or found[-1].partition() != p or offset_of(found[-1]) + 1 < end
                 ):
                     message = consumer.poll(10)
                     assert message is not None

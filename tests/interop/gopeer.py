@@ -21,6 +21,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
 from tests.interop.gomodel import Bugs, GoClient, GoPanic, GoWorld, parse
+from tests.support.messages import offset_of, partition_of
 
 MAX_RECORDS = 100_000
 
@@ -77,7 +78,7 @@ class Peer:
         self.last_message_s = 0.0
 
     def now(self) -> float:
-        return time.time() + self.options.clock
+        return time.time() + float(self.options.clock)
 
     # The log
 
@@ -98,18 +99,19 @@ class Peer:
         self.log.assign(starts)
         while behind and not self.stop:
             for message in self.log.consume(1000, 0.1):
-                p, invalid = message.partition(), self.world.invalid
-                if message.error() is not None:
-                    at_end = message.error().code() == KafkaError._PARTITION_EOF
+                invalid, error = self.world.invalid, message.error()
+                if error is not None:
+                    at_end = error.code() == KafkaError._PARTITION_EOF
                     if at_end and not self.bugs.stuck_on_marker:
-                        behind.pop(p, None)
+                        behind.pop(partition_of(message), None)
                     continue
+                p = partition_of(message)
                 if p in cut:
                     cut.discard(p)
                     self.check_start(message.value() or b"")
                 self.read(message)
                 ended = self.bugs.invalid_ends_start and self.world.invalid > invalid
-                if message.offset() + 1 >= behind.get(p, 0) or ended:
+                if offset_of(message) + 1 >= behind.get(p, 0) or ended:
                     behind.pop(p, None)
 
     def check_start(self, raw: bytes) -> None:
@@ -219,7 +221,7 @@ class Peer:
         for message in self.data.consume(200, 0.02):
             if message.error() is not None:
                 continue
-            claim = self.client.claims.get((message.topic(), message.partition()))
+            claim = self.client.claims.get((message.topic() or "", partition_of(message)))
             if claim is None:
                 continue
             if self.consumed == 0:
@@ -234,7 +236,7 @@ class Peer:
                     offset=message.offset(),
                     t=time.time(),
                 )
-            claim.offset = max(claim.offset, message.offset() + 1)
+            claim.offset = max(claim.offset, offset_of(message) + 1)
 
     def run(self) -> None:
         say("start")

@@ -12,6 +12,7 @@ from marshal_py import ClaimTimeout
 from marshal_py.consumer.consumer import Consumer
 from tests.interop.flags import Flags
 from tests.interop.peer import hb_s, say
+from tests.support.messages import partition_of
 
 FLAGS: dict[str, str | bool] = {
     "brokers": "",
@@ -112,7 +113,7 @@ def consume(args: list[str]) -> None:
     try:
         while not stop.is_set() and time.time() < end_s and not 0 < count <= seen:
             for message in consumer.messages(idle_timeout_s=0.1):
-                if not watch.has_told(message.topic(), message.partition()):
+                if not watch.has_told(message.topic() or "", partition_of(message)):
                     watch.look()  # a message comes after its claim
                 if commit == "before":
                     consumer.ack(message)

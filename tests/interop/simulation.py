@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from marshal_py.protocol.claimant import ClaimState, Holding
+from marshal_py.protocol.events import Event
 from marshal_py.protocol.text.claimant import TextClaimant
 from marshal_py.protocol.text.rationalizer import TextState, TextWorld, apply
 from marshal_py.protocol.world import Observer
@@ -102,12 +103,16 @@ class Sim:
             client.note_end()
 
     def _plague(self, client: Ours | Go) -> None:
+        def run_again(per_hour: float, run: Callable[[], None]) -> None:
+            run()
+            schedule(per_hour, run)
+
         def schedule(per_hour: float, run: Callable[[], None]) -> None:
             if per_hour <= 0:
                 return
             at = self.now + int(self.rng.expovariate(per_hour / 3600) * S)
             if at < self.plan.duration_s * S:
-                self.at(at, lambda: (run(), schedule(per_hour, run)))  # type: ignore[func-returns-value]
+                self.at(at, lambda: run_again(per_hour, run))
 
         schedule(self.plan.crashes, client.crash)
         schedule(self.plan.pauses, client.pause)
@@ -248,7 +253,7 @@ class Ours(_Client):
         self.pump()
 
     def take(self, start: int, values: list[bytes]) -> None:
-        events: list = []
+        events: list[Event] = []
         for offset, value in enumerate(values, start):
             apply(self.state, offset, value, events)
         if values:

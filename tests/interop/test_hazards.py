@@ -18,7 +18,8 @@ from confluent_kafka import Producer
 from tests.interop.conftest import HB, Stage
 from tests.interop.gomodel import GoWorld
 from tests.interop.gopeer import MAX_RECORDS, coordinator
-from tests.interop.processes import ROOT, PeerProcess, await_all, await_claims, deliveries
+from tests.interop.processes import PeerProcess, await_all, await_claims, deliveries
+from tests.support.paths import ROOT
 
 pytestmark = pytest.mark.kafka
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import pytest
 from confluent_kafka import Producer
@@ -12,6 +13,7 @@ from marshal_py.admin.version1 import pause_group, resume_group, set_positions
 from tests.interop.conftest import HB, Stage
 from tests.interop.gomodel import GoWorld, parse
 from tests.interop.gopeer import coordinator
+from tests.support.messages import value_of
 
 pytestmark = pytest.mark.kafka
 
@@ -76,7 +78,7 @@ def test_after_gos_crash_we_wait_two_intervals_and_go_on_from_its_last_heartbeat
     stamps = {
         m.offset(): m for m in stage.records() if m.partition() == claim.core.holding.coordinator
     }
-    assert parse(stamps[last].value())[0] == "Heartbeat"
+    assert parse(value_of(stamps[last]))[0] == "Heartbeat"
 
 
 def test_after_our_crash_go_takes_over(stage: Stage) -> None:
@@ -107,7 +109,7 @@ def test_we_resume_at_once_what_a_dead_go_process_of_our_name_held(stage: Stage)
     assert time.monotonic() - started < HB
     assert all(claim.held for claim in claims)
     kinds = [
-        parse(m.value())[0] for m in stage.records() if parse(m.value())[2] == ours.instance_id
+        parse(value_of(m))[0] for m in stage.records() if parse(value_of(m))[2] == ours.instance_id
     ]
     assert set(kinds) == {"Heartbeat"}  # no claim, as Go does it
 
@@ -138,7 +140,7 @@ def test_a_live_go_process_of_our_name_is_noticed_and_we_stop(stage: Stage) -> N
     topic = stage.topic(partitions=1)
     ours = stage.ours("same")
     claim = ours.claim(topic, 0, timeout_s=60)
-    lost = []
+    lost: list[Any] = []
     claim.on_lost = lost.append
     go = stage.go("same", topic)
     go.expect("claim", HB + 10)  # it reclaims what it takes for its own
@@ -160,7 +162,8 @@ def test_a_live_go_client_keeps_its_partition_whatever_its_clock_shows(stage: St
     wanted = [ours.want(topic, p) for topic in topics.values() for p in range(2)]
     time.sleep(3 * HB)
     assert not any(claim.held for claim in wanted)
-    assert not [m.value() for m in stage.records() if b"/py/" in m.value()]  # we did not even try
+    # We did not even try.
+    assert not [m.value() for m in stage.records() if b"/py/" in value_of(m)]
 
 
 def test_a_dead_go_client_whose_clock_was_ahead_is_replaced_in_the_end(stage: Stage) -> None:
@@ -247,7 +250,7 @@ def test_our_own_pause_is_heeded_by_go_and_by_us_until_it_is_ended(stage: Stage)
     go.expect("unclaim", 60)
     again = ours.want(mine, 0)
     resume_group(stage.brokers, stage.group, topic=stage.log)
-    assert again._acquired.wait(HB)
+    assert again.wait_held(HB)
     go.expect("claim", 15, count=2)
 
 
@@ -334,16 +337,16 @@ def test_what_we_write_is_what_go_writes(stage: Stage) -> None:
     world = GoWorld(hb=HB)
     found = stage.records()
     for message in found:
-        kind, time_s, instance, client, group, name, number, _ = parse(message.value())
+        kind, time_s, instance, client, group, name, number, _ = parse(value_of(message))
         assert (client, group, name, number) == ("py-é", stage.group, topic, 0)
         assert len(instance) == 8
         assert set(instance) <= set("0123456789abcdef")
         assert 0 <= time.time() - time_s < 30
         assert (message.key(), message.headers()) == (None, None)
         assert message.partition() == coordinator(topic, 3)
-        assert message.value().startswith(f"{kind}/1/".encode())
-        world.read(message.value(), time_s)
-    assert {parse(m.value())[0] for m in found} == {
+        assert value_of(message).startswith(f"{kind}/1/".encode())
+        world.read(value_of(message), time_s)
+    assert {parse(value_of(m))[0] for m in found} == {
         "ClaimingPartition",
         "Heartbeat",
         "ReleasingPartition",

@@ -18,7 +18,8 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from marshal_py import ConfigurationError, Marshal, TopicMissing
 from marshal_py.admin.migration import Bridge
 from tests.interop.conftest import HB, Stage
-from tests.interop.processes import ROOT, PeerProcess
+from tests.interop.processes import PeerProcess
+from tests.support.paths import ROOT
 
 pytestmark = pytest.mark.kafka
 
@@ -123,7 +124,7 @@ def last(peers: list[PeerProcess], partition: int) -> float:
 
 
 def first(peers: list[PeerProcess], partition: int) -> float:
-    return min(e["t"] for q in peers for e in q.said("msg", partition=partition))
+    return float(min(e["t"] for q in peers for e in q.said("msg", partition=partition)))
 
 
 def test_a_group_moves_while_messages_flow_and_back_again(
@@ -291,7 +292,7 @@ def test_a_process_of_the_source_that_takes_what_was_moved_is_reported(
         time.sleep(0.05)
     stage.append(
         f"Heartbeat/1/{int(time.time())}/abc/rogue/{stage.group}/{topic}/0/5".encode(),
-        partition=text._reader.world.coordinator(topic, 0),
+        partition=text.driver.reader.world.coordinator(topic, 0),
     )
     deadline = time.monotonic() + 120
     while not bridge.intruders:

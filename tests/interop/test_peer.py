@@ -14,8 +14,7 @@ import pytest
 
 from tests.interop.conftest import HB, Stage
 from tests.interop.flags import Flags
-from tests.interop.processes import ROOT
-from tests.support.paths import INTEROP_DATA
+from tests.support.paths import INTEROP_DATA, ROOT
 
 DATA = INTEROP_DATA
 VECTORS: dict[str, Any] = json.loads((DATA / "vectors.json").read_text())

@@ -17,7 +17,7 @@ from marshal_py.admin.formatting import iso_utc
 from marshal_py.protocol.text.codec import coordinating_partition
 from marshal_py.protocol.wire import text_wire
 from tests.interop.conftest import HB, Stage
-from tests.interop.processes import ROOT
+from tests.support.paths import ROOT
 
 pytestmark = pytest.mark.kafka
 

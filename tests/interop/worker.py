@@ -17,6 +17,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 from marshal_py import Claim, Marshal
 from tests.interop.flags import Flags
+from tests.support.messages import offset_of, partition_of
 
 
 def say(event: str, **fields: Any) -> None:
@@ -69,7 +70,7 @@ def work(flags: Flags, topic: str, partitions: int) -> None:
             message = consumer.poll(0.02)
             if message is None or message.error() is not None:
                 continue
-            owner = working.get(message.partition())
+            owner = working.get(partition_of(message))
             if owner is None or not owner.held:
                 continue
             say(
@@ -79,7 +80,7 @@ def work(flags: Flags, topic: str, partitions: int) -> None:
                 offset=message.offset(),
                 t=time.time(),
             )
-            owner.commit(message.offset() + 1)
+            owner.commit(offset_of(message) + 1)
         say("stopping")
     consumer.close()
     say("stopped")

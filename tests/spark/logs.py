@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Literal
 
 from confluent_kafka import Producer
 
@@ -25,10 +26,9 @@ def write(servers: str, topic: str, records: Iterable[Record]) -> int:
     )
     count = 0
     for partition, value, at_ms in records:
-        more = {} if at_ms is None else {"timestamp": at_ms}
         while True:
             try:
-                producer.produce(topic, value, partition=partition, **more)
+                producer.produce(topic, value, partition=partition, timestamp=at_ms or 0)
                 break
             except BufferError:
                 producer.poll(0.05)
@@ -51,7 +51,7 @@ def busy(
         records.append((p, value, None))
         offsets[p] += 1
 
-    def head(client: int) -> tuple[int, str, str, str, int]:
+    def head(client: int) -> tuple[Literal[2], str, str, str, int]:
         seqs[client] += 1
         return (2, f"client-{client}", f"{client:016x}", "group", seqs[client])
 

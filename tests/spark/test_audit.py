@@ -113,7 +113,7 @@ def test_many_runs_that_die_give_the_rows_of_one(
     def die(*_: object) -> None:
         raise Killed
 
-    moved = []
+    moved: list[Any] = []
     real = store_module._move
 
     def move(*args: Any) -> None:

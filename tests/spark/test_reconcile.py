@@ -73,7 +73,7 @@ class World:
 
     def publish(self, rows: list[Row]) -> None:
         for _, topic, key, value, names, values in rows:
-            headers = list(zip(names, values, strict=True))
+            headers: list[tuple[str, str | bytes | None]] = list(zip(names, values, strict=True))
             self.producer.produce(topic, value, key, headers=headers or None)
         assert self.producer.flush(60) == 0
 
@@ -105,7 +105,7 @@ def test_each_planted_difference_is_found_and_nothing_else(
     spark: SparkSession, world: World, tmp_path: Path
 ) -> None:
     rows = world.rows(600)
-    never = (0, world.topics[0], "key-never", "rolled back", [], [])
+    never: Row = (0, world.topics[0], "key-never", "rolled back", [], [])
     altered_value = (*rows[40][:3], "something else", *rows[40][4:])
     altered_headers = (*rows[98][:4], ["trace"], ["other"])
     published: list[Row] = list(rows)

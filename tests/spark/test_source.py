@@ -11,6 +11,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -62,13 +63,17 @@ class World:
 
     def committed(self, app: str, delivery: str) -> set[int]:
         """The records of the batches that Spark committed."""
-        found = set()
+        found: set[int] = set()
         out = self.folder / app / delivery / "out"
         for path in (out / "_spark_metadata").glob("[0-9]*"):
             for line in path.read_text().splitlines()[1:]:
                 file = Path(json.loads(line)["path"].removeprefix("file:"))
                 found.update(int(json.loads(row)["value"]) for row in file.open() if row.strip())
         return found
+
+    def all_have_more(self, app: str, before: dict[str, set[int]]) -> bool:
+        """Whether something was committed since, for each delivery."""
+        return all(self.committed(app, delivery) - seen for delivery, seen in before.items())
 
     def trickle_until(self, what: Callable[[], object], timeout_s: float = 300) -> Any:
         """A few records again and again, until something is true; return it."""
@@ -118,12 +123,12 @@ def test_two_applications_of_which_workers_and_then_all_of_one_is_killed(world: 
     # Both applications hold partitions, for both deliveries.
     world.trickle_until(lambda: all(world.seen(app, d) for app in "ab" for d in DELIVERIES))
     for delivery in DELIVERIES:
-        worker = world.trickle_until(lambda d=delivery: world.worker(d))
+        worker = world.trickle_until(partial(world.worker, delivery))
         with contextlib.suppress(ProcessLookupError):
             os.kill(worker, signal.SIGKILL)
         # Spark tries the task again, and what is new comes through `a` all the same.
         before = {d: world.committed("a", d) for d in DELIVERIES}
-        world.trickle_until(lambda b=before: all(world.committed("a", d) - b[d] for d in b))
+        world.trickle_until(partial(world.all_have_more, "a", before))
     world.kill()
     world.produce(100)
     last = set(range(world.written - 100, world.written))

@@ -19,6 +19,7 @@ from typing import Any
 from confluent_kafka import Producer
 
 from marshal_py.consumer.consumer import Consumer
+from tests.support.messages import number_of, offset_of, partition_of
 
 INTERVAL_MS = 1_000
 
@@ -62,7 +63,7 @@ class Loop:
     def _run(self) -> None:
         try:
             for message in self.consumer:
-                self.got.append((message.partition(), message.offset(), int(message.value())))
+                self.got.append((partition_of(message), offset_of(message), number_of(message)))
                 if self._handle is not None:
                     self._handle(message)
         except BaseException as error:

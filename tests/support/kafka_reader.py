@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from confluent_kafka import Consumer, IsolationLevel, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
+from confluent_kafka.admin import AdminClient, OffsetSpec
 
 Record = tuple[bytes | None, bytes | None, Any]
 

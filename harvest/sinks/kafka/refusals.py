@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicCollection
-from confluent_kafka.admin import AclOperation, AdminClient  # type: ignore[attr-defined]
+from confluent_kafka.admin import AclOperation, AdminClient
 
 from harvest.core.dead_letters import MISSING_TOPIC
 from harvest.core.row import Row

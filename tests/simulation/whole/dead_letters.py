@@ -100,8 +100,8 @@ class DeadLetterHarvester(Harvester):
             return MarkTools(marker, purger, sink, scenario.limits, SimDeadLetters(world), policy)
         reader, saver = (SimRangeStore(world.database, world.table) for _ in range(2))
         return RangeTools(
-            reader,  # type: ignore[arg-type]
-            saver,  # type: ignore[arg-type]
+            reader,
+            saver,
             sink,
             scenario.limits,
             dead_letters=SimDeadLetters(world),

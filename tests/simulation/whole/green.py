@@ -177,7 +177,7 @@ class Thread:
         if machine is None:
             assert here.current is not None
             machine = here.current.machine
-        self.machine = machine
+        self.machine: Machine = machine
         self.started = False
         self.alive = False
         self.waiting: object | None = None

@@ -102,6 +102,9 @@ class SimStore:
     def reset(self, ids: Sequence[int]) -> int:
         return self._do(lambda: self._store.reset(ids))
 
+    def ping(self) -> None:
+        self._do(self._store.ping)
+
     def backlog(self) -> Backlog:
         return self._store.backlog()
 

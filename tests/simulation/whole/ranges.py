@@ -54,8 +54,8 @@ class RangeHarvester(Harvester):
         del shard
         world = self.world
         return RangeTools(
-            SimRangeStore(world.database, world.table),  # type: ignore[arg-type]
-            SimRangeStore(world.database, world.table),  # type: ignore[arg-type]
+            SimRangeStore(world.database, world.table),
+            SimRangeStore(world.database, world.table),
             SimSink(world.broker, atomic=True),
             world.scenario.limits,
         )
@@ -64,7 +64,7 @@ class RangeHarvester(Harvester):
 class World(harvesters.World):
     """One history."""
 
-    process = RangeHarvester
+    process: type[Harvester] = RangeHarvester
 
     @property
     def left(self) -> bool:

@@ -55,8 +55,8 @@ class ShardHarvester(Harvester):
             SimRangeStore(world.database, world.table, shard, shards) for _ in range(2)
         )
         return RangeTools(
-            reader,  # type: ignore[arg-type]
-            saver,  # type: ignore[arg-type]
+            reader,
+            saver,
             SimSink(world.broker, atomic=True, shard=shard),
             world.scenario.limits,
             shard,

@@ -11,6 +11,7 @@ from collections import Counter
 import pytest
 
 from tests.support import spec
+from tests.support.paths import ROOT, TESTS
 
 SENTENCES = spec.sentences()
 MARKED = spec.marked_tests()
@@ -53,10 +54,10 @@ def test_the_marked_tests_are_collected() -> None:
     files = sorted({name.split("::")[0] for names in MARKED.values() for name in names})
     collected = subprocess.run(
         [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider"]
-        + [str(spec.TESTS / file) for file in files if "spec_sentences" not in file],
+        + [str(TESTS / file) for file in files if "spec_sentences" not in file],
         capture_output=True,
         text=True,
-        cwd=spec.TESTS.parent,
+        cwd=ROOT,
         env=os.environ | {"PYTEST_ADDOPTS": ""},
         check=True,
     ).stdout

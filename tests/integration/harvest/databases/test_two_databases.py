@@ -9,6 +9,7 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -169,13 +170,14 @@ class Replica:
     def replay(self, database: str, *, go_on: bool) -> None:
         call = "pg_wal_replay_resume()" if go_on else "pg_wal_replay_pause()"
         with psycopg.connect(self.url(database), autocommit=True) as connection:
-            connection.execute(f"SELECT {call}")  # type: ignore[arg-type]
+            connection.execute(f"SELECT {call}")
 
     def close(self) -> None:
         self._run(self._stop)
 
     def _run(self, command: list[str]) -> None:
         user = self._user
+        account: dict[str, Any]
         account = {} if user is None else {"user": user.uid, "group": user.gid, "extra_groups": []}
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=120, **account)
 

@@ -11,8 +11,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from click.testing import Result
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from harvest.cli.app import app
 from harvest.databases.postgres.partitions import PostgresPartitions

@@ -288,7 +288,10 @@ def test_bad_rows_hold_up_nobody_and_are_published_once_retried(
     assert dead_letters[waits].waits
     kafka.create_topic(missing)
     assert table.dead_letters.retry(Selection(topic=missing), mode="mark") == 2
-    read = lambda: [v for _, v, _ in read_topic(world.servers, missing)]  # noqa: E731
+
+    def read() -> list[bytes | None]:
+        return [value for _, value, _ in read_topic(world.servers, missing)]
+
     wait_until(lambda: read() == [b"1", b"2"], "the retried rows, in order", harvester.log)
     assert table.dead_letters.drop(Selection(ids=(headers,)), mode="mark") == Dropped(1, 1)
     world.wait_drained()
@@ -315,12 +318,18 @@ def test_range_mode_sets_aside_and_passes(
         with world.writing():
             wait_until(lambda: dead_letters.count() == 3, "three rows aside", harvester.log)
             world.wait_published(50)
-        others = lambda: world.rows_left() - 3  # noqa: E731
-        wait_until(lambda: world.published_count() == others(), "all others", harvester.log)
+
+        def all_others() -> bool:
+            return world.published_count() == world.rows_left() - 3
+
+        wait_until(all_others, "all others", harvester.log)
         assert world.published() == world.committed
         kafka.create_topic(missing)
         assert dead_letters.retry(ALL, mode="range") == 3
-        read = lambda: [v for _, v, _ in read_topic(world.servers, missing)]  # noqa: E731
+
+        def read() -> list[bytes | None]:
+            return [value for _, value, _ in read_topic(world.servers, missing)]
+
         wait_until(lambda: read() == [b"0", b"1", b"2"], "the retried rows", harvester.log)
         assert harvester.stop() == 0
     finally:

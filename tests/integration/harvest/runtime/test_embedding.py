@@ -89,7 +89,7 @@ def test_the_events_and_the_logger_of_a_life(program: Program) -> None:
         program.insert(10)
         wait_until(lambda: program.published() == 10, "ten records")
         wait_until(lambda: harvest.health().ok, "health")
-        assert harvest.runtime.leadership
+        assert harvest.leading
         wait_until(lambda: sum(meter.published for meter in meters(events)) == 10, "meters")
     kinds = [type(event) for event in events if not isinstance(event, MeterRead)]
     assert kinds == [LeaderAcquired, LeaderRefreshed, LeaderRevoked]
@@ -153,13 +153,13 @@ def test_a_handler_that_raises_ends_the_harvest_and_hands_over(program: Program)
 def test_a_fenced_leader_hears_of_it(program: Program, kafka: EmbeddedKafka) -> None:
     events: list[Event] = []
     with Harvest(program.config, on_event=events.append) as harvest:
-        wait_until(lambda: harvest.runtime.leadership, "it leads")
+        wait_until(lambda: harvest.leading, "it leads")
         kafka.pause()
         try:
             wait_until(lambda: LeaderFenced in map(type, events), "fenced")
         finally:
             kafka.resume()
-        wait_until(lambda: harvest.runtime.leadership, "it leads again")
+        wait_until(lambda: harvest.leading, "it leads again")
     assert harvest.stats.fenced == 1
 
 

@@ -36,7 +36,7 @@ class RelayWorld(World):
 
     def query(self, statement: str) -> list[tuple[object, ...]]:
         with psycopg.connect(self.database) as connection:
-            return connection.execute(statement).fetchall()  # type: ignore[arg-type]
+            return connection.execute(statement).fetchall()
 
 
 @pytest.fixture

@@ -274,7 +274,7 @@ def test_a_certificate_of_our_own(ca: trustme.CA, tmp_path: Path) -> None:
     ours.cert_chain_pems[0].write_to_path(cert_file)
     ours.private_key_pem.write_to_path(key_file)
     with http_server(tls(ca, "localhost", ask=True)) as server:
-        files = {"cert_file": str(cert_file), "key_file": str(key_file)}
+        files: dict[str, Any] = {"cert_file": str(cert_file), "key_file": str(key_file)}
         assert send(server, ca_file=str(ca_file), **files) == Outcome(204)
         assert send(server, ca_file=str(ca_file)).unavailable
 

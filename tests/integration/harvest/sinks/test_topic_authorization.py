@@ -67,7 +67,7 @@ def test_rows_of_a_topic_without_the_right_to_write_are_refused(sink: Sink, topi
     failure = sink.deliver([good, bad], "c")
     assert failure is not None
     if not failure.errors:  # a report may be lost, once; the row counts as undelivered
-        assert failure.undelivered == {2}
+        assert failure.undelivered == frozenset({2})
         sink.open(lambda: True)
         failure = sink.deliver([good, bad], "c")
         assert failure is not None

@@ -247,7 +247,7 @@ def test_acknowledged_by_other_tasks_close_waits_for_them(
         async with AsyncConsumer(
             kafka.bootstrap_servers, topics=topic, auto_ack=False, **settings
         ) as consumer:
-            tasks = []
+            tasks: list[asyncio.Task[None]] = []
             async for message in consumer:
                 tasks.append(asyncio.create_task(work(message, 0.05 * (len(tasks) % 4))))
                 if len(tasks) == 10:

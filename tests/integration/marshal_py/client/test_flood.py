@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+from typing import Literal
 
 import pytest
 from confluent_kafka import Producer
@@ -22,7 +23,7 @@ PARTITIONS = 2
 
 def _nonsense(dice: random.Random, holder_epoch: int) -> list[bytes]:
     """Noise, damaged records, and whole ones that are refused."""
-    who = (2, "stranger", "stranger.1", "g")
+    who: tuple[Literal[2], str, str, str] = (2, "stranger", "stranger.1", "g")
     refused = [
         encode(ClaimingPartition(*who, 1, "t", 0, 1_000, holder_epoch - 1)),
         encode(Heartbeat(*who, 2, [Entry("t", 0, holder_epoch + 7, 5)])),

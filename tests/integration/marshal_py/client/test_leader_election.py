@@ -54,7 +54,12 @@ def test_a_release_hands_over_without_waiting_for_a_timeout(client: Client) -> N
     first = a.leader("job").campaign(timeout_s=60)
     elected = threading.Event()
     second = b.leader("job")
-    thread = threading.Thread(target=lambda: (second.campaign(timeout_s=60), elected.set()))
+
+    def campaign() -> None:
+        second.campaign(timeout_s=60)
+        elected.set()
+
+    thread = threading.Thread(target=campaign)
     thread.start()
     first.resign()
     assert elected.wait(60)

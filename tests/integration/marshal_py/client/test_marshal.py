@@ -101,7 +101,7 @@ def test_a_release_hands_over_with_the_position(client: Client) -> None:
     waiting = second.want("t", 0)
     claim.release()
     assert not claim.held
-    assert waiting._acquired.wait(60)
+    assert waiting.wait_held(60)
     assert waiting.held
     assert waiting.epoch > claim.epoch
     assert waiting.position == 41
@@ -431,7 +431,7 @@ def test_snapshots_start_a_client_at_the_same_state(
     written = threading.Event()
 
     def look(_: int, __: object) -> None:
-        if coordinator in writer._reader.newest_snapshot:
+        if coordinator in writer.driver.reader.newest_snapshot:
             written.set()
 
     writer.listen(look)
@@ -441,12 +441,12 @@ def test_snapshots_start_a_client_at_the_same_state(
         offset += 1
         claim.commit(offset, wait=True)
     late = client("b")
-    assert late._reader.newest_snapshot[coordinator] >= 4_096
-    assert late._reader.replayed < 5_000
+    assert late.driver.reader.newest_snapshot[coordinator] >= 4_096
+    assert late.driver.reader.replayed < 5_000
     with late.world() as ours, writer.world() as theirs:
         a, b = ours.states[coordinator], theirs.states[coordinator]
         assert (a.cells, a.paused) == (b.cells, b.paused)
-    assert writer._reader.mismatches == []
+    assert writer.driver.reader.mismatches == []
 
 
 def fill(kafka: EmbeddedKafka, topic: str, coordinator: int, count: int) -> None:
@@ -552,7 +552,7 @@ def test_the_group_pause_stops_holders_and_claims(client: Client) -> None:
     for p in range(4):
         resume = ResumeGroup(VERSION, "admin", "i", "g", 2)
         marshal.driver._writer.append(p, 2**40, encode(resume))
-    assert waiting._acquired.wait(60)
+    assert waiting.wait_held(60)
     assert waiting.held
 
 

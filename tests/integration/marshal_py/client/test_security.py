@@ -261,15 +261,17 @@ def test_doctor_names_the_missing_right_and_the_command_that_grants_it(
     secure: SecureKafka, user: str, topic: str
 ) -> None:
     from marshal_py.admin.cluster_checks import check_cluster
+    from marshal_py.admin.cluster_facts import gather_cluster_facts
     from marshal_py.admin.connection import Connection
-    from marshal_py.cli.doctor import gather
 
     connection = Connection(secure.config(user, PASSWORD), topic)
-    blind = {(c.subject, c.name): c for c in check_cluster(gather(connection))}
+    blind = {(c.subject, c.name): c for c in check_cluster(gather_cluster_facts(connection))}
     assert blind[topic, "acl"].text == "this client lacks Read and Write"
     secure.allow(user, "Read", topic)
     half = next(
-        c for c in check_cluster(gather(connection)) if (c.subject, c.name) == (topic, "acl")
+        c
+        for c in check_cluster(gather_cluster_facts(connection))
+        if (c.subject, c.name) == (topic, "acl")
     )
     assert half.level == "error"
     assert half.fix == (
@@ -277,7 +279,7 @@ def test_doctor_names_the_missing_right_and_the_command_that_grants_it(
         f"--allow-principal User:{user} --operation Write --topic {topic}"
     )
     grant(secure, user, topic)
-    checks = check_cluster(gather(connection))
+    checks = check_cluster(gather_cluster_facts(connection))
     assert {c.level for c in checks if c.name == "acl"} == {"ok"}
     assert "settings" in {c.name for c in checks if c.level == "skipped"}, "no DescribeConfigs"
     assert PASSWORD not in repr(checks) + repr(connection)

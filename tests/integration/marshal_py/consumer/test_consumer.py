@@ -28,6 +28,7 @@ from marshal_py.consumer.consumer import Consumer
 from marshal_py.consumer.held_partition import Stage
 from marshal_py.embedded.kafka import EmbeddedKafka
 from tests.support.consumers import INTERVAL_MS, Loop, fill, pid_suffix, until
+from tests.support.messages import number_of, partition_of
 
 pytestmark = pytest.mark.kafka
 
@@ -69,7 +70,7 @@ def take(consumer: Consumer, count: int) -> list[int]:
     """Take so many messages, and leave the loop with the last one in hand."""
     numbers = []
     for message in consumer.messages(idle_timeout_s=60):
-        numbers.append(int(message.value()))
+        numbers.append(number_of(message))
         if len(numbers) == count:
             break
     return numbers
@@ -85,7 +86,7 @@ def test_one_consumer_gets_everything_in_order(
 ) -> None:
     fill(kafka.bootstrap_servers, topic, 2_000, partitions=4)
     consumer = make("a", topic)
-    got = [(m.partition(), int(m.value())) for m in consumer.messages(idle_timeout_s=8)]
+    got = [(partition_of(m), number_of(m)) for m in consumer.messages(idle_timeout_s=8)]
     assert sorted(n for _, n in got) == list(range(2_000))
     for p in range(4):
         mine = [n for q, n in got if q == p]
@@ -408,7 +409,7 @@ def test_messages_behind_a_lapsed_lease_wait_until_it_is_regained(
     got = []
     for message in consumer.messages(idle_timeout_s=60):
         assert consumer.claims()[0].held
-        got.append(int(message.value()))
+        got.append(number_of(message))
         if len(got) == 10:
             kafka.pause(0)
             consumer.claims()[0].wait_lost(60)
@@ -463,7 +464,7 @@ def test_deserializers_as_confluent_has_them(
         value_deserializer=StringDeserializer(),
         key_deserializer=lambda data, context: (context.topic, data),
     )
-    got = [(m.key(), m.value()) for m in itertools.islice(consumer, 3)]
+    got: list[tuple[Any, Any]] = [(m.key(), m.value()) for m in itertools.islice(consumer, 3)]
     assert got == [((topic, str(n).encode()), str(n)) for n in range(3)]
 
 

@@ -19,6 +19,7 @@ from marshal_py import ConfigurationError, Consumer, GroupAdmin, Transactions
 from marshal_py.client.topics import create_topics
 from marshal_py.embedded.kafka import EmbeddedKafka
 from tests.support.consumers import INTERVAL_MS, Process, fill, pid_suffix, processes, until
+from tests.support.messages import number_of, partition_of
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
@@ -57,12 +58,13 @@ def committed(kafka: EmbeddedKafka, topic: str) -> list[tuple[int, int]]:
         }
     )
     reader.assign([TopicPartition(topic, p, 0) for p in range(PARTITIONS)])
-    found, ended = [], set()
+    found: list[tuple[int, int]] = []
+    ended: set[int | None] = set()
     while len(ended) < PARTITIONS:
         for message in reader.consume(1000, 1.0):
             error = message.error()
             if error is None:
-                found.append((message.partition(), int(message.value())))
+                found.append((partition_of(message), number_of(message)))
             else:
                 assert error.code() == KafkaError._PARTITION_EOF
                 ended.add(message.partition())

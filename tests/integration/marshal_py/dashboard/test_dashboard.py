@@ -109,12 +109,12 @@ class Served:
         connection = http.client.HTTPConnection("127.0.0.1", parts.port or 0, timeout=120)
         connection.request(method, path, body, {k.replace("_", "-"): v for k, v in headers.items()})
         answer = connection.getresponse()
-        body = answer.read()
+        said = answer.read()
         connection.close()
         try:
-            return answer.status, json.loads(body)
+            return answer.status, json.loads(said)
         except ValueError:
-            return answer.status, body
+            return answer.status, said
 
     def stop(self) -> int:
         self.process.send_signal(signal.SIGTERM)
@@ -174,7 +174,8 @@ def drawn(page: Page, mode: str) -> dict[int, str | None]:
 
 def world(found: WorldView) -> tuple[dict[int, str], dict[int, str]]:
     """Holders and livenesses of the cells of `orders`, as the log has them."""
-    holders, lives = {}, {}
+    holders: dict[int, str] = {}
+    lives: dict[int, str] = {}
     for p, key, cell in found.world.cells("g"):
         if key[1] == "orders":
             silence = found.cell_silence(p, cell)

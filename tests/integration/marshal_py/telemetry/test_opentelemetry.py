@@ -180,8 +180,8 @@ def test_otel_instruments_say_what_prometheus_says(
             for scope in resource.scope_metrics
             for metric in scope.metrics
         }
-        points = list(found["marshal.claims_held"].data.data_points)
-        assert [(p.value, dict(p.attributes or {})) for p in points] == [  # type: ignore[union-attr]
+        points: list[Any] = list(found["marshal.claims_held"].data.data_points)
+        assert [(p.value, dict(p.attributes or {})) for p in points] == [
             (2, {"group_id": "g", "client_id": "a"})
         ]
         assert found["marshal.lease_remaining_seconds"].unit == "s"

@@ -66,7 +66,7 @@ def test_connections_are_kept_apart() -> None:
 def test_a_prepared_transaction_whose_client_has_gone_is_nameless() -> None:
     names = Names()
     assert names.seen({}, [writing(20)])[0] == {"t20"}
-    assert names.seen({}, [writing(20, 0)]) == (frozenset(), {"t20"})
+    assert names.seen({}, [writing(20, 0)]) == (frozenset[str](), frozenset({"t20"}))
 
 
 def test_mysql_shows_a_large_number_before_the_first_write() -> None:

@@ -17,7 +17,8 @@ from harvest.outbox.serializer import RecordSerializer
 
 
 def test_a_record_keeps_what_it_is_given() -> None:
-    record = OutboxRecord("orders", "k", b"v", {"a": "1", "b": b"2"}, id=3)
+    headers: dict[str, str | bytes] = {"a": "1", "b": b"2"}
+    record = OutboxRecord("orders", "k", b"v", headers, id=3)
     assert record.headers == (("a", "1"), ("b", b"2"))
     assert (record.topic, record.key, record.value, record.id) == ("orders", "k", b"v", 3)
 

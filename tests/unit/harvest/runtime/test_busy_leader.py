@@ -219,7 +219,12 @@ def test_work_waits_for_a_late_heartbeat_and_for_nothing_else() -> None:
         first.wait(over)
     lease.left_ms = 700.0
     went = threading.Event()
-    thread = threading.Thread(target=lambda: (first.wait(over), went.set()))
+
+    def wait() -> None:
+        first.wait(over)
+        went.set()
+
+    thread = threading.Thread(target=wait)
     thread.start()
     assert not went.wait(0.2)
     lease.left_ms = 1_850.0

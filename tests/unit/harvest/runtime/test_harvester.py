@@ -10,6 +10,7 @@ import pytest
 
 from harvest.core.interfaces.mark_store import MarkStore
 from harvest.core.mark import Limits
+from harvest.core.row import Row
 from harvest.errors import StoreUnavailable, TableMissing
 from harvest.outbox.record import OutboxRecord
 from harvest.runtime.action_threads import Lane
@@ -271,7 +272,7 @@ def test_a_missing_table_is_told_at_once(bench: Bench) -> None:
 
 def test_an_outage_that_never_ends_does_not_hold_up_a_stop(bench: Bench) -> None:
     class Down(MemoryMarkStore):
-        def mark(self, *_: object) -> list[object]:  # type: ignore[override]
+        def mark(self, *_: object) -> list[Row]:
             raise StoreUnavailable
 
     down = [False]
@@ -287,12 +288,13 @@ def test_an_outage_that_never_ends_does_not_hold_up_a_stop(bench: Bench) -> None
 
 def test_what_a_lane_did_not_foresee_ends_the_process(bench: Bench) -> None:
     class Broken(MemoryMarkStore):
-        def mark(self, *_: object) -> list[object]:  # type: ignore[override]
+        def mark(self, *_: object) -> list[Row]:
             raise ZeroDivisionError
 
-    harvester = Harvester(
-        bench.candidacy, bench.tools(lambda: Broken(bench.table)), warm_standby=True
-    )
+    def broken() -> MarkStore:
+        return Broken(bench.table)
+
+    harvester = Harvester(bench.candidacy, bench.tools(broken), warm_standby=True)
     with pytest.raises(ZeroDivisionError):
         harvester.run()
     assert bench.candidacy.resigned == 1

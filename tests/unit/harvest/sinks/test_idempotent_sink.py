@@ -68,9 +68,9 @@ def test_a_row_without_a_report_is_not_delivered_and_then_its_report_is_waited_f
     sink.open(lambda: True)
     first = sink.deliver(rows, "")
     assert first is not None
-    assert first.undelivered == {2}
+    assert first.undelivered == frozenset({2})
     assert not first.refused, "nobody knows yet"
     sink.open(lambda: True)
     second = sink.deliver(rows, "")
     assert second is not None
-    assert (second.undelivered, second.refused) == ({2}, {2})
+    assert second.undelivered == second.refused == frozenset({2})

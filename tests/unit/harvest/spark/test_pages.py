@@ -44,7 +44,9 @@ def ids(window: Window) -> list[int]:
 
 def walk(shared: Pages, shard: int, limits: random.Random) -> tuple[list[int], list[Range]]:
     """What a shard sees that reads to the end, in steps of any size."""
-    after, found, gaps = 0, [], []
+    after = 0
+    found: list[int] = []
+    gaps: list[Range] = []
     while True:
         window = shared.read(shard, after, limits.randint(1, 9))
         assert all(after < id <= window.last_id for id in ids(window))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from marshal_py.admin.cell_timeline import CellTimeline, TimelineEntry
 from marshal_py.protocol import events as ev
 from marshal_py.protocol.messages import (
@@ -41,7 +43,7 @@ class Log:
             self.timeline.feed(event, self.now)
         return offset
 
-    def _head(self, who: str) -> tuple[int, str, str, str, int]:
+    def _head(self, who: str) -> tuple[Literal[2], str, str, str, int]:
         client, _, instance = who.partition("#")
         return 2, client, instance or "i", "g", self.state.next_offset
 

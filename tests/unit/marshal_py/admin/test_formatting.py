@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 
@@ -75,8 +75,8 @@ def test_since_nonsense_is_refused(text: str) -> None:
         parse_since(text, NOW_MS)
 
 
-WHO = {"client_id": "c/[1]", "instance_id": "i", "group_id": "g"}
-CELL = {"topic": "t", "partition": 3}
+WHO: dict[str, Any] = {"client_id": "c/[1]", "instance_id": "i", "group_id": "g"}
+CELL: dict[str, Any] = {"topic": "t", "partition": 3}
 EVENTS: list[ev.Event] = [
     ev.Ignored(1, "undecodable"),
     ev.Beat(1, seq=0, entries=2, membership=1, **WHO),

@@ -60,7 +60,8 @@ def check_command_line(line: str, *, complete: bool = True) -> None:
             words = words[:index]
             break
     command: Any = typer.main.get_command(PROGRAMS[words[0]])
-    context, rest = None, words[1:]
+    context: Any = None
+    rest = words[1:]
     while True:
         try:
             context = command.make_context(words[0], list(rest), parent=context)
@@ -72,7 +73,8 @@ def check_command_line(line: str, *, complete: bool = True) -> None:
             raise AssertionError(f"{line}: {error}") from None
         if not hasattr(command, "commands"):
             return
-        name, *rest = [*context._protected_args, *context.args]
+        words = [*context._protected_args, *context.args]
+        name, rest = words[0], words[1:]
         assert name in command.commands, f"{line}: no command {name!r}"
         command = command.commands[name]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import sys
 from types import FrameType
+from typing import Literal
 
 import pytest
 
@@ -12,7 +13,7 @@ from marshal_py.protocol.events import Event
 from marshal_py.protocol.messages import ClaimingPartition, Entry, Heartbeat, encode
 from marshal_py.protocol.rationalizer import PartitionState, apply
 
-WHO = (2, "a", "a.1", "g")
+WHO: tuple[Literal[2], str, str, str] = (2, "a", "a.1", "g")
 CELLS = 20
 
 

@@ -15,8 +15,12 @@ from marshal_py.client.structured_logs import Fields, JsonFormatter
 def test_fields_are_merged_and_written_as_json() -> None:
     records: list[logging.LogRecord] = []
     logger = logging.Logger("marshal_py.test")
-    handler = logging.Handler()
-    handler.emit = records.append  # type: ignore[method-assign]
+
+    class Keep(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            records.append(record)
+
+    handler = Keep()
     logger.addHandler(handler)
     log = Fields(logger, {"group_id": "g", "client_id": "a"})
     log.warning("%s lapsed", "x", extra={"topic": "t", "partition": 3, "client_id": "b"})

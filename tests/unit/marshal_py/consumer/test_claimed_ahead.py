@@ -137,9 +137,9 @@ def test_the_end_of_a_partition_comes_behind_its_messages(world: World) -> None:
     seen = []
     add = made._add
 
-    def spy(*arguments: Any) -> None:
+    def spy(part: HeldPartition, messages: list[Any]) -> None:
         seen.append(part.is_owed)
-        add(*arguments)
+        add(part, messages)
 
     made._add = spy  # type: ignore[method-assign]
     made._sort_out([*run_of(part, 1, 2).messages, last])
@@ -171,7 +171,7 @@ def test_who_ends_fetches_what_was_claimed_and_claims_no_more(world: World, endi
     coming = iter([range(1, AHEAD), range(AHEAD, 2 * AHEAD), range(2 * AHEAD, 3 * AHEAD)])
     waits = []
 
-    def fetch(_: int, wait_s: float = 0.0) -> int:
+    def fetch(most: int, wait_s: float = 0.0) -> int:
         waits.append(wait_s)
         world.fetch(*next(coming))
         return AHEAD
@@ -198,7 +198,7 @@ def test_what_is_lost_with_the_claim_is_counted(world: World) -> None:
 def test_after_a_rejection_what_is_fetched_is_claimed_anew(world: World) -> None:
     world.fetch(0)
     world.made._top_up()
-    world.made.marshal.cell = lambda *_: None  # type: ignore[method-assign,assignment]
+    world.made.marshal.cell = lambda *_: None  # type: ignore[method-assign]
     world.made._verdicts[101] = "epoch"
     assert world.handed_out() == []
     world.part.end = -1
@@ -235,7 +235,7 @@ def test_a_verdict_is_kept_for_what_was_decided_with_it(world: World) -> None:
     first.seq = last.seq = 7
     made._proposed.extend([first, run_of(between, 5), last])
     made._verdicts[7] = "epoch"
-    made.marshal.cell = lambda *_: None  # type: ignore[method-assign,assignment]
+    made.marshal.cell = lambda *_: None  # type: ignore[method-assign]
     assert offsets(made._next_claimed()) == [5]
     assert made._next_claimed() is None
     assert not made._proposed
@@ -244,7 +244,7 @@ def test_a_verdict_is_kept_for_what_was_decided_with_it(world: World) -> None:
 
 
 def test_a_proposal_that_cannot_be_made_owes_nothing(world: World) -> None:
-    def refuse(_: int) -> int:
+    def refuse(end: int) -> int:
         raise NotHeld("released meanwhile")
 
     world.claim.core.propose = refuse

@@ -71,7 +71,7 @@ def consumer(mode: Any = "at_least_once") -> Consumer:
     """A consumer that was never connected, in the middle of its loop, to which nothing comes."""
     made = Consumer("127.0.0.1:1", group_id="g", topics="t", mode=mode)
     made._looping = True
-    made._fetch = lambda *_: 0  # type: ignore[method-assign,assignment]
+    made._fetch = lambda *_: 0  # type: ignore[method-assign]
     return made
 
 
@@ -191,7 +191,7 @@ def test_a_partition_starts_where_the_cell_says_and_not_below_what_was_claimed()
     part = part_of(claim)
     part.stage = Stage.WANTED
     assigned: list[int] = []
-    made._keeper._assign = lambda _, at: assigned.append(at)  # type: ignore[method-assign]
+    made._keeper._assign = lambda part, offset: assigned.append(offset)  # type: ignore[method-assign]
     made._keeper._tend(part)
     assert assigned == [7]
     assert part.floor == 7
@@ -254,7 +254,7 @@ def test_nothing_of_a_rejected_proposal_is_handed_out_nor_waited_for(ended: bool
     made._top_up()
     if ended:
         claim.core.ended.set()
-    made.marshal.cell = lambda *_: None  # type: ignore[method-assign,assignment]
+    made.marshal.cell = lambda *_: None  # type: ignore[method-assign]
     made._verdicts[101] = "epoch"
     assert made._next_claimed() is None
     assert not made._proposed
@@ -328,7 +328,7 @@ def test_what_cannot_be_proposed_any_more_is_not_kept() -> None:
     part = part_of(claim)
     made._ready.append(run_of(part, 0))
 
-    def refuse(_: int) -> int:
+    def refuse(end: int) -> int:
         raise NotHeld("released meanwhile")
 
     claim.core.propose = refuse
@@ -416,16 +416,20 @@ def test_nothing_is_given_up_while_who_joined_takes_nothing_yet() -> None:
     made, claim = consumer(), FakeClaim()
     part = part_of(claim)
     made.parts[part.key] = part
+
+    def stage() -> Stage:
+        return part.stage
+
     keeper = made._keeper
     keeper._topics = {"t": 1}
     look = Decision(Plan(give_up=part.key), (), {part.key: "me"}, paused=False, settling=False)
     keeper._assignor = SimpleNamespace(decide=lambda *_: look._replace(newcomers_settling=True))  # type: ignore[assignment]
     keeper._share(1e9)
-    assert part.stage is Stage.ACTIVE
+    assert stage() is Stage.ACTIVE
     assert keeper._plan_due  # and is looked at again soon
     keeper._assignor = SimpleNamespace(decide=lambda *_: look)  # type: ignore[assignment]
     keeper._share(2e9)
-    assert part.stage is Stage.DRAINING
+    assert stage() is Stage.DRAINING
 
 
 def test_those_who_join_one_after_the_other_are_waited_for_but_not_for_ever() -> None:

@@ -295,7 +295,8 @@ def test_with_different_subscriptions_units_move_along_a_chain() -> None:
         "b": Subscription(frozenset({"x", "y"})),
         "c": Subscription(frozenset({"y"})),
     }
-    holders: Holders = {("x", n): "a" for n in range(4)} | {("y", n): "b" for n in range(2)}
+    holders: Holders = {("x", n): "a" for n in range(4)}
+    holders |= {("y", n): "b" for n in range(2)}
     settle(members, holders, random.Random(4))
     assert loads(members, holders) == {"a": 2, "b": 2, "c": 2}
     assert all(holder == "c" for (topic, _), holder in holders.items() if topic == "y")
@@ -303,7 +304,8 @@ def test_with_different_subscriptions_units_move_along_a_chain() -> None:
 
 def test_of_two_chains_the_one_that_evens_out_most_comes_first() -> None:
     members = {m: Subscription(frozenset(t)) for m, t in zip("abcdef", CHAINS, strict=True)}
-    holders: Holders = {("x", n): "a" for n in range(4)} | {("y", n): "b" for n in range(4)}
+    holders: Holders = {("x", n): "a" for n in range(4)}
+    holders |= {("y", n): "b" for n in range(4)}
     holders |= {("u", n): "d" for n in range(3)} | {("v", n): "e" for n in range(3)}
     settle(members, holders, random.Random(6))
     count = loads(members, holders)

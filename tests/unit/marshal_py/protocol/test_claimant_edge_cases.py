@@ -649,9 +649,7 @@ def test_what_is_rejected_of_another_instance_concerns_it_alone(bench: Bench, re
             seq = a.appends()[-1].seq
     before = holding.state
     a.notices()
-    theirs = ev.Rejected(
-        9, "a", "a.9", "g", seq, record, "not_holder", "t", 0, holding.epoch, 1, "a"
-    )
+    theirs = ev.Rejected(9, "a", "a.9", "g", seq, record, "not_held", "t", 0, holding.epoch, 1, "a")
     a.claimant.applied(0, [theirs], bench.now_ns)
     assert holding.state is before
     assert a.notices() == []

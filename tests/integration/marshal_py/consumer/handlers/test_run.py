@@ -40,6 +40,7 @@ from marshal_py.embedded.kafka import EmbeddedKafka
 from marshal_py.telemetry.consumer_metrics import ConsumerMetrics
 from tests.support import handlers
 from tests.support.consumers import INTERVAL_MS, fill, pid_suffix, until
+from tests.support.messages import number_of, offset_of, partition_of
 
 pytestmark = pytest.mark.kafka
 
@@ -120,7 +121,7 @@ class Handled:
         self._work_s = work_s
 
     def __call__(self, message: Message) -> None:
-        lane = (message.partition(), message.key())
+        lane = (partition_of(message), message.key())
         with self._lock:
             if lane in self._now:
                 self.overlaps.append(lane)
@@ -130,8 +131,8 @@ class Handled:
             time.sleep(self._work_s)
         with self._lock:
             self._now.discard(lane)
-            self.offsets[lane].append(message.offset())
-            self.numbers.append(int(message.value()))
+            self.offsets[lane].append(offset_of(message))
+            self.numbers.append(number_of(message))
 
     def check_order(self) -> None:
         assert self.overlaps == []
@@ -191,7 +192,7 @@ def test_a_partition_in_order(
     consumer = make("a", topic)
 
     def handler(message: Message) -> None:
-        seen[message.partition()].append(message.offset())
+        seen[partition_of(message)].append(offset_of(message))
         if sum(map(len, seen.values())) == 200:
             consumer.stop()
 
@@ -215,7 +216,7 @@ def test_asyncio_handlers(
         at_work -= 1
         assert claim.held
         assert claim.epoch >= 0
-        seen[message.key()].append(int(message.value()))
+        seen[message.key()].append(number_of(message))
         if sum(map(len, seen.values())) == 70:
             consumer.stop()
 
@@ -263,6 +264,7 @@ def test_processes_are_given_the_message_and_the_epoch(
         assert line["error"] is None
         assert (line["epoch"], line["held"]) == (epoch, True)
     assert 2 <= len({line["pid"] for line in lines}) <= 4, "dead processes are replaced"
+    dead: dict[Any, dict[str, Any]]
     dead = {m.value(): dict(m.headers() or ()) for m in read(kafka, f"{topic}.dlq", 2)}
     assert dead[b"3"]["dlq-error-class"].endswith(b"HandlerProcessDied")
     assert b"exit code 9" in dead[b"3"]["dlq-error-message"]
@@ -350,7 +352,7 @@ def test_retries_keep_the_order_of_the_key_and_hold_up_nobody_else(
     others_done = threading.Event()
 
     def handler(message: Message) -> None:
-        number = int(message.value())
+        number = number_of(message)
         with lock:
             tried.append(number)
             if len({n for n in tried if n % 7 != 3}) == 60:
@@ -379,6 +381,7 @@ def test_a_dead_letter_is_the_message_and_why(
     topic = kafka_topic(partitions=1)
     dead = kafka_topic(name=f"{topic}.dlq", partitions=1)
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    headers: list[tuple[str, str | bytes | None]]
     headers = [("trace", b"\x00\xff"), ("trace", b"2"), ("empty", None), ("dlq-attempts", b"99")]
     producer.produce(topic, b"\xff\x00", b"\x01", 0, timestamp=1_700_000_000_123, headers=headers)
     producer.produce(topic, None, None, 0)
@@ -390,7 +393,7 @@ def test_a_dead_letter_is_the_message_and_why(
     def handler(message: Message) -> None:
         if message.value() != b"fine":
             raise ValueError("cannot read " + "ä" * 5_000)
-        fine.append(message.offset())
+        fine.append(offset_of(message))
 
     running = Running(consumer, handler, retry=FAST, on_failure="dead_letter")
     until(lambda: fine == [2] and consumer.stats().dead_lettered == 2)
@@ -401,7 +404,7 @@ def test_a_dead_letter_is_the_message_and_why(
     found = {m.value(): m for m in read(kafka, dead, 2)}
     first = found[b"\xff\x00"]
     assert first.key() == b"\x01"
-    kept = first.headers() or []
+    kept: Any = first.headers() or []
     assert kept[:3] == headers[:3], "its own headers, in order"
     why = dict(kept[3:])
     assert len(kept) == 3 + len(why), "each once"
@@ -445,7 +448,7 @@ def test_some_errors_are_not_worth_another_attempt_and_a_function_decides(
     consumer = make("a", topic)
 
     def handler(message: Message) -> None:
-        number = int(message.value())
+        number = number_of(message)
         if number == 4:
             raise ValueError("four")
         if number in (5, 6):
@@ -484,7 +487,7 @@ def test_a_deserializer_that_fails_makes_a_dead_letter_of_the_bytes_as_they_came
     producer.produce(topic, b'{"n": 1}', b"k")
     producer.produce(topic, b"{", b"k")
     producer.flush(60)
-    seen = []
+    seen: list[Any] = []
     attempts: list[int] = []
 
     def handler(message: Message) -> None:
@@ -656,7 +659,7 @@ def test_a_lost_claim_drops_what_waits_and_ignores_what_runs(
     seen: list[int] = []
 
     def handler(message: Message) -> None:
-        seen.append(message.offset())
+        seen.append(offset_of(message))
         if len(seen) == 3:
             inside.set()
         assert go_on.wait(200)
@@ -691,7 +694,7 @@ def test_slow_handlers_lose_no_claim_and_stuck_ones_are_reported(
     def a_slow_one(message: Message) -> None:
         if message.value() == b"0":
             assert go_on.wait(200)
-        done.append(int(message.value()))
+        done.append(number_of(message))
 
     consumer = make("a", topic)
     running = Running(consumer, a_slow_one, workers=2, stuck_after_s=0.2, on_stuck=reports.append)
@@ -755,7 +758,7 @@ def test_a_hot_key_neither_fills_memory_nor_stops_other_partitions(
         most[0] = max(most[0], consumer.stats().buffered_bytes)
         if message.partition() == 0:
             go_on.wait(60)
-        done.append(message.partition())
+        done.append(partition_of(message))
 
     running = Running(consumer, handler, workers=4, max_buffered_bytes=400_000)
     until(lambda: consumer.stats().buffered > 100)
@@ -809,9 +812,9 @@ def test_a_lapsed_lease_starts_nothing_until_it_is_regained(
 
     def handler(message: Message, *, claim: Claim) -> None:
         if not claim.held:
-            wrong.append(message.offset())
+            wrong.append(offset_of(message))
         time.sleep(0.001)
-        done.append(message.offset())
+        done.append(offset_of(message))
 
     running = Running(consumer, handler, workers=4)
     until(lambda: len(done) > 50)
@@ -886,7 +889,7 @@ def test_at_most_once_nothing_is_tried_again(
     consumer = make("a", topic, mode="at_most_once")
 
     def handler(message: Message) -> None:
-        tried.append(int(message.value()))
+        tried.append(number_of(message))
         if len(tried) == 10:
             raise ValueError("no")
 

@@ -82,7 +82,8 @@ class Script:
 
 def rows(history: PartitionHistory, table: str) -> list[dict[str, Any]]:
     found = history.rows.get(table, []) + history.open_rows().get(table, [])
-    return to_arrow(table, found).to_pylist()
+    listed: list[dict[str, Any]] = to_arrow(table, found).to_pylist()
+    return listed
 
 
 def life(script: Script) -> None:
@@ -306,26 +307,27 @@ def broker_clock(script: Script) -> None:
     script.wait(1_001)
 
 
+_NAMED: tuple[Plant, ...] = (
+    foreign_record,
+    wrong_partition,
+    foreign_sender,
+    sequence,
+    duplicate_client_id,
+    early_takeover,
+    late_heartbeat,
+    clock_drift,
+    flapping,
+    zombie,
+    impossible_epoch,
+    impossible_version,
+    position_went_back,
+    claimed_not_ahead,
+    broker_clock,
+)
 PLANTS: list[tuple[str, Plant]] = [
-    (plant.__name__, plant)
-    for plant in (
-        foreign_record,
-        wrong_partition,
-        foreign_sender,
-        sequence,
-        duplicate_client_id,
-        early_takeover,
-        late_heartbeat,
-        clock_drift,
-        flapping,
-        zombie,
-        impossible_epoch,
-        impossible_version,
-        position_went_back,
-        claimed_not_ahead,
-        broker_clock,
-    )
-] + [("position_went_back", position_went_back_among_many)]
+    *((plant.__name__, plant) for plant in _NAMED),
+    ("position_went_back", position_went_back_among_many),
+]
 
 
 @pytest.mark.parametrize(("kind", "plant"), PLANTS)
@@ -379,7 +381,7 @@ def snapshot(script: Script, at: int, **changes: Any) -> SnapshotSeen:
     state = PartitionState(0)
     for offset, value, _ in script.records[:at]:
         apply(state, offset, value)
-    fields = {
+    fields: dict[str, Any] = {
         "next_offset": at,
         "digest": state.digest(),
         "anchor": anchor_of(script.records[at - 1][1]),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
+from typing import Any
 
 import msgspec
 import pytest
@@ -17,8 +18,8 @@ from marshal_py.protocol.rationalizer import PartitionState, apply
 from marshal_py.protocol.snapshots import Snapshot, anchor_of, decode_snapshot, encode_snapshot
 from tests.support.strategies import lively_log
 
-WHO = {"client_id": "c", "instance_id": "i", "group_id": "g", "seq": 0}
-CELL = {"topic": "t", "partition": 0}
+WHO: dict[str, Any] = {"client_id": "c", "instance_id": "i", "group_id": "g", "seq": 0}
+CELL: dict[str, Any] = {"topic": "t", "partition": 0}
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -45,7 +46,7 @@ def claimed(
 ) -> ev.Claimed:
     return ev.Claimed(
         offset,
-        **WHO,  # type: ignore[arg-type]
+        **WHO,
         topic="t",
         partition=cell,
         epoch=offset if epoch is None else epoch,
@@ -86,7 +87,7 @@ def forged(check: Callable[[Invariants], list[str]]) -> list[str]:
         (ev.GroupForgotten(5, **WHO, cells=1), None, "while it was held"),
         (ev.Renewed(-1, **WHO, **CELL, epoch=0, next_offset=1), None, "was applied after"),
     ],
-)  # type: ignore[misc]
+)
 def test_a_forged_report_breaks_an_invariant(
     event: ev.Event, value: bytes | None, says: str
 ) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from marshal_py import DuplicateClientId, InvalidArgument, NotInVersion1
 from marshal_py.protocol.claimant import MAX_LATE_RENEWALS, ClaimState, Holding, Notice
+from marshal_py.protocol.events import Event
 from marshal_py.protocol.text.claimant import TextClaimant
 from marshal_py.protocol.text.rationalizer import TextCell, TextState, TextWorld, apply
 from marshal_py.protocol.world import Observer
@@ -71,7 +72,7 @@ class Client:
         return len(appends)
 
     def read(self) -> None:
-        events: list = []
+        events: list[Event] = []
         for value in self.log.values[self.state.next_offset :]:
             apply(self.state, self.state.next_offset, value, events)
         if events:

@@ -25,7 +25,8 @@ HISTORIES: list[dict[str, Any]] = [
 
 
 def fold(*records: str | bytes) -> tuple[TextState, list[ev.Event]]:
-    state, events = TextState(0, HB), []
+    state = TextState(0, HB)
+    events: list[ev.Event] = []
     for offset, record in enumerate(records):
         apply(state, offset, record if isinstance(record, bytes) else record.encode(), events)
     return state, events
@@ -323,7 +324,8 @@ def test_a_huge_partition_number_costs_one_cell() -> None:
 
 
 def test_a_null_value_and_a_repeated_offset_change_nothing() -> None:
-    state, events = TextState(0, HB), []
+    state = TextState(0, HB)
+    events: list[ev.Event] = []
     apply(state, 0, None, events)
     apply(state, 1, BEAT_A.encode(), events)
     apply(state, 1, b"Heartbeat/1/1001/ib/b/g/t/0/2", events)
