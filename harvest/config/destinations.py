@@ -19,7 +19,7 @@ _STATUSES: Final = re.compile(r"([1-5][0-9]{2})(?:-([1-5][0-9]{2}))?")
 _POLICY: Final = Policy()
 
 
-def _statuses(value: object) -> object:
+def _parse_statuses(value: object) -> object:
     """``204``, ``200-299``, or a list of such."""
     if value is None:
         return frozenset()
@@ -33,7 +33,7 @@ def _statuses(value: object) -> object:
     return frozenset(found)
 
 
-Statuses = Annotated[frozenset[int], BeforeValidator(_statuses)]
+Statuses = Annotated[frozenset[int], BeforeValidator(_parse_statuses)]
 
 
 class HttpConfig(StrictModel):
@@ -109,12 +109,12 @@ class DestinationConfig(StrictModel):
         Raises `ConfigurationError`.
         """
         if self.kafka is not None:
-            return _kafka(self.kafka, outbox, kafka)
+            return _kafka_sink(self.kafka, outbox, kafka)
         try:
             if self.http is not None:
-                return _http(self.http, outbox)
+                return _http_sink(self.http, outbox)
             assert self.nats is not None  # noqa: S101 - validated
-            return _nats(self.nats, outbox)
+            return _nats_sink(self.nats, outbox)
         except ModuleNotFoundError as error:
             extra = "http" if self.http is not None else "nats"
             raise ConfigurationError(
@@ -122,7 +122,7 @@ class DestinationConfig(StrictModel):
             ) from None
 
 
-def _http(config: HttpConfig, outbox: str) -> MessageSink:
+def _http_sink(config: HttpConfig, outbox: str) -> MessageSink:
     from harvest.sinks.http.endpoint import HttpEndpoint, HttpSink, Signature
 
     given = config.model_dump(exclude={"headers", "expect", "refuse", "sign"})
@@ -138,14 +138,14 @@ def _http(config: HttpConfig, outbox: str) -> MessageSink:
     )
 
 
-def _nats(config: NatsConfig, outbox: str) -> MessageSink:
+def _nats_sink(config: NatsConfig, outbox: str) -> MessageSink:
     from harvest.sinks.nats import NatsEndpoint, NatsSink
 
     given = config.model_dump(exclude={"servers"})
     return NatsSink(NatsEndpoint(servers=tuple(config.servers), **given), outbox)
 
 
-def _kafka(config: KafkaConfig, outbox: str, settings: Mapping[str, Any]) -> MessageSink:
+def _kafka_sink(config: KafkaConfig, outbox: str, settings: Mapping[str, Any]) -> MessageSink:
     from harvest.sinks.kafka.destination import KafkaDestination, KafkaEndpoint
 
     given = config.model_dump(exclude={"settings"})

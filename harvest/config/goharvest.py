@@ -123,7 +123,7 @@ def convert(content: Mapping[str, Any], source: str) -> ReaperConfig:
         "outbox": go.outbox_table or "outbox",
         "group": go.leader_group_id or go.leader_topic or "reaper",
         "name": go.name,
-        "limits": _limits(limits),
+        "limits": _converted_limits(limits),
         "logging": file.logging or LoggingConfig(level="debug"),
     }
     if limits.heartbeat_timeout:
@@ -132,7 +132,7 @@ def convert(content: Mapping[str, Any], source: str) -> ReaperConfig:
     return validated(ReaperConfig, ours, source)
 
 
-def _limits(go: _GoLimits) -> dict[str, int]:
+def _converted_limits(go: _GoLimits) -> dict[str, int]:
     ours: dict[str, int] = {}
     if go.max_in_flight_records is not None:
         ours["max_in_flight_records"] = go.max_in_flight_records

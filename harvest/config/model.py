@@ -80,7 +80,7 @@ class CoordinationConfig(StrictModel):
     create_topics: bool = False
 
 
-def _level(value: object) -> object:
+def _lower_case(value: object) -> object:
     return value.lower() if isinstance(value, str) else value
 
 
@@ -88,7 +88,7 @@ class LoggingConfig(StrictModel):
     """How much is logged, to standard error."""
 
     level: Annotated[
-        Literal["trace", "debug", "info", "warn", "warning", "error"], BeforeValidator(_level)
+        Literal["trace", "debug", "info", "warn", "warning", "error"], BeforeValidator(_lower_case)
     ] = "info"
 
     def python_level(self) -> int:

@@ -109,15 +109,15 @@ def _print(timeline: CellTimeline, status: CellStatus, at_ms: int | None, lines:
             f"[dim]  … {count(hidden, 'earlier entry').replace('entrys', 'entries')}; "
             f"--lines {len(before)} shows all[/]"
         )
-    day = _lines(out, timeline, before[-lines:], "")
+    day = _print_entries(out, timeline, before[-lines:], "")
     if after:
         out.print("\nAfter that:")
-        _lines(out, timeline, after[:AFTER], day)
+        _print_entries(out, timeline, after[:AFTER], day)
         if len(after) > AFTER:
             out.print(f"[dim]  … and {len(after) - AFTER} more until now[/]")
 
 
-def _lines(out: Any, timeline: CellTimeline, entries: list[TimelineEntry], day: str) -> str:
+def _print_entries(out: Any, timeline: CellTimeline, entries: list[TimelineEntry], day: str) -> str:
     for entry in entries:
         stamp = clock_time(entry.at_ms, date=True)
         if stamp[:10] != day:

@@ -133,7 +133,7 @@ def pause(
     The pause ends by `marshal group resume`, or by itself after --for: the members see to that.
     With --wait, exit code 1 says that something was still held when the time was up.
     """
-    for_s = _duration_s(duration)
+    for_s = _parse_duration_s(duration)
     with _admin(connection, group) as admin:
         admin.require()
         until_ms = admin.pause(for_s)
@@ -203,12 +203,12 @@ def set_position(
     The group is paused meanwhile, and resumed at the end, whatever happens; one that was paused
     stays so. What is delivered from an earlier position on is delivered again, at most once or not.
     """
-    target = _target(to)
+    target = _parse_target(to)
     with _admin(connection, group) as admin:
         if not new:
             admin.require()
-        keys = admin.keys_of(topic, _numbers(partitions))
-        _apply(admin, dict.fromkeys(keys, target), dry_run, wait_s, as_json)
+        keys = admin.keys_of(topic, _parse_numbers(partitions))
+        _set_positions(admin, dict.fromkeys(keys, target), dry_run, wait_s, as_json)
 
 
 @app.command(
@@ -249,10 +249,10 @@ def import_(
         found = admin.import_positions(
             kafka_group or group, topics=names, even_if_active=even_if_active
         )
-        _apply(admin, found, dry_run, wait_s, as_json)
+        _set_positions(admin, found, dry_run, wait_s, as_json)
 
 
-def _apply(
+def _set_positions(
     admin: GroupAdmin,
     positions: dict[Key, Target],
     dry_run: bool,
@@ -264,7 +264,9 @@ def _apply(
     else:
         changes = admin.set_positions(positions, timeout_s=max(1.0, wait_s))
     if as_json:
-        print_json({"dry_run": dry_run, "changes": [_json(change) for change in changes]})
+        print_json(
+            {"dry_run": dry_run, "changes": [_change_document(change) for change in changes]}
+        )
         return
     made = table(
         "TOPIC", "PARTITION", "BEFORE", "AFTER", "CHANGE", "LAG AFTER", "HOLDER",
@@ -284,7 +286,7 @@ def _apply(
     note(f"{count(len(changes), 'position')} {done}")
 
 
-def _json(change: Change) -> dict[str, Any]:
+def _change_document(change: Change) -> dict[str, Any]:
     document = asdict(change)
     extent = document.pop("extent")
     first, end = extent if extent is not None else (None, None)
@@ -329,10 +331,10 @@ app.command(
 )(migrate)
 
 
-# What options are given
+# Values of options
 
 
-def _target(text: str) -> Target:
+def _parse_target(text: str) -> Target:
     with contextlib.suppress(InvalidArgument):
         return target_of(text)
     now_ms = int(time.time() * 1000)
@@ -351,7 +353,7 @@ def _target(text: str) -> Target:
     return Target("time", moment_ms)
 
 
-def _duration_s(text: str) -> float:
+def _parse_duration_s(text: str) -> float:
     now_ms = int(time.time() * 1000)
     with contextlib.suppress(InvalidArgument):
         offset, before_ms = parse_since(text, now_ms)
@@ -360,7 +362,7 @@ def _duration_s(text: str) -> float:
     raise ConfigurationError(f"--for {text!r} must be a duration such as 90s, 15m, 2h or 1d")
 
 
-def _numbers(text: str | None) -> list[int] | None:
+def _parse_numbers(text: str | None) -> list[int] | None:
     if text is None:
         return None
     found: set[int] = set()

@@ -23,7 +23,7 @@ from marshal_py.errors import ConfigurationError, TopicMissing
 
 __all__ = ["migrate"]
 
-LOOK_S = 0.2
+POLL_S = 0.2
 
 
 @command(coordination_topic=("--text-topic", "--coordination-topic"))
@@ -114,9 +114,9 @@ def migrate(
         new = Marshal(connection.kafka, topic=new_topic, create_topics=not dry_run, **common)
         source, target = (new, text) if back else (text, new)
         _open(source, closing)
-        moving = _topics(connection, source, topics)
+        moving = _topics_to_move(connection, source, topics)
         if dry_run:
-            _rehearse(source, _is_there(target, closing), moving, skip_to_target, as_json)
+            _dry_run(source, _open_if_it_exists(target, closing), moving, skip_to_target, as_json)
             return
         _open(target, closing)
         bridge = Bridge(source, target, moving, skip_to_target=skip_to_target)
@@ -130,7 +130,7 @@ def _open(marshal: Marshal, closing: ExitStack) -> None:
     closing.callback(marshal.close, release=False)
 
 
-def _is_there(target: Marshal, closing: ExitStack) -> Marshal | None:
+def _open_if_it_exists(target: Marshal, closing: ExitStack) -> Marshal | None:
     try:
         _open(target, closing)
     except TopicMissing:
@@ -139,7 +139,7 @@ def _is_there(target: Marshal, closing: ExitStack) -> Marshal | None:
     return target
 
 
-def _topics(connection: Connection, source: Marshal, only: str | None) -> dict[str, int]:
+def _topics_to_move(connection: Connection, source: Marshal, only: str | None) -> dict[str, int]:
     metadata = admin_client(connection.kafka).list_topics(timeout=connection.timeout_s).topics
 
     def count_of(topic: str) -> int:
@@ -163,7 +163,7 @@ def _topics(connection: Connection, source: Marshal, only: str | None) -> dict[s
     return found
 
 
-def _rehearse(
+def _dry_run(
     source: Marshal,
     target: Marshal | None,
     topics: dict[str, int],
@@ -234,48 +234,48 @@ def _run(
     started_s = time.monotonic()
     bridge.block(timeout_s=2.5 * bridge.target.settings.interval_ms / 1000 + 30)
     resumed = [step for step in bridge.plan() if step.state == "moved"]
-    _say(
+    _report(
         as_json,
         "blocked",
         f"{count(len(bridge.keys), 'partition')} held for the new side: "
         "its processes may start, and those of the old side be stopped",
         moved=len(resumed),
     )
-    told = False
-    while not stop.wait(LOOK_S):
+    announced = False
+    while not stop.wait(POLL_S):
         for step in bridge.step():
-            _moved(as_json, step, len(bridge.moved), len(bridge.keys))
+            _print_moved(as_json, step, len(bridge.moved), len(bridge.keys))
         if bridge.complete and source_stopped:
             bridge.finish()
-            _say(as_json, "finished", "everything has moved; the old side is released")
+            _report(as_json, "finished", "everything has moved; the old side is released")
             return
-        if bridge.complete and not told:
-            told = True
-            _say(
+        if bridge.complete and not announced:
+            announced = True
+            _report(
                 as_json,
                 "complete",
                 "everything has moved. Stop the last processes of the old "
                 "side, then end this with Ctrl-C, and run it once more with --source-stopped",
             )
         if give_up_s is not None and time.monotonic() - started_s > give_up_s:
-            _say(as_json, "gave_up", _left(bridge))
+            _report(as_json, "gave_up", _what_is_left(bridge))
             raise typer.Exit(FINDING)
-    _say(
+    _report(
         as_json,
         "stopped",
-        f"{_left(bridge)} Claims are kept for two heartbeat intervals: start "
+        f"{_what_is_left(bridge)} Claims are kept for two heartbeat intervals: start "
         "this again before that, or stop all processes of one side",
     )
 
 
-def _left(bridge: Bridge) -> str:
+def _what_is_left(bridge: Bridge) -> str:
     left = [step for step in bridge.plan() if step.state != "moved"]
     if not left:
         return "Everything has moved."
     return f"{count(len(left), 'partition')} left: {'; '.join(map(explain, left[:3]))}."
 
 
-def _moved(as_json: bool, step: Step, done: int, total: int) -> None:
+def _print_moved(as_json: bool, step: Step, done: int, total: int) -> None:
     if as_json:
         print_json({"event": "moved", **step._asdict()}, indent=None)
         return
@@ -285,7 +285,7 @@ def _moved(as_json: bool, step: Step, done: int, total: int) -> None:
     )
 
 
-def _say(as_json: bool, event: str, text: str, **fields: Any) -> None:
+def _report(as_json: bool, event: str, text: str, **fields: Any) -> None:
     if as_json:
         print_json({"event": event, "text": text, **fields}, indent=None)
     else:

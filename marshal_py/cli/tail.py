@@ -143,10 +143,10 @@ def tail(
             until_ms=None if wire == "text" else until_ms,
         )
         _warn_of_gaps(reader, since_offset)
-        past = filter(wanted, in_order(reader, past_events(connection, reader)))
+        matching = filter(wanted, in_order(reader, past_events(connection, reader)))
         shown = 0
         timed = since is not None or at is not None
-        for found in past if timed else deque(past, maxlen=lines):
+        for found in matching if timed else deque(matching, maxlen=lines):
             show(found)
             shown += 1
         if shown == 0 and lines and not follow:

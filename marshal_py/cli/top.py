@@ -110,25 +110,32 @@ def _document(frame: Frame) -> dict[str, Any]:
 def render(frame: Frame, rows: int) -> RenderableType:
     """Return the picture for a terminal of so many rows."""
     summary = frame.summary
-    leaders = [_leads(leader) for leader in summary.leaders if leader.leader is not None]
-    lines = min(len(frame.events), max(3, rows // 3))
-    left = rows - HEADER_ROWS - len(frame.mismatches) - lines - (2 if leaders else 0)
+    leaders = [_leader_text(leader) for leader in summary.leaders if leader.leader is not None]
+    event_rows = min(len(frame.events), max(3, rows // 3))
+    left = rows - HEADER_ROWS - len(frame.mismatches) - event_rows - (2 if leaders else 0)
     parts: list[RenderableType] = [_header(frame)]
     parts += [Text(text, style="bold red") for text in frame.mismatches]
 
     groups = sorted(summary.groups, key=lambda g: (-g.stale, g.group))
     fit = max(1, left // 2 if summary.members else left)
-    parts += ["", group_table(groups[:fit], frame.moved_per_s), *_more(len(groups), fit, "group")]
+    parts += [
+        "",
+        group_table(groups[:fit], frame.moved_per_s),
+        *_and_more(len(groups), fit, "group"),
+    ]
     left -= min(len(groups), fit) + 3
     if summary.members:
         fit = max(1, left)
         members = sorted(summary.members, key=_worst_first)
-        parts += ["", member_table(members[:fit]), *_more(len(members), fit, "member")]
+        parts += ["", member_table(members[:fit]), *_and_more(len(members), fit, "member")]
     if leaders:
-        parts += ["", _line(f"[bold]LEADERS[/]  {', '.join(leaders)}")]
-    if lines:
+        parts += ["", _one_line(f"[bold]LEADERS[/]  {', '.join(leaders)}")]
+    if event_rows:
         parts.append("")
-        parts += [_line(as_line(e, p, stamp, date=False)) for stamp, p, e in frame.events[-lines:]]
+        parts += [
+            _one_line(as_line(e, p, stamp, date=False))
+            for stamp, p, e in frame.events[-event_rows:]
+        ]
     return Stack(*parts)
 
 
@@ -136,19 +143,19 @@ def _header(frame: Frame) -> Text:
     stale = sum(group.stale for group in frame.summary.groups)
     rate = "" if frame.records_per_s is None else f", {frame.records_per_s:,.1f} records/s"
     colour, verdict = ("red", count(stale, "stale claim")) if stale else ("green", "no stale claim")
-    return _line(
+    return _one_line(
         f"[bold]{safe(frame.topic)}[/]  {count(frame.partitions, 'partition')}, "
         f"{count(frame.records, 'record')}{rate}  [{colour}]{verdict}[/]  "
         f"[dim]{clock_time(frame.at_ms)[:8]}  Ctrl-C leaves[/]"
     )
 
 
-def _leads(leader: Leader) -> str:
+def _leader_text(leader: Leader) -> str:
     silence = "" if leader.silence_ms is None else f" ({age(leader.silence_ms)})"
     return f"{safe(leader.name)}: {safe(leader.leader or '')}{silence}"
 
 
-def _line(markup: str) -> Text:
+def _one_line(markup: str) -> Text:
     return Text.from_markup(markup, overflow="ellipsis")
 
 
@@ -156,5 +163,5 @@ def _worst_first(member: Member) -> tuple[int, str, str]:
     return _ORDER[member.liveness], member.group, member.client_id
 
 
-def _more(have: int, shown: int, what: str) -> list[RenderableType]:
+def _and_more(have: int, shown: int, what: str) -> list[RenderableType]:
     return [Text(f"… and {count(have - shown, what)} more", style="dim")] if have > shown else []

@@ -93,5 +93,5 @@ def _print(verdict: Verdict) -> None:
         out.print(f"{summary}[green]nothing is wrong[/]")
         return
     levels = Counter(f.level for f in verdict.findings)
-    told = [count(levels[level], level) for level in ("error", "warning") if levels[level]]
-    out.print(f"{summary}[{'yellow' if verdict.ok else 'red'}]{', '.join(told)}[/]")
+    totals = [count(levels[level], level) for level in ("error", "warning") if levels[level]]
+    out.print(f"{summary}[{'yellow' if verdict.ok else 'red'}]{', '.join(totals)}[/]")

@@ -60,7 +60,7 @@ class GroupMetrics(Collector):
             return []
 
     def collect(self) -> Iterator[Metric]:
-        """WorldView at the world now; ask the brokers for the ends of the topics."""
+        """Look at the world now; ask the brokers for the ends of the topics."""
         with self._lock:
             summary = summarize(self.found)
             rows = self._lag()

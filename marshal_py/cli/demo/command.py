@@ -81,8 +81,8 @@ def demo(
     """
     with errors_as_exit_codes():
         _require(embed=kafka is None or postgres is None)
+        from marshal_py.cli.demo.environment import Options
         from marshal_py.cli.demo.run import run
-        from marshal_py.cli.demo.stage import Options
 
         options = Options(
             seconds=seconds,
@@ -93,7 +93,7 @@ def demo(
             kafka=kafka,
             kafka_settings=parse_settings(settings or ()),
             postgres=postgres,
-            prove=audit,
+            audit=audit,
             log_dir=None if log_dir is None else log_dir.absolute(),
         )
         if not run(options, as_json=as_json):

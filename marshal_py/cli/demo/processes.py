@@ -13,7 +13,7 @@ from marshal_py.cli.demo.config import CONSUMERS, HARVESTERS, DemoConfig
 from marshal_py.embedded.process import Guard, ServerProcess, tail
 from marshal_py.errors import MarshalError
 
-__all__ = ["Cast", "DemoFailed", "State"]
+__all__ = ["DemoFailed", "ProcessState", "Processes"]
 
 
 class DemoFailed(MarshalError):
@@ -22,7 +22,7 @@ class DemoFailed(MarshalError):
     blame = "environment"
 
 
-class State(Enum):
+class ProcessState(Enum):
     """Where a process is."""
 
     ABSENT = "not started"
@@ -32,12 +32,12 @@ class State(Enum):
     ENDED = "ended"
 
 
-class Cast:
+class Processes:
     """Writer, harvesters and consumers, by name. None outlives this process, however it ends."""
 
     def __init__(self, config: DemoConfig, guard: Guard, log_dir: Path) -> None:
         names = ("writer", *HARVESTERS, *CONSUMERS)
-        self.states: dict[str, State] = dict.fromkeys(names, State.ABSENT)
+        self.states: dict[str, ProcessState] = dict.fromkeys(names, ProcessState.ABSENT)
         self._config = config
         self._guard = guard
         self._log_dir = log_dir
@@ -52,7 +52,7 @@ class Cast:
             log=self._log_dir / f"{name}.log",
         )
         self._processes[name] = process
-        self.states[name] = State.RUNNING
+        self.states[name] = ProcessState.RUNNING
 
     def _arguments(self, name: str) -> list[str]:
         config = self._config
@@ -67,17 +67,17 @@ class Cast:
     def kill(self, name: str) -> None:
         """SIGKILL."""
         self._processes[name].signal(signal.SIGKILL)
-        self.states[name] = State.KILLED
+        self.states[name] = ProcessState.KILLED
 
     def pause(self, name: str) -> None:
         """SIGSTOP."""
         self._processes[name].signal(signal.SIGSTOP)
-        self.states[name] = State.PAUSED
+        self.states[name] = ProcessState.PAUSED
 
     def wake(self, name: str) -> None:
         """SIGCONT."""
         self._processes[name].signal(signal.SIGCONT)
-        self.states[name] = State.RUNNING
+        self.states[name] = ProcessState.RUNNING
 
     def ask_to_end(self, name: str) -> None:
         """SIGTERM; `join` waits."""
@@ -88,7 +88,7 @@ class Cast:
         process = self._processes[name]
         if not process.wait(timeout_s):
             raise DemoFailed(f"{name} did not end within {timeout_s:g} s{self._said(name)}")
-        self.states[name] = State.ENDED
+        self.states[name] = ProcessState.ENDED
         code = process.poll()
         if code not in (0, 128 + signal.SIGTERM):
             raise DemoFailed(f"{name} ended with code {code}{self._said(name)}")
@@ -96,7 +96,7 @@ class Cast:
     def check(self) -> None:
         """Raise `DemoFailed` if a process that should run does not."""
         for name, state in self.states.items():
-            if state is State.RUNNING:
+            if state is ProcessState.RUNNING:
                 code = self._processes[name].poll()
                 if code is not None:
                     raise DemoFailed(f"{name} ended with code {code}{self._said(name)}")

@@ -11,11 +11,11 @@ from typing import Final, Literal, Protocol
 
 from marshal_py.cli.demo.config import CONSUMERS, HARVESTERS, PARTITIONS, DemoConfig
 from marshal_py.cli.demo.deliveries import Deliveries
-from marshal_py.cli.demo.processes import Cast, DemoFailed, State
-from marshal_py.cli.demo.watch import CellName, Hold, LogWatch, TopicWatch
+from marshal_py.cli.demo.observers import CellName, Hold, LogObserver, TopicObserver
+from marshal_py.cli.demo.processes import DemoFailed, Processes, ProcessState
 from marshal_py.cli.demo.writer import WriterStats
 
-__all__ = ["Director", "Fault", "Takeover", "View"]
+__all__ = ["Fault", "Progress", "Scenario", "Takeover"]
 
 START_LIMIT_S: Final = 120.0
 TAKEOVER_LIMIT_S: Final = 30.0
@@ -53,27 +53,27 @@ class Fault:
         return None if None in times or not times else max(t for t in times if t is not None)
 
 
-class View(Protocol):
+class Progress(Protocol):
     """Shows how far the demo is."""
 
-    def tell(self, at_s: float, text: str) -> None:
+    def report(self, at_s: float, text: str) -> None:
         """Say what was done."""
 
-    def update(self, director: Director) -> None:
+    def update(self, scenario: Scenario) -> None:
         """Show the state of things."""
 
 
 @dataclass
-class Director:
+class Scenario:
     """Carries the demo out. `run` may be called once."""
 
     config: DemoConfig
-    cast: Cast
+    processes: Processes
     seconds: float
     drain_limit_s: float
-    view: View
-    log: LogWatch = field(init=False)
-    topic: TopicWatch = field(init=False)
+    progress: Progress
+    log: LogObserver = field(init=False)
+    topic: TopicObserver = field(init=False)
     deliveries: Deliveries = field(init=False)
     stats: WriterStats = field(default_factory=WriterStats)
     faults: list[Fault] = field(default_factory=list)
@@ -83,10 +83,10 @@ class Director:
     drained: bool = False
 
     def __post_init__(self) -> None:
-        self.log = LogWatch(self.config)
-        self.topic = TopicWatch(self.config)
+        self.log = LogObserver(self.config)
+        self.topic = TopicObserver(self.config)
         self.deliveries = Deliveries(Path(self.config.folder))
-        self._dice = random.Random(self.config.seed)
+        self._random = random.Random(self.config.seed)
 
     @property
     def at_s(self) -> float:
@@ -102,12 +102,12 @@ class Director:
         self.log.start()
         self.topic.start()
         for name in (*HARVESTERS, *CONSUMERS):
-            self.cast.start(name)
+            self.processes.start(name)
         if not self._wait(self._all_at_work, START_LIMIT_S):
             raise DemoFailed(f"not everybody was at work within {START_LIMIT_S:g} s")
         self.began_ns = time.monotonic_ns()
         self._begin("writing")
-        self.cast.start("writer")
+        self.processes.start("writer")
         self._until(0.2)
         self._fault("killed")
         self._until(0.5)
@@ -125,12 +125,12 @@ class Director:
 
     def _fault(self, kind: Literal["killed", "paused"]) -> None:
         """Kill or pause the leading harvester and a consumer; bring them back afterwards."""
-        self._wait(self._worth_a_fault, TAKEOVER_LIMIT_S)
+        self._wait(self._ready_for_a_fault, TAKEOVER_LIMIT_S)
         leader = self.log.holder(self.log.leader_cell)
         at_work = [name for name in CONSUMERS if self.log.held_by(name)]
         victims = [leader.holder] if leader is not None else []
-        victims += [self._dice.choice(at_work)] if at_work else []
-        act = self.cast.kill if kind == "killed" else self.cast.pause
+        victims += [self._random.choice(at_work)] if at_work else []
+        act = self.processes.kill if kind == "killed" else self.processes.pause
         faults = []
         for name in victims:
             lost = [
@@ -140,24 +140,26 @@ class Director:
             ]
             faults.append(Fault(kind, name, time.monotonic_ns(), lost))
             act(name)
-            self.view.tell(self.at_s, f"{kind} {name}, which held {_names(self.config, lost)}")
+            self.progress.report(
+                self.at_s, f"{kind} {name}, which held {_names(self.config, lost)}"
+            )
         self.faults += faults
         self.phase = f"{' and '.join(victims)} {kind}"
         self._wait(lambda: all(self._taken_over(fault) for fault in faults), TAKEOVER_LIMIT_S)
         for fault in faults:
             took = "nobody took over" if fault.acted_s is None else f"{fault.acted_s:.2f} s"
-            self.view.tell(self.at_s, f"takeover from {fault.name}: {took}")
+            self.progress.report(self.at_s, f"takeover from {fault.name}: {took}")
         self._wait(lambda: False, 1.0)  # the others work for a while before the victims are back
         for name in victims:
             if kind == "killed":
-                self.cast.start(name)
-                self.view.tell(self.at_s, f"started {name} again")
+                self.processes.start(name)
+                self.progress.report(self.at_s, f"started {name} again")
             else:
-                self.cast.wake(name)
-                self.view.tell(self.at_s, f"woke {name}, whose lease is over")
+                self.processes.wake(name)
+                self.progress.report(self.at_s, f"woke {name}, whose lease is over")
         self.phase = "writing"
 
-    def _worth_a_fault(self) -> bool:
+    def _ready_for_a_fault(self) -> bool:
         """Whether somebody leads and somebody consumes: leases lapse on busy machines."""
         return self.log.holder(self.log.leader_cell) is not None and any(
             map(self.log.held_by, CONSUMERS)
@@ -204,8 +206,8 @@ class Director:
     def _drain(self) -> None:
         """Stop writing, and wait until every committed row has been handled by a consumer."""
         self._begin("draining")
-        self.cast.ask_to_end("writer")
-        self.cast.join("writer", 60)
+        self.processes.ask_to_end("writer")
+        self.processes.join("writer", 60)
         self.stats = WriterStats.load(self.config.writer_stats)
         rows = self.stats.committed_rows
         self.drained = self._wait(
@@ -213,7 +215,7 @@ class Director:
             self.drain_limit_s,
         )
         if not self.drained:
-            self.view.tell(
+            self.progress.report(
                 self.at_s,
                 f"not drained after {self.drain_limit_s:g} s: {rows} rows committed, "
                 f"{len(self.topic.rows)} in Kafka, {len(self.deliveries.rows)} handled",
@@ -222,20 +224,22 @@ class Director:
     def _stop(self) -> None:
         """End everything in good order: what is held is released."""
         self._begin("stopping")
-        running = [name for name, state in self.cast.states.items() if state is State.RUNNING]
+        running = [
+            name for name, state in self.processes.states.items() if state is ProcessState.RUNNING
+        ]
         # Those that stand by first: they need not take over from one another now.
         standing_by = [name for name in running if not self.log.held_by(name)]
         for names in (standing_by, [name for name in running if name not in standing_by]):
             for name in names:
-                self.cast.ask_to_end(name)
+                self.processes.ask_to_end(name)
             for name in names:
-                self.cast.join(name, 60)
+                self.processes.join(name, 60)
         self._refresh()
 
     def _begin(self, phase: str) -> None:
         self.phase = phase
-        self.view.tell(self.at_s, phase)
-        self.view.update(self)
+        self.progress.report(self.at_s, phase)
+        self.progress.update(self)
 
     def _wait(self, done: Callable[[], bool], limit_s: float) -> bool:
         """Wait until `done`, at most `limit_s`; watch over everything meanwhile."""
@@ -251,12 +255,12 @@ class Director:
                 self.log.changed.wait(min(STEP_S, left_s))
 
     def _refresh(self) -> None:
-        self.cast.check()
+        self.processes.check()
         if self.log.failure is not None:
             raise DemoFailed(self.log.failure)
         self.deliveries.refresh()
         self.stats = WriterStats.load(self.config.writer_stats)
-        self.view.update(self)
+        self.progress.update(self)
 
 
 def _names(config: DemoConfig, lost: list[Takeover]) -> str:

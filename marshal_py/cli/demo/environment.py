@@ -17,13 +17,13 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from marshal_py.cli.demo.config import PARTITIONS, DemoConfig
-from marshal_py.cli.demo.processes import Cast
+from marshal_py.cli.demo.processes import Processes
 from marshal_py.client.topics import admin_client, create_topics
 from marshal_py.embedded import EmbeddedKafka, EmbeddedPostgres
 from marshal_py.embedded.process import Guard
 from marshal_py.errors import BrokerUnavailable, ConfigurationError
 
-__all__ = ["Options", "Stage", "open_stage"]
+__all__ = ["Environment", "Options", "open_environment"]
 
 Say = Callable[[str], None]
 
@@ -43,22 +43,22 @@ class Options:
     kafka_settings: dict[str, Any] = field(default_factory=dict, repr=False)
     postgres: str | None = field(default=None, repr=False)
     log_dir: Path | None = None
-    prove: bool = True
+    audit: bool = True
     """Whether audit and reconciliation run in the end, where the extra `spark` is installed."""
 
 
 @dataclass
-class Stage:
+class Environment:
     """All that is ready for the demo to begin."""
 
     config: DemoConfig
-    cast: Cast
+    processes: Processes
     servers: str
     """What the demo runs on, in words."""
 
 
 @contextlib.contextmanager
-def open_stage(options: Options, say: Say) -> Iterator[Stage]:
+def open_environment(options: Options, say: Say) -> Iterator[Environment]:
     """Start what is needed, make topics and tables, and remove everything in the end.
 
     Raises what the embedded servers raise, `BrokerUnavailable`, and `ConfigurationError` when the
@@ -92,7 +92,7 @@ def open_stage(options: Options, say: Say) -> Iterator[Stage]:
         log_dir.mkdir(parents=True, exist_ok=True)
         # The processes go before the tables and topics that they use.
         stack.callback(guard.close)
-        yield Stage(config, Cast(config, guard, log_dir), servers)
+        yield Environment(config, Processes(config, guard, log_dir), servers)
 
 
 def _check_dsn(dsn: str) -> None:

@@ -10,13 +10,13 @@ from typing import Any, Final
 
 from marshal_py.cli.demo.config import DemoConfig
 
-__all__ = ["Proof", "can_prove", "prove"]
+__all__ = ["AuditResult", "audit_and_reconcile", "can_audit"]
 
 _SLOWNESS: Final = {"late_heartbeat", "clock_drift"}
 
 
 @dataclass(frozen=True)
-class Proof:
+class AuditResult:
     """What the two pipelines found. `folder` stays after the demo and holds their reports."""
 
     folder: str
@@ -45,12 +45,12 @@ class Proof:
         return {**asdict(self), "clean": self.clean}
 
 
-def can_prove() -> bool:
+def can_audit() -> bool:
     """Whether the extra `spark` is installed."""
     return importlib.util.find_spec("pyspark") is not None
 
 
-def prove(config: DemoConfig) -> Proof:
+def audit_and_reconcile(config: DemoConfig) -> AuditResult:
     """Audit the coordination log, and compare the outbox's archive with the topic.
 
     Raises what the pipelines raise.
@@ -78,7 +78,7 @@ def prove(config: DemoConfig) -> Proof:
         pages["reconciliation"] = str(page)
     finally:
         spark.stop()
-    return Proof(
+    return AuditResult(
         str(folder),
         run.records,
         found["rows"].get("claims", 0),

@@ -19,7 +19,7 @@ from marshal_py.client.log_reader import LogReader, Truncated
 from marshal_py.errors import BrokerUnavailable
 from marshal_py.protocol import events as ev
 
-__all__ = ["CellName", "Hold", "LogWatch", "TopicWatch", "read_topic"]
+__all__ = ["CellName", "Hold", "LogObserver", "TopicObserver", "read_topic"]
 
 CellName = tuple[str, int]
 """(topic, partition) of a claim in the demo."""
@@ -38,7 +38,7 @@ class Hold:
     end: Literal["held", "released", "taken over"] = "held"
 
 
-class LogWatch:
+class LogObserver:
     """Folds the coordination log in a thread, and keeps who held what when."""
 
     def __init__(self, config: DemoConfig) -> None:
@@ -49,8 +49,6 @@ class LogWatch:
         """Every client that has been seen, dead or alive."""
         self.recent: deque[tuple[int, ev.Event]] = deque(maxlen=_KEPT_EVENTS)
         """(broker's time in ms, event) of what is worth telling."""
-        self.told = 0
-        """How many events were put into `recent` so far."""
         self.failure: str | None = None
         self.changed = threading.Condition()
         self._groups = {config.harvest_group, config.consumer_group}
@@ -130,10 +128,9 @@ class LogWatch:
                 holds.append(Hold(event.client_id, event.epoch, now_ns))
         if not isinstance(event, ev.Beat | ev.Renewed):
             self.recent.append((at_ms, event))
-            self.told += 1
 
 
-class TopicWatch:
+class TopicObserver:
     """Counts what becomes visible in the topic, and when."""
 
     def __init__(self, config: DemoConfig) -> None:
