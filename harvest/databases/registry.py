@@ -13,6 +13,7 @@ from contextlib import closing, contextmanager
 from typing import Any, Final, Protocol, TypeAlias
 
 from harvest.core.interfaces.dead_letter_store import DeadLetterTable
+from harvest.core.interfaces.listener import Listener
 from harvest.core.table_name import TableName
 from harvest.databases.mysql.dead_letters import MysqlDeadLetters
 from harvest.databases.mysql.mark import MysqlMarkStore
@@ -33,7 +34,6 @@ from harvest.databases.sqlite.swept_rows import SqliteSweptRows
 from harvest.databases.sqlite.table import sqlite_path
 from harvest.errors import ConfigurationError
 from harvest.maintenance.partitions import PartitionStore
-from harvest.runtime.wake import Listener
 
 __all__ = ["AnyMarkStore", "AnyRangeStore", "Database", "database", "given"]
 

@@ -14,12 +14,13 @@ from collections.abc import Callable, Mapping
 from queue import Empty, SimpleQueue
 from typing import Any, Final, Literal
 
+from harvest.core.interfaces.listener import Listener
 from harvest.errors import HarvestError
 from harvest.runtime.candidacy import Candidacy
 from harvest.runtime.events import Event, LeaderAcquired, LeaderFenced, LeaderRevoked, Stats
 from harvest.runtime.leadership import Leader, Tools
 from harvest.runtime.lease import Lease
-from harvest.runtime.wake import Bell, Listener
+from harvest.runtime.wake import Bell
 from marshal_py.client.structured_logs import Fields
 
 __all__ = ["Harvester"]

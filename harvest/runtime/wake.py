@@ -3,15 +3,14 @@
 A `Bell` is all that a harvesting algorithm sees, in mark and in range mode alike. Its rule: `clear`
 before reading the table, `wait` when there was nothing to read. A row that becomes visible after
 the read began rings the bell after it was cleared, so no row is slept through. Who rings it is a
-`Listener`; without one, the harvester polls.
+`harvest.core.interfaces.listener.Listener`; without one, the harvester polls.
 """
 
 from __future__ import annotations
 
 import threading
-from typing import Protocol
 
-__all__ = ["Bell", "Listener"]
+__all__ = ["Bell"]
 
 
 class Bell:
@@ -33,13 +32,3 @@ class Bell:
     def wait(self, timeout_s: float) -> bool:
         """Wait until the bell rings; False if it has not after `timeout_s`."""
         return self._rung.wait(timeout_s)
-
-
-class Listener(Protocol):
-    """Rings a bell when rows appear, on a connection and in a thread of its own."""
-
-    def start(self, bell: Bell) -> None:
-        """Begin to listen, now and after every outage. Returns at once, raises nothing."""
-
-    def close(self) -> None:
-        """Stop listening."""

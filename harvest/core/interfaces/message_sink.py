@@ -1,6 +1,6 @@
 """Where messages are sent one by one, as the relay algorithm sees it (specs/RELAYER.md §7).
 
-To write one of your own, implement `MessageSink`, and let it pass `tests/contract_harvest/
+To write one of your own, implement `MessageSink`, and let it pass `tests/contract/
 test_destination.py`. Its contract:
 
 1. `send` is called by many threads at once, with messages of different groups. It returns when the

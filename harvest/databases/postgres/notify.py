@@ -19,8 +19,8 @@ from typing import Final, TypeAlias
 import psycopg
 from psycopg import sql
 
+from harvest.core.interfaces.listener import WakeSignal
 from harvest.core.table_name import TableName
-from harvest.runtime.wake import Bell
 
 __all__ = ["PostgresListener", "install", "installed"]
 
@@ -80,7 +80,7 @@ class PostgresListener:
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def start(self, bell: Bell) -> None:
+    def start(self, bell: WakeSignal) -> None:
         """See `Listener.start`."""
         self._thread = threading.Thread(
             target=self._run, args=(bell,), name="harvest-listen", daemon=True
@@ -93,7 +93,7 @@ class PostgresListener:
         if self._thread is not None:
             self._thread.join(2 * _STEP_S)
 
-    def _run(self, bell: Bell) -> None:
+    def _run(self, bell: WakeSignal) -> None:
         retry_s = _FIRST_RETRY_S
         while not self._stopping.is_set():
             try:
@@ -111,7 +111,7 @@ class PostgresListener:
             self._stopping.wait(retry_s)
             retry_s = min(2 * retry_s, _MAX_RETRY_S)
 
-    def _listen(self, connection: Connection, bell: Bell) -> None:
+    def _listen(self, connection: Connection, bell: WakeSignal) -> None:
         channel: str | None = None
         while not self._stopping.is_set():
             found = installed(connection, self._table)
@@ -125,7 +125,7 @@ class PostgresListener:
             bell.ring()
             self._hear(connection, bell)
 
-    def _hear(self, connection: Connection, bell: Bell) -> None:
+    def _hear(self, connection: Connection, bell: WakeSignal) -> None:
         """Ring for each notification, until it is time to look for the trigger again."""
         look_at = time.monotonic() + self._look_every_s
         while not self._stopping.is_set() and time.monotonic() < look_at:
