@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 
+from harvest.core.interfaces.listener import WakeSignal
 from harvest.core.interfaces.mark_store import MarkStore
 from harvest.core.mark import Limits
 from harvest.core.row import Row
@@ -209,9 +210,9 @@ def test_a_database_fault_repeats_and_loses_nothing(bench: Bench, fault: str, wh
 
 class FakeListener:
     def __init__(self) -> None:
-        self.bell = Bell()
+        self.bell: WakeSignal = Bell()
 
-    def start(self, bell: Bell) -> None:
+    def start(self, bell: WakeSignal) -> None:
         self.bell = bell
         bell.armed = True
         bell.ring()
