@@ -30,7 +30,7 @@ class CallThread:
         if self._closed:
             raise Closed("the consumer has been closed; make a new one")
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="marshal-aio", daemon=True)
+            self._thread = threading.Thread(target=self._run, name="marshal-asyncio", daemon=True)
             self._thread.start()
         future, call = _into_future(function)
         self._calls.put(call)
@@ -49,7 +49,7 @@ class CallThread:
 async def call_in_thread(function: Callable[[], T], undo: Callable[[], object] | None = None) -> T:
     """Call `function` in a thread of its own. If nobody waits any more when it returns: `undo`."""
     future, call = _into_future(function, undo)
-    threading.Thread(target=call, name="marshal-aio", daemon=True).start()
+    threading.Thread(target=call, name="marshal-asyncio", daemon=True).start()
     return await future
 
 

@@ -52,6 +52,7 @@ class AsyncConsumer:
         self.sync: Final = Consumer(
             config.sync if isinstance(config, AsyncMarshal) else config, **settings
         )
+        self._core = self.sync.core
         self._fetches = CallThread()
         self._coming: asyncio.Future[bool] | None = None
         """The next run is on its way. It is kept when who waits for it is cancelled."""
@@ -61,29 +62,29 @@ class AsyncConsumer:
     async def start(self) -> Self:
         """See `Consumer.start`."""
         await call_in_thread(self.sync.start, undo=self.sync.close)
-        self._heed_sigterm()
+        self._handle_sigterm()
         return self
 
-    def _heed_sigterm(self) -> None:
-        if self.sync._owns_marshal:
+    def _handle_sigterm(self) -> None:
+        if self._core.owns_marshal:
             self.sync.marshal.driver.handle_sigterm()
 
-    def _take_restore(self) -> Callable[[], None] | None:
-        """Return what undoes `_heed_sigterm`: in this thread, the client's own cannot."""
-        if not self.sync._owns_marshal:
+    def _take_sigterm_undo(self) -> Callable[[], None] | None:
+        """Return what undoes `_handle_sigterm`: in this thread, the client's own cannot."""
+        if not self._core.owns_marshal:
             return None
         return self.sync.marshal.driver.take_sigterm_undo()
 
     async def close(self, timeout_s: float = 10.0) -> None:
         """See `Consumer.close`. Cancelled, it goes on in the background."""
         mine = self._reader is asyncio.current_task() and not self._others_ack
-        restore = self._take_restore()
+        undo = self._take_sigterm_undo()
         try:
-            await call_in_thread(partial(self.sync._close, timeout_s, mine=mine))
+            await call_in_thread(partial(self._core.close, timeout_s, mine=mine))
         finally:
             self._fetches.close()
-            if restore is not None:
-                restore()
+            if undo is not None:
+                undo()
 
     def __aiter__(self) -> AsyncIterator[Message]:
         """Hand out messages, one by one, until `close`."""
@@ -103,10 +104,20 @@ class AsyncConsumer:
             return message
         return None
 
-    async def _next_run(self, idle_timeout_s: float | None) -> Run | None:
-        """Wait for the next run in hand; None when closed, or after `idle_timeout_s`."""
-        core = self.sync
-        while core._hand is None:
+    async def enter(self) -> None:
+        """This task iterates from now on. Starts the consumer, if need be. For iterations."""
+        if not self._core.started:
+            await self.start()
+        self._reader = asyncio.current_task()
+        self._core.iteration.enter()
+
+    async def next_run(self, idle_timeout_s: float | None) -> Run | None:
+        """Wait for the next run in hand; None when closed, or after `idle_timeout_s`.
+
+        For iterations.
+        """
+        iteration = self._core.iteration
+        while iteration.hand is None:
             if self._coming is None:
                 self._coming = self._fetches.call(self._fetch)
             done, _ = await asyncio.wait([self._coming], timeout=idle_timeout_s)
@@ -115,18 +126,13 @@ class AsyncConsumer:
             coming, self._coming = self._coming, None
             if not coming.result():
                 return None
-        return core._hand
+        return iteration.hand
 
     def _fetch(self) -> bool:
         """Take the next run in hand. Returns whether there was one, False when closed."""
-        self.sync._hand = run = self.sync._next_run(None)
+        iteration = self._core.iteration
+        iteration.hand = run = iteration.next_run(None)
         return run is not None
-
-    async def _enter(self) -> None:
-        if not self.sync._started:
-            await self.start()
-        self._reader = asyncio.current_task()
-        self.sync._enter_loop()
 
     def ack(self, message: Message) -> None:
         """See `Consumer.ack`."""
@@ -147,15 +153,15 @@ class AsyncConsumer:
 
         The cancellation is let through when all is wound up; a second one shortens that.
         """
-        self.sync._event_loop = asyncio.get_running_loop()
-        self._heed_sigterm()
-        restore = self._take_restore()
+        self._core.event_loop = asyncio.get_running_loop()
+        self._handle_sigterm()
+        undo = self._take_sigterm_undo()
         try:
             with StopRequests(self.stop, name=self.sync.marshal.client_id):
                 return await self._run(partial(self.sync.run, handler, **options))
         finally:
-            if restore is not None:
-                restore()
+            if undo is not None:
+                undo()
 
     async def _run(self, run: Callable[[], RunStats]) -> RunStats:
         running = asyncio.ensure_future(call_in_thread(run))
@@ -211,6 +217,7 @@ class _Iteration(Generic[T]):
 
     def __init__(self, consumer: AsyncConsumer, idle_timeout_s: float | None) -> None:
         self._consumer = consumer
+        self._core = consumer.sync.core
         self._idle_timeout_s = idle_timeout_s
         self._entered = False
 
@@ -219,17 +226,17 @@ class _Iteration(Generic[T]):
 
     def __del__(self) -> None:
         if self._entered:  # the loop was left
-            self._consumer.sync._looping = False
+            self._core.iteration.leave()
 
     async def _next_run(self) -> Run:
         """Return the next run. Raises `StopAsyncIteration`."""
         consumer = self._consumer
         if not self._entered:
             self._entered = True
-            await consumer._enter()
-        run = await consumer._next_run(self._idle_timeout_s)
+            await consumer.enter()
+        run = await consumer.next_run(self._idle_timeout_s)
         if run is None:
-            consumer.sync._looping = False
+            self._core.iteration.leave()
             raise StopAsyncIteration
         return run
 
@@ -242,20 +249,18 @@ class _Messages(_Iteration[Message]):
         self._rest: Iterator[Message] = iter(())
 
     async def __anext__(self) -> Message:
-        core = self._consumer.sync
+        core = self._core
         while True:
             for message in self._rest:
-                if core._deserializers != (None, None):
-                    core._deserialize(message)
-                return message
-            self._rest = core._hand_out(await self._next_run())
+                return core.deserializers.apply(message) if core.deserializers else message
+            self._rest = core.iteration.hand_out(await self._next_run())
 
 
 class _Batches(_Iteration[Batch]):
     async def __anext__(self) -> Batch:
-        core = self._consumer.sync
+        iteration = self._core.iteration
         while True:
-            core._settle_hand()
-            batch = core._take_batch(await self._next_run())
+            iteration.settle()
+            batch = iteration.take_batch(await self._next_run())
             if batch is not None:
                 return batch

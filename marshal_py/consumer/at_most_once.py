@@ -14,20 +14,20 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Mapping
-from typing import Any, Final
+from operator import length_hint
+from typing import Final
 
 from marshal_py.client.marshal import Marshal
-from marshal_py.consumer.fetcher import FETCH, Fetching
+from marshal_py.client.structured_logs import Fields
+from marshal_py.consumer.fetcher import FETCH, IDLE_WAIT_S, Fetcher
 from marshal_py.consumer.held_partition import HeldPartition, Run, Runs, Stage
+from marshal_py.consumer.parked import Parked
+from marshal_py.consumer.wakeup import Wakeup
 from marshal_py.errors import Closed, MarshalError, NotHeld
 from marshal_py.protocol.claimant import Notice
 
-__all__ = ["IDLE_WAIT_S", "AtMostOnce"]
+__all__ = ["AtMostOnce"]
 
-
-IDLE_WAIT_S: Final = 0.02
-"""An idle loop looks up so often: for new partitions, Ctrl-C, `close`, claims that came back."""
 
 TARGET_S: Final = 0.025
 """A proposal should claim about so much work, so that a crash loses little."""
@@ -45,38 +45,41 @@ MAX_UNFETCHED: Final = 50_000
 """So many messages of a partition are claimed beyond those that were fetched, at most."""
 
 
-class AtMostOnce(Fetching):
-    """The part of a `Consumer` that claims messages, and knows which of them it was given."""
+class AtMostOnce:
+    """Claims what `fetcher` brings, and hands out what the log has given to us. See `Delivery`.
+
+    `closing`: once it is set, no more messages are claimed.
+    """
+
+    claims_messages: Final = True
 
     def __init__(
         self,
         marshal: Marshal,
-        kafka: Mapping[str, Any] | None,
-        *,
-        batch_size: int,
-        at_most_once: bool,
+        fetcher: Fetcher,
+        log: Fields,
+        wakeup: Wakeup,
+        closing: threading.Event,
     ) -> None:
-        super().__init__(marshal, kafka, batch_size=batch_size)
         self.dropped = 0
-        """At most once: messages that were claimed and never handed out, as the claim was lost."""
-        self._amo = at_most_once
-        self._proposal_size = min(100, batch_size)
+        self.is_behind = False
+        self._marshal = marshal
+        self._fetcher = fetcher
+        self._log = log
+        self._wakeup = wakeup
+        self._closing = closing
+        self._proposal_size = min(100, fetcher.batch_size)
         self._unfetched_size = self._proposal_size
         """How many messages are about `TARGET_S` of work, and may be claimed before the fetch."""
-        self.is_behind = False
-        """Messages wait in Kafka, and how many is worth knowing: the keeper's to look up."""
         self._gathered = Runs()
-        if at_most_once:
-            self._ready = self._gathered
-            self._kafka_config["enable.partition.eof"] = True  # tells of offsets without a message
+        fetcher.collect_in(self._gathered, with_ends=True)
         self._proposed = Runs()
         self._message_bytes = 1024 * 1024
         """The mean size of the last messages that were fetched; as large as may be, at first."""
-        self._parked: list[HeldPartition] = []
-        """Of which runs were put back, as the lease had lapsed (at least once, too)."""
+        self._parked = Parked()
         self._passing: HeldPartition | None = None
-        """Whose run the loop has just taken, and not begun with. If the keeper gave the partition
-        back then, what was claimed would be lost."""
+        """Whose run the loop has just taken, and not begun with. If the partition were given back
+        then, what was claimed would be lost."""
         self._handed: tuple[int, float] | None = None
         """How many messages the loop was given last, and when."""
         self._worked = 0
@@ -85,14 +88,33 @@ class AtMostOnce(Fetching):
         long that took it."""
         self._verdicts: dict[int, str] = {}
         self._decided = threading.Event()
-        self._closing = threading.Event()
         self._was_full = False
         """Whether the last fetch brought as many messages as were asked for."""
         self._is_ending = False
-        """`run` winds up, and claims no more messages."""
 
-    def _next_claimed(self) -> Run | None:
-        """The next run that the log has given to us; keeps the one after it in flight."""
+    # For the thread that hands out
+
+    @property
+    def fetch_size(self) -> int:
+        """How many messages to ask Kafka for when there is nothing to hand out."""
+        return min(self._proposal_size, FETCH)
+
+    @property
+    def awaits_log(self) -> bool:
+        """Whether a proposal is under way, or decided."""
+        return bool(self._proposed)
+
+    @property
+    def owes(self) -> bool:
+        """Whether messages were claimed, or are being, that are to be fetched or handed out."""
+        return (
+            bool(self._proposed)
+            or any(part.is_owed for part in list(self._fetcher.active.values()))
+            or any(map(_is_claimed_ahead, list(self._gathered)))
+        )
+
+    def next_run(self) -> Run | None:
+        """Return the next run that the log has given to us; keep the one after it in flight."""
         if self._handed is not None:
             self._adapt(*self._handed)
             self._handed = None
@@ -116,12 +138,11 @@ class AtMostOnce(Fetching):
                 self._handed = (len(run.messages), time.monotonic())
                 return run
             if verdict and not run.part.claim.core.ended.is_set():
-                run.part.parked.append(run)  # ours; the lease may come back, or has: in order
-                self._parked.append(run.part)
+                self._parked.add(run)  # ours; the lease may come back, or has: in order
             elif verdict:
-                self._drop(len(run.messages))
+                self.drop(len(run.messages))
             self._passing = None
-            self._keeper.wake()
+            self._wakeup.wake()
         return None
 
     def _forget_verdict(self, run: Run, *, rejected: bool) -> None:
@@ -143,11 +164,11 @@ class AtMostOnce(Fetching):
         if self._worked < self._proposal_size and self._worked_s < TARGET_S:
             return
         fitting = int(TARGET_S / self._worked_s * self._worked)
-        most = self._batch_size if self._batch_size != FETCH else MAX_PROPOSAL
+        most = self._fetcher.batch_size if self._fetcher.batch_size != FETCH else MAX_PROPOSAL
         self._proposal_size = max(
             min(fitting, 2 * self._proposal_size, most), min(MIN_PROPOSAL, most)
         )
-        most = self._batch_size if self._batch_size != FETCH else MAX_UNFETCHED
+        most = self._fetcher.batch_size if self._fetcher.batch_size != FETCH else MAX_UNFETCHED
         self._unfetched_size = max(1, min(fitting, 2 * self._unfetched_size, most))
         self._worked, self._worked_s = 0, 0.0
 
@@ -161,8 +182,8 @@ class AtMostOnce(Fetching):
         if self._parked:
             self._unpark()
         if self._winds_up:
-            if any(part.is_owed for part in list(self._active.values())):
-                self._fetch(FETCH, 0.0 if self._proposed else IDLE_WAIT_S)
+            if any(part.is_owed for part in list(self._fetcher.active.values())):
+                self._fetcher.fetch(FETCH, 0.0 if self._proposed else IDLE_WAIT_S)
             self._pass_on()
             return
         proposed, gathered, size = self._proposed, self._gathered, self._proposal_size
@@ -176,7 +197,7 @@ class AtMostOnce(Fetching):
                 break
             total, total_bytes = gathered.total, gathered.total_bytes
             most = max(1, min(FETCH, size, room // max(1, self._message_bytes)))
-            found = self._fetch(most)
+            found = self._fetcher.fetch(most)
             self._was_full = found == most
             if not found:
                 break
@@ -207,7 +228,7 @@ class AtMostOnce(Fetching):
                 if self._should_claim_ahead(part, run.end):
                     with contextlib.suppress(NotHeld, Closed):
                         self._propose(part, run.end)
-            gathered.popleft()  # last: the keeper must find it somewhere
+            gathered.popleft()  # last: it must be found somewhere, always
 
     def _propose(self, part: HeldPartition, end: int) -> int:
         """Propose what is below `end`, and some of what is known to wait behind it.
@@ -216,7 +237,7 @@ class AtMostOnce(Fetching):
         """
         if self._was_full and part.end < end + self._unfetched_size and not self.is_behind:
             self.is_behind = True
-            self._keeper.wake()
+            self._wakeup.wake()
         before = part.proposed
         part.proposed = max(end, min(part.end, end + 2 * self._unfetched_size), before)
         try:
@@ -236,12 +257,6 @@ class AtMostOnce(Fetching):
         """Whether no more messages are to be claimed."""
         return self._is_ending or self._closing.is_set()
 
-    def _owes(self) -> bool:
-        """Whether messages were claimed, or are being, that are still to be fetched or sorted."""
-        return any(part.is_owed for part in list(self._active.values())) or any(
-            map(_is_claimed_ahead, list(self._gathered))
-        )
-
     def _propose_ready(self) -> None:
         """Propose what was gathered: one proposal for each partition.
 
@@ -256,8 +271,8 @@ class AtMostOnce(Fetching):
             if is_going:  # nothing more is claimed of it, but what was goes out
                 runs = list(filter(None, map(_claimed_ahead, runs)))
             if runs and (part.parked or not part.claim.held):
-                part.parked.extend(runs)
-                self._parked.append(part)
+                for run in runs:
+                    self._parked.add(run)
                 continue
             if is_going:
                 for run in runs:
@@ -267,7 +282,7 @@ class AtMostOnce(Fetching):
             runs = [run for run in runs if run.messages[0].offset() >= part.floor]
             if not runs:
                 continue
-            self._proposed.extend(runs)  # first: the keeper must find what is claimed somewhere
+            self._proposed.extend(runs)  # first: it must be found somewhere, always
             try:
                 seq = self._propose(part, runs[-1].end)
             except (NotHeld, Closed):
@@ -290,7 +305,7 @@ class AtMostOnce(Fetching):
         # It was rejected, or nobody knows. Within one epoch nobody but us claims messages: if they
         # are claimed now, an earlier attempt of ours was accepted after all.
         with contextlib.suppress(MarshalError):
-            cell = self.marshal.cell(part.topic, part.partition)
+            cell = self._marshal.cell(part.topic, part.partition)
             if cell is not None and cell.held and cell.epoch == part.claim.epoch:
                 if cell.claimed_offset >= run.end:
                     return True
@@ -303,11 +318,68 @@ class AtMostOnce(Fetching):
                     return None
         return False
 
-    def _has_claimed(self, part: HeldPartition) -> bool:
-        """At most once: whether messages of `part` were claimed and are on their way to the user.
+    def _unpark(self) -> None:
+        """Take up what was put back when leases lapsed, where they have been regained."""
+        for part in self._parked.partitions():
+            is_gone = part.claim.core.ended.is_set() or not self.delivers(part)
+            if is_gone or part.claim.held:
+                if not is_gone:
+                    # What the log has given to us goes out before what was proposed after it.
+                    self._proposed.extendleft(r for r in reversed(part.parked) if r.seq >= 0)
+                    self._gathered.extendleft(r for r in reversed(part.parked) if r.seq < 0)
+                else:
+                    self.drop(sum(len(run.messages) for run in part.parked))
+                self._parked.clear(part)
 
-        The loop moves runs on while the keeper looks: each place is looked at before the one that
-        it leads to, and `parked` before and after, as a run may go there and come back.
+    def began(self) -> None:
+        """The run is found in the partition now."""
+        self._passing = None
+
+    def delivers(self, part: HeldPartition) -> bool:
+        """Whether `part` is held: what was claimed goes out before it is given back."""
+        return part.stage in (Stage.ACTIVE, Stage.DRAINING)
+
+    def park(self, run: Run) -> None:
+        """Keep what could not go out until the lease is regained."""
+        self._parked.add_first(run)
+
+    def take_back(self, run: Run) -> None:
+        """Have what was not taken go out first."""
+        self._gathered.appendleft(run)
+
+    def end(self) -> None:
+        """Claim no more messages."""
+        self._is_ending = True
+
+    def drop(self, count: int) -> None:
+        """So many messages were claimed, and nobody will deliver them."""
+        if count > 0:
+            self.dropped += count
+            self._log.warning(
+                "%s: %d messages were claimed, but the claim was lost before they were handed out; "
+                "nobody will deliver them (at most once)",
+                self._marshal.client_id,
+                count,
+            )
+
+    def close(self, in_hand: Run | None) -> None:
+        """Count what was claimed and did not go out."""
+        left = [*self._proposed, *([] if in_hand is None else [in_hand])]
+        claimed = sum(length_hint(run.rest) for run in left)
+        claimed += sum(  # of what was gathered, most was not
+            message.offset() < run.part.claim.claimed_offset
+            for run in self._gathered
+            for message in run.messages
+        )
+        self.drop(claimed)
+
+    # For the thread of the assignment, and the driver
+
+    def has_claimed(self, part: HeldPartition) -> bool:
+        """Whether messages of `part` were claimed and are on their way to the user.
+
+        The loop moves runs on while another thread looks: each place is looked at before the one
+        that it leads to, and `parked` before and after, as a run may go there and come back.
         """
         return bool(
             (part.is_owed and time.monotonic() < part.owed_until_s)
@@ -318,40 +390,18 @@ class AtMostOnce(Fetching):
             or part.parked
         )
 
-    def _unpark(self) -> None:
-        """Take up what was put back when leases lapsed, where they have been regained."""
-        for part in list(dict.fromkeys(self._parked)):
-            gone = part.claim.core.ended.is_set() or (
-                part.stage is not Stage.ACTIVE and not (self._amo and part.stage is Stage.DRAINING)
-            )
-            if gone or part.claim.held:
-                if not gone:
-                    # What the log has given to us goes out before what was proposed after it.
-                    self._proposed.extendleft(r for r in reversed(part.parked) if r.seq >= 0)
-                    self._ready.extendleft(r for r in reversed(part.parked) if r.seq < 0)
-                elif self._amo:
-                    self._drop(sum(len(run.messages) for run in part.parked))
-                part.parked.clear()
-                self._parked = [other for other in self._parked if other is not part]
+    def position(self, part: HeldPartition) -> int:
+        """Return up to where messages were claimed."""
+        return part.claim.position
 
-    def _drop_owed(self, part: HeldPartition) -> None:
-        """`part` is given up. What was claimed of it and not fetched will never be handed out."""
-        if self._amo and part.is_owed:
-            self._drop(part.claim.claimed_offset - part.fetched)
+    def give_up(self, part: HeldPartition) -> None:
+        """What was claimed of it and not fetched will never be handed out."""
+        if part.is_owed:
+            self.drop(part.claim.claimed_offset - part.fetched)
             part.proposed = part.fetched
 
-    def _drop(self, count: int) -> None:
-        if count > 0:
-            self.dropped += count
-            self.log.warning(
-                "%s: %d messages were claimed, but the claim was lost before they were handed out; "
-                "nobody will deliver them (at most once)",
-                self.marshal.client_id,
-                count,
-            )
-
-    def _hear(self, notice: Notice) -> None:
-        """Called by the driver, under its lock, with all that happens to our claims."""
+    def on_notice(self, notice: Notice) -> None:
+        """Take down what the log says of a proposal; have the assignment look at all else."""
         if notice.kind == "messages_claimed":
             self._decided.set()
         elif notice.kind == "messages_rejected":
@@ -359,7 +409,7 @@ class AtMostOnce(Fetching):
             self._decided.set()
         elif notice.kind != "stored":
             self._decided.set()
-            self._keeper.wake()
+            self._wakeup.wake()
 
 
 def _is_claimed_ahead(run: Run) -> bool:

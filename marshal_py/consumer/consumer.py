@@ -8,51 +8,43 @@ move.
 
 from __future__ import annotations
 
-import contextlib
-import logging
 import threading
-import time
-from collections.abc import Callable, Iterable, Mapping
-from operator import length_hint
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
-from confluent_kafka import Consumer as KafkaConsumer
 from confluent_kafka import Message
 
-from marshal_py.client.kafka_clients import connect
 from marshal_py.client.marshal import Claim, Marshal
 from marshal_py.client.signals import StopRequests
-from marshal_py.consumer.assignment import Keeper
 from marshal_py.consumer.claim_metadata import ClaimMetadata
+from marshal_py.consumer.core import ConsumerCore
+from marshal_py.consumer.deserializers import Deserializers
 from marshal_py.consumer.fetcher import FETCH, key_of
 from marshal_py.consumer.handlers.schedule import Ordering
-from marshal_py.consumer.held_partition import Batch, HeldPartition, Run, Stage
-from marshal_py.consumer.iteration import Iterating
-from marshal_py.consumer.options import Mode, Start, check, check_names, client_of, start_ms
-from marshal_py.errors import (
-    Closed,
-    ConfigurationError,
-    MarshalError,
-    NotHeld,
+from marshal_py.consumer.held_partition import Batch
+from marshal_py.consumer.options import (
+    ConsumerOptions,
+    Mode,
+    Start,
+    check,
+    check_names,
+    client_of,
+    start_ms,
 )
+from marshal_py.errors import Closed, ConfigurationError, NotHeld
 from marshal_py.protocol.subscription import Subscription
 
 if TYPE_CHECKING:  # what only some need is imported there: a restart is mostly imports
-    import asyncio
-
     from marshal_py.consumer.handlers.options import Executor, OnFailure, Retry, Stuck
     from marshal_py.consumer.handlers.runner import Runner, RunStats
-    from marshal_py.consumer.offset_mirror import OffsetMirror
 
 __all__ = ["Batch", "Consumer", "Mode", "Start"]
-
-logger = logging.getLogger("marshal_py.consumer")
 
 _offset_of: Callable[[Any], int] = Message.offset  # type: ignore[assignment]
 
 
-class Consumer(Iterating):
+class Consumer:
     """Consumes topics together with the other members of a group.
 
     ::
@@ -147,13 +139,11 @@ class Consumer(Iterating):
             raise ConfigurationError(f"mode = {mode!r} must be 'at_least_once' or 'at_most_once'")
         if type(batch_size) is not int or batch_size < 1:
             raise ConfigurationError(f"batch_size = {batch_size!r} must be 1 or more")
-        self.start_ms = start_ms(start)
-        self.mode: Mode = mode
-        self.auto_ack = auto_ack
-        self.keep_on_close = keep_on_close
-        self.greedy = greedy
-        self.claim_entire_topic = claim_entire_topic
-        self.subscription = Subscription(
+        begin_ms = start_ms(start)
+        self.mode: Final[Mode] = mode
+        self.auto_ack: Final = auto_ack
+        self.mirror_offsets: Final = mirror_offsets
+        subscription = Subscription(
             frozenset(names),
             pattern,
             claim_entire_topic,
@@ -163,120 +153,45 @@ class Consumer(Iterating):
             dict(labels or {}),
             tuple(prefer),
         )
-        super().__init__(
-            client_of(config, group_id, settings, self.subscription, mode=mode, greedy=greedy),
+        marshal = client_of(config, group_id, settings, subscription, mode=mode, greedy=greedy)
+        options = ConsumerOptions(
+            subscription,
+            mode,
+            begin_ms,
+            auto_ack,
+            batch_size,
+            greedy,
+            keep_on_close,
+            (marshal.group_id if mirror_offsets is True else mirror_offsets) or None,
             kafka,
-            batch_size=batch_size,
-            at_most_once=mode == "at_most_once",
-            key_deserializer=key_deserializer,
-            value_deserializer=value_deserializer,
+            Deserializers(key_deserializer, value_deserializer),
+            discovery_interval_s,
+            settle_ms,
         )
-        self._owns_marshal = not isinstance(config, Marshal)
-        self.discovery_interval_s = discovery_interval_s
-        self.settle_ms = settle_ms
-        self.parts: dict[tuple[str, int], HeldPartition] = {}
-        """All partitions that are wanted, held or being given back. The keeper's."""
-        self._acks_from_elsewhere = False
+        self.marshal: Final = marshal
+        self.core: Final = ConsumerCore(
+            marshal, options, owns_marshal=not isinstance(config, Marshal)
+        )
+        """For the rest of this library; no part of the public interface."""
         self._runner: Runner | None = None
         self._stop_asked: tuple[float | None] | None = None
-        self._event_loop: asyncio.AbstractEventLoop | None = None
-        """Where `run` has coroutines run, if not in a loop of its own: set by `AsyncConsumer`."""
-        self._started = False
-        self._life = threading.Lock()
-        self._keeper = Keeper(self)
-        self.mirror_offsets = mirror_offsets
-        self._mirror: OffsetMirror | None = None
-        if mirror_offsets:
-            from marshal_py.consumer.offset_mirror import OffsetMirror
-
-            name = self.marshal.group_id if mirror_offsets is True else mirror_offsets
-            self._mirror = OffsetMirror(self.marshal.settings.kafka, name, self._claimed)
 
     @property
     def closing(self) -> bool:
         """Whether `close` has been called."""
-        return self._closing.is_set()
+        return self.core.closing.is_set()
 
     @property
-    def manual(self) -> bool:
-        """Whether messages are acknowledged one by one."""
-        return (not self.auto_ack or self._runner is not None) and not self._amo
-
-    def busy_with(self, part: HeldPartition) -> bool:
-        """Whether something of `part` is in the user's hands, or must still go there."""
-        if self._runner is not None:
-            return (self._amo and self._has_claimed(part)) or self._runner.busy_with(part)
-        if self._amo:
-            if self._closing.is_set() and not self._looping:
-                return False  # nobody will come for it
-            return self._has_claimed(part) or (part.run is not None and self._looping)
-        if self.manual:
-            return part.outstanding > 0
-        return part.run is not None and self._looping
+    def dropped(self) -> int:
+        """At most once: messages that were claimed and never handed out, as the claim was lost."""
+        return self.core.delivery.dropped
 
     # Life
 
     def start(self) -> Self:
         """Connect and begin to claim. Returns the consumer itself; once is enough."""
-        with self._life:
-            if self._started:
-                if self._closing.is_set():
-                    raise Closed("the consumer has been closed; make a new one")
-                return self
-            self._consumer = connect(KafkaConsumer, self._kafka_config)
-            try:
-                self._discover_and_join()
-                if self.marshal.settings.wire != "text" and (
-                    self.marshal.settings.member_metadata != self.subscription.encode()
-                ):
-                    self.marshal.set_member_metadata(self.subscription.encode())
-                self._keeper.start()
-                if self._mirror is not None:
-                    self._mirror.start()
-            except BaseException:
-                self._consumer.close()
-                if self._owns_marshal:
-                    self.marshal.close(timeout_s=1)
-                raise
-            self._started = True
+        self.core.start()
         return self
-
-    def _discover_and_join(self) -> None:
-        """Look for the topics while the log is replayed: a restart waits for both.
-
-        Without its topics the client never appears in the group.
-        """
-        marshal, given_up = self.marshal, threading.Event()
-        if marshal.driver.started:
-            self._keeper.discover_at_start(given_up)
-            return
-        failures: list[BaseException] = []
-
-        def discover() -> None:
-            try:
-                self._keeper.discover_at_start(given_up)
-            except BaseException as error:
-                failures.append(error)
-
-        discovery = threading.Thread(target=discover, name="marshal-discovery", daemon=True)
-        discovery.start()
-        try:
-            marshal.driver.connect()
-        except MarshalError as error:
-            discovery.join()
-            failures.append(error)
-        except BaseException:
-            given_up.set()
-            discovery.join()
-            raise
-        else:
-            discovery.join()
-            if failures:
-                marshal.driver.disconnect()
-        if failures:
-            raise failures[0]
-        marshal.driver.start()
-        self._owns_marshal = True
 
     def close(self, timeout_s: float = 10.0) -> None:
         """Stop handing out, wait for what is being worked on, store positions, release all.
@@ -286,49 +201,7 @@ class Consumer(Iterating):
         that this thread has in hand is not waited for. For any thread, and safe to call twice.
         `run`, if it runs in another thread, returns.
         """
-        self._close(timeout_s, mine=self._loop_thread == threading.get_ident())
-
-    def _close(self, timeout_s: float, *, mine: bool) -> None:
-        """`mine`: who closes is who iterates, so nothing that it has in hand is waited for."""
-        with self._life:
-            if self._closing.is_set():
-                return
-            self._closing.set()
-            if not self._started:
-                self._started = True
-                return
-        deadline = time.monotonic() + timeout_s
-        if self._mirror is not None:
-            self._mirror.keep()
-        if self._runner is not None and not mine:
-            self._runner.stop(timeout_s)
-        if mine:
-            self._looping = False
-        # Nobody but this thread has ever acknowledged anything: nobody is there to wait for.
-        wait_s = timeout_s if not mine or self._acks_from_elsewhere else 0.0
-        self._keeper.close(wait_s, deadline, release=not self.keep_on_close)
-        if self._owns_marshal:
-            self.marshal.close(
-                max(1.0, deadline - time.monotonic()), release=not self.keep_on_close
-            )
-        elif self.marshal.driver.running and self.marshal.settings.wire != "text":
-            with contextlib.suppress(MarshalError):
-                self.marshal.set_member_metadata(b"")
-        if self._mirror is not None:
-            self._mirror.close(max(1.0, deadline - time.monotonic()))
-        claimed = sum(length_hint(run.rest) for run in [*self._proposed, *self._in_hand()])
-        claimed += sum(  # of what was gathered, most was not
-            message.offset() < run.part.claim.claimed_offset
-            for run in self._gathered
-            for message in run.messages
-        )
-        self._drop(claimed)
-        with self._kafka_lock:
-            self._commands.clear()
-            self._consumer.close()
-
-    def _in_hand(self) -> list[Run]:
-        return [self._hand] if self._amo and self._hand is not None else []
+        self.core.close(timeout_s, mine=self.core.iteration.thread == threading.get_ident())
 
     def __enter__(self) -> Self:
         return self.start()
@@ -340,6 +213,36 @@ class Consumer(Iterating):
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+    # Iterating
+
+    def __iter__(self) -> Iterator[Message]:
+        """Hand out messages, one by one, until `close`. See `messages`."""
+        return self.messages()
+
+    def messages(self, *, idle_timeout_s: float | None = None) -> Iterator[Message]:
+        """Hand out messages until `close`, or until none came for `idle_timeout_s`.
+
+        A message whose partition was lost meanwhile, or whose lease has lapsed, is not handed out.
+        A loop that is left by `break` may be entered again: it goes on with the next message, and
+        the last one counts as done only then; say `ack(message)` before `break` if it is.
+        """
+        return self.core.iteration.messages(idle_timeout_s=idle_timeout_s)
+
+    def batches(self, *, idle_timeout_s: float | None = None) -> Iterator[Batch]:
+        """Hand out messages in batches, each of one partition, of at most `batch_size`.
+
+        The lease is looked at for each batch. With `auto_ack`, a batch is done when the loop asks
+        for the next. Otherwise as `messages`.
+        """
+        return self.core.iteration.batches(idle_timeout_s=idle_timeout_s)
+
+    def poll(self, timeout_s: float = 1.0) -> Message | None:
+        """Return the next message, None if there is none within `timeout_s`.
+
+        The message before it is done (`auto_ack`).
+        """
+        return self.core.iteration.poll(timeout_s)
 
     # Handlers
 
@@ -404,7 +307,7 @@ class Consumer(Iterating):
         from marshal_py.consumer.handlers.runner import Runner
         from marshal_py.consumer.handlers.workers import workers_for
 
-        handling = HandlerOptions(
+        options = HandlerOptions(
             handler,
             workers,
             ordering,
@@ -420,26 +323,25 @@ class Consumer(Iterating):
             stuck_after_s,
             on_stuck,
             drain_timeout_s,
-            self._amo,
+            self.mode == "at_most_once",
         )
-        return self._run(Runner(self, handling, workers_for(handling, self._event_loop)))
+        return self._run(Runner(self.core, options, workers_for(options, self.core.event_loop)))
 
     def _run(self, runner: Runner) -> RunStats:
         if self._runner is not None:
             raise Closed("run() can be called once only; make a new consumer")
-        self._enter_loop()
-        self._settle_hand()
-        with self.marshal.driver.lock:  # the keeper makes no partition meanwhile
-            self._runner = runner
-            for part in list(self.parts.values()):
-                part.manual = self.manual
+        iteration = self.core.iteration
+        iteration.enter()
+        iteration.settle()
+        self._runner = self.core.handlers = runner
+        self.core.partitions.acknowledge_each()
         if self._stop_asked is not None:
             runner.stop(*self._stop_asked)
         with StopRequests(self.stop, name=self.marshal.client_id):
             try:
                 runner.run()
             finally:
-                self._looping = False
+                iteration.leave()
                 self.close()
         return runner.stats()
 
@@ -472,14 +374,9 @@ class Consumer(Iterating):
         With `auto_ack` the loop does so by itself. What belongs to a partition that is no longer
         held is ignored: whoever holds it now delivers the message again.
         """
-        part = self.parts.get(key_of(message))
-        if part is None:
-            return
-        if threading.get_ident() != self._loop_thread:
-            self._acks_from_elsewhere = True
-        part.acknowledge(_offset_of(message))
-        if part.stage is Stage.DRAINING:
-            self._keeper.wake()
+        part = self.core.partitions.by_key.get(key_of(message))
+        if part is not None:
+            self.core.iteration.acknowledge(part, _offset_of(message))
 
     def commit(self, timeout_s: float = 10.0) -> None:
         """Store the positions of all partitions now, and wait until they are in the log.
@@ -487,59 +384,39 @@ class Consumer(Iterating):
         Without it they go with each heartbeat. Raises `ClaimTimeout`, after `timeout_s`. Partitions
         that are lost meanwhile are passed over.
         """
-        deadline = time.monotonic() + timeout_s
-        with self.marshal.driver.lock:
-            self.refresh_offsets()
-        for part in list(self.parts.values()):
-            position = part.position()
-            if position < 0 or part.stage not in (Stage.ACTIVE, Stage.DRAINING):
-                continue
-            with contextlib.suppress(NotHeld):
-                part.claim.commit(
-                    position, wait=True, timeout_s=max(0.001, deadline - time.monotonic())
-                )
-
-    def refresh_offsets(self) -> None:
-        """Hand the positions to the claims: called before each heartbeat, under the lock."""
-        if self._amo:
-            return
-        for part in list(self.parts.values()):
-            holding = part.holding
-            position = part.position()
-            if position > holding.next_offset and holding.epoch >= 0:
-                holding.next_offset = position
+        self.core.partitions.commit(timeout_s)
 
     # Looking
 
     def claims(self) -> list[Claim]:
         """Return the claims of the partitions that this consumer works on now."""
-        return [part.claim for part in list(self._active.values()) if part.claim.held]
-
-    def _claimed(self) -> list[Claim]:
-        return [part.claim for part in list(self._active.values())]
+        return [claim for claim in self.core.claims() if claim.held]
 
     def claim_of(self, message: Message) -> Claim:
         """Return the claim that a message was read under: its `epoch` fences. Raises `NotHeld`."""
-        part = self._active.get(key_of(message))
+        part = self.core.fetcher.active.get(key_of(message))
         if part is None:
             raise NotHeld(f"{message.topic()}/{message.partition()} is not held any more")
         return part.claim
 
     def lag(self, *, timeout_s: float = 5.0) -> dict[tuple[str, int], int]:
-        """Return how many offsets each held partition is behind its end."""
-        return self._keeper.lags(timeout_s)
+        """Return how many offsets each held partition is behind its end.
+
+        Raises `BrokerUnavailable`.
+        """
+        return self.core.positions.lags(list(self.core.fetcher.active.values()), timeout_s)
 
     def shed(self, count: int = 1) -> None:
         """Give `count` partitions to others, and take no more than are left: this member is slow.
 
         The limit stays until `set_max_claims` lifts it.
         """
-        self.set_max_claims(max(0, len(self._active) - count))
+        self.set_max_claims(max(0, len(self.core.fetcher.active) - count))
 
     def set_max_claims(self, max_claims: int | None) -> None:
         """Limit how many units this member takes; None lifts the limit."""
-        self._keeper.change(max_claims=max_claims)
+        self.core.assignment.change(max_claims=max_claims)
 
     def __repr__(self) -> str:
-        held = sorted(f"{t}/{p}" for t, p in self._active)
+        held = sorted(f"{t}/{p}" for t, p in self.core.fetcher.active)
         return f"<Consumer {self.marshal.client_id} in {self.marshal.group_id} {' '.join(held)}>"

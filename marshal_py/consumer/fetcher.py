@@ -1,34 +1,30 @@
 """Fetching: one confluent-kafka consumer, and what it brings, sorted by partition.
 
-The bottom of `Consumer`: nothing here knows of delivery guarantees. The thread that iterates
-fetches; the keeper's commands (assign, pause, ...) are carried out between two fetches.
+Nothing here knows of delivery guarantees. The thread that iterates fetches; what the thread of the
+assignment asks for (assign, pause, ...) is carried out between two fetches.
 """
 
 from __future__ import annotations
 
 import contextlib
-import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from confluent_kafka import OFFSET_END, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer as KafkaConsumer
 
 from marshal_py.client.acl import REFUSED, denied
-from marshal_py.client.kafka_clients import RECONNECT
+from marshal_py.client.kafka_clients import RECONNECT, connect
 from marshal_py.client.marshal import Marshal
 from marshal_py.client.settings import kafka_config
 from marshal_py.client.structured_logs import Fields
-from marshal_py.consumer.held_partition import HeldPartition, Run
+from marshal_py.consumer.held_partition import HeldPartition, Run, Stage
+from marshal_py.consumer.wakeup import Wakeup
 
-if TYPE_CHECKING:
-    from marshal_py.consumer.assignment import Keeper
-
-__all__ = ["FETCH", "MAX_FETCH", "Fetching", "key_of"]
-
-logger = logging.getLogger("marshal_py.consumer")
+__all__ = ["CONNECT_S", "FETCH", "IDLE_WAIT_S", "MAX_FETCH", "Fetcher", "key_of"]
 
 FETCH: Final = 300
 """Messages per `consume`, by default. Python's cyclic garbage collector goes round when there are
@@ -37,6 +33,9 @@ are not: it stays at rest, which is worth more than the calls that larger fetche
 
 MAX_FETCH: Final = 1_000
 """Messages per `consume`, where larger batches were asked for: more is slower in librdkafka."""
+
+IDLE_WAIT_S: Final = 0.02
+"""An idle loop looks up so often: for new partitions, Ctrl-C, `close`, claims that came back."""
 
 CONNECT_S: Final = 1.0
 """Leaders that have not answered at the start by then are connected to when they are needed."""
@@ -47,43 +46,81 @@ _topic_of: Callable[[Any], str] = _message.topic
 _error_of: Callable[[Any], KafkaError | None] = _message.error
 
 
-class Fetching:
-    """The part of a `Consumer` that talks to Kafka."""
+class Fetcher:
+    """Fetches what is assigned to it, and collects it as runs (`collect_in`).
 
-    _keeper: Keeper
+    `fetch` is for the loop; all else is for any thread.
+    """
 
     def __init__(
-        self, marshal: Marshal, kafka: Mapping[str, Any] | None, *, batch_size: int
+        self,
+        marshal: Marshal,
+        kafka: Mapping[str, Any] | None,
+        log: Fields,
+        wakeup: Wakeup,
+        *,
+        batch_size: int,
     ) -> None:
-        self.marshal = marshal
-        self.log = Fields(logger, marshal.driver.log.extra)
-        """The logger, with who this is in every record."""
-        self._batch_size = batch_size
-        self._kafka_config = _fetch_config(marshal, kafka)
-        self._consumer: Any = None
-        """The confluent-kafka consumer, once started."""
-        self._active: dict[tuple[str, int], HeldPartition] = {}
-        """Partitions that are fetched. The keeper's; the loop reads it."""
-        self._ready: deque[Run] = deque()
-        self._kafka_lock = threading.Lock()
+        self.batch_size = batch_size
+        self.active: dict[tuple[str, int], HeldPartition] = {}
+        """Partitions that are fetched. Changed between two fetches."""
+        self.topics_seen: set[str] = set()
+        """Every topic of which something was ever fetched."""
+        self._client_id = marshal.client_id
+        self._log = log
+        self._wakeup = wakeup
+        self._config = _fetch_config(marshal, kafka)
+        self._kafka: Any = None
+        """The confluent-kafka consumer, once open."""
+        self._fetched: deque[Run] = deque()
+        self._lock = threading.Lock()
         self._commands: deque[Callable[[], None]] = deque()
         self._commanded = threading.Event()
 
-    def _fetch(self, most: int, wait_s: float = 0.0) -> int:
-        """Fetch up to `most` messages, and put them on `_ready` as runs. Returns how many."""
-        with self._kafka_lock:
+    @property
+    def isolation_level(self) -> str:
+        """Which messages are fetched: ``read_committed`` or ``read_uncommitted``."""
+        return str(self._config.get("isolation.level", "read_committed"))
+
+    def collect_in(self, runs: deque[Run], *, with_ends: bool = False) -> None:
+        """Put what is fetched at the end of `runs`, from now on.
+
+        `with_ends`: Kafka tells, too, where a partition ends: of offsets without a message. Before
+        `open`.
+        """
+        self._fetched = runs
+        if with_ends:
+            self._config["enable.partition.eof"] = True
+
+    def open(self) -> None:
+        """Connect."""
+        self._kafka = connect(KafkaConsumer, self._config)
+
+    def close(self) -> None:
+        """Disconnect. What was asked for and is not done is forgotten."""
+        with self._lock:
+            self._commands.clear()
+            self._kafka.close()
+
+    def list_topics(self, timeout_s: float) -> Any:
+        """Return all topics, as confluent-kafka does. Raises `KafkaException`."""
+        return self._kafka.list_topics(timeout=timeout_s)
+
+    def fetch(self, most: int, wait_s: float = 0.0) -> int:
+        """Fetch up to `most` messages, waiting up to `wait_s` for one. Returns how many."""
+        with self._lock:
             self._run_commands()
-            if wait_s and self._active:
-                message = self._consumer.poll(wait_s)
+            if wait_s and self.active:
+                message = self._kafka.poll(wait_s)
                 messages = [] if message is None else [message]
                 if messages and most > 1:  # more have come with it
-                    messages += self._consumer.consume(min(most, self._batch_size) - 1, 0)
+                    messages += self._kafka.consume(min(most, self.batch_size) - 1, 0)
             else:
-                messages = self._consumer.consume(min(most, self._batch_size), 0)
+                messages = self._kafka.consume(min(most, self.batch_size), 0)
             if messages:
                 self._sort_out(messages)
         self._run_commands_if_free()
-        if wait_s and not messages and not self._active:
+        if wait_s and not messages and not self.active:
             # Not in `poll`, under the lock: the first partition shall not wait for its end.
             self._commanded.wait(wait_s)
             self._commanded.clear()
@@ -99,9 +136,50 @@ class Fetching:
         ]
         if where:
             with contextlib.suppress(KafkaException):
-                self._consumer.offsets_for_times(where, timeout=CONNECT_S)
+                self._kafka.offsets_for_times(where, timeout=CONNECT_S)
 
-    def command(self, command: Callable[[], None]) -> None:
+    # What is fetched
+
+    def assign(self, part: HeldPartition, offset: int) -> None:
+        """Fetch `part` from `offset` on."""
+
+        def assign() -> None:
+            self.topics_seen.add(part.topic)
+            self.active[part.key] = part
+            self._kafka.incremental_assign([TopicPartition(part.topic, part.partition, offset)])
+
+        part.assigned = True
+        self._command(assign)
+
+    def unassign(self, part: HeldPartition) -> None:
+        """Fetch `part` no more, if it is fetched."""
+
+        def unassign() -> None:
+            del self.active[part.key]
+            where = [TopicPartition(part.topic, part.partition)]
+            self._kafka.resume(where)  # a pause would outlive the assignment
+            self._kafka.incremental_unassign(where)
+
+        if part.assigned:
+            part.assigned = False
+            self._command(unassign)
+
+    def pause_or_resume(self, part: HeldPartition) -> None:
+        """Ask Kafka for the messages of `part`, or not, as things stand when it is done."""
+
+        def pause() -> None:
+            if not part.assigned:
+                return
+            where = [TopicPartition(part.topic, part.partition)]
+            is_over = part.stage is Stage.DRAINING and not part.is_owed
+            if part.suspended or part.throttled or is_over:
+                self._kafka.pause(where)
+            else:
+                self._kafka.resume(where)
+
+        self._command(pause)
+
+    def _command(self, command: Callable[[], None]) -> None:
         """Have `command` use the Kafka consumer, in the order given, and never during a fetch.
 
         confluent-kafka's consumer has a lock of its own, which a polling thread hardly ever leaves
@@ -112,18 +190,18 @@ class Fetching:
         self._commanded.set()
 
     def _run_commands_if_free(self) -> None:
-        while self._commands and self._kafka_lock.acquire(blocking=False):
+        while self._commands and self._lock.acquire(blocking=False):
             try:
                 self._run_commands()
             finally:
-                self._kafka_lock.release()
+                self._lock.release()
 
     def _run_commands(self) -> None:
         while self._commands:
             self._commands.popleft()()
 
     def _sort_out(self, messages: list[Any]) -> None:
-        """Put what was fetched on `_ready`, by partition; order matters within a partition only.
+        """Collect what was fetched, by partition; order matters within a partition only.
 
         Every message passes here: the loops are those of `map` and `count`, not of Python.
         """
@@ -136,17 +214,19 @@ class Fetching:
                 if error is not None:
                     self._on_error(message, error)
             return
-        active = self._active
+        active = self.active
         if len(active) == 1:  # nothing else is fetched
             [part] = active.values()
             if key_of(messages[0]) == part.key == key_of(messages[-1]):
                 self._add(part, messages)
             return
-        seen = self._keeper.topics_seen
+        seen = self.topics_seen
         numbers = list(map(_partition_of, messages))
         [*topics] = seen if len(seen) == 1 else set(map(_topic_of, messages))
         if len(topics) == 1 and numbers.count(numbers[0]) == len(numbers):
-            self._gather((topics[0], numbers[0]), messages)  # most fetches are of one partition
+            self._add_if_active(
+                (topics[0], numbers[0]), messages
+            )  # most fetches are of one partition
             return
         groups: dict[tuple[str, int], list[Any]] = {}
         at = 0
@@ -158,20 +238,20 @@ class Fetching:
             for topic, group in groupby(found, _topic_of):
                 groups.setdefault((topic, number), []).extend(group)
         for key, found in groups.items():
-            self._gather(key, found)
+            self._add_if_active(key, found)
 
-    def _gather(self, key: tuple[str, int], messages: list[Any]) -> None:
-        part = self._active.get(key)
+    def _add_if_active(self, key: tuple[str, int], messages: list[Any]) -> None:
+        part = self.active.get(key)
         if part is not None:
             self._add(part, messages)
 
     def _add(self, part: HeldPartition, messages: list[Any]) -> None:
         run = Run(part, messages)
-        self._ready.append(run)
-        part.fetched = max(part.fetched, run.end)  # afterwards: the keeper must find it somewhere
+        self._fetched.append(run)
+        part.fetched = max(part.fetched, run.end)  # last: the run must be found somewhere, always
 
     def _on_error(self, message: Any, error: KafkaError) -> None:
-        part = self._active.get(key_of(message))
+        part = self.active.get(key_of(message))
         code = error.code()
         if part is None:
             return
@@ -180,13 +260,13 @@ class Fetching:
             return
         if code in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
             part.out_of_range = True
-            self._keeper.wake()
+            self._wakeup.wake()
         elif code in REFUSED:
-            self._keeper.fail(denied(self._kafka_config, part.topic, "Read"))
+            self._wakeup.fail(denied(self._config, part.topic, "Read"))
         else:
-            self.log.warning(
+            self._log.warning(
                 "%s: %s/%d: %s",
-                self.marshal.client_id,
+                self._client_id,
                 part.topic,
                 part.partition,
                 error.str(),

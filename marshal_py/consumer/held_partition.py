@@ -5,7 +5,7 @@ being whole:
 
 - the *loop*, which is whichever thread iterates: it hands out runs and finishes them;
 - whoever acknowledges: `acknowledge` only ever adds to a set;
-- the *keeper* and the client's driver, which read `position`.
+- the thread of the assignment and the client's driver, which read `position`.
 """
 
 from __future__ import annotations
@@ -153,10 +153,10 @@ class HeldPartition:
         """The lease has lapsed, and fetching pauses until it is regained."""
         self.throttled = False
         """`Consumer.run` has enough of it for now, and fetching pauses."""
-        self.note = ClaimMetadata()
+        self.metadata = ClaimMetadata()
         """What is published with the claim."""
         self.out_of_range = False
-        """Kafka has no message at our position; the keeper finds another."""
+        """Kafka has no message at our position; the assignment finds another."""
         self.run: Run | None = None
         """What the loop hands out now."""
         self.parked: deque[Run] = deque()

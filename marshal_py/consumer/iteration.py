@@ -4,63 +4,63 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from itertools import chain
-from typing import Any, Final, Self, TypeAlias
+from typing import Final
 
 from confluent_kafka import Message
 
 from marshal_py.client.marshal import Marshal
-from marshal_py.consumer.at_most_once import IDLE_WAIT_S, AtMostOnce
-from marshal_py.consumer.fetcher import FETCH, MAX_FETCH
+from marshal_py.consumer.delivery import Delivery
+from marshal_py.consumer.deserializers import Deserializers
+from marshal_py.consumer.fetcher import IDLE_WAIT_S, Fetcher
 from marshal_py.consumer.held_partition import Batch, HeldPartition, Run, Stage
+from marshal_py.consumer.wakeup import Wakeup
 
-__all__ = ["Deserializer", "Iterating"]
-
-Deserializer: TypeAlias = Callable[..., Any]
+__all__ = ["Iteration"]
 
 LOOK_S: Final = 0.0005
 """For each message the lease is looked at by a clock that is quick to read but stands still while
 the whole machine sleeps; when that has gone on by so much, by the one that does not."""
 
 
-class Iterating(AtMostOnce):
-    """The part of a `Consumer` that a loop sees: messages, batches, `poll`."""
+class Iteration:
+    """What a loop over a consumer sees: messages, or batches.
+
+    One thread at a time is in the loop. `start` is called when it is entered; once `closing` is
+    set, only what was claimed (at most once) still goes out.
+    """
 
     def __init__(
         self,
         marshal: Marshal,
-        kafka: Mapping[str, Any] | None,
+        fetcher: Fetcher,
+        delivery: Delivery,
+        deserializers: Deserializers,
+        wakeup: Wakeup,
         *,
-        batch_size: int,
-        at_most_once: bool,
-        key_deserializer: Deserializer | None,
-        value_deserializer: Deserializer | None,
+        start: Callable[[], object],
+        closing: threading.Event,
     ) -> None:
-        super().__init__(marshal, kafka, batch_size=batch_size, at_most_once=at_most_once)
-        self._deserializers = (key_deserializer, value_deserializer)
-        self._hand: Run | None = None
+        self.hand: Run | None = None
         """The run that the loop is in, kept when it leaves the loop and comes back."""
-        self._loop_thread: int | None = None
-        self._looping = False
-
-    def start(self) -> Self:
-        """Connect and begin to claim, if that has not been done. `Consumer` does it."""
-        raise NotImplementedError
-
-    def __iter__(self) -> Iterator[Message]:
-        """Hand out messages, one by one, until `close`. See `messages`."""
-        return self.messages()
+        self.thread: int | None = None
+        """Which thread entered the loop last."""
+        self.is_looping = False
+        self.others_acknowledge = False
+        """Whether a thread that was not in the loop has acknowledged something."""
+        self._marshal = marshal
+        self._fetcher = fetcher
+        self._delivery = delivery
+        self._deserializers = deserializers
+        self._wakeup = wakeup
+        self._start = start
+        self._closing = closing
 
     def messages(self, *, idle_timeout_s: float | None = None) -> Iterator[Message]:
-        """Hand out messages until `close`, or until none came for `idle_timeout_s`.
-
-        A message whose partition was lost meanwhile, or whose lease has lapsed, is not handed out.
-        A loop that is left by `break` may be entered again: it goes on with the next message, and
-        the last one counts as done only then; say `ack(message)` before `break` if it is.
-        """
-        if self._deserializers != (None, None):
-            return map(self._deserialize, self._messages(idle_timeout_s))
+        """See `Consumer.messages`."""
+        if self._deserializers:
+            return map(self._deserializers.apply, self._messages(idle_timeout_s))
         return self._messages(idle_timeout_s)
 
     def _messages(self, idle_timeout_s: float | None) -> Iterator[Message]:
@@ -68,53 +68,46 @@ class Iterating(AtMostOnce):
         return chain.from_iterable(self._runs(idle_timeout_s))
 
     def batches(self, *, idle_timeout_s: float | None = None) -> Iterator[Batch]:
-        """Hand out messages in batches, each of one partition, of at most `batch_size`.
-
-        The lease is looked at for each batch. With `auto_ack`, a batch is done when the loop asks
-        for the next. Otherwise as `messages`.
-        """
-        self._enter_loop()
+        """See `Consumer.batches`."""
+        self.enter()
         try:
             while True:
-                self._settle_hand()
-                run_or_none = self._next_run(idle_timeout_s)
+                self.settle()
+                run_or_none = self.next_run(idle_timeout_s)
                 if run_or_none is None:
                     return
-                self._hand = run_or_none
-                batch = self._take_batch(run_or_none)
+                self.hand = run_or_none
+                batch = self.take_batch(run_or_none)
                 if batch is not None:
                     yield batch
         finally:
-            self._looping = False
+            self.leave()
 
     def poll(self, timeout_s: float = 1.0) -> Message | None:
-        """Return the next message, None if there is none within `timeout_s`.
-
-        The message before it is done (`auto_ack`).
-        """
+        """See `Consumer.poll`."""
         messages = self.messages(idle_timeout_s=timeout_s)
         message = next(messages, None)
         del messages  # which ends the loop, but not the work on the message
-        self._looping = message is not None
+        self.is_looping = message is not None
         return message
 
     def _runs(self, idle_timeout_s: float | None) -> Iterator[Iterator[Message]]:
         """The loop. Keeps no name for a run: it is freed before the next is fetched (`FETCH`)."""
-        self._enter_loop()
+        self.enter()
         try:
             while True:
-                if self._hand is None:
-                    self._hand = self._next_run(idle_timeout_s)
-                    if self._hand is None:
+                if self.hand is None:
+                    self.hand = self.next_run(idle_timeout_s)
+                    if self.hand is None:
                         return
-                yield self._hand_out(self._hand)
+                yield self.hand_out(self.hand)
         finally:
-            self._looping = False
+            self.leave()
 
-    def _hand_out(self, run: Run) -> Iterator[Message]:
+    def hand_out(self, run: Run) -> Iterator[Message]:
         """Hand out what is left of the run in hand, for as long as that is allowed."""
         part, holding, active, now_s = run.part, run.part.holding, Stage.ACTIVE, time.monotonic
-        look_s, until_ns = 0.0, -1
+        clock, look_s, until_ns = self._marshal.driver.clock, 0.0, -1
         for message in run.rest:
             # Every single time: the process may have been stopped since the last one.
             if (
@@ -123,112 +116,102 @@ class Iterating(AtMostOnce):
                 or part.stage is not active
             ):
                 looked_s, until_ns = now_s(), holding.lease_until_ns
-                left_s = (until_ns - self.marshal.driver.clock()) / 1e9
+                left_s = (until_ns - clock()) / 1e9
                 if (left_s <= 0 or part.stage is not active) and not self._may_hand_out(part):
                     self._put_back(run, message)
                     return
                 look_s = looked_s + min(LOOK_S, left_s)
             yield message
         part.finish(run)
-        self._hand = None
+        self.hand = None
 
-    def _take_batch(self, run: Run) -> Batch | None:
+    def take_batch(self, run: Run) -> Batch | None:
         """Return the run in hand as a batch, None if it may not be handed out now."""
         part = run.part
         if not self._may_hand_out(part):
             self._put_back(run, run.messages[0])
             return None
         messages = run.messages
-        if self._deserializers != (None, None):
-            messages = [self._deserialize(message) for message in messages]
+        if self._deserializers:
+            messages = [self._deserializers.apply(message) for message in messages]
         run.whole, run.rest = True, iter(())
         return Batch(messages, part.claim)
 
-    def _settle_hand(self) -> None:
+    def settle(self) -> None:
         """The run in hand is done, as far as it was handed out."""
-        run, self._hand = self._hand, None
+        run, self.hand = self.hand, None
         if run is None:
             return
         if rest := list(run.rest):  # a loop over messages was left in the middle
-            self._ready.appendleft(Run(run.part, rest))
-            run.part.finish(run, returned=rest[0])  # last: the keeper must find it somewhere
+            self._delivery.take_back(Run(run.part, rest))
+            run.part.finish(run, returned=rest[0])  # last: it must be found somewhere, always
         else:
             run.part.finish(run)
 
-    def _enter_loop(self) -> None:
-        self.start()
-        self._loop_thread = threading.get_ident()
-        self._looping = True
+    def enter(self) -> None:
+        """This thread is in the loop from now on. Starts the consumer, if need be."""
+        self._start()
+        self.thread = threading.get_ident()
+        self.is_looping = True
+
+    def leave(self) -> None:
+        """Nobody is in the loop."""
+        self.is_looping = False
+
+    def busy_with(self, part: HeldPartition) -> bool:
+        """Whether something of `part` is in the user's hands, or must still go there."""
+        if part.manual:
+            return part.outstanding > 0
+        if not self.is_looping and self._closing.is_set():
+            return False  # nobody will come for it
+        return self._delivery.has_claimed(part) or (part.run is not None and self.is_looping)
+
+    def acknowledge(self, part: HeldPartition, offset: int) -> None:
+        """The message at `offset` is done. From any thread."""
+        if threading.get_ident() != self.thread:
+            self.others_acknowledge = True
+        part.acknowledge(offset)
+        if part.stage is Stage.DRAINING:
+            self._wakeup.wake()
 
     def _may_hand_out(self, part: HeldPartition) -> bool:
         """Whether a message that was fetched (at most once: and claimed) may still go out."""
         if not part.claim.held:
             return False
-        # What was claimed for at-most-once delivery goes out before the partition is given back.
-        return part.stage is Stage.ACTIVE or (self._amo and part.stage is Stage.DRAINING)
+        return self._delivery.delivers(part)
 
     def _put_back(self, run: Run, message: Message) -> None:
         """The loop may not hand out `message`, nor what follows it, now."""
         part = run.part
         rest = [message, *run.rest]
-        if part.stage is Stage.ACTIVE or (self._amo and part.stage is Stage.DRAINING):
+        if self._delivery.delivers(part):
             again = Run(part, rest)  # the lease has lapsed: it may come back
             again.seq = run.seq
-            part.parked.appendleft(again)
-            self._parked.append(part)
-        part.finish(run, returned=message)  # last: the keeper must find it somewhere
-        self._hand = None
-        self._keeper.wake()
+            self._delivery.park(again)
+        part.finish(run, returned=message)  # last: it must be found somewhere, always
+        self.hand = None
+        self._wakeup.wake()
 
-    def _next_run(self, idle_timeout_s: float | None) -> Run | None:
+    def next_run(self, idle_timeout_s: float | None) -> Run | None:
         """Return what to hand out next, None when closing, or after `idle_timeout_s`."""
         give_up_s = None if idle_timeout_s is None else time.monotonic() + idle_timeout_s
-        while not self._closing.is_set() or self._proposed or (self._amo and self._owes()):
-            if self._keeper.failure is not None:
-                raise self._keeper.failure
-            if self.marshal.failure is not None:
-                raise self.marshal.failure
-            run = self._next_claimed() if self._amo else self._next_ready()
+        delivery, fetcher = self._delivery, self._fetcher
+        while not self._closing.is_set() or delivery.owes:
+            if self._wakeup.failure is not None:
+                raise self._wakeup.failure
+            if self._marshal.failure is not None:
+                raise self._marshal.failure
+            run = delivery.next_run()
             if run is not None:
                 run.part.begin(run)
-                self._passing = None
+                delivery.began()
                 return run
             if give_up_s is not None and time.monotonic() >= give_up_s:
                 return None
-            most = min(self._proposal_size, FETCH) if self._amo else MAX_FETCH
-            if not self._proposed and not self._fetch(most):
+            most = delivery.fetch_size
+            if not delivery.awaits_log and not fetcher.fetch(most):
                 wait_s = IDLE_WAIT_S
                 if give_up_s is not None:
                     wait_s = min(wait_s, max(0.0, give_up_s - time.monotonic()))
-                self._fetch(most, wait_s)
+                fetcher.fetch(most, wait_s)
         return None
-
-    def _next_ready(self) -> Run | None:
-        """At least once: the next run that was fetched and may be handed out."""
-        if self._parked:
-            self._unpark()
-        ready = self._ready
-        while ready:
-            run = ready.popleft()
-            part = run.part
-            if part.stage is not Stage.ACTIVE:
-                continue
-            if part.parked or not part.claim.held:
-                part.parked.append(run)
-                self._parked.append(part)
-                continue
-            return run
-        return None
-
-    def _deserialize(self, message: Any) -> Any:
-        from confluent_kafka.serialization import MessageField, SerializationContext
-
-        key_deserializer, value_deserializer = self._deserializers
-        headers = message.headers()
-        if value_deserializer is not None:
-            context = SerializationContext(message.topic(), MessageField.VALUE, headers)
-            message.set_value(value_deserializer(message.value(), context))
-        if key_deserializer is not None:
-            context = SerializationContext(message.topic(), MessageField.KEY, headers)
-            message.set_key(key_deserializer(message.key(), context))
-        return message

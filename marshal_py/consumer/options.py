@@ -4,18 +4,41 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Literal, TypeAlias
 
 from marshal_py.client.marshal import Marshal
 from marshal_py.client.suggestions import did_you_mean
+from marshal_py.consumer.deserializers import Deserializers
 from marshal_py.errors import ConfigurationError, NotInVersion1
 from marshal_py.protocol.subscription import Subscription
 
-__all__ = ["Mode", "Start", "check", "check_names", "client_of", "start_ms"]
+__all__ = ["ConsumerOptions", "Mode", "Start", "check", "check_names", "client_of", "start_ms"]
 
 Mode: TypeAlias = Literal["at_least_once", "at_most_once"]
 Start: TypeAlias = Literal["earliest", "latest"] | datetime | int
+
+
+@dataclass(frozen=True)
+class ConsumerOptions:
+    """Everything that a `Consumer` was told about itself, checked. See there.
+
+    `mirror_group`: the Kafka consumer group that is to have the positions, too; None: none.
+    """
+
+    subscription: Subscription
+    mode: Mode
+    start_ms: int
+    auto_ack: bool
+    batch_size: int
+    greedy: bool
+    keep_on_close: bool
+    mirror_group: str | None
+    kafka: Mapping[str, Any] | None
+    deserializers: Deserializers
+    discovery_interval_s: float
+    settle_ms: int
 
 
 def _a_number(value: object) -> bool:

@@ -6,7 +6,7 @@ Only for `--sabotage`: a checker that never fails shows nothing.
 from __future__ import annotations
 
 from marshal_py.client.claim import ClaimCore
-from marshal_py.consumer.consumer import Consumer
+from marshal_py.consumer.at_most_once import AtMostOnce
 from marshal_py.consumer.held_partition import HeldPartition
 from marshal_py.protocol.claimant import ClaimState
 
@@ -26,7 +26,7 @@ def _no_lease() -> None:
 
 def _no_log() -> None:
     """Messages are delivered before the log says that they are claimed."""
-    Consumer._verdict = lambda self, run: True  # type: ignore[method-assign]
+    AtMostOnce._verdict = lambda self, run: True  # type: ignore[method-assign]
 
 
 def _early_commit() -> None:

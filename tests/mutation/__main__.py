@@ -35,7 +35,7 @@ UNIT_TESTS: Final[dict[str, tuple[str, ...]]] = {
         "marshal_py/protocol/test_rationalizer_properties.py",
     ),
     "consumers": (
-        "marshal_py/consumer/test_turns.py",
+        "marshal_py/consumer/test_decisions.py",
         "marshal_py/consumer/test_claimed_ahead.py",
         "marshal_py/consumer/test_handover.py",
         "marshal_py/consumer/test_held_partition.py",

@@ -75,7 +75,7 @@ def _bug(name: str, module: str, *edits: tuple[str, str, str]) -> Mutant:
 
 
 CLAIMS: Final = "marshal_py.protocol.claimant"
-KEEPER: Final = "marshal_py.consumer.assignment"
+ASSIGNMENT: Final = "marshal_py.consumer.assignment"
 
 # What more than one witness has.
 _STRANGE_EPOCH: Final = _bug(
@@ -84,12 +84,12 @@ _STRANGE_EPOCH: Final = _bug(
     ("Claimant._on_claimed", "holding.epoch = event.epoch", "holding.epoch = 1 << 60"),
 )
 _STUMBLES: Final = _bug(
-    "a keeper stumbles over what is gone",
-    KEEPER,
+    "the assignment stumbles over what is gone",
+    "marshal_py.consumer.partitions",
     (
-        "Keeper._remove",
-        "self._consumer.parts.pop(part.key, None)",
-        "self._consumer.parts.pop(part)  # type: ignore[call-overload]",
+        "Partitions.remove",
+        "self.by_key.pop(part.key, None)",
+        "self.by_key.pop(part)  # type: ignore[call-overload]",
     ),
 )
 _UNDONE: Final = _bug(
@@ -97,9 +97,13 @@ _UNDONE: Final = _bug(
     "harvest.testing.memory_table",
     ("MemoryTransaction.rollback", "self._end()", "self.commit()"),
 )
-_NEVER_SETTLES: Final = ("Keeper._wind_up", "if not waiting:", "if False:")
+_NEVER_SETTLES: Final = (
+    "Assignment._round",
+    "if self._partitions.wind_up():",
+    "if self._partitions.wind_up() and False:",
+)
 _AND_IS_WAITED_FOR: Final = (
-    "Keeper.close",
+    "Assignment.close",
     "self._settled.wait(max(0.1, deadline - time.monotonic()))",
 )
 _ROWS_BESIDE_BAD_ONES: Final = (
@@ -245,8 +249,8 @@ _CONSUMERS: Final[list[tuple[str, int, *tuple[Mutant | str, ...]]]] = [
         "closing ends",
         60,
         _bug(
-            "a keeper never settles, and is waited for",
-            KEEPER,
+            "the assignment never settles, and is waited for",
+            ASSIGNMENT,
             _NEVER_SETTLES,
             (*_AND_IS_WAITED_FOR, "self._settled.wait()"),
         ),
@@ -255,8 +259,8 @@ _CONSUMERS: Final[list[tuple[str, int, *tuple[Mutant | str, ...]]]] = [
         "closing takes its time and no more",
         60,
         _bug(
-            "a keeper never settles, and is waited for too long",
-            KEEPER,
+            "the assignment never settles, and is waited for too long",
+            ASSIGNMENT,
             _NEVER_SETTLES,
             (
                 *_AND_IS_WAITED_FOR,
@@ -286,7 +290,7 @@ _CONSUMERS: Final[list[tuple[str, int, *tuple[Mutant | str, ...]]]] = [
         _bug(
             "a loop does not hear of it",
             "marshal_py.consumer.iteration",
-            ("Iterating._next_run", "if self._keeper.failure is not None:", "if False:"),
+            ("Iteration.next_run", "if self._wakeup.failure is not None:", "if False:"),
         ),
     ),
     (

@@ -10,7 +10,7 @@ import pytest
 from harvest.core.dead_letters import BadRowFilter
 from harvest.runtime.candidacy import FairShare
 from marshal_py.consumer import held_partition
-from marshal_py.consumer.consumer import Consumer
+from marshal_py.consumer.iteration import Iteration
 from tests.simulation.whole.__main__ import RICH, Result, run_seeds
 from tests.simulation.whole.history import KINDS, run
 
@@ -80,7 +80,7 @@ def test_a_position_ahead_of_the_work_is_found(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_handing_out_without_a_lease_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Consumer, "_may_hand_out", lambda self, part: True)
+    monkeypatch.setattr(Iteration, "_may_hand_out", lambda self, part: True)
     found = run_seeds("consumers", 1, 60, stop_after=1).failures
     assert found
 

@@ -31,7 +31,7 @@ class Failures:
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
         self._handling = runner.handling
-        self._consumer = runner._consumer
+        self._core = runner._core
         self._random = random.Random()
 
     def failed(self, task: Task, error: BaseException) -> None:
@@ -42,7 +42,7 @@ class Failures:
             return
         with self._runner.lock:
             self._runner._counts["failures"] += 1
-            if len(task.items) > 1 and not self._consumer._amo:
+            if len(task.items) > 1 and not self._core.delivery.claims_messages:
                 self._split(task, error)
                 return
         for item in task.items:
@@ -62,7 +62,7 @@ class Failures:
         self._runner._counts["retries"] += 1
         logger.warning(
             "%s: a batch of %d messages of %s/%d failed (%s); they come again one by one",
-            self._consumer.marshal.client_id,
+            self._core.marshal.client_id,
             len(task.items),
             *task.items[0].partition,
             _describe(error),
@@ -84,7 +84,7 @@ class Failures:
                 self._runner._abandon(task)
         logger.warning(
             "%s: %s/%d at offset %d failed (attempt %d): %s; %s",
-            self._consumer.marshal.client_id,
+            self._core.marshal.client_id,
             *item.partition,
             item.offset,
             item.attempts,
@@ -126,7 +126,7 @@ class Failures:
                 )
             )
             return "stop"
-        if verdict == "retry" and self._consumer._amo:
+        if verdict == "retry" and self._core.delivery.claims_messages:
             self._runner.crashed(
                 ConfigurationError(
                     "on_failure returned 'retry': with mode='at_most_once' no message comes to a "
@@ -138,7 +138,7 @@ class Failures:
 
     def _bury(self, item: Item, error: BaseException, task: Task) -> bool:
         """Write the dead letter, however long that takes. Returns False if it was not possible."""
-        marshal = self._consumer.marshal
+        marshal = self._core.marshal
         is_text = marshal.settings.wire == "text"
         headers = headers_of(
             item,
@@ -180,7 +180,7 @@ class Failures:
         dead = verdict == "dead_letter"
         logger.error(
             "%s: %s/%d at offset %d %s (attempts: %d): %s",
-            self._consumer.marshal.client_id,
+            self._core.marshal.client_id,
             *item.partition,
             item.offset,
             "is a dead letter now" if dead else "is skipped",

@@ -16,9 +16,12 @@ import math
 import threading
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
+
+import msgspec
 
 from marshal_py.consumer.claim_metadata import ClaimMetadata
+from marshal_py.consumer.core import ConsumerCore
 from marshal_py.consumer.handlers.dead_letters import DeadLetters
 from marshal_py.consumer.handlers.failing_messages import FailingMessages
 from marshal_py.consumer.handlers.options import HandlerOptions, Stuck
@@ -27,9 +30,6 @@ from marshal_py.consumer.handlers.schedule import Item, PartitionId, Schedule
 from marshal_py.consumer.held_partition import Batch, HeldPartition, Run, Stage
 from marshal_py.errors import ConfigurationError
 from marshal_py.protocol.claimant import ClaimState
-
-if TYPE_CHECKING:
-    from marshal_py.consumer.consumer import Consumer
 
 __all__ = ["RunStats", "Runner", "Task", "Workers"]
 
@@ -106,12 +106,12 @@ class Workers(Protocol):
 class Runner:
     """One call of `Consumer.run`."""
 
-    def __init__(self, consumer: Consumer, handling: HandlerOptions, workers: Workers) -> None:
+    def __init__(self, core: ConsumerCore, handling: HandlerOptions, workers: Workers) -> None:
         self.handling = handling
         self.lock = threading.RLock()
         self.over = False
         """Workers should end."""
-        self._consumer = consumer
+        self._core = core
         self._workers = workers
         self._schedule = Schedule(
             handling.ordering,
@@ -156,13 +156,12 @@ class Runner:
             raise self._error
 
     def _prepare(self) -> None:
-        handling, consumer = self.handling, self._consumer
+        handling, topics = self.handling, self._core.topics
         if handling.on_failure != "dead_letter":
             return
-        topics = consumer._keeper.wanted_topics
-        letters = {handling.dead_letter_topic_of(topic) for topic in topics}
+        letters = {handling.dead_letter_topic_of(topic) for topic in topics.counts}
         for topic in sorted(letters):
-            if consumer.subscription.wants(topic):
+            if topics.wants(topic):
                 raise ConfigurationError(
                     f"dead_letter_topic: {topic!r} is among the topics that this consumer reads, "
                     "so dead letters would come again for ever; name another, or leave it out of "
@@ -171,7 +170,7 @@ class Runner:
         self._letters().check(letters)
 
     def _letters(self) -> DeadLetters:
-        settings = self._consumer.marshal.settings
+        settings = self._core.marshal.settings
         with self.lock:
             if self._dead_letters is None:
                 timeout_s = settings.connect_timeout_ms / 1000
@@ -191,10 +190,10 @@ class Runner:
         return self._stop_by_s < math.inf
 
     def _should_end(self) -> bool:
-        consumer = self._consumer
+        core = self._core
         if self._error is None:
-            self._error = consumer._keeper.failure or consumer.marshal.failure
-        return self._error is not None or self.is_stopping or consumer._closing.is_set()
+            self._error = core.wakeup.failure or core.marshal.failure
+        return self._error is not None or self.is_stopping or core.closing.is_set()
 
     def _turn(self) -> None:
         self._tend()
@@ -202,17 +201,17 @@ class Runner:
             self._has_room.clear()
             self._has_room.wait(TICK_S)
             return
-        consumer = self._consumer
-        run = consumer._next_claimed() if consumer._amo else consumer._next_ready()
+        delivery, fetcher = self._core.delivery, self._core.fetcher
+        run = delivery.next_run()
         if run is not None:
             self._accept(run)
-        elif not consumer._proposed and not consumer._fetch(self._how_many()):
-            consumer._fetch(1, TICK_S)
+        elif not delivery.awaits_log and not fetcher.fetch(self._how_many()):
+            fetcher.fetch(1, TICK_S)
 
     def _wants_more(self) -> bool:
         schedule = self._schedule
         with self.lock:
-            if self._consumer._amo:
+            if self._core.delivery.claims_messages:
                 # What is claimed and not handed out is lost in a crash: no more than is needed.
                 return schedule.count - schedule.running < self.handling.workers
             if schedule.has_room(ORDINARY):
@@ -250,7 +249,7 @@ class Runner:
                 ready += schedule.add(item, item.payload.key())
             self._workers.wake(ready)
         part.finish(run)
-        self._consumer._passing = None
+        self._core.delivery.began()
 
     # Partitions
 
@@ -277,7 +276,7 @@ class Runner:
         until_s = self._draining.get(partition)
         if until_s is None:
             until_s = self._draining[partition] = now_s + self.handling.drain_timeout_s
-            if not self._consumer._amo:  # what is claimed would be lost
+            if not self._core.delivery.claims_messages:  # what is claimed would be lost
                 self._hand_back(part, self._schedule.trim(partition, self._retry_by_s(partition)))
         if now_s >= until_s:
             self._hand_back(part, self._schedule.drop(partition))
@@ -298,9 +297,8 @@ class Runner:
             return
         self._counts["handed_back"] += len(items)
         part.withdraw(len(items))
-        if self._consumer._amo:
-            self._consumer._drop(len(items))
-        self._consumer._keeper.wake()
+        self._core.delivery.drop(len(items))
+        self._core.wakeup.wake()
 
     def busy_with(self, part: HeldPartition) -> bool:
         """Whether `part` should not be given back yet. Asked by the keeper."""
@@ -313,26 +311,26 @@ class Runner:
 
     def _throttle(self) -> None:
         """Fetch no more of partitions that fill the buffer, or are far ahead of their position."""
-        consumer, schedule = self._consumer, self._schedule
+        core, schedule = self._core, self._schedule
         with self.lock:
             parts = list(self._parts.items())
             starving = schedule.running < self.handling.workers and not schedule.is_ready
             full = starving and not schedule.has_room(ORDINARY)
-            share = ORDINARY / max(1, len(consumer._active))
+            share = ORDINARY / max(1, len(core.fetcher.active))
             filled = {partition: schedule.filled(partition) for partition, _ in parts}
         for partition, part in parts:
             if part.stage is not Stage.ACTIVE:
                 continue
-            ahead = part.ahead if not consumer._amo else 0
+            ahead = part.ahead if not core.delivery.claims_messages else 0
             if partition in self._throttled:
                 if ahead <= self.handling.max_ahead // 2 and filled[partition] <= share / 2:
                     self._throttled.discard(partition)
-                    consumer._keeper.throttle(part, False)
+                    core.partitions.throttle(part, False)
             elif ahead > self.handling.max_ahead or (
-                full and filled[partition] > share and len(consumer._active) > 1
+                full and filled[partition] > share and len(core.fetcher.active) > 1
             ):
                 self._throttled.add(partition)
-                consumer._keeper.throttle(part, True)
+                core.partitions.throttle(part, True)
 
     # Tasks: for the workers
 
@@ -356,7 +354,7 @@ class Runner:
 
     def given_to_handler(self, task: Task) -> Any:
         """Return what the handler is called with: a message, or a `Batch`."""
-        if self._consumer._deserializers != (None, None):
+        if self._core.deserializers:
             for item in task.items:
                 self._deserialize(item)
         if self.handling.batch_size is None:
@@ -370,7 +368,7 @@ class Runner:
         else:  # an attempt before this one has, perhaps in part
             message.set_key(item.raw[0])
             message.set_value(item.raw[1])
-        self._consumer._deserialize(message)
+        self._core.deserializers.apply(message)
 
     def succeeded(self, task: Task) -> None:
         """The handler returned."""
@@ -400,7 +398,7 @@ class Runner:
 
     def _done(self, items: list[Item]) -> None:
         part = items[0].part
-        if not self._consumer._amo:
+        if not self._core.delivery.claims_messages:
             for item in items:
                 part.acknowledge(item.offset)  # of a claim that has ended: nobody asks it any more
         self._workers.wake(self._schedule.done(items) - 1)
@@ -415,7 +413,7 @@ class Runner:
 
     def _after(self, part: HeldPartition) -> None:
         if part.stage is Stage.DRAINING:
-            self._consumer._keeper.wake()
+            self._core.wakeup.wake()
         if not self._has_room.is_set() and self._wants_more():
             self._has_room.set()
 
@@ -463,9 +461,9 @@ class Runner:
             task.told_s = now_s - task.since_s
             name, stack = self._workers.describe(task.worker)
             report = Stuck([item.payload for item in task.items], task.told_s, name, stack)
-            self._consumer.log.error(
+            self._core.log.error(
                 "%s: %s\n%s",
-                self._consumer.marshal.client_id,
+                self._core.marshal.client_id,
                 report,
                 stack.rstrip(),
                 extra=task.part.log_fields,
@@ -474,22 +472,22 @@ class Runner:
                 try:
                     self.handling.on_stuck(report)
                 except Exception:
-                    self._consumer.log.exception(
-                        "%s: on_stuck raised", self._consumer.marshal.client_id
-                    )
+                    self._core.log.exception("%s: on_stuck raised", self._core.marshal.client_id)
 
     def _publish(self) -> None:
         """Tell the others, with the claims, of messages that fail: see `claim_metadata`."""
         with self.lock:
             changed = [
-                (self._parts.get(partition), note)
-                for partition, note in self._troubles.take_changed()
+                (self._parts.get(partition), metadata)
+                for partition, metadata in self._troubles.take_changed()
             ]
-        for part, note in changed:
+        for part, metadata in changed:
             if part is None:
                 continue
             if part.holding.state is ClaimState.HELD:
-                self._consumer._keeper.note_trouble(part, note)
+                self._core.partitions.publish(
+                    part, msgspec.structs.replace(metadata, cost=part.metadata.cost)
+                )
             else:  # its lease has lapsed: when it is regained
                 with self.lock:
                     self._troubles.publish_again(part.key)
@@ -518,13 +516,11 @@ class Runner:
         """Finish what must be finished, hand back the rest, and close the consumer."""
         if not self.is_stopping:
             self.stop()
-        self._consumer._is_ending = True
+        self._core.delivery.end()
         try:
             self._finish_what_runs()
         except Exception:
-            self._consumer.log.exception(
-                "%s: run winds up in a hurry", self._consumer.marshal.client_id
-            )
+            self._core.log.exception("%s: run winds up in a hurry", self._core.marshal.client_id)
         except BaseException as error:  # a second Ctrl-C: no more patience
             self._stop_by_s = time.monotonic()
             self._error = self._error or error
@@ -537,10 +533,10 @@ class Runner:
         if not self._workers.stop(left_s):
             with self.lock:
                 for task in self._tasks:
-                    self._consumer.log.error(
+                    self._core.log.error(
                         "%s: a handler did not return within the drain time; its %d messages from "
                         "%s/%d at offset %d on are handed back",
-                        self._consumer.marshal.client_id,
+                        self._core.marshal.client_id,
                         len(task.items),
                         *task.items[0].partition,
                         task.items[0].offset,
@@ -551,16 +547,16 @@ class Runner:
             self._dead_letters.close()
 
     def _finish_what_runs(self) -> None:
-        amo = self._consumer._amo
+        amo = self._core.delivery.claims_messages
         with self.lock:
             for partition, part in self._parts.items():
                 if not amo:
                     self._hand_back(
                         part, self._schedule.trim(partition, self._retry_by_s(partition))
                     )
-        while amo and (self._consumer._proposed or self._consumer._owes()):
+        while self._core.delivery.owes:
             # Already claimed in the log: deliver them.
-            run = self._consumer._next_claimed()
+            run = self._core.delivery.next_run()
             if run is not None:
                 self._accept(run)
             if self._is_late():

@@ -1,4 +1,4 @@
-"""Mutants of whole clients: `Consumer` and its keeper, and the harvester in mark mode.
+"""Mutants of whole clients: `Consumer` and its parts, and the harvester in mark mode.
 
 The histories of `tests.simulation.whole` must notice them.
 """
@@ -15,24 +15,36 @@ def _consumers(module: str, name: str, function: str, old: str, new: str) -> Mut
     return Mutant(f"consumer: {name}", f"marshal_py.{module}", edits, "consumers")
 
 
-def _consumer(name: str, function: str, old: str, new: str) -> Mutant:
-    return _consumers("consumer.consumer", name, f"Consumer.{function}", old, new)
+def _iteration(name: str, function: str, old: str, new: str) -> Mutant:
+    return _consumers("consumer.iteration", name, f"Iteration.{function}", old, new)
 
 
-def _iterating(name: str, function: str, old: str, new: str) -> Mutant:
-    return _consumers("consumer.iteration", name, f"Iterating.{function}", old, new)
+def _alo(name: str, function: str, old: str, new: str) -> Mutant:
+    return _consumers("consumer.at_least_once", name, f"AtLeastOnce.{function}", old, new)
 
 
 def _amo(name: str, function: str, old: str, new: str) -> Mutant:
     return _consumers("consumer.at_most_once", name, f"AtMostOnce.{function}", old, new)
 
 
-def _delivery(name: str, function: str, old: str, new: str) -> Mutant:
+def _held_partition(name: str, function: str, old: str, new: str) -> Mutant:
     return _consumers("consumer.held_partition", name, f"HeldPartition.{function}", old, new)
 
 
-def _keeper(name: str, function: str, old: str, new: str) -> Mutant:
-    return _consumers("consumer.assignment", name, f"Keeper.{function}", old, new)
+def _partitions(name: str, function: str, old: str, new: str) -> Mutant:
+    return _consumers("consumer.partitions", name, f"Partitions.{function}", old, new)
+
+
+def _fetcher(name: str, function: str, old: str, new: str) -> Mutant:
+    return _consumers("consumer.fetcher", name, f"Fetcher.{function}", old, new)
+
+
+def _positions(name: str, function: str, old: str, new: str) -> Mutant:
+    return _consumers("consumer.positions", name, f"Positions.{function}", old, new)
+
+
+def _assignment(name: str, function: str, old: str, new: str) -> Mutant:
+    return _consumers("consumer.assignment", name, f"Assignment.{function}", old, new)
 
 
 def _harvest(module: str, name: str, function: str, old: str, new: str) -> Mutant:
@@ -49,71 +61,81 @@ def _leader(name: str, function: str, old: str, new: str) -> Mutant:
 
 
 _HANDING_OUT = [
-    _iterating(
+    _iteration(
         "the lease is looked at for every message",
-        "_hand_out",
+        "hand_out",
         "left_s <= 0 or part.stage is not active",
         "part.stage is not active",
     ),
-    _iterating(
+    _iteration(
         "a lease that changed is looked at",
-        "_hand_out",
+        "hand_out",
         "                or holding.lease_until_ns is not until_ns\n",
         "",
     ),
-    _iterating(
+    _iteration(
         "the stage is looked at for every message",
-        "_hand_out",
+        "hand_out",
         "                or part.stage is not active\n            ):",
         "            ):",
     ),
-    _iterating(
+    _iteration(
         "the stage is looked at before the lease counts",
-        "_hand_out",
+        "hand_out",
         "(left_s <= 0 or part.stage is not active)",
         "left_s <= 0",
     ),
-    _iterating(
+    _iteration(
         "nothing goes out without a lease",
         "_may_hand_out",
         "if not part.claim.held:\n            return False",
         "pass",
     ),
-    _iterating(
-        "what was not handed out is kept", "_put_back", "part.parked.appendleft(again)", "pass"
+    _consumers(
+        "consumer.parked",
+        "what was not handed out is kept",
+        "Parked.add_first",
+        "run.part.parked.appendleft(run)",
+        "pass",
     ),
-    _iterating("what was put back comes again", "_put_back", "self._parked.append(part)", "pass"),
-    _iterating(
+    _consumers(
+        "consumer.parked",
+        "what was put back comes again",
+        "Parked.add_first",
+        "self._parts.append(run.part)",
+        "pass",
+    ),
+    _iteration(
         "what was put back is not done",
         "_put_back",
         "part.finish(run, returned=message)",
         "part.finish(run)",
     ),
-    _iterating(
+    _alo(
         "what is fetched waits for the lease",
-        "_next_ready",
+        "next_run",
         "if part.parked or not part.claim.held:",
         "if False:",
     ),
-    _iterating(
+    _alo(
         "what is fetched waits for what is parked",
-        "_next_ready",
+        "next_run",
         "if part.parked or not part.claim.held:",
         "if not part.claim.held:",
     ),
-    _amo(
+    _alo(
         "parked messages keep their order",
         "_unpark",
-        "self._ready.extendleft(r for r in reversed(part.parked) if r.seq < 0)",
-        "self._ready.extend(r for r in part.parked if r.seq < 0)",
+        "self._ready.extendleft(reversed(part.parked))",
+        "self._ready.extend(part.parked)",
     ),
-    _iterating(
+    _iteration(
         "a batch in hand is not done",
-        "_take_batch",
+        "take_batch",
         "run.whole, run.rest = True, iter(())",
         "run.rest = iter(())",
     ),
-    _consumer(
+    _partitions(
         "positions go with heartbeats",
         "refresh_offsets",
         "holding.next_offset = position",
@@ -133,31 +155,31 @@ _HANDING_OUT = [
         "self.driver.refresh_offsets()",
         "pass",
     ),
-    _delivery(
+    _held_partition(
         "a message in hand is not done",
         "position",
         "max(run.handed_out - 1, 0)",
         "min(run.handed_out, len(run.messages) - 1)",
     ),
-    _delivery(
+    _held_partition(
         "what was put back counts as not done",
         "finish",
         "run.end if returned is None else returned.offset()",
         "run.end",
     ),
-    _delivery(
+    _held_partition(
         "acknowledgements have gaps",
         "_manual_position",
         "if offset not in done:\n                        break",
         "pass",
     ),
-    _delivery(
+    _held_partition(
         "acknowledgements count",
         "acknowledge",
         "if self.manual:\n            self._done",
         "if False:\n            self._done",
     ),
-    _delivery("what was put back is not waited for", "_unhand", "last.pop()", "break"),
+    _held_partition("what was put back is not waited for", "_unhand", "last.pop()", "break"),
 ]
 
 _AT_MOST_ONCE = [
@@ -187,13 +209,13 @@ _AT_MOST_ONCE = [
     ),
     _amo(
         "claimed messages wait for the lease",
-        "_next_claimed",
+        "next_run",
         "if verdict and run.part.claim.held and not run.part.parked:",
         "if verdict and not run.part.parked:",
     ),
     _amo(
         "claimed messages keep their order",
-        "_next_claimed",
+        "next_run",
         " and not run.part.parked:",
         ":",
     ),
@@ -211,13 +233,13 @@ _AT_MOST_ONCE = [
     ),
     _amo(
         "what was claimed ahead is fetched before the partition goes",
-        "_has_claimed",
+        "has_claimed",
         "(part.is_owed and time.monotonic() < part.owed_until_s)",
         "False",
     ),
     _amo(
         "what was claimed ahead and fetched goes out before the partition goes",
-        "_has_claimed",
+        "has_claimed",
         "run.part is part and _is_claimed_ahead(run)",
         "False",
     ),
@@ -229,9 +251,9 @@ _AT_MOST_ONCE = [
     ),
     _amo(
         "who ends fetches what was claimed",
-        "_owes",
-        "return any(part.is_owed for part in list(self._active.values())) or any(",
-        "return any(",
+        "owes",
+        "            or any(part.is_owed for part in list(self._fetcher.active.values()))\n",
+        "",
     ),
     _amo(
         "what was rejected is claimed anew",
@@ -268,7 +290,7 @@ _AT_MOST_ONCE = [
     _consumers(
         "consumer.fetcher",
         "offsets without a message are not waited for",
-        "Fetching._on_error",
+        "Fetcher._on_error",
         "part.fetched = max(part.fetched, message.offset())",
         "pass",
     ),
@@ -286,61 +308,63 @@ _AT_MOST_ONCE = [
     ),
 ]
 
-_SHARING = [
-    _keeper(
+_ASSIGNMENT = [
+    _positions(
         "a partition starts at its position",
-        "_activate",
+        "start_of",
         "position = part.claim.position",
         "position = -1",
     ),
-    _keeper(
+    _positions(
         "at most once, it starts behind what was claimed",
-        "_activate",
+        "start_of",
         "position = part.claim.position",
         "position = part.claim.next_offset",
     ),
-    _keeper(
-        "a pause stops the holder", "_tend", "self._drain(part)\n        if", "pass\n        if"
+    _partitions(
+        "a pause stops the holder", "advance", "self.drain(part)\n        if", "pass\n        if"
     ),
-    _keeper(
-        "what is in hand is waited for", "_is_drained", "if consumer.busy_with(part):", "if False:"
+    _partitions(
+        "what is in hand is waited for", "_is_drained", "if self._busy_with(part):", "if False:"
     ),
-    _keeper(
+    _partitions(
         "a partition that is given back is released",
         "_give_back",
         "claim.release(wait=False)",
         "pass",
     ),
-    _keeper(
+    _partitions(
         "the position is stored before the release", "_give_back", "claim.commit(position)", "pass"
     ),
-    _keeper(
+    _fetcher(
         "a pause of fetching does not outlive the assignment",
-        "_unassign",
-        "consumer._consumer.resume(where)",
+        "unassign",
+        "self._kafka.resume(where)",
         "pass",
     ),
-    _keeper(
+    _partitions(
         "fetching resumes with the lease",
         "_suspend_or_resume",
         "part.suspended = not held",
         "part.suspended = True",
     ),
-    _keeper("what others got is not wanted any more", "_share", "self._cancel(decision)", "pass"),
-    _keeper("too much is given up", "_share", "self._give_up_one(decision, now_s)", "pass"),
-    _keeper(
-        "what is free is claimed", "_share", "for unit in decision.plan.claim:", "for unit in ():"
+    _assignment(
+        "what others got is not wanted any more", "_plan", "self._cancel(decision)", "pass"
     ),
-    _keeper(
+    _assignment("too much is given up", "_plan", "self._give_up_one(decision, now_s)", "pass"),
+    _assignment(
+        "what is free is claimed", "_plan", "for unit in decision.plan.claim:", "for unit in ():"
+    ),
+    _assignment(
         "what came back to its giver blocks nothing",
         "_give_up_one",
         "given is not None and given.stage is not Stage.ACTIVE",
         "given is not None",
     ),
-    _keeper(
+    _partitions(
         "a claim that ended is off the list",
-        "_remove",
-        "self._consumer.parts.pop(part.key, None)",
+        "remove",
+        "self.by_key.pop(part.key, None)",
         "pass",
     ),
     _consumers(
@@ -506,4 +530,4 @@ _MARK = [
     ),
 ]
 
-CLIENTS: tuple[Mutant, ...] = (*_HANDING_OUT, *_AT_MOST_ONCE, *_SHARING, *_MARK)
+CLIENTS: tuple[Mutant, ...] = (*_HANDING_OUT, *_AT_MOST_ONCE, *_ASSIGNMENT, *_MARK)

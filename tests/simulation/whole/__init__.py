@@ -1,7 +1,7 @@
 """Whole clients in virtual time: the real `Marshal`, `Consumer` and `Reaper`, threads and all.
 
 `tests.simulation` drives the protocol's pure parts, a hundred histories a second and more. Here the
-product runs as its users run it: driver, keeper, scout, lanes, the loop over messages and
+product runs as its users run it: driver, assignment, topics, lanes, the loop over messages and
 `close`. Only the ground is simulated: threads and locks are of one scheduler (`green`), clocks
 are virtual, and confluent-kafka's clients talk to a simulated cluster (`cluster`).
 

@@ -191,7 +191,7 @@ class Member:
 
     def pausing(self, key: Key) -> bool:
         """Whether the claim of a partition ends because the group is paused."""
-        part = None if self.consumer is None else self.consumer.parts.get(key)
+        part = None if self.consumer is None else self.consumer.core.partitions.by_key.get(key)
         return part is None or part.holding.paused
 
     # The user's program
@@ -305,7 +305,7 @@ class Member:
         self.unsaid.add((key, epoch))
 
     def acknowledged(self, consumer: Consumer, message: Any, epoch: int) -> None:
-        part = consumer.parts.get((message.topic(), message.partition()))
+        part = consumer.core.partitions.by_key.get((message.topic(), message.partition()))
         if part is not None and part.claim.epoch == epoch:
             self.done(message, epoch)
             self.came_back()
@@ -325,7 +325,7 @@ class Member:
             return
         self.closing = True
         consumer = self.consumer
-        consumer.keep_on_close = keep
+        consumer.core.keep_on_close = keep
 
         def shut() -> None:
             began = self.machine.now_ns
@@ -536,7 +536,7 @@ class World:
     def working(self) -> list[Member]:
         members = self.live()
         for member in members:
-            failure = None if member.consumer is None else member.consumer._keeper.failure
+            failure = None if member.consumer is None else member.consumer.core.wakeup.failure
             if failure is not None and not member.twin:
                 raise Violation("nobody fails", f"{member.name}: {failure!r}")
             if member.closing:

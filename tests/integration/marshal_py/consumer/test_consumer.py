@@ -181,7 +181,8 @@ def test_what_was_claimed_ahead_of_a_backlog_is_delivered_before_its_partition_m
     first = Loop(make("a", topic, mode="at_most_once"), handle)
     assert halfway.wait(60)
     second = Loop(make("b", topic, mode="at_most_once"))
-    stages = first.consumer.parts  # one goes to the second, at once if nothing of it was claimed
+    stages = first.consumer.core.partitions.by_key
+    # One goes to the second, at once if nothing of it was claimed.
     until(lambda: [part.stage for part in list(stages.values())] != [Stage.ACTIVE] * 2)
     may_go_on.set()
     until(lambda: len(second.got) > 0, what="nothing moved")

@@ -10,11 +10,16 @@ import pytest
 from confluent_kafka import KafkaError, Message
 
 from marshal_py.consumer import at_most_once
-from marshal_py.consumer.consumer import Consumer
 from marshal_py.consumer.held_partition import HeldPartition, Run, Stage
 from marshal_py.errors import NotHeld
 from tests.support.spec import spec
-from tests.unit.marshal_py.consumer.test_turns import FakeClaim, consumer, offsets, part_of, run_of
+from tests.unit.marshal_py.consumer.test_decisions import (
+    FakeClaim,
+    consumer,
+    offsets,
+    part_of,
+    run_of,
+)
 
 AHEAD = 50
 
@@ -25,21 +30,21 @@ class World:
     def __init__(self) -> None:
         self.claim = FakeClaim()
         self.part: HeldPartition = part_of(self.claim)
-        self.made: Consumer = consumer("at_most_once")
-        self.made._active[self.part.key] = self.part
-        self.made._unfetched_size = AHEAD
+        self.made: Any = consumer("at_most_once")
+        self.made.fetcher.active[self.part.key] = self.part
+        self.made.delivery._unfetched_size = AHEAD
         self.part.end = 1_000
 
     def fetch(self, *offsets: int) -> None:
         """Kafka brings these messages."""
-        self.made._add(self.part, run_of(self.part, *offsets).messages)
+        self.made.fetcher._add(self.part, run_of(self.part, *offsets).messages)
 
     def handed_out(self) -> list[int]:
         """What goes out now."""
         found = []
-        while (run := self.made._next_claimed()) is not None:
+        while (run := self.made.delivery.next_run()) is not None:
             found += offsets(run)
-            self.made._passing = None
+            self.made.delivery._passing = None
         return found
 
 
@@ -50,7 +55,7 @@ def world() -> World:
 
 def test_what_was_claimed_ahead_goes_out_without_a_claim_of_its_own(world: World) -> None:
     world.fetch(0, 1, 2)
-    world.made._top_up()
+    world.made.delivery._top_up()
     assert world.claim.proposed == [3 + 2 * AHEAD]
     assert world.handed_out() == []
     world.claim.claimed_offset = 3 + 2 * AHEAD
@@ -61,7 +66,7 @@ def test_what_was_claimed_ahead_goes_out_without_a_claim_of_its_own(world: World
 
 def test_more_is_claimed_before_what_was_claimed_runs_out(world: World) -> None:
     world.fetch(0, 1, 2)
-    world.made._top_up()
+    world.made.delivery._top_up()
     world.claim.claimed_offset = 3 + 2 * AHEAD
     world.fetch(*range(3, AHEAD + 3))
     world.handed_out()
@@ -76,13 +81,13 @@ def test_nothing_is_claimed_that_is_not_known_to_be_there(world: World) -> None:
     """It would be lost when it comes."""
     world.part.end = 60
     world.fetch(0, 1, 2)
-    world.made._top_up()
+    world.made.delivery._top_up()
     world.claim.claimed_offset = 60
     world.fetch(*range(3, 60))
     assert world.handed_out() == list(range(60))
     assert world.claim.proposed == [60]
     world.fetch(60, 61)
-    world.made._top_up()
+    world.made.delivery._top_up()
     assert world.claim.proposed == [60, 62]
 
 
@@ -91,7 +96,7 @@ def test_what_an_earlier_holder_claimed_does_not_go_out(world: World) -> None:
     world.part.proposed = world.claim.claimed_offset = 100
     world.fetch(3, 4)
     assert world.handed_out() == []
-    assert not world.made._gathered
+    assert not world.made.delivery._gathered
 
 
 @spec("C-36")
@@ -99,19 +104,19 @@ def test_a_partition_is_not_given_back_before_what_was_claimed_is_fetched(world:
     part, made = world.part, world.made
     world.fetch(0)
     world.part.end = 4
-    made._top_up()
+    made.delivery._top_up()
     world.claim.claimed_offset = 4
     assert world.handed_out() == [0]
     part.stage = Stage.DRAINING
-    assert made._has_claimed(part)
+    assert made.delivery.has_claimed(part)
     world.fetch(1, 2)
-    assert made._has_claimed(part)
+    assert made.delivery.has_claimed(part)
     assert world.handed_out() == [1, 2]
-    assert made._has_claimed(part)
+    assert made.delivery.has_claimed(part)
     world.fetch(3, 4, 5)  # more than what was claimed, and nothing more will be
-    assert made._has_claimed(part)  # in what was gathered, and no longer to be fetched
+    assert made.delivery.has_claimed(part)  # in what was gathered, and no longer to be fetched
     assert world.handed_out() == [3]
-    assert not made._has_claimed(part)
+    assert not made.delivery.has_claimed(part)
     assert world.claim.proposed == [4]
 
 
@@ -119,13 +124,13 @@ def test_offsets_without_a_message_are_not_waited_for(world: World) -> None:
     """Kafka's own records at the end of a transaction have offsets, too."""
     world.fetch(0)
     world.part.end = 2
-    world.made._top_up()
+    world.made.delivery._top_up()
     world.claim.claimed_offset = 2
     world.handed_out()
-    assert world.made._has_claimed(world.part)
+    assert world.made.delivery.has_claimed(world.part)
     error = KafkaError(KafkaError._PARTITION_EOF)
-    world.made._on_error(Message(topic="t", partition=0, offset=2, error=error), error)
-    assert not world.made._has_claimed(world.part)
+    world.made.fetcher._on_error(Message(topic="t", partition=0, offset=2, error=error), error)
+    assert not world.made.delivery.has_claimed(world.part)
 
 
 def test_the_end_of_a_partition_comes_behind_its_messages(world: World) -> None:
@@ -135,25 +140,25 @@ def test_the_end_of_a_partition_comes_behind_its_messages(world: World) -> None:
     error = KafkaError(KafkaError._PARTITION_EOF)
     last = Message(topic="t", partition=0, offset=4, error=error)
     seen = []
-    add = made._add
+    add = made.fetcher._add
 
-    def spy(part: HeldPartition, messages: list[Any]) -> None:
+    def spy(*arguments: Any) -> None:
         seen.append(part.is_owed)
-        add(part, messages)
+        add(*arguments)
 
-    made._add = spy  # type: ignore[method-assign]
-    made._sort_out([*run_of(part, 1, 2).messages, last])
+    made.fetcher._add = spy
+    made.fetcher._sort_out([*run_of(part, 1, 2).messages, last])
     assert seen == [True]
     assert (part.fetched, part.is_owed) == (4, False)
-    assert offsets(made._gathered[0]) == [1, 2]
+    assert offsets(made.delivery._gathered[0]) == [1, 2]
 
 
 @spec("C-36")
 def test_what_is_claimed_and_does_not_come_is_not_waited_for_without_end(world: World) -> None:
     world.part.proposed, world.part.fetched = 100, 50
-    assert world.made._has_claimed(world.part)
+    assert world.made.delivery.has_claimed(world.part)
     world.part.owed_until_s = -math.inf
-    assert not world.made._has_claimed(world.part)
+    assert not world.made.delivery.has_claimed(world.part)
 
 
 @spec("C-36")
@@ -161,65 +166,65 @@ def test_what_is_claimed_and_does_not_come_is_not_waited_for_without_end(world: 
 def test_who_ends_fetches_what_was_claimed_and_claims_no_more(world: World, ending: bool) -> None:
     made = world.made
     world.fetch(0)
-    made._top_up()
-    assert made._owes()
+    made.delivery._top_up()
+    assert made.delivery.owes
     world.claim.claimed_offset = 1 + 2 * AHEAD
     if ending:
-        made._is_ending = True
+        made.delivery._is_ending = True
     else:
-        made._closing.set()
+        made.closing.set()
     coming = iter([range(1, AHEAD), range(AHEAD, 2 * AHEAD), range(2 * AHEAD, 3 * AHEAD)])
     waits = []
 
-    def fetch(most: int, wait_s: float = 0.0) -> int:
+    def fetch(_: int, wait_s: float = 0.0) -> int:
         waits.append(wait_s)
         world.fetch(*next(coming))
         return AHEAD
 
-    made._fetch = fetch  # type: ignore[method-assign]
+    made.fetcher.fetch = fetch
     assert world.handed_out() == list(range(2 * AHEAD))
-    assert made._owes()  # a message beside others that nobody has claimed
-    world.part.stage = Stage.DRAINING  # as the keeper sees to
+    assert made.delivery.owes  # a message beside others that nobody has claimed
+    world.part.stage = Stage.DRAINING  # as the assignment sees to
     assert world.handed_out() == [2 * AHEAD]
-    assert not made._owes()
+    assert not made.delivery.owes
     assert len(world.claim.proposed) == 1
     assert len(waits) == 3
 
 
 def test_what_is_lost_with_the_claim_is_counted(world: World) -> None:
     world.fetch(0)
-    world.made._top_up()
+    world.made.delivery._top_up()
     world.claim.claimed_offset = 1 + 2 * AHEAD
-    world.made._drop_owed(world.part)
-    world.made._drop_owed(world.part)
-    assert world.made.dropped == 2 * AHEAD
+    world.made.delivery.give_up(world.part)
+    world.made.delivery.give_up(world.part)
+    assert world.made.delivery.dropped == 2 * AHEAD
 
 
 def test_after_a_rejection_what_is_fetched_is_claimed_anew(world: World) -> None:
     world.fetch(0)
-    world.made._top_up()
-    world.made.marshal.cell = lambda *_: None  # type: ignore[method-assign]
-    world.made._verdicts[101] = "epoch"
+    world.made.delivery._top_up()
+    world.made.marshal.cell = lambda *_: None
+    world.made.delivery._verdicts[101] = "epoch"
     assert world.handed_out() == []
     world.part.end = -1
     world.fetch(1, 2)
-    world.made._top_up()
+    world.made.delivery._top_up()
     assert world.claim.proposed == [1 + 2 * AHEAD, 3]
-    assert not world.made._verdicts
+    assert not world.made.delivery._verdicts
 
 
 def test_what_comes_after_an_unknown_outcome_waits_for_the_second_proposal(world: World) -> None:
     made, claim = world.made, world.claim
     world.fetch(0)
-    made._top_up()
-    made._verdicts[101] = "unknown outcome"
+    made.delivery._top_up()
+    made.delivery._verdicts[101] = "unknown outcome"
     cell: Any = SimpleNamespace(held=True, epoch=claim.epoch, claimed_offset=0)
-    made.marshal.cell = lambda *_: cell  # type: ignore[method-assign]
+    made.marshal.cell = lambda *_: cell
     assert world.handed_out() == []
     assert claim.proposed == [1 + 2 * AHEAD] * 2
     world.fetch(1)
     assert world.handed_out() == []
-    assert [run.seq for run in made._proposed] == [102, 102]
+    assert [run.seq for run in made.delivery._proposed] == [102, 102]
     claim.claimed_offset = 1 + 2 * AHEAD
     assert world.handed_out() == [0, 1]
 
@@ -233,30 +238,30 @@ def test_a_verdict_is_kept_for_what_was_decided_with_it(world: World) -> None:
     other.claimed_offset = 10
     first, last = run_of(world.part, 0), run_of(world.part, 1)
     first.seq = last.seq = 7
-    made._proposed.extend([first, run_of(between, 5), last])
-    made._verdicts[7] = "epoch"
-    made.marshal.cell = lambda *_: None  # type: ignore[method-assign]
-    assert offsets(made._next_claimed()) == [5]
-    assert made._next_claimed() is None
-    assert not made._proposed
-    assert not made._verdicts
+    made.delivery._proposed.extend([first, run_of(between, 5), last])
+    made.delivery._verdicts[7] = "epoch"
+    made.marshal.cell = lambda *_: None
+    assert offsets(made.delivery.next_run()) == [5]
+    assert made.delivery.next_run() is None
+    assert not made.delivery._proposed
+    assert not made.delivery._verdicts
     assert claim.proposed == []
 
 
 def test_a_proposal_that_cannot_be_made_owes_nothing(world: World) -> None:
-    def refuse(end: int) -> int:
+    def refuse(_: int) -> int:
         raise NotHeld("released meanwhile")
 
     world.claim.core.propose = refuse
     world.fetch(0)
-    world.made._top_up()
-    assert not world.made._has_claimed(world.part)
+    world.made.delivery._top_up()
+    assert not world.made.delivery.has_claimed(world.part)
 
 
 def test_while_what_is_there_was_claimed_it_is_not_heaped_up(world: World) -> None:
     made = world.made
     world.part.proposed = world.claim.claimed_offset = 100_000
-    made._proposal_size = 2_000
+    made.delivery._proposal_size = 2_000
     asked = []
 
     def fetch(most: int, wait_s: float = 0.0) -> int:
@@ -264,12 +269,12 @@ def test_while_what_is_there_was_claimed_it_is_not_heaped_up(world: World) -> No
         world.fetch(*range(sum(asked[:-1]), sum(asked)))
         return most
 
-    made._fetch = fetch  # type: ignore[method-assign]
-    made._top_up()
+    made.fetcher.fetch = fetch
+    made.delivery._top_up()
     assert len(asked) == 2  # one to see how large they are
 
 
-def test_the_keeper_looks_how_many_messages_wait_when_there_are_many(world: World) -> None:
+def test_the_assignment_looks_how_many_messages_wait_when_there_are_many(world: World) -> None:
     made, asked = world.made, []
 
     def list_offsets(queries: Any, **_: Any) -> Any:
@@ -278,17 +283,17 @@ def test_the_keeper_looks_how_many_messages_wait_when_there_are_many(world: Worl
         answer.add_done_callback = lambda call: call(answer)
         return dict.fromkeys(queries, answer)
 
-    made._keeper._admin_once = SimpleNamespace(list_offsets=list_offsets)
-    made._keeper._look_at_ends()
+    made.admin.client = SimpleNamespace(list_offsets=list_offsets)
+    made.positions.request_ends(list(made.fetcher.active.values()))
     assert world.part.end == 777
     assert [(at.topic, at.partition) for at in asked[0]] == [("t", 0)]
     world.part.end = 3
     world.fetch(0, 1, 2)
-    made._top_up()
-    assert not made.is_behind
-    made._was_full = True
-    made._propose(world.part, 4)
-    assert made.is_behind
+    made.delivery._top_up()
+    assert not made.delivery.is_behind
+    made.delivery._was_full = True
+    made.delivery._propose(world.part, 4)
+    assert made.delivery.is_behind
 
 
 @pytest.mark.parametrize("is_owed", [False, True])
@@ -297,13 +302,13 @@ def test_fetching_rests_while_a_partition_is_given_back_unless_it_is_owed_messag
 ) -> None:
     made, part = world.made, world.part
     done: list[str] = []
-    made._consumer = SimpleNamespace(
+    made.fetcher._kafka = SimpleNamespace(
         pause=lambda _: done.append("pause"), resume=lambda _: done.append("resume")
     )
     part.assigned = True
     if is_owed:
         part.proposed, part.fetched = 2, 1
-    made._keeper._drain(part)
+    made.partitions.drain(part)
     assert done == ["resume" if is_owed else "pause"]
     assert part.owed_until_s < math.inf
 
@@ -315,7 +320,7 @@ def test_what_was_claimed_of_a_partition_that_goes_waits_for_the_lease_too(world
     claim.leases = [False]
     world.fetch(0, 1, 2)
     assert world.handed_out() == []
-    assert made._has_claimed(part)
+    assert made.delivery.has_claimed(part)
     claim.leases = [True]
     assert world.handed_out() == [0, 1]
 
@@ -326,7 +331,7 @@ def test_a_partition_that_goes_between_two_looks_takes_what_was_claimed_with_it(
     world.part.proposed = world.claim.claimed_offset = 2
     world.fetch(0, 1, 2)
     world.part.stage = Stage.DRAINING
-    world.made._propose_ready()
+    world.made.delivery._propose_ready()
     assert world.handed_out() == [0, 1]
     assert world.claim.proposed == []
 
@@ -336,16 +341,16 @@ def test_a_loop_that_was_slow_and_is_fast_again_claims_ahead(
 ) -> None:
     monkeypatch.setattr(at_most_once, "time", SimpleNamespace(monotonic=lambda: 100.0))
     for _ in range(20):
-        world.made._adapt(10, 0.0)  # 10 s for each
-    assert world.made._unfetched_size == 1
+        world.made.delivery._adapt(10, 0.0)  # 10 s for each
+    assert world.made.delivery._unfetched_size == 1
     for _ in range(20):
-        world.made._adapt(2_000, 100.0 - 0.000_1)
-    assert world.made._unfetched_size == at_most_once.MAX_UNFETCHED
+        world.made.delivery._adapt(2_000, 100.0 - 0.000_1)
+    assert world.made.delivery._unfetched_size == at_most_once.MAX_UNFETCHED
 
 
 def test_a_run_that_began_before_the_partition_was_given_back_is_cut(world: World) -> None:
     world.fetch(0, 1)
     world.part.proposed = world.claim.claimed_offset = 1
     world.part.stage = Stage.DRAINING
-    run: Run | None = world.made._next_claimed()
+    run: Run | None = world.made.delivery.next_run()
     assert offsets(run) == [0]

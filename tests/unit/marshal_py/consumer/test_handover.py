@@ -1,4 +1,4 @@
-"""What the keeper must not give back: runs on their way from the log's verdict to the user."""
+"""What must not be given back: runs on their way from the log's verdict to the user."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ class _Message:
 
 
 @pytest.fixture
-def consumer() -> Consumer:
-    """A consumer at most once, that was never connected, in the middle of its loop."""
-    made = Consumer("127.0.0.1:1", group_id="g", topics="t", mode="at_most_once")
-    made._looping = True
+def consumer() -> Any:
+    """The parts of a consumer at most once, that was never connected, in the middle of its loop."""
+    made: Any = Consumer("127.0.0.1:1", group_id="g", topics="t", mode="at_most_once").core
+    made.iteration.is_looping = True
     return made
 
 
-def held(consumer: Consumer) -> HeldPartition:
+def held(consumer: Any) -> HeldPartition:
     claim: Any = SimpleNamespace(
         topic="t",
         partition=0,
@@ -46,13 +46,13 @@ def held(consumer: Consumer) -> HeldPartition:
     return part
 
 
-def test_a_run_that_is_taken_is_found_at_every_moment(consumer: Consumer) -> None:
+def test_a_run_that_is_taken_is_found_at_every_moment(consumer: Any) -> None:
     """The loop fetches more before it begins; a partition given back meanwhile would lose it."""
     part = held(consumer)
-    consumer._proposed.append(Run(part, [_Message(0), _Message(9)]))
+    consumer.delivery._proposed.append(Run(part, [_Message(0), _Message(9)]))
     seen = []
-    consumer._top_up = lambda: seen.append(consumer.busy_with(part))  # type: ignore[method-assign]
-    run = consumer._next_run(0.0)
+    consumer.delivery._top_up = lambda: seen.append(consumer.busy_with(part))
+    run = consumer.iteration.next_run(0.0)
     assert run is not None
     assert seen == [True, True]
     assert consumer.busy_with(part)
@@ -60,7 +60,7 @@ def test_a_run_that_is_taken_is_found_at_every_moment(consumer: Consumer) -> Non
     assert not consumer.busy_with(part)
 
 
-def test_a_run_that_is_put_back_is_found_at_every_moment(consumer: Consumer) -> None:
+def test_a_run_that_is_put_back_is_found_at_every_moment(consumer: Any) -> None:
     part = held(consumer)
     part.stage = Stage.DRAINING
     run = Run(part, [_Message(0), _Message(9)])
@@ -74,5 +74,5 @@ def test_a_run_that_is_put_back_is_found_at_every_moment(consumer: Consumer) -> 
 
     part.finish = spy  # type: ignore[method-assign]
     first: Any = next(run.rest)
-    consumer._put_back(run, first)
+    consumer.iteration._put_back(run, first)
     assert seen == [True]

@@ -63,15 +63,15 @@ class FakeClaim:
 
 
 @pytest.fixture(params=["at_least_once", "at_most_once"])
-def any_consumer(request: pytest.FixtureRequest) -> Consumer:
+def any_consumer(request: pytest.FixtureRequest) -> Any:
     return consumer(request.param)
 
 
-def consumer(mode: Any = "at_least_once") -> Consumer:
-    """A consumer that was never connected, in the middle of its loop, to which nothing comes."""
-    made = Consumer("127.0.0.1:1", group_id="g", topics="t", mode=mode)
-    made._looping = True
-    made._fetch = lambda *_: 0  # type: ignore[method-assign]
+def consumer(mode: Any = "at_least_once") -> Any:
+    """The parts of one that was never connected, in the middle of its loop: nothing comes."""
+    made: Any = Consumer("127.0.0.1:1", group_id="g", topics="t", mode=mode).core
+    made.iteration.is_looping = True
+    made.fetcher.fetch = lambda *_: 0
     return made
 
 
@@ -106,15 +106,15 @@ def test_what_the_lease_interrupted_goes_on_in_order_when_it_is_regained(
     part = part_of(claim)
     run = run_of(part, 0, 1, 2)
     part.begin(run)
-    handing_out = made._hand_out(run)
+    handing_out = made.iteration.hand_out(run)
     assert next(handing_out).offset() == 0
     lapse(claim)
     assert next(handing_out, None) is None
     if fetched:
-        made._ready.append(run_of(part, *fetched))
-    assert not looks or made._next_ready() is None
+        made.delivery._ready.append(run_of(part, *fetched))
+    assert not looks or made.delivery.next_run() is None
     regain(claim)
-    again = [offsets(made._next_ready()) for _ in range(3)]
+    again = [offsets(made.delivery.next_run()) for _ in range(3)]
     assert list(filter(None, again)) == [[1, 2], *filter(None, [fetched])]
 
 
@@ -127,7 +127,7 @@ def test_of_a_partition_that_is_given_back_nothing_more_goes_out(
     part = part_of(FakeClaim())
     run = run_of(part, 0, 1, 2)
     part.begin(run)
-    handing_out = made._hand_out(run)
+    handing_out = made.iteration.hand_out(run)
     assert next(handing_out).offset() == 0
     part.stage = stage
     assert next(handing_out, None) is None
@@ -139,12 +139,12 @@ def test_a_batch_that_was_handed_out_is_not_done_before_the_loop_comes_back() ->
     part = part_of(FakeClaim())
     run = run_of(part, 5, 6, 7)
     part.begin(run)
-    made._hand = run
-    batch = made._take_batch(run)
+    made.iteration.hand = run
+    batch = made.iteration.take_batch(run)
     assert batch is not None
     assert [message.offset() for message in batch] == [5, 6, 7]
     assert part.position() == 5
-    made._settle_hand()
+    made.iteration.settle()
     assert part.position() == 8
 
 
@@ -152,11 +152,10 @@ def test_what_is_fetched_does_not_overtake_what_waits_for_the_lease() -> None:
     """The lease is regained between two looks at it."""
     made, claim = consumer(), FakeClaim(False, True)
     part = part_of(claim)
-    part.parked.append(run_of(part, 0, 1))
-    made._parked.append(part)
-    made._ready.append(run_of(part, 2, 3))
-    assert made._next_ready() is None
-    assert [offsets(made._next_ready()) for _ in range(3)] == [[0, 1], [2, 3], []]
+    made.delivery._parked.add(run_of(part, 0, 1))
+    made.delivery._ready.append(run_of(part, 2, 3))
+    assert made.delivery.next_run() is None
+    assert [offsets(made.delivery.next_run()) for _ in range(3)] == [[0, 1], [2, 3], []]
 
 
 def test_what_was_claimed_does_not_overtake_what_waits_for_the_lease() -> None:
@@ -166,11 +165,10 @@ def test_what_was_claimed_does_not_overtake_what_waits_for_the_lease() -> None:
     claim.claimed_offset = 4
     waiting, later = run_of(part, 0, 1), run_of(part, 2, 3)
     waiting.seq = later.seq = 9
-    part.parked.append(waiting)
-    made._parked.append(part)
-    made._proposed.append(later)
-    assert made._next_claimed() is None
-    assert [offsets(made._next_claimed()) for _ in range(3)] == [[0, 1], [2, 3], []]
+    made.delivery._parked.add(waiting)
+    made.delivery._proposed.append(later)
+    assert made.delivery.next_run() is None
+    assert [offsets(made.delivery.next_run()) for _ in range(3)] == [[0, 1], [2, 3], []]
 
 
 def test_what_waited_for_the_lease_comes_before_what_was_claimed_later() -> None:
@@ -179,10 +177,9 @@ def test_what_waited_for_the_lease_comes_before_what_was_claimed_later() -> None
     claim.claimed_offset = 4
     waiting, later = run_of(part, 0, 1), run_of(part, 2, 3)
     waiting.seq = later.seq = 9
-    part.parked.append(waiting)
-    made._parked.append(part)
-    made._proposed.append(later)
-    assert [offsets(made._next_claimed()) for _ in range(3)] == [[0, 1], [2, 3], []]
+    made.delivery._parked.add(waiting)
+    made.delivery._proposed.append(later)
+    assert [offsets(made.delivery.next_run()) for _ in range(3)] == [[0, 1], [2, 3], []]
 
 
 def test_a_partition_starts_where_the_cell_says_and_not_below_what_was_claimed() -> None:
@@ -191,17 +188,17 @@ def test_a_partition_starts_where_the_cell_says_and_not_below_what_was_claimed()
     part = part_of(claim)
     part.stage = Stage.WANTED
     assigned: list[int] = []
-    made._keeper._assign = lambda part, offset: assigned.append(offset)  # type: ignore[method-assign]
-    made._keeper._tend(part)
+    made.fetcher.assign = lambda _, at: assigned.append(at)
+    made.partitions.advance(part)
     assert assigned == [7]
     assert part.floor == 7
 
 
-def test_a_pause_of_the_group_ends_the_handing_out(any_consumer: Consumer) -> None:
+def test_a_pause_of_the_group_ends_the_handing_out(any_consumer: Any) -> None:
     part = part_of(FakeClaim())
     part.run = run_of(part, 0, 1)  # in the user's hands, and waited for
     part.holding.paused = True
-    any_consumer._keeper._tend(part)
+    any_consumer.partitions.advance(part)
     assert part.stage is Stage.DRAINING
 
 
@@ -210,25 +207,27 @@ def test_messages_that_the_log_has_not_given_to_us_are_not_handed_out(ended: boo
     made, claim = consumer("at_most_once"), FakeClaim()
     run = run_of(part_of(claim), 0, 1)
     run.seq = 9
-    assert made._verdict(run) is None
+    assert made.delivery._verdict(run) is None
     if ended:
         claim.core.ended.set()
     else:
-        made._verdicts[9] = "not_higher"
-    assert made._verdict(run) is False
+        made.delivery._verdicts[9] = "not_higher"
+    assert made.delivery._verdict(run) is False
     claim.claimed_offset = 2
-    assert made._verdict(run) is True
+    assert made.delivery._verdict(run) is True
 
 
 def test_what_was_gathered_is_proposed_once_for_each_partition_and_keeps_its_order() -> None:
     made, claims = consumer("at_most_once"), (FakeClaim(), FakeClaim())
     one, two = map(part_of, claims)
-    made._ready.extend([run_of(one, 0, 1), run_of(two, 0), run_of(one, 2), run_of(two, 1, 2)])
-    made._top_up()
+    made.delivery._gathered.extend(
+        [run_of(one, 0, 1), run_of(two, 0), run_of(one, 2), run_of(two, 1, 2)]
+    )
+    made.delivery._top_up()
     assert [claim.proposed for claim in claims] == [[3], [3]]
-    assert made._has_claimed(one)
+    assert made.delivery.has_claimed(one)
     claims[0].claimed_offset = claims[1].claimed_offset = 3
-    handed_out = [made._next_claimed() for _ in range(5)]
+    handed_out = [made.delivery.next_run() for _ in range(5)]
     assert [offsets(run) for run in handed_out if run and run.part is one] == [[0, 1], [2]]
     assert [offsets(run) for run in handed_out if run and run.part is two] == [[0], [1, 2]]
 
@@ -236,44 +235,44 @@ def test_what_was_gathered_is_proposed_once_for_each_partition_and_keeps_its_ord
 def test_while_a_proposal_is_under_way_small_ones_are_not_added() -> None:
     made, claim = consumer("at_most_once"), FakeClaim()
     part = part_of(claim)
-    made._ready.append(run_of(part, 0))
-    made._top_up()
-    made._ready.append(run_of(part, 1))
-    made._top_up()
+    made.delivery._gathered.append(run_of(part, 0))
+    made.delivery._top_up()
+    made.delivery._gathered.append(run_of(part, 1))
+    made.delivery._top_up()
     assert claim.proposed == [1]
-    made._ready.append(run_of(part, *range(2, 2 + made._proposal_size)))
-    made._top_up()
-    assert claim.proposed == [1, 2 + made._proposal_size]
+    made.delivery._gathered.append(run_of(part, *range(2, 2 + made.delivery._proposal_size)))
+    made.delivery._top_up()
+    assert claim.proposed == [1, 2 + made.delivery._proposal_size]
 
 
 @pytest.mark.parametrize("ended", [False, True])
 def test_nothing_of_a_rejected_proposal_is_handed_out_nor_waited_for(ended: bool) -> None:
     made, claim = consumer("at_most_once"), FakeClaim()
     part = part_of(claim)
-    made._ready.extend([run_of(part, 0, 1), run_of(part, 2), run_of(part, 3)])
-    made._top_up()
+    made.delivery._gathered.extend([run_of(part, 0, 1), run_of(part, 2), run_of(part, 3)])
+    made.delivery._top_up()
     if ended:
         claim.core.ended.set()
-    made.marshal.cell = lambda *_: None  # type: ignore[method-assign]
-    made._verdicts[101] = "epoch"
-    assert made._next_claimed() is None
-    assert not made._proposed
-    assert not made._verdicts
+    made.marshal.cell = lambda *_: None
+    made.delivery._verdicts[101] = "epoch"
+    assert made.delivery.next_run() is None
+    assert not made.delivery._proposed
+    assert not made.delivery._verdicts
 
 
 def test_a_proposal_of_unknown_outcome_is_made_again_for_all_that_was_in_it() -> None:
     made, claim = consumer("at_most_once"), FakeClaim()
     part = part_of(claim)
-    made._ready.extend([run_of(part, 0, 1), run_of(part, 2), run_of(part, 3)])
-    made._top_up()
-    made._verdicts[101] = "unknown outcome"
+    made.delivery._gathered.extend([run_of(part, 0, 1), run_of(part, 2), run_of(part, 3)])
+    made.delivery._top_up()
+    made.delivery._verdicts[101] = "unknown outcome"
     cell: Any = SimpleNamespace(held=True, epoch=claim.epoch, claimed_offset=0)
-    made.marshal.cell = lambda *_: cell  # type: ignore[method-assign]
-    assert made._verdict(made._proposed[0]) is None
+    made.marshal.cell = lambda *_: cell
+    assert made.delivery._verdict(made.delivery._proposed[0]) is None
     assert claim.proposed == [4, 4]
-    assert [run.seq for run in made._proposed] == [102, 102, 102]
+    assert [run.seq for run in made.delivery._proposed] == [102, 102, 102]
     claim.claimed_offset = 4
-    assert [offsets(made._next_claimed()) for _ in range(3)] == [[0, 1], [2], [3]]
+    assert [offsets(made.delivery.next_run()) for _ in range(3)] == [[0, 1], [2], [3]]
 
 
 def test_of_large_messages_no_more_is_gathered_than_memory_is_meant_for(
@@ -286,21 +285,23 @@ def test_of_large_messages_no_more_is_gathered_than_memory_is_meant_for(
     def fetch(most: int, wait_s: float = 0.0) -> int:
         asked.append(most)
         first = sum(asked[:-1])
-        made._ready.append(
+        made.delivery._gathered.append(
             Run(part, [Message(value=bytes(1_000), offset=first + n) for n in range(most)])
         )
         return most
 
-    made._fetch = fetch  # type: ignore[method-assign]
-    made._top_up()
+    made.fetcher.fetch = fetch
+    made.delivery._top_up()
     assert asked == [1, 9]  # one to see how large they are, and as many as there is room for
     assert claim.proposed == [10]
-    made._top_up()
+    made.delivery._top_up()
     assert sum(asked) == 10
     claim.claimed_offset = 10
     for n in range(2):
-        assert made._next_claimed() is not None
-        assert made._proposed.total_bytes + made._gathered.total_bytes == 10_000, n
+        assert made.delivery.next_run() is not None
+        assert (
+            made.delivery._proposed.total_bytes + made.delivery._gathered.total_bytes == 10_000
+        ), n
 
 
 def test_what_is_fetched_is_sorted_by_topic_and_partition_in_order() -> None:
@@ -310,30 +311,32 @@ def test_what_is_fetched_is_sorted_by_topic_and_partition_in_order() -> None:
     for key in keys:
         claim = FakeClaim()
         claim.topic, claim.partition = key
-        parts[key] = made._active[key] = part_of(claim)
+        parts[key] = made.fetcher.active[key] = part_of(claim)
     order = [("t", 0), ("t", 1), ("t", 1), ("u", 1), ("t", 0), ("v", 0), ("t", 1)]
     for wanted in (order, [k for k in order if k[0] == "t"], [("t", 1)] * 3, [("v", 7)] * 2):
-        made._keeper.topics_seen = {topic for topic, _ in wanted}
-        made._sort_out([Message(topic=t, partition=p, offset=n) for n, (t, p) in enumerate(wanted)])
-        found = {run.part.key: offsets(run) for run in made._ready}
+        made.fetcher.topics_seen = {topic for topic, _ in wanted}
+        made.fetcher._sort_out(
+            [Message(topic=t, partition=p, offset=n) for n, (t, p) in enumerate(wanted)]
+        )
+        found = {run.part.key: offsets(run) for run in made.delivery._ready}
         assert found == {
             key: [n for n, k in enumerate(wanted) if k == key] for key in keys if key in wanted
         }
-        assert all(run.part is parts[run.part.key] for run in made._ready)
-        made._ready.clear()
+        assert all(run.part is parts[run.part.key] for run in made.delivery._ready)
+        made.delivery._ready.clear()
 
 
 def test_what_cannot_be_proposed_any_more_is_not_kept() -> None:
     made, claim = consumer("at_most_once"), FakeClaim()
     part = part_of(claim)
-    made._ready.append(run_of(part, 0))
+    made.delivery._gathered.append(run_of(part, 0))
 
-    def refuse(end: int) -> int:
+    def refuse(_: int) -> int:
         raise NotHeld("released meanwhile")
 
     claim.core.propose = refuse
-    made._top_up()
-    assert not made._has_claimed(part)
+    made.delivery._top_up()
+    assert not made.delivery.has_claimed(part)
 
 
 def test_a_loop_that_is_held_up_for_a_moment_is_not_taken_for_slow(
@@ -341,14 +344,14 @@ def test_a_loop_that_is_held_up_for_a_moment_is_not_taken_for_slow(
 ) -> None:
     monkeypatch.setattr(at_most_once, "time", SimpleNamespace(monotonic=lambda: 100.0))
     made = consumer("at_most_once")
-    made._proposal_size = at_most_once.MAX_PROPOSAL
-    made._adapt(10, 100.0 - 0.020)
+    made.delivery._proposal_size = at_most_once.MAX_PROPOSAL
+    made.delivery._adapt(10, 100.0 - 0.020)
     for _ in range(40):
-        made._adapt(100, 100.0 - 0.000_03)
-    assert made._proposal_size == at_most_once.MAX_PROPOSAL
+        made.delivery._adapt(100, 100.0 - 0.000_03)
+    assert made.delivery._proposal_size == at_most_once.MAX_PROPOSAL
     for _ in range(10):
-        made._adapt(10, 100.0 - 0.1)  # 10 ms for each message
-    assert made._proposal_size == at_most_once.MIN_PROPOSAL
+        made.delivery._adapt(10, 100.0 - 0.1)  # 10 ms for each message
+    assert made.delivery._proposal_size == at_most_once.MIN_PROPOSAL
 
 
 @contextmanager
@@ -369,66 +372,66 @@ def collections() -> Iterator[list[int]]:
 
 @pytest.mark.parametrize("in_batches", [False, True])
 def test_handing_out_does_not_set_the_garbage_collector_going(in_batches: bool) -> None:
-    made = Consumer("127.0.0.1:1", group_id="g", topics="t")
-    made._started = True
+    made: Any = Consumer("127.0.0.1:1", group_id="g", topics="t").core
+    made.started = True
     part = part_of(FakeClaim())
-    made._active[part.key] = part
+    made.fetcher.active[part.key] = part
     count = itertools.count()
 
     def consume(most: int, _: float) -> list[Message]:
         return [Message(topic="t", partition=0, offset=next(count)) for _ in range(most)]
 
-    made._consumer = SimpleNamespace(consume=consume)
+    made.fetcher._kafka = SimpleNamespace(consume=consume)
     fetches = 100
     with collections() as found:
         if in_batches:
-            for batch in itertools.islice(made.batches(), fetches):
+            for batch in itertools.islice(made.iteration.batches(), fetches):
                 assert len(batch) == FETCH
         else:
-            for message in itertools.islice(made, fetches * FETCH):
+            for message in itertools.islice(made.iteration.messages(), fetches * FETCH):
                 assert message.partition() == 0
     assert len(found) < fetches / 10
 
 
-def test_what_others_got_is_not_wanted_any_more(any_consumer: Consumer) -> None:
+def test_what_others_got_is_not_wanted_any_more(any_consumer: Any) -> None:
     made, claim = any_consumer, FakeClaim()
     claim.core.holding.state = ClaimState.WAITING
     part = part_of(claim)
     part.stage = Stage.WANTED
-    made.parts[part.key] = part
-    keeper = made._keeper
-    keeper._topics = {"t": 1}
+    made.partitions.by_key[part.key] = part
+    assignment = made.assignment
+    made.topics.counts = {"t": 1}
     holders: dict[Unit, str | None] = {("t", 0): "somebody else"}
 
     def look(plan: Plan) -> Any:
         seen = Decision(plan, (), holders, paused=False, settling=False)
         return SimpleNamespace(decide=lambda *_: seen)
 
-    keeper._assignor = look(Plan(claim=(("t", 0),)))
-    keeper._share(1e9)
-    assert (claim.released, list(made.parts)) == (0, [("t", 0)])
-    keeper._assignor = look(Plan())
-    keeper._share(2e9)
-    assert (claim.released, list(made.parts)) == (1, [])
+    assignment._assignor = look(Plan(claim=(("t", 0),)))
+    assignment._plan(1e9)
+    assert (claim.released, list(made.partitions.by_key)) == (0, [("t", 0)])
+    assignment._assignor = look(Plan())
+    assignment._plan(2e9)
+    assert (claim.released, list(made.partitions.by_key)) == (1, [])
 
 
 def test_nothing_is_given_up_while_who_joined_takes_nothing_yet() -> None:
     made, claim = consumer(), FakeClaim()
     part = part_of(claim)
-    made.parts[part.key] = part
+    made.partitions.by_key[part.key] = part
+    assignment = made.assignment
+    made.topics.counts = {"t": 1}
 
     def stage() -> Stage:
         return part.stage
 
-    keeper = made._keeper
-    keeper._topics = {"t": 1}
     look = Decision(Plan(give_up=part.key), (), {part.key: "me"}, paused=False, settling=False)
-    keeper._assignor = SimpleNamespace(decide=lambda *_: look._replace(newcomers_settling=True))  # type: ignore[assignment]
-    keeper._share(1e9)
+    assignment._assignor = SimpleNamespace(decide=lambda *_: look._replace(newcomers_settling=True))
+    assignment._plan(1e9)
     assert stage() is Stage.ACTIVE
-    assert keeper._plan_due  # and is looked at again soon
-    keeper._assignor = SimpleNamespace(decide=lambda *_: look)  # type: ignore[assignment]
-    keeper._share(2e9)
+    assert made.wakeup.plan_due  # and is looked at again soon
+    assignment._assignor = SimpleNamespace(decide=lambda *_: look)
+    assignment._plan(2e9)
     assert stage() is Stage.DRAINING
 
 

@@ -1,0 +1,237 @@
+"""The parts of a consumer, put together. `Consumer` and `AsyncConsumer` are faces of it."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from typing import TYPE_CHECKING, Final, Protocol
+
+from marshal_py.client.marshal import Claim, Marshal
+from marshal_py.client.structured_logs import Fields
+from marshal_py.consumer.admin_on_demand import AdminOnDemand
+from marshal_py.consumer.assignment import Assignment
+from marshal_py.consumer.at_least_once import AtLeastOnce
+from marshal_py.consumer.at_most_once import AtMostOnce
+from marshal_py.consumer.delivery import Delivery
+from marshal_py.consumer.fetcher import Fetcher
+from marshal_py.consumer.held_partition import HeldPartition
+from marshal_py.consumer.iteration import Iteration
+from marshal_py.consumer.options import ConsumerOptions
+from marshal_py.consumer.partitions import Partitions
+from marshal_py.consumer.positions import Positions
+from marshal_py.consumer.topics import Topics
+from marshal_py.consumer.wakeup import Wakeup
+from marshal_py.errors import Closed, MarshalError
+
+if TYPE_CHECKING:  # what only some need is imported there: a restart is mostly imports
+    import asyncio
+
+    from marshal_py.consumer.offset_mirror import OffsetMirror
+
+__all__ = ["ConsumerCore", "Handlers"]
+
+LOGGER: Final = logging.getLogger("marshal_py.consumer")
+
+
+class Handlers(Protocol):
+    """What a consumer needs of the handlers that it runs: of `Runner`."""
+
+    def busy_with(self, part: HeldPartition) -> bool:
+        """Whether `part` should not be given back yet."""
+
+    def stop(self, drain_timeout_s: float | None = None) -> None:
+        """Finish what is in flight, and end."""
+
+
+class ConsumerCore:
+    """The parts of one consumer, from `start` to `close`.
+
+    `owns_marshal`: the client was made for it, and ends with it.
+    """
+
+    def __init__(self, marshal: Marshal, options: ConsumerOptions, *, owns_marshal: bool) -> None:
+        self.marshal: Final = marshal
+        self.owns_marshal = owns_marshal
+        self.keep_on_close = options.keep_on_close
+        self.log: Final = Fields(LOGGER, marshal.driver.log.extra)
+        """The logger, with who this is in every record."""
+        self.closing: Final = threading.Event()
+        self.started = False
+        self.handlers: Handlers | None = None
+        """What `Consumer.run` runs, None while it does not."""
+        self.event_loop: asyncio.AbstractEventLoop | None = None
+        """Where handlers that are coroutines run, None for a loop of their own."""
+        self.deserializers: Final = options.deserializers
+        self.wakeup: Final = Wakeup()
+        self.fetcher: Final = Fetcher(
+            marshal, options.kafka, self.log, self.wakeup, batch_size=options.batch_size
+        )
+        self.delivery: Final[Delivery] = (
+            AtMostOnce(marshal, self.fetcher, self.log, self.wakeup, self.closing)
+            if options.mode == "at_most_once"
+            else AtLeastOnce(self.fetcher, self.wakeup)
+        )
+        self.iteration: Final = Iteration(
+            marshal,
+            self.fetcher,
+            self.delivery,
+            self.deserializers,
+            self.wakeup,
+            start=self.start,
+            closing=self.closing,
+        )
+        self.admin: Final = AdminOnDemand(marshal.settings.kafka)
+        self.topics: Final = Topics(
+            marshal,
+            self.admin,
+            self.fetcher,
+            self.log,
+            options.subscription,
+            discovery_interval_s=options.discovery_interval_s,
+        )
+        self.positions: Final = Positions(
+            marshal,
+            self.admin,
+            self.delivery,
+            self.log,
+            start_ms=options.start_ms,
+            isolation_level=self.fetcher.isolation_level,
+        )
+        self.partitions: Final = Partitions(
+            marshal,
+            self.fetcher,
+            self.delivery,
+            self.positions,
+            self.log,
+            self.wakeup,
+            busy_with=self.busy_with,
+            manual=not options.auto_ack and not self.delivery.claims_messages,
+        )
+        self.assignment: Final = Assignment(
+            marshal,
+            self.topics,
+            self.partitions,
+            self.positions,
+            self.fetcher,
+            self.delivery,
+            self.log,
+            self.wakeup,
+            options.subscription,
+            greedy=options.greedy,
+            settle_ms=options.settle_ms,
+        )
+        self.mirror: OffsetMirror | None = None
+        if options.mirror_group is not None:
+            from marshal_py.consumer.offset_mirror import OffsetMirror
+
+            self.mirror = OffsetMirror(marshal.settings.kafka, options.mirror_group, self.claims)
+        self._life = threading.Lock()
+
+    def claims(self) -> list[Claim]:
+        """Return the claims of all partitions that are fetched, lapsed ones included."""
+        return [part.claim for part in list(self.fetcher.active.values())]
+
+    def busy_with(self, part: HeldPartition) -> bool:
+        """Whether something of `part` is in the user's hands, or must still go there."""
+        if self.handlers is not None:
+            return self.delivery.has_claimed(part) or self.handlers.busy_with(part)
+        return self.iteration.busy_with(part)
+
+    # Life
+
+    def start(self) -> None:
+        """Connect and begin to claim; once is enough. Raises as `Consumer.start` does."""
+        with self._life:
+            if self.started:
+                if self.closing.is_set():
+                    raise Closed("the consumer has been closed; make a new one")
+                return
+            self.fetcher.open()
+            try:
+                self._discover_and_join()
+                metadata = self.assignment.subscription.encode()
+                if self.marshal.settings.wire != "text" and (
+                    self.marshal.settings.member_metadata != metadata
+                ):
+                    self.marshal.set_member_metadata(metadata)
+                self.assignment.start()
+                if self.mirror is not None:
+                    self.mirror.start()
+            except BaseException:
+                self.fetcher.close()
+                if self.owns_marshal:
+                    self.marshal.close(timeout_s=1)
+                raise
+            self.started = True
+
+    def _discover_and_join(self) -> None:
+        """Look for the topics while the log is replayed: a restart waits for both.
+
+        Without its topics the client never appears in the group.
+        """
+        driver, given_up = self.marshal.driver, threading.Event()
+        if driver.started:
+            self.topics.discover_at_start(given_up)
+            return
+        failures: list[BaseException] = []
+
+        def discover() -> None:
+            try:
+                self.topics.discover_at_start(given_up)
+            except BaseException as error:
+                failures.append(error)
+
+        discovery = threading.Thread(target=discover, name="marshal-discovery", daemon=True)
+        discovery.start()
+        try:
+            driver.connect()
+        except MarshalError as error:
+            discovery.join()
+            failures.append(error)
+        except BaseException:
+            given_up.set()
+            discovery.join()
+            raise
+        else:
+            discovery.join()
+            if failures:
+                driver.disconnect()
+        if failures:
+            raise failures[0]
+        driver.start()
+        self.owns_marshal = True
+
+    def close(self, timeout_s: float, *, mine: bool) -> None:
+        """See `Consumer.close`.
+
+        `mine`: who closes is who iterates, so nothing that it has in hand is waited for.
+        """
+        with self._life:
+            if self.closing.is_set():
+                return
+            self.closing.set()
+            if not self.started:
+                self.started = True
+                return
+        deadline = time.monotonic() + timeout_s
+        if self.mirror is not None:
+            self.mirror.keep()
+        if self.handlers is not None and not mine:
+            self.handlers.stop(timeout_s)
+        if mine:
+            self.iteration.leave()
+        # Nobody but this thread has ever acknowledged anything: nobody is there to wait for.
+        wait_s = timeout_s if not mine or self.iteration.others_acknowledge else 0.0
+        release = not self.keep_on_close
+        self.assignment.close(wait_s, deadline, release=release)
+        if self.owns_marshal:
+            self.marshal.close(max(1.0, deadline - time.monotonic()), release=release)
+        elif self.marshal.driver.running and self.marshal.settings.wire != "text":
+            with contextlib.suppress(MarshalError):
+                self.marshal.set_member_metadata(b"")
+        if self.mirror is not None:
+            self.mirror.close(max(1.0, deadline - time.monotonic()))
+        self.delivery.close(self.iteration.hand)
+        self.fetcher.close()

@@ -1,0 +1,248 @@
+"""The partitions of a consumer: wanted, held, given back, each through its `Stage`s.
+
+`advance` does for one partition what its claim and its stage ask for; nothing depends on having
+seen what happened in between. Called by the thread of `Assignment`, which decides what is wanted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from typing import Final
+
+from marshal_py.client.marshal import Marshal
+from marshal_py.client.structured_logs import Fields
+from marshal_py.consumer.claim_metadata import ClaimMetadata
+from marshal_py.consumer.delivery import Delivery
+from marshal_py.consumer.fetcher import Fetcher
+from marshal_py.consumer.held_partition import HeldPartition, Stage
+from marshal_py.consumer.positions import Positions
+from marshal_py.consumer.wakeup import Wakeup
+from marshal_py.errors import Closed, NotHeld
+from marshal_py.protocol.balance import Unit
+
+__all__ = ["Partitions"]
+
+OWED_INTERVALS: Final = 2
+"""At most once: what was claimed ahead has so long to be fetched before its partition goes."""
+
+
+class Partitions:
+    """All partitions that are wanted, held or being given back.
+
+    `busy_with` says whether something of a partition is in the user's hands; `manual`, whether
+    messages are acknowledged one by one.
+    """
+
+    def __init__(
+        self,
+        marshal: Marshal,
+        fetcher: Fetcher,
+        delivery: Delivery,
+        positions: Positions,
+        log: Fields,
+        wakeup: Wakeup,
+        *,
+        busy_with: Callable[[HeldPartition], bool],
+        manual: bool,
+    ) -> None:
+        self.by_key: dict[Unit, HeldPartition] = {}
+        self._marshal = marshal
+        self._fetcher = fetcher
+        self._delivery = delivery
+        self._positions = positions
+        self._log = log
+        self._wakeup = wakeup
+        self._busy_with = busy_with
+        self._manual = manual
+        self._is_text = marshal.settings.wire == "text"
+        self._release = True
+        self._hurry_s: float | None = None
+        """When what is in the user's hands is no longer waited for."""
+
+    def all(self) -> list[HeldPartition]:
+        """Return them; the list is the caller's."""
+        return list(self.by_key.values())
+
+    # From a claim to messages
+
+    def want(self, key: Unit) -> None:
+        """Claim a partition; it becomes active when the claim is held."""
+        marshal = self._marshal
+        with marshal.driver.lock:
+            claim = marshal.want(*key)
+            claim.core.on_notice = self._delivery.on_notice
+            part = HeldPartition(claim, manual=self._manual)
+            self.by_key[key] = part
+        if claim.held:
+            self._wakeup.wake()
+
+    def advance(self, part: HeldPartition) -> None:
+        """Do for one partition what its claim and its stage ask for."""
+        claim = part.claim
+        if claim.core.ended.is_set():
+            self.remove(part)
+            return
+        if part.holding.paused and part.stage is Stage.ACTIVE:
+            self.drain(part)
+        if part.stage is Stage.WANTED:
+            if claim.held:
+                self._activate(part)
+        elif part.stage is Stage.ACTIVE:
+            self._suspend_or_resume(part)
+            if part.out_of_range:
+                self._restart(part)
+        if part.stage is Stage.DRAINING:
+            if self._is_drained(part):
+                self._give_back(part)
+            elif part.is_owed:
+                self._fetcher.pause_or_resume(part)  # it may be claimed ahead since the pause
+
+    def _activate(self, part: HeldPartition) -> None:
+        """The claim is held: find the position, and have its messages fetched."""
+        part.floor = part.claim.claimed_offset
+        position = self._positions.start_of(part)
+        if position is None:
+            return
+        part.start(max(position, -1))
+        part.stage = Stage.ACTIVE
+        self._fetcher.assign(part, position)
+
+    def _suspend_or_resume(self, part: HeldPartition) -> None:
+        held = part.claim.held
+        if held is not part.suspended:
+            return
+        # Fetched messages would only pile up until the lease is regained, or the claim is lost.
+        part.suspended = not held
+        self._fetcher.pause_or_resume(part)
+
+    def _restart(self, part: HeldPartition) -> None:
+        first = self._positions.restart_of(part)
+        if first is None:
+            return  # the next round tries again
+        part.out_of_range = False
+        self._fetcher.unassign(part)
+        part.start(first)  # or what is known of the old position would be stored again
+        self._fetcher.assign(part, first)
+
+    # From messages back to a claim
+
+    def drain(self, part: HeldPartition) -> None:
+        """Hand out nothing more of it; it is given back when what is out is done."""
+        interval_s = self._marshal.settings.interval_ms / 1000
+        part.owed_until_s = time.monotonic() + OWED_INTERVALS * interval_s
+        part.stage = Stage.DRAINING
+        if not self._delivery.claims_messages:
+            self._fetcher.unassign(part)
+        elif part.assigned:
+            self._fetcher.pause_or_resume(part)
+
+    def _is_drained(self, part: HeldPartition) -> bool:
+        if self._busy_with(part):
+            return self._hurry_s is not None and time.monotonic() >= self._hurry_s
+        return True
+
+    def _give_back(self, part: HeldPartition) -> None:
+        part.stage = Stage.RELEASING
+        self._fetcher.unassign(part)
+        self._delivery.give_up(part)
+        claim = part.claim
+        position = part.position()
+        if not self._delivery.claims_messages and position >= 0:
+            try:
+                claim.commit(position)
+            except (NotHeld, Closed):
+                return
+        if self._release:
+            claim.release(wait=False)
+
+    def cancel(self, part: HeldPartition) -> None:
+        """Want it no more; the claim was never held."""
+        part.claim.release(wait=False)
+        self.remove(part)
+
+    def remove(self, part: HeldPartition) -> None:
+        """The claim has ended, whoever ended it."""
+        was_active = part.stage in (Stage.ACTIVE, Stage.DRAINING)
+        part.stage = Stage.RELEASING
+        self._fetcher.unassign(part)
+        if was_active:
+            self._delivery.give_up(part)
+        self.by_key.pop(part.key, None)
+        self._wakeup.plan_due = True
+        if was_active and part.claim.reason not in (None, "released"):
+            self._log.warning(
+                "%s: lost %s/%d: %s",
+                self._marshal.client_id,
+                part.topic,
+                part.partition,
+                part.claim.reason,
+                extra=part.log_fields,
+            )
+
+    def end(self, *, hurry_s: float, release: bool) -> None:
+        """All are to be given back, or kept (`release=False`), from the next `wind_up` on.
+
+        What is in the user's hands is waited for until `hurry_s`, by the monotonic clock.
+        """
+        self._release = release
+        self._hurry_s = hurry_s
+
+    def wind_up(self) -> bool:
+        """Give everything back. Returns whether that is done."""
+        for part in self.all():
+            if part.stage is Stage.WANTED:
+                self.cancel(part)
+            elif part.stage is Stage.ACTIVE:
+                self.drain(part)
+                self.advance(part)
+        return not any(
+            part.stage is not Stage.RELEASING
+            or (self._release and not part.claim.core.ended.is_set())
+            for part in self.by_key.values()
+        )
+
+    # For other threads
+
+    def acknowledge_each(self) -> None:
+        """From now on messages are acknowledged one by one, unless they are claimed."""
+        with self._marshal.driver.lock:  # no partition is made meanwhile
+            self._manual = not self._delivery.claims_messages
+            for part in self.all():
+                part.manual = self._manual
+
+    def throttle(self, part: HeldPartition, throttled: bool) -> None:
+        """Fetch no more of `part` for now, or again."""
+        part.throttled = throttled
+        self._fetcher.pause_or_resume(part)
+
+    def publish(self, part: HeldPartition, metadata: ClaimMetadata) -> None:
+        """Tell the others, with the claim, how `part` fares."""
+        part.metadata = metadata
+        if not self._is_text:  # records of version 1 have no room for it
+            part.claim.set_metadata(metadata.encode())
+
+    def refresh_offsets(self) -> None:
+        """Hand the positions to the claims: called before each heartbeat, under the lock."""
+        if self._delivery.claims_messages:
+            return
+        for part in self.all():
+            holding = part.holding
+            position = part.position()
+            if position > holding.next_offset and holding.epoch >= 0:
+                holding.next_offset = position
+
+    def commit(self, timeout_s: float) -> None:
+        """See `Consumer.commit`."""
+        deadline = time.monotonic() + timeout_s
+        with self._marshal.driver.lock:
+            self.refresh_offsets()
+        for part in self.all():
+            position = part.position()
+            if position < 0 or part.stage not in (Stage.ACTIVE, Stage.DRAINING):
+                continue
+            with contextlib.suppress(NotHeld):
+                part.claim.commit(
+                    position, wait=True, timeout_s=max(0.001, deadline - time.monotonic())
+                )
