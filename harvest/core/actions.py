@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["Finish", "LeaseLost", "Open", "OpenFailed", "Start", "Stop"]
+__all__ = ["Finish", "LeaseLost", "Open", "OpenFailed", "Start", "Stop", "Tick"]
 
 # --- Events ---
 
@@ -27,6 +27,11 @@ class LeaseLost:
 @dataclass(frozen=True, slots=True)
 class Stop:
     """Finish what is in flight, then end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time has passed: what was put off is due."""
 
 
 # --- Actions ---

@@ -9,7 +9,7 @@ the checkpoint, committed in the same Kafka transaction as the rows; so after an
 opens the sink knows exactly which rows are published. After one, everything drains and starts again
 from there: takeover and repair are the same code.
 
-One question to the table is under way at a time; sends follow in their own lane, many at a time.
+One question to the table is under way at a time; sends are another thread's, many at a time.
 The questions go round in a cycle:
 
     read → (any gap open?) holders → (a suspect ended?) lookup → (rows appeared?) fetch → send

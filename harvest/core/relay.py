@@ -29,7 +29,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
-from harvest.core.actions import Finish, LeaseLost, Open, OpenFailed, Start, Stop
+from harvest.core.actions import Finish, LeaseLost, Open, OpenFailed, Start, Stop, Tick
 from harvest.core.dead_letters import BadRow, BadRowPolicy, Key
 from harvest.core.dispatcher import Delivered, Dispatcher, Failed, GivenUp, Message, Outcome
 from harvest.core.mark_actions import (
@@ -86,11 +86,6 @@ class Sent:
     row_id: int
     outcome: Outcome
     destination: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Tick:
-    """Time has passed."""
 
 
 Event: TypeAlias = (

@@ -1,38 +1,82 @@
-"""Lanes: the threads that carry out a scheduler's actions.
+"""The threads that carry out a scheduler's actions.
 
-A lane does one thing at a time, in order; several lanes work at once. What waits in a lane when it
-becomes free is handed to the worker together, so that small pieces of work merge under load.
+A thread does one thing at a time, in order; several work at once. What waits for a thread when it
+becomes free is handed to it together, so that small pieces of work merge under load.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
 
-__all__ = ["Lane"]
+__all__ = ["ActionThread", "Handler"]
 
 A = TypeVar("A")
 
 Work = Callable[[Sequence[A]], None]
+Handler = Callable[[Any], Any]
+"""Carries out an action of one type, and returns the event that answers it."""
 
 
-class Lane(Generic[A]):
+class ActionThread(Generic[A]):
     """One thread that calls `work` with what was put in, all that waits at once.
 
-    If `work` raises, `crashed` hears of it and the lane ends.
+    `actions` are the types that a leadership puts in. `cancel` makes the work under way end soon;
+    without it, it is waited for.
     """
 
-    def __init__(self, name: str, work: Work[A], crashed: Callable[[BaseException], None]) -> None:
+    def __init__(
+        self,
+        name: str,
+        work: Work[A],
+        actions: Iterable[type] = (),
+        *,
+        cancel: Callable[[], None] | None = None,
+    ) -> None:
+        self.name = name
+        self.actions = tuple(actions)
+        self.cancel = cancel
         self._work = work
-        self._crashed = crashed
         self._queue: SimpleQueue[Any] = SimpleQueue()
         self._lock = threading.Lock()
         self._left = 0
         self._idle = threading.Event()
         self._idle.set()
+        self._closing = False
+        self._before: Callable[[], None] = lambda: None
+        self._crashed: Callable[[BaseException], None]
         self._thread = threading.Thread(target=self._run, name=f"harvest-{name}", daemon=True)
+
+    @classmethod
+    def answering(
+        cls,
+        name: str,
+        handlers: Mapping[type, Handler],
+        report: Callable[[Any], None],
+        *,
+        cancel: Callable[[], None] | None = None,
+    ) -> ActionThread[Any]:
+        """A thread that carries out one action after the other, and reports each one's event."""
+
+        def work(actions: Sequence[Any]) -> None:
+            for action in actions:
+                report(handlers[type(action)](action))
+
+        return ActionThread(name, work, handlers, cancel=cancel)
+
+    def start(
+        self,
+        crashed: Callable[[BaseException], None],
+        *,
+        before: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Begin. `before` is called before each `work`.
+
+        If either raises, `crashed` hears of it and the thread ends.
+        """
+        self._crashed, self._before = crashed, before
         self._thread.start()
 
     def put(self, action: A) -> None:
@@ -53,8 +97,6 @@ class Lane(Generic[A]):
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
-    _closing = False
-
     def _run(self) -> None:
         try:
             while not self._closing:
@@ -66,6 +108,7 @@ class Lane(Generic[A]):
                     pass
                 actions = [action for action in waiting if action is not None]
                 if actions and not self._closing:
+                    self._before()
                     self._work(actions)
                     with self._lock:
                         self._left -= len(actions)

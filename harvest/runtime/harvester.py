@@ -18,7 +18,7 @@ from harvest.core.interfaces.listener import Listener
 from harvest.errors import HarvestError
 from harvest.runtime.candidacy import Candidacy
 from harvest.runtime.events import Event, LeaderAcquired, LeaderFenced, LeaderRevoked, Stats
-from harvest.runtime.leadership import Leader, Tools
+from harvest.runtime.leadership import Leadership, Tools
 from harvest.runtime.lease import Lease
 from harvest.runtime.wake import Bell
 from marshal_py.client.structured_logs import Fields
@@ -37,15 +37,15 @@ class _Led:
     def __init__(self, shard: int, lease: Lease) -> None:
         self.shard = shard
         self.lease = lease
-        self.leader: Leader[Any] | None = None
+        self.leadership: Leadership | None = None
         self.stopping = False
         self.is_over = False
         self.thread: threading.Thread
 
     def stop(self) -> None:
         self.stopping = True
-        if self.leader is not None:
-            self.leader.stop()
+        if self.leadership is not None:
+            self.leadership.stop()
 
 
 class Harvester:
@@ -109,12 +109,12 @@ class Harvester:
     @property
     def in_flight(self) -> int:
         """Rows that are sent and not settled, or about to be sent."""
-        return sum([led.leader.in_flight for led in self._at_work() if led.leader])
+        return sum([leadership.in_flight for leadership in self._leaderships()])
 
     @property
     def stuck_s(self) -> float:
         """For how many seconds a leader has not been able to work; 0 while all work."""
-        return max([led.leader.idle_s for led in self._at_work() if led.leader], default=0.0)
+        return max([leadership.idle_s for leadership in self._leaderships()], default=0.0)
 
     def stop(self) -> None:
         """Finish what is in flight, hand over, and let `run` return. From any thread or handler."""
@@ -145,7 +145,10 @@ class Harvester:
             raise self._failure
 
     def _at_work(self) -> list[_Led]:
-        return [led for led in list(self._led.values()) if led.leader and not led.is_over]
+        return [led for led in list(self._led.values()) if led.leadership and not led.is_over]
+
+    def _leaderships(self) -> list[Leadership]:
+        return [led.leadership for led in self._at_work() if led.leadership]
 
     def _wait(self) -> None:
         """Until there may be news."""
@@ -232,16 +235,17 @@ class Harvester:
         stats = self._stats.setdefault(shard, Stats())
         stats.elections += 1
         self._on_event(LeaderAcquired(epoch, shard))
-        led.leader = tools.leader(
+        led.leadership = Leadership(
             led.lease,
+            shard=shard,
             stats=stats,
             on_event=self._on_event,
             bell=self._bells.of(shard),
             drain_timeout_s=self._drain_timeout_s,
         )
-        if led.stopping or self._stopping:  # it came before there was a leader to tell
+        if led.stopping or self._stopping:  # it came before there was a leadership to tell
             led.stop()
-        if led.leader.run():
+        if led.leadership.run(tools.leader(led.leadership)):
             said = "leader revoked: shard %d, epoch %d, handing over"
             self._log.info(said, shard, epoch, extra=fields)
             self._on_event(LeaderRevoked(epoch, shard))

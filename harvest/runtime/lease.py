@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 from typing import Final, Protocol
 
-__all__ = ["HeartbeatFirst", "Lease"]
+__all__ = ["HeartbeatGuard", "Lease"]
 
 _LATE: Final = 0.4
-_LOOK_S: Final = 0.02
+_CHECK_S: Final = 0.02
 
 
 class Lease(Protocol):
@@ -30,7 +30,7 @@ class Lease(Protocol):
         """Wait until the right to act ends; False if it has not after `timeout_s`."""
 
 
-class HeartbeatFirst:
+class HeartbeatGuard:
     """Holds work back while the heartbeat that renews `lease` is late.
 
     A process that is busy in many threads delays its own heartbeat, and loses a lease that nobody
@@ -49,5 +49,5 @@ class HeartbeatFirst:
         while True:
             left_ms = self._lease.remaining_ms
             self._full_ms = max(self._full_ms, left_ms)
-            if not 0 < left_ms < self._full_ms * _LATE or over.wait(_LOOK_S):
+            if not 0 < left_ms < self._full_ms * _LATE or over.wait(_CHECK_S):
                 return

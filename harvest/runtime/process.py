@@ -148,7 +148,7 @@ def _tools(config: ReaperConfig, shard: int = 0) -> Tools:
     if config.mode == "range":
         tools = make_range_tools(config, shard)
         if shard == 0 and config.partitions.automatic and config.primary is None:
-            tools.keep = _keeper(config)
+            tools.maintain = _keeper(config)
         return tools
     if config.destinations:
         return make_relay_tools(config)

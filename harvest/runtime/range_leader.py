@@ -1,13 +1,13 @@
-"""A leadership in range mode, of one shard.
+"""A leader in range mode, of one shard.
 
-The lanes are questions to the table, the sink, and copies of the checkpoint on a second database
-connection.
+Its threads ask the table, publish to the sink, save copies of the checkpoint on a second database
+connection, and look after partitions.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -19,10 +19,10 @@ from harvest.core.interfaces.sink import Sink
 from harvest.core.pacing import Limits
 from harvest.core.range_checkpoint import Position
 from harvest.errors import CheckpointError, ConfigurationError, HarvestError
-from harvest.runtime.events import Event, LeaderRefreshed, Stats
-from harvest.runtime.leadership import Leader, Work, merged
-from harvest.runtime.lease import Lease
-from harvest.runtime.wake import Bell
+from harvest.runtime.action_threads import ActionThread
+from harvest.runtime.events import LeaderRefreshed
+from harvest.runtime.leadership import Leadership
+from harvest.runtime.publisher import Publisher
 from harvest.sinks.dead_letter_sink import DeadLetterSink
 
 __all__ = ["RangeLeader", "RangeTools", "check_layout"]
@@ -33,113 +33,142 @@ _REFRESH_S: Final = 2.0
 _RENEW_S: Final = 3600.0
 """A checkpoint is renewed long before Kafka forgets it (`offsets.retention.minutes`)."""
 _SAVE_S: Final = 1.0
-_KEEP_S: Final = 60.0
-
-_LANES: Final[dict[type[r.Action], str]] = {
-    r.Look: "table",
-    r.Read: "table",
-    r.AskHolders: "table",
-    r.Lookup: "table",
-    r.Fetch: "table",
-    r.Open: "sink",
-    r.Send: "sink",
-}
+_MAINTAIN_S: Final = 60.0
 
 
-class RangeLeader(Leader[r.RangeScheduler]):
-    """A leadership in range mode; see `Leader`. `reader` and `saver` are stores of one shard.
+class RangeLeader:
+    """Carries out the actions of a `RangeScheduler`. Implements `Leader`.
 
-    With `until` it ends by itself, once every row up to that id is published.
+    With `RangeTools.until` it ends by itself, once every row up to that id is published.
     """
 
-    def __init__(
-        self,
-        lease: Lease,
-        *,
-        reader: RangeStore,
-        saver: RangeStore,
-        sink: Sink,
-        limits: Limits,
-        stats: Stats,
-        on_event: Callable[[Event], None],
-        shard: int = 0,
-        shards: int = 1,
-        bell: Bell | None = None,
-        drain_timeout_s: float = 10.0,
-        keep: Callable[[], None] | None = None,
-        until: int | None = None,
-    ) -> None:
-        scheduler = r.RangeScheduler(lease.epoch, shard, shards, limits)
-        super().__init__(
-            lease,
-            scheduler,
+    def __init__(self, leadership: Leadership, tools: RangeTools) -> None:
+        limits, shard = tools.limits, tools.shard
+        self.scheduler = r.RangeScheduler(leadership.lease.epoch, shard, tools.shards, limits)
+        sink = tools.sink
+        if tools.dead_letters is not None:
+            sink = DeadLetterSink(sink, tools.dead_letters, tools.bad_rows, leadership.stats)
+        self.publisher = Publisher(
+            leadership,
             sink,
-            drain_timeout_s,
-            bell=bell,
-            notified_poll_ms=limits.notified_poll_interval_ms,
-            place={"partition": shard},
+            r.Send,
+            opened=self._opened,
+            publish=self._publish,
+            most_rows=_MERGED_ROWS,
+            fatal=CheckpointError,
         )
-        self._reader = reader
-        self._saver = saver
-        self._stats = stats
-        self._on_event = on_event
+        questions = (r.Look, r.Read, r.AskHolders, r.Lookup, r.Fetch)
+        table: ActionThread[r.Action] = ActionThread(
+            "table", self._ask, questions, cancel=tools.reader.cancel
+        )
+        self._saving: ActionThread[Position] = ActionThread(
+            "save", self._save, cancel=tools.saver.cancel
+        )
+        self._maintenance: ActionThread[None] = ActionThread("keep", self._maintain)
+        self.threads: Sequence[ActionThread[Any]] = (
+            table,
+            self.publisher.thread,
+            self._saving,
+            self._maintenance,
+        )
+        self._leadership = leadership
+        self._tools = tools
         self._committed: Position | None = None
         self._committed_s = 0.0
         self._refreshed_s = 0.0
         self._saved: Position | None = None
         self._saved_s = 0.0
+        self._maintained_s = float("-inf")
         self._was_crowded = False
-        self._keep = keep
-        """What is done about partitions once a minute; raises `HarvestError`."""
-        self._kept_s = float("-inf")
-        self._until = until
 
-    def _works(self) -> Mapping[str, Work]:
-        return {
-            "table": self._table_work,
-            "sink": self._sink_work,
-            "save": self._save_work,
-            "keep": self._keep_work,
-        }
+    # --- Leader ---
 
-    def _lane_of(self, action: r.Action) -> str:
-        return _LANES[type(action)]
+    def observe(self, event: Any) -> None:
+        """See `Leader.observe`."""
+        leadership, scheduler, stats = self._leadership, self.scheduler, self._leadership.stats
+        match event:
+            case r.ReadDone(window):
+                stats.marked += len(window.rows)
+                if self._tools.until is not None:
+                    self._end_if_done(window)
+            case r.Fetched(rows):
+                stats.marked += len(rows)
+                stats.late += len(rows)
+            case r.Settled(_, failure):
+                stats.deliveries += 1
+                stats.failed_deliveries += failure is not None
+            case r.Looked():
+                stats.terms += 1
+                epoch, shard = leadership.lease.epoch, scheduler.shard
+                leadership.log.info("harvesting as leader of shard %d, epoch %d", shard, epoch)
+                leadership.on_event(LeaderRefreshed(epoch, None, shard))
+        stats.gaps = scheduler.open_gaps
+        stats.dead_ids = scheduler.gaps.dead_ids
+        if scheduler.crowded != self._was_crowded:
+            self._was_crowded = scheduler.crowded
+            self._tell_crowded()
 
-    def _break_off(self, lane: str) -> None:
-        if lane in ("table", "save"):
-            (self._reader if lane == "table" else self._saver).cancel()
+    def every_tick(self) -> None:
+        """See `Leader.every_tick`: commit, save and maintain now and then."""
+        now_s = time.monotonic()
+        if now_s > self._refreshed_s + _REFRESH_S:
+            self._refreshed_s = now_s
+            self._leadership.report(r.Refresh(anyway=now_s > self._committed_s + _RENEW_S))
+        committed = self._committed
+        if (
+            committed is not None
+            and committed is not self._saved
+            and now_s > self._saved_s + _SAVE_S
+        ):
+            self._saved, self._saved_s = committed, now_s
+            self._saving.put(committed)
+        if self._tools.maintain is not None and now_s > self._maintained_s + _MAINTAIN_S:
+            self._maintained_s = now_s
+            self._maintenance.put(None)
 
-    def _in_flight(self) -> int:
-        return self._scheduler.in_flight_records
+    def due_s(self) -> float | None:
+        """See `Leader.due_s`: never."""
+        return None
 
-    # --- The lanes ---
+    def close(self) -> None:
+        """See `Leader.close`."""
+        self.publisher.close()
 
-    def _table_work(self, actions: Sequence[r.Action]) -> None:
+    # --- Questions to the table ---
+
+    def _ask(self, actions: Sequence[r.Action]) -> None:
         for action in actions:
             try:
-                self._events.put(self._asked(action))
+                event = self._asked(action)
             except (CheckpointError, ConfigurationError):
                 raise
             except HarvestError as error:
-                self._log.warning("the outbox could not be read: %s", error)
-                self._events.put(r.AskFailed())
+                self._leadership.log.warning("the outbox could not be read: %s", error)
+                event = r.AskFailed()
+            self._leadership.report(event)
 
     def _asked(self, action: r.Action) -> r.Event:
+        tools = self._tools
         match action:
             case r.Read(after, limit, delay_ms):
-                if not self._wait_for_rows(delay_ms):
-                    return r.ReadDone(Window((), after))
-                window = self._reader.read(after, limit)
-                return r.ReadDone(window if self._until is None else window.upto(self._until))
+                return self._read(after, limit, delay_ms)
             case r.AskHolders():
-                return r.HoldersSeen(self._reader.holders())
+                return r.HoldersSeen(tools.reader.holders())
             case r.Lookup(ranges):
-                return r.Found(self._reader.lookup(ranges))
+                return r.Found(tools.reader.lookup(ranges))
             case r.Fetch(ids):
-                return r.Fetched(self._reader.fetch(ids))
+                return r.Fetched(tools.reader.fetch(ids))
             case r.Look(position):
                 return self._looked(position)
         raise AssertionError(action)
+
+    def _read(self, after: int, limit: int, delay_ms: int) -> r.ReadDone:
+        tools, deliveries = self._tools, self.publisher.thread
+        notified_delay_ms = tools.limits.notified_poll_interval_ms
+        if not self._leadership.wait_for_rows(delay_ms, notified_delay_ms, deliveries):
+            return r.ReadDone(Window((), after))
+        window = tools.reader.read(after, limit)
+        return r.ReadDone(window if tools.until is None else window.upto(tools.until))
 
     def _looked(self, position: Position | None) -> r.Event:
         """Whether table, configuration and checkpoint belong together.
@@ -147,11 +176,11 @@ class RangeLeader(Leader[r.RangeScheduler]):
         Raises `ConfigurationError` and `CheckpointError`, which end the process: to go on would
         lose rows or publish them twice.
         """
-        scheduler = self._scheduler
-        check_layout(self._reader, scheduler.shards)
-        bounds = self._reader.bounds()
+        scheduler, reader = self.scheduler, self._tools.reader
+        check_layout(reader, scheduler.shards)
+        bounds = reader.bounds()
         if position is None:
-            copies = [copy for copy in self._reader.saved() if copy.shard == scheduler.shard]
+            copies = [copy for copy in reader.saved() if copy.shard == scheduler.shard]
             if copies:
                 raise CheckpointError(
                     f"Kafka has no checkpoint of shard {scheduler.shard}, and the database has a "
@@ -167,36 +196,11 @@ class RangeLeader(Leader[r.RangeScheduler]):
             )
         return r.Looked(bounds)
 
-    def _sink_work(self, actions: Sequence[r.Action]) -> None:
-        for sends in merged(actions, _MERGED_ROWS):
-            if isinstance(sends, r.Open):
-                self._events.put(self._open(sends))
-                continue
-            rows = sends[0].rows
-            if len(sends) > 1:
-                rows = [row for send in sends for row in send.rows]
-            position = sends[-1].position
-            failure = self._sink.deliver(rows, position.encode())
-            if failure is not None:
-                self._log.warning("%d rows were not published: %s", len(rows), failure.reason)
-            else:
-                self._stats.published += len(rows)
-                self._committed, self._committed_s = position, time.monotonic()
-            self._events.put(r.Settled(tuple([send.number for send in sends]), failure))
+    # --- The sink ---
 
-    def _open(self, action: r.Open) -> r.Event:
-        self._hurry.wait(action.delay_ms / 1000)
-        if not self._may_act():
-            return r.LeaseLost()
-        try:
-            found = self._sink.open(self._may_act)
-            position = None if found is None else Position.decode(found)
-        except CheckpointError:
-            raise
-        except HarvestError as error:
-            self._log.warning("the sink could not be opened: %s", error)
-            return r.OpenFailed()
-        scheduler = self._scheduler
+    def _opened(self, found: str | None) -> r.Event:
+        position = None if found is None else Position.decode(found)
+        scheduler = self.scheduler
         if position is not None and position.shards != scheduler.shards:
             raise CheckpointError(
                 f"the checkpoint of shard {scheduler.shard} is one of {position.shards} shards, "
@@ -206,83 +210,50 @@ class RangeLeader(Leader[r.RangeScheduler]):
         self._committed, self._committed_s = position, time.monotonic()
         return r.Opened(position)
 
-    def _save_work(self, actions: Sequence[Position]) -> None:
-        position = actions[-1]
-        try:
-            self._saver.save(position)
-        except HarvestError as error:
-            self._log.warning("the copy of the checkpoint could not be written: %s", error)
+    def _publish(self, sends: Sequence[r.Send]) -> r.Event:
+        position = sends[-1].position
+        failure = self.publisher.deliver(sends, position.encode())
+        if failure is None:
+            self._leadership.stats.published += sum([len(send.rows) for send in sends])
+            self._committed, self._committed_s = position, time.monotonic()
+        return r.Settled(tuple([send.number for send in sends]), failure)
 
-    def _keep_work(self, actions: Sequence[object]) -> None:
-        del actions
-        if self._keep is None or not self._may_act():
+    # --- What is done now and then ---
+
+    def _save(self, positions: Sequence[Position]) -> None:
+        try:
+            self._tools.saver.save(positions[-1])
+        except HarvestError as error:
+            said = "the copy of the checkpoint could not be written: %s"
+            self._leadership.log.warning(said, error)
+
+    def _maintain(self, _: Sequence[None]) -> None:
+        if self._tools.maintain is None or not self._leadership.may_act():
             return
         try:
-            self._keep()
+            self._tools.maintain()
         except HarvestError as error:
-            self._log.warning("the partitions could not be looked after: %s", error)
-
-    # --- Telling, and what is done now and then ---
-
-    def _tick(self) -> None:
-        now_s = time.monotonic()
-        if now_s > self._refreshed_s + _REFRESH_S:
-            self._refreshed_s = now_s
-            self._events.put(r.Refresh(anyway=now_s > self._committed_s + _RENEW_S))
-        committed = self._committed
-        if (
-            committed is not None
-            and committed is not self._saved
-            and now_s > self._saved_s + _SAVE_S
-        ):
-            self._saved, self._saved_s = committed, now_s
-            self._put("save", committed)
-        if self._keep is not None and now_s > self._kept_s + _KEEP_S:
-            self._kept_s = now_s
-            self._put("keep", True)
-
-    def _count(self, event: Any) -> None:
-        scheduler, stats = self._scheduler, self._stats
-        match event:
-            case r.ReadDone(window):
-                stats.marked += len(window.rows)
-                if self._until is not None:
-                    self._end_if_done(window)
-            case r.Fetched(rows):
-                stats.marked += len(rows)
-                stats.late += len(rows)
-            case r.Settled(_, failure):
-                stats.deliveries += 1
-                stats.failed_deliveries += failure is not None
-            case r.Looked():
-                stats.terms += 1
-                epoch = self._lease.epoch
-                self._log.info("harvesting as leader of shard %d, epoch %d", scheduler.shard, epoch)
-                self._on_event(LeaderRefreshed(epoch, None, scheduler.shard))
-        stats.gaps = scheduler.open_gaps
-        stats.dead_ids = scheduler.gaps.dead_ids
-        if scheduler.crowded != self._was_crowded:
-            self._was_crowded = scheduler.crowded
-            self._tell_crowded()
+            self._leadership.log.warning("the partitions could not be looked after: %s", error)
 
     def _end_if_done(self, window: Window) -> None:
-        scheduler = self._scheduler
+        scheduler, leadership = self.scheduler, self._leadership
         nothing_new = window.last_id <= scheduler.last_id
         if nothing_new and scheduler.running and not scheduler.in_flight_records:
-            self._events.put(r.Refresh())  # it may have passed ids that are no rows of this shard
-            self.stop()
+            leadership.report(r.Refresh())  # it may have passed ids that are no rows of this shard
+            leadership.stop()
 
     def _tell_crowded(self) -> None:
+        log = self._leadership.log
         if self._was_crowded:
-            self._log.warning(
+            log.warning(
                 "the position stands still at id %d: %d gaps are open, more than a checkpoint "
                 "holds; what transaction inserts into the outbox for so long, or is prepared and "
                 "forgotten? Late rows are still published",
-                self._scheduler.last_id,
-                self._scheduler.open_gaps,
+                self.scheduler.last_id,
+                self.scheduler.open_gaps,
             )
         else:
-            self._log.info("the position moves again, from id %d", self._scheduler.last_id)
+            log.info("the position moves again, from id %d", self.scheduler.last_id)
 
 
 def check_layout(store: RangeStore, shards: int) -> None:
@@ -306,7 +277,8 @@ class RangeTools:
     limits: Limits = field(default_factory=Limits)
     shard: int = 0
     shards: int = 1
-    keep: Callable[[], None] | None = None
+    maintain: Callable[[], None] | None = None
+    """What is done about partitions once a minute; raises `HarvestError`."""
     dead_letters: DeadLetterStore | None = None
     bad_rows: BadRowPolicy = field(default_factory=BadRowPolicy)
     until: int | None = None
@@ -317,34 +289,9 @@ class RangeTools:
         self.saver.connect()
         self.sink.prepare()
 
-    def leader(
-        self,
-        lease: Lease,
-        *,
-        stats: Stats,
-        on_event: Callable[[Event], None],
-        bell: Bell,
-        drain_timeout_s: float,
-    ) -> RangeLeader:
+    def leader(self, leadership: Leadership) -> RangeLeader:
         """See `Tools.leader`."""
-        sink = self.sink
-        if self.dead_letters is not None:
-            sink = DeadLetterSink(sink, self.dead_letters, self.bad_rows, stats)
-        return RangeLeader(
-            lease,
-            reader=self.reader,
-            saver=self.saver,
-            sink=sink,
-            limits=self.limits,
-            stats=stats,
-            on_event=on_event,
-            shard=self.shard,
-            shards=self.shards,
-            bell=bell,
-            drain_timeout_s=drain_timeout_s,
-            keep=self.keep,
-            until=self.until,
-        )
+        return RangeLeader(leadership, self)
 
     def close(self) -> None:
         """See `Tools.close`."""

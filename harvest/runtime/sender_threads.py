@@ -8,12 +8,12 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Generic, TypeVar
 
-__all__ = ["Crew"]
+__all__ = ["SenderThreads"]
 
 T = TypeVar("T")
 
 
-class Crew(Generic[T]):
+class SenderThreads(Generic[T]):
     """Calls `work` with everything that is `put`, in up to `size` threads.
 
     If `work` raises, `crashed` hears of it. Threads are daemons: one that hangs holds up nobody.

@@ -29,8 +29,8 @@ from harvest.databases.postgres.range import PostgresRangeStore
 from harvest.errors import HarvestError
 from harvest.runtime.checkpoints import Checkpoints
 from harvest.runtime.events import Stats
+from harvest.runtime.leadership import Leadership
 from harvest.runtime.process import make_range_store, make_range_tools
-from harvest.runtime.wake import Bell
 from harvest.sinks.kafka.settings import connection_settings
 from harvest.spark.pages import PagedStore, Pages
 from marshal_py import Marshal
@@ -247,13 +247,13 @@ def publish(
             tools.sink = PatientSink(sink, lease, lambda: checkpoints.read(shard), silence_s)
             try:
                 tools.connect()
-                ended = tools.leader(
+                leadership = Leadership(
                     lease,
+                    shard=shard,
                     stats=stats,
-                    on_event=lambda _: None,
-                    bell=Bell(),
                     drain_timeout_s=config.limits.drain_timeout_ms / 1000,
-                ).run()
+                )
+                ended = leadership.run(tools.leader(leadership))
             finally:
                 tools.close()
     except (HarvestError, MarshalError) as error:

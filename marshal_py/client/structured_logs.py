@@ -4,8 +4,8 @@ Loggers: ``marshal_py`` (claims: lapses, losses, failures), ``marshal_py.log`` (
 log), ``marshal_py.consumer``, ``marshal_py.rdkafka`` (librdkafka's own words, off unless its level
 is lowered), and ``harvest``. Warnings and errors say what happened and what to do. Records carry
 fields as attributes, where they are known: ``group_id``, ``client_id``, ``instance_id``, ``topic``,
-``partition``, ``epoch``. What a harvester says of a leadership has its ``epoch``, and in range mode
-the shard as ``partition``. `JsonFormatter` writes them as one JSON object a line.
+``partition``, ``epoch``. What a harvester says of a leadership has its ``epoch``, and the shard as
+``partition``. `JsonFormatter` writes them as one JSON object a line.
 """
 
 from __future__ import annotations

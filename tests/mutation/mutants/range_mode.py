@@ -190,13 +190,13 @@ _POSITION = [
     ),
     _leader(
         "the checkpoint is that of the last send",
-        "_sink_work",
+        "_publish",
         "position = sends[-1].position",
         "position = sends[0].position",
     ),
     _leader(
         "all merged sends are settled",
-        "_sink_work",
+        "_publish",
         "tuple([send.number for send in sends])",
         "(sends[0].number,)",
     ),
@@ -241,11 +241,18 @@ _FAILURE = [
         "return []",
     ),
     _scheduler("a stop ends it", "_continue", 'return [Finish("stopped")]', "return []"),
-    _leader("who does not lead does not open", "_open", "if not self._may_act():", "if False:"),
-    _leader(
+    _range(
+        "runtime.publisher",
+        "who does not lead does not open",
+        "Publisher.open",
+        "if not leadership.may_act():",
+        "if False:",
+    ),
+    _range(
+        "runtime.publisher",
         "the sink asks whether the lease is held",
-        "_open",
-        "self._sink.open(self._may_act)",
+        "Publisher.open",
+        "self._sink.open(leadership.may_act)",
         "self._sink.open(lambda: True)",
     ),
 ]

@@ -25,9 +25,9 @@ from harvest.databases.two_databases import PostgresIds, TwoDatabasesStore
 from harvest.errors import ConfigurationError, HarvestError, NoTransaction, StoreUnavailable
 from harvest.outbox.outbound_stasher import OutboundStasher
 from harvest.runtime.events import Stats
+from harvest.runtime.leadership import Leadership
 from harvest.runtime.process import make_range_store
 from harvest.runtime.range_leader import RangeTools
-from harvest.runtime.wake import Bell
 from harvest.testing.memory_broker import MemoryBroker, MemorySink
 from marshal_py.embedded import EmbeddedPostgres
 from marshal_py.embedded.binaries import find_binaries, server_user
@@ -277,14 +277,8 @@ class Harvest:
         self._thread.start()
 
     def _run(self) -> None:
-        leader = self.tools.leader(
-            self.lease,
-            stats=self.stats,
-            on_event=lambda _: None,
-            bell=Bell(),
-            drain_timeout_s=10.0,
-        )
-        leader.run()
+        leadership = Leadership(self.lease, stats=self.stats)
+        leadership.run(self.tools.leader(leadership))
 
     def end(self) -> None:
         """Lose the lease."""

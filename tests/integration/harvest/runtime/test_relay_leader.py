@@ -14,8 +14,8 @@ from harvest.config.load import parse
 from harvest.config.model import ReaperConfig
 from harvest.databases.postgres.mark import PostgresMarkStore
 from harvest.runtime.events import Stats
+from harvest.runtime.leadership import Leadership
 from harvest.runtime.process import make_relay_tools
-from harvest.runtime.wake import Bell
 from marshal_py.embedded import EmbeddedKafka
 from tests.support.harvest_world import wait_until
 from tests.support.http_server import http_server
@@ -26,7 +26,7 @@ KEYS = 7
 ROWS = 400
 
 
-class Leadership:
+class Relaying:
     def __init__(self, config: ReaperConfig, epoch: int) -> None:
         self.tools = make_relay_tools(config)
         self.lease = FakeLease(epoch)
@@ -35,14 +35,8 @@ class Leadership:
         self._thread.start()
 
     def _run(self) -> None:
-        leader = self.tools.leader(
-            self.lease,
-            stats=self.stats,
-            on_event=lambda _: None,
-            bell=Bell(),
-            drain_timeout_s=10.0,
-        )
-        leader.run()
+        leadership = Leadership(self.lease, stats=self.stats)
+        leadership.run(self.tools.leader(leadership))
 
     def end(self) -> None:
         """Lose the lease."""
@@ -72,10 +66,10 @@ def test_leaders_that_follow_one_another_keep_the_order(postgres_database: str) 
             "         max_backoff_ms: 9, breaker_open_ms: 9, max_breaker_open_ms: 20}\n"
         )
         for epoch in (1, 2):
-            leadership = Leadership(config, epoch)
+            leadership = Relaying(config, epoch)
             wait_until(lambda: len(receiver.requests) > 120 * epoch, "requests")  # noqa: B023
             leadership.end()
-        leadership = Leadership(config, 3)
+        leadership = Relaying(config, 3)
         wait_until(lambda: leadership.stats.purged and _rows(postgres_database) == 0, "all")
         leadership.end()
         got: dict[str, list[bytes]] = defaultdict(list)
@@ -110,7 +104,7 @@ def test_one_relay_sends_to_http_and_to_kafka(
             f"  shop: {{http: {{uri: '{receiver.url}/{{key}}'}}}}\n"
             "  events: {kafka: {topic: '{topic}'}}\n"
         )
-        leadership = Leadership(config, 5)
+        leadership = Relaying(config, 5)
         wait_until(lambda: leadership.stats.purged == 60, "all")
         leadership.end()
         bodies = defaultdict(list)

@@ -16,8 +16,8 @@ from harvest.core.pacing import Limits
 from harvest.core.routes import Router
 from harvest.core.row import Row
 from harvest.runtime.events import Stats
-from harvest.runtime.leadership import Tools
-from harvest.runtime.lease import HeartbeatFirst
+from harvest.runtime.leadership import Leadership, Tools
+from harvest.runtime.lease import HeartbeatGuard
 from harvest.runtime.mark_leader import MarkTools
 from harvest.runtime.range_leader import RangeTools
 from harvest.runtime.relay_leader import RelayTools
@@ -72,10 +72,8 @@ def test_no_message_is_begun_while_the_heartbeat_is_late() -> None:
         {"d": policy},
         Router({"d": policy}, None, outbox="g", unique="{id}", clock=lambda: (0.0, 0.0)),
     )
-    leader = tools.leader(
-        lease, stats=stats, on_event=lambda _: None, bell=Bell(), drain_timeout_s=WAIT_S
-    )
-    thread = threading.Thread(target=leader.run)
+    leadership = Leadership(lease, stats=stats, drain_timeout_s=WAIT_S)
+    thread = threading.Thread(target=leadership.run, args=(tools.leader(leadership),))
     thread.start()
     try:
         assert sink.late.wait(WAIT_S)
@@ -90,7 +88,7 @@ def test_no_message_is_begun_while_the_heartbeat_is_late() -> None:
         assert sorted(sink.sent) == list(range(1, 51))
     finally:
         lease.left_ms = 1_900.0
-        leader.stop()
+        leadership.stop()
         thread.join(WAIT_S)
     assert not thread.is_alive()
     assert stats.messages == {("d", "delivered"): 50}
@@ -126,10 +124,8 @@ def test_nothing_is_asked_or_delivered_while_the_heartbeat_is_late(mode: str) ->
         if mode == "mark"
         else RangeTools(MemoryRangeStore(table), MemoryRangeStore(table), sink, limits)
     )
-    leader = tools.leader(
-        lease, stats=Stats(), on_event=lambda _: None, bell=Bell(), drain_timeout_s=WAIT_S
-    )
-    thread = threading.Thread(target=leader.run)
+    leadership = Leadership(lease, drain_timeout_s=WAIT_S)
+    thread = threading.Thread(target=leadership.run, args=(tools.leader(leadership),))
     thread.start()
     try:
         assert sink.late.wait(WAIT_S)
@@ -143,7 +139,7 @@ def test_nothing_is_asked_or_delivered_while_the_heartbeat_is_late(mode: str) ->
         assert [row.id for row in broker.published] == list(range(1, 51))
     finally:
         lease.left_ms = 1_900.0
-        leader.stop()
+        leadership.stop()
         thread.join(WAIT_S)
     assert not thread.is_alive()
 
@@ -186,11 +182,9 @@ def test_what_comes_during_a_delivery_is_read_together_after_it(mode: str) -> No
         if mode == "mark"
         else RangeTools(Ranges(table), MemoryRangeStore(table), sink)
     )
-    leader = tools.leader(
-        FakeLease(1), stats=Stats(), on_event=lambda _: None, bell=bell, drain_timeout_s=WAIT_S
-    )
+    leadership = Leadership(FakeLease(1), bell=bell, drain_timeout_s=WAIT_S)
     table.insert(OutboxRecord("t", "k", "v"))
-    thread = threading.Thread(target=leader.run)
+    thread = threading.Thread(target=leadership.run, args=(tools.leader(leadership),))
     thread.start()
     try:
         assert sink.begun.wait(WAIT_S)
@@ -207,14 +201,14 @@ def test_what_comes_during_a_delivery_is_read_together_after_it(mode: str) -> No
         assert [ids for ids in found if ids] == [[1], [2, 3, 4]]
     finally:
         sink.released.set()
-        leader.stop()
+        leadership.stop()
         thread.join(WAIT_S)
     assert not thread.is_alive()
 
 
 def test_work_waits_for_a_late_heartbeat_and_for_nothing_else() -> None:
     lease, over = Shrinking(1), threading.Event()
-    first = HeartbeatFirst(lease)
+    first = HeartbeatGuard(lease)
     for lease.left_ms in (1_900.0, 850.0, 0.0):  # full; about to be renewed; lost
         first.wait(over)
     lease.left_ms = 700.0

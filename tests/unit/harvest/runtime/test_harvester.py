@@ -1,4 +1,4 @@
-"""The harvester and its lanes, on fakes: elections, faults, stopping."""
+"""The harvester and its threads, on fakes: elections, faults, stopping."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from harvest.core.mark import Limits
 from harvest.core.row import Row
 from harvest.errors import StoreUnavailable, TableMissing
 from harvest.outbox.record import OutboxRecord
-from harvest.runtime.action_threads import Lane
+from harvest.runtime.action_threads import ActionThread
 from harvest.runtime.events import (
     Event,
     LeaderAcquired,
@@ -287,7 +287,7 @@ def test_an_outage_that_never_ends_does_not_hold_up_a_stop(bench: Bench) -> None
     assert bench.candidacy.resigned == 1
 
 
-def test_what_a_lane_did_not_foresee_ends_the_process(bench: Bench) -> None:
+def test_what_a_thread_did_not_foresee_ends_the_process(bench: Bench) -> None:
     class Broken(MemoryMarkStore):
         def mark(self, *_: object) -> list[Row]:
             raise ZeroDivisionError
@@ -301,7 +301,7 @@ def test_what_a_lane_did_not_foresee_ends_the_process(bench: Bench) -> None:
     assert bench.candidacy.resigned == 1
 
 
-def test_a_lane_merges_what_waits_and_keeps_the_order() -> None:
+def test_a_thread_merges_what_waits_and_keeps_the_order() -> None:
     started, proceed = threading.Event(), threading.Event()
     seen: list[list[int]] = []
 
@@ -310,19 +310,20 @@ def test_a_lane_merges_what_waits_and_keeps_the_order() -> None:
         started.set()
         assert proceed.wait(WAIT_S)
 
-    lane: Lane[int] = Lane("test", work, crashed)
-    lane.put(0)
+    thread: ActionThread[int] = ActionThread("test", work)
+    thread.start(crashed)
+    thread.put(0)
     assert started.wait(WAIT_S)
     for number in range(1, 5):
-        lane.put(number)
+        thread.put(number)
     proceed.set()
     while sum(map(len, seen)) < 5:
         threading.Event().wait(0.001)
-    assert lane.close(WAIT_S)
+    assert thread.close(WAIT_S)
     assert seen == [[0], [1, 2, 3, 4]]
 
 
-def test_closing_a_lane_drops_what_waits() -> None:
+def test_closing_a_thread_drops_what_waits() -> None:
     started, proceed = threading.Event(), threading.Event()
     seen: list[object] = []
 
@@ -331,17 +332,18 @@ def test_closing_a_lane_drops_what_waits() -> None:
         started.set()
         assert proceed.wait(WAIT_S)
 
-    lane: Lane[int] = Lane("test", work, crashed)
-    lane.put(0)
+    thread: ActionThread[int] = ActionThread("test", work)
+    thread.start(crashed)
+    thread.put(0)
     assert started.wait(WAIT_S)
-    lane.put(1)
-    assert not lane.close(0.001)
+    thread.put(1)
+    assert not thread.close(0.001)
     proceed.set()
-    assert lane.close(WAIT_S)
+    assert thread.close(WAIT_S)
     assert seen == [[0]]
 
 
-def test_a_lane_that_crashes_says_so() -> None:
+def test_a_thread_that_crashes_says_so() -> None:
     heard: list[BaseException] = []
     told = threading.Event()
 
@@ -352,11 +354,12 @@ def test_a_lane_that_crashes_says_so() -> None:
     def work(_: object) -> None:
         raise KeyError("x")
 
-    lane: Lane[int] = Lane("test", work, tell)
-    lane.put(1)
+    thread: ActionThread[int] = ActionThread("test", work)
+    thread.start(tell)
+    thread.put(1)
     assert told.wait(WAIT_S)
     assert isinstance(heard[0], KeyError)
-    assert lane.close(WAIT_S)
+    assert thread.close(WAIT_S)
 
 
 def crashed(error: BaseException) -> None:

@@ -9,12 +9,10 @@ from typing import Any
 
 import pytest
 
-from harvest.core.pacing import Limits
 from harvest.outbox.record import OutboxRecord
-from harvest.runtime.events import Stats
-from harvest.runtime.leadership import Leader
-from harvest.runtime.mark_leader import MarkLeader
-from harvest.runtime.range_leader import RangeLeader
+from harvest.runtime.leadership import Leadership, Tools
+from harvest.runtime.mark_leader import MarkTools
+from harvest.runtime.range_leader import RangeTools
 from harvest.runtime.wake import Bell
 from harvest.testing.memory_broker import MemoryBroker, MemorySink
 from harvest.testing.memory_range_store import MemoryRangeStore
@@ -77,18 +75,9 @@ class VirtualBell(Bell):
         return False
 
 
-def leader_of(mode: str, bell: VirtualBell, *stores: Any) -> Leader[Any]:
-    lease: Any = Lease()
-    common: Any = {
-        "sink": MemorySink(MemoryBroker()),
-        "limits": Limits(),
-        "stats": Stats(),
-        "on_event": lambda _: None,
-        "bell": bell,
-    }
-    if mode == "range":
-        return RangeLeader(lease, reader=stores[0], saver=stores[1], **common)
-    return MarkLeader(lease, marker=stores[0], purger=stores[1], **common)
+def tools_of(mode: str, one: Any, other: Any) -> Tools:
+    sink = MemorySink(MemoryBroker())
+    return RangeTools(one, other, sink) if mode == "range" else MarkTools(one, other, sink)
 
 
 @pytest.mark.parametrize("mode", ["mark", "range"])
@@ -99,8 +88,9 @@ def test_an_idle_leader_asks_at_most_twice_a_second(mode: str, armed: bool) -> N
     kind: Any = MemoryRangeStore if mode == "range" else MemoryMarkStore
     stores = [Counting(kind(table)) for _ in range(2)]
     bell = VirtualBell(armed=armed, statements=lambda: sum(s.statements for s in stores))
-    leader = leader_of(mode, bell, *stores)
-    bell.over = leader.stop
-    assert leader.run()
+    lease: Any = Lease()
+    leadership = Leadership(lease, bell=bell)
+    bell.over = leadership.stop
+    assert leadership.run(tools_of(mode, *stores).leader(leadership))
     assert bell.per_s is not None
     assert 0.5 < bell.per_s <= 2.0

@@ -7,8 +7,8 @@ from typing import Any
 from harvest.core import mark as m
 from harvest.core.mark_checkpoint import Term
 from harvest.core.row import Row
-from harvest.runtime.events import Stats
-from harvest.runtime.mark_leader import MarkLeader
+from harvest.runtime.leadership import Leadership
+from harvest.runtime.mark_leader import MarkLeader, MarkTools
 from tests.unit.harvest.runtime.test_range_leader import Lease, Sink
 
 
@@ -23,32 +23,30 @@ class Store:
         self.valid_ms.append(valid_ms)
         return []
 
+    def cancel(self) -> None: ...
+
 
 def leader(lease: Lease, *, sink: Sink | None = None, store: Store | None = None) -> MarkLeader:
-    nothing: Any = None
     given: Any = lease
+    stores: Any = store or Store()
     takes: Any = sink
-    marks: Any = store
-    return MarkLeader(
-        given, marker=marks, purger=nothing, sink=takes, limits=m.Limits(), stats=Stats(),
-        on_event=lambda _: None,
-    )  # fmt: skip
+    return MarkLeader(Leadership(given), MarkTools(stores, stores, takes))
 
 
 def test_who_has_lost_the_lease_during_the_back_off_does_not_open() -> None:
     sink = Sink()
-    assert leader(Lease(False), sink=sink)._open(m.Open(0)) == m.LeaseLost()
+    assert leader(Lease(False), sink=sink).publisher.open(m.Open(0)) == m.LeaseLost()
     assert sink.told == []
 
 
 def test_a_sink_that_opens_slowly_hears_that_the_lease_is_lost() -> None:
     sink = Sink()
-    assert isinstance(leader(Lease(True, False), sink=sink)._open(m.Open(0)), m.Opened)
+    assert isinstance(leader(Lease(True, False), sink=sink).publisher.open(m.Open(0)), m.Opened)
     assert sink.told == [False]
 
 
 def test_a_mark_is_good_for_what_is_left_of_the_lease() -> None:
     lease, store = Lease(True), Store()
     lease.remaining_ms = 300.0
-    assert leader(lease, store=store)._mark(m.Mark(Term.of(1), 0, 10, 0)) == m.Marked(0, [])
+    assert leader(lease, store=store).rows.mark(m.Mark(Term.of(1), 0, 10, 0)) == m.Marked(0, [])
     assert store.valid_ms == [300.0]

@@ -6,9 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from harvest.core import range as r
-from harvest.core.pacing import Limits
-from harvest.runtime.events import Stats
-from harvest.runtime.range_leader import RangeLeader
+from harvest.runtime.leadership import Leadership
+from harvest.runtime.range_leader import RangeLeader, RangeTools
 
 
 class Lease:
@@ -33,23 +32,24 @@ class Sink:
         self.told.append(still_held())
 
 
+class Store:
+    def cancel(self) -> None: ...
+
+
 def leader(lease: Lease, sink: Sink) -> RangeLeader:
-    nothing: Any = None
     given: Any = lease
+    store: Any = Store()
     takes: Any = sink
-    return RangeLeader(
-        given, reader=nothing, saver=nothing, sink=takes, limits=Limits(), stats=Stats(),
-        on_event=lambda _: None,
-    )  # fmt: skip
+    return RangeLeader(Leadership(given), RangeTools(store, store, takes))
 
 
 def test_who_has_lost_the_lease_during_the_back_off_does_not_open() -> None:
     sink = Sink()
-    assert leader(Lease(False), sink)._open(r.Open(0)) == r.LeaseLost()
+    assert leader(Lease(False), sink).publisher.open(r.Open(0)) == r.LeaseLost()
     assert sink.told == []
 
 
 def test_a_sink_that_opens_slowly_hears_that_the_lease_is_lost() -> None:
     sink = Sink()
-    assert leader(Lease(True, False), sink)._open(r.Open(0)) == r.Opened(None)
+    assert leader(Lease(True, False), sink).publisher.open(r.Open(0)) == r.Opened(None)
     assert sink.told == [False]

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
+from harvest.core.actions import Finish, Start, Stop
 from harvest.runtime.candidacy import FairShare
 from harvest.runtime.events import Event, LeaderAcquired, LeaderRevoked
 from harvest.runtime.harvester import Harvester
+from harvest.runtime.leadership import Leadership
 from marshal_py.consumer.assignor import Decision
 from marshal_py.protocol.balance import Plan, Unit
 
@@ -25,6 +28,12 @@ class FakeClaim:
         self.epoch = 3
         self.reason: str | None = None
         self.released = 0
+
+    remaining_ms = 1_000.0
+
+    def wait_lost(self, timeout_s: float) -> bool:
+        threading.Event().wait(timeout_s)
+        return False
 
     def release(self, *, wait: bool = True, timeout_s: float = 10.0) -> None:
         del wait, timeout_s
@@ -56,16 +65,36 @@ class FakeMarshal:
 class FakeLeader:
     """Leads until the test lets it end; it was revoked if it had been told to stop."""
 
+    threads = ()
+    running = True
+    in_flight_records = 0
+
     def __init__(self) -> None:
-        self.begun, self.told, self.let_go = (threading.Event() for _ in range(3))
+        self.scheduler = self
+        self.begun, self.told = threading.Event(), threading.Event()
+        self.leadership: Leadership | None = None
+        self.may_end = False
 
-    def stop(self) -> None:
-        self.told.set()
+    def let_go(self) -> None:
+        self.may_end = True
+        if self.leadership is not None:
+            self.leadership.report("go on")
 
-    def run(self) -> bool:
-        self.begun.set()
-        self.let_go.wait(2 * WAIT_S)  # longer than a test that fails waits for anything
-        return self.told.is_set()
+    def step(self, event: object) -> list[Finish]:
+        if isinstance(event, Start):
+            self.begun.set()
+        if isinstance(event, Stop):
+            self.told.set()
+        return [Finish("let go")] if self.may_end else []
+
+    def observe(self, event: object) -> None: ...
+
+    def every_tick(self) -> None: ...
+
+    def due_s(self) -> float:
+        return time.monotonic() + 2 * WAIT_S  # longer than a test that fails waits for anything
+
+    def close(self) -> None: ...
 
 
 class FakeTools:
@@ -80,8 +109,8 @@ class FakeTools:
         self.connecting.set()
         assert not self.slow or self.connected.wait(WAIT_S)
 
-    def leader(self, lease: object, **_: object) -> FakeLeader:
-        del lease
+    def leader(self, leadership: Leadership) -> FakeLeader:
+        self.made.leadership = leadership
         return self.made
 
     def close(self) -> None: ...
@@ -118,7 +147,7 @@ class Bench:
 
     def end(self, number: int) -> None:
         """Let the leader of a shard end, and wait until its thread has."""
-        self.leaders[number].let_go.set()
+        self.leaders[number].let_go()
         thread = self.harvester._led[number].thread
         thread.join(WAIT_S)
         assert not thread.is_alive()
@@ -132,7 +161,7 @@ class Bench:
         finally:
             for tools in self.tools:
                 tools.connected.set()
-                tools.made.let_go.set()
+                tools.made.let_go()
             self.harvester.stop()
             thread.join(WAIT_S)
             assert not thread.is_alive()
@@ -185,7 +214,9 @@ def test_a_shard_that_goes_is_stopped_and_the_next_one_waits_for_it() -> None:
         bench.show(Plan(give_up=bench.units[number]))
         bench.round()
     first, second = bench.leaders
-    assert (first.told.is_set(), second.told.is_set()) == (False, True)
+    assert second.told.wait(WAIT_S)
+    assert not first.told.is_set()
+    assert [led.stopping for led in bench.harvester._led.values()] == [False, True]
     for number in (1, 0):
         bench.end(number)
 
@@ -199,7 +230,7 @@ def test_a_stop_finishes_what_is_in_flight_before_the_claim_is_given_back() -> N
         assert leader.told.wait(WAIT_S)
         (claim,) = bench.marshal.claims
         assert claim.released == 0
-        leader.let_go.set()
+        leader.let_go()
     assert claim.released == 1
     assert bench.events == [LeaderAcquired(3), LeaderRevoked(3)]
 

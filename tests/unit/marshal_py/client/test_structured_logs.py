@@ -58,17 +58,11 @@ def test_nothing_is_printed_by_default() -> None:
 
 
 def test_what_a_harvester_says_of_a_leadership_carries_its_epoch_and_shard() -> None:
-    from harvest.core.mark import Limits
-    from harvest.runtime.events import Stats
-    from harvest.runtime.range_leader import RangeLeader
+    from harvest.runtime.leadership import Leadership
 
     class Lease:
         epoch = 41
 
-    nothing: Any = None
     lease: Any = Lease()
-    leader = RangeLeader(
-        lease, reader=nothing, saver=nothing, sink=nothing, limits=Limits(), stats=Stats(),
-        on_event=lambda _: None, shard=2, shards=4,
-    )  # fmt: skip
-    assert dict(leader._log.extra or {}) == {"epoch": 41, "partition": 2}
+    leadership = Leadership(lease, shard=2)
+    assert dict(leadership.log.extra or {}) == {"epoch": 41, "partition": 2}

@@ -1,0 +1,122 @@
+"""What mark mode and the relay do to the rows of an outbox table."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from harvest.core.actions import LeaseLost
+from harvest.core.dead_letters import BadRowPolicy, Key
+from harvest.core.interfaces.dead_letter_store import DeadLetterStore
+from harvest.core.interfaces.mark_store import MarkStore
+from harvest.core.mark_actions import (
+    AddDeadLetters,
+    AddFailed,
+    DeadLettersAdded,
+    Mark,
+    Marked,
+    MarkFailed,
+    Purge,
+    Purged,
+    PurgeFailed,
+)
+from harvest.core.pacing import Limits
+from harvest.errors import HarvestError
+from harvest.runtime.action_threads import ActionThread
+from harvest.runtime.leadership import Leadership
+
+__all__ = ["MarkedRows"]
+
+
+class MarkedRows:
+    """Marks rows, sets them aside and deletes them, under a lease. Every method returns the event.
+
+    - `marker`, `purger`: stores of one table, for the thread that marks and the one that purges.
+    - `deliveries`: the thread that publishes, if marks are to wait for what it does.
+    - `fenced`: who published before can publish no more; so nobody else deletes what is published.
+    """
+
+    def __init__(
+        self,
+        leadership: Leadership,
+        marker: MarkStore,
+        purger: MarkStore,
+        dead_letters: DeadLetterStore | None,
+        policy: BadRowPolicy,
+        limits: Limits,
+        *,
+        deliveries: ActionThread[Any] | None = None,
+        fenced: bool,
+    ) -> None:
+        self._leadership = leadership
+        self._marker = marker
+        self._purger = purger
+        self._dead_letters = dead_letters
+        self._policy = policy
+        self._notified_delay_ms = limits.notified_poll_interval_ms
+        self._deliveries = deliveries
+        self._fenced = fenced
+
+    def mark(self, action: Mark) -> Marked | MarkFailed | LeaseLost:
+        """Wait for rows, and mark them. A mark is good for as long as the lease."""
+        leadership = self._leadership
+        if not leadership.wait_for_rows(action.delay_ms, self._notified_delay_ms, self._deliveries):
+            return Marked(action.batch, ())
+        valid_ms = leadership.lease.remaining_ms
+        if valid_ms <= 0 or not leadership.may_act():
+            return LeaseLost()
+        try:
+            rows = self._marker.mark(action.term, action.batch, action.limit, valid_ms)
+        except HarvestError as error:
+            leadership.log.warning("rows could not be marked: %s", error)
+            return MarkFailed(action.batch)
+        return Marked(action.batch, rows)
+
+    def add_dead_letters(self, action: AddDeadLetters) -> DeadLettersAdded | AddFailed | LeaseLost:
+        """Set aside rows that cannot be published."""
+        assert self._dead_letters is not None  # noqa: S101 - nothing is set aside without it
+        leadership = self._leadership
+        if not leadership.may_act():
+            return LeaseLost()
+        try:
+            moved = self._dead_letters.add(action.rows, action.term)
+            waiting = self.waiting_keys()
+        except HarvestError as error:
+            leadership.log.warning(
+                "rows that cannot be published could not be set aside: %s", error
+            )
+            return AddFailed()
+        for row in action.rows:
+            if row.id in moved:
+                level = logging.DEBUG if row.waits else logging.WARNING
+                leadership.log.log(level, "row %d is set aside: %s", row.id, row.error)
+        leadership.stats.dead_lettered += len(moved)
+        return DeadLettersAdded(moved, waiting)
+
+    def waiting_keys(self) -> Mapping[Key, int]:
+        """The keys whose rows wait behind dead letters, if any do. Raises `HarvestError`."""
+        if self._dead_letters is None or not self._policy.key_waits:
+            return {}
+        return self._dead_letters.waiting_keys()
+
+    def purge(self, action: Purge) -> Purged | PurgeFailed:
+        """Delete published rows."""
+        leadership = self._leadership
+        leadership.pause(action.delay_ms)
+        try:
+            found = self._purger.purge(action.ids)
+        except HarvestError as error:
+            leadership.log.warning("published rows could not be deleted: %s", error)
+            return PurgeFailed()
+        missing = len(action.ids) - found
+        leadership.stats.purged += found
+        leadership.stats.purged_by_others += missing
+        if missing and self._fenced:
+            leadership.log.warning(
+                "%d of %d published rows were deleted by somebody else: does another harvester "
+                "work on this table?",
+                missing,
+                len(action.ids),
+            )
+        return Purged()
