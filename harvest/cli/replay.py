@@ -9,8 +9,8 @@ import typer
 
 from harvest.cli.options import JsonFlag, RangeConfigFile
 from harvest.config.load import load
-from harvest.maintenance.replay import Replay, Replayed
-from harvest.maintenance.replay import replay as publish_again
+from harvest.runtime.replay import Replay, Replayed
+from harvest.runtime.replay import replay as publish_again
 
 __all__ = ["replay"]
 

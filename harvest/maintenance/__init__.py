@@ -1,1 +1,4 @@
-"""Looking after published rows: range partitions, their archive, publishing once more."""
+"""Looking after published rows: range partitions, and their archive before they are dropped.
+
+The databases implement `partitions.PartitionStore`; the process (`harvest.runtime`) carries out.
+"""
