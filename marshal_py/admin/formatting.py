@@ -1,4 +1,4 @@
-"""Times, sizes and cells in words and in JSON."""
+"""Times, durations, numbers and names as text, and what options say of times."""
 
 from __future__ import annotations
 

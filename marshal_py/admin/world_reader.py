@@ -360,13 +360,13 @@ def read_world(
 def _read(
     connection: Connection, reader: LogReader, observe_s: float, at_ms: int | None
 ) -> WorldView:
-    found = catch_up(connection, reader, at_ms=at_ms)
+    view = catch_up(connection, reader, at_ms=at_ms)
     began_ns = boottime_ns()
     end_ns = began_ns + int(observe_s * 1e9)
     while (left_ns := end_ns - boottime_ns()) > 0:
-        found.watch(min(0.2, left_ns / 1e9))
-    found.observed_ms = (boottime_ns() - began_ns) / MS if observe_s else 0.0
-    return found
+        view.watch(min(0.2, left_ns / 1e9))
+    view.observed_ms = (boottime_ns() - began_ns) / MS if observe_s else 0.0
+    return view
 
 
 def catch_up(connection: Connection, reader: LogReader, *, at_ms: int | None = None) -> WorldView:
@@ -378,9 +378,9 @@ def catch_up(connection: Connection, reader: LogReader, *, at_ms: int | None = N
     reader.open(connection.timeout_s, until_ms=None if is_text else at_ms)
     if isinstance(reader.world, TextWorld):
         reader.world.at_ms = at_ms
-    found = WorldView(reader, [_Timestamps() for _ in range(reader.world.partitions)], at_ms=at_ms)
+    view = WorldView(reader, [_Timestamps() for _ in range(reader.world.partitions)], at_ms=at_ms)
     for messages, _ in until_silent(connection, reader.history(events=False)):
-        found.keep_timestamps(messages)
-    found.observed_until_ns = boottime_ns()
-    found.taken_ms = time.time_ns() // MS if at_ms is None else at_ms
-    return found
+        view.keep_timestamps(messages)
+    view.observed_until_ns = boottime_ns()
+    view.taken_ms = time.time_ns() // MS if at_ms is None else at_ms
+    return view

@@ -92,7 +92,7 @@ def serve(
                 registry.register(collector)
                 server = _listen(start_http_server, host.strip("[]"), int(port), registry)
                 note(f"serving http://{host}:{server.server_port}/metrics")
-            collector.found = found
+            collector.view = found
             while not stop.is_set():
                 messages = reader.poll(0.2)
                 with lock:

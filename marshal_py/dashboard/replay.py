@@ -67,20 +67,20 @@ class Replay:
         }
 
     def _replay(self, at_ms: int) -> dict[str, Any]:
-        found = read_world(self._connection, at_ms=at_ms, wire=self._wire)
+        view = read_world(self._connection, at_ms=at_ms, wire=self._wire)
         grid = CellGrid()
-        for p, key, cell in sorted(found.world.cells(), key=lambda cell: cell[1]):
+        for p, key, cell in sorted(view.world.cells(), key=lambda cell: cell[1]):
             row, slot = grid.put(*key, cell)
-            silence = found.cell_silence(p, cell)
+            silence = view.cell_silence(p, cell)
             if silence is not None:
                 row.set_live(slot, liveness_code(silence.liveness))
         return {
             "topic": self._connection.topic,
-            "coordinators": found.world.partitions,
+            "coordinators": view.world.partitions,
             "phase": "past",
             "now": at_ms,
-            "groups": groups_document(found.world, grid.groups(), at_ms),
-            "members": members_document(found.world),
-            "leaders": leaders_document(found.world, grid.rows.values()),
+            "groups": groups_document(view.world, grid.groups(), at_ms),
+            "members": members_document(view.world),
+            "leaders": leaders_document(view.world, grid.rows.values()),
             **grid.document(),
         }

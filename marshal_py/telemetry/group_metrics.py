@@ -29,7 +29,7 @@ logger = logging.getLogger("marshal_py.metrics")
 
 
 class GroupMetrics(Collector):
-    """What `found`, which somebody keeps up to date under `lock`, shows of all groups.
+    """What `view`, which somebody keeps up to date under `lock`, shows of all groups.
 
     Gauges by ``group_id``: ``marshal_group_members``, ``_claims_held``, ``_claims_stale`` (held by
     somebody who has been silent for over two intervals), ``_claims_free``, ``_paused``; by
@@ -38,8 +38,8 @@ class GroupMetrics(Collector):
     ``marshal_coordination_records_total``, ``marshal_coordination_snapshot_mismatches_total``.
     """
 
-    def __init__(self, connection: Connection, found: WorldView, lock: threading.Lock) -> None:
-        self._connection, self.found, self._lock = connection, found, lock
+    def __init__(self, connection: Connection, view: WorldView, lock: threading.Lock) -> None:
+        self._connection, self.view, self._lock = connection, view, lock
         self._events: Counter[tuple[str, str]] = Counter()
 
     def count(self, event: ev.Event) -> None:
@@ -54,7 +54,7 @@ class GroupMetrics(Collector):
     def _lag(self) -> list[PartitionLag]:
         """The lag; nothing while the brokers do not answer: the rest is worth telling."""
         try:
-            return measure_lag(self._connection, self.found)
+            return measure_lag(self._connection, self.view)
         except (KafkaException, MarshalError) as error:
             logger.warning("the brokers do not tell the ends of topics: %s", error)
             return []
@@ -62,11 +62,11 @@ class GroupMetrics(Collector):
     def collect(self) -> Iterator[Metric]:
         """Look at the world now; ask the brokers for the ends of the topics."""
         with self._lock:
-            summary = summarize(self.found)
+            summary = summarize(self.view)
             rows = self._lag()
             events = dict(self._events)
-            records = sum(state.next_offset for state in self.found.world.states)
-            mismatches = len(self.found.reader.mismatches)
+            records = sum(state.next_offset for state in self.view.world.states)
+            mismatches = len(self.view.reader.mismatches)
         for name, text, field in (
             ("members", "Members of the group, dead ones included for a while.", "members"),
             ("claims_held", "Claims that somebody holds.", "held"),
