@@ -152,7 +152,8 @@ class GoClaim:
 class GoClient:
     """The claims of one Go process. Every method takes its wall clock, in seconds.
 
-    It never looks whether the log still names it: a claim lasts until it releases it.
+    Before each heartbeat and each release it looks at the state that it has read so far: a cell that
+    is somebody else's, or nobody's any more, is let go without a word. Between two looks it works on.
     """
 
     world: GoWorld
@@ -215,15 +216,30 @@ class GoClient:
         self.claims[topic, number] = claim
         return [record("Heartbeat", int(now), self, topic, number, offset)]
 
+    def looks_ours(self, key: tuple[str, int], now: float) -> bool:
+        """The look before each heartbeat and release. The instance is not compared."""
+        cell = self.world.partition(self.group_id, *key)
+        named = (cell.client_id, cell.group_id) == (self.client_id, self.group_id)
+        return named and cell.claimed(int(now), self.hb)
+
     def health(self, key: tuple[str, int], now: float) -> list[bytes]:
         """The health loop of one claim, when it is due: a heartbeat, or the end."""
-        claim = self.claims[key]
-        if int(now) - claim.last_heartbeat > self.hb or self.is_paused(now):
+        if int(now) - self.claims[key].last_heartbeat > self.hb or self.is_paused(now):
             return self.release(key, now)
+        if not self.looks_ours(key, now):
+            del self.claims[key]
+            return []
+        return self.beat(key, now)
+
+    def beat(self, key: tuple[str, int], now: float) -> list[bytes]:
+        """What follows the look: written in any case, also by a process that was stopped between."""
+        claim = self.claims[key]
         claim.last_heartbeat, claim.beat_at = int(now), now + self.jitter()
         return [record("Heartbeat", int(now), self, *key, claim.offset)]
 
     def release(self, key: tuple[str, int], now: float) -> list[bytes]:
         claim = self.claims.pop(key)
+        if not self.looks_ours(key, now):
+            return []
         self.released[key] = now
         return [record("ReleasingPartition", int(now), self, *key, claim.offset)]

@@ -46,6 +46,8 @@ class Plan:
     """Crashes per client and hour; the restart comes within 3 HB, under the same client id."""
     pauses: float = 0.0
     """SIGSTOPs per client and hour, of up to 4 HB."""
+    caught_looking: float = 0.5
+    """How many of a Go client's stops come between a look at the log and the heartbeat after it."""
     releases: float = 6.0
     """Voluntary releases per holder and hour."""
 
@@ -118,6 +120,18 @@ class Sim:
         schedule(self.plan.pauses, client.pause)
         schedule(self.plan.releases, client.give_up)
 
+    def longest_awake_s(self, mine: str, theirs: str) -> float:
+        """Return the longest time in which two of them acted at once, and neither was stopped."""
+        stops = {client.name: client.stops for client in self.clients}
+        longest = 0
+        for _, one, other in self.overlaps(mine, theirs):
+            start, end = max(one.start, other.start), min(one.end, other.end)
+            for stop in sorted(stops[one.who] + stops[other.who]):
+                longest = max(longest, min(stop[0], end) - start)
+                start = max(start, stop[1])
+            longest = max(longest, end - start)
+        return longest / S
+
     def overlaps(self, mine: str, theirs: str) -> list[tuple[int, Act, Act]]:
         """Return (nanoseconds, one, other) of the times in which two of them acted at once."""
         found = []
@@ -140,6 +154,7 @@ class _Client:
         self.instance = 0
         self.alive = False
         self.frozen_until = 0
+        self.stops: list[tuple[int, int]] = []
         self.position = 0
         self.acting_since: int | None = None
         self._reading = False
@@ -191,6 +206,7 @@ class _Client:
 
     def pause(self) -> None:
         self.frozen_until = self.sim.now + int(self.sim.rng.uniform(0, 4 * self.sim.plan.hb) * S)
+        self.stops.append((self.sim.now, self.frozen_until))
 
     def crash(self) -> None:
         if self.alive:
@@ -394,6 +410,24 @@ class Go(_Client):
         self.sim.at(
             self.sim.now + int(self.sim.rng.uniform(0.01, 3) * S), lambda: self.loop(instance)
         )
+
+    def pause(self) -> None:
+        looked = [
+            key
+            for key in (self.client.claims if self.alive else ())
+            if self.client.looks_ours(key, self.wall_s())
+            and self.sim.rng.random() < self.sim.plan.caught_looking
+        ]
+        super().pause()
+        instance = self.instance
+
+        def awake() -> None:
+            if self.alive and instance == self.instance and not self.thaw(awake):
+                for key in set(looked) & set(self.client.claims):
+                    self.write(self.client.beat(key, self.wall_s()))
+
+        if looked:
+            self.sim.at(self.frozen_until, awake)
 
     def give_up(self) -> None:
         if self.alive and not self.thaw(self.give_up):
