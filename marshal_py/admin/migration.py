@@ -17,9 +17,9 @@ What a process released comes over to the message. What a process held when it d
 of its last heartbeat, after the wait that its version asks for: within the at-least-once bound.
 Where the log of version 1 has no position, what Go clients committed to Kafka counts, as for them.
 
-A bridge that ends keeps its claims for two of its intervals; started again within that time, under
-the same client_id, it goes on where it was: the two logs are all that it needs to know. After that
-time nothing keeps the two sides apart.
+A bridge that ends keeps its claims; started again within one of its intervals, under the same
+client_id, it goes on where it was: the two logs are all that it needs to know. After that time
+nothing keeps the two sides apart.
 """
 
 from __future__ import annotations

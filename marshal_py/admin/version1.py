@@ -12,6 +12,9 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from confluent_kafka import KafkaException
+
+from marshal_py.admin.positions import committed_offsets, write_committed_offsets
 from marshal_py.client.log_writer import LogWriter
 from marshal_py.client.marshal import Marshal
 from marshal_py.client.settings import DEFAULT_TOPIC, kafka_config, new_instance_id
@@ -72,6 +75,10 @@ def set_positions(
     Pauses the group, claims each partition when its holder has released it (or has been silent for
     two intervals), releases it with the new offset, and ends the pause. Raises `ClaimTimeout` after
     `timeout_s`: then somebody does not heed the pause, and nothing was set.
+
+    In version 1 an offset of 0 means that there is no position, and whoever comes next begins at
+    what was committed to Kafka. So for 0 what was committed there is set to 0 as well, which asks
+    for the right to commit for the group; `BrokerUnavailable` says that this failed.
     """
     for key, offset in offsets.items():
         if type(offset) is not int or not 0 <= offset < 2**63:
@@ -94,10 +101,29 @@ def set_positions(
                 with marshal.driver.lock:
                     claim.core.holding.next_offset = offsets[claim.topic, claim.partition]
                 claim.release(timeout_s=TIMEOUT_S)
+            _forget_committed(kafka_config(config), group_id, offsets)
     except ClaimTimeout as error:
         raise ClaimTimeout(f"{error}; no position was changed") from None
     finally:
         resume_group(config, group_id, topic=topic, client_id=client_id)
+
+
+def _forget_committed(
+    kafka: dict[str, Any], group_id: str, offsets: Mapping[tuple[str, int], int]
+) -> None:
+    wanted = {key for key, offset in offsets.items() if offset == 0}
+    if not wanted:
+        return
+    admin = admin_client(kafka)
+    committed = committed_offsets(admin, group_id, TIMEOUT_S)
+    beginnings = {key: 0 for key in wanted if committed.get(key, 0) > 0}
+    try:
+        write_committed_offsets(admin, group_id, beginnings, TIMEOUT_S)
+    except KafkaException as error:
+        raise BrokerUnavailable(
+            f"what group {group_id!r} committed to Kafka could not be set to 0, so Go clients "
+            f"begin there and not at the first message: {error.args[0].str()}"
+        ) from None
 
 
 def _write_pause(

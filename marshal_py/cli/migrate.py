@@ -93,7 +93,7 @@ def migrate(
     Or stop all of them first, and use --source-stopped.
 
     It has to run until the last process of the old side has been stopped. If it dies, start it
-    again within two heartbeat intervals; it goes on where it was.
+    again within one heartbeat interval; it goes on where it was.
     """
     new_topic = new_topic or f"{connection.topic}.v2"
     if new_topic == connection.topic:
@@ -263,8 +263,8 @@ def _run(
     _report(
         as_json,
         "stopped",
-        f"{_what_is_left(bridge)} Claims are kept for two heartbeat intervals: start "
-        "this again before that, or stop all processes of one side",
+        f"{_what_is_left(bridge)} Start this again within one heartbeat interval, or stop all processes "
+        "of one side",
     )
 
 

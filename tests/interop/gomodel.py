@@ -152,8 +152,9 @@ class GoClaim:
 class GoClient:
     """The claims of one Go process. Every method takes its wall clock, in seconds.
 
-    Before each heartbeat and each release it looks at the state that it has read so far: a cell that
-    is somebody else's, or nobody's any more, is let go without a word. Between two looks it works on.
+    Before each heartbeat and each release it looks at the state that it has read so far: a cell
+    that is somebody else's, or nobody's any more, is let go without a word. Between two looks it
+    works on.
     """
 
     world: GoWorld
@@ -232,7 +233,7 @@ class GoClient:
         return self.beat(key, now)
 
     def beat(self, key: tuple[str, int], now: float) -> list[bytes]:
-        """What follows the look: written in any case, also by a process that was stopped between."""
+        """What follows the look; a process that was stopped in between writes it, too."""
         claim = self.claims[key]
         claim.last_heartbeat, claim.beat_at = int(now), now + self.jitter()
         return [record("Heartbeat", int(now), self, *key, claim.offset)]

@@ -120,6 +120,14 @@ class Sim:
         schedule(self.plan.pauses, client.pause)
         schedule(self.plan.releases, client.give_up)
 
+    def longest_idle_s(self) -> float:
+        """Return the longest time in which nobody acted, nor believed to."""
+        longest = until = 0
+        for act in sorted(self.acts, key=lambda act: act.start):
+            longest = max(longest, act.start - until)
+            until = max(until, act.end)
+        return max(longest, self.now - until) / S
+
     def longest_awake_s(self, mine: str, theirs: str) -> float:
         """Return the longest time in which two of them acted at once, and neither was stopped."""
         stops = {client.name: client.stops for client in self.clients}

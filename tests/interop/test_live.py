@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
 
 from marshal_py import ClaimTimeout, DuplicateClientId, InvalidArgument, Marshal, NotInVersion1
 from marshal_py.admin.version1 import pause_group, resume_group, set_positions
@@ -269,6 +269,22 @@ def test_positions_are_set_as_gos_admin_does_it(stage: Stage) -> None:
     go.expect("msg", count=40 + 15 + 5)
     again = [(e["partition"], e["offset"]) for e in go.said("msg")[40:]]
     assert sorted(again) == [(0, n) for n in range(5, 20)] + [(1, n) for n in range(15, 20)]
+
+
+def test_a_position_of_zero_is_not_undone_by_what_go_committed(stage: Stage) -> None:
+    topic = stage.topic(partitions=2, messages=20)
+    kafka = Consumer({"bootstrap.servers": stage.brokers, "group.id": stage.group})
+    committed = [TopicPartition(topic, partition, 15) for partition in range(2)]
+    kafka.commit(offsets=committed, asynchronous=False)
+    set_positions(
+        stage.brokers, stage.group, {(topic, 0): 0}, interval_ms=HB * 1000, topic=stage.log
+    )
+    found = kafka.committed([TopicPartition(topic, partition) for partition in range(2)], 60)
+    kafka.close()
+    assert [at.offset for at in found] == [0, 15]
+    ours = stage.py("py", topic, "-greedy")
+    ours.expect("msg", count=20 + 5)
+    assert min(e["offset"] for e in ours.said("msg", partition=0)) == 0
 
 
 # The log

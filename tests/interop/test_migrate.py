@@ -70,7 +70,7 @@ class Migration(PeerProcess):
     event_key = "event"
 
     def __init__(self, stage: Stage, *args: str) -> None:
-        super().__init__("marshal_py.cli.app", *command(stage, *args, "--json"), hb=HB)
+        super().__init__("marshal_py.cli", *command(stage, *args, "--json"), hb=HB)
 
 
 def command(stage: Stage, *args: str) -> list[str]:
@@ -292,7 +292,7 @@ def test_a_process_of_the_source_that_takes_what_was_moved_is_reported(
         time.sleep(0.05)
     stage.append(
         f"Heartbeat/1/{int(time.time())}/abc/rogue/{stage.group}/{topic}/0/5".encode(),
-        partition=text.driver.reader.world.coordinator(topic, 0),
+        partition=text.driver.world.coordinator(topic, 0),
     )
     deadline = time.monotonic() + 120
     while not bridge.intruders:

@@ -9,6 +9,7 @@ import pytest
 
 from marshal_py.protocol.text import claimant as claimant_module
 from marshal_py.protocol.text.claimant import TextClaimant
+from tests.interop.gomodel import GoClient
 from tests.interop.simulation import Plan, S, Sim
 
 FAULTS: dict[str, Any] = {"crashes": 6, "releases": 20}
@@ -61,10 +62,53 @@ def test_ours_never_takes_a_cell_from_a_go_client_that_was_heard_within_two_inte
         assert sim.takeovers == [], sim.plan
 
 
-def test_somebody_holds_the_cell_when_the_faults_are_over() -> None:
-    for sim in runs(30, ours=3, go=0, **WILD | {"lost_append": 0.0}):
-        end = (sim.plan.duration_s + sim.plan.quiet_s) * S
-        assert any(act.end >= end - S for act in sim.acts), sim.plan
+@pytest.mark.parametrize(("ours", "go"), [(3, 0), (2, 2)])
+def test_somebody_holds_the_cell_when_the_faults_are_over(ours: int, go: int) -> None:
+    for sim in runs(30, ours=ours, go=go, go_skew_s=100.0, **WILD | {"lost_append": 0.0}):
+        assert sim.acts[-1].end >= sim.now - S, sim.plan
+
+
+STOPPED: dict[str, Any] = {**FAULTS, "pauses": 6}
+
+
+def test_a_stopped_process_that_wakes_overlaps_for_no_longer_than_a_record_takes() -> None:
+    stopped = 0
+    for sim in runs(40, go_skew_s=30.0, **STOPPED):
+        assert sim.longest_awake_s("py", "go") < 0.1, sim.plan
+        stopped += sum(len(client.stops) for client in sim.clients)
+    assert stopped > 40
+
+
+def test_a_go_client_works_on_until_it_next_looks() -> None:
+    """At the latest three quarters of an interval later; what delays its reading comes on top."""
+    longest = 0.0
+    for sim in runs(40, ours=1, go=3, **STOPPED):
+        longest = max(longest, sim.longest_awake_s("go", "go"))
+    assert 10 < longest < 50
+
+
+def test_a_go_client_stopped_between_look_and_heartbeat_takes_the_cell_back() -> None:
+    taken_back = 0
+    for sim in runs(40, ours=1, go=1, caught_looking=1.0, **STOPPED):
+        holder, heard = None, 0
+        for at, who, value in sim.log:
+            if value.startswith(b"Heartbeat"):
+                taken_back += who == "go0" and holder == "py0" and at - heard < sim.plan.hb * S
+                holder, heard = who, at
+    assert taken_back > 0
+
+
+def test_a_stand_in_that_never_looks_works_on_for_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(GoClient, "looks_ours", lambda *_: True)
+    assert any(sim.longest_awake_s("go", "go") > 60 for sim in runs(40, ours=1, go=3, **STOPPED))
+
+
+@pytest.mark.campaign
+def test_a_thousand_mixed_groups() -> None:
+    for sim in runs(1_000, go_skew_s=100.0, **WILD | {"lost_append": 0.0}):
+        assert sim.overlaps("py", "py") == [], sim.plan
+        assert sim.takeovers == [], sim.plan
+        assert sim.acts[-1].end >= sim.now - S, sim.plan
 
 
 def test_ours_is_taken_over_by_go_and_the_other_way_round() -> None:
@@ -89,7 +133,7 @@ def test_without_the_rivals_cells_are_taken_from_living_go_clients(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(TextClaimant, "_doubt_left_ns", lambda *_: 0)
-    assert any(sim.takeovers for sim in runs(40))
+    assert any(sim.takeovers for sim in runs(40, go_skew_s=100.0, **FAULTS))
 
 
 def test_without_asking_first_a_woken_process_steals_its_cell_back(

@@ -93,15 +93,13 @@ _PENDING: Final = (ClaimState.WAITING, ClaimState.CLAIMING)
 class TextHolding(Holding):
     """One claim of this client, with what only version 1 needs to know of it."""
 
-    __slots__ = ("beats", "flush", "foreign_at", "known_ns", "refused_at", "renew_from_ns")
+    __slots__ = ("beats", "flush", "known_ns", "refused_at", "renew_from_ns")
 
     def __init__(self, topic: str, partition: int, coordinator: int) -> None:
         super().__init__(topic, partition, coordinator)
         self.beats = 0
         """Heartbeats that are on their way."""
         self.flush = False
-        self.foreign_at = NO_OFFSET
-        """Offset of the last record of another client about this cell."""
         self.refused_at = NO_OFFSET
         """Offset of our last claim that was refused: we do not believe in it."""
         self.known_ns = 0
@@ -170,6 +168,11 @@ class TextClaimant(Claimant):
         self._unread: list[deque[_Unread]] = [
             deque(maxlen=_MAX_UNREAD) for _ in range(world.partitions)
         ]
+        self._foreign_at: dict[tuple[str, int], int] = {}
+        """Offset of the last record of another client about a cell that this one has wanted.
+
+        It outlives the claim: what was sent for the last one may be read when there is a next one.
+        """
         # Numbers for the log writer alone. Far from the times that events bring as their `seq`.
         self._seq = itertools.count(1 << 60)
 
@@ -290,8 +293,9 @@ class TextClaimant(Claimant):
         super().truncated()
         for queue in self._unread:
             queue.clear()
+        self._foreign_at.clear()
         for holding in map(_text, self.holdings()):
-            holding.beats, holding.foreign_at, holding.claim_seq = 0, NO_OFFSET, -1
+            holding.beats, holding.claim_seq = 0, -1
 
     # Our own records, recognised by their fields
 
@@ -382,6 +386,9 @@ class TextClaimant(Claimant):
             if 2 * age_s < 3 * self._interval_s:
                 self._send_reclaim(holding, cell, state, now_ns)
                 return
+            # No other living client has our name, so only the times are waited for.
+            self._wait(holding, now_ns + (2 * self._interval_s - age_s) * _S, "it was ours before")
+            return
         # Two intervals of silence, and times that let our claim be granted. Truncation to seconds
         # and our stamps' delay cost up to three more.
         silence_ns = observer.silence_ns(cell, now_ns) or 0
@@ -450,9 +457,9 @@ class TextClaimant(Claimant):
     def _note_foreign(self, event: ev.Claimed | ev.Renewed | ev.Rejected) -> None:
         if event.topic is None or event.partition is None:
             return
-        holding = self._wanted.get((event.topic, event.partition))
-        if holding is not None:
-            _text(holding).foreign_at = event.offset
+        key = (event.topic, event.partition)
+        if key in self._wanted or key in self._foreign_at:
+            self._foreign_at[key] = event.offset
 
     def _on_own_claimed(
         self, coordinator: int, event: ev.Claimed, unread: _Unread | None, now_ns: int
@@ -474,7 +481,7 @@ class TextClaimant(Claimant):
             return
         holding = _text(wanted)
         holding.claim_seq = -1
-        if unread is None or holding.foreign_at >= unread.decided_at:
+        if unread is None or self._foreign_at.get(key, NO_OFFSET) >= unread.decided_at:
             holding.on(ClaimEvent.CLAIM_REJECTED)  # somebody else may believe that it is theirs
             return
         cell = self.world.states[coordinator].cells.get((self.group_id, *key))

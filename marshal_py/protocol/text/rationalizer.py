@@ -27,8 +27,9 @@ it wrote it). Whoever holds such a cell stops until the doubt is settled, and wh
 waits from there on (`marshal_py.protocol.text.claimant`). The doubt is forgotten when the holder's
 own records have covered the slack: whoever takes its claim for granted sends a heartbeat at once.
 
-An owner that was replaced without having released is a **rival**: a Go client does not notice, and
-goes on. It is forgotten when the new owner's own records have covered 3 HB without a word from it.
+An owner that was replaced without having released is a **rival**: a Go client goes on until it next
+looks, and may take the cell back. It is forgotten when the records of one later owner have covered
+3 HB without a word from it.
 
 A cell costs a dictionary entry, whatever its partition number is; numbers that no Kafka partition
 has are skipped.
@@ -85,7 +86,7 @@ class TextCell(Cell, array_like=True, gc=False):
     rival: int = NO_OFFSET
     """Offset of the last record of a replaced owner that may still act; −1: none."""
     rival_s: int = 0
-    """What the new owner's clock showed when it came."""
+    """What the owner's clock showed when it came, after the rival."""
 
 
 class TextState(PartitionState):
@@ -286,7 +287,8 @@ def _own(
             )
         )
     if cell.holder is not None and cell.holder != client:
-        cell.rival, cell.rival_s = cell.version, time_s
+        cell.rival = cell.version
+    cell.rival_s = cell.doubt_s = time_s  # from here on another clock counts
     cell.owner, cell.owner_instance = client, instance
     cell.holder, cell.instance_id = (client, instance) if time_s else (None, None)
     cell.heartbeat_s, cell.release_s = time_s, 0

@@ -133,6 +133,28 @@ def holder(log: Log | None = None, **kwargs: Any) -> tuple[Client, Holding]:
 # Claiming
 
 
+def test_a_claim_sent_before_its_cell_was_lost_wins_nothing_for_whoever_wants_it_again() -> None:
+    """Found by the simulation: a process wakes, asks, learns that it lost, and its user asks again.
+
+    By our clock the other's claim is so old that the fold grants what we had asked.
+    """
+    client, lost = holder()
+    client.ahead_s = 2.5 * HB
+    client.skip(1.5 * HB)
+    client.claimant.tick(client.now)
+    (asked,) = client.claimant.take_appends()
+    assert asked.value.startswith(b"ClaimingPartition")
+    client.log.write(claim("go", 1.4 * HB), beat("go", 1.4 * HB))
+    client.read()
+    assert lost.reason is not None
+    again = client.want()
+    client.log.values.append(asked.value)
+    client.settle()
+    assert client.cell.holder == "py"  # the fold goes by the times
+    assert not again.held(client.now)
+    assert client.log.said("py")[-1] == "ClaimingPartition"
+
+
 def test_a_free_cell_is_claimed_at_once_and_held_when_the_first_heartbeat_is_back() -> None:
     client = Client(Log())
     holding = client.want()
@@ -460,6 +482,16 @@ def test_only_what_was_renewed_within_one_and_a_half_intervals_is_resumed(
     holding = client.want()
     client.settle()
     assert holding.held(client.now) == at_once
+
+
+@pytest.mark.parametrize("age_s", [1.6 * HB, 1.9 * HB])
+def test_what_is_too_old_to_resume_is_claimed_as_soon_as_the_times_allow(age_s: float) -> None:
+    """Nobody else has our name: no silence has to be watched, as a stranger's would be."""
+    client = Client(Log(beat("py", -int(age_s), 8)))
+    holding = client.want()
+    client.run(2 * HB - age_s + 4)
+    assert holding.held(client.now)
+    assert client.log.said("py")[:2] == ["Heartbeat 8", "ClaimingPartition"]
 
 
 def test_without_resume_it_is_waited_for() -> None:

@@ -267,6 +267,17 @@ def test_a_rival_is_forgotten_when_the_owner_has_covered_three_intervals() -> No
     assert cell_of(state).rival == -1
 
 
+def test_a_rival_is_not_forgotten_because_the_next_owners_clock_is_ahead() -> None:
+    """Found by the simulation: a time that passed on one clock is no difference of two."""
+    owners = (BEAT_A, "Heartbeat/1/1001/ib/b/g/t/0/2", "ReleasingPartition/1/1002/ib/b/g/t/0/2")
+    third = ("ClaimingPartition/1/1190/ic/c/g/t/0", "ReleasingPartition/1/1190/ic/c/g/t/0/2")
+    state, _ = fold(*owners, *third)
+    assert cell_of(state).holder is None
+    assert cell_of(state).rival == 0
+    state, _ = fold(*owners, third[0], "Heartbeat/1/1370/ic/c/g/t/0/2")
+    assert cell_of(state).rival == -1
+
+
 def test_a_doubt_is_forgotten_when_the_owner_has_covered_the_slack() -> None:
     doubted = (BEAT_A, "ClaimingPartition/1/999/ib/b/g/t/0")
     state, _ = fold(*doubted, "Heartbeat/1/1029/ia/a/g/t/0/2")
