@@ -263,8 +263,8 @@ def _run(
     _report(
         as_json,
         "stopped",
-        f"{_what_is_left(bridge)} Start this again within one heartbeat interval, or stop all processes "
-        "of one side",
+        f"{_what_is_left(bridge)} Start this again within one heartbeat interval, or "
+        "stop all processes of one side",
     )
 
 
