@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from marshal_py.client.marshal import Marshal
-from marshal_py.consumer.claim_metadata import ClaimMetadata
 from marshal_py.protocol import balance
 from marshal_py.protocol.balance import Plan, Unit
+from marshal_py.protocol.claim_metadata import ClaimMetadata
 from marshal_py.protocol.events import (
     Claimed,
     Event,

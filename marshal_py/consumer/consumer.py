@@ -17,7 +17,6 @@ from confluent_kafka import Message
 
 from marshal_py.client.marshal import Claim, Marshal
 from marshal_py.client.signals import StopRequests
-from marshal_py.consumer.claim_metadata import ClaimMetadata
 from marshal_py.consumer.core import ConsumerCore
 from marshal_py.consumer.deserializers import Deserializers
 from marshal_py.consumer.fetcher import FETCH, key_of
@@ -33,6 +32,7 @@ from marshal_py.consumer.options import (
     start_ms,
 )
 from marshal_py.errors import Closed, ConfigurationError, NotHeld
+from marshal_py.protocol.claim_metadata import ClaimMetadata
 from marshal_py.protocol.subscription import Subscription
 
 if TYPE_CHECKING:  # what only some need is imported there: a restart is mostly imports

@@ -19,7 +19,7 @@ from operator import length_hint
 from typing import Any
 
 from marshal_py.client.marshal import Claim
-from marshal_py.consumer.claim_metadata import ClaimMetadata
+from marshal_py.protocol.claim_metadata import ClaimMetadata
 
 __all__ = ["Batch", "HeldPartition", "Run", "Runs", "Stage"]
 

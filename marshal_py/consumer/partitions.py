@@ -13,7 +13,6 @@ from typing import Final
 
 from marshal_py.client.marshal import Marshal
 from marshal_py.client.structured_logs import Fields
-from marshal_py.consumer.claim_metadata import ClaimMetadata
 from marshal_py.consumer.delivery import Delivery
 from marshal_py.consumer.fetcher import Fetcher
 from marshal_py.consumer.held_partition import HeldPartition, Stage
@@ -21,6 +20,7 @@ from marshal_py.consumer.positions import Positions
 from marshal_py.consumer.wakeup import Wakeup
 from marshal_py.errors import Closed, NotHeld
 from marshal_py.protocol.balance import Unit
+from marshal_py.protocol.claim_metadata import ClaimMetadata
 
 __all__ = ["Partitions"]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from marshal_py.consumer.claim_metadata import MAX_CLASS, ClaimMetadata
 from marshal_py.consumer.handlers.schedule import PartitionId
+from marshal_py.protocol.claim_metadata import MAX_CLASS, ClaimMetadata
 
 __all__ = ["FailingMessages"]
 

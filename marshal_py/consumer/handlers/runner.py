@@ -20,7 +20,6 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from marshal_py.consumer.claim_metadata import ClaimMetadata
 from marshal_py.consumer.core import ConsumerCore
 from marshal_py.consumer.handlers.dead_letters import DeadLetters
 from marshal_py.consumer.handlers.failing_messages import FailingMessages
@@ -29,6 +28,7 @@ from marshal_py.consumer.handlers.retries import Failures
 from marshal_py.consumer.handlers.schedule import Item, PartitionId, Schedule
 from marshal_py.consumer.held_partition import Batch, HeldPartition, Run, Stage
 from marshal_py.errors import ConfigurationError
+from marshal_py.protocol.claim_metadata import ClaimMetadata
 from marshal_py.protocol.claimant import ClaimState
 
 __all__ = ["RunStats", "Runner", "Task", "Workers"]

@@ -33,7 +33,7 @@ from marshal_py import (
     TopicMissing,
 )
 from marshal_py.admin.connection import Connection
-from marshal_py.cli.status import take_status
+from marshal_py.admin.status import read_status
 from marshal_py.client.topics import create_topics
 from marshal_py.consumer.handlers.schedule import Item, Schedule
 from marshal_py.embedded.kafka import EmbeddedKafka
@@ -852,7 +852,7 @@ def test_status_and_metrics_show_where_messages_fail(
 
     def told() -> list[Any]:
         group = consumer.marshal.group_id
-        return [f for f in take_status(connection).failing if f.group == group]
+        return [f for f in read_status(connection).failing if f.group == group]
 
     def value(name: str, **labels: str) -> float | None:
         who = {"group_id": consumer.marshal.group_id, "client_id": "a"}
@@ -864,7 +864,7 @@ def test_status_and_metrics_show_where_messages_fail(
         assert (failing.topic, failing.partition, failing.holder) == (topic, 0, "a")
         assert (failing.skipped, failing.dead_lettered, failing.stuck) == (1, 0, 0)
         assert (failing.offset, failing.error) == (4, "OSError")
-        attention = " ".join(take_status(connection).attention)
+        attention = " ".join(read_status(connection).attention)
         assert f"{topic}/0 at offset 4 fails again and again (OSError)" in attention
         assert value("skipped_total") == 1
         assert value("failing_offset", topic=topic, partition="0") == 4

@@ -10,13 +10,13 @@ from confluent_kafka import Message
 from hypothesis import given
 from hypothesis import strategies as st
 
-from marshal_py.consumer.claim_metadata import ClaimMetadata
 from marshal_py.consumer.handlers.dead_letters import headers_of
 from marshal_py.consumer.handlers.failing_messages import FailingMessages
 from marshal_py.consumer.handlers.message_copy import copy_of
 from marshal_py.consumer.handlers.options import HandlerOptions, Retry
 from marshal_py.consumer.handlers.schedule import Item
 from marshal_py.errors import ConfigurationError
+from marshal_py.protocol.claim_metadata import ClaimMetadata
 from marshal_py.protocol.messages import MAX_METADATA_BYTES
 
 PARTITION = ("orders", 3)
