@@ -15,7 +15,7 @@ from harvest.errors import ConfigurationError
 from harvest.maintenance.partitions import Partition
 from harvest.outbox.outbound_stasher import archive_orphans
 from harvest.runtime.checkpoint_changes import change_shards
-from harvest.runtime.process import look_after_partitions, make_archive
+from harvest.runtime.partition_upkeep import maintain_partitions, make_archive
 
 __all__ = ["orphans", "partitions", "shards"]
 
@@ -64,7 +64,7 @@ def partitions(
     policy = settings.partitions.model_copy(update=changes)
     settings = settings.model_copy(update={"partitions": policy})
     files = make_archive(settings)
-    done = look_after_partitions(settings, dry_run=dry_run)
+    done = maintain_partitions(settings, dry_run=dry_run)
     if as_json:
         report = {
             "dry_run": dry_run,

@@ -11,6 +11,7 @@ from typing import Annotated, Final, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from harvest.config.destinations import DestinationConfig
+from harvest.config.routes import load_route
 from harvest.config.validation import StrictModel
 from harvest.core.dead_letters import BadRowPolicy
 from harvest.core.pacing import Limits
@@ -244,7 +245,7 @@ class ReaperConfig(StrictModel):
         """What finds the destination of a row. Raises `ConfigurationError`."""
         return Router(
             self.destinations,
-            self.route,
+            load_route(self.route),
             outbox=self.sink_name,
             unique=self.idempotency_key,
             clock=clock,

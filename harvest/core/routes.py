@@ -1,13 +1,12 @@
 """Which destination a row goes to, and the key by which the receiver knows it again. Pure.
 
 A route is the name of a destination, a template that gives one (``{topic}``, ``{header.to}``,
-``eu-{topic}``), or, with ``python:module:function``, a function of the row that returns one.
+``eu-{topic}``), or a function of the row that returns one, and raises `InvalidRecord`.
 """
 
 from __future__ import annotations
 
 import datetime as dt
-import importlib
 from collections.abc import Callable, Collection
 from typing import Final
 
@@ -20,7 +19,6 @@ __all__ = ["DELIVER_AFTER", "Router"]
 
 DELIVER_AFTER: Final = "deliver_after"
 """The header of a row that is not to be sent before a time."""
-_PYTHON: Final = "python:"
 
 
 class Router:
@@ -34,7 +32,7 @@ class Router:
     def __init__(
         self,
         names: Collection[str],
-        route: str | None = None,
+        route: str | Callable[[Row], str] | None = None,
         *,
         outbox: str = "",
         unique: str = "{outbox}.{id}",
@@ -48,7 +46,7 @@ class Router:
         self._clock = clock
         if route is None:
             route = "{topic}" if len(names) > 1 else self._any.replace("{", "{{").replace("}", "}}")
-        self._find = _function(route) if route.startswith(_PYTHON) else self._from(route)
+        self._find = self._from(route) if isinstance(route, str) else route
         self._unique = Template.parse(unique, outbox)
 
     def message(self, row: Row) -> Message:
@@ -104,23 +102,3 @@ class Router:
             )
         wall_ms, now_ms = self._clock()
         return now_ms + at.timestamp() * 1000 - wall_ms
-
-
-def _function(route: str) -> Callable[[Row], str]:
-    module, _, name = route.removeprefix(_PYTHON).partition(":")
-    try:
-        found = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigurationError(
-            f"route is {route!r}: write python:module:function ({error})"
-        ) from None
-    if not callable(found):
-        raise ConfigurationError(f"route is {route!r}: {name} is no function")
-
-    def find(row: Row) -> str:
-        try:
-            return str(found(row))
-        except Exception as error:
-            raise InvalidRecord(f"{route} failed: {type(error).__name__}: {error}") from error
-
-    return find

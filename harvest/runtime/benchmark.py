@@ -25,7 +25,7 @@ from harvest.config.model import CoordinationConfig, Mode, ReaperConfig
 from harvest.errors import ConfigurationError, SinkUnavailable, StoreUnavailable
 from harvest.runtime.embedding import Harvest
 from harvest.runtime.events import Event, LeaderRefreshed
-from harvest.runtime.process import make_range_store, make_store
+from harvest.runtime.parts import make_range_store, make_store
 from harvest.sinks.kafka.settings import connection_settings
 
 __all__ = ["BenchResult", "Work", "check_reachable", "drain_benchmark"]

@@ -11,7 +11,7 @@ from harvest.config.model import ReaperConfig
 from harvest.core.range_checkpoint import Position
 from harvest.errors import CheckpointError
 from harvest.runtime.checkpoints import Checkpoints, alone, divided
-from harvest.runtime.process import make_range_store
+from harvest.runtime.parts import make_range_store
 
 __all__ = ["change_shards", "reset_checkpoints", "restore_checkpoints"]
 

@@ -20,7 +20,7 @@ from harvest.runtime.candidacy import Candidacy
 from harvest.runtime.events import Event, LeaderAcquired, LeaderFenced, LeaderRevoked, Stats
 from harvest.runtime.leadership import Leadership, Tools
 from harvest.runtime.lease import Lease
-from harvest.runtime.wake import Bell
+from harvest.runtime.wake import WakeEvents
 from marshal_py.client.structured_logs import Fields
 
 __all__ = ["Harvester"]
@@ -31,7 +31,7 @@ _CHECKS: Final = 10
 """How often in a heartbeat interval leaderships are looked at, if nothing happens."""
 
 
-class _Led:
+class _LedShard:
     """A shard that this process leads, in a thread, from its election to its end."""
 
     def __init__(self, shard: int, lease: Lease) -> None:
@@ -81,8 +81,8 @@ class Harvester:
         self._listener = listener
         self._drain_timeout_s = drain_timeout_s
         self._log = Fields(_LOG, fields or {})
-        self._led: dict[int, _Led] = {}
-        self._bells = _Bells()
+        self._led: dict[int, _LedShard] = {}
+        self._wake_events = WakeEvents()
         self._stats: dict[int, Stats] = {}
         self._wake: SimpleQueue[None] = SimpleQueue()  # unlike an Event, safe in signal handlers
         self._stopping = False
@@ -132,7 +132,7 @@ class Harvester:
                 self._spare = self._tools(0)
                 self._spare.connect()
             if self._listener is not None:
-                self._listener.start(self._bells)
+                self._listener.start(self._wake_events)
             self._candidacy.start(lambda: self._wake.put(None))
             self._log.info("standing by")
             self._running = True
@@ -144,7 +144,7 @@ class Harvester:
         if self._failure is not None:
             raise self._failure
 
-    def _at_work(self) -> list[_Led]:
+    def _at_work(self) -> list[_LedShard]:
         return [led for led in list(self._led.values()) if led.leadership and not led.is_over]
 
     def _leaderships(self) -> list[Leadership]:
@@ -165,7 +165,7 @@ class Harvester:
                 del self._led[shard]
                 self._candidacy.resign(shard)
         for shard, lease in self._candidacy.elected():
-            self._begin(_Led(shard, lease))
+            self._begin(_LedShard(shard, lease))
         if self._warm_standby and not self._led:
             self._connect_spare()
         leaves = self._candidacy.stand([led.shard for led in self._at_work() if not led.stopping])
@@ -199,13 +199,13 @@ class Harvester:
 
     # --- One leadership ---
 
-    def _begin(self, led: _Led) -> None:
+    def _begin(self, led: _LedShard) -> None:
         self._led[led.shard] = led
         name = f"harvest-shard-{led.shard}"
         led.thread = threading.Thread(target=self._lead, args=(led,), name=name, daemon=True)
         led.thread.start()
 
-    def _lead(self, led: _Led) -> None:
+    def _lead(self, led: _LedShard) -> None:
         spare, self._spare = self._spare, None
         tools = spare or self._tools(led.shard)
         try:
@@ -224,11 +224,11 @@ class Harvester:
         except BaseException as error:
             self._failure = error
         finally:
-            self._bells.drop(led.shard)
+            self._wake_events.remove(led.shard)
             led.is_over = True
             self._wake.put(None)
 
-    def _harvest(self, led: _Led, tools: Tools) -> None:
+    def _harvest(self, led: _LedShard, tools: Tools) -> None:
         """Raises what the leader, or a handler of events, raises."""
         shard, epoch, fields = led.shard, led.lease.epoch, _fields(led)
         self._log.info("leader acquired: shard %d, epoch %d", shard, epoch, extra=fields)
@@ -240,7 +240,7 @@ class Harvester:
             shard=shard,
             stats=stats,
             on_event=self._on_event,
-            bell=self._bells.of(shard),
+            wake_event=self._wake_events.add(shard),
             drain_timeout_s=self._drain_timeout_s,
         )
         if led.stopping or self._stopping:  # it came before there was a leadership to tell
@@ -256,30 +256,6 @@ class Harvester:
             self._on_event(LeaderFenced(epoch, shard))
 
 
-def _fields(led: _Led) -> dict[str, int]:
+def _fields(led: _LedShard) -> dict[str, int]:
     """What a log record about a leadership carries."""
     return {"partition": led.shard, "epoch": led.lease.epoch}
-
-
-class _Bells(Bell):
-    """One listener rings it, and with it the bell of each shard."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._bells: dict[int, Bell] = {}
-
-    def of(self, shard: int) -> Bell:
-        """The bell of a shard that is led from now on."""
-        bell = self._bells[shard] = Bell()
-        bell.armed = self.armed
-        return bell
-
-    def drop(self, shard: int) -> None:
-        """The shard is led no more."""
-        self._bells.pop(shard, None)
-
-    def ring(self) -> None:
-        """See `Bell.ring`."""
-        for bell in list(self._bells.values()):
-            bell.armed = self.armed
-            bell.ring()

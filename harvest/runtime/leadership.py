@@ -18,7 +18,7 @@ from harvest.core.actions import Finish, LeaseLost, Start, Stop, Tick
 from harvest.runtime.action_threads import ActionThread
 from harvest.runtime.events import Event, Stats
 from harvest.runtime.lease import HeartbeatGuard, Lease
-from harvest.runtime.wake import Bell
+from harvest.runtime.wake import WakeEvent
 from marshal_py.client.structured_logs import Fields
 
 __all__ = ["Leader", "Leadership", "Scheduler", "Tools"]
@@ -84,7 +84,7 @@ class Leadership:
         shard: int = 0,
         stats: Stats | None = None,
         on_event: Callable[[Event], None] | None = None,
-        bell: Bell | None = None,
+        wake_event: WakeEvent | None = None,
         drain_timeout_s: float = 10.0,
     ) -> None:
         self.lease = lease
@@ -94,7 +94,7 @@ class Leadership:
         self.log = Fields(_LOG, {"epoch": lease.epoch, "partition": shard})
         """Says which leadership it speaks of."""
         self._heartbeat = HeartbeatGuard(lease)
-        self._bell = bell or Bell()
+        self._wake_event = wake_event or WakeEvent()
         self._drain_timeout_s = drain_timeout_s
         self._scheduler: Scheduler | None = None
         self._events: SimpleQueue[Any] = SimpleQueue()
@@ -156,11 +156,13 @@ class Leadership:
         end, and a question for each row takes the processor from whoever delivers.
         """
         if delay_ms:
-            self._bell.wait((notified_delay_ms if self._bell.armed else delay_ms) / 1000)
+            self._wake_event.wait(
+                (notified_delay_ms if self._wake_event.listening else delay_ms) / 1000
+            )
             while deliveries is not None and not self._hurry.is_set():
                 if deliveries.wait_idle(_BUSY_CHECK_S):
                     break
-        self._bell.clear()
+        self._wake_event.clear()
         return not self._hurry.is_set()
 
     # --- The loop ---
@@ -240,7 +242,7 @@ class Leadership:
 
     def _end_waits(self) -> None:
         self._hurry.set()
-        self._bell.ring()
+        self._wake_event.wake()
 
 
 class _Crashed:

@@ -48,13 +48,13 @@ class HarvestMetrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Look now."""
-        monitor, watched = self._monitor, self._monitor.watched
+        monitor, harvester = self._monitor, self._monitor.harvester
         for name, field, text in _COUNTERS:
             counter = CounterMetricFamily(f"harvest_{name}", text)
-            counter.add_metric([], getattr(watched.stats, field))
+            counter.add_metric([], getattr(harvester.stats, field))
             yield counter
 
-        messages = list(watched.stats.messages.items())
+        messages = list(harvester.stats.messages.items())
         if messages:
             sent = CounterMetricFamily(
                 "harvest_destination_messages",
@@ -69,9 +69,9 @@ class HarvestMetrics(Collector):
             return GaugeMetricFamily(f"harvest_{name}", text, value=value)
 
         yield gauge("up", "Whether it is healthy.", monitor.health().ok)
-        yield gauge("leading", "Whether it leads.", watched.state == "leading")
-        yield gauge("rows_in_flight", "Rows that are not settled.", watched.in_flight)
-        yield gauge("gaps", "Ranges of missing ids that may still appear.", watched.stats.gaps)
+        yield gauge("leading", "Whether it leads.", harvester.state == "leading")
+        yield gauge("rows_in_flight", "Rows that are not settled.", harvester.in_flight)
+        yield gauge("gaps", "Ranges of missing ids that may still appear.", harvester.stats.gaps)
         backlog = monitor.backlog
         if backlog is not None:
             yield gauge("backlog_rows", "Rows that wait in the table.", backlog.rows)

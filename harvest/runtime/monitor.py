@@ -20,7 +20,7 @@ from harvest.errors import HarvestError
 from harvest.runtime.events import MeterRead, Stats
 from marshal_py.errors import MarshalError
 
-__all__ = ["Health", "Monitor", "Probes", "Watched"]
+__all__ = ["HarvesterState", "Health", "Monitor", "Probes"]
 
 _LOG: Final = logging.getLogger("harvest")
 _STUCK_S: Final = 15.0
@@ -30,7 +30,7 @@ _COUNT_SHARE: Final = 20
 """Counting the backlog reads the table: it may take up at most one part in so many of the time."""
 
 
-class Watched(Protocol):
+class HarvesterState(Protocol):
     """What the monitor sees of a `Harvester`."""
 
     @property
@@ -73,7 +73,7 @@ class Monitor:
 
     def __init__(
         self,
-        watched: Watched,
+        harvester: HarvesterState,
         probes: Probes,
         *,
         interval_s: float = 5.0,
@@ -82,7 +82,7 @@ class Monitor:
         self.backlog: Backlog | None = None
         self.dead_letters: int | None = None
         self.holders: dict[str, str] = {}
-        self._watched = watched
+        self._harvester = harvester
         self._probes = probes
         self._interval_s = interval_s
         self._on_meter = on_meter
@@ -92,9 +92,9 @@ class Monitor:
         self._thread = threading.Thread(target=self._run, name="harvest-monitor", daemon=True)
 
     @property
-    def watched(self) -> Watched:
-        """What is watched."""
-        return self._watched
+    def harvester(self) -> HarvesterState:
+        """What is harvester."""
+        return self._harvester
 
     def start(self) -> None:
         """Begin to look."""
@@ -109,25 +109,25 @@ class Monitor:
 
     def health(self) -> Health:
         """How it was when it was last looked at; whether a leader works, as it is now."""
-        state = self._watched.state
+        state = self._harvester.state
         problems = list(self._problems)
         if state == "stopped":
             problems.append("it has stopped, or not started")
-        if self._watched.stuck_s > _STUCK_S:
+        if self._harvester.stuck_s > _STUCK_S:
             problems.append(f"it leads, and has not been able to work for {_STUCK_S:.0f} s")
         return Health(not problems, state, tuple(problems))
 
     def _run(self) -> None:
-        read_s, published = time.monotonic(), self._watched.stats.published
+        read_s, published = time.monotonic(), self._harvester.stats.published
         while True:
             self.look()
             if self._stopping.wait(self._interval_s):
                 return
-            now_s, total = time.monotonic(), self._watched.stats.published
+            now_s, total = time.monotonic(), self._harvester.stats.published
             took_s, rows = now_s - read_s, total - published
             self._publish(rows / took_s)
             if self._on_meter is not None:
-                in_flight = self._watched.in_flight
+                in_flight = self._harvester.in_flight
                 try:
                     self._on_meter(MeterRead(took_s, rows, rows / took_s, total, in_flight))
                 except Exception:
@@ -141,9 +141,9 @@ class Monitor:
             facts["backlog"] = self.backlog.rows
             if self.backlog.oldest_age_s is not None:
                 facts["oldest s"] = round(self.backlog.oldest_age_s, 1)
-        facts["in flight"] = self._watched.in_flight
-        if self._watched.stats.gaps:
-            facts["gaps"] = self._watched.stats.gaps
+        facts["in flight"] = self._harvester.in_flight
+        if self._harvester.stats.gaps:
+            facts["gaps"] = self._harvester.stats.gaps
         if self.dead_letters:
             facts["set aside"] = self.dead_letters
         try:

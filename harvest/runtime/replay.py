@@ -23,7 +23,8 @@ from harvest.databases.registry import database
 from harvest.errors import ConfigurationError, InvalidRecord, SinkUnavailable
 from harvest.maintenance.archive import ParquetArchive
 from harvest.runtime.checkpoints import Checkpoints
-from harvest.runtime.process import make_archive, make_range_store
+from harvest.runtime.partition_upkeep import make_archive
+from harvest.runtime.parts import make_range_store
 from harvest.sinks.kafka.headers import Headers, kafka_headers
 from harvest.sinks.kafka.settings import producer_settings
 

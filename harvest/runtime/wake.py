@@ -1,34 +1,58 @@
-"""What wakes an idle harvester before its next poll (specs/HARVEST.md §9).
+"""What wakes an idle leader before its next poll (specs/HARVEST.md §9).
 
-A `Bell` is all that a harvesting algorithm sees, in mark and in range mode alike. Its rule: `clear`
-before reading the table, `wait` when there was nothing to read. A row that becomes visible after
-the read began rings the bell after it was cleared, so no row is slept through. Who rings it is a
-`harvest.core.interfaces.listener.Listener`; without one, the harvester polls.
+A leader, in any mode, sees a `WakeEvent`. Its rule: `clear` before reading the table, `wait` when
+there was nothing to read. A row that becomes visible after the read began sets the event after it
+was cleared, so no row is slept through. Who sets it is a
+`harvest.core.interfaces.listener.Listener`; without one, the leader polls.
 """
 
 from __future__ import annotations
 
 import threading
 
-__all__ = ["Bell"]
+__all__ = ["WakeEvent", "WakeEvents"]
 
 
-class Bell:
-    """Rung by any thread, waited for by one."""
+class WakeEvent:
+    """Set by any thread, waited for by one. Implements `WakeSignal`."""
 
     def __init__(self) -> None:
-        self._rung = threading.Event()
-        self.armed = False
-        """Whether new rows ring: then polling is only a safety net, and may be slow."""
+        self._woken = threading.Event()
+        self.listening = False
+        """Whether new rows wake: then polling is only a safety net, and may be slow."""
 
-    def ring(self) -> None:
+    def wake(self) -> None:
         """Wake whoever waits, or will wait next."""
-        self._rung.set()
+        self._woken.set()
 
     def clear(self) -> None:
-        """Forget earlier rings. Call it before reading what they may have been about."""
-        self._rung.clear()
+        """Forget earlier calls of `wake`. Before reading what they may have been about."""
+        self._woken.clear()
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until the bell rings; False if it has not after `timeout_s`."""
-        return self._rung.wait(timeout_s)
+        """Wait to be woken; False if that has not happened after `timeout_s`."""
+        return self._woken.wait(timeout_s)
+
+
+class WakeEvents:
+    """The events of all shards, for one listener. Implements `WakeSignal`."""
+
+    def __init__(self) -> None:
+        self.listening = False
+        self._events: dict[int, WakeEvent] = {}
+
+    def add(self, shard: int) -> WakeEvent:
+        """The event of a shard, until it is removed."""
+        event = self._events[shard] = WakeEvent()
+        event.listening = self.listening
+        return event
+
+    def remove(self, shard: int) -> None:
+        """Nobody waits for it any more."""
+        self._events.pop(shard, None)
+
+    def wake(self) -> None:
+        """Wake all."""
+        for event in list(self._events.values()):
+            event.listening = self.listening
+            event.wake()

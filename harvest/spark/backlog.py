@@ -21,7 +21,7 @@ from harvest.core.interfaces.range_store import RangeStore
 from harvest.core.range_checkpoint import Position
 from harvest.errors import ConfigurationError, HarvestError
 from harvest.runtime.checkpoints import Checkpoints
-from harvest.runtime.process import make_range_store
+from harvest.runtime.parts import make_range_store
 from harvest.runtime.range_leader import check_layout
 from harvest.sinks.kafka.settings import connection_settings
 from harvest.spark.shard import CLAIM_LOST, Job, Outcome, SinkWrapper, publish_together

@@ -30,7 +30,7 @@ from harvest.errors import HarvestError
 from harvest.runtime.checkpoints import Checkpoints
 from harvest.runtime.events import Stats
 from harvest.runtime.leadership import Leadership
-from harvest.runtime.process import make_range_store, make_range_tools
+from harvest.runtime.parts import make_range_store, make_range_tools
 from harvest.sinks.kafka.settings import connection_settings
 from harvest.spark.pages import PagedStore, Pages
 from marshal_py import Marshal

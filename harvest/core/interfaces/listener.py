@@ -8,19 +8,19 @@ __all__ = ["Listener", "WakeSignal"]
 
 
 class WakeSignal(Protocol):
-    """What a `Listener` rings. `harvest.runtime.wake` has it, and the rule by which it is used."""
+    """What a `Listener` sets. `harvest.runtime.wake` has it, and the rule by which it is used."""
 
-    armed: bool
-    """Whether new rows ring: then polling is only a safety net, and may be slow."""
+    listening: bool
+    """Whether new rows wake: then polling is only a safety net, and may be slow."""
 
-    def ring(self) -> None:
+    def wake(self) -> None:
         """Wake whoever waits, or will wait next."""
 
 
 class Listener(Protocol):
-    """Rings when rows appear, on a connection and in a thread of its own."""
+    """Wakes when rows appear, on a connection and in a thread of its own."""
 
-    def start(self, bell: WakeSignal) -> None:
+    def start(self, signal: WakeSignal) -> None:
         """Begin to listen, now and after every outage. Returns at once, raises nothing."""
 
     def close(self) -> None:

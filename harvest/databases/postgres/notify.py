@@ -65,10 +65,10 @@ def install(connection: Connection, table: TableName, *, remove: bool = False) -
 
 
 class PostgresListener:
-    """Rings a bell whenever rows were committed to `table`. Implements `Listener`.
+    """Wakes whenever rows were committed to `table`. Implements `Listener`.
 
     Without the trigger it stays connected, looks for it every `look_every_s` seconds, and leaves
-    the bell unarmed.
+    `WakeSignal.listening` False.
     """
 
     def __init__(
@@ -80,10 +80,10 @@ class PostgresListener:
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def start(self, bell: WakeSignal) -> None:
+    def start(self, signal: WakeSignal) -> None:
         """See `Listener.start`."""
         self._thread = threading.Thread(
-            target=self._run, args=(bell,), name="harvest-listen", daemon=True
+            target=self._run, args=(signal,), name="harvest-listen", daemon=True
         )
         self._thread.start()
 
@@ -93,7 +93,7 @@ class PostgresListener:
         if self._thread is not None:
             self._thread.join(2 * _STEP_S)
 
-    def _run(self, bell: WakeSignal) -> None:
+    def _run(self, signal: WakeSignal) -> None:
         retry_s = _FIRST_RETRY_S
         while not self._stopping.is_set():
             try:
@@ -101,17 +101,17 @@ class PostgresListener:
                     psycopg.connect(self._conninfo, autocommit=True)
                 ) as connection:
                     retry_s = _FIRST_RETRY_S
-                    self._listen(connection, bell)
+                    self._listen(connection, signal)
             except psycopg.Error as error:
                 said = " ".join(str(error).split())
                 _LOG.warning("not listening for new rows, polling instead: %s", said)
             finally:
-                bell.armed = False
-                bell.ring()
+                signal.listening = False
+                signal.wake()
             self._stopping.wait(retry_s)
             retry_s = min(2 * retry_s, _MAX_RETRY_S)
 
-    def _listen(self, connection: Connection, bell: WakeSignal) -> None:
+    def _listen(self, connection: Connection, signal: WakeSignal) -> None:
         channel: str | None = None
         while not self._stopping.is_set():
             found = installed(connection, self._table)
@@ -121,13 +121,13 @@ class PostgresListener:
                     connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(found)))
                     _LOG.info("listening for new rows on %s", found)
                 channel = found
-            bell.armed = channel is not None
-            bell.ring()
-            self._hear(connection, bell)
+            signal.listening = channel is not None
+            signal.wake()
+            self._hear(connection, signal)
 
-    def _hear(self, connection: Connection, bell: WakeSignal) -> None:
-        """Ring for each notification, until it is time to look for the trigger again."""
+    def _hear(self, connection: Connection, signal: WakeSignal) -> None:
+        """Wake for each notification, until it is time to look for the trigger again."""
         look_at = time.monotonic() + self._look_every_s
         while not self._stopping.is_set() and time.monotonic() < look_at:
             for _ in connection.notifies(timeout=min(_STEP_S, self._look_every_s)):
-                bell.ring()
+                signal.wake()

@@ -15,7 +15,7 @@ from harvest.cli.app import app
 from harvest.core.table_name import TableName
 from harvest.databases.postgres.mark import PostgresMarkStore
 from harvest.databases.postgres.notify import PostgresListener
-from harvest.runtime.wake import Bell
+from harvest.runtime.wake import WakeEvent
 from tests.support.harvest_world import WAIT_S, wait_until
 
 OUTBOX = TableName.parse("outbox")
@@ -30,27 +30,27 @@ def store(postgres_database: str) -> Iterator[PostgresMarkStore]:
 
 
 @contextmanager
-def listening(url: str) -> Iterator[Bell]:
-    bell = Bell()
+def listening(url: str) -> Iterator[WakeEvent]:
+    wake_event = WakeEvent()
     listener = PostgresListener(url, OUTBOX, look_every_s=0.1)
-    listener.start(bell)
+    listener.start(wake_event)
     try:
-        yield bell
+        yield wake_event
     finally:
         listener.close()
 
 
 @contextmanager
-def long_listening(url: str) -> Iterator[Bell]:
+def long_listening(url: str) -> Iterator[WakeEvent]:
     """Armed, and silent from then on but for notifications."""
-    bell = Bell()
+    wake_event = WakeEvent()
     listener = PostgresListener(url, OUTBOX, look_every_s=600)
-    listener.start(bell)
-    wait_until(lambda: bell.armed, "an armed bell")
-    assert bell.wait(WAIT_S)
-    bell.clear()
+    listener.start(wake_event)
+    wait_until(lambda: wake_event.listening, "listening")
+    assert wake_event.wait(WAIT_S)
+    wake_event.clear()
     try:
-        yield bell
+        yield wake_event
     finally:
         listener.close()
 
@@ -66,39 +66,42 @@ def test_a_commit_rings_and_a_rollback_does_not(
     store: PostgresMarkStore, postgres_database: str
 ) -> None:
     assert store.install_notify() is True
-    with long_listening(postgres_database) as bell:
+    with long_listening(postgres_database) as wake_event:
         insert(postgres_database, commit=False)
         with psycopg.connect(postgres_database) as connection:
             Stasher().stash(connection, OutboxRecord("t", "k", "v"))
-            assert not bell.wait(0.1)
+            assert not wake_event.wait(0.1)
             connection.commit()
-            assert bell.wait(WAIT_S)
+            assert wake_event.wait(WAIT_S)
 
 
-def test_the_bell_is_armed_when_the_trigger_appears_and_no_longer_when_it_goes(
+def test_it_listens_when_the_trigger_appears_and_no_longer_when_it_goes(
     store: PostgresMarkStore, postgres_database: str
 ) -> None:
-    with listening(postgres_database) as bell:
-        assert bell.wait(WAIT_S)
-        assert not bell.armed
+    with listening(postgres_database) as wake_event:
+        assert wake_event.wait(WAIT_S)
+        assert not wake_event.listening
         store.install_notify()
-        wait_until(lambda: bell.armed, "an armed bell")
+        wait_until(lambda: wake_event.listening, "listening")
         store.install_notify(remove=True)
-        wait_until(lambda: not bell.armed, "a bell that is not armed")
+        wait_until(lambda: not wake_event.listening, "no listening")
 
 
 def test_a_lost_connection_is_made_again(store: PostgresMarkStore, postgres_database: str) -> None:
     store.install_notify()
-    with long_listening(postgres_database) as bell, psycopg.connect(postgres_database) as other:
+    with (
+        long_listening(postgres_database) as wake_event,
+        psycopg.connect(postgres_database) as other,
+    ):
         other.execute(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
             "WHERE datname = current_database() AND query LIKE 'LISTEN%'"
         )
-        assert bell.wait(WAIT_S)  # so that the harvester looks by itself
-        wait_until(lambda: bell.armed, "an armed bell")
-        bell.clear()
+        assert wake_event.wait(WAIT_S)  # so that the harvester looks by itself
+        wait_until(lambda: wake_event.listening, "listening")
+        wake_event.clear()
         insert(postgres_database)
-        assert bell.wait(WAIT_S)
+        assert wake_event.wait(WAIT_S)
 
 
 def test_a_schema_and_an_odd_name_have_their_own_channel(postgres_database: str) -> None:
@@ -111,12 +114,12 @@ def test_a_schema_and_an_odd_name_have_their_own_channel(postgres_database: str)
         assert store.install_notify() is True
         assert store.install_notify() is False
         store.close()
-    with long_listening(postgres_database) as bell:
+    with long_listening(postgres_database) as wake_event:
         with psycopg.connect(postgres_database) as connection:
             Stasher(odd.quoted()).stash(connection, OutboxRecord("t", "k", "v"))
-        assert not bell.wait(0.1)
+        assert not wake_event.wait(0.1)
         insert(postgres_database)
-        assert bell.wait(WAIT_S)
+        assert wake_event.wait(WAIT_S)
 
 
 def test_init_makes_and_removes_the_trigger(postgres_database: str) -> None:

@@ -26,7 +26,7 @@ from harvest.errors import ConfigurationError, HarvestError, NoTransaction, Stor
 from harvest.outbox.outbound_stasher import OutboundStasher
 from harvest.runtime.events import Stats
 from harvest.runtime.leadership import Leadership
-from harvest.runtime.process import make_range_store
+from harvest.runtime.parts import make_range_store
 from harvest.runtime.range_leader import RangeTools
 from harvest.testing.memory_broker import MemoryBroker, MemorySink
 from marshal_py.embedded import EmbeddedPostgres

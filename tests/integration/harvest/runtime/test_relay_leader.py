@@ -15,7 +15,7 @@ from harvest.config.model import ReaperConfig
 from harvest.databases.postgres.mark import PostgresMarkStore
 from harvest.runtime.events import Stats
 from harvest.runtime.leadership import Leadership
-from harvest.runtime.process import make_relay_tools
+from harvest.runtime.parts import make_relay_tools
 from marshal_py.embedded import EmbeddedKafka
 from tests.support.harvest_world import wait_until
 from tests.support.http_server import http_server

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from harvest.config.routes import load_route
 from harvest.core import relay as r
 from harvest.core.actions import Finish, Open, Start, Stop
 from harvest.core.dead_letters import BadRowPolicy
@@ -220,7 +221,7 @@ def test_routes() -> None:
     assert Router(["orders", "b"]).message(row()).destination == "orders"
     assert Router(["x-eu", "b"], "x-{header.to}").message(row()).destination == "x-eu"
     assert Router(["a", "b"], "b").message(row()).destination == "b"
-    route = "python:tests.unit.harvest.core.test_relay:by_key"
+    route = load_route("python:tests.unit.harvest.core.test_relay:by_key")
     assert Router(["a", "b"], route).message(row()).destination == "b"
     assert "by_key failed" in str(Router(["a"], route).message(row(key=b"fail")).problem)
     assert "no destination 'orders'" in str(Router(["a", "b"]).message(row()).problem)
@@ -228,7 +229,7 @@ def test_routes() -> None:
     assert "one length" in str(Router(["a"]).message(row(header_values=())).problem)
     for wrong in ("nowhere", "python:no.such.module:f", "python:random:nothing", "{nothing}"):
         with pytest.raises(ConfigurationError):
-            Router(["a"], wrong)
+            Router(["a"], load_route(wrong))
 
 
 def by_key(found: Row) -> str:
@@ -303,7 +304,9 @@ class World:
         self.scheduler = r.RelayScheduler(
             1,
             dispatcher,
-            Router(["t", "u"], "python:tests.unit.harvest.core.test_relay:by_group").message,
+            Router(
+                ["t", "u"], load_route("python:tests.unit.harvest.core.test_relay:by_group")
+            ).message,
             limits,
             BadRowPolicy(key_waits=self.key_waits),
             lambda: self.now_ms,

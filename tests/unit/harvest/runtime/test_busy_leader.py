@@ -21,7 +21,7 @@ from harvest.runtime.lease import HeartbeatGuard
 from harvest.runtime.mark_leader import MarkTools
 from harvest.runtime.range_leader import RangeTools
 from harvest.runtime.relay_leader import RelayTools
-from harvest.runtime.wake import Bell
+from harvest.runtime.wake import WakeEvent
 from harvest.testing.memory_broker import MemoryBroker, MemorySink
 from harvest.testing.memory_range_store import MemoryRangeStore
 from harvest.testing.memory_table import MemoryMarkStore, MemoryTable
@@ -160,8 +160,8 @@ class Slow(MemorySink):
 
 @pytest.mark.parametrize("mode", ["mark", "range"])
 def test_what_comes_during_a_delivery_is_read_together_after_it(mode: str) -> None:
-    table, broker, bell = MemoryTable(), MemoryBroker(), Bell()
-    bell.armed = True
+    table, broker, wake_event = MemoryTable(), MemoryBroker(), WakeEvent()
+    wake_event.listening = True
     found: list[list[int]] = []
 
     class Marks(MemoryMarkStore):
@@ -182,7 +182,7 @@ def test_what_comes_during_a_delivery_is_read_together_after_it(mode: str) -> No
         if mode == "mark"
         else RangeTools(Ranges(table), MemoryRangeStore(table), sink)
     )
-    leadership = Leadership(FakeLease(1), bell=bell, drain_timeout_s=WAIT_S)
+    leadership = Leadership(FakeLease(1), wake_event=wake_event, drain_timeout_s=WAIT_S)
     table.insert(OutboxRecord("t", "k", "v"))
     thread = threading.Thread(target=leadership.run, args=(tools.leader(leadership),))
     thread.start()
@@ -190,7 +190,7 @@ def test_what_comes_during_a_delivery_is_read_together_after_it(mode: str) -> No
         assert sink.begun.wait(WAIT_S)
         for _ in range(3):
             table.insert(OutboxRecord("t", "k", "v"))
-            bell.ring()
+            wake_event.wake()
             threading.Event().wait(0.1)  # in which a leader that did not wait would read it
         sink.released.set()
         for _ in range(WAIT_S * 100):

@@ -26,7 +26,7 @@ from harvest.runtime.harvester import Harvester
 from harvest.runtime.leadership import Tools
 from harvest.runtime.lease import Lease
 from harvest.runtime.mark_leader import MarkTools
-from harvest.runtime.wake import Bell
+from harvest.runtime.wake import WakeEvent
 from harvest.testing.memory_broker import MemoryBroker, MemorySink
 from harvest.testing.memory_table import MemoryMarkStore, MemoryTable
 
@@ -210,18 +210,18 @@ def test_a_database_fault_repeats_and_loses_nothing(bench: Bench, fault: str, wh
 
 class FakeListener:
     def __init__(self) -> None:
-        self.bell: WakeSignal = Bell()
+        self.wake_event: WakeSignal = WakeEvent()
 
-    def start(self, bell: WakeSignal) -> None:
-        self.bell = bell
-        bell.armed = True
-        bell.ring()
+    def start(self, wake_event: WakeSignal) -> None:
+        self.wake_event = wake_event
+        wake_event.listening = True
+        wake_event.wake()
 
     def close(self) -> None:
-        self.bell.armed = False
+        self.wake_event.listening = False
 
 
-def test_a_bell_wakes_an_idle_harvester_long_before_its_next_poll(bench: Bench) -> None:
+def test_a_notification_wakes_an_idle_harvester_long_before_its_next_poll(bench: Bench) -> None:
     listener = FakeListener()
     bench.harvester = Harvester(
         bench.candidacy,
@@ -233,9 +233,9 @@ def test_a_bell_wakes_an_idle_harvester_long_before_its_next_poll(bench: Bench) 
         for count in (1, 3, 2):
             bench.insert(count)
             published += count
-            listener.bell.ring()
+            listener.wake_event.wake()
             assert len(bench.broker.wait_for(published)) == published
-    assert not listener.bell.armed
+    assert not listener.wake_event.listening
 
 
 def test_stopping_does_not_wait_for_the_next_poll(bench: Bench) -> None:

@@ -13,7 +13,7 @@ from harvest.outbox.record import OutboxRecord
 from harvest.runtime.leadership import Leadership, Tools
 from harvest.runtime.mark_leader import MarkTools
 from harvest.runtime.range_leader import RangeTools
-from harvest.runtime.wake import Bell
+from harvest.runtime.wake import WakeEvent
 from harvest.testing.memory_broker import MemoryBroker, MemorySink
 from harvest.testing.memory_range_store import MemoryRangeStore
 from harvest.testing.memory_table import MemoryMarkStore, MemoryTable
@@ -52,12 +52,12 @@ class Counting:
         return called
 
 
-class VirtualBell(Bell):
-    """Nobody rings. What is waited is added up; `over` is called once the idle time has passed."""
+class VirtualWakeEvent(WakeEvent):
+    """Nobody wakes. What is waited is added up; `over` is called once the idle time has passed."""
 
-    def __init__(self, *, armed: bool, statements: Callable[[], int]) -> None:
+    def __init__(self, *, notified: bool, statements: Callable[[], int]) -> None:
         super().__init__()
-        self.armed = armed
+        self.listening = notified
         self.over: Callable[[], None] = lambda: None
         self._statements = statements
         self._waited_s = 0.0
@@ -81,16 +81,18 @@ def tools_of(mode: str, one: Any, other: Any) -> Tools:
 
 
 @pytest.mark.parametrize("mode", ["mark", "range"])
-@pytest.mark.parametrize("armed", [False, True], ids=["polling", "notified"])
-def test_an_idle_leader_asks_at_most_twice_a_second(mode: str, armed: bool) -> None:
+@pytest.mark.parametrize("notified", [False, True], ids=["polling", "notified"])
+def test_an_idle_leader_asks_at_most_twice_a_second(mode: str, notified: bool) -> None:
     table = MemoryTable()
     table.insert(*[OutboxRecord("t", "k", "v") for _ in range(10)])  # published before it idles
     kind: Any = MemoryRangeStore if mode == "range" else MemoryMarkStore
     stores = [Counting(kind(table)) for _ in range(2)]
-    bell = VirtualBell(armed=armed, statements=lambda: sum(s.statements for s in stores))
+    wake_event = VirtualWakeEvent(
+        notified=notified, statements=lambda: sum(s.statements for s in stores)
+    )
     lease: Any = Lease()
-    leadership = Leadership(lease, bell=bell)
-    bell.over = leadership.stop
+    leadership = Leadership(lease, wake_event=wake_event)
+    wake_event.over = leadership.stop
     assert leadership.run(tools_of(mode, *stores).leader(leadership))
-    assert bell.per_s is not None
-    assert 0.5 < bell.per_s <= 2.0
+    assert wake_event.per_s is not None
+    assert 0.5 < wake_event.per_s <= 2.0

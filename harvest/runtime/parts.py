@@ -1,0 +1,127 @@
+"""The parts of a harvesting process, made from a configuration. They connect when first used."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+
+from harvest.config.model import ReaperConfig
+from harvest.core.interfaces.mark_store import MarkStore
+from harvest.core.interfaces.range_store import RangeStore
+from harvest.core.interfaces.sink import Sink
+from harvest.databases.postgres.range import PostgresRangeStore
+from harvest.databases.registry import database
+from harvest.databases.two_databases import PostgresIds, TwoDatabasesStore
+from harvest.errors import ConfigurationError
+from harvest.runtime.leadership import Tools
+from harvest.runtime.mark_leader import MarkTools
+from harvest.runtime.partition_upkeep import maintain_partitions_and_tell
+from harvest.runtime.range_leader import RangeTools
+from harvest.runtime.relay_leader import RelayTools
+from harvest.sinks.kafka.sink import IdempotentSink, TransactionalSink
+
+__all__ = [
+    "make_mark_tools",
+    "make_range_store",
+    "make_range_tools",
+    "make_relay_tools",
+    "make_sink",
+    "make_store",
+    "make_tools",
+]
+
+
+def make_tools(config: ReaperConfig, shard: int = 0) -> Tools:
+    """What a leadership of a shard works with, in the mode of `config`."""
+    if config.mode == "range":
+        tools = make_range_tools(config, shard)
+        if shard == 0 and config.partitions.automatic and config.primary is None:
+            tools.maintain = partial(maintain_partitions_and_tell, config)
+        return tools
+    if config.destinations:
+        return make_relay_tools(config)
+    return make_mark_tools(config)
+
+
+def make_mark_tools(config: ReaperConfig) -> MarkTools:
+    """What a leadership in mark mode works with."""
+    return MarkTools(
+        make_store(config),
+        make_store(config),
+        make_sink(config),
+        config.limits.limits(),
+        database(config.database).dead_letters(config.table),
+        config.bad_rows.policy(),
+    )
+
+
+def make_range_tools(config: ReaperConfig, shard: int) -> RangeTools:
+    """What a leadership of a shard in range mode works with."""
+    # With two databases the ids are the primary's, and say nothing about the outbound table.
+    has_dead_letters = config.primary is None
+    return RangeTools(
+        make_range_store(config, shard),
+        make_range_store(config, shard),
+        make_sink(config, config.shard_sink_name(shard)),
+        config.limits.limits(),
+        shard,
+        config.shards,
+        dead_letters=database(config.database).dead_letters(config.table)
+        if has_dead_letters
+        else None,
+        bad_rows=config.bad_rows.policy(),
+    )
+
+
+def make_relay_tools(config: ReaperConfig) -> RelayTools:
+    """What a leadership that sends to destinations works with."""
+    tables = database(config.database)
+    return RelayTools(
+        make_store(config),
+        make_store(config),
+        {
+            name: d.sink(config.sink_name, config.producer_config)
+            for name, d in config.destinations.items()
+        },
+        {name: d.policy() for name, d in config.destinations.items()},
+        config.router(lambda: (time.time() * 1000, time.monotonic() * 1000)),
+        config.limits.limits(),
+        tables.dead_letters(config.table),
+        tables.attempts(config.table),
+        config.bad_rows.policy(),
+    )
+
+
+def make_store(config: ReaperConfig) -> MarkStore:
+    """The outbox table of `config`."""
+    durable = config.delivery == "transactional"
+    return database(config.database).mark_store(config.table, durable=durable)
+
+
+def make_range_store(config: ReaperConfig, shard: int = 0) -> RangeStore:
+    """The outbox table of `config` for a shard, in range mode."""
+    tables = database(config.database)
+    if config.primary is None:
+        return tables.range_store(config.table, shard=shard, shards=config.shards)
+    primary = config.primary
+    if config.shards > 1:
+        raise ConfigurationError("two databases are harvested in one shard")
+    replica = None if primary.replica is None else PostgresIds(primary.replica, primary.ids)
+    ids = PostgresIds(primary.database, primary.ids)
+    return TwoDatabasesStore(ids, PostgresRangeStore(config.database, config.table), replica)
+
+
+def make_sink(config: ReaperConfig, name: str | None = None) -> Sink:
+    """The sink of `config`; `name` is that of the outbox, or of a shard of it."""
+    policy = config.bad_rows
+    # Whether everything waits for a missing topic; otherwise its rows are set aside.
+    waits = policy.unknown_topic == "wait" and policy.on_bad_row == "stop"
+    if config.delivery == "idempotent" and config.mode == "mark":
+        return IdempotentSink(config.producer_config, wait_for_topics=waits)
+    return TransactionalSink(
+        config.producer_config,
+        base_config=config.kafka,
+        name=name or config.sink_name,
+        checkpoint_topic=config.coordination.topic,
+        wait_for_topics=waits,
+    )
