@@ -38,7 +38,7 @@ from marshal_py.errors import ClaimTimeout, ConfigurationError, NotHeld
 from marshal_py.protocol.messages import NO_OFFSET
 from marshal_py.protocol.rationalizer import Cell
 
-__all__ = ["Bridge", "Step", "StepState", "explain", "look", "partitions_of"]
+__all__ = ["Bridge", "Step", "StepState", "assess", "explain", "partitions_of"]
 
 logger = logging.getLogger("marshal_py.migrate")
 
@@ -115,10 +115,10 @@ class Bridge:
 
     def plan(self) -> list[Step]:
         """Say of every partition where it is on its way. Changes nothing."""
-        return [self._look(key) for key in self.keys]
+        return [self._assess(key) for key in self.keys]
 
-    def _look(self, key: Key) -> Step:
-        step = look(
+    def _assess(self, key: Key) -> Step:
+        step = assess(
             key,
             self.source.cell(*key),
             self.target.cell(*key),
@@ -186,7 +186,7 @@ class Bridge:
             if key in self.moved:
                 self._repeat(key, claim)
             elif self._move(key, claim):
-                done.append(self._look(key))
+                done.append(self._assess(key))
         return done
 
     def _move(self, key: Key, claim: Claim) -> bool:
@@ -245,7 +245,7 @@ class Bridge:
             claim.release(timeout_s=timeout_s)
 
 
-def look(
+def assess(
     key: Key,
     source: Cell | None,
     target: Cell | None,

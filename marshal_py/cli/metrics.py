@@ -17,13 +17,13 @@ from marshal_py.cli.output import note
 from marshal_py.client.log_reader import Truncated
 from marshal_py.errors import InvalidArgument
 
-__all__ = ["app", "ops_file"]
+__all__ = ["app", "telemetry_file"]
 
 app = new_app(help="Prometheus and Grafana: dashboard, alert rules, and an exporter.")
 
 
-def ops_file(name: str) -> str:
-    """Return the text of a file of `marshal_py/ops`."""
+def telemetry_file(name: str) -> str:
+    """Return the text of a file that lies in `marshal_py.telemetry`."""
     return (files("marshal_py.telemetry") / name).read_text(encoding="utf-8")
 
 
@@ -36,7 +36,7 @@ def dashboard() -> None:
       marshal metrics dashboard > marshal.json     (Grafana: Dashboards, New, Import)
     """
     with errors_as_exit_codes():
-        typer.echo(ops_file("grafana.json"), nl=False)
+        typer.echo(telemetry_file("grafana.json"), nl=False)
 
 
 @app.command()
@@ -48,7 +48,7 @@ def alerts() -> None:
       marshal metrics alerts > marshal-alerts.yaml && promtool check rules marshal-alerts.yaml
     """
     with errors_as_exit_codes():
-        typer.echo(ops_file("alerts.yaml"), nl=False)
+        typer.echo(telemetry_file("alerts.yaml"), nl=False)
 
 
 @app.command()

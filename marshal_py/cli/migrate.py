@@ -12,7 +12,7 @@ import typer
 
 from marshal_py.admin.connection import Connection
 from marshal_py.admin.formatting import count, safe
-from marshal_py.admin.migration import Bridge, Step, explain, look, partitions_of
+from marshal_py.admin.migration import Bridge, Step, assess, explain, partitions_of
 from marshal_py.cli.command import command
 from marshal_py.cli.exit_codes import FINDING
 from marshal_py.cli.options import JsonFlag
@@ -171,7 +171,7 @@ def _dry_run(
     as_json: bool,
 ) -> None:
     steps = [
-        look(
+        assess(
             (topic, p),
             source.cell(topic, p),
             None if target is None else target.cell(topic, p),

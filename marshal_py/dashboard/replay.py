@@ -41,7 +41,7 @@ class Replay:
 
         Liveness is judged by the broker's timestamps.
 
-        Raises `InvalidArgument` if the log does not reach back so far, and as `look` does.
+        Raises `InvalidArgument` if the log does not reach back so far, and as `read_world` does.
         """
         with self._lock:
             if at_ms not in self._kept:

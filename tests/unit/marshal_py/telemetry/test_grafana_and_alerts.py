@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 import yaml
 
-from marshal_py.cli.metrics import ops_file
+from marshal_py.cli.metrics import telemetry_file
 from tests.support.paths import ROOT
 
-DASHBOARD: dict[str, Any] = json.loads(ops_file("grafana.json"))
-RULES: dict[str, Any] = yaml.safe_load(ops_file("alerts.yaml"))
+DASHBOARD: dict[str, Any] = json.loads(telemetry_file("grafana.json"))
+RULES: dict[str, Any] = yaml.safe_load(telemetry_file("alerts.yaml"))
 _METRIC = re.compile(r"\b((?:marshal|harvest)_[a-z_]+)\b")
 
 
@@ -94,7 +94,7 @@ def check_rules(path: Path, text: str) -> None:
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
 def test_promtool_accepts_the_rules_and_the_dashboards_expressions(tmp_path: Path) -> None:
-    check_rules(tmp_path / "alerts.yaml", ops_file("alerts.yaml"))
+    check_rules(tmp_path / "alerts.yaml", telemetry_file("alerts.yaml"))
     rules = [
         {"record": f"panel:{number}", "expr": target["expr"].replace("$group", ".*")}
         for number, target in enumerate(
@@ -105,4 +105,4 @@ def test_promtool_accepts_the_rules_and_the_dashboards_expressions(tmp_path: Pat
     groups = {"groups": [{"name": "dashboard", "rules": rules}]}
     check_rules(tmp_path / "dashboard.yaml", yaml.safe_dump(groups))
     with pytest.raises(AssertionError):
-        check_rules(tmp_path / "wrong.yaml", ops_file("alerts.yaml").replace("> 0", "> >", 1))
+        check_rules(tmp_path / "wrong.yaml", telemetry_file("alerts.yaml").replace("> 0", "> >", 1))
