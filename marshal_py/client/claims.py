@@ -79,7 +79,7 @@ class ClaimRegistry:
             if not claim.core.ended.is_set():
                 raise ClaimTimeout(self._why_not(claim, timeout_s))
             self.driver.check_open()
-            if self.driver.claimant.twin is not None:
+            if self.driver.claimant.duplicate_instance_id is not None:
                 raise DuplicateClientId(claim.reason)
             raise NotHeld(f"{claim!r} ended at once: {claim.reason}")
 

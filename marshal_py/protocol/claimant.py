@@ -36,15 +36,16 @@ Rules that the argument rests on, each tested by leaving it out (tests/simulatio
 
 from __future__ import annotations
 
-import heapq
 import itertools
-from collections import deque
 from collections.abc import Iterable
-from typing import Any, ClassVar, Final, Literal, NamedTuple, TypeAlias
+from typing import Any, ClassVar, Final, Literal
 
 from marshal_py.errors import Closed, DuplicateClientId, InvalidArgument, NotHeld
 from marshal_py.protocol import events as ev
-from marshal_py.protocol.claim_states import ClaimEvent, ClaimState, next_state
+from marshal_py.protocol.claim_states import ClaimEvent, ClaimState
+from marshal_py.protocol.cold_start import ColdStart
+from marshal_py.protocol.heartbeat_schedule import HeartbeatSchedule
+from marshal_py.protocol.holding import Append, Holding, Notice, NoticeKind
 from marshal_py.protocol.messages import (
     MAX_MEMBER_METADATA_BYTES,
     MAX_METADATA_BYTES,
@@ -63,14 +64,13 @@ from marshal_py.protocol.messages import (
     encode,
 )
 from marshal_py.protocol.rationalizer import Cell
+from marshal_py.protocol.timers import Timers
+from marshal_py.protocol.unread_appends import AppendKind, Sent, UnreadAppends
 from marshal_py.protocol.world import MS, Observer, World
 
 __all__ = ["Append", "ClaimState", "Claimant", "Holding", "Notice", "NoticeKind"]
 
-MAX_BEATS_IN_FLIGHT: Final = 2
-"""Heartbeats a coordination partition may have unread: more would only pile up in an outage."""
-
-MAX_BEAT_BYTES: Final = 512 * 1024
+MAX_HEARTBEAT_BYTES: Final = 512 * 1024
 """A heartbeat is split beyond this size, well below Kafka's default limit of 1 MB a record."""
 
 MAX_LATE_RENEWALS: Final = 4
@@ -81,114 +81,13 @@ them may have been on the way while the process was suspended."""
 RETRY_NS: Final = 100 * MS
 """Pause before an append that failed, and must be made, is made again."""
 
-MIN_PATIENCE_MS: Final = 10_000
+MIN_ANSWER_TIMEOUT_MS: Final = 10_000
 """After 8 intervals, and at least this long, an append that was neither read nor reported as failed
 counts as failed: a log that was truncated before this client had read so far never brings it."""
 
 
 _PENDING: Final = (ClaimState.WAITING, ClaimState.CLAIMING)
 _OURS: Final = (ClaimState.HELD, ClaimState.LAPSED)
-
-
-class Holding:
-    """One claim of this client, from wanting it to its end."""
-
-    __slots__ = (
-        "acquired",
-        "check_at_ns",
-        "claim_seq",
-        "claimed_offset",
-        "coordinator",
-        "epoch",
-        "late_renewals",
-        "lease_until_ns",
-        "metadata",
-        "next_offset",
-        "partition",
-        "paused",
-        "reason",
-        "release_at_ns",
-        "state",
-        "stored_offset",
-        "topic",
-    )
-
-    def __init__(self, topic: str, partition: int, coordinator: int) -> None:
-        self.topic = topic
-        self.partition = partition
-        self.coordinator = coordinator
-        self.state = ClaimState.WAITING
-        self.epoch = NO_OFFSET
-        self.lease_until_ns = 0
-        """The holder may act before this moment; 0 from the decision to release on."""
-        self.next_offset = NO_OFFSET
-        """What the next heartbeat will say."""
-        self.stored_offset = NO_OFFSET
-        """What the log says."""
-        self.claimed_offset = NO_OFFSET
-        self.metadata = b""
-        self.acquired = False
-        self.late_renewals = 0
-        self.paused = False
-        self.reason: str | None = None
-        """Why it ended; None while it has not."""
-        self.claim_seq = -1
-        self.check_at_ns: int | None = None
-        self.release_at_ns: int | None = None
-
-    @property
-    def key(self) -> tuple[str, int]:
-        return (self.topic, self.partition)
-
-    def held(self, now_ns: int) -> bool:
-        """Say whether the holder may act at `now_ns`."""
-        return self.state is ClaimState.HELD and now_ns < self.lease_until_ns
-
-    def on(self, event: ClaimEvent) -> None:
-        """Go to the state that `event` leads to (`claim_states.TRANSITIONS`)."""
-        self.state = next_state(self.state, event)
-
-    def __repr__(self) -> str:
-        return f"<{self.topic}/{self.partition} {self.state.value} epoch={self.epoch}>"
-
-
-class Append(NamedTuple):
-    """A record to append to a partition of the coordination topic."""
-
-    coordinator: int
-    seq: int
-    value: bytes
-
-
-NoticeKind: TypeAlias = Literal[
-    "waiting",
-    "acquired",
-    "lapsed",
-    "regained",
-    "paused",
-    "stored",
-    "messages_claimed",
-    "messages_rejected",
-    "released",
-    "lost",
-    "duplicate_client_id",
-]
-
-
-class Notice(NamedTuple):
-    """Something the user should hear of. `number` is an offset or a seq, by kind."""
-
-    kind: NoticeKind
-    holding: Holding
-    detail: str = ""
-    number: int = NO_OFFSET
-
-
-class _Sent(NamedTuple):
-    t_send_ns: int
-    coordinator: int
-    kind: Literal["claim", "beat", "release", "messages"]
-    holding: Holding | None
 
 
 class Claimant:
@@ -201,6 +100,12 @@ class Claimant:
     visible to its group, with `member_metadata` (at most 4,096 bytes).
 
     Not thread-safe, and does no I/O.
+
+    Its parts are the table of states (`claim_states`), the timers, the schedule of heartbeats, what
+    was sent and not read, and the cold start. What is left is long on purpose: every record that is
+    read, every timer and every call of the user may move the same claims between the same lists, and
+    the argument for one holder at a time (§5.4) is about the order of those moves. It is easier to
+    check in one place than across objects that call each other back.
     """
 
     _holding: ClassVar[type[Holding]] = Holding
@@ -235,10 +140,9 @@ class Claimant:
         self.member = member
         self.member_metadata = member_metadata
         self.resume = resume
-        self.cold_start_skew_ms = cold_start_skew_ms
         self.home = world.home(group_id)
-        self.twin: str | None = None
-        """The instance_id of a live process with our client_id, once it has taken a claim."""
+        self.duplicate_instance_id: str | None = None
+        """That of a live process with our client_id, once it has taken a claim."""
         self.leaving = False
         self.silent = False
 
@@ -247,19 +151,14 @@ class Claimant:
         self._releasing: dict[tuple[str, int], Holding] = {}
         self._ours: list[dict[tuple[str, int], Holding]] = [{} for _ in range(count)]
         self._seq = itertools.count()
-        self._sent: dict[int, _Sent] = {}
-        self._sent_order: list[deque[int]] = [deque() for _ in range(count)]
-        self._beats_in_flight = [0] * count
-        self._beat_due_ns: list[int | None] = [None] * count
-        self._lapse_due_ns: list[int | None] = [None] * count
-        self._probe: list[int | None] = [None] * count
-        """Offset of this instance's first heartbeat in each partition, for the cold start."""
-        self._probing = [False] * count
-        self._patience_ns = max(8 * interval_ms, MIN_PATIENCE_MS) * MS
-        self._patient = False
+        self._timers = Timers()
+        self._heartbeats = HeartbeatSchedule(self._timers, count)
+        self._cold_start = ColdStart(cold_start_skew_ms, count)
+        self._sent = UnreadAppends(count)
+        self._answer_timeout_ns = max(8 * interval_ms, MIN_ANSWER_TIMEOUT_MS) * MS
+        self._watches_sent = False
         """Whether a timer watches for answers that do not come."""
-        self._timers: list[tuple[int, int, int, Holding | None]] = []
-        self._timer_count = itertools.count()
+        self._lapse_due_ns: list[int | None] = [None] * count
         self._appends: list[Append] = []
         self._notices: list[Notice] = []
         for observer in observers:
@@ -281,8 +180,8 @@ class Claimant:
             )
         if type(partition) is not int or not 0 <= partition <= MAX_PARTITION:
             raise InvalidArgument(f"partition = {partition!r} must be 0 to {MAX_PARTITION}")
-        if self.twin is not None:
-            raise DuplicateClientId(self._twin_text())
+        if self.duplicate_instance_id is not None:
+            raise DuplicateClientId(self._duplicate_text())
         if self.leaving:
             raise Closed("the client is closing; make a new one")
         holding = self._wanted.get((topic, partition))
@@ -316,7 +215,7 @@ class Claimant:
             raise NotHeld(f"{_name(holding)} is not held any more: {holding.reason or 'released'}")
         holding.next_offset = max(holding.next_offset, next_offset)
         if flush and holding.next_offset > holding.stored_offset:
-            self._beat_at(holding.coordinator, now_ns)
+            self._heartbeats.arrange(holding.coordinator, now_ns)
             self.tick(now_ns)
 
     def set_metadata(self, holding: Holding, metadata: bytes) -> None:
@@ -333,7 +232,7 @@ class Claimant:
             )
         self.member_metadata = metadata
         if self.member and self.observers[self.home].caught_up_at_offset is not None:
-            self._beat_at(self.home, now_ns)
+            self._heartbeats.arrange(self.home, now_ns)
             self.tick(now_ns)
 
     def claim_messages(self, holding: Holding, proposed_offset: int, now_ns: int) -> int:
@@ -350,7 +249,7 @@ class Claimant:
         record = ClaimingMessages(
             *self._header(seq), holding.topic, holding.partition, holding.epoch, proposed_offset
         )
-        self._append(record, holding.coordinator, _Sent(now_ns, 0, "messages", holding))
+        self._append(record, holding.coordinator, "messages", holding, now_ns)
         return seq
 
     def end_pause(self, coordinator: int) -> None:
@@ -369,7 +268,7 @@ class Claimant:
         for holding in list(self._wanted.values()):
             self.release(holding, now_ns)
         if self.member:
-            self._send_beat(self.home, [], 2, now_ns)
+            self._send_heartbeat(self.home, [], 2, now_ns)
 
     def keep(self, now_ns: int) -> None:
         """Stop without releasing: a last heartbeat stores the positions, then there is silence.
@@ -379,7 +278,7 @@ class Claimant:
         """
         for coordinator, ours in enumerate(self._ours):
             if ours:
-                self._beat(coordinator, now_ns)
+                self._send_heartbeats(coordinator, now_ns)
             for holding in ours.values():
                 holding.lease_until_ns = 0
                 holding.on(ClaimEvent.KEPT)
@@ -393,7 +292,7 @@ class Claimant:
             and not any(self._ours)
             and not any(
                 sent.kind == "claim" and sent.holding and sent.holding.state is ClaimState.ENDED
-                for sent in self._sent.values()
+                for sent in self._sent.by_seq.values()
             )
         )
 
@@ -406,7 +305,7 @@ class Claimant:
     def caught_up(self, coordinator: int, now_ns: int) -> None:
         """Say that everything that was in the log at start-up has been applied."""
         if self.member and coordinator == self.home:
-            self._beat_at(coordinator, now_ns)
+            self._heartbeats.arrange(coordinator, now_ns)
         for holding in self._waiting(coordinator):
             self._consider(holding, now_ns)
         self.tick(now_ns)
@@ -430,9 +329,8 @@ class Claimant:
                 if renewed_at_ns is not None and event.instance_id == self.instance_id:
                     self._on_renewed(coordinator, event, renewed_at_ns, now_ns)
             elif kind is ev.Beat:
-                renewed_at_ns = self._on_beat(coordinator, event, now_ns)
-                if renewed_at_ns is not None and self._probe[coordinator] is None:
-                    self._probe[coordinator] = event.offset
+                renewed_at_ns = self._on_heartbeat(coordinator, event, now_ns)
+                if renewed_at_ns is not None and self._cold_start.read(coordinator, event.offset):
                     reconsider_all = True
             elif kind is ev.Claimed:
                 self._on_claimed(coordinator, event, now_ns)
@@ -468,41 +366,37 @@ class Claimant:
         if sent is None:
             return
         holding = sent.holding
-        if sent.kind == "beat":
+        if sent.kind == "heartbeat":
             self._sent.pop(seq)
-            if self._probe[sent.coordinator] is None:
-                self._probing[sent.coordinator] = False
-            self._beat_settled(sent.coordinator, now_ns)
+            self._cold_start.failed(sent.coordinator)
+            self._heartbeats.settled(sent.coordinator, now_ns)
             self.tick(now_ns)
         elif sent.kind == "claim" and holding is not None:
             # Its time of sending is kept, should it turn up; but nobody waits for it any more.
-            self._sent[seq] = sent._replace(holding=None)
+            self._sent.disown(seq)
             if holding.state is ClaimState.CLAIMING and holding.claim_seq == seq:
                 holding.on(ClaimEvent.CLAIM_FAILED)
                 self._check_at(holding, now_ns + RETRY_NS)
         elif sent.kind == "release" and holding is not None:
             if holding.state is ClaimState.RELEASING:
-                holding.release_at_ns = now_ns + RETRY_NS
-                self._timer(holding.release_at_ns, _RELEASE, holding)
+                self._release_at(holding, now_ns + RETRY_NS)
         elif sent.kind == "messages" and holding is not None:
             self._sent.pop(seq)
             self._notices.append(Notice("messages_rejected", holding, "unknown outcome", seq))
 
-    def _lose_patience(self, now_ns: int) -> None:
+    def _fail_overdue(self, now_ns: int) -> None:
         """Count as failed what has not been answered for long. It may turn up all the same."""
-        self._patient = False
-        before_ns = now_ns - self._patience_ns
-        late = itertools.takewhile(lambda item: item[1].t_send_ns <= before_ns, self._sent.items())
-        for seq in [seq for seq, _ in late]:
+        self._watches_sent = False
+        for seq in self._sent.sent_by(now_ns - self._answer_timeout_ns):
             self.append_failed(seq, now_ns)
-            self._sent.pop(seq, None)
-        self._watch()
+            self._sent.pop(seq)
+        self._watch_sent()
 
-    def _watch(self) -> None:
-        if self._sent and not self._patient:
-            self._patient = True
-            oldest = next(iter(self._sent.values()))
-            self._timer(oldest.t_send_ns + self._patience_ns, _PATIENCE, None)
+    def _watch_sent(self) -> None:
+        oldest_ns = self._sent.oldest_ns()
+        if oldest_ns is not None and not self._watches_sent:
+            self._watches_sent = True
+            self._timers.set(oldest_ns + self._answer_timeout_ns, "unread", 0)
 
     def truncated(self) -> None:
         """Drop every lease: the log lost records, and will be replayed (§7)."""
@@ -511,12 +405,11 @@ class Claimant:
                 holding.on(ClaimEvent.TRUNCATED)
             else:
                 self._end(holding, ClaimEvent.TRUNCATED, "the coordination log was truncated")
-        for p in range(self.world.partitions):
-            self._beats_in_flight[p] = 0
-            self._beat_due_ns[p] = self._lapse_due_ns[p] = self._probe[p] = None
-            self._probing[p] = False
-            self._sent_order[p].clear()
+        self._heartbeats.clear()
+        self._cold_start.clear()
         self._sent.clear()
+        for p in range(self.world.partitions):
+            self._lapse_due_ns[p] = None
 
     def stop_claiming(self, reason: str) -> None:
         """Stop claiming and renewing: leases lapse by themselves. For a log that changed shape."""
@@ -527,21 +420,20 @@ class Claimant:
 
     def tick(self, now_ns: int) -> None:
         """Do what is due: send heartbeats, let leases lapse, look again at waiting claims."""
-        while self._timers and self._timers[0][0] <= now_ns:
-            due_ns, _, kind, holding = heapq.heappop(self._timers)
-            if holding is None:
-                coordinator = kind >> 1
-                if kind == _PATIENCE:
-                    self._lose_patience(now_ns)
-                elif kind & 1:
-                    if self._lapse_due_ns[coordinator] == due_ns:
-                        self._let_lapse(coordinator, now_ns)
-                elif self._beat_due_ns[coordinator] == due_ns:
-                    self._beat(coordinator, now_ns)
-            elif kind == _CHECK:
+        while (timer := self._timers.pop_due(now_ns)) is not None:
+            due_ns, _, kind, coordinator, holding = timer
+            if kind == "unread":
+                self._fail_overdue(now_ns)
+            elif kind == "heartbeat":
+                if self._heartbeats.due_ns[coordinator] == due_ns:
+                    self._send_heartbeats(coordinator, now_ns)
+            elif kind == "lapse":
+                if self._lapse_due_ns[coordinator] == due_ns:
+                    self._let_lapse(coordinator, now_ns)
+            elif kind == "claim" and holding is not None:
                 if holding.check_at_ns == due_ns and holding.state is ClaimState.WAITING:
                     self._consider(holding, now_ns)
-            elif holding.release_at_ns == due_ns:
+            elif holding is not None and holding.release_at_ns == due_ns:
                 holding.release_at_ns = None
                 if holding.state in _OURS:
                     self._start_release(holding, now_ns)
@@ -550,7 +442,7 @@ class Claimant:
 
     def next_deadline_ns(self) -> int | None:
         """Return when `tick` is due at the latest, None if only an event can change anything."""
-        return self._timers[0][0] if self._timers else None
+        return self._timers.next_ns
 
     def take_appends(self) -> list[Append]:
         """Return the records to append, in order, and forget them."""
@@ -589,7 +481,7 @@ class Claimant:
                 observer.allow(cell.interval_ms)
                 silence_ns = observer.silence_ns(cell, now_ns) or 0
                 self._check_at(holding, now_ns + 2 * cell.interval_ms * MS - silence_ns + 1)
-                if not self._cold(holding.coordinator):
+                if not self._cold_start.is_asking(holding.coordinator):
                     self._notices.append(Notice("waiting", holding, f"{cell.holder} holds it"))
                 return
         holding.on(ClaimEvent.CLAIM_SENT)
@@ -601,7 +493,7 @@ class Claimant:
             self.interval_ms,
             NO_OFFSET if cell is None else cell.version,
         )
-        self._append(record, holding.coordinator, _Sent(now_ns, 0, "claim", holding))
+        self._append(record, holding.coordinator, "claim", holding, now_ns)
 
     def _may_take(self, cell: Cell, observer: Observer, coordinator: int, now_ns: int) -> bool:
         """Say whether a held cell may be claimed now."""
@@ -614,33 +506,9 @@ class Claimant:
         silence_ns = observer.silence_ns(cell, now_ns)
         if silence_ns is not None and silence_ns > 2 * cell.interval_ms * MS:
             return True
-        return self._stale_by_timestamps(cell, observer, coordinator, now_ns)
-
-    def _cold(self, coordinator: int) -> bool:
-        """Whether a probe is on its way that may allow a faster takeover."""
-        return self._probing[coordinator] and self._probe[coordinator] is None
-
-    def _stale_by_timestamps(
-        self, cell: Cell, observer: Observer, coordinator: int, now_ns: int
-    ) -> bool:
-        """The faster takeover of a cold start (§5.3): compare two append times of the broker."""
-        if self.cold_start_skew_ms is None:
-            return False
-        probe = self._probe[coordinator]
-        if probe is None:
-            if not self._probing[coordinator]:
-                self._probing[coordinator] = True
-                self._beat_at(coordinator, now_ns)
-            return False
-        if cell.version >= probe:
-            return False
-        own_ms = observer.stamped.at(probe)
-        last_ms = observer.stamped.at(cell.version)
-        if own_ms is None or last_ms is None:
-            return False
-        # `at` may answer late by one tick: right for the cell, but our own must not be too late.
-        own_ms -= observer.stamped.resolution
-        return own_ms - last_ms > 2 * cell.interval_ms + self.cold_start_skew_ms
+        if self._cold_start.ask(coordinator):
+            self._heartbeats.arrange(coordinator, now_ns)
+        return self._cold_start.is_stale(cell, observer, coordinator)
 
     def _on_claimed(self, coordinator: int, event: ev.Claimed, now_ns: int) -> None:
         key = (event.topic, event.partition)
@@ -652,7 +520,7 @@ class Claimant:
             if releasing is not None and releasing.epoch < event.epoch:
                 self._end(releasing, ClaimEvent.RELEASE_READ, f"taken over by {event.client_id}")
             return
-        sent = self._sent.pop(event.seq, None)
+        sent = self._sent.pop(event.seq)
         if current is not None:  # an earlier attempt that turned up late: the newer epoch counts
             self._end(current, ClaimEvent.LOST, "claimed again")
         holding = self._wanted.get(key)
@@ -670,14 +538,14 @@ class Claimant:
         holding.on(ClaimEvent.CLAIM_ACCEPTED)
         if sent is not None:
             self._extend_lease(holding, sent.t_send_ns, now_ns)
-        self._beat_at(coordinator, now_ns)
+        self._heartbeats.arrange(coordinator, now_ns)
 
     def _on_rejected(self, coordinator: int, event: ev.Rejected, now_ns: int) -> None:
         if event.instance_id != self.instance_id or event.topic is None or event.partition is None:
             return
         key = (event.topic, event.partition)
         if event.record == "ClaimingPartition":
-            self._sent.pop(event.seq, None)
+            self._sent.pop(event.seq)
             holding = self._wanted.get(key)
             if (
                 holding is not None
@@ -687,13 +555,13 @@ class Claimant:
                 holding.on(ClaimEvent.CLAIM_REJECTED)
                 self._consider(holding, now_ns)
         elif event.record == "ClaimingMessages":
-            sent = self._sent.pop(event.seq, None)
+            sent = self._sent.pop(event.seq)
             if sent is not None and sent.holding is not None:
                 self._notices.append(
                     Notice("messages_rejected", sent.holding, event.reason, event.seq)
                 )
         elif event.record == "ReleasingPartition":
-            sent = self._sent.pop(event.seq, None)
+            sent = self._sent.pop(event.seq)
             if sent is not None and sent.holding is not None:
                 self._end(sent.holding, ClaimEvent.RELEASE_READ, "it was not ours any more")
         else:
@@ -720,7 +588,7 @@ class Claimant:
             due_ns = self._lapse_due_ns[holding.coordinator]
             if due_ns is None or until_ns < due_ns:
                 self._lapse_due_ns[holding.coordinator] = until_ns
-                self._timer(until_ns, holding.coordinator << 1 | 1, None)
+                self._timers.set(until_ns, "lapse", holding.coordinator)
 
     def _let_lapse(self, coordinator: int, now_ns: int) -> None:
         earliest_ns: int | None = None
@@ -734,7 +602,7 @@ class Claimant:
                 earliest_ns = holding.lease_until_ns
         self._lapse_due_ns[coordinator] = earliest_ns
         if earliest_ns is not None:
-            self._timer(earliest_ns, coordinator << 1 | 1, None)
+            self._timers.set(earliest_ns, "lapse", coordinator)
 
     def _on_renewed(self, coordinator: int, event: ev.Renewed, t_send_ns: int, now_ns: int) -> None:
         holding = self._ours[coordinator].get((event.topic, event.partition))
@@ -761,35 +629,27 @@ class Claimant:
 
     # Heartbeats (§5.5)
 
-    def _beat_at(self, coordinator: int, at_ns: int) -> None:
-        due_ns = self._beat_due_ns[coordinator]
-        if due_ns is None or at_ns < due_ns:
-            self._beat_due_ns[coordinator] = at_ns
-            self._timer(at_ns, coordinator << 1, None)
-
-    def _beat(self, coordinator: int, now_ns: int) -> None:
+    def _send_heartbeats(self, coordinator: int, now_ns: int) -> None:
         """Send the heartbeat of one coordination partition, and arrange for the next."""
-        self._beat_due_ns[coordinator] = None
+        self._heartbeats.begin(coordinator)
         if self.silent:
             return
         is_home = self.member and coordinator == self.home and not self.leaving
-        probing = self._cold(coordinator)
+        probing = self._cold_start.is_asking(coordinator)
         renewing = [h for h in self._ours[coordinator].values() if not h.paused]
         if not is_home and not probing and not renewing:
             return
-        if self._beats_in_flight[coordinator] >= MAX_BEATS_IN_FLIGHT:
-            # The network hangs, or the user flushes faster than it answers. The moment that one of
-            # those is settled, the next is sent.
-            self._beat_due_ns[coordinator] = _WHEN_SETTLED
+        # The network hangs, or the user flushes faster than it answers?
+        if self._heartbeats.hold_back(coordinator):
             return
         membership: Membership = 1 if is_home else 0
         for entries in _chunks(renewing):
-            self._send_beat(coordinator, entries, membership, now_ns)
+            self._send_heartbeat(coordinator, entries, membership, now_ns)
             membership = 0
         if renewing or is_home:
-            self._beat_at(coordinator, now_ns + self.interval_ms * MS)
+            self._heartbeats.arrange(coordinator, now_ns + self.interval_ms * MS)
 
-    def _send_beat(
+    def _send_heartbeat(
         self, coordinator: int, entries: list[Entry], membership: Membership, now_ns: int
     ) -> None:
         seq = next(self._seq)
@@ -800,24 +660,18 @@ class Claimant:
             self.interval_ms if membership else 0,
             self.member_metadata if membership == 1 else b"",
         )
-        self._beats_in_flight[coordinator] += 1
-        self._append(record, coordinator, _Sent(now_ns, coordinator, "beat", None))
+        self._heartbeats.sent(coordinator)
+        self._append(record, coordinator, "heartbeat", None, now_ns)
 
-    def _on_beat(self, coordinator: int, event: ev.Beat, now_ns: int) -> int | None:
+    def _on_heartbeat(self, coordinator: int, event: ev.Beat, now_ns: int) -> int | None:
         """Return when this client sent the heartbeat, None if another did."""
         if event.instance_id != self.instance_id or event.client_id != self.client_id:
             return None
-        sent = self._sent.pop(event.seq, None)
+        sent = self._sent.pop(event.seq)
         if sent is None:
             return None
-        self._beat_settled(coordinator, now_ns)
+        self._heartbeats.settled(coordinator, now_ns)
         return sent.t_send_ns
-
-    def _beat_settled(self, coordinator: int, now_ns: int) -> None:
-        self._beats_in_flight[coordinator] = max(0, self._beats_in_flight[coordinator] - 1)
-        if self._beat_due_ns[coordinator] == _WHEN_SETTLED:
-            self._beat_due_ns[coordinator] = None
-            self._beat_at(coordinator, now_ns)
 
     # Release, loss and end (§5.7 to §5.9)
 
@@ -864,13 +718,13 @@ class Claimant:
             holding.epoch,
             holding.next_offset,
         )
-        self._append(record, holding.coordinator, _Sent(now_ns, 0, "release", holding))
+        self._append(record, holding.coordinator, "release", holding, now_ns)
 
     def _on_released(self, coordinator: int, event: ev.Released) -> None:
         key = (event.topic, event.partition)
         releasing = self._releasing.get(key)
         if releasing is not None and releasing.epoch == event.epoch:
-            self._sent.pop(event.seq, None)
+            self._sent.pop(event.seq)
             releasing.stored_offset = max(releasing.stored_offset, event.next_offset)
             why = "the group was paused" if releasing.paused else "released"
             self._end(releasing, ClaimEvent.RELEASE_READ, why)
@@ -883,7 +737,7 @@ class Claimant:
         if holding is not None and holding.epoch == event.epoch:
             # Also what was taken for failed and turned up late: within our epoch nobody else can.
             holding.claimed_offset = event.to_offset
-        sent = self._sent.pop(event.seq, None) if event.instance_id == self.instance_id else None
+        sent = self._sent.pop(event.seq) if event.instance_id == self.instance_id else None
         if sent is not None and sent.holding is not None and sent.holding.epoch == event.epoch:
             sent.holding.claimed_offset = event.to_offset
             self._notices.append(Notice("messages_claimed", sent.holding, "", event.seq))
@@ -900,8 +754,7 @@ class Claimant:
             # waits for the user's, or for the moment at which the lease would have ended.
             holding.paused = True
             holding.on(ClaimEvent.PAUSED)
-            holding.release_at_ns = max(now_ns, holding.lease_until_ns)
-            self._timer(holding.release_at_ns, _RELEASE, holding)
+            self._release_at(holding, max(now_ns, holding.lease_until_ns))
             self._notices.append(Notice("paused", holding))
 
     def _lose(
@@ -909,13 +762,17 @@ class Claimant:
     ) -> None:
         if holding is None:
             return
-        if type(event) is ev.Claimed and event.client_id == self.client_id and self.twin is None:
-            self.twin = event.instance_id
-            self._notices.append(Notice("duplicate_client_id", holding, self._twin_text()))
+        if (
+            type(event) is ev.Claimed
+            and event.client_id == self.client_id
+            and self.duplicate_instance_id is None
+        ):
+            self.duplicate_instance_id = event.instance_id
+            self._notices.append(Notice("duplicate_client_id", holding, self._duplicate_text()))
             for other in list(self._wanted.values()):
                 if other.state in _PENDING:
-                    self._end(other, ClaimEvent.CANCELLED, self._twin_text())
-        if not holding.acquired and self.twin is None:
+                    self._end(other, ClaimEvent.CANCELLED, self._duplicate_text())
+        if not holding.acquired and self.duplicate_instance_id is None:
             self._wait_on(holding)
             return
         deed = {ev.Claimed: "taken over", ev.Released: "released", ev.PositionSet: "repositioned"}
@@ -931,11 +788,11 @@ class Claimant:
         kind: NoticeKind = "released" if event is ClaimEvent.RELEASE_READ else "lost"
         self._notices.append(Notice(kind, holding, reason))
 
-    def _twin_text(self) -> str:
+    def _duplicate_text(self) -> str:
         return (
             f"client_id {self.client_id!r} is used by another live process in group "
-            f"{self.group_id!r} (instance {self.twin}); give each process its own client_id. "
-            "This one has stopped claiming"
+            f"{self.group_id!r} (instance {self.duplicate_instance_id}); give each process its own "
+            "client_id. This one has stopped claiming"
         )
 
     # Small things
@@ -943,31 +800,28 @@ class Claimant:
     def _header(self, seq: int) -> tuple[Literal[2], str, str, str, int]:
         return (VERSION, self.client_id, self.instance_id, self.group_id, seq)
 
-    def _append(self, record: Message, coordinator: int, sent: _Sent) -> None:
+    def _append(
+        self,
+        record: Message,
+        coordinator: int,
+        kind: AppendKind,
+        holding: Holding | None,
+        now_ns: int,
+    ) -> None:
         seq = record.seq
-        self._sent[seq] = sent._replace(coordinator=coordinator)
-        order = self._sent_order[coordinator]
-        order.append(seq)
-        while len(order) > _MAX_UNSETTLED:  # bound what an endless outage can pile up
-            forgotten = self._sent.pop(order.popleft(), None)
-            if forgotten is not None and forgotten.kind == "beat":
-                self._beat_settled(coordinator, sent.t_send_ns)
+        for forgotten in self._sent.add(seq, Sent(now_ns, coordinator, kind, holding)):
+            if forgotten.kind == "heartbeat":
+                self._heartbeats.settled(coordinator, now_ns)
         self._appends.append(Append(coordinator, seq, encode(record)))
-        self._watch()
+        self._watch_sent()
 
     def _check_at(self, holding: Holding, at_ns: int) -> None:
         holding.check_at_ns = at_ns
-        self._timer(at_ns, _CHECK, holding)
+        self._timers.set(at_ns, "claim", holding.coordinator, holding)
 
-    def _timer(self, at_ns: int, kind: int, holding: Holding | None) -> None:
-        heapq.heappush(self._timers, (at_ns, next(self._timer_count), kind, holding))
-
-
-_PATIENCE: Final = -1
-_CHECK: Final = 0
-_RELEASE: Final = 1
-_WHEN_SETTLED: Final = -1
-_MAX_UNSETTLED: Final = 20_000
+    def _release_at(self, holding: Holding, at_ns: int) -> None:
+        holding.release_at_ns = at_ns
+        self._timers.set(at_ns, "release", holding.coordinator, holding)
 
 
 def _name(holding: Holding) -> str:
@@ -980,7 +834,7 @@ def _chunks(holdings: list[Holding]) -> Iterable[list[Entry]]:
     size = 0
     for h in holdings:
         size += 48 + 4 * len(h.topic) + len(h.metadata)
-        if size > MAX_BEAT_BYTES:
+        if size > MAX_HEARTBEAT_BYTES:
             yield entries
             entries, size = [], 48 + 4 * len(h.topic) + len(h.metadata)
         entries.append(Entry(h.topic, h.partition, h.epoch, h.next_offset, h.metadata))

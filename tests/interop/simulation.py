@@ -304,7 +304,11 @@ class Ours(_Client):
             self.send(append.value, failed)
         self.claimant.take_notices()
         holding = self.holding
-        if holding is not None and holding.state is ClaimState.ENDED and self.claimant.twin is None:
+        if (
+            holding is not None
+            and holding.state is ClaimState.ENDED
+            and self.claimant.duplicate_instance_id is None
+        ):
             self.holding = None
             self.sim.at(now + S, self.want_again)
         self.look()

@@ -125,9 +125,8 @@ _PROTOCOL: Final[list[tuple[str, int, Mutant | str]]] = [
             CLAIMS,
             (
                 "Claimant._on_paused",
-                "            holding.release_at_ns = max(now_ns, holding.lease_until_ns)\n"
-                "            self._timer(holding.release_at_ns, _RELEASE, holding)\n",
-                "",
+                "self._release_at(holding, max(now_ns, holding.lease_until_ns))",
+                "pass",
             ),
         ),
     ),
@@ -214,7 +213,7 @@ _PROTOCOL: Final[list[tuple[str, int, Mutant | str]]] = [
         _bug(
             "who leaves says nothing",
             CLAIMS,
-            ("Claimant.leave", "self._send_beat(self.home, [], 2, now_ns)", "pass"),
+            ("Claimant.leave", "self._send_heartbeat(self.home, [], 2, now_ns)", "pass"),
         ),
     ),
 ]
@@ -278,8 +277,8 @@ _CONSUMERS: Final[list[tuple[str, int, *tuple[Mutant | str, ...]]]] = [
             CLAIMS,
             (
                 "Claimant._lose",
-                "type(event) is ev.Claimed and event.client_id == self.client_id and",
-                "type(event) is ev.Claimed and",
+                "            and event.client_id == self.client_id\n",
+                "",
             ),
         ),
     ),

@@ -198,7 +198,7 @@ class Checker:
                 self._waits_for_something(process, holding, now)
             elif state is ClaimState.HELD or state is ClaimState.LAPSED:
                 self._is_ours(process, holding)
-        if process.claimant.twin is not None and not process.user.heard_of_twin:
+        if process.claimant.duplicate_instance_id is not None and not process.user.heard_of_twin:
             self.fail("a twin is noticed", f"{process.name} says nothing")
 
     def _holds(self, process: Process, holding: Holding, now: int) -> None:
@@ -224,8 +224,8 @@ class Checker:
             if self.lives.get(holding) != "paused":
                 self.fail("a pause is told", f"{process.name} {holding!r}")
         elif (
-            claimant._beat_due_ns[p] is None
-            and not claimant._beats_in_flight[p]
+            claimant._heartbeats.due_ns[p] is None
+            and not claimant._heartbeats.unread[p]
             and not claimant.silent
         ):
             self.fail("claims are renewed", f"{process.name} {holding!r}: no beat is due")
@@ -332,12 +332,13 @@ class Checker:
                 self.fail("notices make sense", f"{process.name} {holding!r}: {kind} when {before}")
             self.lives[holding] = _BECOMES[kind]
             to_a_twin = kind == "lost" and notice.detail == f"taken over by {process.client_id}"
-            if to_a_twin and process.claimant.twin is None:
+            if to_a_twin and process.claimant.duplicate_instance_id is None:
                 self.fail("a twin is noticed", f"{process.name} {holding!r}")
             if (
                 self.stable
                 and not process.slow_for_good
-                and process.claimant.twin is None  # two of a name may meet at any time
+                and process.claimant.duplicate_instance_id
+                is None  # two of a name may meet at any time
                 and kind in ("lapsed", "lost", "regained", "paused")
             ):
                 self.fail("calm after the storm", f"{process.name} {holding!r}: {kind}")
@@ -365,7 +366,7 @@ class Checker:
                     continue
                 # What it could not read for that long counts as failed, and may turn up.
                 age_ns = self.sim.now - self.sim.written_at(state.partition, cell.epoch)
-                if age_ns < process.claimant._patience_ns * 0.9:
+                if age_ns < process.claimant._answer_timeout_ns * 0.9:
                     self.fail("who leaves holds nothing", f"{process.name}: {key} {_of(cell)}")
 
     def deliver(self, process: Process, seq: int, start: int, stop: int) -> None:
@@ -445,7 +446,7 @@ class Checker:
                 self.fail("memory", f"{process.name}: {len(claimant._sent)} appends remembered")
             if len(claimant._timers) > 8 * sim.scenario.partitions + 16 * count + 8:
                 self.fail("memory", f"{process.name}: {len(claimant._timers)} timers")
-            if any(beats > 2 for beats in claimant._beats_in_flight):
+            if any(beats > 2 for beats in claimant._heartbeats.unread):
                 self.fail("memory", f"{process.name}: beats in flight that nobody will settle")
             for p, state in enumerate(process.world.states):
                 at_end = process.position[p] == len(sim.log.partitions[p])

@@ -24,6 +24,11 @@ MODULES: Final = (
     # The fold itself stays as it is: mypyc erases the types that its decoders need.
     "marshal_py/protocol/claim_states.py",
     "marshal_py/protocol/claimant.py",
+    "marshal_py/protocol/cold_start.py",
+    "marshal_py/protocol/heartbeat_schedule.py",
+    "marshal_py/protocol/holding.py",
+    "marshal_py/protocol/timers.py",
+    "marshal_py/protocol/unread_appends.py",
     "marshal_py/testing.py",
     "marshal_py/protocol/world.py",
     "tests/simulation/checks.py",

@@ -32,8 +32,12 @@ import typer
 
 from marshal_py.protocol import events as ev
 from marshal_py.protocol.claimant import Append, Claimant, ClaimState, Holding
+from marshal_py.protocol.cold_start import ColdStart
+from marshal_py.protocol.heartbeat_schedule import HeartbeatSchedule
 from marshal_py.protocol.messages import ReleaseGroup, ResumeGroup, encode
 from marshal_py.protocol.rationalizer import PartitionState, apply
+from marshal_py.protocol.timers import Timers
+from marshal_py.protocol.unread_appends import UnreadAppends
 from marshal_py.protocol.world import MS, Observer, Timeline, World
 
 TICK_NS: Final = 100 * MS
@@ -349,7 +353,7 @@ class Explorer:
             cold_start_skew_ms=None,
         )
         claimant._seq = Counting(0)  # type: ignore[assignment]
-        claimant._timer_count = Counting(0)  # type: ignore[assignment]
+        claimant._timers.numbers = Counting(0)  # type: ignore[assignment]
         claimant.caught_up(0, now)
         holding = claimant.want(*KEY, now)
         return _pumped(member._replace(claimant=claimant, holding=holding), now)
@@ -421,7 +425,7 @@ def _pumped(member: Member, now: int) -> Member:
     holding = member.holding
     if holding is not None and holding.state is ClaimState.ENDED:
         # As a consumer does, want it again, unless a twin has come.
-        holding = claimant.want(*KEY, now) if claimant.twin is None else None
+        holding = claimant.want(*KEY, now) if claimant.duplicate_instance_id is None else None
     return member._replace(
         holding=holding,
         delivered=delivered,
@@ -434,7 +438,6 @@ def _pumped(member: Member, now: int) -> Member:
 
 _HOLDING: Final = tuple(Holding.__slots__)
 _FIELDS: Final = attrgetter(*(name for name in _HOLDING if name != "reason"))
-_LISTS: Final = ("_beats_in_flight", "_beat_due_ns", "_lapse_due_ns", "_probe", "_probing")
 
 
 def _copy(member: Member) -> Member:
@@ -461,14 +464,21 @@ def _copy(member: Member) -> Member:
     new._releasing = {key: copy_of(holding) for key, holding in old._releasing.items()}
     new._ours = [{key: copy_of(h) for key, h in ours.items()} for ours in old._ours]
     new._seq = Counting(old._seq.at)
-    new._timer_count = Counting(old._timer_count.at)
-    new._sent = {
-        seq: sent._replace(holding=copy_of(sent.holding)) for seq, sent in old._sent.items()
+    new._timers = Timers()
+    new._timers.numbers = Counting(old._timers.numbers.at)
+    new._timers.pending = [t._replace(holding=copy_of(t.holding)) for t in old._timers.pending]
+    new._heartbeats = HeartbeatSchedule(new._timers, 1)
+    new._heartbeats.due_ns = list(old._heartbeats.due_ns)
+    new._heartbeats.unread = list(old._heartbeats.unread)
+    new._cold_start = ColdStart(old._cold_start.skew_ms, 1)
+    new._cold_start.probe = list(old._cold_start.probe)
+    new._cold_start.asked = list(old._cold_start.asked)
+    new._sent = UnreadAppends(1)
+    new._sent.by_seq = {
+        seq: sent._replace(holding=copy_of(sent.holding)) for seq, sent in old._sent.by_seq.items()
     }
-    new._sent_order = [order.copy() for order in old._sent_order]
-    for name in _LISTS:
-        setattr(new, name, list(getattr(old, name)))
-    new._timers = [(at, n, kind, copy_of(holding)) for at, n, kind, holding in old._timers]
+    new._sent.order = [order.copy() for order in old._sent.order]
+    new._lapse_due_ns = list(old._lapse_due_ns)
     new._appends = []
     new._notices = []
     return member._replace(claimant=new, holding=copy_of(member.holding))
@@ -501,14 +511,16 @@ def _core(claimant: Claimant, holding: Holding | None) -> int:
             tuple((order[id(h)], *_FIELDS(h)) for h in holdings),
             tuple(
                 (seq, sent.t_send_ns, sent.kind, order.get(id(sent.holding)))
-                for seq, sent in claimant._sent.items()
+                for seq, sent in claimant._sent.by_seq.items()
             ),
-            claimant._beats_in_flight[0],
-            claimant._beat_due_ns[0],
+            claimant._heartbeats.unread[0],
+            claimant._heartbeats.due_ns[0],
             claimant._lapse_due_ns[0],
-            claimant.twin,
+            claimant.duplicate_instance_id,
             any_claimant._seq.at,
-            frozenset((at, kind, order.get(id(h))) for at, _, kind, h in claimant._timers),
+            frozenset(
+                (at, kind, order.get(id(h))) for at, _, kind, _, h in claimant._timers.pending
+            ),
             observer.caught_up_at_offset,
             tuple(observer.seen._offsets),
             tuple(observer.seen._times),

@@ -182,7 +182,7 @@ class Process:
         self._pump(now)
         if self.dead:
             return
-        self.fenced = claimant.twin is not None
+        self.fenced = claimant.duplicate_instance_id is not None
         self.paused_epochs = {
             (h.topic, h.partition, h.epoch) for h in self.user.holdings if h.paused
         }

@@ -30,7 +30,8 @@ would come if it took its claim for granted. Then our next heartbeat makes it he
 Nobody is fought: what was lost is wanted again as a stranger would want it, after the wait.
 
 Restart. The claims that an earlier instance of our client_id left are taken with a heartbeat alone,
-as Go does, if nobody wrote about the cell in between. A live twin hears of it by that, and stops.
+as Go does, if nobody wrote about the cell in between. Another live process of that name
+hears of it by that, and stops.
 """
 
 from __future__ import annotations
@@ -48,12 +49,9 @@ from marshal_py.protocol.claim_states import ClaimEvent, ClaimState
 from marshal_py.protocol.claimant import (
     MAX_LATE_RENEWALS,
     RETRY_NS,
-    Append,
     Claimant,
-    Holding,
-    Notice,
-    _Sent,
 )
+from marshal_py.protocol.holding import Append, Holding, Notice
 from marshal_py.protocol.messages import NO_OFFSET
 from marshal_py.protocol.rationalizer import PartitionState
 from marshal_py.protocol.text.codec import (
@@ -65,6 +63,7 @@ from marshal_py.protocol.text.codec import (
     encode,
 )
 from marshal_py.protocol.text.rationalizer import TextCell
+from marshal_py.protocol.unread_appends import Sent
 from marshal_py.protocol.world import MS, Observer, World
 
 __all__ = ["STAMP_BEHIND_S", "TextClaimant", "TextHolding"]
@@ -78,10 +77,10 @@ SETTLE_S: Final = 10
 JITTER_S: Final = 3
 """How much later than 2 HB a stale cell is claimed, at most (a tenth of HB, if less)."""
 
-BEATS_PER_INTERVAL: Final = 3
+HEARTBEATS_PER_INTERVAL: Final = 3
 """Heartbeats of a claim in one HB: one may get lost without a lapse."""
 
-MAX_BEATS: Final = 2
+MAX_UNREAD_HEARTBEATS: Final = 2
 """Heartbeats of one claim that may be unread: more would only pile up in an outage."""
 
 _S: Final = 1000 * MS
@@ -93,11 +92,11 @@ _PENDING: Final = (ClaimState.WAITING, ClaimState.CLAIMING)
 class TextHolding(Holding):
     """One claim of this client, with what only version 1 needs to know of it."""
 
-    __slots__ = ("beats", "flush", "known_ns", "refused_at", "renew_from_ns")
+    __slots__ = ("flush", "known_ns", "refused_at", "renew_from_ns", "unread_heartbeats")
 
     def __init__(self, topic: str, partition: int, coordinator: int) -> None:
         super().__init__(topic, partition, coordinator)
-        self.beats = 0
+        self.unread_heartbeats = 0
         """Heartbeats that are on their way."""
         self.flush = False
         self.refused_at = NO_OFFSET
@@ -161,7 +160,7 @@ class TextClaimant(Claimant):
         """An admin that paused the group claims all the same, to set positions."""
         self.lease_ns = (interval_ms - margin_ms) * MS
         self._interval_s = interval_ms // 1000
-        self._beat_every_ns = interval_ms * MS // BEATS_PER_INTERVAL
+        self._heartbeat_every_ns = interval_ms * MS // HEARTBEATS_PER_INTERVAL
         self._settle_ns = min(SETTLE_S * 1000, interval_ms // 2) * MS
         self._jitter_below_ns = min(JITTER_S * 1000, interval_ms // 10) * MS
         self._behind_s = min(STAMP_BEHIND_S, interval_ms / 4000)
@@ -275,18 +274,18 @@ class TextClaimant(Claimant):
     def append_failed(self, seq: int, now_ns: int) -> None:
         """Take in that an append failed, or that nobody knows whether it did."""
         sent = self._sent.get(seq)
-        if sent is not None and sent.kind == "beat":
+        if sent is not None and sent.kind == "heartbeat":
             self._sent.pop(seq)
             if sent.holding is not None:
-                self._beat_is_settled(_text(sent.holding), now_ns)
-                self._beat_at(sent.coordinator, now_ns + RETRY_NS)
+                self._heartbeat_settled(_text(sent.holding), now_ns)
+                self._heartbeats.arrange(sent.coordinator, now_ns + RETRY_NS)
             return
         super().append_failed(seq, now_ns)
         if sent is not None and sent.kind == "claim" and sent.holding is not None:
             holding = sent.holding
             if holding.state in _OURS and holding.claim_seq == seq:  # it was to ask first
                 holding.claim_seq = -1
-                self._beat_at(holding.coordinator, now_ns + RETRY_NS)
+                self._heartbeats.arrange(holding.coordinator, now_ns + RETRY_NS)
 
     def truncated(self) -> None:
         """Drop every lease: the log lost records, and will be replayed."""
@@ -295,7 +294,7 @@ class TextClaimant(Claimant):
             queue.clear()
         self._foreign_at.clear()
         for holding in map(_text, self.holdings()):
-            holding.beats, holding.claim_seq = 0, -1
+            holding.unread_heartbeats, holding.claim_seq = 0, -1
 
     # Our own records, recognised by their fields
 
@@ -311,12 +310,12 @@ class TextClaimant(Claimant):
         for index, unread in enumerate(queue):
             if unread[:4] == what:
                 del queue[index]
-                self._sent.pop(unread.seq, None)
+                self._sent.pop(unread.seq)
                 return unread
         return None
 
     def _send(
-        self, type_: str, holding: Holding, sent: _Sent, offset: int | None, decided_at: int
+        self, type_: str, holding: Holding, sent: Sent, offset: int | None, decided_at: int
     ) -> int:
         seq = next(self._seq)
         time_s = self._stamp_s()
@@ -342,9 +341,9 @@ class TextClaimant(Claimant):
                 type_, holding.topic, holding.partition, time_s, seq, sent.t_send_ns, decided_at
             )
         )
-        self._sent[seq] = sent
+        self._sent.by_seq[seq] = sent
         self._appends.append(Append(coordinator, seq, value))
-        self._watch()
+        self._watch_sent()
         return seq
 
     def _stamp_s(self) -> int:
@@ -361,7 +360,9 @@ class TextClaimant(Claimant):
             return
         pause_ns = self._paused_for_ns(state)
         if pause_ns > 0:
-            self._wait(holding, now_ns + min(pause_ns, self._beat_every_ns), "the group is paused")
+            self._wait(
+                holding, now_ns + min(pause_ns, self._heartbeat_every_ns), "the group is paused"
+            )
             return
         cell = cast(TextCell | None, state.cells.get((self.group_id, *holding.key)))
         if cell is None:
@@ -442,14 +443,14 @@ class TextClaimant(Claimant):
 
     def _send_claim(self, holding: Holding, state: PartitionState, now_ns: int) -> None:
         holding.on(ClaimEvent.CLAIM_SENT)
-        sent = _Sent(now_ns, holding.coordinator, "claim", holding)
+        sent = Sent(now_ns, holding.coordinator, "claim", holding)
         holding.claim_seq = self._send(CLAIMING_PARTITION, holding, sent, None, state.next_offset)
 
     def _send_reclaim(
         self, holding: Holding, cell: TextCell, state: PartitionState, now_ns: int
     ) -> None:
         holding.on(ClaimEvent.CLAIM_SENT)
-        sent = _Sent(now_ns, holding.coordinator, "claim", holding)
+        sent = Sent(now_ns, holding.coordinator, "claim", holding)
         holding.claim_seq = self._send(
             HEARTBEAT, holding, sent, cell.current_offset, state.next_offset
         )
@@ -493,7 +494,7 @@ class TextClaimant(Claimant):
         holding.on(ClaimEvent.CLAIM_ACCEPTED)
         if unread.type == CLAIMING_PARTITION:
             self._renew(holding, now_ns)
-        self._beat_at(coordinator, now_ns + self._beat_every_ns)
+        self._heartbeats.arrange(coordinator, now_ns + self._heartbeat_every_ns)
 
     def _still_ours(self, holding: TextHolding, unread: _Unread | None, now_ns: int) -> None:
         """What we asked has been read, and nobody had come between."""
@@ -563,7 +564,7 @@ class TextClaimant(Claimant):
             self._notices.append(
                 Notice("lapsed", holding, f"{event.client_id} may have claimed it")
             )
-        self._beat_at(holding.coordinator, holding.renew_from_ns)
+        self._heartbeats.arrange(holding.coordinator, holding.renew_from_ns)
 
     def _on_own_renewed(
         self, coordinator: int, event: ev.Renewed, unread: _Unread | None, now_ns: int
@@ -581,48 +582,48 @@ class TextClaimant(Claimant):
         if holding.lease_until_ns > now_ns:
             holding.late_renewals = 0
         if event.offset != event.epoch:  # the heartbeat that reclaims is counted as a claim
-            self._beat_is_settled(holding, now_ns)
+            self._heartbeat_settled(holding, now_ns)
 
     # Heartbeats: one record a claim
 
-    def _beat(self, coordinator: int, now_ns: int) -> None:
+    def _send_heartbeats(self, coordinator: int, now_ns: int) -> None:
         """Send the heartbeats of one coordination partition, and arrange for the next."""
-        self._beat_due_ns[coordinator] = None
+        self._heartbeats.begin(coordinator)
         if self.silent:
             return
         renewing = [h for h in self._ours[coordinator].values() if not h.paused]
         for holding in renewing:
             self._renew(_text(holding), now_ns)
         if renewing:
-            self._beat_at(coordinator, now_ns + self._beat_every_ns)
+            self._heartbeats.arrange(coordinator, now_ns + self._heartbeat_every_ns)
 
     def _renew(self, holding: TextHolding, now_ns: int) -> bool:
         """Send a heartbeat, if we know that we may; say whether one was sent."""
-        if self.silent or holding.paused or holding.beats >= MAX_BEATS:
+        if self.silent or holding.paused or holding.unread_heartbeats >= MAX_UNREAD_HEARTBEATS:
             return False
         if now_ns < holding.renew_from_ns:
             return False
         if now_ns - holding.known_ns >= self.interval_ms * MS:
             if holding.claim_seq == -1:
                 state = self.world.states[holding.coordinator]
-                sent = _Sent(now_ns, holding.coordinator, "claim", holding)
+                sent = Sent(now_ns, holding.coordinator, "claim", holding)
                 holding.claim_seq = self._send(
                     CLAIMING_PARTITION, holding, sent, None, state.next_offset
                 )
             return False
-        holding.beats += 1
+        holding.unread_heartbeats += 1
         holding.flush = False
-        sent = _Sent(now_ns, holding.coordinator, "beat", holding)
+        sent = Sent(now_ns, holding.coordinator, "heartbeat", holding)
         self._send(HEARTBEAT, holding, sent, max(0, holding.next_offset), NO_OFFSET)
         return True
 
-    def _beat_is_settled(self, holding: TextHolding, now_ns: int) -> None:
-        holding.beats = max(0, holding.beats - 1)
+    def _heartbeat_settled(self, holding: TextHolding, now_ns: int) -> None:
+        holding.unread_heartbeats = max(0, holding.unread_heartbeats - 1)
         if holding.flush and holding.state in _OURS:
             self._flush(holding, now_ns)
 
     def _send_release(self, holding: Holding, now_ns: int) -> None:
-        sent = _Sent(now_ns, holding.coordinator, "release", holding)
+        sent = Sent(now_ns, holding.coordinator, "release", holding)
         offset = max(0, holding.next_offset)
         self._send(RELEASING_PARTITION, holding, sent, offset, NO_OFFSET)
 

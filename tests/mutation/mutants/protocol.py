@@ -12,6 +12,10 @@ __all__ = ["PROTOCOL"]
 
 FOLD = "marshal_py.protocol.rationalizer"
 CLAIMS = "marshal_py.protocol.claimant"
+COLD_START = "marshal_py.protocol.cold_start"
+HEARTBEATS = "marshal_py.protocol.heartbeat_schedule"
+HOLDING = "marshal_py.protocol.holding"
+UNREAD = "marshal_py.protocol.unread_appends"
 WORLD = "marshal_py.protocol.world"
 
 _TOUCHED = "                touched[event.topic, event.partition] = None"
@@ -23,6 +27,10 @@ def _fold(name: str, function: str, old: str, new: str) -> Mutant:
 
 def _claimant(name: str, function: str, old: str, new: str) -> Mutant:
     return Mutant(f"claimant: {name}", CLAIMS, (Edit(f"Claimant.{function}", old, new),))
+
+
+def _part(module: str, name: str, function: str, old: str, new: str) -> Mutant:
+    return Mutant(f"claimant: {name}", module, (Edit(function, old, new),))
 
 
 def _world(name: str, function: str, old: str, new: str) -> Mutant:
@@ -249,7 +257,7 @@ _THE_LEASE = [
     ),
     Mutant(
         "claimant: lease: it ends",
-        CLAIMS,
+        HOLDING,
         (
             Edit(
                 "Holding.held",
@@ -260,7 +268,7 @@ _THE_LEASE = [
     ),
     _claimant(
         "lease: measured from before the sending of a heartbeat",
-        "_on_beat",
+        "_on_heartbeat",
         "return sent.t_send_ns",
         "return now_ns",
     ),
@@ -294,13 +302,13 @@ _THE_LEASE = [
     _claimant(
         "lease: the next lapse is watched for",
         "_let_lapse",
-        "self._timer(earliest_ns, coordinator << 1 | 1, None)",
+        'self._timers.set(earliest_ns, "lapse", coordinator)',
         "pass",
     ),
     _claimant(
         "lease: the first lapse is watched for",
         "_extend_lease",
-        "self._timer(until_ns, holding.coordinator << 1 | 1, None)",
+        'self._timers.set(until_ns, "lapse", holding.coordinator)',
         "pass",
     ),
     _claimant(
@@ -314,13 +322,13 @@ _THE_LEASE = [
     ),
     _claimant(
         "renewal: by heartbeats of this instance",
-        "_on_beat",
+        "_on_heartbeat",
         "if event.instance_id != self.instance_id or event.client_id != self.client_id:",
         "if event.client_id != self.client_id:",
     ),
     _claimant(
         "renewal: by heartbeats of this client",
-        "_on_beat",
+        "_on_heartbeat",
         "if event.instance_id != self.instance_id or event.client_id != self.client_id:",
         "if event.instance_id != self.instance_id:",
     ),
@@ -338,36 +346,40 @@ _THE_LEASE = [
     ),
     _claimant(
         "renewal: what nobody sent renews nothing",
-        "_on_beat",
+        "_on_heartbeat",
         "if sent is None:\n            return None",
         "if sent is None:\n            return now_ns",
     ),
     _claimant(
         "renewal: heartbeats go on",
-        "_beat",
-        "self._beat_at(coordinator, now_ns + self.interval_ms * MS)",
+        "_send_heartbeats",
+        "self._heartbeats.arrange(coordinator, now_ns + self.interval_ms * MS)",
         "pass",
     ),
     _claimant(
         "renewal: once an interval",
-        "_beat",
+        "_send_heartbeats",
         "now_ns + self.interval_ms * MS",
         "now_ns + 2 * self.interval_ms * MS",
     ),
     _claimant(
-        "renewal: while lapsed, too", "_beat", "if not h.paused]", "if h.state is ClaimState.HELD]"
+        "renewal: while lapsed, too",
+        "_send_heartbeats",
+        "if not h.paused]",
+        "if h.state is ClaimState.HELD]",
     ),
-    _claimant(
+    _part(
+        HEARTBEATS,
         "renewal: heartbeats do not pile up",
-        "_beat",
-        "self._beats_in_flight[coordinator] >= MAX_BEATS_IN_FLIGHT",
-        "False",
+        "HeartbeatSchedule.hold_back",
+        "self.unread[coordinator] < MAX_UNREAD_HEARTBEATS",
+        "True",
     ),
     _claimant(
         "renewal: the first heartbeat at once",
         "_on_claimed",
-        "        self._beat_at(coordinator, now_ns)\n",
-        "        self._beat_at(coordinator, now_ns + self.interval_ms * MS)\n",
+        "        self._heartbeats.arrange(coordinator, now_ns)\n",
+        "        self._heartbeats.arrange(coordinator, now_ns + self.interval_ms * MS)\n",
     ),
 ]
 
@@ -518,71 +530,80 @@ _CLAIMING = [
     ),
     _claimant("resume: only when asked for", "_may_take", "self.resume and ", ""),
     _claimant("resume: it does", "_may_take", "if self.resume and", "if False and"),
-    _claimant("twin: the loser knows", "_lose", "self.twin = event.instance_id", "pass"),
+    _claimant(
+        "twin: the loser knows", "_lose", "self.duplicate_instance_id = event.instance_id", "pass"
+    ),
     _claimant(
         "twin: the loser says so",
         "_lose",
-        'self._notices.append(Notice("duplicate_client_id", holding, self._twin_text()))',
+        'self._notices.append(Notice("duplicate_client_id", holding, self._duplicate_text()))',
         "pass",
     ),
     _claimant(
         "twin: the loser forgets what it wanted",
         "_lose",
-        "self._end(other, ClaimEvent.CANCELLED, self._twin_text())",
+        "self._end(other, ClaimEvent.CANCELLED, self._duplicate_text())",
         "pass",
     ),
     _claimant(
-        "twin: the loser wants nothing new", "want", "if self.twin is not None:", "if False:"
+        "twin: the loser wants nothing new",
+        "want",
+        "if self.duplicate_instance_id is not None:",
+        "if False:",
     ),
     _claimant(
         "twin: only losses to its own name", "_lose", " and event.client_id == self.client_id", ""
     ),
-    _claimant(
+    _part(
+        COLD_START,
         "cold start: can be switched off",
-        "_stale_by_timestamps",
-        "if self.cold_start_skew_ms is None:\n            return False",
-        "self.cold_start_skew_ms = self.cold_start_skew_ms or 0",
+        "ColdStart.__init__",
+        "self.skew_ms = skew_ms",
+        "self.skew_ms = skew_ms or 0",
     ),
-    _claimant(
+    _part(
+        COLD_START,
         "cold start: two intervals",
-        "_stale_by_timestamps",
-        "2 * cell.interval_ms + self.cold_start_skew_ms",
-        "self.cold_start_skew_ms",
+        "ColdStart.is_stale",
+        "2 * cell.interval_ms + self.skew_ms",
+        "self.skew_ms",
     ),
-    _claimant(
+    _part(
+        COLD_START,
         "cold start: the skew",
-        "_stale_by_timestamps",
-        "2 * cell.interval_ms + self.cold_start_skew_ms",
+        "ColdStart.is_stale",
+        "2 * cell.interval_ms + self.skew_ms",
         "2 * cell.interval_ms",
     ),
-    _claimant(
+    _part(
+        COLD_START,
         "cold start: the resolution of the timeline",
-        "_stale_by_timestamps",
+        "ColdStart.is_stale",
         "own_ms -= observer.stamped.resolution",
         "pass",
     ),
     _claimant(
         "cold start: the interval of the holder",
-        "_stale_by_timestamps",
-        "2 * cell.interval_ms +",
-        "2 * self.interval_ms +",
+        "_may_take",
+        "is_stale(cell, ",
+        "is_stale(__import__('msgspec').structs.replace(cell, interval_ms=self.interval_ms), ",
     ),
     _claimant(
         "cold start: one probe that was read",
         "applied",
-        "if renewed_at_ns is not None and self._probe[coordinator] is None:",
-        "if self._probe[coordinator] is None:",
+        "if renewed_at_ns is not None and self._cold_start.read(",
+        "if self._cold_start.read(",
     ),
     _claimant(
         "cold start: it probes",
-        "_stale_by_timestamps",
-        "self._beat_at(coordinator, now_ns)",
+        "_may_take",
+        "self._heartbeats.arrange(coordinator, now_ns)",
         "pass",
     ),
     _claimant(
         "cold start: a failed probe is made again",
         "append_failed",
-        "self._probing[sent.coordinator] = False",
+        "self._cold_start.failed(sent.coordinator)",
         "pass",
     ),
 ]
@@ -599,11 +620,12 @@ _ENDING = [
         CLAIMS,
         (
             Edit(
-                "Holding.held",
-                "self.state is ClaimState.HELD",
-                "self.state in (ClaimState.HELD, ClaimState.RELEASING)",
+                "Claimant._start_release",
+                "holding.lease_until_ns = 0",
+                "Holding.held = lambda self, now_ns: ("
+                "self.state in (ClaimState.HELD, ClaimState.RELEASING)"
+                " and now_ns < self.lease_until_ns)",
             ),
-            Edit("Claimant._start_release", "holding.lease_until_ns = 0", "pass"),
         ),
     ),
     Mutant(
@@ -625,7 +647,7 @@ _ENDING = [
     _claimant(
         "release: again after a failed append",
         "append_failed",
-        "self._timer(holding.release_at_ns, _RELEASE, holding)",
+        "self._release_at(holding, now_ns + RETRY_NS)",
         "pass",
     ),
     _claimant(
@@ -651,7 +673,7 @@ _ENDING = [
     _claimant(
         "pause: the holder stops at once", "_on_paused", "holding.on(ClaimEvent.PAUSED)", "pass"
     ),
-    _claimant("pause: nothing renews", "_beat", "if not h.paused]", "]"),
+    _claimant("pause: nothing renews", "_send_heartbeats", "if not h.paused]", "]"),
     _claimant(
         "pause: a heartbeat in flight does not bring it back",
         "_extend_lease",
@@ -667,8 +689,8 @@ _ENDING = [
     _claimant(
         "pause: the release comes",
         "_on_paused",
-        "self._timer(holding.release_at_ns, _RELEASE, holding)",
-        "pass",
+        "self._release_at(holding, max(now_ns, holding.lease_until_ns))",
+        "holding.release_at_ns = max(now_ns, holding.lease_until_ns)",
     ),
     _claimant(
         "pause: the user hears of it",
@@ -692,7 +714,7 @@ _ENDING = [
     _claimant("end: off the lists", "_end", "self._drop(holding)", "pass"),
     _claimant("leaving: releases", "leave", "self.release(holding, now_ns)", "pass"),
     _claimant(
-        "leaving: says goodbye", "leave", "self._send_beat(self.home, [], 2, now_ns)", "pass"
+        "leaving: says goodbye", "leave", "self._send_heartbeat(self.home, [], 2, now_ns)", "pass"
     ),
     _claimant(
         "leaving: waits for its releases", "settled", "not self._releasing\n            and ", ""
@@ -709,8 +731,12 @@ _ENDING = [
         "if holding.state in _PENDING:",
         "if True:",
     ),
-    _claimant(
-        "truncation: heartbeats start anew", "truncated", "self._beats_in_flight[p] = 0", "pass"
+    _part(
+        HEARTBEATS,
+        "truncation: heartbeats start anew",
+        "HeartbeatSchedule.clear",
+        "self.unread[p] = 0",
+        "pass",
     ),
     _claimant(
         "truncation: claims in flight are forgotten",
@@ -737,7 +763,7 @@ _ENDING = [
     _claimant(
         "commit: at once, when asked",
         "commit",
-        "self._beat_at(holding.coordinator, now_ns)",
+        "self._heartbeats.arrange(holding.coordinator, now_ns)",
         "pass",
     ),
     _claimant(
@@ -776,20 +802,26 @@ _ENDING = [
         "holding.epoch, proposed_offset",
         "self.world.cell(self.group_id, *holding.key).epoch, proposed_offset",
     ),
-    _claimant("membership: only at home", "_beat", "coordinator == self.home and", "True and"),
     _claimant(
-        "membership: heartbeats begin", "caught_up", "self._beat_at(coordinator, now_ns)", "pass"
+        "membership: only at home", "_send_heartbeats", "coordinator == self.home and", "True and"
+    ),
+    _claimant(
+        "membership: heartbeats begin",
+        "caught_up",
+        "self._heartbeats.arrange(coordinator, now_ns)",
+        "pass",
     ),
     _claimant(
         "memory: what is settled is forgotten",
-        "_on_beat",
-        "self._sent.pop(event.seq, None)",
+        "_on_heartbeat",
+        "self._sent.pop(event.seq)",
         "self._sent.get(event.seq)",
     ),
-    _claimant(
+    _part(
+        UNREAD,
         "memory: what nobody answers is forgotten",
-        "_append",
-        "while len(order) > _MAX_UNSETTLED:",
+        "UnreadAppends.add",
+        "while len(order) > MAX_UNREAD:",
         "while False:",
     ),
 ]
@@ -854,7 +886,7 @@ _FOUND = [
     _claimant(
         "found: a failed claim keeps a client from leaving",
         "append_failed",
-        "self._sent[seq] = sent._replace(holding=None)",
+        "self._sent.disown(seq)",
         "pass",
     ),
     _claimant(
@@ -866,7 +898,7 @@ _FOUND = [
     _claimant(
         "found: a fenced instance that had not been told claims on",
         "_lose",
-        "if not holding.acquired and self.twin is None:",
+        "if not holding.acquired and self.duplicate_instance_id is None:",
         "if not holding.acquired:",
     ),
     _claimant(
@@ -878,17 +910,20 @@ _FOUND = [
     _claimant(
         "found: a forgotten heartbeat is in flight for ever",
         "_append",
-        "self._beat_settled(coordinator, sent.t_send_ns)",
+        "self._heartbeats.settled(coordinator, now_ns)",
         "pass",
     ),
     _claimant(
         "found: what is never answered is waited for",
-        "_lose_patience",
+        "_fail_overdue",
         "self.append_failed(seq, now_ns)",
         "pass",
     ),
     _claimant(
-        "found: nobody watches for answers that do not come", "_append", "self._watch()", "pass"
+        "found: nobody watches for answers that do not come",
+        "_append",
+        "self._watch_sent()",
+        "pass",
     ),
     _claimant(
         "found: who reads too late keeps the others out",
@@ -906,26 +941,26 @@ _FOUND = [
 ]
 
 _GO_MARSHAL = [
-    _claimant(
+    _part(
+        HEARTBEATS,
         "Go Marshal #55, deadlock: who waits for an answer is not woken by it",
-        "_beat_settled",
-        "self._beat_at(coordinator, now_ns)",
+        "HeartbeatSchedule.settled",
+        "self.arrange(coordinator, now_ns)",
         "pass",
     ),
     Mutant(
         "claimant: Go Marshal #57, split brain: who lost a claim goes on",
         CLAIMS,
         (
-            Edit("Claimant._on_claimed", "self._lose(current, event)", "pass"),
+            Edit(
+                "Claimant._on_claimed",
+                "self._lose(current, event)",
+                "Holding.held = lambda self, _: self.state in _OURS",
+            ),
             Edit(
                 "Claimant._on_rejected",
                 'self._end(holding, ClaimEvent.LOST, "the log says that it is not ours")',
                 "pass",
-            ),
-            Edit(
-                "Holding.held",
-                "self.state is ClaimState.HELD and now_ns < self.lease_until_ns",
-                "self.state in (ClaimState.HELD, ClaimState.LAPSED)",
             ),
         ),
     ),

@@ -518,7 +518,7 @@ def test_loss_to_another_client_is_no_twin(bench: Bench) -> None:
     bench.wait(2 * INTERVAL_MS + 1)
     b.turn()
     a.turn()
-    assert a.claimant.twin is None
+    assert a.claimant.duplicate_instance_id is None
     a.want("t", 1)
 
 

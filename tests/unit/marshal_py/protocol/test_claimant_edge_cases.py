@@ -10,7 +10,9 @@ import pytest
 from marshal_py.errors import Closed, InvalidArgument, NotHeld
 from marshal_py.protocol import claimant as claims
 from marshal_py.protocol import events as ev
-from marshal_py.protocol.claimant import MIN_PATIENCE_MS, ClaimState
+from marshal_py.protocol import unread_appends
+from marshal_py.protocol.claimant import MIN_ANSWER_TIMEOUT_MS, ClaimState
+from marshal_py.protocol.heartbeat_schedule import MAX_UNREAD_HEARTBEATS
 from marshal_py.protocol.messages import (
     MAX_MEMBER_METADATA_BYTES,
     ClaimingPartition,
@@ -291,7 +293,7 @@ def test_no_heartbeat_is_larger_than_it_may_be(bench: Bench) -> None:
     bench.wait(INTERVAL_MS)
     sizes = [len(append.value) for append in a.appends()]
     assert len(sizes) == 2
-    assert max(sizes) <= claims.MAX_BEAT_BYTES
+    assert max(sizes) <= claims.MAX_HEARTBEAT_BYTES
 
 
 def test_the_smallest_margin_will_do(bench: Bench) -> None:
@@ -448,7 +450,7 @@ def test_a_claim_given_up_for_lost_that_turns_up_is_held_from_its_first_heartbea
     a = bench.client("a")
     holding = a.want()
     late = a.appends()
-    bench.wait(MIN_PATIENCE_MS + INTERVAL_MS)
+    bench.wait(MIN_ANSWER_TIMEOUT_MS + INTERVAL_MS)
     a.tick()
     a.put(late)
     a.read()
@@ -482,7 +484,7 @@ def test_a_release_that_failed_is_no_news_once_another_one_was_read(bench: Bench
     a.turn()
     assert holding.state is ClaimState.ENDED
     a.fail(failed)
-    bench.wait(MIN_PATIENCE_MS + INTERVAL_MS)
+    bench.wait(MIN_ANSWER_TIMEOUT_MS + INTERVAL_MS)
     assert a.sends() == []
     a.put(failed)
     a.turn()
@@ -520,7 +522,7 @@ def test_what_is_settled_is_forgotten(bench: Bench) -> None:
 
 
 def test_what_nobody_answers_is_bounded(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(claims, "_MAX_UNSETTLED", 10)
+    monkeypatch.setattr(unread_appends, "MAX_UNREAD", 10)
     a = bench.client("a")
     holding = a.get()
     for n in range(100):
@@ -550,7 +552,7 @@ def test_a_cold_start_waits_by_the_interval_of_the_holder_not_by_its_own(
 def test_heartbeats_that_a_truncation_took_with_it_are_not_waited_for(bench: Bench) -> None:
     a = bench.client("a")
     a.get()
-    for _ in range(claims.MAX_BEATS_IN_FLIGHT):
+    for _ in range(MAX_UNREAD_HEARTBEATS):
         bench.wait(INTERVAL_MS)
         assert a.sends()
     bench.log.partitions[0].truncate(len(bench.log.partitions[0]))
@@ -570,7 +572,7 @@ def test_failures_of_heartbeats_from_before_a_truncation_do_not_count(bench: Ben
     a.claimant.truncated()
     a.replay()
     a.get()
-    for _ in range(claims.MAX_BEATS_IN_FLIGHT):
+    for _ in range(MAX_UNREAD_HEARTBEATS):
         bench.wait(INTERVAL_MS)
         assert a.sends()
     a.claimant.append_failed(before.seq, bench.now_ns)
@@ -700,10 +702,10 @@ def test_one_answer_makes_room_for_one_heartbeat(bench: Bench) -> None:
     a = bench.client("a")
     a.get()
     sent = []
-    for _ in range(claims.MAX_BEATS_IN_FLIGHT):
+    for _ in range(MAX_UNREAD_HEARTBEATS):
         bench.wait(INTERVAL_MS)
         sent += a.appends()
-    assert len(sent) == claims.MAX_BEATS_IN_FLIGHT
+    assert len(sent) == MAX_UNREAD_HEARTBEATS
     a.put(sent[:1])
     a.read()
     for expected in (1, 0, 0):
@@ -726,7 +728,7 @@ def test_whose_claim_an_operator_of_the_same_name_ends_has_no_twin(bench: Bench)
     placed = ev.PositionSet(90, "a", "a.9", a.group, 1, "t", 0, 5)
     a.claimant.applied(0, [placed], bench.now_ns)
     assert holding.state is ClaimState.ENDED
-    assert a.claimant.twin is None
+    assert a.claimant.duplicate_instance_id is None
 
 
 def test_what_a_twin_has_not_taken_is_held_on(bench: Bench) -> None:
@@ -734,7 +736,7 @@ def test_what_a_twin_has_not_taken_is_held_on(bench: Bench) -> None:
     taken, kept = old.get("t", 0), old.get("t", 1)
     bench.client("a", "new").get("t", 0)
     old.turn()
-    assert old.claimant.twin == "a.new"
+    assert old.claimant.duplicate_instance_id == "a.new"
     assert (taken.state, until(taken)) == (ClaimState.ENDED, 0)
     assert old.held(kept)
 

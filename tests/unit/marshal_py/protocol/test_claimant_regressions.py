@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from marshal_py.protocol import claimant as claims
+from marshal_py.protocol import unread_appends
 from marshal_py.protocol.claimant import ClaimState
 from marshal_py.protocol.messages import (
     Heartbeat,
@@ -126,7 +126,7 @@ def test_fenced_instance_claims_nothing_even_if_it_had_not_been_told_of_a_claim(
     twin.want("t", 1)
     twin.turn()
     old.turn()
-    assert old.claimant.twin == "a.new"
+    assert old.claimant.duplicate_instance_id == "a.new"
     assert [told.state, untold.state] == [ClaimState.ENDED] * 2
     assert old.notices().count("duplicate_client_id") == 1
     for partition in (0, 1):
@@ -146,7 +146,7 @@ def test_instance_that_loses_to_its_twin_what_it_had_not_been_told_of_is_fenced_
     twin = bench.client("a", "new")
     twin.get()
     old.turn()
-    assert old.claimant.twin == "a.new"
+    assert old.claimant.duplicate_instance_id == "a.new"
     assert "duplicate_client_id" in old.notices()
     assert holding.state is ClaimState.ENDED
 
@@ -186,7 +186,7 @@ def test_claim_that_turned_up_is_not_claimed_again_before_it_is_heard_of() -> No
 def test_heartbeat_forgotten_in_a_flood_does_not_block_the_next_ones(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(claims, "_MAX_UNSETTLED", 4)
+    monkeypatch.setattr(unread_appends, "MAX_UNREAD", 4)
     bench = Bench()
     a = bench.client("a")
     holding = a.get()

@@ -525,7 +525,7 @@ def test_a_live_process_of_our_name_stops_us() -> None:
     client.log.write(beat("py", 1))
     client.settle()
     assert holding.state is ClaimState.ENDED
-    assert client.claimant.twin == "py-i"
+    assert client.claimant.duplicate_instance_id == "py-i"
     with pytest.raises(DuplicateClientId):
         client.want()
 

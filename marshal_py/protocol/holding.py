@@ -1,0 +1,104 @@
+"""What a claimant has and tells: its claims, its appends, its notices to the user."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple, TypeAlias
+
+from marshal_py.protocol.claim_states import ClaimEvent, ClaimState, next_state
+from marshal_py.protocol.messages import NO_OFFSET
+
+__all__ = ["Append", "Holding", "Notice", "NoticeKind"]
+
+
+class Holding:
+    """One claim of this client, from wanting it to its end."""
+
+    __slots__ = (
+        "acquired",
+        "check_at_ns",
+        "claim_seq",
+        "claimed_offset",
+        "coordinator",
+        "epoch",
+        "late_renewals",
+        "lease_until_ns",
+        "metadata",
+        "next_offset",
+        "partition",
+        "paused",
+        "reason",
+        "release_at_ns",
+        "state",
+        "stored_offset",
+        "topic",
+    )
+
+    def __init__(self, topic: str, partition: int, coordinator: int) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.coordinator = coordinator
+        self.state = ClaimState.WAITING
+        self.epoch = NO_OFFSET
+        self.lease_until_ns = 0
+        """The holder may act before this moment; 0 from the decision to release on."""
+        self.next_offset = NO_OFFSET
+        """What the next heartbeat will say."""
+        self.stored_offset = NO_OFFSET
+        """What the log says."""
+        self.claimed_offset = NO_OFFSET
+        self.metadata = b""
+        self.acquired = False
+        self.late_renewals = 0
+        self.paused = False
+        self.reason: str | None = None
+        """Why it ended; None while it has not."""
+        self.claim_seq = -1
+        self.check_at_ns: int | None = None
+        self.release_at_ns: int | None = None
+
+    @property
+    def key(self) -> tuple[str, int]:
+        return (self.topic, self.partition)
+
+    def held(self, now_ns: int) -> bool:
+        """Say whether the holder may act at `now_ns`."""
+        return self.state is ClaimState.HELD and now_ns < self.lease_until_ns
+
+    def on(self, event: ClaimEvent) -> None:
+        """Go to the state that `event` leads to (`claim_states.TRANSITIONS`)."""
+        self.state = next_state(self.state, event)
+
+    def __repr__(self) -> str:
+        return f"<{self.topic}/{self.partition} {self.state.value} epoch={self.epoch}>"
+
+
+class Append(NamedTuple):
+    """A record to append to a partition of the coordination topic."""
+
+    coordinator: int
+    seq: int
+    value: bytes
+
+
+NoticeKind: TypeAlias = Literal[
+    "waiting",
+    "acquired",
+    "lapsed",
+    "regained",
+    "paused",
+    "stored",
+    "messages_claimed",
+    "messages_rejected",
+    "released",
+    "lost",
+    "duplicate_client_id",
+]
+
+
+class Notice(NamedTuple):
+    """Something the user should hear of. `number` is an offset or a seq, by kind."""
+
+    kind: NoticeKind
+    holding: Holding
+    detail: str = ""
+    number: int = NO_OFFSET
