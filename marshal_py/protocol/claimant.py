@@ -103,9 +103,9 @@ class Claimant:
 
     Its parts are the table of states (`claim_states`), the timers, the schedule of heartbeats, what
     was sent and not read, and the cold start. What is left is long on purpose: every record that is
-    read, every timer and every call of the user may move the same claims between the same lists, and
-    the argument for one holder at a time (§5.4) is about the order of those moves. It is easier to
-    check in one place than across objects that call each other back.
+    read, every timer and every call of the user may move the same claims between the same lists,
+    and the argument for one holder at a time (§5.4) is about the order of those moves. It is easier
+    to check in one place than across objects that call each other back.
     """
 
     _holding: ClassVar[type[Holding]] = Holding
