@@ -32,6 +32,7 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, TypeAlias
 
 import mmh3
@@ -77,6 +78,13 @@ class Target:
         """How many units change hands, those that nobody holds not counted."""
         return sum(map(len, self.surplus.values()))
 
+    def plan_of(self, member: str) -> Plan:
+        """Return the part of one member: all that it should claim, and one unit to give up."""
+        mine = self.surplus.get(member, ())
+        most = max((self.load[name] for name, units in self.surplus.items() if units), default=0.0)
+        give_up = mine[0] if mine and self.load[member] >= most else None
+        return Plan(tuple(unit for unit, name in self.gains.items() if name == member), give_up)
+
 
 def plan(me: str, members: Members, holders: Holders, costs: Costs | None = None) -> Plan:
     """Return what the member `me` should do now.
@@ -88,12 +96,7 @@ def plan(me: str, members: Members, holders: Holders, costs: Costs | None = None
     """
     if me not in members:
         return Plan()
-    goal = target(members, holders, costs)
-    mine = goal.surplus.get(me, ())
-    give_up = None
-    if mine and goal.load[me] >= max(goal.load[m] for m, units in goal.surplus.items() if units):
-        give_up = mine[0]
-    return Plan(tuple(unit for unit, member in goal.gains.items() if member == me), give_up)
+    return target(members, holders, costs).plan_of(me)
 
 
 def target(members: Members, holders: Holders, costs: Costs | None = None) -> Target:
@@ -117,27 +120,30 @@ def weigh(lag: int) -> int:
 
 def _classes(members: Members, holders: Holders) -> dict[_Class, list[Unit]]:
     """Group the units that concern us by the members that may hold them."""
-    by_topic: dict[str, _Class] = {}
+    by_topic: dict[str, tuple[frozenset[str], list[Unit]]] = {}
     classes: dict[_Class, list[Unit]] = {}
     names = sorted(members)
     for unit, holder in holders.items():
-        eligible = by_topic.get(unit[0])
-        if eligible is None:
-            eligible = tuple(name for name in names if members[name].wants(unit[0]))
-            by_topic[unit[0]] = eligible
+        topic = by_topic.get(unit[0])
+        if topic is None:
+            able = tuple(name for name in names if members[name].wants(unit[0]))
+            topic = by_topic[unit[0]] = (frozenset(able), classes.setdefault(able, []))
+        eligible, units = topic
         if eligible and (holder is None or holder in eligible):
-            classes.setdefault(eligible, []).append(unit)
-    return {eligible: sorted(classes[eligible], key=_unit_order) for eligible in sorted(classes)}
+            units.append(unit)
+    return {cls: sorted(classes[cls], key=_unit_order) for cls in sorted(classes) if classes[cls]}
 
 
 def _hash(text: str) -> int:
     return mmh3.hash(text, signed=False)
 
 
+@lru_cache(1 << 16)
 def _unit_order(unit: Unit) -> tuple[int, Unit]:
     return (_hash(f"{unit[0]}/{unit[1]}"), unit)
 
 
+@lru_cache(1 << 12)
 def _member_order(name: str) -> tuple[int, str]:
     return (_hash(name), name)
 
@@ -177,11 +183,13 @@ class _Counts:
 
     def fill(self, cls: _Class, units: int) -> None:
         """Give free units, one by one, to whoever has least."""
-        heap = [(*self.above(name), name) for name in cls if self.can_take(name)]
+        heap = [(*self.above(name), name) for name in cls if self.can_take(name)] if units else []
         heapq.heapify(heap)
+        held = self.held[cls]
         while units and heap:
             name = heap[0][-1]
-            self.add(cls, name, 1)
+            held[name] += 1
+            self.total[name] += 1
             units -= 1
             if self.can_take(name):
                 heapq.heapreplace(heap, (*self.above(name), name))
@@ -248,7 +256,8 @@ class _Counts:
 
     def _even_out_one(self, cls: _Class) -> None:
         """The same for units that are all alike: from the most to the least, until they meet."""
-        most = [(-self.level(m), _member_order(m), m) for m in cls if self.held[cls][m]]
+        held = self.held[cls]
+        most = [(-self.level(m), _member_order(m), m) for m in cls if held[m]]
         least = [(*self.above(m), m) for m in cls if self.can_take(m)]
         heapq.heapify(most)
         heapq.heapify(least)
@@ -259,13 +268,13 @@ class _Counts:
         while most and least:
             level, _, giver = heapq.heappop(most)
             if -level != self.level(giver):
-                if self.held[cls][giver]:
+                if held[giver]:
                     heapq.heappush(most, (-self.level(giver), _member_order(giver), giver))
                 continue
             if not least[0][0] < -level:
                 break
             self._move(cls, giver, least)
-            if self.held[cls][giver]:
+            if held[giver]:
                 heapq.heappush(most, (-self.level(giver), _member_order(giver), giver))
 
     def _move(
@@ -283,10 +292,12 @@ class _Counts:
 def _by_count(members: Members, holders: Holders, classes: Mapping[_Class, list[Unit]]) -> Target:
     counts = _Counts(members, classes)
     for cls, units in classes.items():
+        held = counts.held[cls]
         for unit in units:
             holder = holders[unit]
             if holder is not None:
-                counts.add(cls, holder, 1)
+                held[holder] += 1
+                counts.total[holder] += 1
     held_now = {cls: dict(held) for cls, held in counts.held.items()}
     load = {name: counts.level(name) for name in members}
     for cls, units in classes.items():
@@ -295,7 +306,8 @@ def _by_count(members: Members, holders: Holders, classes: Mapping[_Class, list[
     gains: dict[Unit, str] = {}
     surplus: dict[str, list[Unit]] = {}
     for cls, units in classes.items():
-        change = {m: counts.held[cls][m] - held_now[cls][m] for m in cls}
+        held, before = counts.held[cls], held_now[cls]
+        change = {m: held[m] - before[m] for m in cls}
         lack = {m: n for m, n in change.items() if n > 0}
         gains.update(_hand_out([u for u in units if holders[u] is None], members, lack))
         for name in cls:

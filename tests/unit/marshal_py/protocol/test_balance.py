@@ -33,12 +33,14 @@ def settle(
     """
     claims = given_up = 0
     for _ in range(limit):
-        plans = {m: plan(m, members, holders, costs) for m in members}
+        goal = target(members, holders, costs)
+        plans = {m: goal.plan_of(m) for m in members}
         able = [m for m, p in plans.items() if p.claim or p.give_up is not None]
         if not able:
             return claims, given_up
         name = order.choice(sorted(able))
         todo: Plan = plans[name]
+        assert todo == plan(name, members, holders, costs)
         if todo.claim and (todo.give_up is None or order.random() < 0.5):
             unit = order.choice(todo.claim)
             assert holders[unit] is None
