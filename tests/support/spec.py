@@ -1,13 +1,15 @@
-"""The link between specs/PROTOCOL.md and the tests.
+"""The link between specs/PROTOCOL.md and the tests: the mark `@spec`, and the table made of it.
 
 ``@spec("F-12")`` on a test says that it checks the sentence of that identifier.
-`test_spec_sentences.py` keeps the two in step; `python -m tests.support.spec` writes the table at
-the end of the specification.
+`tests/unit/docs/test_spec_sentences.py` keeps the two in step. A developer's command, for when a
+marked test has moved: `python -m tests.support.spec` writes the table at the end of the
+specification.
 """
 
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Callable
 from typing import TypeVar
@@ -39,11 +41,13 @@ def sentences() -> list[str]:
     return _IDENTIFIER.findall(text)
 
 
+@functools.cache
 def marked_tests() -> dict[str, list[str]]:
     """Identifier → the tests that pytest collects and that are marked with it."""
     found: dict[str, list[str]] = {}
     for path in sorted(TESTS.rglob("test_*.py")):
-        for node in ast.parse(path.read_text("utf-8")).body:
+        text = path.read_text("utf-8")
+        for node in ast.parse(text).body if "\n@spec(" in text else ():
             if not isinstance(node, ast.FunctionDef) or not node.name.startswith("test_"):
                 continue
             for identifier in _marks(node):

@@ -1,11 +1,8 @@
-"""Markdown: every link leads somewhere, every command is understood; the reference can be made."""
+"""Markdown: every link leads somewhere, every command is understood, every size is true."""
 
 from __future__ import annotations
 
 import re
-import runpy
-import subprocess
-import sys
 import tracemalloc
 from pathlib import Path
 
@@ -19,7 +16,6 @@ from tests.unit.marshal_py.cli.test_help import check_command_line
 PAGES = sorted([*ROOT.glob("*.md"), *SPECS.rglob("*.md"), *DOCS.rglob("*.md")])
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
-MODULES = runpy.run_path(str(DOCS / "api_reference.py"))["MODULES"]
 OURS = re.compile(r"^(?:\$ )?((?:marshal|harvest) .*)$")
 
 
@@ -67,21 +63,6 @@ def test_commands_are_understood(page: Path) -> None:
 def test_there_are_commands_and_links_to_check() -> None:
     assert sum(len(part) for page in PAGES for part in commands(page)) > 40
     assert sum(len(LINK.findall(page.read_text())) for page in PAGES) > 20
-
-
-def test_the_reference_is_made_of_all_that_is_public(tmp_path: Path) -> None:
-    pytest.importorskip("pdoc")
-    done = subprocess.run(
-        [sys.executable, DOCS / "api_reference.py", tmp_path],
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "does not resolve" not in done.stderr
-    for name in MODULES:
-        assert (tmp_path / f"{name.replace('.', '/')}.html").stat().st_size > 1_000
-    page = (tmp_path / "marshal_py.html").read_text()
-    assert all(name in page for name in ("Marshal", "Retry.delay_s", "snapshot_mismatches"))
 
 
 def test_the_sizes_in_the_operators_guide() -> None:

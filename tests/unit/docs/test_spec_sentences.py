@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from collections import Counter
 
 import pytest
 
 from tests.support import spec
-from tests.support.paths import ROOT, TESTS
 
 SENTENCES = spec.sentences()
 MARKED = spec.marked_tests()
@@ -48,19 +44,3 @@ def test_sentences_that_bind_have_an_identifier() -> None:
 def test_the_table_is_up_to_date() -> None:
     _, table = spec.SPECIFICATION.read_text("utf-8").split(spec.TABLE_STARTS)
     assert table.strip() == spec.table().strip(), "python -m tests.support.spec"
-
-
-def test_the_marked_tests_are_collected() -> None:
-    files = sorted({name.split("::")[0] for names in MARKED.values() for name in names})
-    collected = subprocess.run(
-        [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider"]
-        + [str(TESTS / file) for file in files if "spec_sentences" not in file],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        env=os.environ | {"PYTEST_ADDOPTS": ""},
-        check=True,
-    ).stdout
-    found = {re.sub(r"^tests/|\[.*$", "", line) for line in collected.splitlines()}
-    for names in MARKED.values():
-        assert set(names) <= found

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import psycopg
 import pytest
@@ -71,3 +74,36 @@ def test_a_harmed_database_is_whole_for_the_next_test(
     with psycopg.connect(postgres_database) as connection:
         assert connection.execute("SELECT 1").fetchone() == (1,)
     getattr(postgres, harm)()
+
+
+def test_the_plugin_starts_and_imports_nothing_of_its_own() -> None:
+    code = (
+        "import sys, marshal_py; before = set(sys.modules)\n"
+        "import marshal_py.embedded.pytest_plugin\n"
+        "print(*[m for m in set(sys.modules) - before if m.startswith('marshal_py')])"
+    )
+    output = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout
+    assert set(output.split()) == {"marshal_py.embedded", "marshal_py.embedded.pytest_plugin"}
+
+
+USES_POSTGRES = """
+import sys
+sys.modules["psycopg"] = None
+
+def test(postgres):
+    pass
+"""
+
+
+def test_a_fixture_without_its_extra_says_what_to_install(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(USES_POSTGRES)
+    result = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+    )
+    assert result.returncode == 1
+    assert "needs psycopg: run `pip install 'marshal-py[embedded]'`" in result.stdout

@@ -27,9 +27,8 @@ def leaves(command: Any, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
         yield path
 
 
-COMMANDS = [
-    path for name, app in PROGRAMS.items() for path in leaves(typer.main.get_command(app), (name,))
-]
+COMMAND_OF: dict[str, Any] = {name: typer.main.get_command(app) for name, app in PROGRAMS.items()}
+COMMANDS = [path for name, command in COMMAND_OF.items() for path in leaves(command, (name,))]
 
 
 @functools.cache
@@ -59,7 +58,7 @@ def check_command_line(line: str, *, complete: bool = True) -> None:
         if word in ("|", "||", "&", "&&", ">", ";") or word.startswith(("2>", ">")):
             words = words[:index]
             break
-    command: Any = typer.main.get_command(PROGRAMS[words[0]])
+    command: Any = COMMAND_OF[words[0]]
     context: Any = None
     rest = words[1:]
     while True:
