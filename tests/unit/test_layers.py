@@ -1,4 +1,4 @@
-"""What .importlinter cannot see: clocks, randomness and files without an import of their own."""
+"""The contracts of .importlinter, and what they do not see: clocks that need no import."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from importlinter.cli import lint_imports
 
 from tests.support.paths import ROOT
 
@@ -20,11 +21,8 @@ SAYS_SO: Final = ("Pure", "No I/O")
 
 MAP = configparser.ConfigParser()
 MAP.read(ROOT / ".importlinter", encoding="utf-8")
-PURE: Final = [
-    module
-    for contract in ("pure", "pure-modules")
-    for module in MAP[f"importlinter:contract:{contract}"]["source_modules"].split()
-]
+CONTRACTS: Final = [MAP[f"importlinter:contract:{name}"] for name in ("pure", "pure-modules")]
+PURE: Final = [module for contract in CONTRACTS for module in contract["source_modules"].split()]
 
 
 def files(module: str) -> list[Path]:
@@ -60,3 +58,27 @@ def test_whatever_says_that_it_is_pure_is_held_to_it() -> None:
             said = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
             if any(word in said.partition("\n")[0] for word in SAYS_SO):
                 assert file in held, f"{file} is missing in .importlinter"
+
+
+def test_pure_is_the_same_everywhere() -> None:
+    lists = [contract["forbidden_modules"].split() for contract in CONTRACTS]
+    assert lists[0] == lists[1] == sorted(set(lists[0]))
+
+
+@pytest.mark.parametrize(("line", "code"), [("import json", 0), ("import time", 1)])
+def test_the_contracts_see_the_standard_library(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, code: int
+) -> None:
+    package = f"house_{code}"
+    (tmp_path / package).mkdir()
+    (tmp_path / package / "__init__.py").write_text("")
+    (tmp_path / package / "helper.py").write_text(f"{line}\n")
+    (tmp_path / package / "pure.py").write_text(f"from {package} import helper\n")
+    config = tmp_path / "contracts.ini"
+    config.write_text(
+        f"[importlinter]\nroot_package = {package}\ninclude_external_packages = True\n"
+        "[importlinter:contract:pure]\nname = pure\ntype = forbidden\n"
+        f"source_modules = {package}.pure\nforbidden_modules = time\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    assert lint_imports(str(config), no_cache=True) == code
