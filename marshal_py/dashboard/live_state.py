@@ -108,9 +108,9 @@ class LiveState:
         self.observers = observers
         self.is_text = isinstance(world, TextWorld)
         """Whether the log is of version 1: then there are no epochs, no members, no snapshots."""
-        history: Any = text_history if self.is_text else PartitionHistory
+        new_history: Any = text_history if self.is_text else PartitionHistory
         self.histories: list[PartitionHistory] = [
-            history(state.partition, world.partitions, state=state, sample_ms=2**40)
+            new_history(state.partition, world.partitions, state=state, sample_ms=2**40)
             for state in world.states
         ]
         self.grid = CellGrid()
