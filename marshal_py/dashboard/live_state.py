@@ -168,7 +168,7 @@ class LiveState:
                 kept = [(k[1], k[2]) for _, k, _ in self.world.cells(event.group_id)]
                 self.grid.remove_group(event.group_id, kept)
             self._add_activity(p, event, at_ms)
-        if history.rows:
+        if history.rows.tables:
             self._take_rows(history)
 
     def _renewed(self, p: int, event: ev.Renewed) -> None:

@@ -35,7 +35,7 @@ def rows(out: str | Path, table: str) -> list[tuple[Any, ...]]:
 
 
 def expected(history: PartitionHistory, table: str) -> list[tuple[Any, ...]]:
-    found = history.rows.get(table, []) + history.open_rows().get(table, [])
+    found = history.rows.tables.get(table, []) + history.open_rows().get(table, [])
     return [tuple(row.values()) for row in to_arrow(table, found).to_pylist()]
 
 

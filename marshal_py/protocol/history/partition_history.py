@@ -57,9 +57,10 @@ class PartitionHistory:
         self.partitions = partitions
         self.sample_ms = sample_ms
         self._memory = memory or PartitionMemory(state or PartitionState(partition))
-        self._rows = Rows(partition)
-        self._checks = checks(self._memory, self._rows, partitions)
-        self._snapshots = SnapshotChecks(self._memory, self._rows)
+        self.rows = Rows(partition)
+        """The rows that were not taken yet."""
+        self._checks = checks(self._memory, self.rows, partitions)
+        self._snapshots = SnapshotChecks(self._memory, self.rows)
         self._snapshots.watch(snapshots)
         self._epochs = epochs
         self.state = self._memory.state
@@ -206,14 +207,9 @@ class PartitionHistory:
             self._memory.create_time = True
             self._checks.create_time(offset, at_ms)
 
-    @property
-    def rows(self) -> dict[str, list[Row]]:
-        """The rows that were not taken yet, by table."""
-        return self._rows.tables
-
     def take_rows(self) -> dict[str, list[Row]]:
         """Return the rows since the last call, by table, and forget them."""
-        return self._rows.take()
+        return self.rows.take()
 
     def open_rows(self) -> dict[str, list[Row]]:
         """Return the rows of what has not ended: they hold until more records come."""
@@ -295,7 +291,7 @@ class PartitionHistory:
         key = (event.group_id, event.topic, event.partition)
         track = self._held(key, event)
         if now >= track.sample_due_ms:
-            self._rows.position(key, track, track.version_ms)
+            self.rows.position(key, track, track.version_ms)
             track.sample_due_ms = self._next_sample()
         gap = now - track.renewed_ms
         if track.heartbeats == 0:
@@ -316,7 +312,7 @@ class PartitionHistory:
 
     def _first_beat(self, track: CellTrack) -> None:
         if track.takeover is not None:
-            self._rows.takeover(track.takeover, self._memory.at_ms - track.from_ms)
+            self.rows.takeover(track.takeover, self._memory.at_ms - track.from_ms)
             track.takeover = None
 
     def _on_released(self, event: ev.Released) -> None:
@@ -341,7 +337,7 @@ class PartitionHistory:
         track.version_ms = self._memory.at_ms
         track.batches += 1
         track.claimed_offset = event.to_offset
-        self._rows.batch(key, event, self._memory.at_ms)
+        self.rows.batch(key, event, self._memory.at_ms)
 
     def _on_position_set(self, event: ev.PositionSet) -> None:
         self._checks.sender(event)
@@ -354,9 +350,9 @@ class PartitionHistory:
             self._end(key, track, "position_set", event)
         track.next_offset = track.claimed_offset = event.next_offset
         track.version_ms = now
-        self._rows.position(key, track, now)
+        self.rows.position(key, track, now)
         what = f"{event.topic}/{event.partition} to {event.next_offset}"
-        self._rows.operation(event, "set_position", what, now)
+        self.rows.operation(event, "set_position", what, now)
 
     def _track(self, event: ev.Claimed | ev.PositionSet) -> CellTrack:
         """Return the track of the event's cell, a new one if this is the first of it."""
@@ -381,7 +377,7 @@ class PartitionHistory:
 
     def _end(self, key: CellKey, track: CellTrack, how: str, event: Any) -> None:
         """The claim of `track` ends with the record of `event`."""
-        rows, now = self._rows, self._memory.at_ms
+        rows, now = self.rows, self._memory.at_ms
         rows.claim(key, track, until_ms=now, how=how, by=event.client_id, end_offset=event.offset)
         rows.position(key, track, now)
         if track.takeover is not None:
@@ -408,14 +404,14 @@ class PartitionHistory:
 
     def _operation(self, event: Any, what: str, detail: str) -> None:
         self._checks.sender(event)
-        self._rows.operation(event, what, detail, self._memory.at_ms)
+        self.rows.operation(event, what, detail, self._memory.at_ms)
 
     # Rejected records
 
     def _on_rejected(self, event: ev.Rejected) -> None:
         self._checks.sender(event)
         epoch = or_none(event.epoch) if self._epochs else None
-        self._rows.rejection(event, self._memory.at_ms, epoch=epoch)
+        self.rows.rejection(event, self._memory.at_ms, epoch=epoch)
         self._checks.rejected(event)
 
 

@@ -81,7 +81,7 @@ class Script:
 
 
 def rows(history: PartitionHistory, table: str) -> list[dict[str, Any]]:
-    found = history.rows.get(table, []) + history.open_rows().get(table, [])
+    found = history.rows.tables.get(table, []) + history.open_rows().get(table, [])
     listed: list[dict[str, Any]] = to_arrow(table, found).to_pylist()
     return listed
 
@@ -195,8 +195,8 @@ def test_a_history_carried_over_gives_the_same_rows(cut: int) -> None:
     second = PartitionHistory.decode(first.encode(), 1)
     second.feed(*zip(*script.records[cut:], strict=True))
     for table in TABLES.keys() - {"ends"}:
-        both = first.rows.get(table, []) + second.rows.get(table, [])
-        assert both == whole.rows.get(table, []), table
+        both = first.rows.tables.get(table, []) + second.rows.tables.get(table, [])
+        assert both == whole.rows.tables.get(table, []), table
     assert second.open_rows() == whole.open_rows()
     assert second.encode() == whole.encode()
 
@@ -349,7 +349,7 @@ def test_feed_and_note_say_the_same(kind: str, plant: Plant) -> None:
         noted.note(offset, value, at_ms, events)
         events.clear()
     fed = script.history(sample_ms=10_000)
-    assert fed.rows == noted.rows
+    assert fed.rows.tables == noted.rows.tables
     assert fed.encode() == noted.encode()
     assert fed.tracks["g", "u", 0].heartbeats == 70
 
