@@ -19,6 +19,7 @@ from tests.support.paths import ROOT
 
 MODULES: Final = (
     "harvest/core/checkpoint_text.py",
+    "harvest/core/dead_letters.py",
     "harvest/core/gaps.py",
     "harvest/core/mark.py",
     "harvest/core/pacing.py",
@@ -47,6 +48,8 @@ TESTS: Final = (
     "tests/unit/harvest/core/test_mark.py",
     "tests/unit/harvest/core/test_mark_actions.py",
     "tests/unit/harvest/core/test_range_actions.py",
+    "tests/unit/harvest/core/test_range_dead_letters.py",
+    "tests/unit/harvest/core/test_kafka_headers.py",
     "tests/unit/marshal_py/consumer/handlers/test_options.py",
     "tests/unit/marshal_py/consumer/handlers/test_schedule.py",
     "tests/unit/marshal_py/consumer/test_held_partition.py",

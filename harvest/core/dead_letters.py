@@ -5,42 +5,50 @@ exist or may not be written, the record is too large, the header arrays do not m
 key. One such row must not hold up the table. It is *set aside*: it becomes a *dead
 letter*, a row of another table, with its error, and everything else goes on (specs/HARVEST.md §11).
 
-How an algorithm uses a `BadRowFilter`:
+One design for every mode: the scheduler decides, and asks its leader for `AddDeadLetters`.
 
-- `find_bad` among the rows that were read, before they are sent. What it names must be among the
-  dead letters before any row of the same reading is sent, for a checkpoint speaks about all of
-  them.
-- After a failed delivery, `find_refused` says which rows it was for. They are set aside before the
-  sink is opened again; then the others are sent again, without them.
+- Mark and range mode `find_bad` among the rows that they have read. These must be dead letters
+  before any other row of the same reading is sent, for a checkpoint speaks about all of them. So
+  the others are held until the answer, and nothing is read meanwhile.
+- After a failed delivery, `find_refused` says which rows it was for. When everything has drained,
+  they are added, before the sink is opened again; then the others are sent again, without them.
+- The relay adds a message that is given up before anything behind it in its group is sent.
 - `waiting` has, of each key with a dead letter, the lowest id that is one: rows after it wait. It
-  is loaded from the store when harvesting begins and whenever rows were set aside. It may be out of
-  date, when somebody retries rows. Therefore a row that only waits is set aside by the store if an
-  earlier row of its key really is. If the store did not, those are back in the table: begin anew,
-  and read in the order of the ids.
+  is loaded from the store when harvesting begins and whenever dead letters were added. It may be
+  out of date, when somebody retries rows. Therefore a row that only waits is added by the store if
+  an earlier row of its key really is a dead letter. If the store did not, what differs is which id
+  the earlier row has: in mark mode and the relay its old one, and it is in the table again: begin
+  anew, and read in the order of the ids. In range mode a new one: the row that waited goes first.
 
-Mark mode moves a row from one table to the other in one statement. Range mode, which deletes
-nothing, copies it and passes over its id; the rest is the same.
+Mark mode and the relay move a row from one table to the other in one statement, and only one that
+carries a tag of the leader's own term. Range mode, which deletes nothing, copies it, and leaves it
+out of what is sent: the checkpoint passes its id.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple, TypeAlias
 
-from harvest.core.interfaces.sink import Failure
+from harvest.core.failure import Failure
+from harvest.core.kafka_headers import header_problem
+from harvest.core.mark_checkpoint import Term
 from harvest.core.row import Row, named
-from harvest.sinks.kafka.headers import header_problem
 
 __all__ = [
     "MISSING_TOPIC",
+    "AddDeadLetters",
+    "AddFailed",
     "BadRow",
     "BadRowFilter",
     "BadRowPolicy",
+    "DeadLettersAdded",
     "Key",
     "missing_topic_pattern",
     "problem",
+    "waiting_row",
 ]
 
 Key: TypeAlias = tuple[str, bytes | None]
@@ -94,16 +102,45 @@ def problem(row: Row) -> str | None:
     return header_problem(row)
 
 
+@dataclass(frozen=True, slots=True)
+class AddDeadLetters:
+    """An action: make rows dead letters; answer DeadLettersAdded or AddFailed.
+
+    `term`: move those that carry a tag of it. None, in range mode: copy them.
+    """
+
+    term: Term | None
+    rows: tuple[BadRow, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLettersAdded:
+    """Of the rows of the last `AddDeadLetters`, `ids` are dead letters now.
+
+    No row waits for the others. `waiting`: the keys that have a dead letter, and the lowest id of
+    each, read afterwards.
+    """
+
+    ids: frozenset[int]
+    waiting: Mapping[Key, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class AddFailed:
+    """The database did not answer, or refused; the rows may be dead letters or not."""
+
+
 @dataclass(slots=True)
 class BadRowFilter:
-    """Parts the rows that can be sent from those that are set aside."""
+    """Tells the rows that are not to be sent from the others. One for each leadership."""
 
     policy: BadRowPolicy = field(default_factory=BadRowPolicy)
     waiting: dict[Key, int] = field(default_factory=dict)
+    """The lowest id that is a dead letter, or about to be, of each key that has one."""
     _good_topics: set[str] = field(default_factory=set)
 
     def find_bad(self, rows: Sequence[Row]) -> list[BadRow]:
-        """Which of `rows`, in the order of their ids, are to be set aside before the others go.
+        """Which of `rows`, in the order of their ids, must be dead letters before the others go.
 
         They may be plain tuples; see `harvest.core.row.Row`.
         """
@@ -129,25 +166,32 @@ class BadRowFilter:
         for row in named(rows):
             if row.id in errors:
                 bad_rows.append(BadRow(row.id, errors[row.id]))
-                self._wait(row)
-            elif row.id > self.waiting.get((row.topic, row.key), row.id):
-                bad_rows.append(
-                    BadRow(row.id, "an earlier row of its key is set aside", waits=True)
-                )
+                self.hold_back((row.topic, row.key), row.id)
+            elif self.waits(row):
+                bad_rows.append(waiting_row(row))
         return bad_rows
 
     def find_refused(self, rows: Sequence[Row], failure: Failure) -> list[BadRow]:
-        """Which of `rows` are to be set aside, since they are what the delivery failed for."""
+        """Which of `rows` must be dead letters, since they are what the delivery failed for."""
         if self.policy.on_bad_row == "stop" or not failure.refused:
             return []
         refused = []
         for row in named(rows):
             if row.id in failure.refused:
                 refused.append(BadRow(row.id, failure.errors.get(row.id, failure.reason)))
-                self._wait(row)
+                self.hold_back((row.topic, row.key), row.id)
         return refused
 
-    def _wait(self, row: Row) -> None:
+    def waits(self, row: Row) -> bool:
+        """Whether an earlier row of its key is a dead letter, or about to be."""
+        return row.id > self.waiting.get((row.topic, row.key), row.id)
+
+    def hold_back(self, key: Key, row_id: int) -> None:
+        """The row is about to be a dead letter: later ones of its key wait, if keys do."""
         if self.policy.key_waits:
-            key = (row.topic, row.key)
-            self.waiting[key] = min(row.id, self.waiting.get(key, row.id))
+            self.waiting[key] = min(row_id, self.waiting.get(key, row_id))
+
+
+def waiting_row(row: Row) -> BadRow:
+    """A row for which nothing is wrong but that an earlier one of its key is a dead letter."""
+    return BadRow(row.id, "an earlier row of its key is set aside", waits=True)

@@ -31,10 +31,7 @@ Why order survives a failure, without a barrier of one row in flight per key:
   purged in this term, acknowledged or not: they are marked and sent again, in order. A reader sees
   the key's rows from A1 on again, at least once, and the last one last.
 
-Rows that cannot be published are set aside (harvest/core/dead_letters.py). Those that a mark shows
-to be bad, or to wait behind one, are set aside before the other rows of the mark are sent: a
-checkpoint says of all its rows that they are published. Those that the sink refuses are set aside
-when everything has drained, before the sink is opened again.
+Rows that cannot be published become dead letters, as in every mode (harvest/core/dead_letters.py).
 
 Tags of rows that were sent are never reset: the tag is what tells the next term whether they were
 published. `Reset` gives back only rows that were marked and never sent.
@@ -52,16 +49,19 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from harvest.core.actions import Finish, LeaseLost, Open, OpenFailed, Start, Stop
-from harvest.core.dead_letters import BadRow, BadRowFilter
-from harvest.core.interfaces.sink import Failure
-from harvest.core.mark_actions import (
-    Action,
+from harvest.core.dead_letters import (
     AddDeadLetters,
     AddFailed,
+    BadRow,
+    BadRowFilter,
+    DeadLettersAdded,
+)
+from harvest.core.failure import Failure
+from harvest.core.mark_actions import (
+    Action,
     Clear,
     Cleared,
     ClearFailed,
-    DeadLettersAdded,
     Event,
     Mark,
     Marked,
@@ -155,12 +155,12 @@ class MarkScheduler:
     _giving_up: bool = False
     _adding: bool = False
     _held: Marked | None = None
-    """A mark that is sent when its bad rows are aside."""
+    """A mark that is sent when its bad rows are dead letters."""
     _held_bad_rows: tuple[BadRow, ...] = ()
     _refused: dict[int, BadRow] = field(default_factory=dict)
-    """What the sink refused, until it is set aside."""
+    """What the sink refused, until it is a dead letter."""
     _relieved: bool = False
-    """Rows that failed a delivery are set aside: no reason to wait before the next."""
+    """What a delivery failed for is out of the way: no reason to wait before the next."""
     _pace: Pace = field(init=False)
 
     def __post_init__(self) -> None:
@@ -356,7 +356,7 @@ class MarkScheduler:
         if self.state is State.RUNNING:
             self.state = State.RECOVERING
 
-    # --- Rows that are set aside ---
+    # --- Dead letters ---
 
     def _add_dead_letters(self, bad_rows: tuple[BadRow, ...]) -> list[Action]:
         assert self._term is not None
@@ -368,9 +368,9 @@ class MarkScheduler:
         self.row_filter.waiting = dict(event.waiting)
         held, self._held = self._held, None
         if held is None:
-            self._relieved = bool(event.moved)
+            self._relieved = bool(event.ids)
             return []
-        if any(a.waits and a.id not in event.moved for a in self._held_bad_rows):
+        if any(a.waits and a.id not in event.ids for a in self._held_bad_rows):
             # Somebody retried what was before it, and it is in the table again: mark in order.
             self._relieved = True
             self._fail()

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from harvest.core.actions import Finish, LeaseLost, Open, OpenFailed, Start, Stop
-from harvest.core.dead_letters import BadRow, Key
-from harvest.core.interfaces.sink import Failure
+from harvest.core.dead_letters import AddDeadLetters, AddFailed, DeadLettersAdded, Key
+from harvest.core.failure import Failure
 from harvest.core.mark_checkpoint import Checkpoint, Term
 from harvest.core.row import Row
 
@@ -41,7 +41,7 @@ __all__ = [
 class Opened:
     """The sink is open and every earlier writer fenced; `checkpoint` is the last one committed.
 
-    `waiting` are the keys with rows set aside, and the lowest id of each.
+    `waiting`: the keys that have a dead letter, and the lowest id of each.
     """
 
     term: Term
@@ -90,23 +90,6 @@ class Purged:
 @dataclass(frozen=True, slots=True)
 class PurgeFailed:
     """The database did not answer; deleting again is harmless."""
-
-
-@dataclass(frozen=True, slots=True)
-class DeadLettersAdded:
-    """Of the rows of the last `AddDeadLetters`, these are dead letters now; no row waits for the
-    others.
-
-    `waiting` as in `Opened`, read afterwards.
-    """
-
-    moved: frozenset[int]
-    waiting: Mapping[Key, int] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class AddFailed:
-    """The database did not answer, or refused; the rows may be set aside or not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,14 +153,6 @@ class Purge:
 
     ids: Sequence[int]
     delay_ms: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class AddDeadLetters:
-    """Set rows aside that carry a tag of `term`; answer DeadLettersAdded or AddFailed."""
-
-    term: Term
-    rows: tuple[BadRow, ...]
 
 
 @dataclass(frozen=True, slots=True)

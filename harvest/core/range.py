@@ -34,6 +34,9 @@ that never touches the outbox delays nothing, and one that holds an id open dela
 
 If the gaps are too many for the checkpoint, the position stands still, until gaps are closed;
 late rows are still published. No gap is ever dropped to make room.
+
+Rows that cannot be published become dead letters, as in every mode (harvest/core/dead_letters.py):
+copies, for rows are never touched. Their ids are passed like those of the rows that are published.
 """
 
 # ruff: noqa: S101 - an invariant that does not hold must stop the harvest
@@ -41,24 +44,35 @@ late rows are still published. No gap is ever dropped to make room.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from operator import itemgetter
 from typing import Final, TypeAlias
 
 from harvest.core.actions import Finish, LeaseLost, Open, OpenFailed, Start, Stop
+from harvest.core.dead_letters import (
+    AddDeadLetters,
+    AddFailed,
+    BadRow,
+    BadRowFilter,
+    DeadLettersAdded,
+    Key,
+)
+from harvest.core.failure import Failure
 from harvest.core.gaps import Gaps, Holders, Range, bridged, clip, first_ids, subtract, union
 from harvest.core.interfaces.range_store import Bounds, Window
-from harvest.core.interfaces.sink import Failure
 from harvest.core.pacing import Limits, Pace
 from harvest.core.range_checkpoint import Position
 from harvest.core.row import Row, payload_bytes
 
 __all__ = [
     "Action",
+    "AddDeadLetters",
+    "AddFailed",
     "AskFailed",
     "AskHolders",
+    "DeadLettersAdded",
     "Event",
     "Fetch",
     "Fetched",
@@ -95,9 +109,13 @@ _id: Final = itemgetter(0)
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """The sink is open and every earlier writer fenced; `position` is the last one committed."""
+    """The sink is open and every earlier writer fenced; `position` is the last one committed.
+
+    `waiting`: the keys that have a dead letter, and the lowest id of each.
+    """
 
     position: Position | None
+    waiting: Mapping[Key, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +184,8 @@ Event: TypeAlias = (
     | Fetched
     | AskFailed
     | Settled
+    | DeadLettersAdded
+    | AddFailed
     | Refresh
     | LeaseLost
     | Stop
@@ -218,7 +238,9 @@ class Send:
     position: Position
 
 
-Action: TypeAlias = Open | Look | Read | AskHolders | Lookup | Fetch | Send | Finish
+Action: TypeAlias = (
+    Open | Look | Read | AskHolders | Lookup | Fetch | Send | AddDeadLetters | Finish
+)
 
 
 class State(Enum):
@@ -250,6 +272,7 @@ class RangeScheduler:
     shards: int = 1
     limits: Limits = field(default_factory=Limits)
     checkpoint_bytes: int = _CHECKPOINT_BYTES
+    row_filter: BadRowFilter = field(default_factory=BadRowFilter)
     state: State = State.NEW
     in_flight_records: int = 0
     in_flight_bytes: int = 0
@@ -261,7 +284,7 @@ class RangeScheduler:
     """The gaps do not fit into a checkpoint, and the position stands still."""
     _pace: Pace = field(init=False)
     _next_send: int = 0
-    _sends: dict[int, tuple[int, int]] = field(default_factory=dict)
+    _sends: dict[int, tuple[Sequence[Row], int]] = field(default_factory=dict)
     """Rows and bytes of every send that is not settled."""
     _sent: Position | None = None
     """The checkpoint that was sent last."""
@@ -277,6 +300,15 @@ class RangeScheduler:
     """Ids beside them that will never come. A checkpoint that has no room for ranges with holes may
     name these, too: whoever goes on from there looks for them once more, in vain."""
     _fetching: Sequence[Range] = ()
+    _adding: bool = False
+    _held: Send | None = None
+    """What is sent when its bad rows are dead letters."""
+    _refused: dict[int, BadRow] = field(default_factory=dict)
+    """What the sink refused, until it is a dead letter."""
+    _left_out: set[int] = field(default_factory=set)
+    """What the sink refused, and is a dead letter: it is read again, and not sent again."""
+    _relieved: bool = False
+    """What a delivery failed for is out of the way: no reason to wait before the next."""
 
     def __post_init__(self) -> None:
         self._pace = Pace(self.limits)
@@ -304,14 +336,14 @@ class RangeScheduler:
             case Settled():
                 self._settled(event)
             case Refresh(anyway):
-                if self.state is State.RUNNING and not self._sends:
+                if self.state is State.RUNNING and not (self._sends or self._adding):
                     changed = self._position(self.last_id, self._late) != self._sent
-                    actions = [self._send((), 0)] if changed or anyway else []
+                    actions = self._send((), 0) if changed or anyway else []
             case Start():
                 assert self.state is State.NEW
                 actions = self._open(0)
-            case Opened(position):
-                actions = self._opened(position)
+            case Opened(position, waiting):
+                actions = self._opened(position, waiting)
             case Looked(bounds):
                 self._opening = False
                 if self.state is State.OPENING:
@@ -325,6 +357,11 @@ class RangeScheduler:
                 else:
                     self._asking = False
                     self._fail()
+            case DeadLettersAdded(ids, waiting):
+                actions = self._dead_letters_added(ids, waiting)
+            case AddFailed():
+                self._adding, self._held = False, None
+                self._fail()
             case LeaseLost():
                 self.state = State.DONE
                 return [Finish("the lease is lost")]
@@ -346,9 +383,10 @@ class RangeScheduler:
         self._opening = False
         return [] if self.state is State.STOPPING else self._open(self._pace.backoff_ms())
 
-    def _opened(self, position: Position | None) -> list[Action]:
+    def _opened(self, position: Position | None, waiting: Mapping[Key, int]) -> list[Action]:
         assert not self._sends
         assert not self._asking
+        assert not self._adding
         if self.state is State.STOPPING:
             self._opening = False
             return []
@@ -361,6 +399,7 @@ class RangeScheduler:
         self._late = ()
         self._dead = ()
         self._sent = position
+        self.row_filter.waiting = dict(waiting)
         self.crowded = False
         return [Look(position)]
 
@@ -368,7 +407,7 @@ class RangeScheduler:
 
     def _ask(self) -> list[Action]:
         """The next question of the cycle, if there is room for what it may return."""
-        if self._asking:
+        if self._asking or self._adding:
             return []
         limit = 0
         if self._question in (_Question.READ, _Question.FETCH):
@@ -444,7 +483,7 @@ class RangeScheduler:
             here = sorted((*late, *here), key=_id)
         if not here:
             return []
-        return [self._send(here, self._window_bytes if here is window else payload_bytes(here))]
+        return self._send(here, self._window_bytes if here is window else payload_bytes(here))
 
     def _after(self, upto: int) -> tuple[int, Sequence[Range]]:
         """Position, and late ids that are left, once everything up to an id is sent."""
@@ -484,24 +523,50 @@ class RangeScheduler:
 
     # --- Sends ---
 
-    def _send(self, rows: Sequence[Row], size: int) -> Send:
+    def _send(self, rows: Sequence[Row], size: int) -> list[Action]:
+        """Send rows, with the checkpoint, once the bad ones among them are dead letters."""
+        if self._left_out:
+            rows = [row for row in rows if row[0] not in self._left_out]
+            size = payload_bytes(rows)
         send = Send(self._next_send, rows, self._position(self.last_id, self._late))
         self._next_send += 1
         self._sent = send.position
-        self._sends[send.number] = (len(rows), size)
-        self.in_flight_records += len(rows)
+        bad_rows = self.row_filter.find_bad(rows)
+        if not bad_rows:
+            return [self._begin(send, size)]
+        self._held, self._adding = send, True
+        return [AddDeadLetters(None, tuple(bad_rows))]
+
+    def _begin(self, send: Send, size: int) -> Send:
+        self._sends[send.number] = (send.rows, size)
+        self.in_flight_records += len(send.rows)
         self.in_flight_bytes += size
         return send
 
     def _settled(self, event: Settled) -> None:
         for number in event.sends:
-            records, size = self._sends.pop(number)
-            self.in_flight_records -= records
+            rows, size = self._sends.pop(number)
+            self.in_flight_records -= len(rows)
             self.in_flight_bytes -= size
+            if event.failure is not None:
+                refused = self.row_filter.find_refused(rows, event.failure)
+                self._refused.update({row.id: row for row in refused})
         if event.failure is None:
             self._pace.succeeded()
         else:
             self._fail()
+
+    def _dead_letters_added(self, ids: frozenset[int], waiting: Mapping[Key, int]) -> list[Action]:
+        self._adding = False
+        self.row_filter.waiting = dict(waiting)
+        held, self._held = self._held, None
+        if held is None:
+            self._left_out |= ids
+            self._relieved = bool(ids)
+        elif self.state is State.RUNNING:
+            rows = [row for row in held.rows if row[0] not in ids]
+            return [self._begin(replace(held, rows=rows), payload_bytes(rows))]
+        return []
 
     def _fail(self) -> None:
         if self.state is State.RUNNING:
@@ -510,9 +575,14 @@ class RangeScheduler:
     def _continue(self) -> list[Action]:
         if self.state is State.RUNNING:
             return self._ask()
-        idle = not (self._sends or self._asking or self._opening)
+        idle = not (self._sends or self._asking or self._opening or self._adding)
         if idle and self.state is State.RECOVERING:
-            return self._open(self._pace.backoff_ms())
+            refused, self._refused = tuple(self._refused.values()), {}
+            if refused:
+                self._adding = True
+                return [AddDeadLetters(None, refused)]
+            relieved, self._relieved = self._relieved, False
+            return self._open(0 if relieved else self._pace.backoff_ms())
         if idle and self.state is State.STOPPING:
             self.state = State.DONE
             return [Finish("stopped")]

@@ -3,7 +3,7 @@
 It is mark mode for destinations that take messages one by one (specs/RELAYER.md): HTTP, NATS, …
 
     marked (tagged in the table) → offered → under way → delivered → purged (deleted)
-                                        ↖ failed ↙   ↘ given up → set aside
+                                        ↖ failed ↙   ↘ given up → dead letter
 
 Nothing has to settle together, and nothing is fenced: delivery is at least once. What remains in
 the table is the checkpoint. Invariants:
@@ -13,14 +13,15 @@ the table is the checkpoint. Invariants:
 2. *An id is known from its mark until its purge.* A known row that a mark returns is not offered
    again, so a new term, which makes every row foreign, is harmless while messages are under way.
 3. *Only what was delivered is purged*, one purge at a time, in the order of the deliveries.
-4. *A message that is given up* is set aside before anything behind it in its group is sent.
+4. *A message that is given up* is a dead letter before anything behind it in its group is sent
+   (harvest/core/dead_letters.py).
 
 When there is no more room, what waits for a destination that takes nothing, but for one message
 of it, is *shed*: forgotten, and its tags left in the table, so that the marks go on to the rows of
 other destinations. As soon as the destination takes a message, a new term begins.
 
-If a mark may have been committed and its rows are unknown, or a row could not be set aside, a new
-term begins: every row that is not known is then marked again, in the order of the ids.
+If a mark may have been committed and its rows are unknown, or a row did not become a dead letter, a
+new term begins: every row that is not known is then marked again, in the order of the ids.
 """
 
 from __future__ import annotations
@@ -30,12 +31,17 @@ from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from harvest.core.actions import Finish, LeaseLost, Open, OpenFailed, Start, Stop, Tick
-from harvest.core.dead_letters import BadRow, BadRowPolicy, Key
-from harvest.core.dispatcher import Delivered, Dispatcher, Failed, GivenUp, Message, Outcome
-from harvest.core.mark_actions import (
+from harvest.core.dead_letters import (
     AddDeadLetters,
     AddFailed,
+    BadRow,
+    BadRowFilter,
     DeadLettersAdded,
+    Key,
+    waiting_row,
+)
+from harvest.core.dispatcher import Delivered, Dispatcher, Failed, GivenUp, Message, Outcome
+from harvest.core.mark_actions import (
     Mark,
     Marked,
     MarkFailed,
@@ -65,7 +71,6 @@ Route: TypeAlias = Callable[[Row], Message]
 
 _SHED_EVERY_MS: Final = 100.0
 """All groups are looked at, which takes its time."""
-_WAITS: Final = "an earlier row of its key is set aside"
 
 # --- Events ----------------------------------------------------------------------------------
 
@@ -142,7 +147,7 @@ class RelayScheduler:
     dispatcher: Dispatcher
     route: Route
     limits: Limits = field(default_factory=Limits)
-    policy: BadRowPolicy = field(default_factory=BadRowPolicy)
+    row_filter: BadRowFilter = field(default_factory=BadRowFilter)
     now: Callable[[], float] = lambda: 0.0
     """Milliseconds of any clock that does not go back."""
     in_flight_bytes: int = 0
@@ -158,8 +163,6 @@ class RelayScheduler:
     _purging: Sequence[int] = ()
     _purged_meanwhile: set[int] = field(default_factory=set)
     """Since the mark under way began: it may have seen these rows all the same."""
-    _waiting: dict[Key, int] = field(default_factory=dict)
-    """The lowest id that is set aside, or about to be, of each group that has one."""
     _shed: set[Key] = field(default_factory=set)
     """Groups of which rows were shed: none of their later rows is offered in this term."""
     _shed_destinations: set[str] = field(default_factory=set)
@@ -213,18 +216,18 @@ class RelayScheduler:
                 actions = [] if self._stopping else self._purge(self._pace.backoff_ms())
                 if self._stopping:
                     self._delivered = []  # the next leader delivers them again
-            case DeadLettersAdded(moved, waiting):
-                self._dead_letters_added(moved, waiting)
+            case DeadLettersAdded(ids, waiting):
+                self._dead_letters_added(ids, waiting)
             case MarkFailed():
                 self._marking = self._open = False
                 self._purged_meanwhile.clear()
             case AddFailed():
-                self._dead_letters_added((), self._waiting)
+                self._dead_letters_added(frozenset(), self.row_filter.waiting)
             case Start() | Tick():
                 pass
             case Opened(term, waiting, retries):
                 self._opening, self._open, self._term, self._batch = False, True, term, 0
-                self._waiting = dict(waiting)
+                self.row_filter.waiting = dict(waiting)
                 self._shed.clear()
                 self._shed_destinations.clear()
                 self.dispatcher.remember(retries)
@@ -245,8 +248,8 @@ class RelayScheduler:
                 continue
             self._known[row.id] = size = payload_bytes((row,))
             self.in_flight_bytes += size
-            if row.id > self._waiting.get((row.topic, row.key), row.id):
-                self._bad_rows.append(BadRow(row.id, _WAITS, waits=True))
+            if self.row_filter.waits(row):
+                self._bad_rows.append(waiting_row(row))
                 continue
             message = self.route(row)
             if message.key in self._shed or (
@@ -273,32 +276,28 @@ class RelayScheduler:
                 return [Record(message, retries, outcome, gave_up=False)]
             case GivenUp(message, retries, outcome):
                 tries = "try" if retries == 1 else "tries"
-                self._set_aside(
-                    message.key, row_id, f"{outcome.error}; given up after {retries} {tries}"
-                )
+                self._give_up(message, f"{outcome.error}; given up after {retries} {tries}")
                 return [Record(message, retries, outcome, gave_up=True)]
 
-    # --- Rows that are set aside ---
+    # --- Dead letters ---
 
-    def _set_aside(self, key: Key, row_id: int, error: str) -> None:
-        self._bad_rows.append(BadRow(row_id, error))
-        if self.policy.key_waits:
-            self._waiting[key] = min(row_id, self._waiting.get(key, row_id))
-            behind = self.dispatcher.withdraw(key)
-            self._bad_rows += [BadRow(message.row.id, _WAITS, waits=True) for message in behind]
+    def _give_up(self, message: Message, error: str) -> None:
+        self._bad_rows.append(BadRow(message.row.id, error))
+        if self.row_filter.policy.key_waits:
+            self.row_filter.hold_back(message.key, message.row.id)
+            behind = self.dispatcher.withdraw(message.key)
+            self._bad_rows += [waiting_row(one.row) for one in behind]
 
-    def _dead_letters_added(
-        self, moved: Sequence[int] | frozenset[int], waiting: Mapping[Key, int]
-    ) -> None:
-        """What is aside is not ours any more. What is not will be marked again, in a new term."""
+    def _dead_letters_added(self, ids: frozenset[int], waiting: Mapping[Key, int]) -> None:
+        """Dead letters are not ours any more. What is none will be marked again, in a new term."""
         for row in self._adding:
             self._forget(row.id)
-            if row.id not in moved:
+            if row.id not in ids:
                 self._open = False
         self._adding = ()
         if self._bad_rows:
             return  # the store does not know of these yet
-        self._waiting = dict(waiting)
+        self.row_filter.waiting = dict(waiting)
 
     def _forget(self, row_id: int) -> None:
         self.in_flight_bytes -= self._known.pop(row_id, 0)

@@ -19,6 +19,7 @@ from harvest.core.interfaces.sink import Sink
 from harvest.core.mark_checkpoint import Checkpoint, Term
 from harvest.errors import HarvestError
 from harvest.runtime.action_threads import ActionThread, Handler
+from harvest.runtime.dead_letters import DeadLetterWriter
 from harvest.runtime.events import LeaderRefreshed
 from harvest.runtime.leadership import Leadership
 from harvest.runtime.marked_rows import MarkedRows
@@ -33,10 +34,10 @@ class MarkLeader:
     """Carries out the actions of a `MarkScheduler`. Implements `Leader`."""
 
     def __init__(self, leadership: Leadership, tools: MarkTools) -> None:
-        policy = tools.bad_rows
-        if tools.dead_letters is None:
-            policy = BadRowPolicy(on_bad_row="stop")
-        self.scheduler = m.MarkScheduler(leadership.lease.epoch, tools.limits, BadRowFilter(policy))
+        self.dead_letters = DeadLetterWriter(leadership, tools.dead_letters, tools.bad_rows)
+        self.scheduler = m.MarkScheduler(
+            leadership.lease.epoch, tools.limits, BadRowFilter(self.dead_letters.policy)
+        )
         self.publisher = Publisher(
             leadership,
             tools.sink,
@@ -49,8 +50,6 @@ class MarkLeader:
             leadership,
             tools.marker,
             tools.purger,
-            tools.dead_letters,
-            policy,
             tools.limits,
             deliveries=self.publisher.thread,
             fenced=True,
@@ -58,7 +57,7 @@ class MarkLeader:
         marking: dict[type, Handler] = {
             m.Mark: self.rows.mark,
             m.Clear: self._clear,
-            m.AddDeadLetters: self.rows.add_dead_letters,
+            m.AddDeadLetters: self.dead_letters.add,
         }
         purging: dict[type, Handler] = {m.Purge: self.rows.purge, m.Reset: self._reset}
         report = leadership.report
@@ -100,7 +99,7 @@ class MarkLeader:
 
     def _opened(self, found: str | None) -> m.Event:
         checkpoint = None if found is None else Checkpoint.decode(found)
-        waiting = self.rows.waiting_keys()
+        waiting = self.dead_letters.waiting_keys()
         return m.Opened(Term.of(secrets.randbits(60)), checkpoint, waiting)
 
     def _publish(self, sends: Sequence[m.Send]) -> m.Event:

@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Mapping
 from typing import Any
 
 from harvest.core.actions import LeaseLost
-from harvest.core.dead_letters import BadRowPolicy, Key
-from harvest.core.interfaces.dead_letter_store import DeadLetterStore
 from harvest.core.interfaces.mark_store import MarkStore
 from harvest.core.mark_actions import (
-    AddDeadLetters,
-    AddFailed,
-    DeadLettersAdded,
     Mark,
     Marked,
     MarkFailed,
@@ -30,7 +23,7 @@ __all__ = ["MarkedRows"]
 
 
 class MarkedRows:
-    """Marks rows, sets them aside and deletes them, under a lease. Every method returns the event.
+    """Marks rows and deletes them, under a lease. Every method returns the event.
 
     - `marker`, `purger`: stores of one table, for the thread that marks and the one that purges.
     - `deliveries`: the thread that publishes, if marks are to wait for what it does.
@@ -42,8 +35,6 @@ class MarkedRows:
         leadership: Leadership,
         marker: MarkStore,
         purger: MarkStore,
-        dead_letters: DeadLetterStore | None,
-        policy: BadRowPolicy,
         limits: Limits,
         *,
         deliveries: ActionThread[Any] | None = None,
@@ -52,8 +43,6 @@ class MarkedRows:
         self._leadership = leadership
         self._marker = marker
         self._purger = purger
-        self._dead_letters = dead_letters
-        self._policy = policy
         self._notified_delay_ms = limits.notified_poll_interval_ms
         self._deliveries = deliveries
         self._fenced = fenced
@@ -72,33 +61,6 @@ class MarkedRows:
             leadership.log.warning("rows could not be marked: %s", error)
             return MarkFailed(action.batch)
         return Marked(action.batch, rows)
-
-    def add_dead_letters(self, action: AddDeadLetters) -> DeadLettersAdded | AddFailed | LeaseLost:
-        """Set aside rows that cannot be published."""
-        assert self._dead_letters is not None  # noqa: S101 - nothing is set aside without it
-        leadership = self._leadership
-        if not leadership.may_act():
-            return LeaseLost()
-        try:
-            moved = self._dead_letters.add(action.rows, action.term)
-            waiting = self.waiting_keys()
-        except HarvestError as error:
-            leadership.log.warning(
-                "rows that cannot be published could not be set aside: %s", error
-            )
-            return AddFailed()
-        for row in action.rows:
-            if row.id in moved:
-                level = logging.DEBUG if row.waits else logging.WARNING
-                leadership.log.log(level, "row %d is set aside: %s", row.id, row.error)
-        leadership.stats.dead_lettered += len(moved)
-        return DeadLettersAdded(moved, waiting)
-
-    def waiting_keys(self) -> Mapping[Key, int]:
-        """The keys whose rows wait behind dead letters, if any do. Raises `HarvestError`."""
-        if self._dead_letters is None or not self._policy.key_waits:
-            return {}
-        return self._dead_letters.waiting_keys()
 
     def purge(self, action: Purge) -> Purged | PurgeFailed:
         """Delete published rows."""

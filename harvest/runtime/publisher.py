@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from harvest.core.actions import LeaseLost, Open, OpenFailed
-from harvest.core.interfaces.sink import Failure, Sink
+from harvest.core.failure import Failure
+from harvest.core.interfaces.sink import Sink
 from harvest.errors import HarvestError
 from harvest.runtime.action_threads import ActionThread
 from harvest.runtime.leadership import Leadership

@@ -1,7 +1,7 @@
 """A leader in range mode, of one shard.
 
-Its threads ask the table, publish to the sink, save copies of the checkpoint on a second database
-connection, and look after partitions.
+Its threads ask the table and write dead letters, publish to the sink, save copies of the checkpoint
+on a second database connection, and look after partitions.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from harvest.core import range as r
-from harvest.core.dead_letters import BadRowPolicy
+from harvest.core.dead_letters import BadRowFilter, BadRowPolicy
 from harvest.core.interfaces.dead_letter_store import DeadLetterStore
 from harvest.core.interfaces.range_store import RangeStore, Window
 from harvest.core.interfaces.sink import Sink
@@ -20,10 +20,10 @@ from harvest.core.pacing import Limits
 from harvest.core.range_checkpoint import Position
 from harvest.errors import CheckpointError, ConfigurationError, HarvestError
 from harvest.runtime.action_threads import ActionThread
+from harvest.runtime.dead_letters import DeadLetterWriter
 from harvest.runtime.events import LeaderRefreshed
 from harvest.runtime.leadership import Leadership
 from harvest.runtime.publisher import Publisher
-from harvest.sinks.dead_letter_sink import DeadLetterSink
 
 __all__ = ["RangeLeader", "RangeTools", "check_layout"]
 
@@ -44,20 +44,24 @@ class RangeLeader:
 
     def __init__(self, leadership: Leadership, tools: RangeTools) -> None:
         limits, shard = tools.limits, tools.shard
-        self.scheduler = r.RangeScheduler(leadership.lease.epoch, shard, tools.shards, limits)
-        sink = tools.sink
-        if tools.dead_letters is not None:
-            sink = DeadLetterSink(sink, tools.dead_letters, tools.bad_rows, leadership.stats)
+        self.dead_letters = DeadLetterWriter(leadership, tools.dead_letters, tools.bad_rows)
+        self.scheduler = r.RangeScheduler(
+            leadership.lease.epoch,
+            shard,
+            tools.shards,
+            limits,
+            row_filter=BadRowFilter(self.dead_letters.policy),
+        )
         self.publisher = Publisher(
             leadership,
-            sink,
+            tools.sink,
             r.Send,
             opened=self._opened,
             publish=self._publish,
             most_rows=_MERGED_ROWS,
             fatal=CheckpointError,
         )
-        questions = (r.Look, r.Read, r.AskHolders, r.Lookup, r.Fetch)
+        questions = (r.Look, r.Read, r.AskHolders, r.Lookup, r.Fetch, r.AddDeadLetters)
         table: ActionThread[r.Action] = ActionThread(
             "table", self._ask, questions, cancel=tools.reader.cancel
         )
@@ -160,6 +164,8 @@ class RangeLeader:
                 return r.Fetched(tools.reader.fetch(ids))
             case r.Look(position):
                 return self._looked(position)
+            case r.AddDeadLetters():
+                return self.dead_letters.add(action)
         raise AssertionError(action)
 
     def _read(self, after: int, limit: int, delay_ms: int) -> r.ReadDone:
@@ -207,8 +213,9 @@ class RangeLeader:
                 f"and the configuration has {scheduler.shards}: a change was interrupted; run "
                 f"`harvest shards {position.shards}` again"
             )
+        waiting = self.dead_letters.waiting_keys()
         self._committed, self._committed_s = position, time.monotonic()
-        return r.Opened(position)
+        return r.Opened(position, waiting)
 
     def _publish(self, sends: Sequence[r.Send]) -> r.Event:
         position = sends[-1].position
@@ -269,7 +276,10 @@ def check_layout(store: RangeStore, shards: int) -> None:
 
 @dataclass(slots=True)
 class RangeTools:
-    """Two stores of one shard, its sink, and the table of rows set aside. Implements `Tools`."""
+    """Two stores of one shard, its sink, and the table of dead letters. Implements `Tools`.
+
+    Without `dead_letters`, a row that cannot be published stops the harvest.
+    """
 
     reader: RangeStore
     saver: RangeStore

@@ -15,13 +15,12 @@ from typing import Any, Final
 
 from harvest.core import relay as r
 from harvest.core.actions import LeaseLost, Open, OpenFailed
-from harvest.core.dead_letters import BadRowPolicy
+from harvest.core.dead_letters import AddDeadLetters, BadRowFilter, BadRowPolicy
 from harvest.core.dispatcher import Dispatcher, Message, Outcome, Policy
 from harvest.core.interfaces.dead_letter_store import DeadLetterStore
 from harvest.core.interfaces.mark_store import MarkStore
 from harvest.core.interfaces.message_sink import MessageSink
 from harvest.core.mark_actions import (
-    AddDeadLetters,
     Mark,
     Marked,
     Purge,
@@ -33,6 +32,7 @@ from harvest.core.routes import Router
 from harvest.databases.postgres.attempts import Attempt, AttemptStore
 from harvest.errors import HarvestError
 from harvest.runtime.action_threads import ActionThread, Handler
+from harvest.runtime.dead_letters import DeadLetterWriter
 from harvest.runtime.events import LeaderRefreshed
 from harvest.runtime.leadership import Leadership
 from harvest.runtime.marked_rows import MarkedRows
@@ -52,22 +52,24 @@ class RelayLeader:
     """Carries out the actions of a `RelayScheduler`. Implements `Leader`."""
 
     def __init__(self, leadership: Leadership, tools: RelayTools) -> None:
-        policy = tools.bad_rows
-        if tools.dead_letters is None:
-            policy = BadRowPolicy(on_bad_row="stop")
+        self.dead_letters = DeadLetterWriter(leadership, tools.dead_letters, tools.bad_rows)
+        policy = self.dead_letters.policy
         policies, limits = tools.policies, tools.limits
         threads = min(_MAX_THREADS, sum([p.concurrency for p in policies.values()]))
         give_up = policy.on_bad_row == "dead_letter"
         dispatcher = Dispatcher(policies, random.random, give_up=give_up, total=threads)
         self.scheduler = r.RelayScheduler(
-            leadership.lease.epoch, dispatcher, tools.router.message, limits, policy, _now_ms
+            leadership.lease.epoch,
+            dispatcher,
+            tools.router.message,
+            limits,
+            BadRowFilter(policy),
+            _now_ms,
         )
         self.rows = MarkedRows(
             leadership,
             tools.marker,
             tools.purger,
-            tools.dead_letters,
-            policy,
             limits,
             fenced=False,
         )
@@ -75,7 +77,7 @@ class RelayLeader:
         marking: dict[type, Handler] = {
             Open: self._open,
             Mark: self.rows.mark,
-            AddDeadLetters: self.rows.add_dead_letters,
+            AddDeadLetters: self.dead_letters.add,
         }
         report = leadership.report
         self.threads: Sequence[ActionThread[Any]] = (
@@ -149,7 +151,7 @@ class RelayLeader:
         if not leadership.may_act():
             return LeaseLost()
         try:
-            waiting = dict(self.rows.waiting_keys())
+            waiting = dict(self.dead_letters.waiting_keys())
             retries = {} if attempts is None else attempts.load()
         except HarvestError as error:
             said = "the database did not say what is set aside: %s"

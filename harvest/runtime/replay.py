@@ -18,6 +18,7 @@ from typing import Final
 from confluent_kafka import KafkaException, Producer
 
 from harvest.config.model import ReaperConfig
+from harvest.core.kafka_headers import Headers, kafka_headers
 from harvest.core.row import Row, named
 from harvest.databases.registry import database
 from harvest.errors import ConfigurationError, InvalidRecord, SinkUnavailable
@@ -25,7 +26,6 @@ from harvest.maintenance.archive import ParquetArchive
 from harvest.runtime.checkpoints import Checkpoints
 from harvest.runtime.partition_upkeep import make_archive
 from harvest.runtime.parts import make_range_store
-from harvest.sinks.kafka.headers import Headers, kafka_headers
 from harvest.sinks.kafka.settings import producer_settings
 
 __all__ = ["HEADER", "Replay", "Replayed", "replay"]

@@ -22,7 +22,8 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from harvest.config.model import ReaperConfig
-from harvest.core.interfaces.sink import Failure, Sink, StillHeld
+from harvest.core.failure import Failure
+from harvest.core.interfaces.sink import Sink, StillHeld
 from harvest.core.range_checkpoint import Position
 from harvest.core.row import Row
 from harvest.databases.postgres.range import PostgresRangeStore

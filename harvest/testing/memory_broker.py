@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from harvest.core.interfaces.sink import Failure, StillHeld
+from harvest.core.failure import Failure
+from harvest.core.interfaces.sink import StillHeld
 from harvest.core.row import Row, named
 from harvest.errors import SinkUnavailable
 

@@ -57,8 +57,10 @@ UNIT_TESTS: Final[dict[str, tuple[str, ...]]] = {
     ),
     "dead_letters": (
         "harvest/core/test_mark_actions.py",
-        "harvest/sinks/test_dead_letter_sink.py",
+        "harvest/core/test_range_dead_letters.py",
+        "harvest/runtime/test_dead_letters.py",
         "harvest/core/test_mark.py",
+        "harvest/core/test_range.py",
     ),
     "shards": ("harvest/runtime/test_sharded_harvester.py",),
 }

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from harvest.config.load import load
-from harvest.core.interfaces.sink import Failure, Sink
+from harvest.core.failure import Failure
+from harvest.core.interfaces.sink import Sink
 from harvest.core.row import Row
 from harvest.spark.backlog import backlog
 from marshal_py.spark.session import spark_session

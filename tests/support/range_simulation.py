@@ -11,14 +11,15 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from harvest.core import range as r
+from harvest.core.dead_letters import BadRowFilter, BadRowPolicy, Key
 from harvest.core.mark import Limits
 from harvest.core.range_checkpoint import Position
 from harvest.core.shards import shard_of
 from harvest.errors import SinkUnavailable, StoreUnavailable
 from harvest.outbox.record import OutboxRecord
-from harvest.testing.memory_broker import MemoryBroker, MemorySink
+from harvest.testing.memory_broker import REFUSED, MemoryBroker, MemorySink
 from harvest.testing.memory_range_store import MemoryRangeStore
-from harvest.testing.memory_table import MemoryTable, MemoryTransaction
+from harvest.testing.memory_table import MemoryDeadLetters, MemoryTable, MemoryTransaction
 
 KEYS = ("a", "b", "c", "d")
 TOPIC = "t"
@@ -33,6 +34,7 @@ class Leader:
     scheduler: r.RangeScheduler
     sink: MemorySink
     store: MemoryRangeStore
+    dead_letters: MemoryDeadLetters
     held: bool = True
     woken: bool = False
     finished: str | None = None
@@ -66,6 +68,9 @@ class Leader:
         event = self.execute(self.lanes[lane].popleft())
         self.feed(r.LeaseLost() if self.woken else event)
 
+    def waiting(self) -> dict[Key, int]:
+        return self.dead_letters.waiting_keys() if self.world.bad_rows.key_waits else {}
+
     def execute(self, action: r.Action) -> r.Event:
         try:
             match action:
@@ -84,7 +89,14 @@ class Leader:
                         found = self.sink.open(lambda: self.held)
                     except SinkUnavailable:
                         return r.OpenFailed()
-                    return r.Opened(None if found is None else Position.decode(found))
+                    position = None if found is None else Position.decode(found)
+                    return r.Opened(position, self.waiting())
+                case r.AddDeadLetters(term, bad_rows):
+                    try:
+                        added = self.dead_letters.add(bad_rows, term)
+                    except StoreUnavailable:
+                        return r.AddFailed()
+                    return r.DeadLettersAdded(added, self.waiting())
                 case r.Send():
                     return self.deliver(action)
         except StoreUnavailable:
@@ -124,6 +136,10 @@ class World:
         default_factory=lambda: Limits(mark_query_records=4, max_in_flight_records=10)
     )
     checkpoint_bytes: int = 4_000
+    bad_rows: BadRowPolicy = field(default_factory=BadRowPolicy)
+    bad: float = 0.0
+    """How many of the rows cannot be published."""
+    bad_ids: set[int] = field(default_factory=set)
     table: MemoryTable = field(default_factory=MemoryTable)
     brokers: list[MemoryBroker] = field(default_factory=list)
     leaders: dict[int, list[Leader]] = field(default_factory=dict)
@@ -141,9 +157,17 @@ class World:
             leader.held = False
         leader = Leader(
             self,
-            r.RangeScheduler(len(earlier), shard, self.shards, self.limits, self.checkpoint_bytes),
+            r.RangeScheduler(
+                len(earlier),
+                shard,
+                self.shards,
+                self.limits,
+                self.checkpoint_bytes,
+                BadRowFilter(self.bad_rows),
+            ),
             MemorySink(self.brokers[shard]),
             MemoryRangeStore(self.table, shard, self.shards),
+            MemoryDeadLetters(self.table),
         )
         earlier.append(leader)
         leader.feed(r.Start())
@@ -163,8 +187,7 @@ class World:
             for _ in range(self.random.choice([1, 1, 1, 2, 6])):
                 if free and self.random.random() < 0.9:
                     key = self.random.choice(free)
-                    id = writer.transaction.insert(OutboxRecord(TOPIC, key, key))
-                    writer.rows.append((key, id))
+                    writer.rows.append((key, self.insert(writer.transaction, key)))
                 else:
                     writer.transaction.draw()  # an id for nothing: a savepoint rolled back
         elif roll < 0.65 and not writer.transaction.prepared:
@@ -173,6 +196,17 @@ class World:
             self.end(writer, commit=True)
         else:
             self.end(writer, commit=False)
+
+    def insert(self, transaction: MemoryTransaction, key: str) -> int:
+        refused = self.random.random() < self.bad / 2
+        row_id = transaction.insert(OutboxRecord(TOPIC, key, REFUSED if refused else key))
+        malformed = not refused and self.random.random() < self.bad / 2
+        if malformed:  # no OutboxRecord can be like this, but a row can
+            rows = transaction._rows
+            rows[-1] = rows[-1]._replace(header_keys=(b"a",))
+        if refused or malformed:
+            self.bad_ids.add(row_id)
+        return row_id
 
     def end(self, writer: Writer, *, commit: bool) -> None:
         self.writers.remove(writer)
@@ -190,11 +224,12 @@ class World:
             self.end(writer, commit=True)
         leader = self.leaders[shard][-1]
         leader.store.fail_next, leader.sink.fault, leader.sink.fail_open = False, None, False
+        leader.dead_letters.fail_next = None
         for _ in range(STEPS):
             if leader.finished:
                 leader = self.elect(shard)
             scheduler = leader.scheduler
-            if scheduler.state is r.State.RUNNING and self.is_drained(scheduler):
+            if scheduler.state is r.State.RUNNING and self.is_drained(leader):
                 break
             leader.run(self.random.choice(leader.busy_lanes()))
         else:
@@ -205,14 +240,26 @@ class World:
         assert leader.finished == "stopped"
         assert scheduler.in_flight_records == scheduler.in_flight_bytes == 0
 
-    def is_drained(self, scheduler: r.RangeScheduler) -> bool:
-        highest = max(self.table.committed, default=0)
+    def is_drained(self, leader: Leader) -> bool:
+        scheduler, highest = leader.scheduler, max(self.table.committed, default=0)
+        if any(isinstance(action, r.AddDeadLetters) for action in leader.lanes["table"]):
+            return False
         nothing = not (scheduler.open_gaps or scheduler.in_flight_records or scheduler.crowded)
         return nothing and scheduler.last_id >= highest
 
     def assert_once_in_order(self) -> None:
         for key in KEYS:
             broker = self.brokers[shard_of(key.encode(), self.shards)]
-            assert broker.of_key(TOPIC, key.encode()) == self.committed[key]
+            assert broker.of_key(TOPIC, key.encode()) == self.expected(key)
         published = sum(len(broker.published) for broker in self.brokers)
-        assert published == sum(map(len, self.committed.values()))
+        assert published == sum(len(self.expected(key)) for key in KEYS)
+
+    def expected(self, key: str) -> list[int]:
+        """What is published of a key: up to its first bad row, or without the bad ones."""
+        expected = []
+        for row_id in self.committed[key]:
+            if row_id not in self.bad_ids:
+                expected.append(row_id)
+            elif self.bad_rows.key_waits:
+                break
+        return expected

@@ -16,10 +16,10 @@ from typing import Any, Final
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from harvest.core.dispatcher import Outcome
+from harvest.core.kafka_headers import kafka_headers
 from harvest.core.row import Row
 from harvest.core.templates import Template
 from harvest.errors import ConfigurationError, InvalidRecord
-from harvest.sinks.kafka.headers import kafka_headers
 from harvest.sinks.kafka.settings import producer_settings
 
 __all__ = ["KafkaDestination", "KafkaEndpoint"]

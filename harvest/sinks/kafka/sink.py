@@ -22,12 +22,13 @@ from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
-from harvest.core.interfaces.sink import Failure, StillHeld
+from harvest.core.failure import Failure
+from harvest.core.interfaces.sink import StillHeld
+from harvest.core.kafka_headers import Headers, kafka_headers
 from harvest.core.row import Row, named
 from harvest.errors import ConfigurationError, InvalidRecord, SinkUnavailable
 from harvest.sinks.kafka.bulk import produce_in_bulk
 from harvest.sinks.kafka.committed_checkpoint import committed_checkpoint
-from harvest.sinks.kafka.headers import Headers, kafka_headers
 from harvest.sinks.kafka.refusals import (
     RowError,
     RowErrors,

@@ -33,20 +33,20 @@ _FILTER = [
         "core.dead_letters",
         "behind a row that is aside, its key waits",
         "BadRowFilter.find_bad",
-        "elif row.id > self.waiting.get((row.topic, row.key), row.id):",
+        "elif self.waits(row):",
         "elif False:",
     ),
     _dead_letters(
         "core.dead_letters",
         "behind a bad row of the same reading, its key waits",
         "BadRowFilter.find_bad",
-        "self._wait(row)",
+        "self.hold_back((row.topic, row.key), row.id)",
         "pass",
     ),
     _dead_letters(
         "core.dead_letters",
         "what comes before a row that is aside does not wait",
-        "BadRowFilter.find_bad",
+        "BadRowFilter.waits",
         "row.id > self.waiting.get((row.topic, row.key), row.id)",
         "(row.topic, row.key) in self.waiting",
     ),
@@ -67,7 +67,7 @@ _FILTER = [
     _dead_letters(
         "core.dead_letters",
         "without key_waits, nothing waits",
-        "BadRowFilter._wait",
+        "BadRowFilter.hold_back",
         "if self.policy.key_waits:",
         "if True:",
     ),
@@ -92,7 +92,7 @@ _MARKING = [
         "core.mark",
         "a row that need not wait any more is marked again",
         "MarkScheduler._dead_letters_added",
-        "if any(a.waits and a.id not in event.moved for a in self._held_bad_rows):",
+        "if any(a.waits and a.id not in event.ids for a in self._held_bad_rows):",
         "if False:",
     ),
     _dead_letters(
@@ -118,49 +118,83 @@ _MARKING = [
     ),
 ]
 
-_SINK = [
+_RANGES = [
     _dead_letters(
-        "sinks.dead_letter_sink",
+        "core.range",
         "what is aside is not published",
-        "DeadLetterSink.deliver",
-        "left_out = left_out | done",
-        "pass",
+        "RangeScheduler._dead_letters_added",
+        "rows = [row for row in held.rows if row[0] not in ids]",
+        "rows = held.rows",
     ),
     _dead_letters(
-        "sinks.dead_letter_sink",
+        "core.range",
         "what could not be set aside stops the delivery",
-        "DeadLetterSink.deliver",
-        "self._sink.close()  # what follows would let the checkpoint pass these rows\n"
-        '                return Failure("rows that cannot be published could not be set aside")',
-        "done = frozenset(row.id for row in bad_rows)",
+        "RangeScheduler.step",
+        "self._adding, self._held = False, None\n                self._fail()",
+        "self._adding, self._held = False, None",
     ),
     _dead_letters(
-        "sinks.dead_letter_sink",
+        "core.range",
         "what was refused and is aside is left out",
-        "DeadLetterSink.deliver",
-        "self._refused |= self._set_aside(blamed) or set()",
-        "self._set_aside(blamed)",
-    ),
-    _dead_letters(
-        "sinks.dead_letter_sink",
-        "what could not be set aside is not left out",
-        "DeadLetterSink.deliver",
-        "self._set_aside(blamed) or set()",
-        "self._set_aside(blamed) or {row.id for row in blamed}",
-    ),
-    _dead_letters(
-        "sinks.dead_letter_sink",
-        "what waits is loaded when the sink is opened",
-        "DeadLetterSink.open",
-        "self._learn()",
+        "RangeScheduler._dead_letters_added",
+        "self._left_out |= ids",
         "pass",
     ),
     _dead_letters(
-        "sinks.dead_letter_sink",
+        "core.range",
+        "what could not be set aside is not left out",
+        "RangeScheduler._continue",
+        "self._adding = True\n",
+        "self._adding = True\n                self._left_out |= {row.id for row in refused}\n",
+    ),
+    _dead_letters(
+        "core.range",
+        "what waits is loaded when the sink is opened",
+        "RangeScheduler._opened",
+        "self.row_filter.waiting = dict(waiting)",
+        "pass",
+    ),
+    _dead_letters(
+        "core.range",
+        "what waits in a range is loaded when rows were set aside",
+        "RangeScheduler._dead_letters_added",
+        "self.row_filter.waiting = dict(waiting)",
+        "pass",
+    ),
+    _dead_letters(
+        "core.range",
+        "what was refused in a range is set aside before the sink is opened again",
+        "RangeScheduler._continue",
+        "if refused:",
+        "if False:",
+    ),
+    _dead_letters(
+        "core.range",
+        "nothing is read while rows are being set aside",
+        "RangeScheduler._ask",
+        "self._asking or self._adding",
+        "self._asking",
+    ),
+    _dead_letters(
+        "core.range",
+        "no checkpoint is written while rows are being set aside",
+        "RangeScheduler.step",
+        "not (self._sends or self._adding)",
+        "not self._sends",
+    ),
+    _dead_letters(
+        "core.range",
+        "the sink is not opened while rows are being set aside",
+        "RangeScheduler._continue",
+        "self._asking or self._opening or self._adding",
+        "self._asking or self._opening",
+    ),
+    _dead_letters(
+        "runtime.dead_letters",
         "without key_waits, nothing is loaded",
-        "DeadLetterSink._learn",
-        'if policy.key_waits and policy.on_bad_row == "dead_letter":',
-        "if True:",
+        "DeadLetterWriter.waiting_keys",
+        "if self._store is None or not self.policy.key_waits:",
+        "if self._store is None:",
     ),
 ]
 
@@ -204,4 +238,4 @@ _SHARDS = [
     ),
 ]
 
-DEAD_LETTERS: tuple[Mutant, ...] = (*_FILTER, *_MARKING, *_SINK, *_SHARDS)
+DEAD_LETTERS: tuple[Mutant, ...] = (*_FILTER, *_MARKING, *_RANGES, *_SHARDS)

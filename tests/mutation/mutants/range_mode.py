@@ -185,8 +185,8 @@ _POSITION = [
     _scheduler(
         "nothing is refreshed while something is in flight",
         "step",
-        " and not self._sends:",
-        ":",
+        "self._sends or self._adding",
+        "self._adding",
     ),
     _leader(
         "the checkpoint is that of the last send",
@@ -207,14 +207,14 @@ _FAILURE = [
     _scheduler(
         "before the sink is opened again, all sends have come back",
         "_continue",
-        "not (self._sends or self._asking or self._opening)",
-        "not (self._asking or self._opening)",
+        "not (self._sends or self._asking",
+        "not (self._asking",
     ),
     _scheduler(
         "before the sink is opened again, the table has answered",
         "_continue",
-        "not (self._sends or self._asking or self._opening)",
-        "not (self._sends or self._opening)",
+        "not (self._sends or self._asking",
+        "not (self._sends",
     ),
     _scheduler(
         "an answer that came too late changes nothing",

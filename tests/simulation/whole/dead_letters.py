@@ -47,7 +47,7 @@ class Scenario(harvesters.Scenario):
 def generate(seed: int) -> Scenario:
     """The scenario of a seed."""
     base = harvesters.generate(seed)
-    rng = random.Random(f"sidelined {seed}")  # the word keeps what each seed means
+    rng = random.Random(f"dead letters {seed}")
     made = Scenario(**vars(base), marks=rng.random() < 0.6, key_waits=rng.random() < 0.7)
     if made.marks:
         for _ in range(rng.randint(1, 4)):

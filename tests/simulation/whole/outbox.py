@@ -10,8 +10,9 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, TypeVar
 
+from harvest.core.failure import Failure
 from harvest.core.interfaces.mark_store import Backlog, Finding
-from harvest.core.interfaces.sink import Failure, StillHeld
+from harvest.core.interfaces.sink import StillHeld
 from harvest.core.mark_checkpoint import Checkpoint, Term
 from harvest.core.row import Row
 from harvest.errors import SinkUnavailable, StoreUnavailable

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from harvest.core import mark as m
 from harvest.core.dead_letters import BadRowPolicy
-from harvest.core.interfaces.sink import Failure
+from harvest.core.failure import Failure
 from harvest.core.mark_checkpoint import Checkpoint, Term
 from harvest.core.row import Row
 from tests.support.mark_simulation import KEYS, Leader, World

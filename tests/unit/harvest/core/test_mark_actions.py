@@ -7,7 +7,7 @@ import pytest
 
 from harvest.core import mark as m
 from harvest.core.dead_letters import BadRow, Key
-from harvest.core.interfaces.sink import Failure
+from harvest.core.failure import Failure
 from harvest.core.mark_checkpoint import Checkpoint, Term
 from harvest.core.row import Row
 from harvest.errors import CheckpointError

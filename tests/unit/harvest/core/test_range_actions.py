@@ -9,9 +9,9 @@ from typing import TypeVar
 import pytest
 
 from harvest.core import range as r
+from harvest.core.failure import Failure
 from harvest.core.gaps import Holders, Range
 from harvest.core.interfaces.range_store import Bounds, Window
-from harvest.core.interfaces.sink import Failure
 from harvest.core.mark import Limits
 from harvest.core.range_checkpoint import Position
 from harvest.core.row import Row, payload_bytes

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from harvest.config.routes import load_route
 from harvest.core import relay as r
 from harvest.core.actions import Finish, Open, Start, Stop
-from harvest.core.dead_letters import BadRowPolicy
+from harvest.core.dead_letters import BadRowFilter, BadRowPolicy
 from harvest.core.dispatcher import (
     Delivered,
     Dispatcher,
@@ -308,7 +308,7 @@ class World:
                 ["t", "u"], load_route("python:tests.unit.harvest.core.test_relay:by_group")
             ).message,
             limits,
-            BadRowPolicy(key_waits=self.key_waits),
+            BadRowFilter(BadRowPolicy(key_waits=self.key_waits)),
             lambda: self.now_ms,
         )
         self.lanes: dict[str, list[Any]] = {"mark": [], "purge": [], "post": []}

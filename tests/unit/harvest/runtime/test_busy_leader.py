@@ -10,8 +10,8 @@ import pytest
 
 from harvest import OutboxRecord
 from harvest.core.dispatcher import Outcome, Policy
+from harvest.core.failure import Failure
 from harvest.core.interfaces.range_store import Window
-from harvest.core.interfaces.sink import Failure
 from harvest.core.pacing import Limits
 from harvest.core.routes import Router
 from harvest.core.row import Row

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from harvest.core.dead_letters import problem
+from harvest.core.kafka_headers import kafka_headers
 from harvest.core.row import Row
 from harvest.errors import InvalidRecord
 from harvest.sinks.kafka.destination import KafkaDestination, KafkaEndpoint
-from harvest.sinks.kafka.headers import kafka_headers
 from harvest.sinks.kafka.sink import IdempotentSink
 
 BAD: list[tuple[tuple[bytes | None, ...], tuple[bytes | None, ...], str]] = [

@@ -1,0 +1,61 @@
+"""What carries out `AddDeadLetters`: for every mode."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+from harvest.core.actions import LeaseLost
+from harvest.core.dead_letters import (
+    AddDeadLetters,
+    AddFailed,
+    BadRowPolicy,
+    DeadLettersAdded,
+    Key,
+)
+from harvest.core.interfaces.dead_letter_store import DeadLetterStore
+from harvest.errors import HarvestError
+from harvest.runtime.leadership import Leadership
+
+__all__ = ["DeadLetterWriter"]
+
+
+class DeadLetterWriter:
+    """Writes dead letters under a lease, and counts and logs them.
+
+    `policy`: what becomes of bad rows; without a `store`, they stop the harvest.
+    """
+
+    def __init__(
+        self, leadership: Leadership, store: DeadLetterStore | None, policy: BadRowPolicy
+    ) -> None:
+        self._leadership = leadership
+        self._store = store
+        self.policy = BadRowPolicy(on_bad_row="stop") if store is None else policy
+
+    def add(self, action: AddDeadLetters) -> DeadLettersAdded | AddFailed | LeaseLost:
+        """Make rows dead letters; return the event."""
+        assert self._store is not None  # noqa: S101 - with "stop" there are none
+        leadership = self._leadership
+        if not leadership.may_act():
+            return LeaseLost()
+        try:
+            ids = self._store.add(action.rows, action.term)
+            waiting = self.waiting_keys()
+        except HarvestError as error:
+            leadership.log.warning(
+                "rows that cannot be published could not be set aside: %s", error
+            )
+            return AddFailed()
+        for row in action.rows:
+            if row.id in ids:
+                level = logging.DEBUG if row.waits else logging.WARNING
+                leadership.log.log(level, "row %d is set aside: %s", row.id, row.error)
+        leadership.stats.dead_lettered += len(ids)
+        return DeadLettersAdded(ids, waiting)
+
+    def waiting_keys(self) -> Mapping[Key, int]:
+        """The keys whose rows wait behind dead letters, if any do. Raises `HarvestError`."""
+        if self._store is None or not self.policy.key_waits:
+            return {}
+        return self._store.waiting_keys()
