@@ -1,4 +1,4 @@
-"""What the explanations and CONTRIBUTING.md name is there: modules, classes, functions, files."""
+"""What is named is there: files by any page, modules and functions by the explanations."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final
 
 import pytest
 
-from tests.support.paths import DOCS, ROOT
+from tests.support.paths import DOCS, ROOT, SPECS
 
 PACKAGES: Final = ("marshal_py", "harvest")
 PARTS: Final = {
@@ -22,6 +22,13 @@ PARTS: Final = {
 PAGES: Final = [*sorted((DOCS / "explain").glob("*.md")), ROOT / "CONTRIBUTING.md"]
 QUOTED: Final = re.compile(r"`([^`\n]+)`")
 DOTTED: Final = re.compile(r"([a-z_]+)(\.\w+)+")
+ALL_PAGES: Final = [
+    *sorted(ROOT.glob("*.md")),
+    *sorted(DOCS.rglob("*.md")),
+    *sorted(SPECS.glob("*.md")),
+]
+MOVED: Final = "### What moved"
+"""From here on the changelog names what is no more."""
 FOLDERS: Final = ("marshal_py/", "harvest/", "tests/", "specs/", "docs/", ".ci/", ".github/")
 
 
@@ -39,9 +46,10 @@ def names(page: Path) -> list[str]:
 
 
 def files(page: Path) -> list[str]:
+    text = page.read_text(encoding="utf-8").partition(MOVED)[0]
     return [
-        name
-        for name in QUOTED.findall(page.read_text(encoding="utf-8"))
+        name.partition("::")[0]
+        for name in QUOTED.findall(text)
         if name.startswith(FOLDERS) and " " not in name
     ]
 
@@ -71,13 +79,17 @@ def _is_there(name: str) -> bool:
 def test_what_a_page_names_is_there(page: Path) -> None:
     for name in names(page):
         assert resolves(name), f"{page.name}: {name}"
+
+
+@pytest.mark.parametrize("page", ALL_PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_the_files_that_a_page_names_are_there(page: Path) -> None:
     for file in files(page):
-        assert (ROOT / file).exists(), f"{page.name}: {file}"
+        assert list(ROOT.glob(file)), f"{page.name}: {file}"
 
 
 def test_there_are_names_to_check() -> None:
     assert sum(len(names(page)) for page in PAGES) > 40
-    assert sum(len(files(page)) for page in PAGES) > 10
+    assert sum(len(files(page)) for page in ALL_PAGES) > 50
 
 
 @pytest.mark.parametrize(
