@@ -1,0 +1,1 @@
+"""The models in specs/models, checked by SPIN: ``python -m pytest tests/models``."""

@@ -1,0 +1,1 @@
+"""What documents show runs, on real servers: ``python -m pytest tests/integration/docs``."""

@@ -1,0 +1,1 @@
+"""Integration tests of the harvester: ``python -m pytest tests/integration/harvest``."""

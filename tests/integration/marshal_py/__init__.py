@@ -1,0 +1,1 @@
+"""Integration tests of coordination: ``python -m pytest tests/integration/marshal_py``."""

@@ -1,0 +1,1 @@
+"""What `tests.support` promises: ``python -m pytest tests/integration/support``."""

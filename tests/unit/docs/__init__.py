@@ -1,0 +1,1 @@
+"""Documents and deployment files say what is true: ``python -m pytest tests/unit/docs``."""

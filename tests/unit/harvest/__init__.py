@@ -1,0 +1,1 @@
+"""Unit tests of the harvester: ``python -m pytest tests/unit/harvest``."""

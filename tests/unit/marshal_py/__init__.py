@@ -1,0 +1,1 @@
+"""Unit tests of coordination: ``python -m pytest tests/unit/marshal_py``."""

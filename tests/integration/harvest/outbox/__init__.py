@@ -1,0 +1,4 @@
+"""Integration tests of what applications write with.
+
+Alone: ``python -m pytest tests/integration/harvest/outbox``.
+"""

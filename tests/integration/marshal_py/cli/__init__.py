@@ -1,0 +1,4 @@
+"""Integration tests of the `marshal` command.
+
+Alone: ``python -m pytest tests/integration/marshal_py/cli``.
+"""

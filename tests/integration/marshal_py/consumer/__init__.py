@@ -1,0 +1,1 @@
+"""Integration tests of `Consumer`: ``python -m pytest tests/integration/marshal_py/consumer``."""

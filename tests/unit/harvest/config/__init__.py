@@ -1,0 +1,1 @@
+"""Unit tests of configuration files: ``python -m pytest tests/unit/harvest/config``."""

@@ -1,0 +1,4 @@
+"""Unit tests of leaders, harvesters and the process around them.
+
+Alone: ``python -m pytest tests/unit/harvest/runtime``.
+"""

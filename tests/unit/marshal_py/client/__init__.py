@@ -1,0 +1,1 @@
+"""Unit tests of `Marshal` and its parts: ``python -m pytest tests/unit/marshal_py/client``."""

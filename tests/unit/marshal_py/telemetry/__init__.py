@@ -1,0 +1,4 @@
+"""Unit tests of metrics, traces, dashboards and alerts.
+
+Alone: ``python -m pytest tests/unit/marshal_py/telemetry``.
+"""
