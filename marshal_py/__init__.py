@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from marshal_py.client.aio import AsyncClaim, AsyncLeadership, AsyncMarshal
     from marshal_py.consumer.aio import AsyncConsumer
     from marshal_py.consumer.handlers.options import Failure, Retry, Stuck
-    from marshal_py.consumer.handlers.runner import RunStats
+    from marshal_py.consumer.handlers.run_stats import RunStats
     from marshal_py.consumer.transactions import Transactions
 
 __all__ = [
@@ -86,7 +86,7 @@ _MODULES = {
     "Failure": "consumer.handlers.options",
     "GroupAdmin": "admin.group_admin",
     "Retry": "consumer.handlers.options",
-    "RunStats": "consumer.handlers.runner",
+    "RunStats": "consumer.handlers.run_stats",
     "Stuck": "consumer.handlers.options",
     "Transactions": "consumer.transactions",
 }

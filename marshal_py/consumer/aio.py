@@ -30,7 +30,7 @@ from marshal_py.client.aio_threads import CallThread, call_in_thread
 from marshal_py.client.marshal import Claim, Marshal
 from marshal_py.client.signals import StopRequests
 from marshal_py.consumer.consumer import Consumer
-from marshal_py.consumer.handlers.runner import RunStats
+from marshal_py.consumer.handlers.run_stats import RunStats
 from marshal_py.consumer.held_partition import Batch, Run
 from marshal_py.protocol.claim_metadata import ClaimMetadata
 

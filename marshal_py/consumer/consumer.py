@@ -37,7 +37,8 @@ from marshal_py.protocol.subscription import Subscription
 
 if TYPE_CHECKING:  # what only some need is imported there: a restart is mostly imports
     from marshal_py.consumer.handlers.options import Executor, OnFailure, Retry, Stuck
-    from marshal_py.consumer.handlers.runner import Runner, RunStats
+    from marshal_py.consumer.handlers.run_stats import RunStats
+    from marshal_py.consumer.handlers.runner import Runner
 
 __all__ = ["Batch", "Consumer", "Mode", "Start"]
 
@@ -358,7 +359,7 @@ class Consumer:
 
     def stats(self) -> RunStats:
         """Return what `run` has done so far."""
-        from marshal_py.consumer.handlers.runner import RunStats
+        from marshal_py.consumer.handlers.run_stats import RunStats
 
         return RunStats() if self._runner is None else self._runner.stats()
 

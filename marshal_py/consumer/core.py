@@ -32,7 +32,7 @@ if TYPE_CHECKING:  # what only some need is imported there: a restart is mostly 
 
 __all__ = ["ConsumerCore", "Handlers"]
 
-LOGGER: Final = logging.getLogger("marshal_py.consumer")
+logger = logging.getLogger("marshal_py.consumer")
 
 
 class Handlers(Protocol):
@@ -55,7 +55,7 @@ class ConsumerCore:
         self.marshal: Final = marshal
         self.owns_marshal = owns_marshal
         self.keep_on_close = options.keep_on_close
-        self.log: Final = Fields(LOGGER, marshal.driver.log.extra)
+        self.log: Final = Fields(logger, marshal.driver.log.extra)
         """The logger, with who this is in every record."""
         self.closing: Final = threading.Event()
         self.started = False

@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 import random
 import time
-from typing import TYPE_CHECKING
 
-from marshal_py.consumer.handlers.dead_letters import headers_of
-from marshal_py.consumer.handlers.options import Failure, Verdict
+from marshal_py.consumer.core import ConsumerCore
+from marshal_py.consumer.handlers.dead_letters import DeadLetters, headers_of
+from marshal_py.consumer.handlers.ending import Ending
+from marshal_py.consumer.handlers.options import Failure, HandlerOptions, Verdict
 from marshal_py.consumer.handlers.schedule import Item
+from marshal_py.consumer.handlers.tasks import Task, Tasks
 from marshal_py.errors import (
     BrokerUnavailable,
     ConfigurationError,
@@ -17,74 +19,108 @@ from marshal_py.errors import (
     MarshalError,
 )
 
-if TYPE_CHECKING:
-    from marshal_py.consumer.handlers.runner import Runner, Task
-
-__all__ = ["Failures"]
+__all__ = ["Retries"]
 
 logger = logging.getLogger("marshal_py.consumer")
 
 
-class Failures:
-    """Decides for the tasks of one runner. Called by workers, at the same time."""
+class Retries:
+    """Decides for the tasks of one runner. Called by workers, at the same time.
 
-    def __init__(self, runner: Runner) -> None:
-        self._runner = runner
-        self._handling = runner.handling
-        self._core = runner._core
+    Ends `run` (`Ending.fail`) where nothing can be decided.
+    """
+
+    def __init__(
+        self, core: ConsumerCore, options: HandlerOptions, tasks: Tasks, ending: Ending
+    ) -> None:
+        self._marshal = core.marshal
+        self._topics = core.topics
+        self._options = options
+        self._tasks = tasks
+        self._ending = ending
+        self._dead_letters: DeadLetters | None = None
         self._random = random.Random()
+
+    def prepare(self) -> None:
+        """Look for the dead-letter topics, if there are to be dead letters.
+
+        Raises `ConfigurationError`, and as `DeadLetters.check`.
+        """
+        if self._options.on_failure != "dead_letter":
+            return
+        topics = {self._options.dead_letter_topic_of(topic) for topic in self._topics.counts}
+        for topic in sorted(topics):
+            if self._topics.wants(topic):
+                raise ConfigurationError(
+                    f"dead_letter_topic: {topic!r} is among the topics that this consumer reads, "
+                    "so dead letters would come again for ever; name another, or leave it out of "
+                    "`pattern`"
+                )
+        self._open_dead_letters().check(topics)
+
+    def close(self) -> None:
+        """Wait for the dead letters that were begun."""
+        if self._dead_letters is not None:
+            self._dead_letters.close()
+
+    def _open_dead_letters(self) -> DeadLetters:
+        settings = self._marshal.settings
+        with self._tasks.lock:
+            if self._dead_letters is None:
+                timeout_s = settings.connect_timeout_ms / 1000
+                self._dead_letters = DeadLetters(settings.kafka, timeout_s=timeout_s)
+            return self._dead_letters
 
     def failed(self, task: Task, error: BaseException) -> None:
         """The handler raised. May wait, for a dead letter to be written."""
         if not isinstance(error, Exception):
-            self._runner.crashed(error)
-            self._runner.gave_up(task)
+            self._ending.fail(error)
+            self._hand_back(task)
             return
-        with self._runner.lock:
-            self._runner._counts["failures"] += 1
-            if len(task.items) > 1 and not self._core.delivery.claims_messages:
+        with self._tasks.lock:
+            self._tasks.attempt_failed()
+            if len(task.items) > 1 and not self._options.at_most_once:
                 self._split(task, error)
                 return
         for item in task.items:
             item.attempts += 1
         item = task.items[0]
-        if self._handling.may_retry(error, item.attempts):
+        if self._options.may_retry(error, item.attempts):
             self._again(task, error)
         else:
             self._give_up(task, error)
 
+    def _hand_back(self, task: Task) -> None:
+        with self._tasks.lock:
+            self._tasks.abandon(task)
+
     def _split(self, task: Task, error: BaseException) -> None:
         """A batch failed. Under the lock."""
-        self._runner._tasks.discard(task)
-        if self._runner._is_ending(task):
-            self._runner._abandon(task)
+        if self._ending.is_ending(task.part):
+            self._tasks.abandon(task)
             return
-        self._runner._counts["retries"] += 1
         logger.warning(
             "%s: a batch of %d messages of %s/%d failed (%s); they come again one by one",
-            self._core.marshal.client_id,
+            self._marshal.client_id,
             len(task.items),
             *task.items[0].partition,
             _describe(error),
         )
-        self._runner._workers.wake(self._runner._schedule.split(task.items))
+        self._tasks.split(task)
 
     def _again(self, task: Task, error: BaseException) -> None:
         item = task.items[0]
-        delay_s = self._handling.retries.delay_s(item.attempts, self._random.random())
+        delay_s = self._options.retries.delay_s(item.attempts, self._random.random())
         due_s = time.monotonic() + delay_s
-        with self._runner.lock:
-            self._runner._tasks.discard(task)
-            again = self._runner._may_retry_at(task, due_s)
+        with self._tasks.lock:
+            again = self._ending.may_retry_at(task.part, due_s)
             if again:
-                self._runner._counts["retries"] += 1
-                self._runner._troubles.failing(item.partition, item.offset, error)
-                self._runner._schedule.retry(item, due_s)
+                self._tasks.retry(task, due_s, error)
             else:
-                self._runner._abandon(task)
+                self._tasks.abandon(task)
         logger.warning(
             "%s: %s/%d at offset %d failed (attempt %d): %s; %s",
-            self._core.marshal.client_id,
+            self._marshal.client_id,
             *item.partition,
             item.offset,
             item.attempts,
@@ -104,30 +140,29 @@ class Failures:
                 self._stop_for(item, error, task)
                 return
             self._count_given_up(item, error, verdict)
-        with self._runner.lock:
-            self._runner._tasks.discard(task)
-            self._runner._done(task.items)
+        with self._tasks.lock:
+            self._tasks.done(task)
 
     def _verdict(self, item: Item, error: BaseException, task: Task) -> Verdict:
-        choice = self._handling.on_failure
+        choice = self._options.on_failure
         if not callable(choice):
             return choice
         try:
             verdict = choice(Failure(item.payload, error, item.attempts, task.part.claim))
         except Exception as problem:
             problem.__context__ = error
-            self._runner.crashed(problem)
+            self._ending.fail(problem)
             return "stop"
         if verdict not in ("dead_letter", "stop", "skip", "retry", None):
-            self._runner.crashed(
+            self._ending.fail(
                 ConfigurationError(
                     f"on_failure returned {verdict!r}; it may return 'dead_letter', 'stop', "
                     "'skip', 'retry', or None (the same as 'skip')"
                 )
             )
             return "stop"
-        if verdict == "retry" and self._core.delivery.claims_messages:
-            self._runner.crashed(
+        if verdict == "retry" and self._options.at_most_once:
+            self._ending.fail(
                 ConfigurationError(
                     "on_failure returned 'retry': with mode='at_most_once' no message comes to a "
                     "handler twice"
@@ -138,7 +173,7 @@ class Failures:
 
     def _bury(self, item: Item, error: BaseException, task: Task) -> bool:
         """Write the dead letter, however long that takes. Returns False if it was not possible."""
-        marshal = self._core.marshal
+        marshal = self._marshal
         is_text = marshal.settings.wire == "text"
         headers = headers_of(
             item,
@@ -149,22 +184,21 @@ class Failures:
         )
         message = item.payload
         key, value = item.raw or (message.key(), message.value())
-        topic = self._handling.dead_letter_topic_of(item.partition[0])
+        topic = self._options.dead_letter_topic_of(item.partition[0])
         while True:
             try:
-                self._runner._letters().send(topic, key, value, headers)
+                self._open_dead_letters().send(topic, key, value, headers)
                 return True
             except BrokerUnavailable as problem:
                 logger.error("%s: %s; trying again", marshal.client_id, problem)
-                with self._runner.lock:
-                    if self._runner._is_ending(task):
-                        self._runner._tasks.discard(task)
-                        self._runner._abandon(task)
+                with self._tasks.lock:
+                    if self._ending.is_ending(task.part):
+                        self._tasks.abandon(task)
                         return False
             except MarshalError as problem:
                 problem.__cause__ = error
-                self._runner.crashed(problem)
-                self._runner.gave_up(task)
+                self._ending.fail(problem)
+                self._hand_back(task)
                 return False
 
     def _stop_for(self, item: Item, error: BaseException, task: Task) -> None:
@@ -173,23 +207,22 @@ class Failures:
             f"at offset {item.offset} (attempts: {item.attempts}): {_describe(error)}"
         )
         failure.__cause__ = error
-        self._runner.crashed(failure)
-        self._runner.gave_up(task)
+        self._ending.fail(failure)
+        self._hand_back(task)
 
     def _count_given_up(self, item: Item, error: BaseException, verdict: Verdict) -> None:
         dead = verdict == "dead_letter"
         logger.error(
             "%s: %s/%d at offset %d %s (attempts: %d): %s",
-            self._core.marshal.client_id,
+            self._marshal.client_id,
             *item.partition,
             item.offset,
             "is a dead letter now" if dead else "is skipped",
             item.attempts,
             _describe(error),
         )
-        with self._runner.lock:
-            self._runner._counts["dead_lettered" if dead else "skipped"] += 1
-            self._runner._troubles.given_up(item.partition, item.offset, error, dead=dead)
+        with self._tasks.lock:
+            self._tasks.given_up(item, error, dead=dead)
 
 
 def _describe(error: BaseException) -> str:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from marshal_py.consumer.handlers.message_copy import copy_of
 from marshal_py.consumer.handlers.options import ClaimSnapshot, HandlerOptions
-from marshal_py.consumer.handlers.runner import Runner, Task, Workers
+from marshal_py.consumer.handlers.tasks import Task, TaskSource, Workers
 from marshal_py.consumer.held_partition import Batch
 from marshal_py.errors import HandlerProcessDied
 
@@ -36,29 +36,29 @@ GRACE_S: Final = 1.0
 """Cancelled tasks and terminated processes get so long to end."""
 
 
-def workers_for(handling: HandlerOptions, loop: asyncio.AbstractEventLoop | None = None) -> Workers:
+def workers_for(options: HandlerOptions, loop: asyncio.AbstractEventLoop | None = None) -> Workers:
     """Return the workers that were asked for. `loop`: run asyncio tasks there."""
-    if handling.executor == "asyncio":
-        return AsyncWorkers(handling, loop)
-    if handling.executor == "process":
-        return ProcessWorkers(handling)
-    return ThreadWorkers(handling)
+    if options.executor == "asyncio":
+        return AsyncWorkers(options, loop)
+    if options.executor == "process":
+        return ProcessWorkers(options)
+    return ThreadWorkers(options)
 
 
 class ThreadWorkers:
     """Handlers in threads. They are daemons: one that never returns does not keep the process."""
 
-    def __init__(self, handling: HandlerOptions) -> None:
-        self._handling = handling
+    def __init__(self, options: HandlerOptions) -> None:
+        self._options = options
         self._threads: list[threading.Thread] = []
-        self._runner: Runner
+        self._source: TaskSource
         self._work: threading.Condition
 
-    def start(self, runner: Runner) -> None:
+    def start(self, source: TaskSource) -> None:
         """Begin to take tasks."""
-        self._runner = runner
-        self._work = threading.Condition(runner.lock)
-        for number in range(self._handling.workers):
+        self._source = source
+        self._work = threading.Condition(source.lock)
+        for number in range(self._options.workers):
             thread = threading.Thread(
                 target=self._serve, args=(number,), name=f"marshal-worker-{number}", daemon=True
             )
@@ -84,32 +84,32 @@ class ThreadWorkers:
         return f"thread {thread.name}", "".join(traceback.format_stack(frame)) if frame else ""
 
     def _serve(self, number: int) -> None:
-        runner = self._runner
+        source = self._source
         try:
             while (task := self._next(number)) is not None:
                 try:
                     self._call(number, task)
                 except BaseException as error:
-                    runner.failed(task, error)
+                    source.failed(task, error)
                 else:
-                    runner.succeeded(task)
+                    source.succeeded(task)
         except BaseException as error:  # ours, not the handler's
-            runner.crashed(error)
+            source.crashed(error)
         finally:
             self._leave(number)
 
     def _next(self, number: int) -> Task | None:
-        runner = self._runner
+        source = self._source
         with self._work:
-            while not runner.over:
-                task = runner.take(number)
+            while not source.is_over:
+                task = source.take(number)
                 if task is not None:
                     return task
                 self._work.wait()
         return None
 
     def _call(self, number: int, task: Task) -> None:  # noqa: ARG002 (for who inherits)
-        self._handling.call(self._runner.given_to_handler(task), task.part.claim)
+        self._options.call(self._source.given_to_handler(task), task.part.claim)
 
     def _leave(self, number: int) -> None:
         pass
@@ -122,24 +122,24 @@ class ProcessWorkers(ThreadWorkers):
     (no connection to Kafka, no lock) is inherited. A process ends when this one does.
     """
 
-    def __init__(self, handling: HandlerOptions) -> None:
-        super().__init__(handling)
+    def __init__(self, options: HandlerOptions) -> None:
+        super().__init__(options)
         self._context = multiprocessing.get_context("spawn")
         self._processes: dict[int, tuple[SpawnProcess, Connection]] = {}
         self._ready: set[int] = set()
         """Those of which the process has started."""
 
-    def start(self, runner: Runner) -> None:
+    def start(self, source: TaskSource) -> None:
         """Start the processes, at once, and wait for none of them."""
-        for number in range(self._handling.workers):
+        for number in range(self._options.workers):
             self._spawn(number)
-        super().start(runner)
+        super().start(source)
 
     def _spawn(self, number: int) -> None:
         ours, theirs = self._context.Pipe()
         process = self._context.Process(
             target=_serve_process,
-            args=(theirs, self._handling.handler, self._handling.claim_as),
+            args=(theirs, self._options.handler, self._options.claim_as),
             name=f"marshal-worker-{number}",
             daemon=True,
         )
@@ -149,7 +149,7 @@ class ProcessWorkers(ThreadWorkers):
 
     def _next(self, number: int) -> Task | None:
         # The process first: a lease would run out while it starts. At the end, only if need be.
-        if not self._runner.is_stopping and not self._have_process(number):
+        if not self._source.is_stopping and not self._have_process(number):
             return None
         return super()._next(number)
 
@@ -166,7 +166,7 @@ class ProcessWorkers(ThreadWorkers):
                 connection.recv()
             except (EOFError, OSError):
                 process.join(GRACE_S)
-                if self._runner.over:
+                if self._source.is_over:
                     return False
                 raise HandlerProcessDied(
                     f"a handler's process could not be started (exit code {process.exitcode}); "
@@ -179,7 +179,7 @@ class ProcessWorkers(ThreadWorkers):
         if not self._have_process(number):
             raise HandlerProcessDied("the handler's process was not started: the end came first")
         process, connection = self._processes[number]
-        given = self._runner.given_to_handler(task)
+        given = self._source.given_to_handler(task)
         holding = task.part.holding
         claim = ClaimSnapshot(
             holding.topic, holding.partition, holding.epoch, holding.lease_until_ns
@@ -275,22 +275,22 @@ class AsyncWorkers:
     """Handlers that are coroutines, as tasks of one event loop: the user's, or one of their own."""
 
     def __init__(
-        self, handling: HandlerOptions, loop: asyncio.AbstractEventLoop | None = None
+        self, options: HandlerOptions, loop: asyncio.AbstractEventLoop | None = None
     ) -> None:
-        self._handling = handling
+        self._options = options
         self._own_loop = loop is None
         self._loop: asyncio.AbstractEventLoop
         if loop is not None:
             self._loop = loop
-        self._runner: Runner
+        self._source: TaskSource
         self._idle: list[asyncio.Future[None]] = []
         self._tasks: list[asyncio.Task[None]] = []
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def start(self, runner: Runner) -> None:
+    def start(self, source: TaskSource) -> None:
         """Begin to take tasks."""
-        self._runner = runner
+        self._source = source
         if self._own_loop:
             self._loop = asyncio.new_event_loop()
             self._thread = threading.Thread(
@@ -309,7 +309,7 @@ class AsyncWorkers:
             self._loop.close()
 
     def _start_tasks(self) -> None:
-        for number in range(self._handling.workers):
+        for number in range(self._options.workers):
             name = f"marshal-worker-{number}"
             self._tasks.append(self._loop.create_task(self._serve(number), name=name))
         gathered = asyncio.gather(*self._tasks, return_exceptions=True)
@@ -320,7 +320,7 @@ class AsyncWorkers:
             if isinstance(outcome, BaseException) and not isinstance(
                 outcome, asyncio.CancelledError
             ):
-                self._runner.crashed(outcome)
+                self._source.crashed(outcome)
         self._ended.set()
 
     def wake(self, count: int) -> None:
@@ -337,30 +337,30 @@ class AsyncWorkers:
                 count -= 1
 
     async def _serve(self, number: int) -> None:
-        runner, handling = self._runner, self._handling
+        source, options = self._source, self._options
         while (task := await self._next(number)) is not None:
             try:
-                await handling.call(runner.given_to_handler(task), task.part.claim)
+                await options.call(source.given_to_handler(task), task.part.claim)
             except asyncio.CancelledError as error:
                 if _is_cancelled():
-                    runner.gave_up(task)
+                    source.gave_up(task)
                     raise
-                await self._in_thread(runner, task, TimeoutError(f"cancelled: {error}"))
+                await self._in_thread(source, task, TimeoutError(f"cancelled: {error}"))
             except BaseException as error:
-                await self._in_thread(runner, task, error)
+                await self._in_thread(source, task, error)
             else:
-                runner.succeeded(task)
+                source.succeeded(task)
 
-    async def _in_thread(self, runner: Runner, task: Task, error: BaseException) -> None:
-        await self._loop.run_in_executor(None, runner.failed, task, error)
+    async def _in_thread(self, source: TaskSource, task: Task, error: BaseException) -> None:
+        await self._loop.run_in_executor(None, source.failed, task, error)
 
     async def _next(self, number: int) -> Task | None:
-        runner = self._runner
+        source = self._source
         while True:
-            with runner.lock:
-                if runner.over:
+            with source.lock:
+                if source.is_over:
                     return None
-                task = runner.take(number)
+                task = source.take(number)
                 if task is not None:
                     return task
                 future = self._loop.create_future()
