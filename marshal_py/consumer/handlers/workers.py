@@ -80,7 +80,7 @@ class ThreadWorkers:
     def describe(self, worker: Any) -> tuple[str, str]:
         """Return the name of the thread, and where it is."""
         thread = self._threads[worker]
-        frame = sys._current_frames().get(thread.ident or 0)
+        frame = sys._current_frames().get(thread.ident or 0)  # noqa: SLF001 (there is no other way)
         return f"thread {thread.name}", "".join(traceback.format_stack(frame)) if frame else ""
 
     def _serve(self, number: int) -> None:
