@@ -1,4 +1,4 @@
-"""The loop over a consumer: runs of messages, handed out one by one or in batches, while the lease stands."""
+"""The loop over a consumer: messages one by one or in batches, while the lease stands."""
 
 from __future__ import annotations
 
