@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
 from harvest.core.table_name import TableName
 from harvest.databases.mysql.table import MysqlTable
@@ -31,7 +31,7 @@ WHERE table_schema = COALESCE(%s, DATABASE()) AND table_name = %s
 _LOCK_TIMEOUT_S: Final = 10
 
 
-class MysqlDeadLetters(PlainDeadLetters, MysqlTable):
+class MysqlDeadLetters(MysqlTable, PlainDeadLetters):
     """The rows set aside from the outbox `table`.
 
     Implements `harvest.core.interfaces.dead_letter_store.DeadLetterTable`. The table is made when
@@ -85,9 +85,6 @@ class MysqlDeadLetters(PlainDeadLetters, MysqlTable):
         finally:  # with a broken connection, the server has let go of both
             with suppress(pymysql.MySQLError, OSError), connection.cursor() as cursor:
                 cursor.execute("SELECT RELEASE_LOCK(%s)", (self._lock,))
-
-    def _execute(self, statement: str, parameters: Sequence[Any] = ()) -> Any:
-        return MysqlTable._execute(self, statement, parameters)
 
     def _forget(self) -> None:
         self._there = False

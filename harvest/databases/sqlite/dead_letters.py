@@ -24,7 +24,7 @@ CREATE TABLE IF NOT EXISTS {dead_letters} (
 """
 
 
-class SqliteDeadLetters(PlainDeadLetters, SqliteTable):
+class SqliteDeadLetters(SqliteTable, PlainDeadLetters):
     """The rows set aside from the outbox `table`.
 
     Implements `harvest.core.interfaces.dead_letter_store.DeadLetterTable`. The table is made when
@@ -58,4 +58,4 @@ class SqliteDeadLetters(PlainDeadLetters, SqliteTable):
         return self._writing()
 
     def _execute(self, statement: str, parameters: Sequence[Any] = ()) -> list[Any]:
-        return SqliteTable._execute(self, statement.replace("%s", "?"), parameters)
+        return super()._execute(statement.replace("%s", "?"), parameters)
