@@ -20,7 +20,7 @@ __all__ = [
     "FINAL",
     "OUTAGE_WARNING_S",
     "RECONNECT",
-    "Trouble",
+    "ConnectionErrors",
     "connect",
     "rdkafka_logger",
     "read_to_end",
@@ -48,13 +48,13 @@ FINAL: Final = {
 """Errors that trying again cannot mend."""
 
 
-class Trouble:
+class ConnectionErrors:
     """Why a client gets no answer from its brokers: what TLS or SASL said last, and how often."""
 
     def __init__(self) -> None:
-        self.text = ""
+        self.last = ""
         self.count = 0
-        self.told_s = -OUTAGE_WARNING_S
+        self._logged_s = -OUTAGE_WARNING_S
 
     @property
     def repeated(self) -> bool:
@@ -63,24 +63,24 @@ class Trouble:
 
     def note(self, text: str) -> None:
         """Keep it, and log it once in a while."""
-        self.text, self.count = text, self.count + 1
-        if time.monotonic() - self.told_s >= OUTAGE_WARNING_S:
-            self.told_s = time.monotonic()
+        self.last, self.count = text, self.count + 1
+        if time.monotonic() - self._logged_s >= OUTAGE_WARNING_S:
+            self._logged_s = time.monotonic()
             logger.error("%s", text)
 
 
-def connect(kind: Any, config: KafkaConfig, trouble: Trouble | None = None) -> Any:
+def connect(kind: Any, config: KafkaConfig, errors: ConnectionErrors | None = None) -> Any:
     """Make a Consumer or Producer; a setting that it refuses becomes a `ConfigurationError`."""
 
     last_warning_s = -OUTAGE_WARNING_S
-    trouble = trouble or Trouble()
+    errors = errors or ConnectionErrors()
 
     def on_error(error: KafkaError) -> None:
         nonlocal last_warning_s
         if error.code() in REFUSED:
             pass  # whoever asked is told, and tells which right is missing
         elif error.fatal() or error.code() in FINAL:
-            trouble.note(f"{kind.__name__}: {error.str()}")
+            errors.note(f"{kind.__name__}: {error.str()}")
         elif time.monotonic() - last_warning_s >= OUTAGE_WARNING_S:
             last_warning_s = time.monotonic()
             logger.warning(

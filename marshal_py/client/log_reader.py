@@ -1,7 +1,7 @@
 """Reading the coordination log: replay it and tail it (specs/PROTOCOL.md §6, §7).
 
 `LogReader` owns the consumer, the world that it folds, and this reader's own measurements of when
-it saw what. It has no thread: `Marshal` drives it, and the `LogWriter` of `writer.py`, from one.
+it saw what. It has no thread: `driver.Driver` drives it, and the `LogWriter`, from one.
 """
 
 from __future__ import annotations
@@ -16,21 +16,18 @@ from confluent_kafka import (
     TIMESTAMP_LOG_APPEND_TIME,
     Consumer,
     KafkaError,
-    KafkaException,
     TopicPartition,
 )
 
 from marshal_py.client.acl import REFUSED, denied
-from marshal_py.client.kafka_clients import FINAL, RECONNECT, Trouble, connect, read_to_end
+from marshal_py.client.kafka_clients import RECONNECT, ConnectionErrors, connect
+from marshal_py.client.log_metadata import LogMetadata
 from marshal_py.client.settings import KafkaConfig
+from marshal_py.client.snapshots import SnapshotComparison, newest_snapshots
 from marshal_py.errors import (
-    BrokerUnavailable,
-    ConfigurationError,
     LogHole,
     MalformedRecord,
     PartitionCountChanged,
-    SnapshotMismatch,
-    TopicMissing,
 )
 from marshal_py.protocol.events import Event
 from marshal_py.protocol.rationalizer import SWEEP_EVERY, PartitionState
@@ -44,9 +41,6 @@ logger = logging.getLogger("marshal_py.log")
 BATCH: Final = 2_000
 """Messages per `consume`: more is slower in librdkafka, not faster."""
 
-KEPT_DIGESTS: Final = 8
-"""Boundaries per coordination partition whose digest is kept to compare snapshots with."""
-
 STATS_MS: Final = 10_000
 
 _TRUNCATED: Final = {
@@ -54,8 +48,6 @@ _TRUNCATED: Final = {
     KafkaError.OFFSET_OUT_OF_RANGE,
     KafkaError._LOG_TRUNCATION,
 }
-
-_LATEST, _EARLIEST = -1, -2  # the ListOffsets protocol's special timestamps
 
 
 def boottime_ns() -> int:
@@ -107,9 +99,10 @@ class LogReader:
         """Records applied by the last replay."""
         self.due: list[SnapshotDue] = []
         """Boundaries crossed since the caller last emptied this list."""
-        self.newest_snapshot: dict[int, int] = {}
+        self._comparison = SnapshotComparison(topic)
+        self.newest_snapshot = self._comparison.newest
         """Coordination partition → `next_offset` of the newest valid snapshot seen."""
-        self.mismatches: list[SnapshotMismatch] = []
+        self.mismatches = self._comparison.mismatches
         self.partition_count_error: PartitionCountChanged | None = None
         self.met_other_wire = False
         """Whether records of the other version were met; it is logged once."""
@@ -119,7 +112,7 @@ class LogReader:
         self._config = config
         self._was_served = False
         """Whether the coordination topic could be read from: records came, or its end was told."""
-        self._consumer_trouble = Trouble()
+        errors = ConnectionErrors()
         self._consumer = connect(
             Consumer,
             {
@@ -140,10 +133,10 @@ class LogReader:
                 "statistics.interval.ms": STATS_MS,
                 "stats_cb": self._on_stats,
             },
-            self._consumer_trouble,
+            errors,
         )
+        self._metadata = LogMetadata(self._consumer, config, errors, topic, snapshot_topic)
         self._last_value: list[bytes | None] = []
-        self._digests: list[dict[int, bytes]] = []
         self._ends: dict[int, int] = {}
         self._anchors: dict[int, bytes] = {}
         self._begins: dict[int, int] = {}
@@ -175,33 +168,35 @@ class LogReader:
         that finds another number of partitions. The replay itself may take as long as it takes.
         """
         deadline = time.monotonic() + timeout_s
-        count, has_snapshots = self._describe(deadline)
+        count, has_snapshots = self._metadata.describe(
+            deadline, with_snapshots=self.wire.has_snapshots
+        )
         if self._partitions and count != self._partitions:
             raise self._changed(count)
         self._partitions = count
         self.world.states[:] = [self.wire.state(p) for p in range(count)]
         self.observers[:] = [Observer() for _ in range(count)]
         self._last_value = [None] * count
-        self._digests = [{} for _ in range(count)]
+        self._comparison.reset(count)
         self._anchors.clear()
-        self.newest_snapshot.clear()
         self.due.clear()
         self.caught_up = False
         self.replayed = 0
 
-        self._begins = self._offsets(self.topic, _EARLIEST, deadline)
-        self._ends = self._offsets(self.topic, _LATEST, deadline)
+        self._begins = self._metadata.first_offsets(self.topic, count, deadline)
+        self._ends = self._metadata.next_offsets(self.topic, count, deadline)
         self._until = {}
         if until_ms is not None:
-            self._until = self._ends = self._offsets(self.topic, until_ms + 1, deadline)
+            self._until = self._metadata.offsets_at(until_ms + 1, self._ends, deadline)
+            self._ends = self._until
         self._not_after = {}
         if since_ms is not None:
-            self._not_after = self._offsets(self.topic, since_ms, deadline)
+            self._not_after = self._metadata.offsets_at(since_ms, self._ends, deadline)
         elif since_offset is not None:
             self._not_after = dict.fromkeys(range(count), since_offset)
         snapshot_ends: dict[int, int] = {}
         if has_snapshots:
-            snapshot_ends = self._offsets(self.snapshot_topic, _LATEST, deadline)
+            snapshot_ends = self._metadata.next_offsets(self.snapshot_topic, count, deadline)
             if self._use_snapshots:
                 self._restore(snapshot_ends, deadline)
         assignment = [
@@ -274,82 +269,6 @@ class LogReader:
         if p in self._anchors:
             self._distrust(p)
 
-    def _describe(self, deadline: float) -> tuple[int, bool]:
-        while True:
-            try:
-                topics = self._consumer.list_topics(
-                    self.topic, timeout=max(0.1, min(5.0, deadline - time.monotonic()))
-                ).topics
-                error = topics[self.topic].error
-                if error is None and topics[self.topic].partitions:
-                    return len(topics[self.topic].partitions), self._has_snapshots(deadline)
-                if error is not None and error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
-                    raise TopicMissing(
-                        f"coordination topic {self.topic!r} does not exist: run "
-                        f"`marshal topic create --topic {self.topic} --bootstrap-servers ...`, or "
-                        "pass create_topics=True"
-                    )
-                if error is not None and error.code() in REFUSED:
-                    raise denied(self._config, self.topic, "Read", "Write")
-                if error is not None and error.code() in FINAL:
-                    raise ConfigurationError(f"coordination topic {self.topic!r}: {error.str()}")
-            except KafkaException as problem:
-                self._give_up(problem.args[0], deadline)
-            self._pause(deadline, "no metadata of the coordination topic")
-
-    def _has_snapshots(self, deadline: float) -> bool:
-        if not self.wire.has_snapshots:
-            return False
-        found = self._consumer.list_topics(
-            self.snapshot_topic, timeout=max(0.1, deadline - time.monotonic())
-        ).topics[self.snapshot_topic]
-        if found.error is None and len(found.partitions) >= 1:
-            return True
-        if found.error is not None and found.error.code() in REFUSED:
-            problem = denied(self._config, self.snapshot_topic, "Read", "Write")
-            logger.warning("without snapshots, every start replays the whole log: %s", problem)
-            return False
-        logger.warning(
-            "there is no topic %r: every start replays the whole log; `marshal topic create` "
-            "makes it",
-            self.snapshot_topic,
-        )
-        return False
-
-    def _offsets(self, topic: str, which: int, deadline: float) -> dict[int, int]:
-        """Return the first, the next, or the offset at a time in ms of every partition."""
-        query = [TopicPartition(topic, p, which) for p in range(self._partitions)]
-        while True:
-            try:
-                answer = self._consumer.offsets_for_times(
-                    query, timeout=max(0.1, min(5.0, deadline - time.monotonic()))
-                )
-                if all(p.error is None and (p.offset >= 0 or which >= 0) for p in answer):
-                    # For a time after the last record the answer is "the end", −1.
-                    return {
-                        p.partition: p.offset if p.offset >= 0 else self._ends[p.partition]
-                        for p in answer
-                    }
-            except KafkaException as problem:
-                self._give_up(problem.args[0], deadline)
-            self._pause(deadline, f"no leader for some partition of {topic!r}")
-
-    def _give_up(self, error: KafkaError, deadline: float) -> None:
-        if error.code() in REFUSED:
-            raise denied(self._config, self.topic, "Read", "Write") from None
-        self._consumer.poll(0)  # to hear what TLS and SASL have said
-        if time.monotonic() >= deadline or self._consumer_trouble.repeated:
-            why = self._consumer_trouble.text or error.str()
-            raise BrokerUnavailable(f"no answer from the brokers: {why}") from None
-        if error.code() in FINAL:
-            raise BrokerUnavailable(f"the brokers refused: {error.str()}") from None
-
-    def _pause(self, deadline: float, what: str) -> None:
-        """Let librdkafka reconnect; its own back-off sets the pace."""
-        if time.monotonic() >= deadline:
-            raise BrokerUnavailable(f"gave up: {what}")
-        self._consumer.poll(0.05)
-
     # Snapshots (§6)
 
     def _restore(self, ends: dict[int, int], deadline: float) -> None:
@@ -366,9 +285,7 @@ class LogReader:
     def _find_snapshots(
         self, ends: dict[int, int], deadline: float
     ) -> dict[int, tuple[Snapshot, PartitionState]]:
-        return _newest_snapshots(
-            self._config, self.snapshot_topic, ends, deadline, self._acceptable
-        )
+        return newest_snapshots(self._config, self.snapshot_topic, ends, deadline, self._acceptable)
 
     def _acceptable(self, snapshot: Snapshot) -> PartitionState | None:
         """Return the snapshot's state if the log still goes on from where it ends, else None."""
@@ -531,10 +448,7 @@ class LogReader:
             return self.wire.apply(state, offset, value, found)
         p = state.partition
         encoded, next_offset = state.encode(), state.next_offset
-        digests = self._digests[p]
-        digests[next_offset] = anchor_of(encoded)
-        while len(digests) > KEPT_DIGESTS:
-            del digests[next(iter(digests))]
+        self._comparison.note(p, next_offset, anchor_of(encoded))
         anchor, before = anchor_of(self._last_value[p]), len(found)
         is_record = self.wire.apply(state, offset, value, found)
         sender = next((getattr(e, "instance_id", "") for e in found[before:][::-1]), "")
@@ -555,18 +469,7 @@ class LogReader:
         p = snapshot.coordinator
         if p >= self._partitions or snapshot.partitions != self._partitions:
             return
-        self.newest_snapshot[p] = max(snapshot.next_offset, self.newest_snapshot.get(p, 0))
-        own = self._digests[p].get(snapshot.next_offset)
-        if own is None and snapshot.next_offset == self._at(p):
-            own = self.world.states[p].digest()
-        if own is not None and own != snapshot.digest:
-            mismatch = SnapshotMismatch(
-                f"{snapshot.writer}'s snapshot of {self.topic}/{p} at offset "
-                f"{snapshot.next_offset} differs from the state of this process: one of the two "
-                "does not follow the protocol: compare their versions"
-            )
-            self.mismatches.append(mismatch)
-            logger.error("%s", mismatch)
+        self._comparison.compare(snapshot, self.world.states[p])
 
     def snapshot_now(self, p: int) -> SnapshotDue | None:
         """Return the present state of one partition, None where nothing was ever written."""
@@ -604,34 +507,3 @@ class LogReader:
     def close(self) -> None:
         """Close the consumer."""
         self._consumer.close()
-
-
-def _newest_snapshots(
-    config: KafkaConfig,
-    topic: str,
-    ends: dict[int, int],
-    deadline: float,
-    acceptable: Callable[[Snapshot], PartitionState | None],
-) -> dict[int, tuple[Snapshot, PartitionState]]:
-    """Return the newest acceptable snapshot of each partition that has one, and its state.
-
-    Looks at the last record of each partition, and at all of them only if that one will not do.
-    """
-    newest: dict[int, tuple[Snapshot, PartitionState]] = {}
-    starts = {p: end - 1 for p, end in ends.items() if end > 0}
-    for attempt in (starts, dict.fromkeys(starts, 0)):
-        missing = {p: at for p, at in attempt.items() if p not in newest}
-        if not missing:
-            break
-        for message in read_to_end(config, topic, missing, ends, deadline):
-            try:
-                snapshot = decode_snapshot(message.value())
-            except MalformedRecord as error:
-                logger.error("%s/%d: %s; it is not used", topic, message.partition(), error)
-                continue
-            if snapshot.coordinator != message.partition():
-                continue
-            state = acceptable(snapshot)
-            if state is not None:
-                newest[snapshot.coordinator] = snapshot, state
-    return newest

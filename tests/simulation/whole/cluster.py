@@ -117,9 +117,9 @@ class Cluster:
                 consumer.appended(topic, p)
         return offset
 
-    def connect(self, kind: Any, config: dict[str, Any], trouble: Any = None) -> Any:
+    def connect(self, kind: Any, config: dict[str, Any], errors: Any = None) -> Any:
         """Stands for `marshal_py.client.kafka_clients.connect`."""
-        del trouble
+        del errors
         link = self.link(machine())
         return {"Consumer": SimConsumer, "Producer": SimProducer, "AdminClient": SimAdmin}[
             kind.__name__

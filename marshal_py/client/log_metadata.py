@@ -1,0 +1,136 @@
+"""What the brokers say of the coordination log: its partitions, and which offsets they have."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Any, Final
+
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+
+from marshal_py.client.acl import REFUSED, denied
+from marshal_py.client.kafka_clients import FINAL, ConnectionErrors
+from marshal_py.client.settings import KafkaConfig
+from marshal_py.errors import BrokerUnavailable, ConfigurationError, TopicMissing
+
+__all__ = ["LogMetadata"]
+
+logger = logging.getLogger("marshal_py.log")
+
+_LATEST: Final = -1
+_EARLIEST: Final = -2
+"""The ListOffsets protocol's special timestamps."""
+
+
+class LogMetadata:
+    """Asks the brokers until they answer, or until a deadline (of `time.monotonic`).
+
+    Every call raises `BrokerUnavailable` at the deadline, or when the brokers refuse this client;
+    `AccessDenied` when a right is missing.
+    """
+
+    def __init__(
+        self,
+        consumer: Any,
+        config: KafkaConfig,
+        errors: ConnectionErrors,
+        topic: str,
+        snapshot_topic: str,
+    ) -> None:
+        self.topic = topic
+        self.snapshot_topic = snapshot_topic
+        self._consumer = consumer
+        self._config = config
+        self._errors = errors
+
+    def describe(self, deadline: float, *, with_snapshots: bool) -> tuple[int, bool]:
+        """Return how many partitions the log has, and whether it has a topic of snapshots.
+
+        Raises `TopicMissing`, `ConfigurationError`.
+        """
+        while True:
+            try:
+                topics = self._consumer.list_topics(
+                    self.topic, timeout=max(0.1, min(5.0, deadline - time.monotonic()))
+                ).topics
+                error = topics[self.topic].error
+                if error is None and topics[self.topic].partitions:
+                    has_snapshots = with_snapshots and self._has_snapshots(deadline)
+                    return len(topics[self.topic].partitions), has_snapshots
+                if error is not None and error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                    raise TopicMissing(
+                        f"coordination topic {self.topic!r} does not exist: run "
+                        f"`marshal topic create --topic {self.topic} --bootstrap-servers ...`, or "
+                        "pass create_topics=True"
+                    )
+                if error is not None and error.code() in REFUSED:
+                    raise denied(self._config, self.topic, "Read", "Write")
+                if error is not None and error.code() in FINAL:
+                    raise ConfigurationError(f"coordination topic {self.topic!r}: {error.str()}")
+            except KafkaException as problem:
+                self._give_up(problem.args[0], deadline)
+            self._pause(deadline, "no metadata of the coordination topic")
+
+    def _has_snapshots(self, deadline: float) -> bool:
+        found = self._consumer.list_topics(
+            self.snapshot_topic, timeout=max(0.1, deadline - time.monotonic())
+        ).topics[self.snapshot_topic]
+        if found.error is None and len(found.partitions) >= 1:
+            return True
+        if found.error is not None and found.error.code() in REFUSED:
+            problem = denied(self._config, self.snapshot_topic, "Read", "Write")
+            logger.warning("without snapshots, every start replays the whole log: %s", problem)
+            return False
+        logger.warning(
+            "there is no topic %r: every start replays the whole log; `marshal topic create` "
+            "makes it",
+            self.snapshot_topic,
+        )
+        return False
+
+    def first_offsets(self, topic: str, partitions: int, deadline: float) -> dict[int, int]:
+        """Return the first offset of every partition that was not deleted."""
+        return self._offsets(topic, dict.fromkeys(range(partitions), 0), _EARLIEST, deadline)
+
+    def next_offsets(self, topic: str, partitions: int, deadline: float) -> dict[int, int]:
+        """Return the offset that the next record of every partition gets."""
+        return self._offsets(topic, dict.fromkeys(range(partitions), 0), _LATEST, deadline)
+
+    def offsets_at(self, ms: int, ends: dict[int, int], deadline: float) -> dict[int, int]:
+        """Return the first offset of the log's partitions at a time of the broker, or its end."""
+        return self._offsets(self.topic, ends, ms, deadline)
+
+    def _offsets(
+        self, topic: str, ends: dict[int, int], which: int, deadline: float
+    ) -> dict[int, int]:
+        query = [TopicPartition(topic, p, which) for p in ends]
+        while True:
+            try:
+                answer = self._consumer.offsets_for_times(
+                    query, timeout=max(0.1, min(5.0, deadline - time.monotonic()))
+                )
+                if all(p.error is None and (p.offset >= 0 or which >= 0) for p in answer):
+                    # For a time after the last record the answer is "the end", −1.
+                    return {
+                        p.partition: p.offset if p.offset >= 0 else ends[p.partition]
+                        for p in answer
+                    }
+            except KafkaException as problem:
+                self._give_up(problem.args[0], deadline)
+            self._pause(deadline, f"no leader for some partition of {topic!r}")
+
+    def _give_up(self, error: KafkaError, deadline: float) -> None:
+        if error.code() in REFUSED:
+            raise denied(self._config, self.topic, "Read", "Write") from None
+        self._consumer.poll(0)  # to hear what TLS and SASL have said
+        if time.monotonic() >= deadline or self._errors.repeated:
+            why = self._errors.last or error.str()
+            raise BrokerUnavailable(f"no answer from the brokers: {why}") from None
+        if error.code() in FINAL:
+            raise BrokerUnavailable(f"the brokers refused: {error.str()}") from None
+
+    def _pause(self, deadline: float, what: str) -> None:
+        """Let librdkafka reconnect; its own back-off sets the pace."""
+        if time.monotonic() >= deadline:
+            raise BrokerUnavailable(f"gave up: {what}")
+        self._consumer.poll(0.05)
