@@ -130,13 +130,13 @@ def test_a_candidate_whose_leadership_lapsed_waits_until_it_comes_back(
     leadership = marshal.leader("job").campaign(timeout_s=60)
     epoch = leadership.epoch
     wants: list[str] = []
-    want = marshal.want
+    want = marshal.registry.want
 
     def counted(topic: str, partition: int) -> Claim:
         wants.append(topic)
         return want(topic, partition)
 
-    marshal.want = counted  # type: ignore[method-assign]
+    marshal.registry.want = counted  # type: ignore[method-assign]
     kafka.pause(0)
     try:
         assert leadership.wait_lost(60)
