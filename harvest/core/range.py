@@ -72,6 +72,7 @@ __all__ = [
     "AddFailed",
     "AskFailed",
     "AskHolders",
+    "CheckTable",
     "DeadLettersAdded",
     "Event",
     "Fetch",
@@ -80,8 +81,6 @@ __all__ = [
     "Found",
     "HoldersSeen",
     "LeaseLost",
-    "Look",
-    "Looked",
     "Lookup",
     "Open",
     "OpenFailed",
@@ -95,6 +94,7 @@ __all__ = [
     "Start",
     "State",
     "Stop",
+    "TableChecked",
 ]
 
 _CHECKPOINT_BYTES: Final = 4_000  # of the 4,096 of a broker's default offset.metadata.max.bytes
@@ -119,8 +119,8 @@ class Opened:
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
-    """The ids of the table, which fit the position."""
+class TableChecked:
+    """The bounds of the ids in the table, which fit the position."""
 
     bounds: Bounds
 
@@ -177,7 +177,7 @@ Event: TypeAlias = (
     Start
     | Opened
     | OpenFailed
-    | Looked
+    | TableChecked
     | ReadDone
     | HoldersSeen
     | Found
@@ -195,8 +195,8 @@ Event: TypeAlias = (
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """See which ids the table has; answer Looked or AskFailed."""
+class CheckTable:
+    """Check that table and `position` belong together; answer TableChecked or AskFailed."""
 
     position: Position | None
 
@@ -239,7 +239,7 @@ class Send:
 
 
 Action: TypeAlias = (
-    Open | Look | Read | AskHolders | Lookup | Fetch | Send | AddDeadLetters | Finish
+    Open | CheckTable | Read | AskHolders | Lookup | Fetch | Send | AddDeadLetters | Finish
 )
 
 
@@ -344,7 +344,7 @@ class RangeScheduler:
                 actions = self._open(0)
             case Opened(position, waiting):
                 actions = self._opened(position, waiting)
-            case Looked(bounds):
+            case TableChecked(bounds):
                 self._opening = False
                 if self.state is State.OPENING:
                     self.state = State.RUNNING
@@ -401,7 +401,7 @@ class RangeScheduler:
         self._sent = position
         self.row_filter.waiting = dict(waiting)
         self.crowded = False
-        return [Look(position)]
+        return [CheckTable(position)]
 
     # --- The cycle ---
 

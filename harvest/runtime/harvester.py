@@ -218,9 +218,10 @@ class Harvester:
         except HarvestError as error:
             if error.blame != "environment":
                 self._failure = error
-            place = (led.shard, led.lease.epoch)
-            self._log.warning("shard %d, epoch %d: %s", *place, error, extra=_fields(led))
-            led.lease.wait_lost(self._candidacy.interval_s)  # not again at once
+            else:
+                place = (led.shard, led.lease.epoch)
+                self._log.warning("shard %d, epoch %d: %s", *place, error, extra=_fields(led))
+                led.lease.wait_lost(self._candidacy.interval_s)  # not again at once
         except BaseException as error:
             self._failure = error
         finally:

@@ -86,7 +86,7 @@ class Monitor:
         self._probes = probes
         self._interval_s = interval_s
         self._on_meter = on_meter
-        self._problems: tuple[str, ...] = ("not looked yet",)
+        self._problems: tuple[str, ...] = ("not checked yet",)
         self._count_at_s = float("-inf")
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="harvest-monitor", daemon=True)
@@ -120,7 +120,7 @@ class Monitor:
     def _run(self) -> None:
         read_s, published = time.monotonic(), self._harvester.stats.published
         while True:
-            self.look()
+            self.check()
             if self._stopping.wait(self._interval_s):
                 return
             now_s, total = time.monotonic(), self._harvester.stats.published
@@ -151,7 +151,7 @@ class Monitor:
         except MarshalError as error:
             _LOG.warning("what is shown of this harvester is out of date: %s", error)
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Ask everything once."""
         problems = []
         for name, probe in (

@@ -61,14 +61,14 @@ class RangeLeader:
             most_rows=_MERGED_ROWS,
             fatal=CheckpointError,
         )
-        questions = (r.Look, r.Read, r.AskHolders, r.Lookup, r.Fetch, r.AddDeadLetters)
+        questions = (r.CheckTable, r.Read, r.AskHolders, r.Lookup, r.Fetch, r.AddDeadLetters)
         table: ActionThread[r.Action] = ActionThread(
             "table", self._ask, questions, cancel=tools.reader.cancel
         )
         self._saving: ActionThread[Position] = ActionThread(
             "save", self._save, cancel=tools.saver.cancel
         )
-        self._maintenance: ActionThread[None] = ActionThread("keep", self._maintain)
+        self._maintenance: ActionThread[None] = ActionThread("maintain", self._maintain)
         self.threads: Sequence[ActionThread[Any]] = (
             table,
             self.publisher.thread,
@@ -101,7 +101,7 @@ class RangeLeader:
             case r.Settled(_, failure):
                 stats.deliveries += 1
                 stats.failed_deliveries += failure is not None
-            case r.Looked():
+            case r.TableChecked():
                 stats.terms += 1
                 epoch, shard = leadership.lease.epoch, scheduler.shard
                 leadership.log.info("harvesting as leader of shard %d, epoch %d", shard, epoch)
@@ -162,8 +162,8 @@ class RangeLeader:
                 return r.Found(tools.reader.lookup(ranges))
             case r.Fetch(ids):
                 return r.Fetched(tools.reader.fetch(ids))
-            case r.Look(position):
-                return self._looked(position)
+            case r.CheckTable(position):
+                return self._check_table(position)
             case r.AddDeadLetters():
                 return self.dead_letters.add(action)
         raise AssertionError(action)
@@ -176,7 +176,7 @@ class RangeLeader:
         window = tools.reader.read(after, limit)
         return r.ReadDone(window if tools.until is None else window.upto(tools.until))
 
-    def _looked(self, position: Position | None) -> r.Event:
+    def _check_table(self, position: Position | None) -> r.Event:
         """Whether table, configuration and checkpoint belong together.
 
         Raises `ConfigurationError` and `CheckpointError`, which end the process: to go on would
@@ -200,7 +200,7 @@ class RangeLeader:
                 f"{bounds.last} only: was the table made anew, or an old backup restored? New rows "
                 "would be skipped; `harvest checkpoint reset` starts from the first row"
             )
-        return r.Looked(bounds)
+        return r.TableChecked(bounds)
 
     # --- The sink ---
 

@@ -21,12 +21,12 @@ from harvest.errors import HarvestError
 __all__ = ["WaitingTopics", "topics_of"]
 
 _LOG: Final = logging.getLogger("harvest")
-_LOOK_EVERY_S: Final = 5.0
+_CHECK_EVERY_S: Final = 5.0
 _ASK_TIMEOUT_S: Final = 4.0
 
 
 class WaitingTopics:
-    """Looks every few seconds, between `start` and `close`, while `leading`.
+    """Checks every few seconds, between `start` and `close`, while `leading`.
 
     - `existing`: the topics that there are; raises `KafkaException` when the broker does not say.
     """
@@ -48,20 +48,20 @@ class WaitingTopics:
         self._thread = threading.Thread(target=self._run, name="harvest-topics", daemon=True)
 
     def start(self) -> None:
-        """Begin to look."""
+        """Begin to check."""
         self._thread.start()
 
     def close(self) -> None:
-        """Stop looking."""
+        """Stop checking."""
         self._stopping.set()
         if self._thread.ident is not None:
             self._thread.join(2 * _ASK_TIMEOUT_S)
         self._dead_letters.close()
 
-    def look(self) -> int:
+    def check(self) -> int:
         """Put the rows back whose topics exist; return how many.
 
-        Not at the first look that finds a topic missing: in range mode the checkpoint must have
+        Not at the first check that finds a topic missing: in range mode the checkpoint must have
         passed its rows. Raises `HarvestError`, `KafkaException`.
         """
         missed = self._dead_letters.missing_topics()
@@ -76,12 +76,12 @@ class WaitingTopics:
         return count
 
     def _run(self) -> None:
-        while not self._stopping.wait(_LOOK_EVERY_S):
+        while not self._stopping.wait(_CHECK_EVERY_S):
             if not self._leading():
                 self._seen = set()
                 continue
             try:
-                self.look()
+                self.check()
             except (HarvestError, KafkaException) as error:
                 _LOG.warning("whether topics that rows wait for exist is not known: %s", error)
 

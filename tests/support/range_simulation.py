@@ -82,8 +82,8 @@ class Leader:
                     return r.Found(self.store.lookup(ranges))
                 case r.Fetch(ids):
                     return r.Fetched(self.store.fetch(ids))
-                case r.Look():
-                    return r.Looked(self.store.bounds())
+                case r.CheckTable():
+                    return r.TableChecked(self.store.bounds())
                 case r.Open():
                     try:
                         found = self.sink.open(lambda: self.held)

@@ -1,4 +1,4 @@
-"""Whole clients in virtual time: the real `Marshal`, `Consumer` and `Reaper`, threads and all.
+"""Whole clients in virtual time: the real `Marshal`, `Consumer` and `Harvester`, threads and all.
 
 `tests.simulation` drives the protocol's pure parts, a hundred histories a second and more. Here the
 product runs as its users run it: driver, assignment, topics, lanes, the loop over messages and

@@ -67,8 +67,8 @@ class Rig:
                 return r.Found(self.store.lookup(ranges))
             case r.Fetch(ids):
                 return r.Fetched(self.store.fetch(ids))
-            case r.Look():
-                return r.Looked(self.store.bounds())
+            case r.CheckTable():
+                return r.TableChecked(self.store.bounds())
             case r.Open():
                 found = self._sink.open(lambda: True)
                 return r.Opened(None if found is None else Position.decode(found))

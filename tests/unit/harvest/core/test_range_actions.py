@@ -53,9 +53,9 @@ def running(
     """A scheduler that has opened, and waits for its first window."""
     scheduler = r.RangeScheduler(7, limits=limits or Limits(), checkpoint_bytes=room)
     assert scheduler.step(r.Start()) == [r.Open(0)]
-    assert scheduler.step(r.Opened(position)) == [r.Look(position)]
+    assert scheduler.step(r.Opened(position)) == [r.CheckTable(position)]
     after = max(first - 1, position.last_id) if position else first - 1
-    asked = only(scheduler.step(r.Looked(Bounds(first, 99))), r.Read)
+    asked = only(scheduler.step(r.TableChecked(Bounds(first, 99))), r.Read)
     assert (asked.after, asked.delay_ms) == (after, 0)
     assert scheduler.running
     return scheduler
@@ -332,8 +332,8 @@ def test_after_a_failure_everything_comes_back_before_the_sink_is_opened_again()
     assert scheduler.step(r.Settled((1,), Failure("refused"))) == []
     assert scheduler.step(read(4)) == [r.Open(100)], "what came too late is not sent"
     kept = Position(7, 0, 1, 2)
-    assert scheduler.step(r.Opened(kept)) == [r.Look(kept)]
-    assert only(scheduler.step(r.Looked(Bounds(1, 9))), r.Read).after == 2
+    assert scheduler.step(r.Opened(kept)) == [r.CheckTable(kept)]
+    assert only(scheduler.step(r.TableChecked(Bounds(1, 9))), r.Read).after == 2
 
 
 def test_the_gaps_of_the_committed_position_get_suspects_anew() -> None:
@@ -351,7 +351,7 @@ def test_failures_in_a_row_wait_longer_up_to_a_bound_and_a_success_ends_the_row(
     assert scheduler.step(r.AskFailed()) == [r.Open(300)], "the look failed"
     assert scheduler.step(r.OpenFailed()) == [r.Open(300)]
     scheduler.step(r.Opened(None))
-    scheduler.step(r.Looked(Bounds(1, 0)))
+    scheduler.step(r.TableChecked(Bounds(1, 0)))
     scheduler.step(read(1))
     scheduler.step(r.Settled((0,)))
     assert scheduler.step(r.AskFailed()) == [r.Open(100)]
@@ -386,7 +386,7 @@ def test_a_stop_while_the_sink_is_being_opened_waits_for_that(answer: r.Event) -
     assert scheduler.step(answer) == [r.Finish("stopped")]
 
 
-@pytest.mark.parametrize("answer", [r.AskFailed(), r.Looked(Bounds(1, 9))])
+@pytest.mark.parametrize("answer", [r.AskFailed(), r.TableChecked(Bounds(1, 9))])
 def test_a_stop_while_the_table_is_looked_at_waits_for_that(answer: r.Event) -> None:
     scheduler = r.RangeScheduler(7)
     scheduler.step(r.Start())

@@ -190,7 +190,7 @@ def holding() -> r.RangeScheduler:
     scheduler = r.RangeScheduler(0)
     scheduler.step(r.Start())
     scheduler.step(r.Opened(None))
-    scheduler.step(r.Looked(Bounds(1, 9)))
+    scheduler.step(r.TableChecked(Bounds(1, 9)))
     scheduler.step(r.ReadDone(Window(rows(1), 1, ())))
     bad = Row(2, "t", None, b"v")
     (add,) = scheduler.step(r.ReadDone(Window([bad, *rows(3)], 3, ())))
@@ -236,7 +236,7 @@ def test_what_waits_is_what_the_database_says_after_the_opening() -> None:
     scheduler = r.RangeScheduler(0)
     scheduler.step(r.Start())
     scheduler.step(r.Opened(None, {("t", b"3"): 2}))
-    scheduler.step(r.Looked(Bounds(1, 9)))
+    scheduler.step(r.TableChecked(Bounds(1, 9)))
     (add,) = scheduler.step(r.ReadDone(Window(rows(3), 3, ())))
     assert isinstance(add, r.AddDeadLetters)
     assert [(row.id, row.waits) for row in add.rows] == [(3, True)]

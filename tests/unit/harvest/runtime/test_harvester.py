@@ -12,7 +12,7 @@ from harvest.core.interfaces.listener import WakeSignal
 from harvest.core.interfaces.mark_store import MarkStore
 from harvest.core.mark import Limits
 from harvest.core.row import Row
-from harvest.errors import StoreUnavailable, TableMissing
+from harvest.errors import ConfigurationError, StoreUnavailable, TableMissing
 from harvest.outbox.record import OutboxRecord
 from harvest.runtime.action_threads import ActionThread
 from harvest.runtime.events import (
@@ -299,6 +299,18 @@ def test_what_a_thread_did_not_foresee_ends_the_process(bench: Bench) -> None:
     with pytest.raises(ZeroDivisionError):
         harvester.run()
     assert bench.candidacy.resigned == 1
+
+
+def test_what_the_configuration_forbids_is_raised_and_told_by_nobody_else(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    def forbid(_: Event) -> None:
+        raise ConfigurationError("no")
+
+    harvester = Harvester(bench.candidacy, bench.tools(), warm_standby=True, on_event=forbid)
+    with pytest.raises(ConfigurationError):
+        harvester.run()
+    assert not caplog.records
 
 
 def test_a_thread_merges_what_waits_and_keeps_the_order() -> None:

@@ -32,23 +32,23 @@ def watch(dead_letters: Missing, existing: set[str]) -> WaitingTopics:
 def test_rows_come_back_when_their_topic_exists_and_not_before() -> None:
     dead_letters, existing = Missing(a=2, b=3), {"other"}
     topics = watch(dead_letters, existing)
-    assert [topics.look() for _ in range(3)] == [0, 0, 0]
+    assert [topics.check() for _ in range(3)] == [0, 0, 0]
     existing.add("b")
-    assert topics.look() == 3
+    assert topics.check() == 3
     assert dead_letters.rows == {"a": 2}
 
 
 def test_a_topic_is_looked_for_from_the_second_look_on() -> None:
     dead_letters = Missing(a=2)
     topics = watch(dead_letters, {"a"})
-    assert topics.look() == 0
-    assert topics.look() == 2
+    assert topics.check() == 0
+    assert topics.check() == 2
 
 
 def test_nobody_is_asked_while_nothing_waits() -> None:
     given: Any = Missing()
     topics = WaitingTopics(given, lambda: 1 / 0, mode="range", leading=lambda: True)  # type: ignore[arg-type, return-value]
-    assert topics.look() == topics.look() == 0
+    assert topics.check() == topics.check() == 0
 
 
 def test_keys_wait_behind_rows_that_wait_for_a_topic() -> None:
