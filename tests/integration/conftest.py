@@ -15,11 +15,10 @@ from marshal_py import Marshal
 from marshal_py.cli.app import app
 from marshal_py.client.topics import create_topics
 from marshal_py.embedded import EmbeddedKafka
+from tests.support.marshal_command import Cli, cli_environment
 
 INTERVAL_MS = 1_000
 _topics = iter(range(10_000))
-
-Cli = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture
@@ -50,10 +49,6 @@ def cli(kafka: EmbeddedKafka, topic: str) -> Cli:
         )
 
     return run
-
-
-def cli_environment(servers: str, topic: str) -> dict[str, str]:
-    return os.environ | {"MARSHAL_BOOTSTRAP_SERVERS": servers, "MARSHAL_TOPIC": topic}
 
 
 @pytest.fixture

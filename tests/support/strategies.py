@@ -1,28 +1,19 @@
 """Hypothesis strategies for records, near-records, junk and histories, shared by the unit tests.
 
 Names come from tiny alphabets and offsets from small ranges, so that records meet in the same cells
-and the transitions are really taken. `MARSHAL_HYPOTHESIS=thorough` runs far more examples.
+and the transitions are really taken. How many examples are run: tests/conftest.py.
 """
 
 from __future__ import annotations
 
-import os
 from random import Random
 from typing import Any
 
 import msgpack
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from marshal_py.protocol import messages as m
 from marshal_py.protocol.rationalizer import Cell, PartitionState, apply
-
-_QUIET = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example]
-settings.register_profile("ci", max_examples=200, deadline=None, suppress_health_check=_QUIET)
-settings.register_profile(
-    "thorough", max_examples=5000, deadline=None, suppress_health_check=_QUIET
-)
-settings.load_profile(os.environ.get("MARSHAL_HYPOTHESIS", "ci"))
 
 INT64_MAX = 2**63 - 1
 

@@ -19,7 +19,7 @@ from confluent_kafka import Producer
 from marshal_py import Consumer, Marshal, Retry
 from marshal_py.admin.formatting import iso_utc
 from marshal_py.embedded import EmbeddedKafka
-from tests.integration.conftest import Cli
+from tests.support.marshal_command import Cli
 from tests.support.paths import DOCS
 
 pytestmark = pytest.mark.kafka

@@ -21,8 +21,8 @@ from marshal_py import Marshal
 from marshal_py.admin.connection import Connection
 from marshal_py.admin.world_reader import read_world
 from marshal_py.embedded import EmbeddedKafka
-from tests.integration.conftest import Cli
-from tests.integration.conftest import cli_environment as _environment
+from tests.support.marshal_command import Cli
+from tests.support.marshal_command import cli_environment as _environment
 
 pytestmark = pytest.mark.kafka
 

@@ -19,7 +19,7 @@ from confluent_kafka.admin import (
 
 from marshal_py import Marshal
 from marshal_py.embedded import EmbeddedKafka
-from tests.integration.conftest import Cli
+from tests.support.marshal_command import Cli
 
 pytestmark = pytest.mark.kafka
 

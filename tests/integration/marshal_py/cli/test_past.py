@@ -17,7 +17,7 @@ from confluent_kafka import Producer
 
 from marshal_py import Consumer, Marshal
 from marshal_py.embedded import EmbeddedKafka
-from tests.integration.conftest import Cli, cli_environment
+from tests.support.marshal_command import Cli, cli_environment
 
 pytestmark = pytest.mark.kafka
 

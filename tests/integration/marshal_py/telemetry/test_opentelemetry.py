@@ -28,7 +28,7 @@ from harvest.outbox.trace_context import with_trace_context
 from marshal_py import Consumer, Marshal
 from marshal_py.embedded import EmbeddedKafka
 from marshal_py.telemetry.opentelemetry import export_metrics, message_span, otel_name, traced
-from tests.integration.conftest import cli_environment
+from tests.support.marshal_command import cli_environment
 from tests.unit.marshal_py.telemetry.test_grafana_and_alerts import expressions
 
 pytestmark = pytest.mark.kafka
