@@ -9,8 +9,8 @@ from harvest.config.load import load
 from harvest.config.model import Mode, ReaperConfig
 from harvest.core.table_name import TableName
 from harvest.databases import registry
+from harvest.databases.postgres.two_databases import PostgresIds
 from harvest.databases.registry import AnyMarkStore, AnyRangeStore, Database
-from harvest.databases.two_databases import PostgresIds
 from harvest.errors import ConfigurationError
 
 __all__ = ["Outbox", "load_range_config", "open_outbox"]
@@ -52,7 +52,9 @@ def open_outbox(
     if (config is None) == (database is None):
         raise ConfigurationError("give either --config FILE or --database CONNECTION")
     if config is None:
-        return Outbox(registry.given(database or ""), table or "outbox", mode or "mark")
+        return Outbox(
+            registry.database_of_data_source(database or ""), table or "outbox", mode or "mark"
+        )
     settings = load(config)
     return Outbox(
         registry.database(settings.database),

@@ -10,7 +10,7 @@ import typer
 
 from harvest.cli.options import DryRunCount, JsonFlag, RangeConfigFile
 from harvest.cli.outbox import load_range_config
-from harvest.databases.two_databases import PostgresIds, archive_name
+from harvest.databases.postgres.two_databases import PostgresIds, archive_name
 from harvest.errors import ConfigurationError
 from harvest.maintenance.partitions import Partition
 from harvest.outbox.outbound_stasher import archive_orphans

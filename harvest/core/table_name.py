@@ -59,6 +59,11 @@ class TableName:
         """The name without its schema."""
         return self.parts[-1]
 
+    def beside(self, suffix: str) -> TableName:
+        """The table whose name is longer by `_suffix`. Raises `ConfigurationError` if too long."""
+        *schema, table = self.parts
+        return TableName.parse(TableName((*schema, f"{table}_{suffix}")).quoted())
+
     def quoted(self, quote: str = '"') -> str:
         """The name as SQL text, every part quoted with `quote` (a backtick for MySQL)."""
         return ".".join(quote + part.replace(quote, quote * 2) + quote for part in self.parts)

@@ -35,7 +35,7 @@ from harvest.databases.sqlite.table import sqlite_path
 from harvest.errors import ConfigurationError
 from harvest.maintenance.partitions import PartitionStore
 
-__all__ = ["AnyMarkStore", "AnyRangeStore", "Database", "database", "given"]
+__all__ = ["AnyMarkStore", "AnyRangeStore", "Database", "database", "database_of_data_source"]
 
 AnyMarkStore: TypeAlias = PostgresMarkStore | SqliteMarkStore | MysqlMarkStore
 AnyRangeStore: TypeAlias = PostgresRangeStore | SqliteRangeStore | MysqlRangeStore
@@ -57,7 +57,7 @@ class Database(Protocol):
         """The partitions of the table, or what deletes its published rows where there are none."""
 
     def dead_letters(self, table: TableName) -> DeadLetterTable:
-        """Where bad rows are set aside."""
+        """The rows that cannot be published."""
 
     def attempts(self, table: TableName) -> AttemptStore | None:
         """Where failures are noted; None where that is not to be had."""
@@ -193,7 +193,7 @@ def database(source: str) -> Database:
     return _KINDS.get(scheme, _Postgres)(source) if separator else _Postgres(source)
 
 
-def given(source: str) -> Database:
-    """The same for what a person typed, who may have goharvest's data source at hand."""
+def database_of_data_source(source: str) -> Database:
+    """The same for what a person typed, who may have goharvest's data source (lib/pq's) at hand."""
     scheme, separator, _ = source.partition("://")
     return database(source if separator and scheme in _KINDS else libpq_conninfo(source))

@@ -15,7 +15,7 @@ from psycopg import sql
 from psycopg.pq import TransactionStatus
 
 from harvest.core.table_name import TableName
-from harvest.databases.two_databases import PostgresIds, archive_name
+from harvest.databases.postgres.two_databases import PostgresIds, archive_name
 from harvest.errors import HarvestError, NoTransaction, StoreUnavailable
 from harvest.outbox.record import OutboxRecord
 from harvest.outbox.stasher import Stasher

@@ -10,8 +10,8 @@ from harvest.core.interfaces.mark_store import MarkStore
 from harvest.core.interfaces.range_store import RangeStore
 from harvest.core.interfaces.sink import Sink
 from harvest.databases.postgres.range import PostgresRangeStore
+from harvest.databases.postgres.two_databases import PostgresIds, TwoDatabasesStore
 from harvest.databases.registry import database
-from harvest.databases.two_databases import PostgresIds, TwoDatabasesStore
 from harvest.errors import ConfigurationError
 from harvest.runtime.leadership import Tools
 from harvest.runtime.mark_leader import MarkTools

@@ -14,7 +14,7 @@ from typing import Any
 import psycopg
 
 from harvest.databases.postgres.range import PostgresRangeStore
-from harvest.databases.two_databases import PostgresIds, TwoDatabasesStore
+from harvest.databases.postgres.two_databases import PostgresIds, TwoDatabasesStore
 from marshal_py.embedded import EmbeddedKafka, EmbeddedPostgres
 from tests.benchmarks._servers import new_topic
 from tests.benchmarks.harness import Figure, Options, median, run, say

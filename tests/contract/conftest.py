@@ -22,9 +22,9 @@ from harvest.databases.mysql.range import MysqlRangeStore
 from harvest.databases.mysql.table import connect_arguments
 from harvest.databases.postgres.mark import PostgresMarkStore
 from harvest.databases.postgres.range import PostgresRangeStore
+from harvest.databases.postgres.two_databases import PostgresIds, TwoDatabasesStore
 from harvest.databases.sqlite.mark import SqliteMarkStore
 from harvest.databases.sqlite.range import SqliteRangeStore
-from harvest.databases.two_databases import PostgresIds, TwoDatabasesStore
 from harvest.outbox.outbound_stasher import OutboundStasher
 from harvest.outbox.record import OutboxRecord
 from harvest.outbox.stasher import Stasher

@@ -25,7 +25,7 @@ from harvest.core.range_checkpoint import Position
 from harvest.core.row import Row, payload_bytes
 from harvest.core.shards import shard_of
 from harvest.core.table_name import TableName
-from harvest.databases.json_headers import header_column
+from harvest.databases.column_values import headers_from_json
 from harvest.databases.postgres.conninfo import libpq_conninfo
 from harvest.errors import CheckpointError, HarvestError
 from harvest.sinks.http.endpoint import retry_after_ms
@@ -211,7 +211,7 @@ def row(data: bytes) -> None:
 
 def headers(data: bytes) -> None:
     """A column of headers as JSON."""
-    found = header_column(data)
+    found = headers_from_json(data)
     if found is not None and not all(isinstance(e, bytes | None) for e in found):
         raise AssertionError(found)
 

@@ -1,4 +1,4 @@
-"""The rows that were set aside, in MariaDB or MySQL (specs/DATABASES.md §3)."""
+"""Dead letters, in MariaDB or MySQL (specs/DATABASES.md §3)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import ClassVar, Final
 
 from harvest.core.table_name import TableName
 from harvest.databases.mysql.table import MysqlTable
-from harvest.databases.plain_dead_letters import PlainDeadLetters, dead_letters_name
+from harvest.databases.portable_dead_letters import PortableDeadLetters
 from harvest.errors import StoreUnavailable, TableMissing
 
 __all__ = ["MysqlDeadLetters"]
@@ -17,9 +17,9 @@ __all__ = ["MysqlDeadLetters"]
 # The columns that are not named have the outbox's types.
 _CREATE: Final = """
 CREATE TABLE IF NOT EXISTS {dead_letters} (
-  id           BIGINT NOT NULL PRIMARY KEY,
-  error        MEDIUMTEXT,
-  waits        TINYINT NOT NULL DEFAULT 0,
+  id               BIGINT NOT NULL PRIMARY KEY,
+  error            MEDIUMTEXT,
+  waits            TINYINT NOT NULL DEFAULT 0,
   dead_lettered_at DATETIME(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6)
 ) ENGINE = InnoDB DEFAULT CHARSET = utf8mb4 COLLATE = utf8mb4_bin
 AS SELECT id, {columns} FROM {table} WHERE 1 = 0
@@ -31,8 +31,8 @@ WHERE table_schema = COALESCE(%s, DATABASE()) AND table_name = %s
 _LOCK_TIMEOUT_S: Final = 10
 
 
-class MysqlDeadLetters(MysqlTable, PlainDeadLetters):
-    """The rows set aside from the outbox `table`.
+class MysqlDeadLetters(MysqlTable, PortableDeadLetters):
+    """The dead letters of the outbox `table`.
 
     Implements `harvest.core.interfaces.dead_letter_store.DeadLetterTable`. The table is made when
     it is first needed.
@@ -43,7 +43,7 @@ class MysqlDeadLetters(MysqlTable, PlainDeadLetters):
 
     def __init__(self, url: str, table: str | TableName) -> None:
         super().__init__(url, table)
-        self.name = dead_letters_name(self._table)
+        self.name = self._table.beside("dead_letters")
         where = f"{self._arguments['database']}.{self._table.quoted()}"
         self._lock = f"harvest.{hashlib.md5(where.encode(), usedforsecurity=False).hexdigest()}"
 

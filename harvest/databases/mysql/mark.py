@@ -16,7 +16,7 @@ from harvest.core.interfaces.mark_store import Backlog, Finding
 from harvest.core.mark_checkpoint import Checkpoint, Term
 from harvest.core.row import Row
 from harvest.core.table_name import TableName
-from harvest.databases.json_headers import header_column, payload
+from harvest.databases.column_values import as_bytes, headers_from_json
 from harvest.databases.mysql.table import MysqlTable, within
 
 __all__ = ["MysqlMarkStore"]
@@ -135,8 +135,8 @@ def _row(row: tuple[Any, ...]) -> Row:
     return Row(
         id,
         topic.decode(),
-        payload(key),
-        payload(value),
-        header_column(names) or (),
-        header_column(values) or (),
+        as_bytes(key),
+        as_bytes(value),
+        headers_from_json(names) or (),
+        headers_from_json(values) or (),
     )

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
-from harvest.databases.json_headers import header_column, payload
+from harvest.databases.column_values import as_bytes, headers_from_json
 from harvest.databases.mysql.swept_rows import MysqlSweptRows
 from harvest.errors import StoreUnavailable
 from harvest.maintenance.partitions import Extent, Inventory, Partition
@@ -103,10 +103,10 @@ class MysqlPartitions(MysqlSweptRows):
                     id,
                     _EPOCH + dt.timedelta(microseconds=int(at)),
                     topic.decode(),
-                    payload(key),
-                    payload(value),
-                    header_column(names) or (),
-                    header_column(values) or (),
+                    as_bytes(key),
+                    as_bytes(value),
+                    headers_from_json(names) or (),
+                    headers_from_json(values) or (),
                 )
                 for id, at, topic, key, value, names, values in found
             ]

@@ -19,8 +19,8 @@ from harvest.core.range_checkpoint import Position
 from harvest.core.row import Row
 from harvest.core.shards import HEX_DIGITS, shard_of
 from harvest.core.table_name import TableName
-from harvest.databases.checkpoint_table import LAYOUT, KeptPositions
-from harvest.databases.json_headers import header_column, payload
+from harvest.databases.checkpoint_copies import LAYOUT, CheckpointCopies
+from harvest.databases.column_values import as_bytes, headers_from_json
 from harvest.databases.mysql.innodb import Names, Transaction
 from harvest.databases.mysql.table import MysqlTable, within
 from harvest.errors import SchemaError, StoreUnavailable
@@ -80,7 +80,7 @@ CREATE TABLE IF NOT EXISTS {positions} (
 _SETTINGS: Final = "SELECT @@GLOBAL.auto_increment_increment, @@GLOBAL.auto_increment_offset"
 
 
-class MysqlRangeStore(MysqlTable, KeptPositions):
+class MysqlRangeStore(MysqlTable, CheckpointCopies):
     """One shard of the outbox table, for the range algorithm. Implements `RangeStore`."""
 
     _marked = False
@@ -284,8 +284,8 @@ class MysqlRangeStore(MysqlTable, KeptPositions):
                     topics.clear()
                 name = topics[topic] = topic.decode()
             if names is not None or values is not None:
-                names, values = header_column(names), header_column(values)
-            rows.append((id, name, payload(key), payload(value), names, values))
+                names, values = headers_from_json(names), headers_from_json(values)
+            rows.append((id, name, as_bytes(key), as_bytes(value), names, values))
         return rows
 
     def _look_for_positions(self) -> Finding:

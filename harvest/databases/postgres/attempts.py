@@ -76,8 +76,7 @@ class AttemptStore(Protocol):
 
 def attempts_name(table: TableName) -> TableName:
     """The table of attempts of an outbox. Raises `ConfigurationError` for a name too long."""
-    *schema, name = table.parts
-    return TableName.parse(TableName((*schema, f"{name}_attempts")).quoted())
+    return table.beside("attempts")
 
 
 class PostgresAttempts(PostgresTable):

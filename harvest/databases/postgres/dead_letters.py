@@ -86,7 +86,7 @@ _SAME_KEY: Final = "{a}.kafka_topic = {b}.kafka_topic AND {a}.kafka_key{cast} = 
 
 
 class PostgresDeadLetters(PostgresTable):
-    """The rows set aside from the outbox `table`.
+    """The dead letters of the outbox `table`.
 
     Implements `harvest.core.interfaces.dead_letter_store.DeadLetterTable`. The table is made when
     it is first needed.
@@ -94,9 +94,7 @@ class PostgresDeadLetters(PostgresTable):
 
     def __init__(self, conninfo: str, table: str | TableName) -> None:
         super().__init__(conninfo, table)
-        *schema, name = self._table.parts
-        long_name = TableName((*schema, f"{name}_dead_letters")).quoted()
-        self.name = TableName.parse(long_name)  # which looks at its length
+        self.name = self._table.beside("dead_letters")
         self._there = False
         self._parts: dict[str, sql.Composable] = {}
         self._cast = ""

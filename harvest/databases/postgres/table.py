@@ -90,8 +90,7 @@ class PostgresTable:
             if channel
             else Finding("wake-up", "ok", "by polling; `harvest init --notify` is quicker")
         ]
-        *schema, name = self._table.parts
-        dead_letters = TableName((*schema, f"{name}_dead_letters"))
+        dead_letters = self._table.beside("dead_letters")
         query = sql.SQL(
             "SELECT to_regclass(%(dead_letters)s) IS NOT NULL, "
             "has_schema_privilege((SELECT relnamespace FROM pg_class "

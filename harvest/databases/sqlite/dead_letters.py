@@ -1,4 +1,4 @@
-"""The rows that were set aside, in an SQLite file (specs/DATABASES.md §2)."""
+"""Dead letters, in an SQLite file (specs/DATABASES.md §2)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from typing import Any, ClassVar, Final
 
 from harvest.core.table_name import TableName
-from harvest.databases.plain_dead_letters import PlainDeadLetters, dead_letters_name
+from harvest.databases.portable_dead_letters import PortableDeadLetters
 from harvest.databases.sqlite.table import SqliteTable
 
 __all__ = ["SqliteDeadLetters"]
@@ -19,13 +19,13 @@ CREATE TABLE IF NOT EXISTS {dead_letters} (
   create_time, kafka_topic, kafka_key, kafka_value, kafka_header_keys, kafka_header_values,
   error               TEXT NOT NULL,
   waits               INTEGER NOT NULL,
-  dead_lettered_at        TEXT NOT NULL
+  dead_lettered_at    TEXT NOT NULL
 )
 """
 
 
-class SqliteDeadLetters(SqliteTable, PlainDeadLetters):
-    """The rows set aside from the outbox `table`.
+class SqliteDeadLetters(SqliteTable, PortableDeadLetters):
+    """The dead letters of the outbox `table`.
 
     Implements `harvest.core.interfaces.dead_letter_store.DeadLetterTable`. The table is made when
     it is first needed.
@@ -36,7 +36,7 @@ class SqliteDeadLetters(SqliteTable, PlainDeadLetters):
 
     def __init__(self, url: str, table: str | TableName) -> None:
         super().__init__(url, table)
-        self.name = dead_letters_name(self._table)
+        self.name = self._table.beside("dead_letters")
 
     def create(self) -> None:
         """See `DeadLetterTable.create`."""

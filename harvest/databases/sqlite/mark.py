@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 from harvest.core.interfaces.mark_store import Backlog, Finding
 from harvest.core.mark_checkpoint import Checkpoint, Term
 from harvest.core.row import Row
-from harvest.databases.json_headers import header_column, payload
+from harvest.databases.column_values import as_bytes, headers_from_json
 from harvest.databases.sqlite.table import SqliteTable
 
 __all__ = ["SqliteMarkStore"]
@@ -94,10 +94,10 @@ def _row(row: tuple[Any, ...]) -> Row:
     return Row(
         id,
         topic.decode(),
-        payload(key),
-        payload(value),
-        header_column(names) or (),
-        header_column(values) or (),
+        as_bytes(key),
+        as_bytes(value),
+        headers_from_json(names) or (),
+        headers_from_json(values) or (),
     )
 
 

@@ -19,8 +19,8 @@ from harvest.core.range_checkpoint import Position
 from harvest.core.row import Row
 from harvest.core.shards import shard_of
 from harvest.core.table_name import TableName
-from harvest.databases.checkpoint_table import LAYOUT, KeptPositions
-from harvest.databases.json_headers import header_column, payload
+from harvest.databases.checkpoint_copies import LAYOUT, CheckpointCopies
+from harvest.databases.column_values import as_bytes, headers_from_json
 from harvest.databases.sqlite.table import SqliteTable
 from harvest.errors import SchemaError
 
@@ -53,7 +53,7 @@ CREATE TABLE IF NOT EXISTS {positions} (
 """
 
 
-class SqliteRangeStore(SqliteTable, KeptPositions):
+class SqliteRangeStore(SqliteTable, CheckpointCopies):
     """One shard of the outbox table, for the range algorithm. Implements `RangeStore`."""
 
     _marked = False
@@ -124,7 +124,7 @@ class SqliteRangeStore(SqliteTable, KeptPositions):
             position = next((p for p in self.saved() if p.shard == self._shard), None)
         after = self.bounds().first - 1 if position is None else position.last_id
         found = self._execute(self._sql(_BACKLOG), (after,))
-        ages = [age for key, age in found if self._is_mine(payload(key))]
+        ages = [age for key, age in found if self._is_mine(as_bytes(key))]
         known = [age for age in ages if age is not None]
         return Backlog(len(ages), 0, max(0.0, *known) if known else None)
 
@@ -160,9 +160,16 @@ class SqliteRangeStore(SqliteTable, KeptPositions):
     def _mine(self, found: Sequence[tuple[Any, ...]]) -> list[Row]:
         """Those of this shard, as tuples of the shape of `Row`."""
         return [
-            (id, topic.decode(), payload(key), payload(value), header_column(k), header_column(v))  # type: ignore[misc]
+            (
+                id,
+                topic.decode(),
+                as_bytes(key),
+                as_bytes(value),
+                headers_from_json(k),
+                headers_from_json(v),
+            )  # type: ignore[misc]
             for id, topic, key, value, k, v in found
-            if self._shards == 1 or self._is_mine(payload(key))
+            if self._shards == 1 or self._is_mine(as_bytes(key))
         ]
 
     def _look_for_positions(self) -> Finding:

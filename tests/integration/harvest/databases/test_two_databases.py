@@ -21,7 +21,7 @@ from harvest.config.load import parse
 from harvest.config.model import ReaperConfig
 from harvest.core.gaps import Gaps
 from harvest.databases.postgres.range import PostgresRangeStore
-from harvest.databases.two_databases import PostgresIds, TwoDatabasesStore
+from harvest.databases.postgres.two_databases import PostgresIds, TwoDatabasesStore
 from harvest.errors import ConfigurationError, HarvestError, NoTransaction, StoreUnavailable
 from harvest.outbox.outbound_stasher import OutboundStasher
 from harvest.runtime.events import Stats

@@ -46,8 +46,7 @@ _POLL_S: Final = 0.02
 
 def archive_name(table: TableName) -> TableName:
     """Where orphans are kept: beside the outbound table."""
-    *schema, name = table.parts
-    return TableName.parse(TableName((*schema, f"{name}_orphans")).quoted())
+    return table.beside("orphans")
 
 
 class PostgresIds(PostgresRangeStore):

@@ -1,19 +1,22 @@
-"""Headers where a database has no arrays: two JSON arrays of strings, of one length."""
+"""What SQLite, MariaDB and MySQL have in their columns, as the bytes of a row.
+
+These databases have no arrays: headers are two JSON arrays of strings, of one length.
+"""
 
 from __future__ import annotations
 
 import json
 from typing import Final, TypeAlias
 
-__all__ = ["HeaderColumn", "header_column", "payload"]
+__all__ = ["Headers", "as_bytes", "headers_from_json"]
 
-HeaderColumn: TypeAlias = tuple[bytes | None, ...] | None
+Headers: TypeAlias = tuple[bytes | None, ...] | None
 
 _UNREADABLE: Final = (None,)
 """What is no JSON array becomes one header without a name, which no sink accepts."""
 
 
-def header_column(text: bytes | str | None) -> HeaderColumn:
+def headers_from_json(text: bytes | str | None) -> Headers:
     """The strings of a JSON array, as bytes; None for none. Other elements as their JSON text."""
     if text is None or text in (b"[]", "[]"):
         return None
@@ -26,7 +29,7 @@ def header_column(text: bytes | str | None) -> HeaderColumn:
         return _UNREADABLE
 
 
-def payload(value: object) -> bytes | None:
+def as_bytes(value: object) -> bytes | None:
     """A key or value as the database stored it; numbers in their text form."""
     if value is None or isinstance(value, bytes):
         return value

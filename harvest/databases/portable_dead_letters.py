@@ -1,4 +1,4 @@
-"""Rows that are set aside, in databases of few means: SQLite, MariaDB, MySQL.
+"""Dead letters, in the SQL that SQLite, MariaDB and MySQL have in common.
 
 The table is that of `harvest.databases.postgres.dead_letters`: the outbox's columns, `error`,
 `waits` (for nothing but an earlier row of its key) and `dead_lettered_at`, a time in UTC. Which
@@ -19,9 +19,9 @@ from harvest.core.dead_letters import BadRow, Key, missing_topic_pattern
 from harvest.core.interfaces.dead_letter_store import DeadLetter, Dropped, Selection
 from harvest.core.mark_checkpoint import Term
 from harvest.core.table_name import TableName
-from harvest.databases.json_headers import payload
+from harvest.databases.column_values import as_bytes
 
-__all__ = ["COLUMNS", "PlainDeadLetters", "dead_letters_name"]
+__all__ = ["COLUMNS", "PortableDeadLetters"]
 
 COLUMNS: Final = (
     "create_time, kafka_topic, kafka_key, kafka_value, kafka_header_keys, kafka_header_values"
@@ -56,7 +56,7 @@ class _There(NamedTuple):
     waits: bool
 
 
-class PlainDeadLetters(ABC):
+class PortableDeadLetters(ABC):
     """What a `DeadLetterTable` is but for the dialect. For tables with `_execute`."""
 
     _value_bytes: ClassVar[str]
@@ -150,7 +150,7 @@ class PlainDeadLetters(ABC):
             DeadLetter(
                 row_id,
                 topic.decode(),
-                payload(key),
+                as_bytes(key),
                 size,
                 error.decode(),
                 bool(waits),
@@ -217,7 +217,7 @@ class PlainDeadLetters(ABC):
         """Every row that is aside, in the order of the ids."""
         found = self._execute(self._text(_KEYS))
         return [
-            _There(row_id, (topic.decode(), payload(key)), bool(waits))
+            _There(row_id, (topic.decode(), as_bytes(key)), bool(waits))
             for row_id, topic, key, waits in found
         ]
 
@@ -226,7 +226,7 @@ class PlainDeadLetters(ABC):
         condition = "" if term is None else _OF_TERM
         tags = () if term is None else (term.first.bytes, term.last.bytes)
         return {
-            row_id: (topic.decode(), payload(key))
+            row_id: (topic.decode(), as_bytes(key))
             for chunk in _chunks(ids)
             for row_id, topic, key in self._execute(
                 self._text(_OURS + condition, ids=_listed(chunk)), tags
@@ -240,7 +240,7 @@ class PlainDeadLetters(ABC):
         )
         wanted = None if selection.key is None else selection.key.encode()
         found = self._execute(statement, given)
-        return {row_id for row_id, key in found if wanted is None or payload(key) == wanted}
+        return {row_id for row_id, key in found if wanted is None or as_bytes(key) == wanted}
 
     def _condition(self, selection: Selection) -> tuple[str, tuple[str, ...]]:
         """All of a selection but the key."""
@@ -284,12 +284,6 @@ class PlainDeadLetters(ABC):
             ids=ids,
             kept=kept,
         )
-
-
-def dead_letters_name(table: TableName) -> TableName:
-    """The table beside `table`. Raises `ConfigurationError` if its name is too long."""
-    *schema, name = table.parts
-    return TableName.parse(TableName((*schema, f"{name}_dead_letters")).quoted())
 
 
 def _lowest(there: Sequence[_There]) -> dict[Key, int]:

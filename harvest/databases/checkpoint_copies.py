@@ -10,13 +10,13 @@ from harvest.core.interfaces.mark_store import Finding
 from harvest.core.range_checkpoint import Position
 from harvest.core.table_name import TableName
 
-__all__ = ["LAYOUT", "KeptPositions"]
+__all__ = ["LAYOUT", "CheckpointCopies"]
 
 LAYOUT: Final = -1  # the row that says how many shards there are
 _SAVED: Final = "SELECT checkpoint FROM {positions} WHERE shard >= 0 ORDER BY shard"
 
 
-class KeptPositions(ABC):
+class CheckpointCopies(ABC):
     """The part of a `RangeStore` that keeps copies of checkpoints. For tables with `_sql`."""
 
     _set_layout: ClassVar[str]
