@@ -48,6 +48,7 @@ UNIT_TESTS: Final[dict[str, tuple[str, ...]]] = {
         "harvest/runtime/test_mark_leader.py",
         "harvest/core/test_mark.py",
         "harvest/runtime/test_harvester.py",
+        "harvest/runtime/test_sharded_harvester.py",
     ),
     "ranges": (
         "harvest/core/test_range_actions.py",

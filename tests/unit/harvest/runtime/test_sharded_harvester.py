@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from harvest.core.actions import Finish, Start, Stop
-from harvest.runtime.candidacy import FairShare
+from harvest.runtime.candidacy import Election, FairShare
 from harvest.runtime.events import Event, LeaderAcquired, LeaderRevoked
 from harvest.runtime.harvester import Harvester
 from harvest.runtime.leadership import Leadership
@@ -246,3 +246,18 @@ def test_a_stop_reaches_a_leader_that_begins_just_now() -> None:
         assert early.told.wait(WAIT_S)  # and shard 0, which has no leader yet, before it
         bench.tools[0].connected.set()
         assert late.told.wait(WAIT_S)
+
+
+# --- Without shards ---
+
+
+def test_who_led_an_outbox_without_shards_hands_over_and_stands_again() -> None:
+    client: Any = FakeMarshal(grants=True)
+    election = Election(client, "outbox")
+    assert election.stand([]) is None
+    ((shard, _),) = election.elected()
+    assert (shard, election.elected()) == (0, [])
+    assert election.stand([0]) is None  # it leads: nothing to stand for
+    election.resign(0)
+    election.stand([])
+    assert [claim.released for claim in client.claims] == [1, 0]
