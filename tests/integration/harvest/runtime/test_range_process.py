@@ -1,4 +1,4 @@
-"""`harvest reap` in range mode on real servers: what `test_harvest_process` has not."""
+"""`harvest reap` in range mode on real servers: what `test_process.py` has not."""
 
 from __future__ import annotations
 

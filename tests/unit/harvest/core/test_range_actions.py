@@ -1,5 +1,5 @@
 """The range scheduler's decisions one by one, against specs/HARVEST.md §14. What they add up to is
-simulated in test_harvest_range."""
+simulated in test_range.py."""
 
 from __future__ import annotations
 
