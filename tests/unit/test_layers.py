@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+import grimp
 import pytest
 from importlinter.cli import lint_imports
 
@@ -58,6 +59,13 @@ def test_whatever_says_that_it_is_pure_is_held_to_it() -> None:
             said = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
             if any(word in said.partition("\n")[0] for word in SAYS_SO):
                 assert file in held, f"{file} is missing in .importlinter"
+
+
+def test_only_a_command_imports_the_public_face_of_its_own_package() -> None:
+    graph = grimp.build_graph("marshal_py", "harvest", cache_dir=None)
+    for package in ("marshal_py", "harvest"):
+        for module in graph.find_modules_that_directly_import(package):
+            assert not module.startswith(f"{package}.") or module.startswith(f"{package}.cli.")
 
 
 def test_pure_is_the_same_everywhere() -> None:
