@@ -1,4 +1,4 @@
-"""What a harvester, and whoever looks after it, needs of the table of rows that are set aside.
+"""What a harvester, and whoever looks after it, needs of the table of dead letters.
 
 Every method is one committed transaction, and raises `StoreUnavailable` when the connection broke,
 `SchemaError` when the table cannot be made or used.
@@ -20,7 +20,7 @@ __all__ = ["DeadLetter", "DeadLetterStore", "DeadLetterTable", "Dropped", "Selec
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """One row that is set aside, without its value."""
+    """One row that could not be published, without its value."""
 
     id: int
     topic: str
@@ -59,18 +59,18 @@ class Dropped(NamedTuple):
 
 
 class DeadLetterStore(Protocol):
-    """Sets rows aside. Used by one thread at a time."""
+    """Where dead letters are written. Used by one thread at a time."""
 
     def add(self, rows: Sequence[BadRow], term: Term | None) -> frozenset[int]:
-        """Set rows aside; return the ids that are aside now.
+        """Make rows dead letters; return the ids that are dead letters now.
 
         Mark mode gives its `term`: a row that carries a tag of it is moved, another is left alone,
         for it is another leader's to judge. Range mode gives None: rows are copied. A row that only
-        waits is left alone when no earlier row of its key is aside any more.
+        waits is left alone when no earlier row of its key is a dead letter any more.
         """
 
     def waiting_keys(self) -> Mapping[Key, int]:
-        """The keys that have a row aside, and the lowest id of each."""
+        """The keys that have a dead letter, and the lowest id of each."""
 
     def close(self) -> None:
         """Close the connection. The store can be used again."""
@@ -87,16 +87,16 @@ class DeadLetterTable(DeadLetterStore, Protocol):
         """Make the table if it does not exist."""
 
     def missing_topics(self) -> set[str]:
-        """The topics of rows that are aside since their topic did not exist."""
+        """The topics of dead letters whose topic did not exist."""
 
     def count(self, selection: Selection = Selection()) -> int:
-        """How many rows are aside."""
+        """How many dead letters there are."""
 
     def rows(self, selection: Selection, limit: int) -> Sequence[DeadLetter]:
         """The rows of `selection`, in the order of their ids."""
 
     def ids(self, low: int, high: int) -> frozenset[int]:
-        """Which ids from `low` to `high` are aside, with an error or behind one."""
+        """Which ids from `low` to `high` are dead letters, with an error or behind one."""
 
     def retry(
         self, selection: Selection, *, mode: Literal["mark", "range"], dry_run: bool = False
