@@ -107,10 +107,12 @@ class AtMostOnce:
     @property
     def owes(self) -> bool:
         """Whether messages were claimed, or are being, that are to be fetched or handed out."""
-        return (
-            bool(self._proposed)
-            or any(part.is_owed for part in list(self._fetcher.active.values()))
-            or any(map(_is_claimed_ahead, list(self._gathered)))
+        return bool(self._proposed) or self._owes_fetches()
+
+    def _owes_fetches(self) -> bool:
+        """Whether messages were claimed that are still to be fetched or sorted."""
+        return any(part.is_owed for part in list(self._fetcher.active.values())) or any(
+            map(_is_claimed_ahead, list(self._gathered))
         )
 
     def next_run(self) -> Run | None:

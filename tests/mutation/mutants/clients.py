@@ -251,9 +251,9 @@ _AT_MOST_ONCE = [
     ),
     _amo(
         "who ends fetches what was claimed",
-        "owes",
-        "            or any(part.is_owed for part in list(self._fetcher.active.values()))\n",
-        "",
+        "_owes_fetches",
+        "return any(part.is_owed for part in list(self._fetcher.active.values())) or any(",
+        "return any(",
     ),
     _amo(
         "what was rejected is claimed anew",

@@ -167,7 +167,7 @@ def test_who_ends_fetches_what_was_claimed_and_claims_no_more(world: World, endi
     made = world.made
     world.fetch(0)
     made.delivery._top_up()
-    assert made.delivery.owes
+    assert made.delivery._owes_fetches()
     world.claim.claimed_offset = 1 + 2 * AHEAD
     if ending:
         made.delivery._is_ending = True
@@ -183,10 +183,10 @@ def test_who_ends_fetches_what_was_claimed_and_claims_no_more(world: World, endi
 
     made.fetcher.fetch = fetch
     assert world.handed_out() == list(range(2 * AHEAD))
-    assert made.delivery.owes  # a message beside others that nobody has claimed
+    assert made.delivery._owes_fetches()  # a message beside others that nobody has claimed
     world.part.stage = Stage.DRAINING  # as the assignment sees to
     assert world.handed_out() == [2 * AHEAD]
-    assert not made.delivery.owes
+    assert not made.delivery._owes_fetches()
     assert len(world.claim.proposed) == 1
     assert len(waits) == 3
 
