@@ -313,8 +313,8 @@ class Schedule:
                 item = key_queue.items.pop()
                 self._forget(item)
                 dropped.append(item)
-            if not key_queue.items and key_queue.state is _State.READY:
-                self._remove(key_queue)
+            if not key_queue.items:
+                self._empty(key_queue)
         queue.ready = deque(key_queue for key_queue in queue.ready if key_queue.items)
         return dropped
 

@@ -178,6 +178,18 @@ def test_trim_does_not_wait_long_for_another_attempt() -> None:
     assert made.count == made.running == 1
 
 
+def test_trim_leaves_no_empty_queue_that_waits() -> None:
+    """A message that fails after its partition was dropped is above all that ran since."""
+    made = schedule()
+    failed = add(made, 0, b"x")
+    made.next()
+    add(made, 1, b"x")
+    made.drop(A)
+    made.retry(failed, 5.0)
+    assert made.trim(A, 10.0) == [failed]
+    assert (made.count, made.waiting, made.due(6.0), made.next()) == (0, 0, 0, [])
+
+
 def test_abandoned_takes_what_is_behind_it_along() -> None:
     made = schedule()
     first = add(made, 0, b"x")
