@@ -184,7 +184,19 @@ _PROTOCOL: Final[list[tuple[str, int, Mutant | str]]] = [
     ("memory", 10, "claimant: memory: what is settled is forgotten"),
     ("nobody takes from himself", 20, "fold: release: the cell is free"),
     ("nothing raises", 5, "claimant: claiming: the epoch"),
-    ("notices make sense", 5, "claimant: end: off the lists"),
+    (
+        "notices make sense",
+        20,
+        _bug(
+            "what comes back is told as new",
+            CLAIMS,
+            (
+                "Claimant._extend_lease",
+                '"regained" if holding.acquired else "acquired"',
+                '"acquired"',
+            ),
+        ),
+    ),
     ("one holder an epoch", 5, "fold: claim: the instance"),
     ("only holders", 5, "claimant: commit: only what is held"),
     ("only the past is resumed", 60, "claimant: resume: only when asked for"),
