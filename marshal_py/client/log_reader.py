@@ -76,6 +76,10 @@ class LogReader:
     `open` connects, restores snapshots and replays to the end of the log; then `read` returns what
     came since. All methods belong to one thread, except that `world` may be read by others under
     the caller's own lock: `read` folds only inside `guard`.
+
+    It is long because replay, tail and recovery from a truncation are one pass over one Kafka
+    consumer, and share where each partition is; what could be told apart is in `log_metadata` and
+    `snapshots`.
     """
 
     def __init__(

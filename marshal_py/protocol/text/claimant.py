@@ -126,6 +126,9 @@ class TextClaimant(Claimant):
     `interval_ms` must be the same in all clients of the log, Go's included, and whole seconds.
     `wall_s` is the wall clock that the times in our records are taken from; nothing that is read is
     compared with it, but for pauses and the decision when to send.
+
+    As `Claimant`, it is one state machine, and as long as that: to split it would spread over files
+    what each of its rules changes at once (a claim's state, its lease, what is on its way).
     """
 
     _holding: ClassVar[type[Holding]] = TextHolding
