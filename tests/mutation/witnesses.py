@@ -357,7 +357,7 @@ _CONSUMERS: Final[list[tuple[str, int, *tuple[Mutant | str, ...]]]] = [
 
 _HARVESTERS: Final[list[tuple[str, int, str, Mutant | str]]] = [
     ("every committed row", 20, "ranges", "range: all merged sends are settled"),
-    ("exactly once", 20, "", "harvest: the checkpoint is that of the last batch"),
+    ("exactly once", 100, "", "harvest: the checkpoint is that of the last batch"),
     ("only committed rows", 5, "", _UNDONE),
     (
         "order of a key",

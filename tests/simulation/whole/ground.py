@@ -24,7 +24,7 @@ from tests.simulation.whole import green
 from tests.simulation.whole.cluster import Cluster, quiet_logs
 
 _PACKAGES = ("marshal_py", "harvest")
-_ALONE = ("marshal_py.embedded", "marshal_py.spark", "marshal_py.testing", "marshal_py.cli")
+_ALONE = ("marshal_py.embedded", "marshal_py.spark", "marshal_py.testing", "marshal_py.cli.")
 
 
 def _modules() -> list[types.ModuleType]:
