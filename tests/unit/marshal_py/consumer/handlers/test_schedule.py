@@ -1,4 +1,4 @@
-"""The scheduler of handlers: order in a lane, turns among lanes, bounds, and nothing forgotten."""
+"""The scheduler of handlers: order of a key, turns among keys, bounds, and nothing forgotten."""
 
 from __future__ import annotations
 
@@ -259,7 +259,7 @@ def test_a_partition_of_which_nothing_is_queued_can_be_told_anything() -> None:
     assert made.trim(A, 0.0) == made.drop(A) == []
 
 
-def test_a_lane_that_was_trimmed_away_is_made_anew() -> None:
+def test_a_key_queue_that_was_trimmed_away_is_made_anew() -> None:
     made = schedule()
     add(made, 0, b"x")
     assert offsets(made.trim(A, 0.0)) == [0]
