@@ -14,10 +14,12 @@ __all__ = [
     "Beat",
     "Claimed",
     "Event",
+    "Founded",
     "GroupForgotten",
     "GroupPaused",
     "GroupResumed",
     "Ignored",
+    "LevelSet",
     "MemberJoined",
     "MemberLeft",
     "MessagesClaimed",
@@ -36,6 +38,10 @@ Reason: TypeAlias = Literal[
     "offset_not_ahead",
     "not_paused",
     "still_held",
+    "cannot_follow",
+    "stale_level",
+    "wrong_identity",
+    "base_too_low",
     "in_doubt",  # in version 1 only: refused, but its sender may have read it otherwise
 ]
 
@@ -73,13 +79,31 @@ class MemberJoined(_Sent, frozen=True, gc=False, tag=True, tag_field="event"):
 
 
 class Beat(_Sent, frozen=True, gc=False, tag=True, tag_field="event"):
-    """A heartbeat was read. The events of its entries follow, then those of its membership.
+    """A heartbeat was read: it renews all that its session holds. What it says follows.
 
-    `entries` is their number; `membership` is 0 (says nothing), 1 (a member) or 2 (leaving).
+    `cells` is how many cells it renews; `entries` how many positions and metadata follow, each with
+    an event of its own; `membership` is 0 (says nothing), 1 (a member) or 2 (leaving).
     """
 
+    cells: int
     entries: int
     membership: int
+
+
+class Founded(_Sent, frozen=True, gc=False, tag=True, tag_field="event"):
+    """The log has a new identity; epochs from here on are `base` plus their claim's offset."""
+
+    identity: str
+    previous: str
+    base: int
+    partitions: int
+
+
+class LevelSet(_Sent, frozen=True, gc=False, tag=True, tag_field="event"):
+    """The group works by another level from here on."""
+
+    level: int
+    previous: int
 
 
 class GroupPaused(_Sent, frozen=True, gc=False, tag=True, tag_field="event"):
@@ -114,17 +138,18 @@ class Claimed(_OfCell, frozen=True, gc=False, tag=True, tag_field="event"):
 
 
 class Renewed(_OfCell, frozen=True, gc=False, tag=True, tag_field="event"):
-    """A heartbeat renewed a claim."""
+    """A heartbeat brought a position or metadata of a claim. In version 1, it renewed the claim."""
 
     epoch: int
     next_offset: int
 
 
 class Released(_OfCell, frozen=True, gc=False, tag=True, tag_field="event"):
-    """A holder gave its claim back."""
+    """A holder gave its claim back; with `ended`, the cell is gone."""
 
     epoch: int
     next_offset: int
+    ended: bool = False
 
 
 class MessagesClaimed(_OfCell, frozen=True, gc=False, tag=True, tag_field="event"):
@@ -169,5 +194,7 @@ Event: TypeAlias = (
     | Released
     | MessagesClaimed
     | PositionSet
+    | Founded
+    | LevelSet
     | Rejected
 )

@@ -22,9 +22,12 @@ from marshal_py.errors import MalformedRecord
 from marshal_py.protocol.msgpack_scan import NotWellFormed, array_header, cut_array, int_at
 
 __all__ = [
+    "LEVEL",
+    "MAX_BASE",
     "MAX_ENTRIES",
     "MAX_ID_LENGTH",
     "MAX_INTERVAL_MS",
+    "MAX_LEVEL",
     "MAX_MEMBER_METADATA_BYTES",
     "MAX_METADATA_BYTES",
     "MAX_PARTITION",
@@ -34,15 +37,18 @@ __all__ = [
     "VERSION",
     "ClaimingMessages",
     "ClaimingPartition",
-    "Entry",
     "ForgetGroup",
+    "Genesis",
     "Heartbeat",
     "Membership",
     "Message",
+    "MetadataEntry",
     "ReleaseGroup",
     "ReleasingPartition",
     "ResumeGroup",
+    "SetLevel",
     "SetPosition",
+    "check_names",
     "decode",
     "encode",
 ]
@@ -61,6 +67,13 @@ MAX_INTERVAL_MS: Final = 86_400_000
 MAX_METADATA_BYTES: Final = 256
 MAX_MEMBER_METADATA_BYTES: Final = 4096
 MAX_ENTRIES: Final = 8192
+MAX_LEVEL: Final = 255
+MAX_BASE: Final = 2**62
+"""The largest base of epochs that a genesis may set: what follows fits into 63 bits."""
+
+LEVEL: Final = 1
+"""The level of a group that nobody has raised, and all that this version of the code follows."""
+
 _MAX_INT64: Final = 2**63 - 1
 
 Id: TypeAlias = Annotated[str, Meta(min_length=1, max_length=MAX_ID_LENGTH)]
@@ -72,18 +85,17 @@ Offset: TypeAlias = Annotated[int, Meta(ge=NO_OFFSET, le=_MAX_INT64)]
 Metadata: TypeAlias = Annotated[bytes, Meta(max_length=MAX_METADATA_BYTES)]
 MemberMetadata: TypeAlias = Annotated[bytes, Meta(max_length=MAX_MEMBER_METADATA_BYTES)]
 
+Level: TypeAlias = Annotated[int, Meta(ge=1, le=MAX_LEVEL)]
+
 Membership: TypeAlias = Literal[0, 1, 2]
 """What a heartbeat says of its sender: 0 nothing, 1 a member of the group, 2 leaving it."""
 
 
-class Entry(Struct, array_like=True, frozen=True, gc=False, forbid_unknown_fields=True):
-    """One claim inside a `Heartbeat`: ``[topic, partition, epoch, next_offset, metadata]``."""
+class MetadataEntry(Struct, array_like=True, frozen=True, gc=False, forbid_unknown_fields=True):
+    """The metadata of one claim inside a `Heartbeat`: ``[claimed_at, metadata]``."""
 
-    topic: Topic
-    partition: Partition
-    epoch: LogOffset
-    next_offset: Offset
-    metadata: Metadata = b""
+    claimed_at: LogOffset
+    metadata: Metadata
 
 
 class _Record(Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
@@ -104,21 +116,31 @@ class ClaimingPartition(_Record, tag=1, frozen=True, array_like=True, gc=False):
 
 
 class Heartbeat(_Record, tag=2, frozen=True, array_like=True):
-    """Renew every listed claim; say that the sender is a member, or leaves."""
+    """Renew everything that the instance holds; say what has changed since the last time.
 
-    entries: Annotated[list[Entry], Meta(max_length=MAX_ENTRIES)]
+    `positions` holds two numbers for each claim whose position moved: the offset of the claim in
+    the coordination partition (its epoch less the log's base) and the next offset to process.
+    `metadata` does the same for the claims' metadata. `member_metadata` is None where it is as it
+    was. `lowest` and `highest` are the levels that the sender can follow.
+    """
+
+    interval_ms: Annotated[int, Meta(ge=0, le=MAX_INTERVAL_MS)]
     membership: Membership = 0
-    interval_ms: Annotated[int, Meta(ge=0, le=MAX_INTERVAL_MS)] = 0
-    member_metadata: MemberMetadata = b""
+    positions: Annotated[list[Offset], Meta(max_length=2 * MAX_ENTRIES)] = []
+    metadata: Annotated[list[MetadataEntry], Meta(max_length=MAX_ENTRIES)] = []
+    member_metadata: MemberMetadata | None = None
+    lowest: Level = LEVEL
+    highest: Level = LEVEL
 
 
 class ReleasingPartition(_Record, tag=3, frozen=True, array_like=True, gc=False):
-    """Give a claim back; the next claim need not wait."""
+    """Give a claim back; the next claim need not wait. With `ends`, the cell goes as well."""
 
     topic: Topic
     partition: Partition
     epoch: LogOffset
     next_offset: Offset
+    ends: Literal[0, 1] = 0
 
 
 class ClaimingMessages(_Record, tag=4, frozen=True, array_like=True, gc=False):
@@ -137,7 +159,9 @@ class ReleaseGroup(_Record, tag=5, frozen=True, array_like=True, gc=False):
 
 
 class ResumeGroup(_Record, tag=6, frozen=True, array_like=True, gc=False):
-    """End the pause of a group."""
+    """End the pause of a group that the record at `expected_version` began."""
+
+    expected_version: Offset
 
 
 class SetPosition(_Record, tag=7, frozen=True, array_like=True, gc=False):
@@ -150,7 +174,28 @@ class SetPosition(_Record, tag=7, frozen=True, array_like=True, gc=False):
 
 
 class ForgetGroup(_Record, tag=8, frozen=True, array_like=True, gc=False):
-    """Remove the cells of a paused group that holds none."""
+    """Remove the cells and members of a paused group that holds none."""
+
+
+class Genesis(_Record, tag=9, frozen=True, array_like=True, gc=False):
+    """Give the log an identity, and a base that all epochs from here on are counted from.
+
+    `previous` is the identity that it replaces, empty where there is none. Its group_id is not
+    looked at.
+    """
+
+    identity: Id
+    previous: Annotated[str, Meta(max_length=MAX_ID_LENGTH)]
+    base: Annotated[int, Meta(ge=0, le=MAX_BASE)]
+    partitions: Annotated[int, Meta(ge=1, le=MAX_PARTITION)]
+    made_ms: LogOffset
+
+
+class SetLevel(_Record, tag=10, frozen=True, array_like=True, gc=False):
+    """Set the level of a group, if it is still `expected_level` and every session can follow."""
+
+    level: Level
+    expected_level: Level
 
 
 Message: TypeAlias = (
@@ -162,9 +207,11 @@ Message: TypeAlias = (
     | ResumeGroup
     | SetPosition
     | ForgetGroup
+    | Genesis
+    | SetLevel
 )
 
-# 9 to 15 are reserved for range claims (§3.10); a reader of today skips them as unknown.
+# 11 to 15 are reserved for range claims (§3.12); a reader of today skips them as unknown.
 TYPE_NAMES: Final[dict[int, str]] = {
     1: "ClaimingPartition",
     2: "Heartbeat",
@@ -174,6 +221,8 @@ TYPE_NAMES: Final[dict[int, str]] = {
     6: "ResumeGroup",
     7: "SetPosition",
     8: "ForgetGroup",
+    9: "Genesis",
+    10: "SetLevel",
 }
 
 _encoder: Final = msgspec.msgpack.Encoder()
@@ -226,7 +275,8 @@ def decode(value: bytes | None) -> Message:
 def decode_extended(value: bytes | None) -> Message | None:
     """Return the record that `value` holds once the elements that nobody knows are cut off.
 
-    They may follow the last known element of a record, and of each entry of a heartbeat (§10).
+    They may follow the last known element of a record, and of each metadata entry of a heartbeat
+    (§10).
     None if there is no such record.
     """
     try:
@@ -244,11 +294,12 @@ def _without_unknown(value: bytes) -> bytes:
     elements, end = cut_array(value, 0, _KNOWN_ELEMENTS[kind], level=1)
     if end != len(value):
         raise NotWellFormed
-    if kind == _HEARTBEAT and len(elements) > _ENTRIES_AT:
-        entries = elements[_ENTRIES_AT]
+    if kind == _HEARTBEAT and len(elements) > _METADATA_AT:
+        entries = elements[_METADATA_AT]
         pieces, _ = cut_array(entries, 0, MAX_ENTRIES + 1, level=2)
-        cut = [cut_array(piece, 0, len(Entry.__struct_fields__), level=3)[0] for piece in pieces]
-        elements[_ENTRIES_AT] = _array([_array(fields) for fields in cut])
+        known = len(MetadataEntry.__struct_fields__)
+        cut = [cut_array(piece, 0, known, level=3)[0] for piece in pieces]
+        elements[_METADATA_AT] = _array([_array(fields) for fields in cut])
     return _array(elements)
 
 
@@ -257,7 +308,7 @@ def _array(elements: list[bytes]) -> bytes:
 
 
 _HEARTBEAT: Final = 2
-_ENTRIES_AT: Final = 6
+_METADATA_AT: Final = 9
 _KNOWN_ELEMENTS: Final[dict[int, int]] = {
     record.__struct_config__.tag: 1 + len(record.__struct_fields__) for record in get_args(Message)
 }
@@ -279,6 +330,16 @@ def why_malformed(value: bytes | None) -> Literal["undecodable", "unknown_type",
     if version != VERSION:
         return "unknown_version"
     return "undecodable" if kind in TYPE_NAMES else "unknown_type"
+
+
+def check_names(topic: str = "-", **ids: str) -> None:
+    """Raise `msgspec.ValidationError` for a name that no record can carry (§3.1)."""
+    for name, value, longest in (
+        ("topic", topic, MAX_TOPIC_LENGTH),
+        *((name, value, MAX_ID_LENGTH) for name, value in ids.items()),
+    ):
+        if not 0 < len(value) <= longest:
+            raise msgspec.ValidationError(f"{name} of {len(value)} characters")
 
 
 def _explain(name: str, error: Exception) -> str:

@@ -9,44 +9,52 @@ alone, one record at a time, in offset order. `apply` is
   no identity of the reader, no record of another coordination partition. Any two readers of the
   same prefix have equal states;
 - **total**: no bytes raise. What is no record of this protocol is reported and skipped;
-- **atomic per cell**: a rejected record (or heartbeat entry) changes nothing, and says why.
+- **atomic per cell**: a rejected record (or what a heartbeat says of one claim) changes nothing,
+  and says why;
+- **bounded**: what a record costs depends on its own bytes, not on how much the state holds. The
+  sweep is the exception that is paid for by the offsets that were passed.
 
-The transition table. `o` is the record's offset; `cell` is the state of (group, topic, partition),
-and `cell.version` is −1 where there is no cell.
+The transition table. `o` is the record's offset, `cell` the state of (group, topic, partition), and
+*version* what `PartitionState.version` says of it.
 
 ===================  ==============================================  ===============================
 record               accepted when                                   effect
 ===================  ==============================================  ===============================
-ClaimingPartition    group not paused,                               holder = sender,
-                     expected_version = cell.version                 epoch = version = o, interval
-Heartbeat, an entry  held, epoch = cell.epoch                        version = o, metadata,
-                                                                     next_offset = max(old, new)
-Heartbeat, member    always                                          the sender is a member, or left
+ClaimingPartition    group not paused,                               holder = sender, epoch = base
+                     expected_version = version                      + o, version = o, interval
+Heartbeat            the sender can follow the group's level         its session's version = o
+... a position,      its session holds the cell                      next_offset = max(old, new),
+    metadata                                                         metadata
+... membership                                                       the sender is a member, or left
 ReleasingPartition   held, epoch = cell.epoch                        holder = none, version = o,
                                                                      next_offset = max(old, new)
 ClaimingMessages     held, epoch = cell.epoch,                       version = o,
                      proposed_offset > claimed_offset                claimed_offset = proposed
 ReleaseGroup         always                                          the group is paused
-ResumeGroup          group paused                                    the pause ends
-SetPosition          group paused, expected_version = cell.version   holder = none, version = o,
+ResumeGroup          paused by the record at expected_version        the pause ends
+SetPosition          group paused, expected_version = version        holder = none, version = o,
                                                                      next_offset = claimed_offset
                                                                      = the given offset
 ForgetGroup          group paused, none of its cells held            its cells and members go
+Genesis              previous = the log's identity, base higher      the log's identity and base
+SetLevel             expected_level = level, all sessions can follow the group's level
 ===================  ==============================================  ===============================
 
-The epoch is the offset of the accepted claim, so it is unique and increasing in a coordination
-partition: it is the fencing token. The version is the offset of the last record accepted for the
-cell, so that a claim is a compare-and-swap against everything the claimant has seen.
+A **session** is one instance of a client that holds cells or is a member. Its heartbeats renew all
+that it holds, in one assignment: the version of a held cell, which a claim is compared with, is the
+larger of the cell's own and its holder's session's.
 
-State does not grow with time: a dead member is dropped once `MEMBER_HORIZON` records have come
-after its last one (visibility only, never a claim), looked at every `SWEEP_EVERY` offsets.
+The epoch is the log's base plus the offset of the accepted claim, so it is unique and increasing:
+it is the fencing token. A log that is made anew starts with a higher base.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
-from typing import Any, Final, TypeAlias
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any, Final, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -55,35 +63,70 @@ from marshal_py.protocol import events as ev
 from marshal_py.protocol.events import Event, Reason
 from marshal_py.protocol.messages import (
     DECODE_ERRORS,
+    LEVEL,
+    MAX_BASE,
+    MAX_INTERVAL_MS,
+    MAX_LEVEL,
+    MAX_MEMBER_METADATA_BYTES,
+    MAX_METADATA_BYTES,
+    MAX_PARTITION,
     NO_OFFSET,
     ClaimingMessages,
     ClaimingPartition,
     ForgetGroup,
+    Genesis,
     Heartbeat,
     Message,
     ReleaseGroup,
     ReleasingPartition,
     ResumeGroup,
+    SetLevel,
     SetPosition,
+    check_names,
     decode_extended,
     decode_known,
     why_malformed,
 )
 
-__all__ = ["MEMBER_HORIZON", "SWEEP_EVERY", "Cell", "CellKey", "Member", "PartitionState", "apply"]
+__all__ = [
+    "BOUNDARY",
+    "MEMBER_HORIZON",
+    "Cell",
+    "CellKey",
+    "GroupState",
+    "Member",
+    "PartitionState",
+    "Pause",
+    "Session",
+    "apply",
+]
 
-SWEEP_EVERY: Final = 4096
-"""Offsets between two looks for dead members; snapshots are compared at the same boundaries."""
+BOUNDARY: Final = 4096
+"""Offsets between two states that are compared, and fit for a snapshot (§6.3)."""
 
 MEMBER_HORIZON: Final = 65_536
-"""A member whose last record lies more than this many offsets back is dropped."""
+"""A member without cells whose session's version lies more than this many offsets back is
+dropped."""
 
 CellKey: TypeAlias = tuple[str, str, int]
 """(group_id, topic, partition)"""
 
+Unit: TypeAlias = tuple[str, int]
+"""(topic, partition)"""
+
+SessionKey: TypeAlias = tuple[str, str]
+"""(client_id, instance_id)"""
+
+K = TypeVar("K")
+V = TypeVar("V")
+
 
 class Cell(Struct, array_like=True, gc=False):
-    """The state of one (group_id, topic, partition). `holder` is None when nobody holds it."""
+    """The state of one (group_id, topic, partition). `holder` is None when nobody holds it.
+
+    `version` is the offset of the last record that was accepted for the cell itself; what a claim
+    has to name, and how long a holder was silent, goes by `PartitionState.version`.
+    """
 
     holder: str | None = None
     instance_id: str | None = None
@@ -104,39 +147,172 @@ class Cell(Struct, array_like=True, gc=False):
         return max(self.next_offset, self.claimed_offset)
 
 
-class Member(Struct, array_like=True, gc=False):
-    """A client that says it belongs to a group, seen in its last heartbeat that said so."""
+class Session(Struct, array_like=True):
+    """One instance of a client that holds cells or is a member, as its last heartbeat left it."""
 
     instance_id: str
     version: int
     interval_ms: int
-    metadata: bytes
+    metadata: bytes = b""
+    member: int = 0
+    """1 if this is the client's instance in the group's membership, 0 otherwise."""
+    lowest: int = LEVEL
+    highest: int = LEVEL
+    claims: dict[int, Unit] = {}
+    """Epoch → (topic, partition) of each cell that it holds. Follows from the cells."""
+
+
+Member = Session
+"""A session whose client is a member of the group."""
+
+
+class Pause(Struct, array_like=True, frozen=True, gc=False):
+    """Since when (the offset of the ReleaseGroup) and until when a group is paused."""
+
+    version: int
+    expires_at_ms: int
+
+
+class GroupState:
+    """What the log says of one group."""
+
+    __slots__ = ("cells", "held", "level", "members", "pause", "ranges", "sessions")
+
+    def __init__(self) -> None:
+        self.cells: dict[Unit, Cell] = {}
+        self.sessions: dict[SessionKey, Session] = {}
+        self.members: dict[str, Session] = {}
+        """client_id → the session of the instance that is the member."""
+        self.pause: Pause | None = None
+        self.level: int = LEVEL
+        self.held = 0
+        """How many of the cells are held."""
+        self.ranges: dict[tuple[int, int], int] = {}
+        """(lowest, highest) → how many sessions can follow just these levels."""
+
+    @property
+    def empty(self) -> bool:
+        """Whether it is as if the group had never been."""
+        return not (self.cells or self.sessions or self.pause or self.level != LEVEL)
+
+    def version(self, cell: Cell | None) -> int:
+        """Return the version of a cell of this group: what a claim has to name (§4.2)."""
+        if cell is None:
+            return NO_OFFSET
+        if cell.holder is not None:
+            session = self.sessions.get((cell.holder, cell.instance_id))  # type: ignore[arg-type]
+            if session is not None and session.version > cell.version:
+                return session.version
+        return cell.version
+
+    def count(self, session: Session, by: int) -> None:
+        """Count a session in or out, by the levels that it can follow."""
+        key = (session.lowest, session.highest)
+        left = self.ranges.get(key, 0) + by
+        if left:
+            self.ranges[key] = left
+        else:
+            self.ranges.pop(key, None)
 
 
 class PartitionState:
-    """The fold's state of one coordination partition. Changed by `apply` and nothing else."""
+    """The fold's state of one coordination partition. Changed by `apply` and nothing else.
 
-    __slots__ = ("cells", "members", "next_offset", "partition", "paused")
+    `cells`, `members` and `paused` show all groups as one mapping each.
+    """
+
+    __slots__ = (
+        "base",
+        "forgotten",
+        "groups",
+        "identity",
+        "next_offset",
+        "partition",
+        "partitions",
+        "silent",
+        "sweep_at",
+    )
 
     def __init__(self, partition: int) -> None:
         self.partition: int = partition
         self.next_offset: int = 0
         """One more than the offset of the last record applied."""
-        self.cells: dict[CellKey, Cell] = {}
-        self.members: dict[tuple[str, str], Member] = {}
-        """(group_id, client_id) → member."""
-        self.paused: dict[str, int] = {}
-        """Paused group → expires_at_ms."""
+        self.identity: str | None = None
+        """That of the log, None before its genesis."""
+        self.base: int = 0
+        """What the epochs of claims from here on are counted from."""
+        self.partitions: int = 0
+        """How many coordination partitions the genesis speaks of, 0 before it."""
+        self.groups: dict[str, GroupState] = {}
+        self.silent: OrderedDict[tuple[str, str, str], Session] = OrderedDict()
+        """(group_id, client_id, instance_id) of the members, the longest silent first, but for
+        those that would be dropped if they held nothing."""
+        self.sweep_at: int = 0
+        """No member is to be dropped before this offset."""
+        self.forgotten: list[dict[Any, Any]] = []
+        """What forgotten groups held: freed a few pieces at a time."""
 
-    def encode(self) -> bytes:
-        """Return the canonical bytes of this state: equal states have equal bytes (§6.1)."""
+    def version(self, group_id: str, topic: str, partition: int) -> int:
+        """Return the version of a cell: the offset of the last record that renewed it (§4.2).
+
+        The larger of the cell's own and, where it is held, of its holder's session; −1 for none.
+        """
+        group = self.groups.get(group_id)
+        return NO_OFFSET if group is None else group.version(group.cells.get((topic, partition)))
+
+    def session(self, group_id: str, client_id: str, instance_id: str) -> Session | None:
+        """Return the session of one instance, None if it neither holds cells nor is a member."""
+        group = self.groups.get(group_id)
+        return None if group is None else group.sessions.get((client_id, instance_id))
+
+    def level(self, group_id: str) -> int:
+        """Return the level that the group works by."""
+        group = self.groups.get(group_id)
+        return LEVEL if group is None else group.level
+
+    @property
+    def cells(self) -> Mapping[CellKey, Cell]:
+        """(group_id, topic, partition) → cell."""
+        return _Cells(self.groups)
+
+    @property
+    def members(self) -> Mapping[tuple[str, str], Session]:
+        """(group_id, client_id) → the session of the member."""
+        return _Members(self.groups)
+
+    @property
+    def paused(self) -> Mapping[str, int]:
+        """Paused group → expires_at_ms."""
+        return {
+            name: group.pause.expires_at_ms for name, group in self.groups.items() if group.pause
+        }
+
+    def encode(self, *, canonical: bool = True) -> bytes:
+        """Return the canonical bytes of this state: equal states have equal bytes (§6.1).
+
+        Without `canonical`, nothing is sorted, which is many times faster; `decode` reads it.
+        """
+        order: Callable[..., list[Any]] = partial(sorted, key=_by_key) if canonical else list
         return msgspec.msgpack.encode(
             [
                 self.partition,
                 self.next_offset,
-                sorted(self.cells.items()),
-                sorted(self.members.items()),
-                sorted(self.paused.items()),
+                self.identity,
+                self.base,
+                self.partitions,
+                [
+                    [
+                        name,
+                        group.level,
+                        group.pause,
+                        [
+                            [client_id, *_told(session)]
+                            for (client_id, _), session in order(group.sessions.items())
+                        ],
+                        order(group.cells.items()),
+                    ]
+                    for name, group in order(self.groups.items())
+                ],
             ]
         )
 
@@ -146,25 +322,175 @@ class PartitionState:
 
     @classmethod
     def decode(cls, data: bytes) -> PartitionState:
-        """Return the state that `encode` wrote. Raises `msgspec.MsgspecError` for other bytes."""
-        partition, next_offset, cells, members, paused = _state_decoder.decode(data)
+        """Return the state that `encode` wrote.
+
+        Raises `msgspec.MsgspecError` for other bytes, and for a state that no log leads to: what
+        lies outside the ranges of §3, a holder without an instance, a version at or beyond the
+        state's own offset, a session that holds nothing and is no member.
+        """
+        partition, next_offset, identity, base, partitions, groups = _state_decoder.decode(data)
         state = cls(partition)
         state.next_offset = next_offset
-        state.cells = dict(cells)
-        state.members = dict(members)
-        state.paused = dict(paused)
+        state.identity, state.base, state.partitions = identity, base, partitions
+        for name, level, pause, sessions, cells in groups:
+            group = state.groups[name] = GroupState()
+            group.level, group.pause = level, pause
+            group.cells = dict(cells)
+            for client_id, instance_id, version, interval, metadata, member, low, high in sessions:
+                session = Session(instance_id, version, interval, metadata, member, low, high, {})
+                group.sessions[client_id, instance_id] = session
+                group.count(session, +1)
+                if member:
+                    group.members[client_id] = session
+            for unit, cell in group.cells.items():
+                if cell.holder is not None:
+                    key = (cell.holder, cell.instance_id or "")
+                    _require(key in group.sessions, f"{unit}: its holder has no session")
+                    group.sessions[key].claims[cell.epoch] = unit
+                    group.held += 1
+            _check(state, name, group, len(sessions), len(cells))
+        _require(len(groups) == len(state.groups), "a group comes twice")
+        _require((identity is None) == (partitions == 0), "an identity without its partitions")
+        everybody = (
+            (session.version, (name, client_id, session.instance_id), session)
+            for name, group in state.groups.items()
+            for client_id, session in group.members.items()
+        )
+        for version, who, session in sorted(everybody, key=_by_key):
+            if not session.claims or version >= next_offset - MEMBER_HORIZON:
+                state.silent[who] = session
         return state
+
+
+def _by_key(item: tuple[Any, ...]) -> Any:
+    return item[0]
+
+
+def _told(session: Session) -> tuple[Any, ...]:
+    """What of a session does not follow from the cells."""
+    return (
+        session.instance_id,
+        session.version,
+        session.interval_ms,
+        session.metadata,
+        session.member,
+        session.lowest,
+        session.highest,
+    )
+
+
+class _Flat(Mapping[K, V]):
+    """All groups' cells or members as one mapping. A view: it shows what is there when asked."""
+
+    __slots__ = ("_groups",)
+
+    def __init__(self, groups: dict[str, GroupState]) -> None:
+        self._groups = groups
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __repr__(self) -> str:
+        return repr(dict(self))
+
+
+class _Cells(_Flat[CellKey, Cell]):
+    __slots__ = ()
+
+    def __getitem__(self, key: CellKey) -> Cell:
+        group = self._groups.get(key[0])
+        if group is None:
+            raise KeyError(key)
+        return group.cells[key[1], key[2]]
+
+    def __iter__(self) -> Iterator[CellKey]:
+        for name, group in self._groups.items():
+            for topic, partition in group.cells:
+                yield name, topic, partition
+
+    def __len__(self) -> int:
+        return sum(len(group.cells) for group in self._groups.values())
+
+
+class _Members(_Flat[tuple[str, str], Session]):
+    __slots__ = ()
+
+    def __getitem__(self, key: tuple[str, str]) -> Session:
+        group = self._groups.get(key[0])
+        if group is None:
+            raise KeyError(key)
+        return group.members[key[1]]
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        for name, group in self._groups.items():
+            for client_id in group.members:
+                yield name, client_id
 
 
 _state_decoder: Final = msgspec.msgpack.Decoder(
     tuple[
         int,
         int,
-        list[tuple[CellKey, Cell]],
-        list[tuple[tuple[str, str], Member]],
-        list[tuple[str, int]],
+        str | None,
+        int,
+        int,
+        list[
+            tuple[
+                str,
+                int,
+                Pause | None,
+                list[tuple[str, str, int, int, bytes, int, int, int]],
+                list[tuple[Unit, Cell]],
+            ]
+        ],
     ]
 )
+
+
+def _require(holds: bool, otherwise: str) -> None:
+    if not holds:
+        raise msgspec.ValidationError(f"no log leads to this state: {otherwise}")
+
+
+def _check(state: PartitionState, name: str, group: GroupState, sessions: int, cells: int) -> None:
+    """Refuse what the fold cannot have made (§6.2)."""
+    end = state.next_offset
+    check_names(group_id=name)
+    _require(not group.empty, f"group {name!r} is empty")
+    _require(len(group.sessions) == sessions, f"a session of {name!r} comes twice")
+    _require(len(group.cells) == cells, f"a cell of {name!r} comes twice")
+    _require(1 <= group.level <= MAX_LEVEL, f"the level of {name!r}")
+    _require(0 <= state.base <= MAX_BASE, "its base")
+    if group.pause is not None:
+        _require(0 <= group.pause.version < end, f"the pause of {name!r} is of the future")
+        _require(group.pause.expires_at_ms >= 0, f"the pause of {name!r}")
+    members = 0
+    for (client_id, instance_id), session in group.sessions.items():
+        check_names(client_id=client_id, instance_id=instance_id)
+        members += session.member
+        _require(0 <= session.version < end, f"the session of {client_id!r} is of the future")
+        _require(0 <= session.interval_ms <= MAX_INTERVAL_MS, f"the interval of {client_id!r}")
+        _require(session.member in (0, 1), f"the membership of {client_id!r}")
+        _require(bool(session.member or session.claims), f"{client_id!r} holds nothing")
+        _require(len(session.metadata) <= MAX_MEMBER_METADATA_BYTES, "a member's metadata")
+        _require(
+            1 <= session.lowest <= MAX_LEVEL and 1 <= session.highest <= MAX_LEVEL,
+            f"the levels of {client_id!r}",
+        )
+    _require(members == len(group.members), f"a client of {name!r} is a member twice")
+    for (topic, partition), cell in group.cells.items():
+        check_names(topic=topic)
+        what = f"{topic!r}/{partition}"
+        _require(0 <= partition <= MAX_PARTITION, what)
+        _require((cell.holder is None) == (cell.instance_id is None), f"{what}: half a holder")
+        _require(0 <= cell.version < end, f"the version of {what} is of the future")
+        _require(NO_OFFSET <= cell.epoch < state.base + end, f"the epoch of {what}")
+        _require(cell.holder is None or cell.epoch >= 0, f"{what} is held under no epoch")
+        _require(0 <= cell.interval_ms <= MAX_INTERVAL_MS, f"the interval of {what}")
+        _require(min(cell.next_offset, cell.claimed_offset) >= NO_OFFSET, f"the position of {what}")
+        _require(len(cell.metadata) <= MAX_METADATA_BYTES, f"the metadata of {what}")
+    held = sum(len(session.claims) for session in group.sessions.values())
+    _require(held == group.held, f"two cells of {name!r} are held under one epoch")
 
 
 def apply(
@@ -182,8 +508,10 @@ def apply(
         if events is not None:
             events.append(ev.Ignored(offset, "offset_repeated"))
         return True
-    if offset // SWEEP_EVERY != (state.next_offset - 1) // SWEEP_EVERY:
-        _drop_dead_members(state, offset, events)
+    if offset >= state.sweep_at:
+        _drop_silent_members(state, offset, events)
+    if state.forgotten:
+        _free(state.forgotten)
     state.next_offset = offset + 1
 
     try:
@@ -205,141 +533,225 @@ def apply(
 def _heartbeat(
     state: PartitionState, offset: int, record: Heartbeat, events: list[Event] | None
 ) -> None:
-    group = record.group_id
-    cells = state.cells
+    name, client_id = record.group_id, record.client_id
+    group = state.groups.get(name)
+    level = LEVEL if group is None else group.level
+    if not record.lowest <= level <= record.highest:
+        if events is not None:
+            _reject(events, offset, record, "cannot_follow")
+        return
+    key = (client_id, record.instance_id)
+    session = None if group is None else group.sessions.get(key)
     if events is not None:
         events.append(
             ev.Beat(
-                offset,
-                record.client_id,
-                record.instance_id,
-                group,
-                record.seq,
-                len(record.entries),
+                *_from(offset, record),
+                0 if session is None else len(session.claims),
+                len(record.positions) // 2 + len(record.metadata),
                 record.membership,
             )
         )
-    for entry in record.entries:
-        cell = cells.get((group, entry.topic, entry.partition))
-        if cell is None or cell.holder is None or cell.epoch != entry.epoch:
+    if session is None:
+        if record.membership != 1:
             if events is not None:
-                reason: Reason = "not_held" if cell is None or not cell.held else "wrong_epoch"
-                _reject(events, offset, record, reason, entry.topic, entry.partition, cell)
-            continue
-        cell.version = offset
-        cell.metadata = entry.metadata
-        if entry.next_offset > cell.next_offset:
-            cell.next_offset = entry.next_offset
-        if events is not None:
-            events.append(
-                ev.Renewed(
-                    offset,
-                    record.client_id,
-                    record.instance_id,
-                    group,
-                    record.seq,
-                    entry.topic,
-                    entry.partition,
-                    entry.epoch,
-                    cell.next_offset,
-                )
-            )
+                for _ in range(len(record.positions) // 2 + len(record.metadata)):
+                    _reject(events, offset, record, "not_held")
+            return
+        if group is None:
+            group = state.groups[name] = GroupState()
+        session = group.sessions[key] = Session(
+            record.instance_id, offset, 0, b"", 0, record.lowest, record.highest, {}
+        )
+        group.count(session, +1)
+    assert group is not None
+    session.version = offset
+    session.interval_ms = record.interval_ms
+    if record.member_metadata is not None:
+        session.metadata = record.member_metadata
+    if record.lowest != session.lowest or record.highest != session.highest:
+        group.count(session, -1)
+        session.lowest, session.highest = record.lowest, record.highest
+        group.count(session, +1)
+    if record.positions or record.metadata:
+        _changes(state, group, session, offset, record, events)
     if record.membership:
-        _membership(state, offset, record, events)
+        _membership(state, group, session, offset, record, events)
+    elif session.member:
+        _heard(state, (name, *key), session)
+
+
+def _changes(
+    state: PartitionState,
+    group: GroupState,
+    session: Session,
+    offset: int,
+    record: Heartbeat,
+    events: list[Event] | None,
+) -> None:
+    """Take in what a heartbeat says of single claims: positions first, then metadata."""
+    cells, claims, base = group.cells, session.claims, state.base
+    pairs = iter(record.positions)
+    for claimed_at, next_offset in zip(pairs, pairs, strict=False):
+        unit = claims.get(base + claimed_at)
+        if unit is None:
+            if events is not None:
+                _reject(events, offset, record, "not_held")
+            continue
+        cell = cells[unit]
+        if next_offset > cell.next_offset:
+            cell.next_offset = next_offset
+        if events is not None:
+            events.append(ev.Renewed(*_from(offset, record), *unit, cell.epoch, cell.next_offset))
+    for entry in record.metadata:
+        unit = claims.get(base + entry.claimed_at)
+        if unit is None:
+            if events is not None:
+                _reject(events, offset, record, "not_held")
+            continue
+        cell = cells[unit]
+        cell.metadata = entry.metadata
+        if events is not None:
+            events.append(ev.Renewed(*_from(offset, record), *unit, cell.epoch, cell.next_offset))
 
 
 def _membership(
-    state: PartitionState, offset: int, record: Heartbeat, events: list[Event] | None
+    state: PartitionState,
+    group: GroupState,
+    session: Session,
+    offset: int,
+    record: Heartbeat,
+    events: list[Event] | None,
 ) -> None:
-    key = (record.group_id, record.client_id)
-    known = state.members.get(key)
+    name, client_id = record.group_id, record.client_id
     if record.membership == 2:
         # Only the instance that is known can leave: a late goodbye of an earlier instance must not
         # hide the one that runs now.
-        if known is None or known.instance_id != record.instance_id:
+        if not session.member:
             return
-        del state.members[key]
+        _no_member(state, group, name, client_id, session)
         if events is not None:
-            events.append(
-                ev.MemberLeft(offset, record.client_id, known.instance_id, record.group_id, "left")
-            )
+            events.append(ev.MemberLeft(offset, client_id, session.instance_id, name, "left"))
         return
-    state.members[key] = Member(
-        record.instance_id, offset, record.interval_ms, record.member_metadata
-    )
-    if events is not None and (known is None or known.instance_id != record.instance_id):
-        events.append(
-            ev.MemberJoined(
-                *_from(offset, record),
-                record.interval_ms,
-            )
-        )
+    if not session.member:
+        before = group.members.get(client_id)
+        if before is not None:
+            _no_member(state, group, name, client_id, before)
+        session.member = 1
+        group.members[client_id] = session
+        if events is not None:
+            events.append(ev.MemberJoined(*_from(offset, record), record.interval_ms))
+    _heard(state, (name, client_id, session.instance_id), session)
+
+
+def _heard(state: PartitionState, who: tuple[str, str, str], session: Session) -> None:
+    """A member spoke: all others have been silent for longer."""
+    if who in state.silent:
+        state.silent.move_to_end(who)
+    else:
+        state.silent[who] = session
+
+
+def _no_member(
+    state: PartitionState, group: GroupState, name: str, client_id: str, session: Session
+) -> None:
+    """Take a session out of the membership; it goes altogether if it holds nothing."""
+    session.member = 0
+    del group.members[client_id]
+    state.silent.pop((name, client_id, session.instance_id), None)
+    _end_if_idle(state, group, name, client_id, session)
+
+
+def _end_if_idle(
+    state: PartitionState, group: GroupState, name: str, client_id: str, session: Session
+) -> None:
+    if session.member or session.claims:
+        return
+    del group.sessions[client_id, session.instance_id]
+    group.count(session, -1)
+    if group.empty:
+        del state.groups[name]
 
 
 def _claim(
     state: PartitionState, offset: int, record: ClaimingPartition, events: list[Event] | None
 ) -> None:
-    key = (record.group_id, record.topic, record.partition)
-    cell = state.cells.get(key)
+    name = record.group_id
+    group = state.groups.get(name)
+    unit = (record.topic, record.partition)
+    cell = None if group is None else group.cells.get(unit)
     reason: Reason | None = None
-    if record.group_id in state.paused:
+    if group is not None and group.pause is not None:
         reason = "group_paused"
-    elif record.expected_version != (NO_OFFSET if cell is None else cell.version):
+    elif record.expected_version != (NO_OFFSET if group is None else group.version(cell)):
         reason = "stale_version"
     if reason is not None:
         if events is not None:
-            _reject(events, offset, record, reason, record.topic, record.partition, cell)
+            _reject(events, offset, record, reason, *unit, cell, group)
         return
+    if group is None:
+        group = state.groups[name] = GroupState()
     if cell is None:
-        cell = state.cells[key] = Cell()
+        cell = group.cells[unit] = Cell()
+    epoch = state.base + offset
     if events is not None:
         events.append(
             ev.Claimed(
                 *_about(offset, record),
-                offset,
+                epoch,
                 record.interval_ms,
                 cell.holder,
                 cell.instance_id,
                 cell.epoch,
             )
         )
+    key = (record.client_id, record.instance_id)
+    session = group.sessions.get(key)
+    if session is None:
+        session = group.sessions[key] = Session(
+            record.instance_id, offset, record.interval_ms, b"", 0, group.level, group.level, {}
+        )
+        group.count(session, +1)
+    session.claims[epoch] = unit  # before the old holder's goes: it may be the same session
+    if cell.holder is not None:
+        _vacate(state, group, name, cell, offset)
     cell.holder = record.client_id
-    cell.instance_id = record.instance_id
-    cell.epoch = cell.version = offset
+    cell.instance_id = session.instance_id
+    cell.epoch = epoch
+    cell.version = offset
     cell.interval_ms = record.interval_ms
     cell.metadata = b""
+    group.held += 1
 
 
 def _release(
     state: PartitionState, offset: int, record: ReleasingPartition, events: list[Event] | None
 ) -> None:
-    cell = _held_cell(state, offset, record, events)
-    if cell is None:
+    group, cell = _held_cell(state, offset, record, events)
+    if group is None or cell is None:
         return
-    _vacate(cell, offset)
     if record.next_offset > cell.next_offset:
         cell.next_offset = record.next_offset
     if events is not None:
         events.append(
             ev.Released(
-                *_about(offset, record),
-                record.epoch,
-                cell.next_offset,
+                *_about(offset, record), record.epoch, cell.next_offset, ended=record.ends == 1
             )
         )
+    if record.ends:
+        del group.cells[record.topic, record.partition]
+    _vacate(state, group, record.group_id, cell, offset)
 
 
 def _claim_messages(
     state: PartitionState, offset: int, record: ClaimingMessages, events: list[Event] | None
 ) -> None:
-    cell = _held_cell(state, offset, record, events)
+    group, cell = _held_cell(state, offset, record, events)
     if cell is None:
         return
     if record.proposed_offset <= cell.claimed_offset:
         if events is not None:
-            _reject(
-                events, offset, record, "offset_not_ahead", record.topic, record.partition, cell
-            )
+            unit = (record.topic, record.partition)
+            _reject(events, offset, record, "offset_not_ahead", *unit, cell, group)
         return
     if events is not None:
         events.append(
@@ -357,78 +769,120 @@ def _claim_messages(
 def _pause_group(
     state: PartitionState, offset: int, record: ReleaseGroup, events: list[Event] | None
 ) -> None:
-    state.paused[record.group_id] = record.expires_at_ms
+    group = state.groups.get(record.group_id)
+    if group is None:
+        group = state.groups[record.group_id] = GroupState()
+    group.pause = Pause(offset, record.expires_at_ms)
     if events is not None:
-        events.append(
-            ev.GroupPaused(
-                *_from(offset, record),
-                record.expires_at_ms,
-            )
-        )
+        events.append(ev.GroupPaused(*_from(offset, record), record.expires_at_ms))
 
 
 def _resume_group(
     state: PartitionState, offset: int, record: ResumeGroup, events: list[Event] | None
 ) -> None:
-    if state.paused.pop(record.group_id, None) is None:
+    group = state.groups.get(record.group_id)
+    pause = None if group is None else group.pause
+    if group is None or pause is None or pause.version != record.expected_version:
         if events is not None:
-            _reject(events, offset, record, "not_paused")
+            reason: Reason = "not_paused" if pause is None else "stale_version"
+            version = NO_OFFSET if pause is None else pause.version
+            _reject(events, offset, record, reason, version=version)
         return
+    group.pause = None
+    if group.empty:
+        del state.groups[record.group_id]
     if events is not None:
-        events.append(
-            ev.GroupResumed(
-                *_from(offset, record),
-            )
-        )
+        events.append(ev.GroupResumed(*_from(offset, record)))
 
 
 def _set_position(
     state: PartitionState, offset: int, record: SetPosition, events: list[Event] | None
 ) -> None:
-    key = (record.group_id, record.topic, record.partition)
-    cell = state.cells.get(key)
-    reason: Reason | None = None
-    if record.group_id not in state.paused:
-        reason = "not_paused"
-    elif record.expected_version != (NO_OFFSET if cell is None else cell.version):
-        reason = "stale_version"
-    if reason is not None:
+    group = state.groups.get(record.group_id)
+    unit = (record.topic, record.partition)
+    cell = None if group is None else group.cells.get(unit)
+    if group is None or group.pause is None or record.expected_version != group.version(cell):
         if events is not None:
-            _reject(events, offset, record, reason, record.topic, record.partition, cell)
+            paused = group is not None and group.pause is not None
+            reason: Reason = "stale_version" if paused else "not_paused"
+            _reject(events, offset, record, reason, *unit, cell, group)
         return
     if cell is None:
-        cell = state.cells[key] = Cell()
-    _vacate(cell, offset)
+        cell = group.cells[unit] = Cell()
+    if cell.holder is not None:
+        _vacate(state, group, record.group_id, cell, offset)
+    cell.version = offset
     cell.next_offset = cell.claimed_offset = record.next_offset
     if events is not None:
-        events.append(
-            ev.PositionSet(
-                *_about(offset, record),
-                record.next_offset,
-            )
-        )
+        events.append(ev.PositionSet(*_about(offset, record), record.next_offset))
 
 
 def _forget_group(
     state: PartitionState, offset: int, record: ForgetGroup, events: list[Event] | None
 ) -> None:
-    group = record.group_id
+    group = state.groups.get(record.group_id)
+    if group is None or group.pause is None or group.held:
+        if events is not None:
+            paused = group is not None and group.pause is not None
+            _reject(events, offset, record, "still_held" if paused else "not_paused")
+        return
+    for client_id, session in group.members.items():
+        state.silent.pop((record.group_id, client_id, session.instance_id), None)
+    left = state.groups[record.group_id] = GroupState()
+    left.pause = group.pause
+    if events is not None:
+        events.append(ev.GroupForgotten(*_from(offset, record), len(group.cells)))
+    state.forgotten += [group.cells, group.sessions]
+
+
+def _genesis(
+    state: PartitionState, offset: int, record: Genesis, events: list[Event] | None
+) -> None:
     reason: Reason | None = None
-    if group not in state.paused:
-        reason = "not_paused"
-    elif any(key[0] == group and cell.held for key, cell in state.cells.items()):
-        reason = "still_held"
+    if record.previous != (state.identity or ""):
+        reason = "wrong_identity"
+    elif record.base <= state.base and not (state.identity is None and record.base == 0):
+        reason = "base_too_low"
     if reason is not None:
         if events is not None:
             _reject(events, offset, record, reason)
         return
-    gone = [key for key in state.cells if key[0] == group]
-    for key in gone:
-        del state.cells[key]
-    for member in [member for member in state.members if member[0] == group]:
-        del state.members[member]
+    state.identity, state.base, state.partitions = record.identity, record.base, record.partitions
     if events is not None:
-        events.append(ev.GroupForgotten(*_from(offset, record), len(gone)))
+        events.append(
+            ev.Founded(
+                *_from(offset, record),
+                record.identity,
+                record.previous,
+                record.base,
+                record.partitions,
+            )
+        )
+
+
+def _set_level(
+    state: PartitionState, offset: int, record: SetLevel, events: list[Event] | None
+) -> None:
+    group = state.groups.get(record.group_id)
+    level = LEVEL if group is None else group.level
+    reason: Reason | None = None
+    if record.expected_level != level:
+        reason = "stale_level"
+    elif group is not None and not all(
+        lowest <= record.level <= highest for lowest, highest in group.ranges
+    ):
+        reason = "cannot_follow"
+    if reason is not None:
+        if events is not None:
+            _reject(events, offset, record, reason)
+        return
+    if group is None:
+        group = state.groups[record.group_id] = GroupState()
+    group.level = record.level
+    if group.empty:
+        del state.groups[record.group_id]
+    if events is not None:
+        events.append(ev.LevelSet(*_from(offset, record), record.level, level))
 
 
 _OTHER: Final[dict[type, Callable[[PartitionState, int, Any, list[Event] | None], None]]] = {
@@ -439,13 +893,32 @@ _OTHER: Final[dict[type, Callable[[PartitionState, int, Any, list[Event] | None]
     ResumeGroup: _resume_group,
     SetPosition: _set_position,
     ForgetGroup: _forget_group,
+    Genesis: _genesis,
+    SetLevel: _set_level,
 }
 
 
-def _vacate(cell: Cell, offset: int) -> None:
+def _vacate(state: PartitionState, group: GroupState, name: str, cell: Cell, offset: int) -> None:
+    """Take a cell from its holder, whose session ends with its last cell, unless it is a member."""
+    client_id, instance_id = cell.holder, cell.instance_id
+    assert client_id is not None
+    assert instance_id is not None
+    session = group.sessions[client_id, instance_id]
+    del session.claims[cell.epoch]
+    group.held -= 1
     cell.holder = cell.instance_id = None
     cell.version = offset
     cell.metadata = b""
+    if session.claims:
+        return
+    if session.member:
+        who = (name, client_id, instance_id)
+        if who not in state.silent:  # silent for so long that only its cells have kept it
+            state.silent[who] = session
+            state.silent.move_to_end(who, last=False)
+            state.sweep_at = 0
+        return
+    _end_if_idle(state, group, name, client_id, session)
 
 
 def _held_cell(
@@ -453,24 +926,44 @@ def _held_cell(
     offset: int,
     record: ReleasingPartition | ClaimingMessages,
     events: list[Event] | None,
-) -> Cell | None:
+) -> tuple[GroupState | None, Cell | None]:
     """Return the cell that `record` speaks of if it is held under the record's epoch."""
-    cell = state.cells.get((record.group_id, record.topic, record.partition))
-    if cell is not None and cell.held and cell.epoch == record.epoch:
-        return cell
+    group = state.groups.get(record.group_id)
+    cell = None if group is None else group.cells.get((record.topic, record.partition))
+    if cell is not None and cell.holder is not None and cell.epoch == record.epoch:
+        return group, cell
     if events is not None:
         reason: Reason = "not_held" if cell is None or not cell.held else "wrong_epoch"
-        _reject(events, offset, record, reason, record.topic, record.partition, cell)
-    return None
+        _reject(events, offset, record, reason, record.topic, record.partition, cell, group)
+    return None, None
 
 
-def _drop_dead_members(state: PartitionState, offset: int, events: list[Event] | None) -> None:
-    dead = [key for key, m in state.members.items() if offset - m.version > MEMBER_HORIZON]
-    for key in sorted(dead):
-        member = state.members.pop(key)
+def _drop_silent_members(state: PartitionState, offset: int, events: list[Event] | None) -> None:
+    """Drop the members without cells that were silent for more than `MEMBER_HORIZON` offsets."""
+    silent, dropped = state.silent, []
+    while silent:
+        who, session = next(iter(silent.items()))
+        if offset - session.version <= MEMBER_HORIZON:
+            break
+        del silent[who]
+        if not session.claims:
+            dropped.append((session.version, who, session))
+    state.sweep_at = offset + 1 if not silent else session.version + MEMBER_HORIZON + 1
+    for _, (name, client_id, instance_id), session in sorted(dropped, key=_by_key):
+        _no_member(state, state.groups[name], name, client_id, session)
         if events is not None:
-            group, client = key
-            events.append(ev.MemberLeft(offset, client, member.instance_id, group, "expired"))
+            events.append(ev.MemberLeft(offset, client_id, instance_id, name, "expired"))
+
+
+def _free(forgotten: list[dict[Any, Any]]) -> None:
+    pieces = forgotten[-1]
+    for _ in range(min(_FREED_AT_ONCE, len(pieces))):
+        pieces.popitem()
+    if not pieces:
+        forgotten.pop()
+
+
+_FREED_AT_ONCE: Final = 64
 
 
 def _from(offset: int, record: Message) -> tuple[int, str, str, str, int]:
@@ -493,6 +986,9 @@ def _reject(
     topic: str | None = None,
     partition: int | None = None,
     cell: Cell | None = None,
+    group: GroupState | None = None,
+    *,
+    version: int = NO_OFFSET,
 ) -> None:
     events.append(
         ev.Rejected(
@@ -502,7 +998,7 @@ def _reject(
             topic,
             partition,
             NO_OFFSET if cell is None else cell.epoch,
-            NO_OFFSET if cell is None else cell.version,
+            version if cell is None or group is None else group.version(cell),
             None if cell is None else cell.holder,
         )
     )

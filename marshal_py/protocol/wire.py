@@ -31,7 +31,8 @@ class Wire:
     - `world`: makes an empty world; by the given clock, in seconds, version 1 judges pauses.
     - `state`: makes the empty state of a coordination partition.
     - `apply`: the fold.
-    - `coordinator`: which of so many coordination partitions decides about (topic, partition).
+    - `coordinator`: which of so many coordination partitions decides about (group_id, topic,
+      partition).
     - `has_snapshots`: whether clients write snapshots of the state.
     - `is_other`: says whether a value that is no record of this version is one of the other.
     - `met_other`: what to tell a client on whose topic there are such records.
@@ -41,7 +42,7 @@ class Wire:
     world: Callable[[Callable[[], float]], World]
     state: Callable[[int], PartitionState]
     apply: Callable[[PartitionState, int, bytes | None, list[Event] | None], bool]
-    coordinator: Callable[[str, int, int], int]
+    coordinator: Callable[[str, str, int, int], int]
     has_snapshots: bool
     is_other: Callable[[bytes], bool]
     met_other: str
@@ -73,7 +74,9 @@ MSGPACK: Final = Wire(
     world=lambda _: World(0),
     state=PartitionState,
     apply=rationalizer.apply,
-    coordinator=coordinating_partition,
+    coordinator=lambda group_id, _topic, _partition, partitions: coordinating_partition(
+        group_id, partitions
+    ),
     has_snapshots=True,
     is_other=_is_text,
     met_other=(
@@ -92,7 +95,7 @@ def text_wire(interval_s: int) -> Wire:
         world=partial(text.TextWorld, 0, interval_s),
         state=partial(text.TextState, interval_s=interval_s),
         apply=text.apply,
-        coordinator=lambda topic, _, partitions: codec.coordinating_partition(topic, partitions),
+    X
         has_snapshots=False,
         is_other=_is_msgpack,
         met_other=(

@@ -21,7 +21,6 @@ __all__ = [
     "Timeline",
     "World",
     "coordinating_partition",
-    "home_partition",
 ]
 
 Liveness: TypeAlias = Literal["fresh", "unknown", "stale"]
@@ -33,17 +32,11 @@ LEADER_PREFIX: Final = "leader:"
 """What the virtual topics of elections begin with (§8)."""
 
 
-def coordinating_partition(topic: str, partition: int, partitions: int) -> int:
-    """Return which of `partitions` coordination partitions decides claims of (topic, partition).
+def coordinating_partition(group_id: str, partitions: int) -> int:
+    """Return which of `partitions` coordination partitions holds everything about a group.
 
-    Murmur3 (x86, 32 bit, seed 0, unsigned) of the topic in UTF-8 followed by the partition as four
-    big-endian bytes, modulo `partitions` (§2.2). The fixed width makes the encoding unambiguous.
+    Murmur3 (x86, 32 bit, seed 0, unsigned) of the group_id in UTF-8, modulo `partitions` (§2.2).
     """
-    return mmh3.hash(topic.encode() + partition.to_bytes(4, "big"), signed=False) % partitions
-
-
-def home_partition(group_id: str, partitions: int) -> int:
-    """Return the coordination partition in which members of `group_id` report (§2.2)."""
     return mmh3.hash(group_id.encode(), signed=False) % partitions
 
 
@@ -67,18 +60,23 @@ class World:
         """How many coordination partitions there are."""
         return len(self.states)
 
-    def coordinator(self, topic: str, partition: int) -> int:
-        """Return the coordination partition of (topic, partition)."""
-        return coordinating_partition(topic, partition, len(self.states))
+    def coordinator(self, group_id: str, topic: str, partition: int) -> int:  # noqa: ARG002
+        """Return the coordination partition that decides about a cell: that of its group."""
+        return coordinating_partition(group_id, len(self.states))
 
     def home(self, group_id: str) -> int:
-        """Return the coordination partition of the group's membership."""
-        return home_partition(group_id, len(self.states))
+        """Return the coordination partition of the group."""
+        return coordinating_partition(group_id, len(self.states))
 
     def cell(self, group_id: str, topic: str, partition: int) -> Cell | None:
         """Return the cell, or None if it was never touched (or was forgotten)."""
-        state = self.states[self.coordinator(topic, partition)]
+        state = self.states[self.coordinator(group_id, topic, partition)]
         return state.cells.get((group_id, topic, partition))
+
+    def version(self, group_id: str, topic: str, partition: int) -> int:
+        """Return the offset of the last record that renewed the cell, −1 where there is none."""
+        state = self.states[self.coordinator(group_id, topic, partition)]
+        return state.version(group_id, topic, partition)
 
     def cells(self, group_id: str | None = None) -> Iterator[tuple[int, CellKey, Cell]]:
         """Yield (coordination partition, key, cell) of one group or, by default, of all."""
@@ -169,20 +167,23 @@ class Observer:
             self.stamped.horizon = 4 * interval_ms
             self.stamped.resolution = max(10, interval_ms // 1000)
 
-    def silence_ns(self, cell: Cell, now_ns: int) -> int | None:
-        """Return for how long the cell's version has not changed, None before catching up.
+    def silence_ns(self, version: int, now_ns: int) -> int | None:
+        """Return for how long a version has been the last, None before catching up.
 
-        Never more than the true time since this reader saw the version.
+        Never more than the true time since this reader saw the record at `version`.
         """
-        seen_at = self.seen.at(cell.version)
+        seen_at = self.seen.at(version)
         return None if seen_at is None else max(0, now_ns - seen_at)
 
-    def liveness(self, cell: Cell, now_ns: int) -> Liveness:
-        """Say how alive the holder looks: below 1 interval fresh, above 2 stale (§5.1)."""
-        silence = self.silence_ns(cell, now_ns)
+    def liveness(self, version: int, interval_ms: int, now_ns: int) -> Liveness:
+        """Say how alive a holder looks whose cell has this version (§5.1).
+
+        Below one interval fresh, above two stale.
+        """
+        silence = self.silence_ns(version, now_ns)
         if silence is None:
             return "unknown"
-        interval = cell.interval_ms * MS
+        interval = interval_ms * MS
         if silence < interval:
             return "fresh"
         return "unknown" if silence <= 2 * interval else "stale"

@@ -44,7 +44,7 @@ from marshal_py.errors import MalformedRecord
 from marshal_py.protocol import events as ev
 from marshal_py.protocol.events import Event, Reason
 from marshal_py.protocol.messages import MAX_PARTITION, NO_OFFSET
-from marshal_py.protocol.rationalizer import Cell, CellKey, PartitionState
+from marshal_py.protocol.rationalizer import Cell, CellKey, Member, PartitionState
 from marshal_py.protocol.text.codec import (
     CLAIMING_PARTITION,
     HEARTBEAT,
@@ -96,15 +96,24 @@ class TextState(PartitionState):
     Records do not end a pause, time does: who asks must compare.
     """
 
-    __slots__ = ("interval_ms", "renewals", "span_s", "sure_s")
+    __slots__ = ("cells", "interval_ms", "members", "paused", "renewals", "span_s", "sure_s")
 
     def __init__(self, partition: int, interval_s: int) -> None:
         super().__init__(partition)
+        self.cells: dict[CellKey, Cell] = {}
+        self.members: dict[tuple[str, str], Member] = {}
+        """Always empty: version 1 knows no members."""
+        self.paused: dict[str, int] = {}
         self.interval_ms = interval_s * 1000
         self.renewals: dict[bytes, tuple[TextCell, str, str, CellKey]] = {}
         """Names in a heartbeat, as bytes → cell, sender, key. A cache of `apply`, not state."""
         self.span_s = 2 * interval_s
         self.sure_s = self.span_s - slack_s(interval_s)
+
+    def version(self, group_id: str, topic: str, partition: int) -> int:
+        """Return the offset of the last record about a cell, −1 where there is none."""
+        cell = self.cells.get((group_id, topic, partition))
+        return NO_OFFSET if cell is None else cell.version
 
 
 class TextWorld(World):
@@ -117,8 +126,8 @@ class TextWorld(World):
         """The moment by which pauses are judged; None: now, by `wall_s`."""
         self._wall_s = wall_s
 
-    def coordinator(self, topic: str, partition: int) -> int:  # noqa: ARG002
-        """Return the coordination partition of the topic; `partition` does not matter."""
+    def coordinator(self, group_id: str, topic: str, partition: int) -> int:  # noqa: ARG002
+        """Return the coordination partition of the topic; nothing else matters."""
         return coordinating_partition(topic, len(self.states))
 
     def paused(self, group_id: str) -> bool:
