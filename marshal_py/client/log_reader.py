@@ -30,7 +30,7 @@ from marshal_py.errors import (
     PartitionCountChanged,
 )
 from marshal_py.protocol.events import Event
-from marshal_py.protocol.rationalizer import SWEEP_EVERY, PartitionState
+from marshal_py.protocol.rationalizer import BOUNDARY, PartitionState
 from marshal_py.protocol.snapshots import Snapshot, SnapshotDue, anchor_of, decode_snapshot
 from marshal_py.protocol.wire import MSGPACK, Wire
 from marshal_py.protocol.world import Observer
@@ -431,7 +431,7 @@ class LogReader:
             if offset < state.next_offset:
                 raise Truncated(f"{self.topic}/{p}: offset {offset} came again")
             found = events.setdefault(p, [])
-            crossing = offset // SWEEP_EVERY != (state.next_offset - 1) // SWEEP_EVERY
+            crossing = offset // BOUNDARY != (state.next_offset - 1) // BOUNDARY
             fold = self._cross if crossing and self.wire.has_snapshots else self.wire.apply
             if not fold(state, offset, message.value(), found):
                 self._met_foreign(p, message.value())

@@ -20,15 +20,21 @@ and lost when the fold says so; an append whose outcome is unknown is settled by
 guessing (§5.12).
 
 The lease (§5.4): `held` is true until ``t_send + 2 × interval − margin``, where `t_send` is taken
-before the record is handed to the producer that the fold has since accepted. A challenger waits two
+before the record is handed to the producer that the fold has since accepted: the claim, or any
+heartbeat of this instance, which renews all that the instance holds. A challenger waits two
 intervals from *seeing* that record, which is later than its sending. So the lease is over before
 anyone takes over, whatever the clocks show, as long as their rates agree to within the margin.
+
+A heartbeat names only what has changed. So what the log gives to this instance is compared with
+what is wanted here whenever one is sent, and what nobody wants is given back: one heartbeat renews
+it like everything else, and nobody could ever take it over.
 
 Rules that the argument rests on, each tested by leaving it out (tests/simulation):
 
 - the wait of two intervals before a takeover, measured from seeing the cell's last version;
 - the compare-and-swap on that version;
-- the epoch in each renewal;
+- that a heartbeat renews what its own instance holds when it is read, and nothing else;
+- that what the log gives to an instance that does not want it is released;
 - measuring the lease from before the sending;
 - from the decision to release, nothing renews the lease of that epoch any more;
 - what an earlier instance of the same client_id sent renews nothing.
@@ -47,6 +53,8 @@ from marshal_py.protocol.cold_start import ColdStart
 from marshal_py.protocol.heartbeat_schedule import HeartbeatSchedule
 from marshal_py.protocol.holding import Append, Holding, Notice, NoticeKind
 from marshal_py.protocol.messages import (
+    LEVEL,
+    MAX_ENTRIES,
     MAX_MEMBER_METADATA_BYTES,
     MAX_METADATA_BYTES,
     MAX_PARTITION,
@@ -55,23 +63,24 @@ from marshal_py.protocol.messages import (
     VERSION,
     ClaimingMessages,
     ClaimingPartition,
-    Entry,
     Heartbeat,
     Membership,
     Message,
+    MetadataEntry,
     ReleasingPartition,
     ResumeGroup,
     encode,
 )
-from marshal_py.protocol.rationalizer import Cell
+from marshal_py.protocol.rationalizer import Cell, PartitionState
 from marshal_py.protocol.timers import Timers
 from marshal_py.protocol.unread_appends import AppendKind, Sent, UnreadAppends
 from marshal_py.protocol.world import MS, Observer, World
 
 __all__ = ["Append", "ClaimState", "Claimant", "Holding", "Notice", "NoticeKind"]
 
-MAX_HEARTBEAT_BYTES: Final = 512 * 1024
-"""A heartbeat is split beyond this size, well below Kafka's default limit of 1 MB a record."""
+MAX_METADATA_AT_ONCE: Final = 256 * 1024
+"""Bytes of claims' metadata in one heartbeat, which stays well below Kafka's default limit of 1 MB
+a record; the rest goes with another one."""
 
 MAX_LATE_RENEWALS: Final = 4
 """So many heartbeats in a row, read when the lease that they gave was over already, and the claim
@@ -97,7 +106,8 @@ class Claimant:
     rates differ. `resume` takes over the claims of an earlier instance of the same client_id
     without waiting (§5.8). `cold_start_skew_ms` allows takeovers at start-up by broker timestamps,
     which may be wrong by so much; None switches them off (§5.3). With `member`, the client is
-    visible to its group, with `member_metadata` (at most 4,096 bytes).
+    visible to its group, with `member_metadata` (at most 4,096 bytes). `levels` are the lowest and
+    the highest level that it can follow (§5.15).
 
     Not thread-safe, and does no I/O.
 
@@ -124,6 +134,7 @@ class Claimant:
         member_metadata: bytes = b"",
         resume: bool = True,
         cold_start_skew_ms: int | None = 1_000,
+        levels: tuple[int, int] = (LEVEL, LEVEL),
     ) -> None:
         if not 0 < margin_ms < interval_ms:
             raise InvalidArgument(
@@ -143,13 +154,18 @@ class Claimant:
         self.home = world.home(group_id)
         self.duplicate_instance_id: str | None = None
         """That of a live process with our client_id, once it has taken a claim."""
+        self.refusal: str | None = None
+        """Why this client takes no part in its group any more: it cannot follow its level."""
         self.leaving = False
         self.silent = False
+        self._lowest, self._highest = levels
 
         count = world.partitions
         self._wanted: dict[tuple[str, int], Holding] = {}
         self._releasing: dict[tuple[str, int], Holding] = {}
         self._ours: list[dict[tuple[str, int], Holding]] = [{} for _ in range(count)]
+        self._changed: dict[tuple[str, int], Holding] = {}
+        """Claims whose position or metadata the log does not have yet."""
         self._seq = itertools.count()
         self._timers = Timers()
         self._heartbeats = HeartbeatSchedule(self._timers, count)
@@ -161,18 +177,18 @@ class Claimant:
         self._lapse_due_ns: list[int | None] = [None] * count
         self._appends: list[Append] = []
         self._notices: list[Notice] = []
-        for observer in observers:
-            observer.allow(interval_ms)
 
     # What the user wants
 
-    def want(self, topic: str, partition: int, now_ns: int) -> Holding:
+    def want(self, topic: str, partition: int, now_ns: int, *, ephemeral: bool = False) -> Holding:
         """Ask for a claim; the notice ``acquired`` says when it is held.
 
-        Asking again for what is already wanted or held returns the same `Holding`. Raises
-        `InvalidArgument` for a topic or partition that no record can carry, `DuplicateClientId`
-        once another instance has fenced this one, `Closed` once this one has begun to leave: a
-        claim in flight that is given up would be taken for the new one, and kept.
+        Asking again for what is already wanted or held returns the same `Holding`. With
+        `ephemeral`, the cell goes when it is released, position and all.
+
+        Raises `InvalidArgument` for a topic or partition that no record can carry,
+        `DuplicateClientId` once another instance has fenced this one, `Closed` once this one has
+        begun to leave: a claim in flight that is given up would be taken for the new one, and kept.
         """
         if not isinstance(topic, str) or not 0 < len(topic) <= MAX_TOPIC_LENGTH:
             raise InvalidArgument(
@@ -183,10 +199,12 @@ class Claimant:
         if self.duplicate_instance_id is not None:
             raise DuplicateClientId(self._duplicate_text())
         if self.leaving:
-            raise Closed("the client is closing; make a new one")
+            raise Closed(self.refusal or "the client is closing; make a new one")
         holding = self._wanted.get((topic, partition))
         if holding is None:
-            holding = self._holding(topic, partition, self.world.coordinator(topic, partition))
+            place = self.world.coordinator(self.group_id, topic, partition)
+            holding = self._holding(topic, partition, place)
+            holding.ephemeral = ephemeral
             self._wanted[holding.key] = holding
             self._consider(holding, now_ns)
         return holding
@@ -213,7 +231,9 @@ class Claimant:
             raise InvalidArgument(f"next_offset = {next_offset!r} must be 0 or more")
         if holding.state not in _OURS:
             raise NotHeld(f"{_name(holding)} is not held any more: {holding.reason or 'released'}")
-        holding.next_offset = max(holding.next_offset, next_offset)
+        if next_offset > holding.next_offset:
+            holding.next_offset = next_offset
+            self._changed[holding.key] = holding
         if flush and holding.next_offset > holding.stored_offset:
             self._heartbeats.arrange(holding.coordinator, now_ns)
             self.tick(now_ns)
@@ -223,6 +243,8 @@ class Claimant:
         if not isinstance(metadata, bytes) or len(metadata) > MAX_METADATA_BYTES:
             raise InvalidArgument(f"metadata must be at most {MAX_METADATA_BYTES} bytes")
         holding.metadata = metadata
+        if holding.state in _OURS:
+            self._changed[holding.key] = holding
 
     def set_member_metadata(self, metadata: bytes, now_ns: int) -> None:
         """Set what this client tells the other members, at most 4,096 bytes, and tell it now."""
@@ -252,15 +274,18 @@ class Claimant:
         self._append(record, holding.coordinator, "messages", holding, now_ns)
         return seq
 
-    def end_pause(self, coordinator: int) -> None:
-        """Resume the group in one coordination partition: its pause has expired (§5.9).
+    def end_expired_pause(self, now_ms: float) -> None:
+        """Resume the group if its pause is over by `now_ms`, the wall clock's time (§5.9).
 
         Whoever else does so too is refused, and nothing waits for the outcome.
         """
-        if not self.leaving:
+        group = self.world.states[self.home].groups.get(self.group_id)
+        if self.leaving or group is None or group.pause is None:
+            return
+        if group.pause.expires_at_ms <= now_ms:
             seq = next(self._seq)
-            record = ResumeGroup(*self._header(seq))
-            self._appends.append(Append(coordinator, seq, encode(record)))
+            record = ResumeGroup(*self._header(seq), group.pause.version)
+            self._appends.append(Append(self.home, seq, encode(record)))
 
     def leave(self, now_ns: int) -> None:
         """Release everything, want nothing any more, and say goodbye to the group."""
@@ -268,7 +293,7 @@ class Claimant:
         for holding in list(self._wanted.values()):
             self.release(holding, now_ns)
         if self.member:
-            self._send_heartbeat(self.home, [], 2, now_ns)
+            self._send_heartbeat(self.home, [], [], 2, now_ns)
 
     def keep(self, now_ns: int) -> None:
         """Stop without releasing: a last heartbeat stores the positions, then there is silence.
@@ -304,6 +329,8 @@ class Claimant:
 
     def caught_up(self, coordinator: int, now_ns: int) -> None:
         """Say that everything that was in the log at start-up has been applied."""
+        if coordinator == self.home and not self._can_follow(coordinator):
+            return
         if self.member and coordinator == self.home:
             self._heartbeats.arrange(coordinator, now_ns)
         for holding in self._waiting(coordinator):
@@ -319,19 +346,23 @@ class Claimant:
         # Waiting claims that may go ahead now: those of these cells, or all of this partition.
         touched: dict[tuple[str, int], None] = {}  # ordered: a set's order differs by process
         reconsider_all = False
-        renewed_at_ns = None
         event: Any
         for event in events:
             kind = type(event)
+            if kind is ev.Founded:
+                self._on_founded(coordinator, event, now_ns)
+                continue
             if kind is ev.Ignored or event.group_id != self.group_id:
                 continue
             if kind is ev.Renewed:
-                if renewed_at_ns is not None and event.instance_id == self.instance_id:
-                    self._on_renewed(coordinator, event, renewed_at_ns, now_ns)
+                if event.instance_id == self.instance_id:
+                    self._on_stored(coordinator, event)
             elif kind is ev.Beat:
-                renewed_at_ns = self._on_heartbeat(coordinator, event, now_ns)
-                if renewed_at_ns is not None and self._cold_start.read(coordinator, event.offset):
-                    reconsider_all = True
+                t_send_ns = self._on_heartbeat(coordinator, event, now_ns)
+                if t_send_ns is not None:
+                    self._renew_all(coordinator, t_send_ns, now_ns)
+                    if self._cold_start.read(coordinator, event.offset):
+                        reconsider_all = True
             elif kind is ev.Claimed:
                 self._on_claimed(coordinator, event, now_ns)
                 touched[event.topic, event.partition] = None
@@ -349,6 +380,8 @@ class Claimant:
                 self._on_paused(coordinator, now_ns)
             elif kind is ev.GroupResumed or kind is ev.GroupForgotten:
                 reconsider_all = True
+            elif kind is ev.LevelSet:
+                self._can_follow(coordinator)
         if reconsider_all:
             waiting = self._waiting(coordinator)
         else:
@@ -405,6 +438,7 @@ class Claimant:
                 holding.on(ClaimEvent.TRUNCATED)
             else:
                 self._end(holding, ClaimEvent.TRUNCATED, "the coordination log was truncated")
+        self._changed.clear()
         self._heartbeats.clear()
         self._cold_start.clear()
         self._sent.clear()
@@ -470,16 +504,17 @@ class Claimant:
         state = self.world.states[holding.coordinator]
         if observer.caught_up_at_offset is None or self.leaving:
             return
-        if self.group_id in state.paused:
+        group = state.groups.get(self.group_id)
+        if group is not None and group.pause is not None:
             self._notices.append(Notice("waiting", holding, "the group is paused"))
             return
-        cell = state.cells.get((self.group_id, *holding.key))
+        cell = None if group is None else group.cells.get(holding.key)
+        version = NO_OFFSET if group is None else group.version(cell)
         if cell is not None and cell.held:
             if holding.key in self._releasing:
                 return  # our own release is on its way
-            if not self._may_take(cell, observer, holding.coordinator, now_ns):
-                observer.allow(cell.interval_ms)
-                silence_ns = observer.silence_ns(cell, now_ns) or 0
+            if not self._may_take(cell, version, holding.coordinator, now_ns):
+                silence_ns = observer.silence_ns(version, now_ns) or 0
                 self._check_at(holding, now_ns + 2 * cell.interval_ms * MS - silence_ns + 1)
                 if not self._cold_start.is_asking(holding.coordinator):
                     self._notices.append(Notice("waiting", holding, f"{cell.holder} holds it"))
@@ -491,24 +526,26 @@ class Claimant:
             holding.topic,
             holding.partition,
             self.interval_ms,
-            NO_OFFSET if cell is None else cell.version,
+            version,
         )
         self._append(record, holding.coordinator, "claim", holding, now_ns)
 
-    def _may_take(self, cell: Cell, observer: Observer, coordinator: int, now_ns: int) -> bool:
+    def _may_take(self, cell: Cell, version: int, coordinator: int, now_ns: int) -> bool:
         """Say whether a held cell may be claimed now."""
+        observer = self.observers[coordinator]
         if cell.holder == self.client_id:
             if cell.instance_id == self.instance_id:
                 return True  # ours by the log, though we dropped the lease: nobody else acts on it
             caught_up_at = observer.caught_up_at_offset
-            if self.resume and caught_up_at is not None and cell.epoch < caught_up_at:
+            claimed_at = cell.epoch - self.world.states[coordinator].base
+            if self.resume and caught_up_at is not None and claimed_at < caught_up_at:
                 return True
-        silence_ns = observer.silence_ns(cell, now_ns)
+        silence_ns = observer.silence_ns(version, now_ns)
         if silence_ns is not None and silence_ns > 2 * cell.interval_ms * MS:
             return True
         if self._cold_start.ask(coordinator):
             self._heartbeats.arrange(coordinator, now_ns)
-        return self._cold_start.is_stale(cell, observer, coordinator)
+        return self._cold_start.is_stale(version, cell.interval_ms, observer, coordinator)
 
     def _on_claimed(self, coordinator: int, event: ev.Claimed, now_ns: int) -> None:
         key = (event.topic, event.partition)
@@ -531,9 +568,12 @@ class Claimant:
         holding.epoch = event.epoch
         holding.late_renewals = 0
         holding.claim_seq = -1
+        holding.stored_metadata = b""
         if cell is not None:
             holding.next_offset = holding.stored_offset = cell.next_offset
             holding.claimed_offset = cell.claimed_offset
+        if holding.metadata:
+            self._changed[key] = holding
         self._ours[coordinator][key] = holding
         holding.on(ClaimEvent.CLAIM_ACCEPTED)
         if sent is not None:
@@ -541,7 +581,12 @@ class Claimant:
         self._heartbeats.arrange(coordinator, now_ns)
 
     def _on_rejected(self, coordinator: int, event: ev.Rejected, now_ns: int) -> None:
-        if event.instance_id != self.instance_id or event.topic is None or event.partition is None:
+        if event.instance_id != self.instance_id:
+            return
+        if event.record == "Heartbeat" and event.reason == "cannot_follow":
+            self._on_heartbeat(coordinator, event, now_ns)
+            self._can_follow(coordinator)
+        if event.topic is None or event.partition is None:
             return
         key = (event.topic, event.partition)
         if event.record == "ClaimingPartition":
@@ -564,15 +609,49 @@ class Claimant:
             sent = self._sent.pop(event.seq)
             if sent is not None and sent.holding is not None:
                 self._end(sent.holding, ClaimEvent.RELEASE_READ, "it was not ours any more")
-        else:
-            # A heartbeat's entry. What took the claim away was read before it, and ended it; this
-            # is the safety net for a cell that went away unseen.
-            holding = self._ours[coordinator].get(key)
-            cell = self.world.cell(self.group_id, *key)
-            if holding is not None and (
-                cell is None or not cell.held or cell.epoch != holding.epoch
-            ):
+
+    def _can_follow(self, coordinator: int) -> bool:
+        """Say whether this client understands its group; if not, take no part any more (§5.15)."""
+        level = self.world.states[coordinator].level(self.group_id)
+        if self._lowest <= level <= self._highest:
+            return True
+        self.refusal = (
+            f"group {self.group_id!r} works by level {level}; this version follows levels "
+            f"{self._lowest} to {self._highest}: use a version of the library that follows "
+            f"level {level}, or set the level with `marshal group level`"
+        )
+        self.stop_claiming(self.refusal)
+        return False
+
+    def _on_founded(self, coordinator: int, event: ev.Founded, now_ns: int) -> None:
+        """The log has another identity: its operator recovered it, and no lease is certain."""
+        if not event.previous:
+            return
+        for holding in list(self._ours[coordinator].values()):
+            self._give_back(holding.key, coordinator, holding.epoch, now_ns, holding.next_offset)
+            self._end(holding, ClaimEvent.LOST, "the coordination log was recovered")
+
+    def _reconcile(self, coordinator: int, now_ns: int) -> None:
+        """Compare what the log gives to this instance with what it has, and mend both (§5.5).
+
+        An accepted claim that nobody wants, or a release that got lost, would otherwise stay held
+        for as long as this instance lives: each of its heartbeats renews everything.
+        """
+        state: PartitionState = self.world.states[coordinator]
+        session = state.session(self.group_id, self.client_id, self.instance_id)
+        given = {} if session is None else session.claims
+        ours = self._ours[coordinator]
+        known = {holding.epoch for holding in ours.values()}
+        for epoch in known - given.keys():
+            for holding in [holding for holding in ours.values() if holding.epoch == epoch]:
                 self._end(holding, ClaimEvent.LOST, "the log says that it is not ours")
+        unknown = given.keys() - known
+        if unknown:
+            unknown -= {holding.epoch for holding in self._releasing.values()}
+        for epoch in sorted(unknown):
+            wanted = self._wanted.get(given[epoch])
+            if wanted is None or wanted.state is not ClaimState.CLAIMING:
+                self._give_back(given[epoch], coordinator, epoch, now_ns)
 
     # The lease (§5.4 to §5.6)
 
@@ -604,20 +683,22 @@ class Claimant:
         if earliest_ns is not None:
             self._timers.set(earliest_ns, "lapse", coordinator)
 
-    def _on_renewed(self, coordinator: int, event: ev.Renewed, t_send_ns: int, now_ns: int) -> None:
-        holding = self._ours[coordinator].get((event.topic, event.partition))
-        if holding is None or holding.epoch != event.epoch:
-            return
-        if event.next_offset > holding.stored_offset:
-            holding.stored_offset = event.next_offset
-            self._notices.append(Notice("stored", holding, "", event.next_offset))
+    def _renew_all(self, coordinator: int, t_send_ns: int, now_ns: int) -> None:
+        """A heartbeat of this instance was read: it renews all that the instance holds."""
+        for holding in list(self._ours[coordinator].values()):
+            if not holding.paused:
+                self._renewed(holding, t_send_ns, now_ns)
+
+    def _renewed(self, holding: Holding, t_send_ns: int, now_ns: int) -> None:
         self._extend_lease(holding, t_send_ns, now_ns)
         if holding.lease_until_ns > now_ns:
             holding.late_renewals = 0
             return
         holding.late_renewals += 1
-        if holding.late_renewals == MAX_LATE_RENEWALS and not (holding.paused or self.silent):
-            self._give_back(holding.key, coordinator, holding.epoch, now_ns, holding.next_offset)
+        if holding.late_renewals == MAX_LATE_RENEWALS and not self.silent:
+            self._give_back(
+                holding.key, holding.coordinator, holding.epoch, now_ns, holding.next_offset
+            )
             if holding.acquired:
                 self._end(
                     holding,
@@ -627,6 +708,22 @@ class Claimant:
             else:
                 self._wait_on(holding)
 
+    def _on_stored(self, coordinator: int, event: ev.Renewed) -> None:
+        """The log has a position or metadata of ours."""
+        holding = self._ours[coordinator].get((event.topic, event.partition))
+        if holding is None or holding.epoch != event.epoch:
+            return
+        if event.next_offset > holding.stored_offset:
+            holding.stored_offset = event.next_offset
+            self._notices.append(Notice("stored", holding, "", event.next_offset))
+        cell = self.world.cell(self.group_id, *holding.key)
+        if cell is not None and cell.epoch == holding.epoch:
+            holding.stored_metadata = cell.metadata
+        if holding.stored_offset >= holding.next_offset and (
+            holding.stored_metadata == holding.metadata
+        ):
+            self._changed.pop(holding.key, None)
+
     # Heartbeats (§5.5)
 
     def _send_heartbeats(self, coordinator: int, now_ns: int) -> None:
@@ -634,36 +731,73 @@ class Claimant:
         self._heartbeats.begin(coordinator)
         if self.silent:
             return
+        self._reconcile(coordinator, now_ns)
         is_home = self.member and coordinator == self.home and not self.leaving
         probing = self._cold_start.is_asking(coordinator)
-        renewing = [h for h in self._ours[coordinator].values() if not h.paused]
+        renewing = any(not holding.paused for holding in self._ours[coordinator].values())
         if not is_home and not probing and not renewing:
             return
         # The network hangs, or the user flushes faster than it answers?
         if self._heartbeats.hold_back(coordinator):
             return
         membership: Membership = 1 if is_home else 0
-        for entries in _chunks(renewing):
-            self._send_heartbeat(coordinator, entries, membership, now_ns)
+        for positions, metadata in self._changes(coordinator):
+            self._send_heartbeat(coordinator, positions, metadata, membership, now_ns)
             membership = 0
         if renewing or is_home:
             self._heartbeats.arrange(coordinator, now_ns + self.interval_ms * MS)
 
+    def _changes(self, coordinator: int) -> Iterable[tuple[list[int], list[MetadataEntry]]]:
+        """Yield what the log does not have yet, for as many heartbeats as it takes: at least one.
+
+        Positions and metadata of so many claims as a record may carry, each.
+        """
+        base = self.world.states[coordinator].base
+        positions: list[int] = []
+        metadata: list[MetadataEntry] = []
+        size = 0
+        for key, holding in list(self._changed.items()):
+            if holding.paused or self._ours[holding.coordinator].get(key) is not holding:
+                continue
+            if len(positions) == 2 * MAX_ENTRIES or size > MAX_METADATA_AT_ONCE:
+                yield positions, metadata
+                positions, metadata, size = [], [], 0
+            claimed_at = holding.epoch - base
+            if holding.next_offset > holding.stored_offset:
+                positions += (claimed_at, holding.next_offset)
+            if holding.metadata != holding.stored_metadata:
+                metadata.append(MetadataEntry(claimed_at, holding.metadata))
+                size += 16 + len(holding.metadata)
+        yield positions, metadata
+
     def _send_heartbeat(
-        self, coordinator: int, entries: list[Entry], membership: Membership, now_ns: int
+        self,
+        coordinator: int,
+        positions: list[int],
+        metadata: list[MetadataEntry],
+        membership: Membership,
+        now_ns: int,
     ) -> None:
         seq = next(self._seq)
+        state = self.world.states[coordinator]
+        session = state.session(self.group_id, self.client_id, self.instance_id)
+        known = session is not None and session.metadata == self.member_metadata
         record = Heartbeat(
             *self._header(seq),
-            entries,
+            self.interval_ms,
             membership,
-            self.interval_ms if membership else 0,
-            self.member_metadata if membership == 1 else b"",
+            positions,
+            metadata,
+            None if known or membership != 1 else self.member_metadata,
+            self._lowest,
+            self._highest,
         )
         self._heartbeats.sent(coordinator)
         self._append(record, coordinator, "heartbeat", None, now_ns)
 
-    def _on_heartbeat(self, coordinator: int, event: ev.Beat, now_ns: int) -> int | None:
+    def _on_heartbeat(
+        self, coordinator: int, event: ev.Beat | ev.Rejected, now_ns: int
+    ) -> int | None:
         """Return when this client sent the heartbeat, None if another did."""
         if event.instance_id != self.instance_id or event.client_id != self.client_id:
             return None
@@ -702,6 +836,8 @@ class Claimant:
         for holdings in (self._wanted, self._releasing, self._ours[holding.coordinator]):
             if holdings.get(holding.key) is holding:
                 del holdings[holding.key]
+        if self._changed.get(holding.key) is holding:
+            del self._changed[holding.key]
 
     def _wait_on(self, holding: Holding) -> None:
         """Go on wanting what was ours for so short a time that nobody was told."""
@@ -717,6 +853,7 @@ class Claimant:
             holding.partition,
             holding.epoch,
             holding.next_offset,
+            1 if holding.ephemeral else 0,
         )
         self._append(record, holding.coordinator, "release", holding, now_ns)
 
@@ -826,16 +963,3 @@ class Claimant:
 
 def _name(holding: Holding) -> str:
     return f"claim on {holding.topic}/{holding.partition}"
-
-
-def _chunks(holdings: list[Holding]) -> Iterable[list[Entry]]:
-    """Yield the entries of as few heartbeats as their size allows: at least one."""
-    entries: list[Entry] = []
-    size = 0
-    for h in holdings:
-        size += 48 + 4 * len(h.topic) + len(h.metadata)
-        if size > MAX_HEARTBEAT_BYTES:
-            yield entries
-            entries, size = [], 48 + 4 * len(h.topic) + len(h.metadata)
-        entries.append(Entry(h.topic, h.partition, h.epoch, h.next_offset, h.metadata))
-    yield entries

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from marshal_py.protocol.rationalizer import Cell
 from marshal_py.protocol.world import Observer
 
 __all__ = ["ColdStart"]
@@ -46,18 +45,20 @@ class ColdStart:
         if self.probe[coordinator] is None:
             self.asked[coordinator] = False
 
-    def is_stale(self, cell: Cell, observer: Observer, coordinator: int) -> bool:
-        """Say whether the cell's last version was appended long enough before the probe."""
+    def is_stale(
+        self, version: int, interval_ms: int, observer: Observer, coordinator: int
+    ) -> bool:
+        """Say whether a cell's version was appended long enough before the probe."""
         probe = self.probe[coordinator]
-        if self.skew_ms is None or probe is None or cell.version >= probe:
+        if self.skew_ms is None or probe is None or version >= probe:
             return False
         own_ms = observer.stamped.at(probe)
-        last_ms = observer.stamped.at(cell.version)
+        last_ms = observer.stamped.at(version)
         if own_ms is None or last_ms is None:
             return False
         # `at` may answer late by one tick: right for the cell, but our own must not be too late.
         own_ms -= observer.stamped.resolution
-        return own_ms - last_ms > 2 * cell.interval_ms + self.skew_ms
+        return own_ms - last_ms > 2 * interval_ms + self.skew_ms
 
     def clear(self) -> None:
         """The log was truncated: look for a probe anew."""

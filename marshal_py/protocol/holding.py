@@ -19,6 +19,7 @@ class Holding:
         "claim_seq",
         "claimed_offset",
         "coordinator",
+        "ephemeral",
         "epoch",
         "late_renewals",
         "lease_until_ns",
@@ -29,6 +30,7 @@ class Holding:
         "reason",
         "release_at_ns",
         "state",
+        "stored_metadata",
         "stored_offset",
         "topic",
     )
@@ -47,6 +49,10 @@ class Holding:
         """What the log says."""
         self.claimed_offset = NO_OFFSET
         self.metadata = b""
+        self.stored_metadata = b""
+        """What the log says."""
+        self.ephemeral = False
+        """Whether the cell goes when it is released."""
         self.acquired = False
         self.late_renewals = 0
         self.paused = False

@@ -551,7 +551,7 @@ def _heartbeat(
                 record.membership,
             )
         )
-    if session is None:
+    if group is None or session is None:
         if record.membership != 1:
             if events is not None:
                 for _ in range(len(record.positions) // 2 + len(record.metadata)):
@@ -563,7 +563,6 @@ def _heartbeat(
             record.instance_id, offset, 0, b"", 0, record.lowest, record.highest, {}
         )
         group.count(session, +1)
-    assert group is not None
     session.version = offset
     session.interval_ms = record.interval_ms
     if record.member_metadata is not None:
@@ -900,9 +899,7 @@ _OTHER: Final[dict[type, Callable[[PartitionState, int, Any, list[Event] | None]
 
 def _vacate(state: PartitionState, group: GroupState, name: str, cell: Cell, offset: int) -> None:
     """Take a cell from its holder, whose session ends with its last cell, unless it is a member."""
-    client_id, instance_id = cell.holder, cell.instance_id
-    assert client_id is not None
-    assert instance_id is not None
+    client_id, instance_id = cell.holder or "", cell.instance_id or ""
     session = group.sessions[client_id, instance_id]
     del session.claims[cell.epoch]
     group.held -= 1

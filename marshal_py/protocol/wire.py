@@ -95,7 +95,9 @@ def text_wire(interval_s: int) -> Wire:
         world=partial(text.TextWorld, 0, interval_s),
         state=partial(text.TextState, interval_s=interval_s),
         apply=text.apply,
-    X
+        coordinator=lambda _group_id, topic, _partition, partitions: codec.coordinating_partition(
+            topic, partitions
+        ),
         has_snapshots=False,
         is_other=_is_msgpack,
         met_other=(

@@ -102,8 +102,9 @@ class World:
         return sorted(names)
 
     def paused(self, group_id: str) -> bool:
-        """Say whether the group is paused in any coordination partition."""
-        return any(group_id in state.paused for state in self.states)
+        """Say whether the group is paused."""
+        group = self.states[self.home(group_id)].groups.get(group_id) if self.states else None
+        return group is not None and group.pause is not None
 
 
 class Timeline:
@@ -111,15 +112,17 @@ class Timeline:
 
     It keeps one point for each tick of `resolution`, not one for each record, so that reading costs
     nothing per record; a look-up never answers a time earlier than the true one. Points older than
-    `horizon` are dropped, and what lay before them is answered with the oldest that is left: later
-    than true, again. Times are integers of any unit, and never decrease.
+    `horizon` are dropped; `coarser` has them at a resolution of its own, for longer. What lay
+    before all of them is answered with the oldest that is left: later than true, again. Times are
+    integers of any unit, and never decrease.
     """
 
-    __slots__ = ("_offsets", "_times", "horizon", "resolution")
+    __slots__ = ("_offsets", "_times", "coarser", "horizon", "resolution")
 
-    def __init__(self, resolution: int, horizon: int) -> None:
+    def __init__(self, resolution: int, horizon: int, coarser: Timeline | None = None) -> None:
         self.resolution = resolution
         self.horizon = horizon
+        self.coarser = coarser
         self._offsets: list[int] = []
         self._times: list[int] = []
 
@@ -129,9 +132,11 @@ class Timeline:
         if times:
             time = max(time, times[-1])
             if times[-1] // self.resolution == time // self.resolution:
-                offsets[-1] = max(offset, offsets[-1])
+                offsets[-1] = offset
                 times[-1] = time
                 return
+            if self.coarser is not None:
+                self.coarser.note(offsets[-1], times[-1])
         offsets.append(offset)
         times.append(time)
         if times[0] < time - 2 * self.horizon:
@@ -141,7 +146,13 @@ class Timeline:
     def at(self, offset: int) -> int | None:
         """Return the time by which the record at `offset` had been seen, None if it was not."""
         index = bisect_left(self._offsets, offset)
-        return self._times[index] if index < len(self._times) else None
+        if index == len(self._offsets):
+            return None
+        if index == 0 and self.coarser is not None:
+            coarse = self.coarser.at(offset)
+            if coarse is not None:
+                return min(coarse, self._times[0])
+        return self._times[index]
 
 
 class Observer:
@@ -149,23 +160,16 @@ class Observer:
 
     `seen` maps offsets to local nanoseconds, from the moment the reader had caught up; `stamped`
     maps them to the broker's append timestamps in milliseconds, for a faster cold start (§5.3).
+    Silences of less than 10 minutes are measured to 10 ms, of 10 hours to 1 s, of 10 days to 30 s.
     """
 
     __slots__ = ("caught_up_at_offset", "seen", "stamped")
 
     def __init__(self) -> None:
-        self.seen = Timeline(resolution=10 * MS, horizon=600_000 * MS)
-        self.stamped = Timeline(resolution=10, horizon=600_000)
+        self.seen = _timeline(MS)
+        self.stamped = _timeline(1)
         self.caught_up_at_offset: int | None = None
         """The first offset that this reader had not read when it caught up; None before that."""
-
-    def allow(self, interval_ms: int) -> None:
-        """Make sure that silences of more than two intervals can be measured."""
-        if 4 * interval_ms * MS > self.seen.horizon:
-            self.seen.horizon = 4 * interval_ms * MS
-            self.seen.resolution = max(10, interval_ms // 1000) * MS
-            self.stamped.horizon = 4 * interval_ms
-            self.stamped.resolution = max(10, interval_ms // 1000)
 
     def silence_ns(self, version: int, now_ns: int) -> int | None:
         """Return for how long a version has been the last, None before catching up.
@@ -187,3 +191,9 @@ class Observer:
         if silence < interval:
             return "fresh"
         return "unknown" if silence <= 2 * interval else "stale"
+
+
+def _timeline(ms: int) -> Timeline:
+    minute = 60_000 * ms
+    coarsest = Timeline(30_000 * ms, 14_400 * minute)
+    return Timeline(10 * ms, 10 * minute, Timeline(1_000 * ms, 600 * minute, coarsest))

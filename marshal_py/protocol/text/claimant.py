@@ -180,8 +180,13 @@ class TextClaimant(Claimant):
 
     # What the user wants
 
-    def want(self, topic: str, partition: int, now_ns: int) -> Holding:
-        """As `Claimant.want`; raises `InvalidArgument` for a topic with a slash, too."""
+    def want(self, topic: str, partition: int, now_ns: int, *, ephemeral: bool = False) -> Holding:
+        """As `Claimant.want`; raises `InvalidArgument` for a topic with a slash, too.
+
+        Raises `NotInVersion1` for an ephemeral claim.
+        """
+        if ephemeral:
+            raise NotInVersion1("ephemeral claims: version 1 (wire='text') forgets no cell")
         if isinstance(topic, str):
             try:
                 check_name("topic", topic)
@@ -236,7 +241,7 @@ class TextClaimant(Claimant):
             if kind is ev.Ignored or event.group_id != self.group_id:
                 continue
             topic = getattr(event, "topic", None)
-            if topic is not None and self.world.coordinator(topic, 0) != coordinator:
+            if topic is not None and self.world.coordinator(self.group_id, topic, 0) != coordinator:
                 continue  # a record where its topic's claims are not decided
             own = event.instance_id == self.instance_id and event.client_id == self.client_id
             if kind is ev.Beat:
@@ -395,7 +400,7 @@ class TextClaimant(Claimant):
             return
         # Two intervals of silence, and times that let our claim be granted. Truncation to seconds
         # and our stamps' delay cost up to three more.
-        silence_ns = observer.silence_ns(cell, now_ns) or 0
+        silence_ns = observer.silence_ns(cell.version, now_ns) or 0
         left_ns = 2 * self.interval_ms * MS - silence_ns
         if not granted:
             left_ns = max(left_ns, (2 * self._interval_s - age_s) * _S)

@@ -235,7 +235,7 @@ def _heartbeat(
     if cell is None:
         cell = state.cells[key] = TextCell(interval_ms=state.interval_ms)
     if events is not None:
-        events.append(ev.Beat(offset, client, instance, group, time_s, 1, 0))
+        events.append(ev.Beat(offset, client, instance, group, time_s, 1, 1, 0))
     if cell.holder != client or cell.instance_id != instance or not time_s:
         _own(state, cell, offset, time_s, instance, client, key, events)
     else:

@@ -46,7 +46,7 @@ _THE_FOLD = [
     _fold(
         "dead members go only at boundaries",
         "apply",
-        "if offset // SWEEP_EVERY != (state.next_offset - 1) // SWEEP_EVERY:",
+        "if offset // BOUNDARY != (state.next_offset - 1) // BOUNDARY:",
         "if True:",
     ),
     _fold("foreign records are skipped", "apply", "if record is None:", "if False:"),

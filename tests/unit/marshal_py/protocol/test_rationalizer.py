@@ -13,7 +13,7 @@ from marshal_py.protocol import events as ev
 from marshal_py.protocol import messages as m
 from marshal_py.protocol.rationalizer import (
     MEMBER_HORIZON,
-    SWEEP_EVERY,
+    BOUNDARY,
     Cell,
     Member,
     PartitionState,
@@ -531,7 +531,7 @@ def test_without_events_the_state_is_the_same(change: Any) -> None:
 
 @spec("F-50")
 def test_a_silent_member_is_swept() -> None:
-    assert (SWEEP_EVERY, MEMBER_HORIZON) == (4096, 65_536)
+    assert (BOUNDARY, MEMBER_HORIZON) == (4096, 65_536)
     log = Log()
     log.add(member(), at=4095)
     log.add(member(B), at=4096)
