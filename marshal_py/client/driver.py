@@ -361,10 +361,7 @@ class Driver:
         if now_s < self._look_at_pauses_s or self.settings.wire == "text":
             return
         self._look_at_pauses_s = now_s + self._jitter.uniform(0.5, 1.5)
-        now_ms = time.time() * 1000
-        for state in self.world.states:
-            if state.paused.get(self.settings.group_id, now_ms + 1) <= now_ms:
-                self.claimant.end_pause(state.partition)
+        self.claimant.end_expired_pause(time.time() * 1000)
 
     def _write_snapshots(self) -> None:
         due, self.reader.due[:] = list(self.reader.due), []
