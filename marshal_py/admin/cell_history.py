@@ -31,7 +31,7 @@ def read_cell_history(
     Raises `InvalidArgument` when the log does not reach back so far, `LogHole`.
     """
     replay = open_replay(connection, wire=wire)
-    p = wire.coordinator(topic, partition, replay.partitions)
+    p = wire.coordinator(group, topic, partition, replay.partitions)
     if p not in replay.starts:
         raise LogHole(
             f"records below offset {replay.extents[p][0]} of {connection.topic}/{p} are gone and "

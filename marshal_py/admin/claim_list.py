@@ -14,7 +14,8 @@ __all__ = ["ClaimRow", "claim_rows"]
 class ClaimRow:
     """One cell. `holder` is None when nobody holds it; offsets are −1 where there is none.
 
-    So is `epoch` in a log of version 1, which has none.
+    So is `epoch` in a log of version 1, which has none. `version` is the offset of the last record
+    that renewed the cell: of its own, or a heartbeat of its holder's session.
     """
 
     group: str
@@ -43,14 +44,14 @@ def claim_rows(
     for coordinator, key, cell in found.world.cells(group):
         if (topic is not None and key[1] != topic) or (held and not cell.held):
             continue
-        silence = found.cell_silence(coordinator, cell)
+        silence = found.cell_silence(coordinator, key, cell)
         rows.append(
             ClaimRow(
                 *key,
                 cell.holder,
                 cell.instance_id,
                 NO_OFFSET if found.is_text else cell.epoch,
-                cell.version,
+                found.world.states[coordinator].version(*key),
                 cell.next_offset,
                 cell.claimed_offset,
                 cell.interval_ms,

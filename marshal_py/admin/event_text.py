@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
-from marshal_py.admin.formatting import clock_time, iso_utc, safe
+from marshal_py.admin.formatting import clock_time, count, iso_utc, safe
 from marshal_py.protocol import events as ev
 from marshal_py.protocol.messages import NO_OFFSET
 
@@ -36,6 +36,8 @@ _COLOURS: Final = {
     "resumed": "yellow",
     "position": "yellow",
     "forgotten": "yellow",
+    "founded": "yellow",
+    "level": "yellow",
 }
 
 _REASONS: Final = {
@@ -46,6 +48,10 @@ _REASONS: Final = {
     "offset_not_ahead": "these messages were claimed before",
     "not_paused": "the group is not paused",
     "still_held": "cells of the group are held",
+    "cannot_follow": "a client, or its sender, cannot follow the level of the group",
+    "stale_level": "the group has another level by now",
+    "wrong_identity": "the log has another identity",
+    "base_too_low": "epochs would not go on rising",
     "in_doubt": "refused here, but its sender may read it otherwise",
 }
 
@@ -69,6 +75,8 @@ _KIND_OF: Final[dict[type, str]] = {
     ev.GroupPaused: "paused",
     ev.GroupResumed: "resumed",
     ev.GroupForgotten: "forgotten",
+    ev.Founded: "founded",
+    ev.LevelSet: "level",
     ev.Rejected: "rejected",
     ev.Ignored: "ignored",
 }
@@ -151,7 +159,8 @@ def _say(event: ev.Event) -> tuple[str, str]:
             )
         case ev.Released():
             at = "" if event.next_offset < 0 else f" at offset {event.next_offset}"
-            return "released", f"{_cell(event)} by {event.client_id}{at}"
+            ended = ", and ended" if event.ended else ""
+            return "released", f"{_cell(event)} by {event.client_id}{at}{ended}"
         case ev.Renewed():
             at = "" if event.next_offset < 0 else f" at offset {event.next_offset}"
             return "renewed", f"{_cell(event)} by {event.client_id}{at}"
@@ -167,14 +176,22 @@ def _say(event: ev.Event) -> tuple[str, str]:
             how = "said goodbye" if event.why == "left" else "not heard of for a long time"
             return "left", f"{event.client_id}, {how}"
         case ev.Beat():
-            of = f"{event.entries} claim{'s' if event.entries != 1 else ''}"
-            return "beat", f"{event.client_id}, {of}"
+            return "beat", f"{event.client_id}, renews {count(event.cells, 'claim')}"
         case ev.GroupPaused():
             return "paused", f"by {event.client_id} until {iso_utc(event.expires_at_ms)}"
         case ev.GroupResumed():
             return "resumed", f"by {event.client_id}"
         case ev.GroupForgotten():
             return "forgotten", f"{event.cells} cells, by {event.client_id}"
+        case ev.Founded():
+            instead = f" instead of {event.previous}" if event.previous else ""
+            return (
+                "founded",
+                f"log {event.identity}{instead} by {event.client_id}, epochs from {event.base}, "
+                f"{count(event.partitions, 'partition')}",
+            )
+        case ev.LevelSet():
+            return "level", f"{event.level}, was {event.previous}, by {event.client_id}"
         case ev.Rejected():
             cell = "" if event.topic is None else f" of {event.topic}/{event.partition}"
             held = ""

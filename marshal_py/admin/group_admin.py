@@ -1,4 +1,4 @@
-"""`GroupAdmin`: pause and resume a group, set its positions, forget it (specs/PROTOCOL.md §5.13).
+"""`GroupAdmin`: pause a group, set its positions or its level, forget it (specs/PROTOCOL.md §5.13).
 
 An operator writes to the coordination log like everybody else, and reads there what became of it.
 Every call has a deadline; whatever it could not bring about by then it
@@ -41,8 +41,16 @@ from marshal_py.errors import (
     MarshalError,
 )
 from marshal_py.protocol import events as ev
-from marshal_py.protocol.messages import ForgetGroup, ReleaseGroup, ResumeGroup, SetPosition
-from marshal_py.protocol.rationalizer import Cell
+from marshal_py.protocol.messages import (
+    LEVEL,
+    MAX_LEVEL,
+    ForgetGroup,
+    ReleaseGroup,
+    ResumeGroup,
+    SetLevel,
+    SetPosition,
+)
+from marshal_py.protocol.rationalizer import Cell, GroupState, Pause
 from marshal_py.protocol.world import World
 
 __all__ = ["Change", "GroupAdmin", "Target"]
@@ -137,7 +145,12 @@ class GroupAdmin:
 
     def refresh(self, timeout_s: float = 10.0) -> None:
         """Read the log up to its present end."""
-        self._log.probe(range(self.world.partitions), timeout_s)
+        self._log.probe(timeout_s)
+
+    @property
+    def _state(self) -> GroupState:
+        """What the log says of the group."""
+        return self.world.states[self._log.home].groups.get(self.group_id) or GroupState()
 
     def exists(self) -> bool:
         """Whether the log knows the group: it has cells, members or a pause."""
@@ -158,40 +171,57 @@ class GroupAdmin:
         """Return who holds what."""
         return {key: cell.holder for key, cell in self.cells().items() if cell.holder is not None}
 
-    def pauses(self) -> dict[int, int]:
-        """Return until when the group is paused in each coordination partition that says so.
-
-        Times are milliseconds since 1970. The group is paused if all partitions say so.
-        """
-        return {
-            state.partition: state.paused[self.group_id]
-            for state in self.world.states
-            if self.group_id in state.paused
-        }
+    @property
+    def standing_pause(self) -> Pause | None:
+        """The pause of the group that stands: its version, and until when; None: it has none."""
+        return self._state.pause
 
     @property
-    def paused(self) -> bool:
-        """Whether the group is paused everywhere."""
-        return len(self.pauses()) == self.world.partitions
+    def paused_until_ms(self) -> int | None:
+        """Until when the group is paused, in milliseconds since 1970; None: it is not."""
+        pause = self.standing_pause
+        return None if pause is None else pause.expires_at_ms
+
+    @property
+    def level(self) -> int:
+        """The level that the group works by (§4.6)."""
+        return self._state.level
 
     # Pause and resume
 
     def pause(self, for_s: float = DEFAULT_PAUSE_S, *, timeout_s: float = 30.0) -> int:
         """Pause the group; return until when, in milliseconds since 1970.
 
-        Returns when every coordination partition has the pause: from then on no claim of the group
-        is accepted anywhere. Its members stop and release what they hold (see `await_released`).
-        When the time has come, by its own clock, any member resumes the group; a pause of a paused
-        group sets a new time. Raises `InvalidArgument`, `BrokerUnavailable`.
+        Returns when the log has the pause: from then on no claim of the group is accepted. Its
+        members stop and release what they hold (see `await_released`). When the time has come, by
+        its own clock, any member resumes the group. A pause of a paused group takes the place of
+        the one before: whoever meant to end that one does not end this one.
+
+        Raises `InvalidArgument`, `BrokerUnavailable`.
         """
         until_ms = _deadline_ms(for_s)
-        self._log.write_everywhere(_pause_until(until_ms), timeout_s)
+        self._log.write_one(_pause_until(until_ms), timeout_s)
         return until_ms
 
-    def resume(self, *, timeout_s: float = 30.0) -> bool:
-        """End the pause in every coordination partition; return whether there was one."""
-        answers = self._log.write_everywhere(_resume, timeout_s)
-        return any(isinstance(answer, ev.GroupResumed) for answer in answers.values())
+    def resume(self, version: int | None = None, *, timeout_s: float = 30.0) -> bool:
+        """End the pause of this `version` (default: that which stands); return whether it stood.
+
+        Raises `GroupInUse` if somebody else paused the group anew before this was written: that
+        pause stands. `BrokerUnavailable`.
+        """
+        self.refresh(timeout_s)
+        pause = self.standing_pause
+        if pause is None:
+            return False
+        answer = self._log.write_one(
+            _resume(pause.version if version is None else version), timeout_s
+        )
+        if isinstance(answer, ev.Rejected) and answer.reason == "stale_version":
+            raise GroupInUse(
+                f"group {self.group_id!r} was paused anew meanwhile, by somebody else: that pause "
+                "stands. Look who did it (`marshal tail`), or run this again to end it, too"
+            )
+        return isinstance(answer, ev.GroupResumed)
 
     def await_released(self, timeout_s: float) -> dict[Key, str]:
         """Wait until nobody of the group holds anything; return who holds what after `timeout_s`.
@@ -207,33 +237,85 @@ class GroupAdmin:
     def while_paused(self, for_s: float, *, timeout_s: float = 30.0) -> Iterator[None]:
         """Keep the group paused during the block, and leave it as it was found.
 
-        A partition of the log in which the group was paused before is paused as before afterwards;
-        where it was not, it is resumed, whatever ended the block. Should this process die in the
-        block, the pause ends after `for_s`.
+        A group that was paused before is paused until the same time as before afterwards; one that
+        was not is resumed, whatever ended the block. A pause that somebody else began meanwhile is
+        left alone. Should this process die in the block, the pause ends after `for_s`.
         """
         until_ms = _deadline_ms(for_s)
-        before = self.pauses()
-        changed = [p for p in range(self.world.partitions) if before.get(p, 0) < until_ms]
+        before = self.standing_pause
+        if before is not None and before.expires_at_ms >= until_ms:
+            yield
+            return
+        was_read = False
         try:
-            self._log.write_everywhere(_pause_until(until_ms), timeout_s, changed)
+            self._log.write_one(_pause_until(until_ms), timeout_s)
+            was_read = True
             yield
         except BaseException as error:
             if not isinstance(error, Exception):
                 self._log.replay()  # a signal may have come between reading and folding
-            self._restore(before, changed, until_ms)
+            self._restore(before, None if was_read else until_ms)
             raise
         else:
-            self._restore(before, changed, until_ms)
+            self._restore(before)
 
-    def _restore(self, before: dict[int, int], changed: list[int], until_ms: int) -> None:
-        now = self.pauses()
-        # What somebody else has done meanwhile is not ours to undo.
-        mine = [p for p in changed if now.get(p) == until_ms]
-        lifted = [p for p in mine if p not in before]
-        self._log.write_everywhere(_resume, RESTORE_S, lifted)
-        for p in mine:
-            if p in before:
-                self._log.write_everywhere(_pause_until(before[p]), RESTORE_S, [p])
+    def _restore(self, before: Pause | None, unread_until_ms: int | None = None) -> None:
+        """End our pause; `unread_until_ms` tells it where it was not seen to be accepted."""
+        now = self.standing_pause
+        if now is None:
+            return
+        mine = now.version in self._log.pauses or now.expires_at_ms == unread_until_ms
+        if not mine:
+            return  # what somebody else has done meanwhile is not ours to undo
+        make = _resume(now.version) if before is None else _pause_until(before.expires_at_ms)
+        self._log.write_one(make, RESTORE_S)
+
+    # Level
+
+    def set_level(
+        self, level: int, *, even_if_unknown: bool = False, timeout_s: float = 30.0
+    ) -> int:
+        """Set the level that the group works by; return the one before.
+
+        Raises `GroupInUse`, naming them, while clients of the group run that cannot follow it, and
+        if somebody else has set another level meanwhile; `InvalidArgument` for a level that there
+        is not, or that this version does not know, unless `even_if_unknown`; `BrokerUnavailable`.
+        """
+        if type(level) is not int or not 1 <= level <= MAX_LEVEL:
+            raise InvalidArgument(f"level = {level!r} must be a number from 1 to {MAX_LEVEL}")
+        if level > LEVEL and not even_if_unknown:
+            raise InvalidArgument(
+                f"level = {level} is not known to this version, which follows {LEVEL}: its clients "
+                "could not join the group. Set it with the version that brings it"
+            )
+        self.refresh(timeout_s)
+        before = self.level
+        if before == level:
+            return before
+        answer = self._log.write_one(lambda head: SetLevel(*head, level, before), timeout_s)
+        if isinstance(answer, ev.Rejected):
+            if answer.reason == "stale_level":
+                raise GroupInUse(
+                    f"somebody else set the level of group {self.group_id!r} meanwhile, to "
+                    f"{self.level}: look, and run it again"
+                )
+            raise GroupInUse(
+                f"group {self.group_id!r} stays at level {before}: {self._in_doubt_of(level)} "
+                f"cannot follow level {level}. Upgrade or stop them; a client that died is dropped "
+                "when its claims are taken over and others have written for long enough, or with "
+                "`marshal group forget`"
+            )
+        return before
+
+    def _in_doubt_of(self, level: int) -> str:
+        """Name the clients that cannot follow a level."""
+        who = sorted(
+            f"{client_id} (levels {session.lowest} to {session.highest})"
+            for (client_id, _), session in self._state.sessions.items()
+            if not session.lowest <= level <= session.highest
+        )
+        more = f" and {len(who) - 3} more" if len(who) > 3 else ""
+        return ", ".join(who[:3]) + more if who else "a client that has gone since"
 
     # Positions
 
@@ -304,8 +386,7 @@ class GroupAdmin:
         """Wait until every cell is free, or its holder is stale (§5.1)."""
         busy = [key for key in keys if not self._settable(key)]
         if busy:
-            where = {self.world.coordinator(*key) for key in busy}
-            self._log.probe(where, max(0.0, deadline - time.monotonic()))
+            self._log.probe(max(0.0, deadline - time.monotonic()))
         told = 0.0
         while busy := [key for key in busy if not self._settable(key)]:
             now = time.monotonic()
@@ -332,17 +413,18 @@ class GroupAdmin:
 
     def _settable(self, key: Key) -> bool:
         cell = self.world.cell(self.group_id, *key)
-        return cell is None or not cell.held or self._log.stale(self.world.coordinator(*key), cell)
+        return cell is None or not cell.held or self._is_stale(key, cell)
+
+    def _is_stale(self, key: Key, cell: Cell) -> bool:
+        """Whether the holder counts as dead, by the last that it wrote for any of its claims."""
+        return self._log.is_stale(self.world.version(self.group_id, *key), cell.interval_ms)
 
     def _set(self, offsets: Mapping[Key, int], deadline: float) -> None:
         """Set positions of cells that may be set. What was set already is not set again."""
         left = dict(offsets)
         while left:
             answers = self._log.write(
-                {
-                    key: (self.world.coordinator(*key), self._set_position(key, offset))
-                    for key, offset in left.items()
-                },
+                {key: self._set_position(key, offset) for key, offset in left.items()},
                 max(1.0, deadline - time.monotonic()),
             )
             for key, answer in answers.items():
@@ -358,8 +440,7 @@ class GroupAdmin:
             self._await_settable(list(left), deadline)
 
     def _set_position(self, key: Key, offset: int) -> Make:
-        cell = self.world.cell(self.group_id, *key)
-        version = -1 if cell is None else cell.version
+        version = self.world.version(self.group_id, *key)
         return lambda head: SetPosition(*head, *key, offset, version)
 
     def _align_kafka(self, changes: list[Change]) -> None:
@@ -415,22 +496,17 @@ class GroupAdmin:
         intervals; returns as soon as one has written, and after `timeout_s`.
         """
         deadline = time.monotonic() + timeout_s
-        home = self.world.home(self.group_id)
-        self._log.probe(range(self.world.partitions), timeout_s)
+        self._log.probe(timeout_s)
         self._log.alive.clear()  # who wrote before that may have died since
         while True:
             doubtful = {
                 cell.holder
                 for key, cell in self.cells().items()
-                if cell.holder is not None
-                and not self._log.stale(self.world.coordinator(*key), cell)
+                if cell.holder is not None and not self._is_stale(key, cell)
             }
-            for view in self.world.members(self.group_id):
-                as_cell = Cell(
-                    version=view.member.version, interval_ms=max(1, view.member.interval_ms)
-                )
-                if not self._log.stale(home, as_cell):
-                    doubtful.add(view.client_id)
+            for client_id, session in self._state.members.items():
+                if not self._log.is_stale(session.version, max(1, session.interval_ms)):
+                    doubtful.add(client_id)
             heard = doubtful & self._log.alive
             if not doubtful or heard or time.monotonic() >= deadline:
                 return sorted(heard or doubtful)
@@ -439,9 +515,9 @@ class GroupAdmin:
     def forget(self, *, timeout_s: float = 60.0) -> int:
         """Remove all that the log's state holds of the group; return how many cells there were.
 
-        Positions are gone with them. Raises `GroupInUse` while a client of the group lives (or may:
-        one that died is waited for two of its intervals), before anything is paused, and when one
-        comes meanwhile. Ends with the group resumed everywhere, as nothing of it is to be left.
+        Positions are gone with them, and so is a pause. Raises `GroupInUse` while a client of the
+        group lives (or may: one that died is waited for two of its intervals), before anything is
+        paused, and when one comes meanwhile; then the group is as it was found.
         """
         self.require()
         deadline = time.monotonic() + timeout_s
@@ -452,22 +528,22 @@ class GroupAdmin:
                 + (f" and {len(living) - 3} more" if len(living) > 3 else "")
                 + ": stop its clients first"
             )
-        self._log.write_everywhere(_pause_until(_deadline_ms(timeout_s)), timeout_s)
-        try:
+        with self.while_paused(timeout_s + 2 * RESTORE_S, timeout_s=timeout_s):
             # What a client that died still holds is freed first; the fold forgets no held cell.
             held = {key: max(0, c.position) for key, c in self.cells().items() if c.held}
             self._await_settable(list(held), deadline)
             self._set(held, deadline)
-            answers = self._log.write_everywhere(_forget, max(1.0, deadline - time.monotonic()))
-        finally:
-            self._log.write_everywhere(_resume, RESTORE_S)
-        refused = [p for p, a in answers.items() if isinstance(a, ev.Rejected)]
-        if refused:
+            answer = self._log.write_one(_forget, max(1.0, deadline - time.monotonic()))
+            pause = self.standing_pause
+            if isinstance(answer, ev.GroupForgotten) and pause is not None:
+                self._log.write_one(
+                    _resume(pause.version), RESTORE_S
+                )  # nothing of it is to be left
+        if not isinstance(answer, ev.GroupForgotten):
             raise GroupInUse(
-                f"group {self.group_id!r} was claimed meanwhile in {len(refused)} of "
-                f"{len(answers)} coordination partitions, which remember it: stop its clients"
+                f"group {self.group_id!r} was claimed or resumed meanwhile: stop its clients"
             )
-        return sum(a.cells for a in answers.values() if isinstance(a, ev.GroupForgotten))
+        return answer.cells
 
 
 def _deadline_ms(for_s: float) -> int:
@@ -480,8 +556,8 @@ def _pause_until(expires_at_ms: int) -> Make:
     return lambda head: ReleaseGroup(*head, expires_at_ms)
 
 
-def _resume(head: Head) -> ResumeGroup:
-    return ResumeGroup(*head)
+def _resume(version: int) -> Make:
+    return lambda head: ResumeGroup(*head, version)
 
 
 def _forget(head: Head) -> ForgetGroup:

@@ -71,7 +71,7 @@ def measure_lag(
             if not row.claimed:
                 continue
             coordinator, cell = cells[g, t, p]
-            silence = found.cell_silence(coordinator, cell)
+            silence = found.cell_silence(coordinator, (g, t, p), cell)
             row.holder = cell.holder
             row.liveness = silence and silence.liveness
             if cell.position >= 0:

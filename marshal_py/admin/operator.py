@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import time
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any, Literal, TypeAlias, TypeVar
 
 from marshal_py.client.log_reader import LogReader, Truncated, boottime_ns
@@ -18,8 +18,7 @@ from marshal_py.client.log_writer import LogWriter
 from marshal_py.client.settings import KafkaConfig, new_instance_id
 from marshal_py.errors import BrokerUnavailable
 from marshal_py.protocol import events as ev
-from marshal_py.protocol.messages import VERSION, Heartbeat, Message, ResumeGroup, encode
-from marshal_py.protocol.rationalizer import Cell
+from marshal_py.protocol.messages import MAX_LEVEL, VERSION, ForgetGroup, Heartbeat, Message, encode
 from marshal_py.protocol.world import MS, World
 
 __all__ = ["Head", "Make", "Operator"]
@@ -54,7 +53,7 @@ class Operator:
         """Clients of the group that were heard since the log was replayed, and did not leave."""
         self._who = (client_id, new_instance_id())
         self._seq = itertools.count()
-        encode(ResumeGroup(*self._head(0)))
+        encode(ForgetGroup(*self._head(0)))
         self._skew_ms = cold_start_skew_ms
         self._connect_timeout_s = connect_timeout_s
         self._reader = LogReader(
@@ -63,11 +62,13 @@ class Operator:
         self._writer = LogWriter(
             kafka, topic=topic, snapshot_topic=snapshot_topic, timeout_ms=5_000
         )
+        self.pauses: set[int] = set()
+        """Offsets of the pauses that we began."""
         self._answers: dict[int, ev.Event] = {}
         """seq → what became of a record of ours."""
         self._failed: set[int] = set()
-        self._probes: dict[int, int] = {}
-        """Coordination partition → offset of a heartbeat of ours (§5.3)."""
+        self._probe = -1
+        """Offset of a heartbeat of ours (§5.3)."""
 
     def start(self) -> None:
         """Connect and replay. Raises `TopicMissing`, `BrokerUnavailable`, `LogHole`."""
@@ -88,7 +89,7 @@ class Operator:
             with contextlib.suppress(Truncated):
                 self._reader.open(self._connect_timeout_s)
                 self._reader.replay()
-                self._probes.clear()
+                self._probe = -1
                 return
         raise BrokerUnavailable(f"topic {self.topic!r} changes while it is read")
 
@@ -118,19 +119,30 @@ class Operator:
         if isinstance(event, ev.Ignored) or event.group_id != self.group_id:
             return
         if event.instance_id == self._who[1]:
+            if isinstance(event, ev.GroupPaused):
+                self.pauses.add(event.offset)
             self._answers[event.seq] = event
         elif isinstance(event, ev.MemberLeft):
             self.alive.discard(event.client_id)
         elif isinstance(event, ev.Beat | ev.Claimed | ev.MessagesClaimed):
             self.alive.add(event.client_id)
 
+    @property
+    def home(self) -> int:
+        """The coordination partition of the group."""
+        return self.world.home(self.group_id)
+
     # Writing
 
     def _head(self, seq: int) -> Head:
         return (VERSION, *self._who, self.group_id, seq)
 
-    def write(self, records: Mapping[K, tuple[int, Make]], timeout_s: float) -> dict[K, ev.Event]:
-        """Append records to coordination partitions; return what the fold made of each.
+    def write_one(self, make: Make, timeout_s: float) -> ev.Event:
+        """Append one record; return what the fold made of it. As `write` does."""
+        return self.write({0: make}, timeout_s)[0]
+
+    def write(self, records: Mapping[K, Make], timeout_s: float) -> dict[K, ev.Event]:
+        """Append records to the group's coordination partition; return what the fold made of each.
 
         What an append that failed has come to is not known (§5.12): it is made again, and the one
         that was accepted counts. Only for records that bear to be written twice. Raises
@@ -140,9 +152,9 @@ class Operator:
         tries: dict[K, list[int]] = {name: [] for name in records}
         done: dict[K, ev.Event] = {}
         while True:
-            for name, (p, make) in records.items():
+            for name, make in records.items():
                 if name not in done:
-                    self._try(p, make, tries[name])
+                    self._try(make, tries[name])
             for name, seqs in tries.items():
                 answer = self._answer(seqs)
                 if answer is not None:
@@ -159,12 +171,12 @@ class Operator:
                 )
             self.turn()
 
-    def _try(self, p: int, make: Make, seqs: list[int]) -> None:
+    def _try(self, make: Make, seqs: list[int]) -> None:
         """Append a record, unless an append of it is on its way or was answered."""
         if all(seq in self._failed and seq not in self._answers for seq in seqs):
             seq = next(self._seq)
             seqs.append(seq)
-            self._writer.append(p, seq, encode(make(self._head(seq))))
+            self._writer.append(self.home, seq, encode(make(self._head(seq))))
 
     def _answer(self, seqs: list[int]) -> ev.Event | None:
         """What became of a record that was appended under these numbers, None if not known yet."""
@@ -172,34 +184,28 @@ class Operator:
         accepted = [answer for answer in known if not isinstance(answer, ev.Rejected)]
         return next(iter([*accepted, *known]), None)
 
-    def write_everywhere(
-        self, make: Make, timeout_s: float, partitions: Iterable[int] | None = None
-    ) -> dict[int, ev.Event]:
-        """Append a record to each coordination partition, or to some; return the answers."""
-        where = range(self.world.partitions) if partitions is None else partitions
-        return self.write({p: (p, make) for p in where}, timeout_s)
-
     # Judging silence
 
-    def probe(self, partitions: Iterable[int], timeout_s: float) -> None:
-        """Write an empty heartbeat: all that lies before it is read then, and its time compares."""
-        answers = self.write_everywhere(
-            lambda head: Heartbeat(*head, []), max(1.0, timeout_s), partitions
-        )
-        self._probes.update((p, answer.offset) for p, answer in answers.items())
+    def probe(self, timeout_s: float) -> None:
+        """Write an empty heartbeat: all that lies before it is read then, and its time compares.
 
-    def stale(self, p: int, cell: Cell) -> bool:
-        """Whether a claimant might take `cell`, of partition `p`, from its holder (§5.2, §5.3)."""
-        observer = self._reader.observers[p]
-        observer.allow(cell.interval_ms)
-        silence_ns = observer.silence_ns(cell, boottime_ns())
-        if silence_ns is not None and silence_ns > 2 * cell.interval_ms * MS:
+        It says that it can follow any level: an operator holds nothing, and is no member.
+        """
+        answer = self.write_one(
+            lambda head: Heartbeat(*head, 0, highest=MAX_LEVEL), max(1.0, timeout_s)
+        )
+        self._probe = answer.offset
+
+    def is_stale(self, version: int, interval_ms: int) -> bool:
+        """Whether the client that wrote `version` last counts as dead (§5.1, §5.3)."""
+        observer = self._reader.observers[self.home]
+        silence_ns = observer.silence_ns(version, boottime_ns())
+        if silence_ns is not None and silence_ns > 2 * interval_ms * MS:
             return True
-        probe = self._probes.get(p, -1)
-        if self._skew_ms is None or probe <= cell.version:
+        if self._skew_ms is None or self._probe <= version:
             return False
-        own_ms, last_ms = observer.stamped.at(probe), observer.stamped.at(cell.version)
+        own_ms, last_ms = observer.stamped.at(self._probe), observer.stamped.at(version)
         if own_ms is None or last_ms is None:
             return False
         own_ms -= observer.stamped.resolution  # `at` may answer late, and ours must not be too late
-        return own_ms - last_ms > 2 * cell.interval_ms + self._skew_ms
+        return own_ms - last_ms > 2 * interval_ms + self._skew_ms

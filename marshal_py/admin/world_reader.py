@@ -28,7 +28,7 @@ from marshal_py.admin.formatting import age, iso_utc
 from marshal_py.client.log_reader import LogReader, Truncated, boottime_ns
 from marshal_py.errors import BrokerUnavailable, InvalidArgument, LogHole, MalformedRecord
 from marshal_py.protocol.events import Event
-from marshal_py.protocol.rationalizer import Cell, PartitionState
+from marshal_py.protocol.rationalizer import Cell, CellKey, PartitionState
 from marshal_py.protocol.text.codec import decode_any
 from marshal_py.protocol.text.rationalizer import TextCell, TextWorld
 from marshal_py.protocol.wire import MSGPACK, Wire, WireName, text_wire
@@ -226,17 +226,21 @@ class WorldView:
                 found.append((None if stamp is None else stamp[0], batch.coordinator, event))
         return found
 
-    def cell_silence(self, coordinator: int, cell: Cell) -> SilenceEstimate | None:
-        """Say how long the holder has been silent; None if nobody holds the cell."""
+    def cell_silence(self, coordinator: int, key: CellKey, cell: Cell) -> SilenceEstimate | None:
+        """Say how long the holder has been silent; None if nobody holds the cell.
+
+        What it wrote last for any of its claims counts: its heartbeats renew them all (§4.2).
+        """
         if not cell.held:
             return None
-        watched = self._watched(coordinator, cell.version, cell.interval_ms)
+        version = self.world.states[coordinator].version(*key)
+        watched = self._watched(coordinator, version, cell.interval_ms)
         if watched is None and isinstance(cell, TextCell):
             ms = self.taken_ms - cell.heartbeat_s * 1000
             if ms < -cell.interval_ms:
                 return SilenceEstimate(0, True, "unknown", "timestamps")  # its clock is far ahead
             return _estimate(max(0, ms), cell.interval_ms, "timestamps")
-        return watched or self.silence(coordinator, cell.version, cell.interval_ms)
+        return watched or self.silence(coordinator, version, cell.interval_ms)
 
     def _watched(self, coordinator: int, version: int, interval_ms: int) -> SilenceEstimate | None:
         """Say what watching has shown, None if it is not enough."""

@@ -9,9 +9,9 @@ from marshal_py.protocol.messages import NO_OFFSET
 from marshal_py.protocol.rationalizer import Cell
 from marshal_py.protocol.subscription import Subscription
 from marshal_py.protocol.text.rationalizer import TextCell
-from marshal_py.protocol.world import LEADER_PREFIX, Liveness
+from marshal_py.protocol.world import LEADER_PREFIX, Liveness, World
 
-__all__ = ["Group", "Leader", "Member", "WorldSummary", "summarize"]
+__all__ = ["Group", "Leader", "Member", "WorldSummary", "paused_until_ms", "summarize"]
 
 
 @dataclass
@@ -78,13 +78,13 @@ def summarize(view: WorldView, *, group: str | None = None) -> WorldSummary:
     }
     for name, counted in groups.items():
         if counted.paused:
-            ends = [state.paused[name] for state in world.states if name in state.paused]
-            counted.paused_until_ms = max(ends, default=None)
+            counted.paused_until_ms = paused_until_ms(world, name)
     held_by: dict[tuple[str, str], int] = {}
     topics: set[tuple[str, str]] = set()
-    for coordinator, (name, topic, _), cell in world.cells(group):
+    for coordinator, key, cell in world.cells(group):
+        name, topic, _ = key
         counted = groups[name]
-        silence = view.cell_silence(coordinator, cell)
+        silence = view.cell_silence(coordinator, key, cell)
         if topic.startswith(LEADER_PREFIX):
             counted.leaders += 1
             summary.leaders.append(_leader(name, topic, cell, silence))
@@ -117,6 +117,14 @@ def summarize(view: WorldView, *, group: str | None = None) -> WorldSummary:
     summary.members.sort(key=lambda m: (m.group, m.client_id))
     summary.leaders.sort(key=lambda m: (m.group, m.name))
     return summary
+
+
+def paused_until_ms(world: World, group: str) -> int | None:
+    """Return until when a group is paused, ms since 1970; None where it is not.
+
+    In version 1, a pause is in all coordination partitions: the one that ends last counts.
+    """
+    return max((s.paused[group] for s in world.states if group in s.paused), default=None)
 
 
 def _leader(group: str, topic: str, cell: Cell, silence: SilenceEstimate | None) -> Leader:

@@ -247,8 +247,10 @@ class Marshal:
             cell = world.cell(self.group_id, topic, partition)
             if cell is None or not cell.held:
                 return None
-            observer = self.driver.observers[world.coordinator(topic, partition)]
-            return observer.liveness(cell, self.driver.clock())
+            coordinator = world.coordinator(self.group_id, topic, partition)
+            version = world.states[coordinator].version(self.group_id, topic, partition)
+            observer = self.driver.observers[coordinator]
+            return observer.liveness(version, cell.interval_ms, self.driver.clock())
 
     def listen(self, listener: Listener) -> Callable[[], None]:
         """Call `listener(coordination partition, events)` for what the log brings from now on.

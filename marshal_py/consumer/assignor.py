@@ -23,7 +23,7 @@ from marshal_py.protocol.events import (
     PositionSet,
     Released,
 )
-from marshal_py.protocol.rationalizer import Cell, Member
+from marshal_py.protocol.rationalizer import Cell, GroupState, Member
 from marshal_py.protocol.subscription import Subscription
 from marshal_py.protocol.world import MS, Observer, World
 
@@ -102,10 +102,12 @@ class Assignor:
             resume: list[Unit] = []
             by_lag = bool(members) and all(s.by_lag for s in members.values())
             group = marshal.group_id
+            home = world.home(group)
+            state = world.states[home].groups.get(group) or GroupState()
+            alive = _Alive(state, observers[home], now_ns)
             for unit in units:
-                p = world.coordinator(*unit)
-                cell = world.states[p].cells.get((group, *unit))
-                holder = self._holder(cell, members, observers[p], now_ns)
+                cell = state.cells.get(unit)
+                holder = self._holder(cell, members, state, alive)
                 holders[unit] = holder
                 if cell is not None:
                     if holder == me and cell.instance_id != marshal.instance_id:
@@ -136,26 +138,23 @@ class Assignor:
         marshal = self._marshal
         home = world.home(marshal.group_id)
         observer = observers[home]
-        me = world.states[home].members.get((marshal.group_id, marshal.client_id))
-        in_the_log = me is not None and me.instance_id == marshal.instance_id
-        if in_the_log and self._joined_ns is None:
+        state = world.states[home].groups.get(marshal.group_id) or GroupState()
+        me = state.members.get(marshal.client_id)
+        if me is not None and me.instance_id != marshal.instance_id:
+            me = None
+        if me is not None and self._joined_ns is None:
             self._joined_ns = now_ns
             self._quiet_since_ns = max(self._quiet_since_ns, now_ns)
         members = {}
-        for (group, client_id), member in world.states[home].members.items():
-            if group != marshal.group_id:
-                continue
+        for client_id, member in state.members.items():
             subscription = Subscription.decode(member.metadata)
-            if subscription is not None and self._is_alive(
-                member, me if in_the_log else None, observer, now_ns
-            ):
+            if subscription is not None and self._is_alive(member, me, observer, now_ns):
                 members[client_id] = subscription
         members[marshal.client_id] = self.subscription
         return members
 
     def _is_alive(self, member: Member, me: Member | None, observer: Observer, now_ns: int) -> bool:
-        as_cell = Cell(version=member.version, interval_ms=member.interval_ms)
-        if observer.liveness(as_cell, now_ns) == "stale":
+        if observer.liveness(member.version, member.interval_ms, now_ns) == "stale":
             return False
         # At a cold start nothing has been observed for long: the broker's clock tells of the dead,
         # as it does for claims (§5.3). Being wrong here costs a vain claim, and nothing else.
@@ -168,28 +167,21 @@ class Assignor:
         return own_ms - last_ms <= 2 * member.interval_ms + skew_ms
 
     def _holder(
-        self, cell: Cell | None, members: dict[str, Subscription], observer: Observer, now_ns: int
+        self, cell: Cell | None, members: dict[str, Subscription], state: GroupState, alive: _Alive
     ) -> str | None:
         if cell is None or cell.holder is None:
             return None
         if cell.holder == self._marshal.client_id:
             return cell.holder
-        if observer.liveness(cell, now_ns) == "stale":
+        if alive.is_stale(cell):
             return None
         if cell.holder in members:
             return cell.holder
         # Not a live member: one that died, whose claim goes stale at about the same time, and may
         # be wanted already; or a client that is no consumer, to be left alone.
-        known = self._known_dead(cell.holder)
+        member = state.members.get(cell.holder)
+        known = member is not None and Subscription.decode(member.metadata) is not None
         return None if known else cell.holder
-
-    def _known_dead(self, client_id: str) -> bool:
-        marshal = self._marshal
-        world = marshal.driver.world
-        member = world.states[world.home(marshal.group_id)].members.get(
-            (marshal.group_id, client_id)
-        )
-        return member is not None and Subscription.decode(member.metadata) is not None
 
     def _is_settling(self, now_ns: int) -> bool:
         if self._joined_ns is None:
@@ -203,6 +195,24 @@ class Assignor:
             now_ns - self._quiet_since_ns < self._settle_ns
             and now_ns - self._newcomers_since_ns < MAX_SETTLES * self._settle_ns
         )
+
+
+class _Alive:
+    """Which holders count as dead: looked at once for all that a session's heartbeat renewed."""
+
+    def __init__(self, state: GroupState, observer: Observer, now_ns: int) -> None:
+        self._state = state
+        self._observer = observer
+        self._now_ns = now_ns
+        self._stale: dict[tuple[int, int], bool] = {}
+
+    def is_stale(self, cell: Cell) -> bool:
+        """Whether the holder of a held cell has been silent for over two of its intervals."""
+        seen = (self._state.version(cell), cell.interval_ms)
+        found = self._stale.get(seen)
+        if found is None:
+            found = self._stale[seen] = self._observer.liveness(*seen, self._now_ns) == "stale"
+        return found
 
 
 def _published_cost(cell: Cell) -> int:

@@ -68,7 +68,7 @@ class Version1Assignor:
             holders: dict[Unit, str | None] = {}
             resume: list[Unit] = []
             for unit in units:
-                p = world.coordinator(*unit)
+                p = world.coordinator(marshal.group_id, *unit)
                 cell = world.states[p].cells.get((marshal.group_id, *unit))
                 holder = None if cell is None else cell.holder
                 if cell is not None and holder == marshal.client_id:
@@ -91,7 +91,7 @@ class Version1Assignor:
 
     def _is_stale(self, cell: Cell, coordinator: int, now_ns: int) -> bool:
         observer = self._marshal.driver.observers[coordinator]
-        return observer.liveness(cell, now_ns) == "stale"
+        return observer.liveness(cell.version, cell.interval_ms, now_ns) == "stale"
 
     def _choose(
         self, holders: dict[Unit, str | None], states: dict[Unit, ClaimState], now_ns: int

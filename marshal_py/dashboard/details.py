@@ -28,7 +28,7 @@ def cell_document(follower: LogFollower, *, key: CellKey) -> dict[str, Any]:
     document: dict[str, Any] = {"group": key[0], "topic": key[1], "partition": key[2]}
     if live is None or cell is None:
         return document | {"claims": [], "rejections": []}
-    home = live.world.coordinator(key[1], key[2])
+    home = live.world.coordinator(*key)
     silence_ms = live.silence_ms(home, key, cell, boottime_ns()) if cell.held else None
     return document | {
         "holder": cell.holder,
@@ -56,7 +56,7 @@ def _claims(live: LiveState, key: CellKey) -> list[ClaimSpan]:
 
 def _found_claims(live: LiveState, key: CellKey) -> list[ClaimSpan]:
     found = list(live.claims.claims(key))
-    track = live.histories[live.world.coordinator(key[1], key[2])].tracks.get(key)
+    track = live.histories[live.world.coordinator(*key)].tracks.get(key)
     standing = None if track is None else open_claim(track)
     if standing is not None:
         found.append(standing)

@@ -108,7 +108,7 @@ class Lags:
         if seen is None:
             seen = self._seen[row.number] = _RowProgress()
         for partition in row.partitions[len(seen.homes) :]:
-            seen.homes.append(self._world.coordinator(row.topic, partition))
+            seen.homes.append(self._world.coordinator(row.group, row.topic, partition))
             seen.positions.append(-1)
             seen.since_ms.append(0)
         return seen

@@ -20,6 +20,7 @@ from marshal_py.admin.connection import Connection
 from marshal_py.admin.formatting import age, count, iso_utc
 from marshal_py.admin.group_admin import Change, GroupAdmin
 from marshal_py.errors import GroupPausedError, InvalidArgument
+from marshal_py.protocol.rationalizer import Pause
 
 __all__ = ["Action", "Operations", "decode_action"]
 
@@ -62,13 +63,15 @@ class Operations:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._lock = threading.Lock()
-        self._tickets: dict[str, tuple[float, Action]] = {}
+        self._tickets: dict[str, tuple[float, Action, int | None]] = {}
+        """When it was issued, for what, and which pause is meant by a resume."""
 
     def preview(self, action: Action) -> dict[str, Any]:
         """Say what an action would come to now; write nothing.
 
         Raises `InvalidArgument`, `TopicMissing`, `BrokerUnavailable`.
         """
+        pause: Pause | None = None
         with self._lock, self._admin(action.group) as admin:
             admin.require()
             held = admin.held()
@@ -81,16 +84,21 @@ class Operations:
                     f"{age(action.for_s * 1000)}, or until somebody resumes the group."
                 )
             elif action.what == "resume":
-                if not admin.pauses():
+                pause = admin.standing_pause
+                if pause is None:
                     raise InvalidArgument(f"group {action.group!r} is not paused")
-                text = "The group's members claim again."
+                text = (
+                    f"The pause until {iso_utc(pause.expires_at_ms)} ends. The group's members "
+                    "claim again."
+                )
             else:
                 changes = admin.plan(self._positions(admin, action))
                 text = (
                     "The group is paused until this is done, and then goes on from there. A "
                     "partition that is held is waited for until its holder has let it go."
                 )
-        return {"text": text, "changes": _rows(changes), "ticket": self._ticket(action)}
+        ticket = self._ticket(action, None if pause is None else pause.version)
+        return {"text": text, "changes": _rows(changes), "ticket": ticket}
 
     def perform(self, ticket: str) -> dict[str, Any]:
         """Do what a preview has shown. A ticket is good for once, and for five minutes.
@@ -98,18 +106,18 @@ class Operations:
         Raises `InvalidArgument` for a ticket that is not, and as `GroupAdmin` does.
         """
         with self._lock:
-            issued_s, action = self._tickets.pop(ticket, (-TICKET_S, None))
+            issued_s, action, pause = self._tickets.pop(ticket, (-TICKET_S, None, None))
             if action is None or time.monotonic() - issued_s > TICKET_S:
                 raise InvalidArgument("this preview is too old, or was used: look again first")
             with self._admin(action.group) as admin:
-                return self._perform(admin, action)
+                return self._perform(admin, action, pause)
 
-    def _perform(self, admin: GroupAdmin, action: Action) -> dict[str, Any]:
+    def _perform(self, admin: GroupAdmin, action: Action, pause: int | None) -> dict[str, Any]:
         if action.what == "pause":
             until_ms = admin.pause(action.for_s)
             return {"text": f"{action.group} is paused until {iso_utc(until_ms)}.", "changes": []}
         if action.what == "resume":
-            if not admin.resume():
+            if not admin.resume(pause):
                 raise GroupPausedError(f"group {action.group!r} was not paused any more")
             return {"text": f"{action.group} goes on.", "changes": []}
         changes = admin.set_positions(self._positions(admin, action), timeout_s=SET_TIMEOUT_S)
@@ -133,15 +141,15 @@ class Operations:
             connect_timeout_s=connection.timeout_s,
         )
 
-    def _ticket(self, action: Action) -> str:
+    def _ticket(self, action: Action, pause: int | None) -> str:
         now = time.monotonic()
         with self._lock:
-            for old in [t for t, (at, _) in self._tickets.items() if now - at > TICKET_S]:
+            for old in [t for t, (at, _, _) in self._tickets.items() if now - at > TICKET_S]:
                 del self._tickets[old]
             while len(self._tickets) >= MAX_TICKETS:
                 del self._tickets[next(iter(self._tickets))]
             ticket = secrets.token_urlsafe(16)
-            self._tickets[ticket] = (now, action)
+            self._tickets[ticket] = (now, action, pause)
         return ticket
 
 

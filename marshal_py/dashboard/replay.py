@@ -71,7 +71,7 @@ class Replay:
         grid = CellGrid()
         for p, key, cell in sorted(view.world.cells(), key=lambda cell: cell[1]):
             row, slot = grid.put(*key, cell)
-            silence = view.cell_silence(p, cell)
+            silence = view.cell_silence(p, key, cell)
             if silence is not None:
                 row.set_live(slot, liveness_code(silence.liveness))
         return {

@@ -12,8 +12,8 @@ import pytest
 from marshal_py.protocol import events as ev
 from marshal_py.protocol import messages as m
 from marshal_py.protocol.rationalizer import (
-    MEMBER_HORIZON,
     BOUNDARY,
+    MEMBER_HORIZON,
     Cell,
     Member,
     PartitionState,
