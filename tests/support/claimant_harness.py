@@ -22,6 +22,8 @@ class Bench:
     def __init__(self, partitions: int = 1) -> None:
         self.log = MemoryLog(partitions)
         self.now_ms = 1_000_000
+        self.paused_at = -1
+        """Offset of the last record that paused the group; for the tests to keep."""
 
     @property
     def now_ns(self) -> int:

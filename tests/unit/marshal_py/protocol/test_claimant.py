@@ -31,11 +31,11 @@ def bench() -> Bench:
 
 
 def pause(bench: Bench) -> None:
-    bench.write(ReleaseGroup(2, "op", "op.1", "g", 1, 0))
+    bench.paused_at = bench.write(ReleaseGroup(2, "op", "op.1", "g", 1, 0))
 
 
 def resume(bench: Bench) -> None:
-    bench.write(ResumeGroup(2, "op", "op.1", "g", 2))
+    bench.write(ResumeGroup(2, "op", "op.1", "g", 2, bench.paused_at))
 
 
 def until(holding: claims.Holding) -> int:
@@ -274,7 +274,7 @@ def test_commit_goes_with_the_next_heartbeat_or_at_once(bench: Bench) -> None:
     a.claimant.commit(holding, 7, bench.now_ns, flush=True)
     (record,) = a.sends()
     assert isinstance(record, Heartbeat)
-    assert record.entries[0].next_offset == 7
+    assert record.positions == [holding.epoch, 7]
 
 
 def test_commit_only_goes_up_and_is_told_when_stored(bench: Bench) -> None:
@@ -559,17 +559,26 @@ def test_silent_client_neither_claims_nor_renews(bench: Bench) -> None:
 # Membership
 
 
-def test_members_report_at_home_only_and_every_interval() -> None:
+def test_members_report_every_interval_and_say_what_changed() -> None:
     bench = Bench(partitions=3)
     a = bench.client("a", member=True, member_metadata=b"here")
-    assert {append.coordinator for append in a.appends()} == {a.claimant.home}
-    away = next(n for n in range(9) if a.world.coordinator("t", n) != a.claimant.home)
-    a.get("t", away)
+    (first,) = a.appends()
+    assert first.coordinator == a.claimant.home
+    assert (claims_of(first).membership, claims_of(first).member_metadata) == (1, b"here")
+    a.put([first])
+    a.read()
+    for n in range(9):
+        a.get("t", n)
     bench.wait(INTERVAL_MS)
-    for append in a.appends():
-        record = claims_of(append)
-        assert record.membership == (1 if append.coordinator == a.claimant.home else 0)
-        assert bool(record.member_metadata) == bool(record.membership)
+    (second,) = a.appends()
+    assert second.coordinator == a.claimant.home
+    assert (claims_of(second).membership, claims_of(second).member_metadata) == (1, None)
+    assert (claims_of(second).positions, claims_of(second).metadata) == ([], [])
+    a.put([second])
+    a.read()
+    a.claimant.set_member_metadata(b"there", bench.now_ns)
+    (third,) = a.appends()
+    assert claims_of(third).member_metadata == b"there"
 
 
 def claims_of(append: claims.Append) -> Heartbeat:

@@ -20,6 +20,7 @@ from marshal_py.errors import MarshalError
 from marshal_py.protocol.claimant import Append, ClaimState, Holding
 from marshal_py.protocol.messages import ReleaseGroup, ResumeGroup
 from marshal_py.protocol.rationalizer import PartitionState, apply
+from marshal_py.protocol.world import World
 from tests.support.claimant_harness import INTERVAL_MS, MARGIN_MS, Bench, Client
 
 NAMES = ("a", "b", "c")
@@ -116,13 +117,11 @@ class Claims(RuleBasedStateMachine):
 
     @rule(pausing=st.booleans())
     def operator(self, pausing: bool) -> None:
-        for p in range(len(self.bench.log.partitions)):
-            record = (
-                ReleaseGroup(2, "op", "op.1", "g", 0, 0)
-                if pausing
-                else ResumeGroup(2, "op", "op.1", "g", 0)
-            )
-            self.bench.write(record, p)
+        home = World(len(self.bench.log.partitions)).home("g")
+        if pausing:
+            self.bench.paused_at = self.bench.write(ReleaseGroup(2, "op", "op.1", "g", 0, 0), home)
+        else:
+            self.bench.write(ResumeGroup(2, "op", "op.1", "g", 0, self.bench.paused_at), home)
 
     # What holds
 
@@ -159,8 +158,7 @@ class Claims(RuleBasedStateMachine):
         """When everything works again, everything that is wanted is held, by one client each."""
         if not hasattr(self, "clients"):
             return
-        for p in range(len(self.bench.log.partitions)):
-            self.bench.write(ResumeGroup(2, "op", "op.1", "g", 0), p)
+        self.operator(pausing=False)
         for name in NAMES:
             self.clients[name].put(self.on_the_way[name])
         first, *others = self.clients.values()

@@ -201,9 +201,9 @@ def test_fresh_unknown_stale() -> None:
     cluster.client("a").hold()
     client = Client(cluster, "b", "b1")
     client._fold(0, None)
-    cell = client.world.states[0].cells["g", "t", 0]
     observer = client.observers[0]
-    assert observer.liveness(cell, 10**18) == "unknown"
+    version = client.world.version("g", "t", 0)
+    assert observer.liveness(version, I, 10**18) == "unknown"
     client.catch_up(500)
     looks = [
         (500, "fresh"),
@@ -213,7 +213,7 @@ def test_fresh_unknown_stale() -> None:
         (2501, "stale"),
     ]
     for at_ms, expected in looks:
-        assert observer.liveness(cell, at_ms * MS) == expected
+        assert observer.liveness(version, I, at_ms * MS) == expected
 
 
 @spec("C-2")
@@ -221,10 +221,11 @@ def test_liveness_goes_by_the_interval_of_the_holder() -> None:
     cluster = Cluster()
     cluster.client("a", interval_ms=10 * I, margin_ms=I).hold()
     client = cluster.client("b")
-    cell = client.world.states[0].cells["g", "t", 0]
-    assert client.observers[0].liveness(cell, 9 * I * MS) == "fresh"
-    assert client.observers[0].liveness(cell, 19 * I * MS) == "unknown"
-    assert client.observers[0].liveness(cell, 21 * I * MS) == "stale"
+    version = client.world.version("g", "t", 0)
+    interval_ms = client.world.states[0].cells["g", "t", 0].interval_ms
+    assert client.observers[0].liveness(version, interval_ms, 9 * I * MS) == "fresh"
+    assert client.observers[0].liveness(version, interval_ms, 19 * I * MS) == "unknown"
+    assert client.observers[0].liveness(version, interval_ms, 21 * I * MS) == "stale"
 
 
 # ------------------------------------------------------------------ §5.2 claiming
@@ -290,7 +291,8 @@ def test_every_renewal_starts_the_wait_again() -> None:
     challenger.at(3 * I + 300 + 2 * I + 20)  # an observer may note a moment late, by its resolution
     (record,) = challenger.outbox()
     assert isinstance(record, m.ClaimingPartition)
-    assert record.expected_version == cluster.truth().cells["g", "t", 0].version
+    assert record.expected_version == cluster.truth().version("g", "t", 0)
+    assert record.expected_version > cluster.truth().cells["g", "t", 0].version
 
 
 @spec("C-7")
@@ -301,7 +303,7 @@ def test_no_claim_in_a_paused_group() -> None:
     client.want()
     client.at(100 * I)
     assert client.outbox() == []
-    cluster.append(m.ResumeGroup(2, "o", "o", "g", 1))
+    cluster.append(m.ResumeGroup(2, "o", "o", "g", 1, 0))
     client.see()
     assert kinds(client.outbox()) == ["ClaimingPartition"]
 
@@ -330,7 +332,10 @@ def test_an_accepted_claim_is_followed_by_a_heartbeat_at_once() -> None:
     client.hold()
     (beat,) = client.outbox()
     assert isinstance(beat, m.Heartbeat)
-    assert [(e.topic, e.partition, e.epoch) for e in beat.entries] == [("t", 0, 0)]
+    assert (beat.positions, beat.metadata) == ([], [])
+    client.land()
+    client.see(5)
+    assert client.world.version("g", "t", 0) == 1
 
 
 # ------------------------------------------------------------------ §5.3 cold start
@@ -464,10 +469,11 @@ def test_records_of_another_instance_renew_nothing(sender: tuple[str, str]) -> N
     holding = client.hold()
     (beat,) = client.outbox()
     client.lose()
-    # The same epoch and seq, so that nothing but the sender tells them apart.
-    cluster.append(m.Heartbeat(2, *sender, "g", beat.seq, [m.Entry("t", 0, holding.epoch, 0)]))
+    # The same seq and claim, so that nothing but the sender tells them apart.
+    cluster.append(m.Heartbeat(2, *sender, "g", beat.seq, I, 1, [holding.epoch, 7]))
     client.see(1000)
-    assert cluster.truth().cells["g", "t", 0].version == 1
+    assert cluster.truth().version("g", "t", 0) == 0
+    assert cluster.truth().cells["g", "t", 0].next_offset == -1
     assert client.held(holding, LEASE - 1)
     assert not client.held(holding, LEASE)
 
@@ -518,23 +524,68 @@ def test_the_lease_ends_before_a_takeover_whatever_the_delays(
 
 
 @spec("C-17")
-def test_one_heartbeat_per_interval_and_coordination_partition() -> None:
+def test_one_heartbeat_per_interval_renews_everything() -> None:
     cluster = Cluster(2)
     client = cluster.client()
-    for partition in range(20):
-        client.want("t", partition)
+    holdings = [client.want("t", partition) for partition in range(20)]
     client.land()
     client.see(1)
     client.lose()
-    client = client.see(1).at(1)
-    client.land()
-    client.see(2)
-    client.lose()
     client.at(I + 1)
-    beats = [r for r in client.outbox() if isinstance(r, m.Heartbeat)]
-    assert len(beats) == 2
-    places = [(e.topic, e.partition) for beat in beats for e in beat.entries]
-    assert sorted(places) == [("t", partition) for partition in range(20)]
+    assert kinds(client.outbox()) == ["Heartbeat"]
+    client.land()
+    client.see(I + 2)
+    assert all(client.held(holding, I + 1 + LEASE - 1) for holding in holdings)
+    assert not any(client.held(holding, I + 1 + LEASE) for holding in holdings)
+
+
+@spec("C-42")
+def test_a_heartbeat_says_what_the_log_does_not_have() -> None:
+    cluster = Cluster()
+    client = cluster.client()
+    holding, other = client.hold(), client.want("t", 1)
+    client.land()
+    client.see(5)
+    client.land()
+    client.see(6)
+    client.do("commit", holding, 7, flush=False)
+    client.claimant.set_metadata(other, b"x")
+    client.at(I + 10)
+    (said,) = client.outbox()
+    assert isinstance(said, m.Heartbeat)
+    assert said.positions == [holding.epoch, 7]
+    assert said.metadata == [m.MetadataEntry(other.epoch, b"x")]
+    client.lose()  # never read: it is said again
+    client.at(2 * I + 10)
+    (again,) = client.outbox()
+    assert isinstance(again, m.Heartbeat)
+    assert (again.positions, again.metadata) == (said.positions, said.metadata)
+    client.land()
+    client.see(2 * I + 15)
+    client.at(3 * I + 20)
+    (silent,) = client.outbox()
+    assert isinstance(silent, m.Heartbeat)
+    assert (silent.positions, silent.metadata) == ([], [])
+
+
+@spec("C-43")
+def test_what_the_log_gives_and_nobody_wants_is_released() -> None:
+    cluster = Cluster()
+    client = cluster.client()
+    client.hold()
+    client.land()
+    client.see(1)
+    # The log gives it a cell that it has never heard of: no event is left to hear of it.
+    cluster.append(m.ClaimingPartition(2, "a", "a0", "g", 9, "t", 5, I, -1))
+    client._fold(0, None)
+    client.at(I + 10)
+    assert kinds(client.outbox()) == ["ReleasingPartition", "Heartbeat"]
+    client.land()
+    client.see(I + 20)
+    assert not cluster.truth().cells["g", "t", 5].held
+    assert cluster.truth().cells["g", "t", 0].held
+    client.at(2 * I + 20)
+    assert kinds(client.outbox()) == ["Heartbeat"]
 
 
 @spec("C-17")
@@ -549,7 +600,7 @@ def test_heartbeats_that_do_not_fit_are_split() -> None:
     client.see(1)
     beats = [r for r in client.outbox() if isinstance(r, m.Heartbeat)]
     assert len(beats) > 1
-    assert sum(len(beat.entries) for beat in beats) == count
+    assert sum(len(beat.metadata) for beat in beats) == count
     assert all(len(append.value) < 1_000_000 for append in client.sent)
 
 
@@ -871,13 +922,7 @@ def test_records_go_where_they_are_decided() -> None:
     for append in seen:
         record: Any = m.decode(append.value)
         types.add(type(record).__name__)
-        if isinstance(record, m.Heartbeat):
-            for entry in record.entries:
-                assert append.coordinator == world.coordinator(entry.topic, entry.partition)
-            if record.membership:
-                assert append.coordinator == world.home("g")
-        else:
-            assert append.coordinator == world.coordinator(record.topic, record.partition)
+        assert append.coordinator == world.home("g")
     assert types == {"ClaimingPartition", "Heartbeat", "ReleasingPartition", "ClaimingMessages"}
 
 
@@ -885,17 +930,16 @@ def test_records_go_where_they_are_decided() -> None:
 def test_coordination_partitions_do_not_depend_on_each_other() -> None:
     cluster = Cluster(2)
     client = cluster.client()
-    in_0 = next(p for p in range(100) if client.world.coordinator("t", p) == 0)
-    in_1 = next(p for p in range(100) if client.world.coordinator("t", p) == 1)
-    cluster.append(m.ReleaseGroup(2, "o", "o", "g", 0, 0), p=0)
+    here = client.world.home("g")
+    cluster.append(m.ReleaseGroup(2, "o", "o", "g", 0, 0), p=1 - here)
     client.see(1)
-    of_0, of_1 = client.want("t", in_0), client.want("t", in_1)
+    holding = client.want()
     client.land()
     client.see(2)
-    assert (client.held(of_0), client.held(of_1)) == (False, True)
-    cluster.append(m.ClaimingPartition(2, "b", "b", "g", 0, "t", in_0, I, -1), p=0)
+    assert client.held(holding)
+    cluster.append(m.ClaimingPartition(2, "b", "b", "g", 0, "t", 7, I, -1), p=1 - here)
     client.see(3)
-    assert ("g", "t", in_0) not in client.world.states[0].cells
+    assert ("g", "t", 7) not in client.world.states[1 - here].cells
 
 
 @spec("L-1")

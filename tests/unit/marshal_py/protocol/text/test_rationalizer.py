@@ -346,7 +346,9 @@ def test_a_null_value_and_a_repeated_offset_change_nothing() -> None:
 
 def test_the_world_places_cells_by_topic_alone() -> None:
     world = TextWorld(8, HB, time.time)
-    assert {world.coordinator("orders", p) for p in range(50)} == {world.coordinator("orders", 0)}
+    assert {world.coordinator("g", "orders", p) for p in range(50)} == {
+        world.coordinator("h", "orders", 0)
+    }
 
 
 small = st.sampled_from(["0", "1", "2", "-1", "3000000000", "x", ""])

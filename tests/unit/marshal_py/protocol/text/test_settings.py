@@ -88,7 +88,7 @@ def test_a_text_log_has_no_snapshot_topic() -> None:
 
 
 def test_each_wire_knows_the_records_of_the_other() -> None:
-    version2 = encode(Heartbeat(2, "c", "i", "g", 0, []))
+    version2 = encode(Heartbeat(2, "c", "i", "g", 0, 1_000))
     version1 = b"Heartbeat/1/2/i/c/g/t/0/1"
     text = text_wire(60)
     assert text.is_other(version2)
