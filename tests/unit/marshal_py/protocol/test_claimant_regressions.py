@@ -7,7 +7,6 @@ import pytest
 from marshal_py.protocol import unread_appends
 from marshal_py.protocol.claimant import ClaimState
 from marshal_py.protocol.messages import (
-    Heartbeat,
     ReleaseGroup,
     ReleasingPartition,
     ResumeGroup,
