@@ -27,6 +27,7 @@ from marshal_py.client.log_reader import LogReader, Truncated, boottime_ns
 from marshal_py.client.log_writer import LogWriter
 from marshal_py.client.settings import ClientSettings
 from marshal_py.client.signals import exit_on_sigterm
+from marshal_py.client.topic_watch import LOOK_EVERY_S
 from marshal_py.errors import (
     BrokerUnavailable,
     Closed,
@@ -45,6 +46,10 @@ __all__ = ["Driver", "Listener"]
 
 MAX_POLL_S: Final = 0.1
 """The driver looks at the time at least this often; a record or a deadline wakes it before."""
+
+MIN_LOOK_S: Final = 0.2
+"""A client looks at the topic once an interval: one that was made anew has two holders for no
+longer than a lease (§7.1). No oftener than this, though."""
 
 MIN_SNAPSHOT_GAP_S: Final = 60.0
 """A client writes at most one snapshot of a coordination partition in this time (§6.3)."""
@@ -146,6 +151,8 @@ class Driver:
             topic=settings.topic,
             snapshot_topic=settings.snapshot_topic,
             wire=text_wire(settings.interval_ms // 1000) if is_text else MSGPACK,
+            look_every_s=min(LOOK_EVERY_S, max(MIN_LOOK_S, settings.interval_ms / 1000)),
+            keep_due=True,
         )
         self.mismatches = self.reader.mismatches
         try:

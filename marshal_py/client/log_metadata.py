@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Iterable
 from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
@@ -43,8 +44,8 @@ class LogMetadata:
         self._config = config
         self._errors = errors
 
-    def describe(self, deadline: float, *, with_snapshots: bool) -> tuple[int, bool]:
-        """Return how many partitions the log has, and whether it has a topic of snapshots.
+    def describe(self, deadline: float, *, with_snapshots: bool) -> tuple[int, int]:
+        """Return how many partitions the log has, and its topic of snapshots: 0 without one.
 
         Raises `TopicMissing`, `ConfigurationError`.
         """
@@ -55,8 +56,8 @@ class LogMetadata:
                 ).topics
                 error = topics[self.topic].error
                 if error is None and topics[self.topic].partitions:
-                    has_snapshots = with_snapshots and self._has_snapshots(deadline)
-                    return len(topics[self.topic].partitions), has_snapshots
+                    snapshots = self._snapshot_partitions(deadline) if with_snapshots else 0
+                    return len(topics[self.topic].partitions), snapshots
                 if error is not None and error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
                     raise TopicMissing(
                         f"coordination topic {self.topic!r} does not exist: run "
@@ -71,30 +72,34 @@ class LogMetadata:
                 self._give_up(problem.args[0], deadline)
             self._pause(deadline, "no metadata of the coordination topic")
 
-    def _has_snapshots(self, deadline: float) -> bool:
+    def _snapshot_partitions(self, deadline: float) -> int:
         found = self._consumer.list_topics(
             self.snapshot_topic, timeout=max(0.1, deadline - time.monotonic())
         ).topics[self.snapshot_topic]
         if found.error is None and len(found.partitions) >= 1:
-            return True
+            return len(found.partitions)
         if found.error is not None and found.error.code() in REFUSED:
             problem = denied(self._config, self.snapshot_topic, "Read", "Write")
             logger.warning("without snapshots, every start replays the whole log: %s", problem)
-            return False
+            return 0
         logger.warning(
             "there is no topic %r: every start replays the whole log; `marshal topic create` "
             "makes it",
             self.snapshot_topic,
         )
-        return False
+        return 0
 
-    def first_offsets(self, topic: str, partitions: int, deadline: float) -> dict[int, int]:
-        """Return the first offset of every partition that was not deleted."""
-        return self._offsets(topic, dict.fromkeys(range(partitions), 0), _EARLIEST, deadline)
+    def first_offsets(
+        self, topic: str, partitions: Iterable[int], deadline: float
+    ) -> dict[int, int]:
+        """Return the first offset of each partition that was not deleted."""
+        return self._offsets(topic, dict.fromkeys(partitions, 0), _EARLIEST, deadline)
 
-    def next_offsets(self, topic: str, partitions: int, deadline: float) -> dict[int, int]:
-        """Return the offset that the next record of every partition gets."""
-        return self._offsets(topic, dict.fromkeys(range(partitions), 0), _LATEST, deadline)
+    def next_offsets(
+        self, topic: str, partitions: Iterable[int], deadline: float
+    ) -> dict[int, int]:
+        """Return the offset that the next record of each partition gets."""
+        return self._offsets(topic, dict.fromkeys(partitions, 0), _LATEST, deadline)
 
     def offsets_at(self, ms: int, ends: dict[int, int], deadline: float) -> dict[int, int]:
         """Return the first offset of the log's partitions at a time of the broker, or its end."""

@@ -6,10 +6,9 @@ it saw what. It has no thread: `driver.Driver` drives it, and the `LogWriter`, f
 
 from __future__ import annotations
 
-import json
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, Final, NamedTuple, NoReturn
 
 from confluent_kafka import (
@@ -24,6 +23,7 @@ from marshal_py.client.kafka_clients import RECONNECT, ConnectionErrors, connect
 from marshal_py.client.log_metadata import LogMetadata
 from marshal_py.client.settings import KafkaConfig
 from marshal_py.client.snapshots import SnapshotComparison, newest_snapshots
+from marshal_py.client.topic_watch import LOOK_EVERY_S, TopicFacts, TopicWatch
 from marshal_py.errors import (
     LogHole,
     MalformedRecord,
@@ -41,7 +41,16 @@ logger = logging.getLogger("marshal_py.log")
 BATCH: Final = 2_000
 """Messages per `consume`: more is slower in librdkafka, not faster."""
 
-STATS_MS: Final = 10_000
+_LOOK_AGAIN: Final = {
+    KafkaError._UNKNOWN_PARTITION,
+    KafkaError._UNKNOWN_TOPIC,
+    KafkaError.UNKNOWN_TOPIC_ID,
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+}
+"""Errors after which the topic may be another one."""
+
+_FIRST_LOOK_S: Final = 5.0
+"""A reader starts without knowing the topic's id when the brokers do not tell it by then."""
 
 _TRUNCATED: Final = {
     KafkaError._AUTO_OFFSET_RESET,
@@ -59,7 +68,10 @@ _CLOCK: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 class Truncated(Exception):
-    """The log lost records that had been applied; the caller drops its leases and replays."""
+    """What was read is not what the log says now; the caller drops its leases and replays.
+
+    The log lost records that had been applied, or the topic was made anew: the text says which.
+    """
 
 
 class Batch(NamedTuple):
@@ -77,6 +89,11 @@ class LogReader:
     came since. All methods belong to one thread, except that `world` may be read by others under
     the caller's own lock: `read` folds only inside `guard`.
 
+    - `groups`: read the coordination partitions of these groups and no others; None: all. States
+      of partitions that are not read stay empty, and never count as caught up.
+    - `look_every_s`: how often `poll` has the topic looked at: whether it is still the same one.
+    - `keep_due`: keep the boundaries that were crossed in `due`, for who writes snapshots.
+
     It is long because replay, tail and recovery from a truncation are one pass over one Kafka
     consumer, and share where each partition is; what could be told apart is in `log_metadata` and
     `snapshots`.
@@ -92,6 +109,9 @@ class LogReader:
         use_snapshots: bool = True,
         compare_snapshots: bool = True,
         wire: Wire = MSGPACK,
+        groups: Collection[str] | None = None,
+        look_every_s: float = LOOK_EVERY_S,
+        keep_due: bool = False,
     ) -> None:
         self.topic = topic
         self.snapshot_topic = snapshot_topic
@@ -101,8 +121,10 @@ class LogReader:
         self.caught_up = False
         self.replayed = 0
         """Records applied by the last replay."""
+        self.partitions: tuple[int, ...] = ()
+        """The coordination partitions that are read; known once `open` has returned."""
         self.due: list[SnapshotDue] = []
-        """Boundaries crossed since the caller last emptied this list."""
+        """With `keep_due`: boundaries crossed since the caller last emptied this list."""
         self._comparison = SnapshotComparison(topic)
         self.newest_snapshot = self._comparison.newest
         """Coordination partition → `next_offset` of the newest valid snapshot seen."""
@@ -114,6 +136,11 @@ class LogReader:
         self._use_snapshots = use_snapshots
         self._compare = compare_snapshots
         self._config = config
+        self._groups = groups
+        self._keep_due = keep_due
+        self._watch = TopicWatch(config, topic, look_every_s)
+        self._facts: TopicFacts | None = None
+        """What the topic was when it was opened, as far as the brokers tell."""
         self._was_served = False
         """Whether the coordination topic could be read from: records came, or its end was told."""
         errors = ConnectionErrors()
@@ -134,8 +161,7 @@ class LogReader:
                 "isolation.level": "read_uncommitted",
                 "enable.partition.eof": True,
                 "fetch.min.bytes": 1,
-                "statistics.interval.ms": STATS_MS,
-                "stats_cb": self._on_stats,
+                "statistics.interval.ms": 0,  # nobody listens
             },
             errors,
         )
@@ -168,16 +194,31 @@ class LogReader:
         there for this reader: it sees the world as it was.
 
         Raises `TopicMissing`, `BrokerUnavailable` after `timeout_s` without an answer, `LogHole`
-        when records that no snapshot covers are gone, `PartitionCountChanged` on a second call
-        that finds another number of partitions. The replay itself may take as long as it takes.
+        when records that no snapshot covers are gone, `PartitionCountChanged` when the same topic
+        has another number of partitions than before. The replay itself may take as long as it
+        takes.
         """
         deadline = time.monotonic() + timeout_s
-        count, has_snapshots = self._metadata.describe(
+        self._watch.ask()
+        count, snapshot_partitions = self._metadata.describe(
             deadline, with_snapshots=self.wire.has_snapshots
         )
-        if self._partitions and count != self._partitions:
+        if 0 < snapshot_partitions != count:
+            raise PartitionCountChanged(
+                f"topic {self.topic!r} has {count} partitions and {self.snapshot_topic!r} has "
+                f"{snapshot_partitions}: one of the two was grown, and claims would be decided in "
+                "two places. Stop all clients, then run `marshal topic recover`"
+            )
+        facts = self._watch.wait(min(deadline, time.monotonic() + _FIRST_LOOK_S))
+        is_anew = self._is_another(facts)
+        if self._partitions and count != self._partitions and not is_anew:
             raise self._changed(count)
+        if is_anew:
+            self._distrusted.clear()
+        self._facts = facts
         self._partitions = count
+        self.partitions = self._partitions_read(count)
+        self.partition_count_error = None
         self.world.states[:] = [self.wire.state(p) for p in range(count)]
         self.observers[:] = [Observer() for _ in range(count)]
         self._last_value = [None] * count
@@ -187,8 +228,8 @@ class LogReader:
         self.caught_up = False
         self.replayed = 0
 
-        self._begins = self._metadata.first_offsets(self.topic, count, deadline)
-        self._ends = self._metadata.next_offsets(self.topic, count, deadline)
+        self._begins = self._metadata.first_offsets(self.topic, self.partitions, deadline)
+        self._ends = self._metadata.next_offsets(self.topic, self.partitions, deadline)
         self._until = {}
         if until_ms is not None:
             self._until = self._metadata.offsets_at(until_ms + 1, self._ends, deadline)
@@ -197,20 +238,25 @@ class LogReader:
         if since_ms is not None:
             self._not_after = self._metadata.offsets_at(since_ms, self._ends, deadline)
         elif since_offset is not None:
-            self._not_after = dict.fromkeys(range(count), since_offset)
+            self._not_after = dict.fromkeys(self.partitions, since_offset)
         snapshot_ends: dict[int, int] = {}
-        if has_snapshots:
-            snapshot_ends = self._metadata.next_offsets(self.snapshot_topic, count, deadline)
+        if snapshot_partitions:
+            snapshot_ends = self._metadata.next_offsets(
+                self.snapshot_topic, self.partitions, deadline
+            )
             if self._use_snapshots:
                 self._restore(snapshot_ends, deadline)
-        assignment = [
-            TopicPartition(self.topic, p, self._start_of(p)) for p in range(self._partitions)
-        ]
+        assignment = [TopicPartition(self.topic, p, self._start_of(p)) for p in self.partitions]
         if self._compare:
             assignment += [
                 TopicPartition(self.snapshot_topic, p, end) for p, end in snapshot_ends.items()
             ]
         self._consumer.assign(assignment)
+
+    def _partitions_read(self, count: int) -> tuple[int, ...]:
+        if self._groups is None or self.wire.home is None:
+            return tuple(range(count))
+        return tuple(sorted({self.wire.home(group, count) for group in self._groups}))
 
     def extent(self) -> dict[int, tuple[int, int]]:
         """Return (first offset, next offset) of each partition, as `open` found them."""
@@ -248,7 +294,8 @@ class LogReader:
                 yield messages, []
             behind = {p for p in behind if self._is_behind(p)}
         now_ns = self._clock()
-        for p, observer in enumerate(self.observers):
+        for p in self.partitions:
+            observer = self.observers[p]
             observer.caught_up_at_offset = self._at(p)
             observer.seen.note(self._at(p) - 1, now_ns)
         self.caught_up = True
@@ -402,8 +449,32 @@ class LogReader:
                 self.observers[p].stamped.note(message.offset(), stamp_ms)
 
     def poll(self, timeout_s: float) -> list[Any]:
-        """Wait up to `timeout_s` for records; hand them to `fold`. Needs no lock."""
+        """Wait up to `timeout_s` for records; hand them to `fold`. Needs no lock.
+
+        Raises `Truncated` when the topic is not the one any more that was opened.
+        """
+        self._look()
         return self._poll(timeout_s)
+
+    def _look(self) -> None:
+        """Take in what the brokers say of the topic, if they said something (§7.1, §7.2)."""
+        facts = self._watch.look()
+        if facts is None:
+            return
+        if facts.partitions == 0:
+            raise Truncated(f"topic {self.topic!r} was deleted")
+        if self._is_another(facts):
+            raise Truncated(f"topic {self.topic!r} was made anew; its id is {facts.topic_id} now")
+        if self._facts is None:
+            self._facts = facts
+        if facts.partitions != self._partitions and self.partition_count_error is None:
+            self.partition_count_error = self._changed(facts.partitions)
+
+    def _is_another(self, facts: TopicFacts | None) -> bool:
+        """Whether this is another topic than the one that was opened, of the same name."""
+        if self._facts is None or facts is None or None in (self._facts.topic_id, facts.topic_id):
+            return False
+        return facts.topic_id != self._facts.topic_id
 
     def fold(self, messages: list[Any]) -> Iterator[Batch]:
         """Apply what `poll` returned and yield the events, by coordination partition.
@@ -456,7 +527,8 @@ class LogReader:
         anchor, before = anchor_of(self._last_value[p]), len(found)
         is_record = self.wire.apply(state, offset, value, found)
         sender = next((getattr(e, "instance_id", "") for e in found[before:][::-1]), "")
-        self.due.append(SnapshotDue(p, next_offset, anchor, encoded, sender))
+        if self._keep_due:
+            self.due.append(SnapshotDue(p, next_offset, anchor, encoded, sender))
         return is_record
 
     def _met_foreign(self, p: int, value: bytes | None) -> None:
@@ -471,7 +543,7 @@ class LogReader:
             logger.error("%s/%d: %s", self.snapshot_topic, message.partition(), error)
             return
         p = snapshot.coordinator
-        if p >= self._partitions or snapshot.partitions != self._partitions:
+        if p not in self.partitions or snapshot.partitions != self._partitions:
             return
         self._comparison.compare(snapshot, self.world.states[p])
 
@@ -487,6 +559,8 @@ class LogReader:
             raise Truncated(f"{self.topic}: {error.str()}")
         if error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
             return  # librdkafka looks for the coordinator of a group that nobody uses
+        if error.code() in _LOOK_AGAIN:
+            self._watch.soon()
         why: object = error.str()
         if error.code() in REFUSED:
             why = problem = denied(self._config, topic or self.topic, "Read")
@@ -494,20 +568,13 @@ class LogReader:
                 raise problem
         logger.warning("reading %s: %s; trying on", topic or self.topic, why)
 
-    def _on_stats(self, text: str) -> None:
-        topic = json.loads(text).get("topics", {}).get(self.topic)
-        if topic is None or self.partition_count_error is not None:
-            return
-        count = sum(1 for p in topic["partitions"] if p != "-1")
-        if self.caught_up and count > self._partitions:
-            self.partition_count_error = self._changed(count)
-
     def _changed(self, count: int) -> PartitionCountChanged:
         return PartitionCountChanged(
             f"topic {self.topic!r} had {self._partitions} partitions and now has {count}: claims "
-            "would be decided in two places. Stop all clients, then create the topic anew"
+            "would be decided in two places. Stop all clients, then run `marshal topic recover`"
         )
 
     def close(self) -> None:
-        """Close the consumer."""
+        """Disconnect."""
+        self._watch.close()
         self._consumer.close()

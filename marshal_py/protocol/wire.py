@@ -33,6 +33,7 @@ class Wire:
     - `apply`: the fold.
     - `coordinator`: which of so many coordination partitions decides about (group_id, topic,
       partition).
+    - `home`: which of so many coordination partitions has all about a group; None: all may have.
     - `has_snapshots`: whether clients write snapshots of the state.
     - `is_other`: says whether a value that is no record of this version is one of the other.
     - `met_other`: what to tell a client on whose topic there are such records.
@@ -43,6 +44,7 @@ class Wire:
     state: Callable[[int], PartitionState]
     apply: Callable[[PartitionState, int, bytes | None, list[Event] | None], bool]
     coordinator: Callable[[str, str, int, int], int]
+    home: Callable[[str, int], int] | None
     has_snapshots: bool
     is_other: Callable[[bytes], bool]
     met_other: str
@@ -77,6 +79,7 @@ MSGPACK: Final = Wire(
     coordinator=lambda group_id, _topic, _partition, partitions: coordinating_partition(
         group_id, partitions
     ),
+    home=coordinating_partition,
     has_snapshots=True,
     is_other=_is_text,
     met_other=(
@@ -98,6 +101,7 @@ def text_wire(interval_s: int) -> Wire:
         coordinator=lambda _group_id, topic, _partition, partitions: codec.coordinating_partition(
             topic, partitions
         ),
+        home=None,
         has_snapshots=False,
         is_other=_is_msgpack,
         met_other=(
