@@ -111,7 +111,6 @@ class Operator:
             ) from None
         if self._reader.partition_count_error is not None:
             raise self._reader.partition_count_error
-        self._reader.due.clear()
         self._writer.serve()
         self._failed.update(seq for seq, _ in self._writer.take_failures())
 

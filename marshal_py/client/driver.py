@@ -22,6 +22,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
+from marshal_py.client.genesis import new_genesis
 from marshal_py.client.hooks import HookThread
 from marshal_py.client.log_reader import LogReader, Truncated, boottime_ns
 from marshal_py.client.log_writer import LogWriter
@@ -38,6 +39,8 @@ from marshal_py.errors import (
 )
 from marshal_py.protocol.claimant import Claimant, Notice
 from marshal_py.protocol.events import Event
+from marshal_py.protocol.messages import encode
+from marshal_py.protocol.rationalizer import PartitionState
 from marshal_py.protocol.text.claimant import TextClaimant
 from marshal_py.protocol.wire import MSGPACK, text_wire
 from marshal_py.protocol.world import Observer, World
@@ -50,6 +53,11 @@ MAX_POLL_S: Final = 0.1
 MIN_LOOK_S: Final = 0.2
 """A client looks at the topic once an interval: one that was made anew has two holders for no
 longer than a lease (§7.1). No oftener than this, though."""
+
+FIRST_GENESIS_SEQ: Final = 2**62
+"""Above all that a claimant counts to: its own records are told apart by their seq."""
+
+GENESIS_AGAIN_S: Final = 2.0
 
 MIN_SNAPSHOT_GAP_S: Final = 60.0
 """A client writes at most one snapshot of a coordination partition in this time (§6.3)."""
@@ -95,6 +103,9 @@ class Driver:
         """Called in the driver's thread and under the lock: be quick."""
         self.before_heartbeat: list[Callable[[], None]] = []
         """Called under the lock before heartbeats are made: refresh offsets."""
+        self.restarted: list[Callable[[str], None]] = []
+        """Called in the driver's thread and under the lock when the log was read anew, with why:
+        what was known of the world before holds no more."""
         self._create_topics = create_topics
         self._close_on_sigterm = close_on_sigterm
         self._restore_sigterm: Callable[[], None] | None = None
@@ -152,8 +163,9 @@ class Driver:
             snapshot_topic=settings.snapshot_topic,
             wire=text_wire(settings.interval_ms // 1000) if is_text else MSGPACK,
             look_every_s=min(LOOK_EVERY_S, max(MIN_LOOK_S, settings.interval_ms / 1000)),
-            keep_due=True,
+            groups=None if is_text else {settings.group_id},
         )
+        self.reader.writer_of = self._writer_of
         self.mismatches = self.reader.mismatches
         try:
             self._replay()
@@ -249,16 +261,22 @@ class Driver:
         for refresh in self.before_heartbeat:
             refresh()
 
-    def listen(self, listener: Listener) -> Callable[[], None]:
-        """See `Marshal.listen`."""
+    def listen(
+        self, listener: Listener, start_over: Callable[[str], None] | None = None
+    ) -> Callable[[], None]:
+        """See `Marshal.listen`; `start_over` is one of `restarted`."""
         with self.lock:
             self.check_open()
             self._listeners.append(listener)
+            if start_over is not None:
+                self.restarted.append(start_over)
             self.hooks.start()
 
         def stop() -> None:
             with self.lock, contextlib.suppress(ValueError):
                 self._listeners.remove(listener)
+                if start_over is not None:
+                    self.restarted.remove(start_over)
 
         return stop
 
@@ -314,24 +332,74 @@ class Driver:
                 self._fail(self._writer.refusal)
             if self.reader.partition_count_error is not None and self.failure is None:
                 self._fail(self.reader.partition_count_error)
+            if self.mismatches and self.failure is None:
+                self._fail(self.mismatches[0])
             self.carry_out()
-            if self.reader.due:
-                self._write_snapshots()
+            while not self.reader.snapshots_to_write.empty():
+                self._writer.append_snapshot(*self.reader.snapshots_to_write.get())
 
     def _replay(self) -> None:
         for _ in range(5):
             try:
                 self.reader.open(self.settings.connect_timeout_ms / 1000)
                 self.reader.replay()
+                if self.reader.partition_count_error is not None:
+                    raise self.reader.partition_count_error
+                self._found()
             except Truncated as error:
                 self.log.warning("%s; replaying", error)
             else:
                 return
         raise BrokerUnavailable(f"topic {self.settings.topic!r} changes while it is read")
 
+    def _found(self) -> None:
+        """Give the log a genesis if it needs one, and read on until it has (§7.4).
+
+        It needs one where there is none, and where epochs would come again that were given out
+        before: this client knows of larger ones than the log could have given.
+
+        Raises `Truncated`, `AccessDenied`, `BrokerUnavailable`.
+        """
+        if self.settings.wire == "text":
+            return
+        deadline = time.monotonic() + self.settings.connect_timeout_ms / 1000
+        for p in self.reader.partitions:
+            state = self.world.states[p]
+            seq, again_s = FIRST_GENESIS_SEQ, 0.0
+            while self._needs_genesis(state):
+                if time.monotonic() >= again_s:
+                    again_s = time.monotonic() + GENESIS_AGAIN_S
+                    seq += 1
+                    self._writer.append(p, seq, self._genesis(state, seq))
+                self._writer.serve()
+                self._writer.take_failures()
+                for _ in self.reader.fold(self.reader.poll(0.05)):
+                    pass
+                if self._writer.refusal is not None:
+                    raise self._writer.refusal
+                if time.monotonic() >= deadline:
+                    raise BrokerUnavailable(
+                        f"the genesis of {self.settings.topic!r} could not be written"
+                    )
+
+    def _needs_genesis(self, state: PartitionState) -> bool:
+        floor = self.reader.highest_epoch
+        return state.identity is None or state.base + state.next_offset < floor
+
+    def _genesis(self, state: PartitionState, seq: int) -> bytes:
+        settings = self.settings
+        return encode(
+            new_genesis(
+                (settings.client_id, settings.instance_id, settings.group_id, seq),
+                previous=state.identity or "",
+                above=max(self.reader.highest_epoch, state.base + state.next_offset),
+                partitions=self.world.partitions,
+            )
+        )
+
     def _caught_up(self) -> None:
         now_ns = self.clock()
-        for p in range(self.world.partitions):
+        for p in self.reader.partitions:
             self.claimant.caught_up(p, now_ns)
         self.carry_out()
 
@@ -339,14 +407,18 @@ class Driver:
         client_id = self.settings.client_id
         self.log.error("%s: %s; leases are dropped, replaying", client_id, error)
         with self.lock:
-            self.claimant.truncated()
+            self.claimant.truncated(str(error))
             self.carry_out()
         while not self._stop.is_set():
             try:
                 # World and observers are refilled in place, so nobody may look meanwhile.
                 with self.lock:
                     self._replay()
+                    self.claimant.reshape()
                     self._caught_up()
+                    for start_over in self.restarted:
+                        start_over(str(error))
+                self.log.warning("%s: has read the log anew and goes on", client_id)
                 return
             except (BrokerUnavailable, TopicMissing) as problem:
                 self.log.warning("%s: %s; trying on", client_id, problem)
@@ -370,22 +442,21 @@ class Driver:
         self._look_at_pauses_s = now_s + self._jitter.uniform(0.5, 1.5)
         self.claimant.end_expired_pause(time.time() * 1000)
 
-    def _write_snapshots(self) -> None:
-        due, self.reader.due[:] = list(self.reader.due), []
-        for snapshot in due:
-            p = snapshot.coordinator
-            newest = self.reader.newest_snapshot.get(p, 0)
-            last_s = self._last_snapshot_s.get(p)
-            now_s = time.monotonic()
-            if (
-                snapshot.crossed_by == self.settings.instance_id
-                and snapshot.next_offset - newest >= self.settings.snapshot_every
-                and (last_s is None or now_s - last_s >= MIN_SNAPSHOT_GAP_S)
-            ):
-                self._last_snapshot_s[p] = now_s
-                self._writer.write_snapshot(
-                    snapshot, self.world.partitions, self.settings.client_id
-                )
+    def _writer_of(self, p: int, next_offset: int, crossed_by: str) -> str:
+        """Say whether this client writes the snapshot of a boundary (§6.3): its name, or nothing.
+
+        Whoever crossed it does, but not too often.
+        """
+        now_s = time.monotonic()
+        last_s = self._last_snapshot_s.get(p)
+        if (
+            crossed_by != self.settings.instance_id
+            or next_offset - self.reader.newest_snapshot.get(p, 0) < self.settings.snapshot_every
+            or (last_s is not None and now_s - last_s < MIN_SNAPSHOT_GAP_S)
+        ):
+            return ""
+        self._last_snapshot_s[p] = now_s
+        return self.settings.client_id
 
 
 def _new_claimant(settings: ClientSettings, reader: LogReader) -> Claimant:

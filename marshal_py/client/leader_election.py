@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple, Self
 
 from marshal_py.client.claim import Claim
@@ -148,7 +149,8 @@ class LeaderWatch:
     """Tells who leads a name, and hears of changes, without being a candidate.
 
     `on_change(old, new)` runs in the hook thread; either is None when nobody leads. What it tells
-    is what the log says: a leader whose lease has lapsed leads until somebody takes over.
+    is what the log says: a leader whose lease has lapsed leads until somebody takes over. When the
+    log was made anew or lost records, it is what the log says then.
     """
 
     def __init__(
@@ -163,7 +165,8 @@ class LeaderWatch:
         self._on_change = on_change
         self._changed = threading.Condition()
         with driver.lock:  # nothing may be folded between the two
-            self._stop = driver.listen(self._listen)
+            self._driver = driver
+            self._stop = driver.listen(self._listen, self._start_over)
             self._current = _leader(driver.world.cell(self._group_id, self._topic, 0))
 
     @property
@@ -198,15 +201,24 @@ class LeaderWatch:
                 )
                 self._become(new)
 
+    def _start_over(self, _: str) -> None:
+        """The log was read anew: who leads is what it says now. In the driver's thread."""
+        new = _leader(self._driver.world.cell(self._group_id, self._topic, 0))
+        self._driver.hooks.call(partial(self._set, new))
+
+    def _set(self, new: Leader | None) -> None:
+        with self._changed:
+            old, self._current = self._current, new
+            self._changed.notify_all()
+        if self._on_change is not None and old != new:
+            self._on_change(old, new)
+
     def _become(self, new: Leader | None) -> None:
         with self._changed:
             old = self._current
             if new is not None and old is not None and new.epoch <= old.epoch:
                 return  # read at construction already
-            self._current = new
-            self._changed.notify_all()
-        if self._on_change is not None and old != new:
-            self._on_change(old, new)
+        self._set(new)
 
     def __enter__(self) -> Self:
         return self

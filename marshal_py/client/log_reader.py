@@ -22,7 +22,7 @@ from marshal_py.client.acl import REFUSED, denied
 from marshal_py.client.kafka_clients import RECONNECT, ConnectionErrors, connect
 from marshal_py.client.log_metadata import LogMetadata
 from marshal_py.client.settings import KafkaConfig
-from marshal_py.client.snapshots import SnapshotComparison, newest_snapshots
+from marshal_py.client.snapshots import Boundary, SnapshotDesk, newest_snapshots
 from marshal_py.client.topic_watch import LOOK_EVERY_S, TopicFacts, TopicWatch
 from marshal_py.errors import (
     LogHole,
@@ -30,8 +30,10 @@ from marshal_py.errors import (
     PartitionCountChanged,
 )
 from marshal_py.protocol.events import Event
+from marshal_py.protocol.messages import NO_OFFSET
 from marshal_py.protocol.rationalizer import BOUNDARY, PartitionState
-from marshal_py.protocol.snapshots import Snapshot, SnapshotDue, anchor_of, decode_snapshot
+from marshal_py.protocol.snapshots import Snapshot, SnapshotDue, anchor_of
+from marshal_py.protocol.state_image import image_of
 from marshal_py.protocol.wire import MSGPACK, Wire
 from marshal_py.protocol.world import Observer
 
@@ -92,7 +94,6 @@ class LogReader:
     - `groups`: read the coordination partitions of these groups and no others; None: all. States
       of partitions that are not read stay empty, and never count as caught up.
     - `look_every_s`: how often `poll` has the topic looked at: whether it is still the same one.
-    - `keep_due`: keep the boundaries that were crossed in `due`, for who writes snapshots.
 
     It is long because replay, tail and recovery from a truncation are one pass over one Kafka
     consumer, and share where each partition is; what could be told apart is in `log_metadata` and
@@ -111,7 +112,6 @@ class LogReader:
         wire: Wire = MSGPACK,
         groups: Collection[str] | None = None,
         look_every_s: float = LOOK_EVERY_S,
-        keep_due: bool = False,
     ) -> None:
         self.topic = topic
         self.snapshot_topic = snapshot_topic
@@ -123,13 +123,20 @@ class LogReader:
         """Records applied by the last replay."""
         self.partitions: tuple[int, ...] = ()
         """The coordination partitions that are read; known once `open` has returned."""
-        self.due: list[SnapshotDue] = []
-        """With `keep_due`: boundaries crossed since the caller last emptied this list."""
-        self._comparison = SnapshotComparison(topic)
-        self.newest_snapshot = self._comparison.newest
+        self.writer_of: Callable[[int, int, str], str] = lambda _p, _next_offset, _crossed_by: ""
+        """Says who writes the snapshot of a boundary: (coordination partition, next offset, the
+        instance whose record crossed it) → the writer's name, empty if this process does not."""
+        self._desk = SnapshotDesk(topic)
+        self.newest_snapshot = self._desk.newest
         """Coordination partition → `next_offset` of the newest valid snapshot seen."""
-        self.mismatches = self._comparison.mismatches
+        self.snapshots_to_write = self._desk.ready
+        """(coordination partition, value) of snapshots that `writer_of` asked for."""
+        self.mismatches = self._desk.mismatches
         self.partition_count_error: PartitionCountChanged | None = None
+        """Set when the topic has another number of partitions than it was read with, or than its
+        genesis speaks of: no claim is safe then."""
+        self.highest_epoch = NO_OFFSET
+        """No claim of a log that was read before the last `open` had a larger epoch."""
         self.met_other_wire = False
         """Whether records of the other version were met; it is logged once."""
         self._clock = clock
@@ -137,7 +144,6 @@ class LogReader:
         self._compare = compare_snapshots
         self._config = config
         self._groups = groups
-        self._keep_due = keep_due
         self._watch = TopicWatch(config, topic, look_every_s)
         self._facts: TopicFacts | None = None
         """What the topic was when it was opened, as far as the brokers tell."""
@@ -207,7 +213,7 @@ class LogReader:
             raise PartitionCountChanged(
                 f"topic {self.topic!r} has {count} partitions and {self.snapshot_topic!r} has "
                 f"{snapshot_partitions}: one of the two was grown, and claims would be decided in "
-                "two places. Stop all clients, then run `marshal topic recover`"
+                "two places. Stop all clients, run `marshal topic recover`, and start them again"
             )
         facts = self._watch.wait(min(deadline, time.monotonic() + _FIRST_LOOK_S))
         is_anew = self._is_another(facts)
@@ -216,15 +222,17 @@ class LogReader:
         if is_anew:
             self._distrusted.clear()
         self._facts = facts
+        self.highest_epoch = max(
+            self.highest_epoch, *(s.base + s.next_offset for s in self.world.states), NO_OFFSET
+        )
         self._partitions = count
         self.partitions = self._partitions_read(count)
         self.partition_count_error = None
         self.world.states[:] = [self.wire.state(p) for p in range(count)]
         self.observers[:] = [Observer() for _ in range(count)]
         self._last_value = [None] * count
-        self._comparison.reset(count)
+        self._desk.reset(count)
         self._anchors.clear()
-        self.due.clear()
         self.caught_up = False
         self.replayed = 0
 
@@ -299,6 +307,15 @@ class LogReader:
             observer.caught_up_at_offset = self._at(p)
             observer.seen.note(self._at(p) - 1, now_ns)
         self.caught_up = True
+        self._check_count()
+
+    def _check_count(self) -> None:
+        """Compare the number of partitions with what the log's genesis says (§7.2)."""
+        if self.partition_count_error is not None:
+            return
+        for state in self.world.states:
+            if state.partitions not in (0, self._partitions):
+                self.partition_count_error = self._changed(self._partitions, state.partitions)
 
     def _is_behind(self, p: int) -> bool:
         return self._at(p) < self._ends[p] or p in self._anchors
@@ -392,6 +409,7 @@ class LogReader:
             self._at(p),
         )
         self._distrusted.add(p)
+        self.world.states[p] = self.wire.state(p)  # its epochs are not of this log either
         raise Truncated(f"{self.topic}/{p} is another log than its snapshot's")
 
     # Reading
@@ -514,21 +532,21 @@ class LogReader:
             now_ns = self._clock()
             self.observers[p].seen.note(self._at(p) - 1, now_ns)
             yield Batch(p, found, now_ns)
+        if events:
+            self._check_count()
 
     def _cross(
         self, state: PartitionState, offset: int, value: bytes | None, found: list[Event] | None
     ) -> bool:
-        """Keep the digest of the state at a boundary, then apply the record beyond it (§6.5)."""
+        """Take an image of the state at a boundary, then apply the record beyond it (§6.5)."""
         if state.next_offset == 0 or found is None:
             return self.wire.apply(state, offset, value, found)
-        p = state.partition
-        encoded, next_offset = state.encode(), state.next_offset
-        self._comparison.note(p, next_offset, anchor_of(encoded))
+        p, next_offset, image = state.partition, state.next_offset, image_of(state)
         anchor, before = anchor_of(self._last_value[p]), len(found)
         is_record = self.wire.apply(state, offset, value, found)
         sender = next((getattr(e, "instance_id", "") for e in found[before:][::-1]), "")
-        if self._keep_due:
-            self.due.append(SnapshotDue(p, next_offset, anchor, encoded, sender))
+        writer = self.writer_of(p, next_offset, sender)
+        self._desk.at_boundary(Boundary(p, next_offset, anchor, image, writer))
         return is_record
 
     def _met_foreign(self, p: int, value: bytes | None) -> None:
@@ -538,14 +556,12 @@ class LogReader:
 
     def _on_snapshot(self, message: Any) -> None:
         try:
-            snapshot = decode_snapshot(message.value())
+            self._desk.read(message.value(), self._state_read)
         except MalformedRecord as error:
             logger.error("%s/%d: %s", self.snapshot_topic, message.partition(), error)
-            return
-        p = snapshot.coordinator
-        if p not in self.partitions or snapshot.partitions != self._partitions:
-            return
-        self._comparison.compare(snapshot, self.world.states[p])
+
+    def _state_read(self, p: int) -> PartitionState | None:
+        return self.world.states[p] if p in self.partitions else None
 
     def snapshot_now(self, p: int) -> SnapshotDue | None:
         """Return the present state of one partition, None where nothing was ever written."""
@@ -568,13 +584,15 @@ class LogReader:
                 raise problem
         logger.warning("reading %s: %s; trying on", topic or self.topic, why)
 
-    def _changed(self, count: int) -> PartitionCountChanged:
+    def _changed(self, count: int, was: int | None = None) -> PartitionCountChanged:
         return PartitionCountChanged(
-            f"topic {self.topic!r} had {self._partitions} partitions and now has {count}: claims "
-            "would be decided in two places. Stop all clients, then run `marshal topic recover`"
+            f"topic {self.topic!r} had {was or self._partitions} partitions and now has {count}: "
+            "claims would be decided in two places. Stop all clients, run `marshal topic recover`, "
+            "and start them again"
         )
 
     def close(self) -> None:
         """Disconnect."""
         self._watch.close()
+        self._desk.close()
         self._consumer.close()

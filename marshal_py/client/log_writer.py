@@ -119,13 +119,17 @@ class LogWriter:
             writer=writer,
         )
 
+        self.append_snapshot(due.coordinator, value)
+
+    def append_snapshot(self, coordinator: int, value: bytes) -> None:
+        """Write the value of a snapshot, as `write_snapshot` does."""
         self._produce(
             self.snapshot_topic,
             value,
-            key=str(due.coordinator).encode(),
-            partition=due.coordinator,
+            key=str(coordinator).encode(),
+            partition=coordinator,
             failed=lambda why: logger.warning(
-                "a snapshot of partition %d failed: %s", due.coordinator, why
+                "a snapshot of partition %d failed: %s", coordinator, why
             ),
         )
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
@@ -252,12 +253,19 @@ class Marshal:
             observer = self.driver.observers[coordinator]
             return observer.liveness(version, cell.interval_ms, self.driver.clock())
 
-    def listen(self, listener: Listener) -> Callable[[], None]:
+    def listen(
+        self, listener: Listener, on_restart: Callable[[str], None] | None = None
+    ) -> Callable[[], None]:
         """Call `listener(coordination partition, events)` for what the log brings from now on.
 
-        Runs in the hook thread, in order. Returns a function that ends it.
+        Runs in the hook thread, in order. Returns a function that ends it. `on_restart` is called,
+        with the reason, when the log was made anew or lost records: it has been read from its start
+        by then, what came before holds no more, and `world` shows what is.
         """
-        return self.driver.listen(listener)
+        if on_restart is None:
+            return self.driver.listen(listener)
+        hooks = self.driver.hooks
+        return self.driver.listen(listener, lambda why: hooks.call(partial(on_restart, why)))
 
     def set_member_metadata(self, metadata: bytes) -> None:
         """Tell the other members of the group something else (up to 4,096 bytes), at once."""

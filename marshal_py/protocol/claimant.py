@@ -431,19 +431,31 @@ class Claimant:
             self._watches_sent = True
             self._timers.set(oldest_ns + self._answer_timeout_ns, "unread", 0)
 
-    def truncated(self) -> None:
-        """Drop every lease: the log lost records, and will be replayed (§7)."""
+    def truncated(self, why: str = "the coordination log was truncated") -> None:
+        """Drop every lease: the log is not what was read, and will be replayed (§7)."""
         for holding in [*self._wanted.values(), *self._releasing.values()]:
             if holding.state in _PENDING:
                 holding.on(ClaimEvent.TRUNCATED)
             else:
-                self._end(holding, ClaimEvent.TRUNCATED, "the coordination log was truncated")
+                self._end(holding, ClaimEvent.TRUNCATED, why)
         self._changed.clear()
         self._heartbeats.clear()
         self._cold_start.clear()
         self._sent.clear()
         for p in range(self.world.partitions):
             self._lapse_due_ns[p] = None
+
+    def reshape(self) -> None:
+        """After `truncated`: the log that was read since may have another number of partitions."""
+        count = self.world.partitions
+        self.home = self.world.home(self.group_id)
+        self._ours = [{} for _ in range(count)]
+        self._heartbeats = HeartbeatSchedule(self._timers, count)
+        self._cold_start = ColdStart(self._cold_start.skew_ms, count)
+        self._sent = UnreadAppends(count)
+        self._lapse_due_ns = [None] * count
+        for holding in self._wanted.values():
+            holding.coordinator = self.world.coordinator(self.group_id, *holding.key)
 
     def stop_claiming(self, reason: str) -> None:
         """Stop claiming and renewing: leases lapse by themselves. For a log that changed shape."""

@@ -295,14 +295,19 @@ class TextClaimant(Claimant):
                 holding.claim_seq = -1
                 self._heartbeats.arrange(holding.coordinator, now_ns + RETRY_NS)
 
-    def truncated(self) -> None:
-        """Drop every lease: the log lost records, and will be replayed."""
-        super().truncated()
+    def truncated(self, why: str = "the coordination log was truncated") -> None:
+        """Drop every lease: the log is not what was read, and will be replayed."""
+        super().truncated(why)
         for queue in self._unread:
             queue.clear()
         self._foreign_at.clear()
         for holding in map(_text, self.holdings()):
             holding.unread_heartbeats, holding.claim_seq = 0, -1
+
+    def reshape(self) -> None:
+        """See `Claimant.reshape`."""
+        super().reshape()
+        self._unread = [deque() for _ in range(self.world.partitions)]
 
     # Our own records, recognised by their fields
 
