@@ -93,7 +93,7 @@ class Checker:
                 self._messages_claimed(event)
             elif isinstance(event, ev.Beat) and event.membership:
                 if p != self.sim.world.home(event.group_id):
-                    self.fail("members report at home", f"{event.instance_id} in {p}")
+                    self.fail("a group has one partition", f"{event.instance_id} in {p}")
             elif isinstance(event, ev.GroupForgotten):
                 for key in list(self.committed):
                     if key[0] == event.group_id and self.sim.coordinator(key) == p:
@@ -429,7 +429,12 @@ class Checker:
         for batch in process.user.batches.values():
             if sim.now - batch.since_ns > 3_000 * MS and sim.scenario.fenced:
                 self.fail("every claim of messages is answered", f"{process.name} {batch}")
-        members = sim.truth[claimant.home].members
+        state = sim.truth[claimant.home]
+        session = state.session(process.group_id, process.client_id, process.instance_id)
+        given = set() if session is None else set(session.claims.values())
+        if not claimant.silent and not given <= {h.key for h in claimant.holdings()}:
+            self.fail("what nobody wants is given back", f"{process.name} still has {given}")
+        members = state.members
         known = members.get((process.group_id, process.client_id))
         quiet = claimant.silent or claimant.leaving
         if process.spec.member and not quiet and known is None:
@@ -468,4 +473,4 @@ class Checker:
 def _of(cell: Cell | None) -> str:
     if cell is None:
         return "there is no such cell"
-    return f"holder {cell.instance_id} epoch {cell.epoch} version {cell.version}"
+    return f"holder {cell.instance_id} epoch {cell.epoch} own version {cell.version}"

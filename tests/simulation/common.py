@@ -19,7 +19,7 @@ GARBAGE: Final[tuple[bytes | None, ...]] = (
     b"\xc1",
     b"Heartbeat/1/a/b/c",
     b"\x93\x01\x02\xa1",
-    encode(ResumeGroup(2, "x", "x", "elsewhere", 1))[:-1],
+    encode(ResumeGroup(2, "x", "x", "elsewhere", 1, 0))[:-1],
     b"\x96\x0b\x02\xa1a\xa1b\xa1g\x00",
     b"\x96\x02\x03\xa1a\xa1b\xa1g\x00",
 )

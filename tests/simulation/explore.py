@@ -319,8 +319,9 @@ class Explorer:
 
     def _operator(self, state: State) -> tuple[str, State]:
         left = state.left
-        if GROUP in self.log.at(state.log)[0].paused:
-            value = encode(ResumeGroup(2, "op", "op", GROUP, 1))
+        group = self.log.at(state.log)[0].groups.get(GROUP)
+        if group is not None and group.pause is not None:
+            value = encode(ResumeGroup(2, "op", "op", GROUP, 1, group.pause.version))
             left = replace(left, pauses=left.pauses - 1)
             return "operator resumes", state._replace(log=(*state.log, value), left=left)
         value = encode(ReleaseGroup(2, "op", "op", GROUP, 0, 0))

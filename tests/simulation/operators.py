@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, Literal
 from marshal_py.protocol.messages import (
     ClaimingMessages,
     ClaimingPartition,
-    Entry,
     ForgetGroup,
+    Genesis,
     Heartbeat,
     Message,
+    MetadataEntry,
     ReleaseGroup,
     ReleasingPartition,
     ResumeGroup,
+    SetLevel,
     SetPosition,
     encode,
 )
@@ -37,6 +39,8 @@ class Operator:
         self.positions: dict[CellKey, int] = {}
         self.forgets: set[tuple[str, int]] = set()
         self.paused: dict[str, None] = {}
+        self.resuming: set[str] = set()
+        """Groups whose pause is to end as soon as it has been read."""
         self.seq = 0
         self.sent: dict[tuple[int, str], int] = {}
         self.clock = VirtualClock(5 * MS)
@@ -70,6 +74,8 @@ class Operator:
             self._try_position(cell_key, now)
         for group, p in sorted(self.forgets):
             self._try_forget(group, p)
+        for group in sorted(self.resuming):
+            self._try_resume(group)
 
     def _try_position(self, key: CellKey, now: int) -> None:
         sim = self.sim
@@ -79,7 +85,7 @@ class Operator:
             return
         cell = state.cells.get(key)
         if cell is not None and cell.held:
-            silence = self.observers[p].silence_ns(cell, now) or 0
+            silence = self.observers[p].silence_ns(state.version(*key), now) or 0
             wait = 2 * cell.interval_ms * MS + 1 - silence
             if wait > 0:
                 sim.at(sim.now + wait, self.step)
@@ -87,7 +93,7 @@ class Operator:
             sim.fired["set_position_of_held"] += 1
         sim.fired["set_position"] += 1
         next_offset = self.positions.pop(key)
-        version = -1 if cell is None else cell.version
+        version = state.version(*key)
         self._send(
             p,
             SetPosition(2, "op", "op.1", key[0], self._seq(), key[1], key[2], next_offset, version),
@@ -108,7 +114,7 @@ class Operator:
     def meddle(self, p: int, which: int) -> None:
         """A client with bugs writes what no client should: the fold must refuse nearly all of it.
 
-        Only the heartbeat with the right epoch is accepted: the epoch alone says whose a claim is.
+        Nothing of it counts: a heartbeat renews and changes what its own session holds.
         """
         state = self.sim.truth[p]
         held = [(key, cell) for key, cell in sorted(state.cells.items()) if cell.held]
@@ -119,19 +125,22 @@ class Operator:
         who: tuple[Literal[2], str, str, str] = (2, "stranger", "stranger.1", group)
         wrong = cell.epoch - 1 if cell.epoch else 7
         at = (topic, partition)
-        old = min(cell.version - 1, cell.epoch + which % 3)
+        version = state.version(*key)
+        old = min(version - 1, cell.epoch + which % 3)
         records: tuple[Message, ...] = (
             ClaimingPartition(*who, self._seq(), *at, 1_000, max(-1, old)),
-            ClaimingPartition(*who, self._seq(), *at, 1_000, cell.version + 5),
-            Heartbeat(*who, self._seq(), [Entry(*at, wrong, 9**9)]),
-            Heartbeat(*who, self._seq(), [Entry(*at, cell.epoch, 0, b"stranger")]),
+            ClaimingPartition(*who, self._seq(), *at, 1_000, version + 5),
+            Heartbeat(*who, self._seq(), 1_000, 0, [cell.epoch, 9**9]),
+            Heartbeat(*who, self._seq(), 1_000, 0, [], [MetadataEntry(cell.epoch, b"stranger")]),
             ReleasingPartition(*who, self._seq(), *at, wrong, 9**9),
             ReleasingPartition(*who, self._seq(), *at, cell.epoch + 1, 9**9),
             ClaimingMessages(*who, self._seq(), *at, wrong, 9**9),
             ClaimingMessages(*who, self._seq(), *at, cell.epoch, max(0, cell.claimed_offset)),
             SetPosition(*who, self._seq(), *at, 0, old),
             ForgetGroup(*who, self._seq()),
-            ResumeGroup(*who, self._seq()),
+            ResumeGroup(*who, self._seq(), old),
+            Genesis(*who, self._seq(), "another", "", 2**50, 1, 0),
+            SetLevel(*who, self._seq(), 2, 1),
         )
         record = records[which % len(records)]
         if group in state.paused and not isinstance(record, Heartbeat):
@@ -141,15 +150,25 @@ class Operator:
     def pause(self, group: str) -> None:
         self.sim.fired["pause_group"] += 1
         self.paused[group] = None
-        for p in range(len(self.states)):
-            self._send(p, ReleaseGroup(2, "op", "op.1", group, self._seq(), 0))
+        self._send(self._home(group), ReleaseGroup(2, "op", "op.1", group, self._seq(), 0))
 
     def resume(self, group: str) -> None:
         self.paused.pop(group, None)
         self.forgets = {item for item in self.forgets if item[0] != group}
         self.positions = {key: at for key, at in self.positions.items() if key[0] != group}
-        for p in range(len(self.states)):
-            self._send(p, ResumeGroup(2, "op", "op.1", group, self._seq()))
+        self.resuming.add(group)
+        self._try_resume(group)
+
+    def _home(self, group: str) -> int:
+        return self.sim.world.home(group)
+
+    def _try_resume(self, group: str) -> None:
+        """End the pause that is there when it has been read; another's, too."""
+        p = self._home(group)
+        found = self.states[p].groups.get(group)
+        if found is not None and found.pause is not None:
+            self.resuming.discard(group)
+            self._send(p, ResumeGroup(2, "op", "op.1", group, self._seq(), found.pause.version))
 
     def heal(self) -> None:
         for group in self.sim.scenario.groups:

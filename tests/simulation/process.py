@@ -363,9 +363,13 @@ class Process:
     def _sends_beat(self, value: bytes) -> None:
         record = decode(value)
         assert isinstance(record, Heartbeat)
-        for entry in record.entries:
-            if (entry.topic, entry.partition, entry.epoch) in self.paused_epochs:
-                self.sim.checker.fail("a pause ends the renewing", f"{self.name} {entry}")
+        base = self.world.states[self.claimant.home].base
+        said = {
+            base + at
+            for at in (*record.positions[::2], *(entry.claimed_at for entry in record.metadata))
+        }
+        if said & {epoch for _, _, epoch in self.paused_epochs}:
+            self.sim.checker.fail("a pause ends the storing", f"{self.name} {record}")
 
     def _sends_claim(self, value: bytes) -> None:
         record = decode(value)
@@ -373,12 +377,14 @@ class Process:
         sim = self.sim
         if self.fenced:
             sim.checker.fail("fenced by a twin", f"{self.name} claims {record}")
-        p = self.world.coordinator(record.topic, record.partition)
-        cell = self.world.states[p].cells.get((self.group_id, record.topic, record.partition))
+        p = self.claimant.home
+        key = (self.group_id, record.topic, record.partition)
+        cell = self.world.states[p].cells.get(key)
         if cell is None or not cell.held:
             sim.counts["claims of free cells"] += 1
             return
-        silence = self.observers[p].silence_ns(cell, self.clock.at(sim.now)) or 0
+        version = self.world.states[p].version(*key)
+        silence = self.observers[p].silence_ns(version, self.clock.at(sim.now)) or 0
         if cell.holder == self.client_id:
             sim.counts["resumes"] += 1
             if silence <= 2 * cell.interval_ms * MS:

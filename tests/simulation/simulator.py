@@ -256,7 +256,7 @@ class Simulation:
         return (partition.stamps_ms[partition.offsets.index(offset)] - 10**9) * MS
 
     def coordinator(self, key: CellKey) -> int:
-        return self.world.coordinator(key[1], key[2])
+        return self.world.coordinator(*key)
 
     def true_cell(self, key: CellKey) -> Cell | None:
         return self.truth[self.coordinator(key)].cells.get(key)

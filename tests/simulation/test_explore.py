@@ -8,7 +8,7 @@ import pytest
 
 from marshal_py.protocol import rationalizer
 from marshal_py.protocol.claimant import Claimant
-from marshal_py.protocol.messages import NO_OFFSET, ClaimingPartition
+from marshal_py.protocol.messages import ClaimingPartition
 from tests.simulation import explore
 from tests.simulation.explore import WORLDS, Explorer
 
@@ -55,8 +55,7 @@ def test_a_claim_without_compare_and_swap_is_found(monkeypatch: pytest.MonkeyPat
     claim = rationalizer._claim
 
     def careless(state, offset, record, events):  # type: ignore[no-untyped-def]
-        cell = state.cells.get((record.group_id, record.topic, record.partition))
-        version = NO_OFFSET if cell is None else cell.version
+        version = state.version(record.group_id, record.topic, record.partition)
         fields = {name: getattr(record, name) for name in record.__struct_fields__}
         claim(state, offset, type(record)(**{**fields, "expected_version": version}), events)
 

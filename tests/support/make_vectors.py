@@ -61,31 +61,51 @@ def claim(
 
 
 def beat(
-    client: str, *entries: list[Any], group: str = "g", member: list[Any] | None = None
+    client: str,
+    *said: tuple[int, int] | tuple[int, bytes],
+    group: str = "g",
+    membership: int = 0,
+    interval_ms: int = 5000,
+    member_metadata: bytes | None = None,
+    levels: tuple[int, int] = (1, 1),
 ) -> list[Any]:
-    return [*common(2, client, group), list(entries), *(member or [0, 0, b""])]
-
-
-def entry(
-    epoch: int, next_offset: int = -1, metadata: bytes = b"", topic: str = "t", partition: int = 0
-) -> list[Any]:
-    return [topic, partition, epoch, next_offset, metadata]
+    """A heartbeat; `said` are (claimed_at, next_offset) and (claimed_at, metadata)."""
+    positions = [number for pair in said if isinstance(pair[1], int) for number in pair]
+    metadata = [list(pair) for pair in said if isinstance(pair[1], bytes)]
+    says = [interval_ms, membership, positions, metadata, member_metadata, *levels]
+    return [*common(2, client, group), *says]
 
 
 def member(
-    client: str, interval_ms: int = 5000, metadata: bytes = b"", group: str = "g"
+    client: str,
+    interval_ms: int = 5000,
+    metadata: bytes | None = None,
+    group: str = "g",
+    levels: tuple[int, int] = (1, 1),
 ) -> list[Any]:
-    return beat(client, group=group, member=[1, interval_ms, metadata])
+    return beat(
+        client,
+        group=group,
+        membership=1,
+        interval_ms=interval_ms,
+        member_metadata=metadata,
+        levels=levels,
+    )
 
 
 def leave(client: str, group: str = "g") -> list[Any]:
-    return beat(client, group=group, member=[2, 5000, b""])
+    return beat(client, group=group, membership=2)
 
 
 def release(
-    client: str, epoch: int, next_offset: int = -1, topic: str = "t", group: str = "g"
+    client: str,
+    epoch: int,
+    next_offset: int = -1,
+    topic: str = "t",
+    group: str = "g",
+    ends: int = 0,
 ) -> list[Any]:
-    return [*common(3, client, group), topic, 0, epoch, next_offset]
+    return [*common(3, client, group), topic, 0, epoch, next_offset, ends]
 
 
 def messages(client: str, epoch: int, proposed_offset: int, topic: str = "t") -> list[Any]:
@@ -96,8 +116,8 @@ def pause(client: str = "o", expires_at_ms: int = 1_800_000_000_000, group: str 
     return [*common(5, client, group), expires_at_ms]
 
 
-def resume(client: str = "o", group: str = "g") -> list[Any]:
-    return common(6, client, group)
+def resume(expected_version: int, client: str = "o", group: str = "g") -> list[Any]:
+    return [*common(6, client, group), expected_version]
 
 
 def position(
@@ -108,6 +128,15 @@ def position(
 
 def forget(client: str = "o", group: str = "g") -> list[Any]:
     return common(8, client, group)
+
+
+def genesis(identity: str, previous: str, base: int, partitions: int = 8) -> list[Any]:
+    made_ms = 1_790_000_000_000
+    return [*common(9, "o", "-"), identity, previous, base, partitions, made_ms]
+
+
+def set_level(level: int, expected_level: int, group: str = "g") -> list[Any]:
+    return [*common(10, "o", group), level, expected_level]
 
 
 # ------------------------------------------------------------------ ClaimingPartition
@@ -132,7 +161,7 @@ history(
     "Whoever names the current version takes the cell, held or not: the fold knows no time. "
     "Offsets stay, metadata goes, the epoch is the offset of the new claim.",
     claim("a", -1),
-    beat("a", entry(0, 40, b"\x01")),
+    beat("a", (0, 40), (0, b"\x01")),
     messages("a", 0, 55),
     claim("b", 2, interval_ms=1000),
 )
@@ -141,9 +170,25 @@ history(
     "a heartbeat beats a challenger",
     "The challenger's claim names the version it saw; a heartbeat came in between.",
     claim("a", -1),
-    beat("a", entry(0)),
+    beat("a"),
     claim("b", 0),
     claim("b", 1),
+)
+history(
+    "claiming_partition",
+    "one heartbeat renews all",
+    "The session's version is that of each cell that it holds, and of no other's.",
+    claim("a", -1),
+    claim("a", -1, partition=1),
+    claim("b", -1, partition=2),
+    beat("a"),
+    claim("c", 0),
+    claim("c", 1, partition=1),
+    claim("c", 3, partition=2),
+    claim("c", 2, partition=2),
+    claim("c", 3, partition=1),
+    beat("a"),
+    claim("d", 9),
 )
 history(
     "claiming_partition",
@@ -162,8 +207,8 @@ history(
     "instances. What the old one still sends is refused.",
     claim("a", -1),
     claim("a2", 0),
-    beat("a", entry(0, 3)),
-    beat("a2", entry(1, 4)),
+    beat("a", (0, 3)),
+    beat("a2", (1, 4)),
 )
 history(
     "claiming_partition",
@@ -171,8 +216,8 @@ history(
     "A holder may claim again; it gets a new epoch and its own old one is refused.",
     claim("a", -1),
     claim("a", 0),
-    beat("a", entry(0)),
-    beat("a", entry(1)),
+    beat("a", (0, 1)),
+    beat("a", (1, 1)),
 )
 history(
     "claiming_partition",
@@ -185,7 +230,7 @@ history(
     claim("b", 9),
     claim("b", -1, partition=5),
     claim("b", -1, group="h"),
-    resume(),
+    resume(1),
     claim("b", 0),
 )
 history(
@@ -204,56 +249,58 @@ history(
 history(
     "heartbeat",
     "renewal",
-    "Each accepted entry moves the version; next_offset only goes up; metadata is replaced.",
+    "Each one moves the session's version; next_offset only goes up; metadata is replaced.",
     claim("a", -1),
-    beat("a", entry(0, 10, b"\x01\x02")),
-    beat("a", entry(0, 7, b"")),
-    beat("a", entry(0, -1)),
-    beat("a", entry(0, 11)),
+    beat("a", (0, 10), (0, b"\x01\x02")),
+    beat("a", (0, 7), (0, b"")),
+    beat("a", (0, -1)),
+    beat("a", (0, 11)),
+    beat("a"),
 )
 history(
     "heartbeat",
     "a holder that woke up",
-    "After a takeover the old epoch is refused: nothing is stolen back.",
+    "After a takeover its heartbeat renews nothing: nothing is stolen back.",
     claim("a", -1),
     claim("b", 0),
-    beat("a", entry(0, 99)),
+    beat("a", (0, 99)),
+    claim("c", 1),
 )
 history(
     "heartbeat",
     "not held",
-    "There is no cell, or nobody holds it, even under the right epoch.",
-    beat("a", entry(0)),
+    "There is no cell, or nobody holds it, or another epoch does.",
+    beat("a", (0, 5)),
     claim("a", -1),
+    beat("a", (0, 5)),
     release("a", 1),
-    beat("a", entry(1, 5)),
+    beat("a", (1, 5), (1, b"m")),
 )
 history(
     "heartbeat",
-    "entries are judged one by one",
-    "One is accepted, one has a wrong epoch, one names no cell; a cell named twice is renewed "
-    "twice.",
+    "judged one by one",
+    "One is accepted, one is of another session, one of no claim; a claim named twice counts "
+    "twice. An odd last number says nothing.",
     claim("a", -1),
     claim("b", -1, partition=1),
-    beat(
-        "a",
-        entry(0, 5),
-        entry(9, 6, partition=1),
-        entry(0, 7, partition=2),
-        entry(0, 8, b"x"),
-    ),
+    beat("a", (0, 5), (1, 6), (9, 7), (0, 8), (0, b"x"), (1, b"y"), (0, b"z")),
+    [*common(2, "a"), 5000, 0, [0, 12, 0]],
 )
 history(
     "heartbeat",
-    "the epoch decides, not the sender",
-    "An entry with the right epoch is accepted whoever sends it; the holder stays.",
+    "of another session",
+    "Neither another client nor another instance renews or changes what a session holds.",
     claim("a", -1),
-    beat("b", entry(0, 12)),
+    member("b"),
+    member("a2"),
+    beat("b", (0, 12), (0, b"b")),
+    beat("a2", (0, 12), (0, b"a2")),
+    claim("c", 0),
 )
 history(
     "heartbeat",
     "empty",
-    "No entries and no membership: only a beat.",
+    "Whoever holds nothing and is no member renews nothing, and leaves nothing behind.",
     beat("a"),
 )
 history(
@@ -262,7 +309,7 @@ history(
     "Heartbeats, messages claims and releases count in a paused group.",
     claim("a", -1),
     pause(),
-    beat("a", entry(0, 4)),
+    beat("a", (0, 4)),
     messages("a", 0, 6),
     member("a"),
     release("a", 0, 5),
@@ -270,11 +317,88 @@ history(
 history(
     "heartbeat",
     "short form",
-    "The elements after the entries, and an entry's metadata, may be missing.",
+    "All elements after the interval may be missing.",
     claim("a", -1),
-    [2, 2, "a", "a-instance", "g", 50, [["t", 0, 0, 3]]],
-    [2, 2, "a", "a-instance", "g", 51, [], 1],
-    [2, 2, "a", "a-instance", "g", 52, [], 1, 700],
+    [2, 2, "a", "a-instance", "g", 50, 700],
+    [2, 2, "a", "a-instance", "g", 51, 700, 1],
+    [2, 2, "a", "a-instance", "g", 52, 700, 1, [0, 3]],
+    [2, 2, "a", "a-instance", "g", 53, 0, 1, [], [[0, b"m"]]],
+    [2, 2, "a", "a-instance", "g", 54, 700, 1, [], [], b"member"],
+    [2, 2, "a", "a-instance", "g", 55, 700, 1, [], [], None],
+)
+
+# ------------------------------------------------------------------ levels
+
+history(
+    "levels",
+    "up and down",
+    "A level is set when every session can follow, and refused otherwise; ForgetGroup ends it.",
+    set_level(2, 1),
+    set_level(3, 1),
+    member("a", levels=(1, 2)),
+    set_level(3, 2),
+    member("a", levels=(1, 3)),
+    set_level(3, 2),
+    member("b", levels=(1, 2)),
+    claim("c", -1),
+    set_level(2, 3),
+    beat("c", levels=(1, 3)),
+    set_level(2, 3),
+    set_level(1, 2),
+    set_level(2, 1),
+    leave("a"),
+    release("c", 7),
+    pause(),
+    forget(),
+)
+history(
+    "levels",
+    "who cannot follow is not heard",
+    "Nothing of its heartbeat counts. Other groups have levels of their own.",
+    set_level(2, 1),
+    claim("a", -1),
+    beat("a", (1, 5)),
+    member("a", levels=(3, 9)),
+    member("a", levels=(2, 1)),
+    member("a", group="h"),
+    beat("a", (1, 5), membership=1, levels=(2, 2)),
+    set_level(1, 2),
+    beat("a", membership=2, levels=(1, 2)),
+    set_level(1, 2),
+    member("a"),
+)
+
+# ------------------------------------------------------------------ genesis
+
+history(
+    "genesis",
+    "first and next",
+    "Epochs are counted from the base. Another genesis names the identity that it replaces, and "
+    "its base is larger; claims stay, under their epochs.",
+    genesis("one", "", 1000),
+    claim("a", -1),
+    beat("a", (1, 7)),
+    genesis("two", "", 5000),
+    genesis("two", "other", 5000),
+    genesis("two", "one", 1000),
+    genesis("two", "one", 999),
+    genesis("two", "one", 1001, partitions=4),
+    claim("b", -1, partition=1),
+    beat("a", (0, 8)),
+    release("a", 1001),
+    claim("a", 10),
+    beat("a", (11, 9)),
+)
+history(
+    "genesis",
+    "in a log that has records",
+    "Until there is one, epochs are counted from 0; the first one may have the base 0.",
+    claim("a", -1),
+    genesis("one", "", 0),
+    claim("b", -1, partition=1),
+    genesis("two", "one", 0),
+    genesis("two", "one", 2**62),
+    claim("c", -1, partition=2),
 )
 
 # ------------------------------------------------------------------ membership
@@ -282,78 +406,87 @@ history(
 history(
     "membership",
     "join, stay, leave",
-    "The first heartbeat of an instance joins, later ones renew, a goodbye ends it.",
+    "The first heartbeat of an instance joins, later ones renew, a goodbye ends it. Its metadata "
+    "stays until it says another.",
     member("a", metadata=b"host"),
     member("a", interval_ms=9000),
     member("b"),
+    member("a", metadata=b""),
     leave("a"),
     leave("a"),
 )
 history(
     "membership",
     "a new instance",
-    "Another instance of the client joins in its place; the late goodbye of the old one is void.",
+    "Another instance of the client joins in its place; the late goodbye of the old one is void. "
+    "An old one that still holds something has a session, but is no member.",
     member("a"),
+    claim("a", -1),
     member("a2"),
     leave("a"),
+    beat("a", (1, 4)),
+    claim("a2", 4),
     leave("a2"),
+    member("a"),
 )
 history(
     "membership",
-    "after the entries",
-    "A heartbeat's entries come first, then its membership.",
+    "after the rest",
+    "What a heartbeat says of claims comes first, then its membership.",
     claim("a", -1),
-    beat("a", entry(0, 2), member=[1, 5000, b""]),
-    beat("a", entry(5, 2), member=[2, 5000, b""]),
+    beat("a", (0, 2), membership=1),
+    beat("a", (0, 3), (5, 2), membership=2),
+)
+history(
+    "membership",
+    "sessions end",
+    "A session is there as long as it holds something or is a member, however it loses the one "
+    "and the other.",
+    claim("a", -1),
+    release("a", 0),
+    claim("a", 1),
+    claim("b", 2),
+    pause(),
+    position(5, 3),
+    resume(4),
+    member("c"),
+    claim("c", -1, partition=3),
+    leave("c"),
+    [*common(3, "c"), "t", 3, 8, -1],
 )
 history(
     "membership",
     "sweep",
-    "At the first record at or beyond a multiple of 4096, before that record, members go whose "
-    "last record lies more than 65536 offsets back; in the order of group and client.",
+    "Before any record, members without cells go whose session lies more than 65536 offsets back, "
+    "the longest silent first.",
     (0, member("b")),
     (1, member("a")),
     (2, member("a", group="f")),
     (3, member("c")),
-    (65_535, resume()),
-    (65_536, resume()),
-    (65_539, resume()),
-    (69_632, resume()),
+    (65_535, b""),
+    (65_536, b""),
+    (65_537, b""),
+    (65_541, b"junk"),
 )
 history(
     "membership",
-    "sweep at the edge",
-    "65536 offsets back is not yet too far, 65537 is.",
-    (4095, member("a")),
-    (4096, member("b")),
-    (4096 + 65_536, b""),
-    (4096 + 65_536 + 4096, b""),
-)
-history(
-    "membership",
-    "no sweep between boundaries",
-    "Only the crossing of a multiple of 4096 looks for silent members.",
-    (70_000, member("a")),
-    (135_168 + 4000, member("b")),
-    (135_168 + 4001, member("c")),
-    (135_168 + 4095, b"junk"),
-    (135_168 + 4096, b"junk"),
+    "who holds something stays",
+    "However silent it is; with its last cell it goes, at the next record.",
+    (0, member("a")),
+    (1, claim("a", -1)),
+    (2, member("b")),
+    (200_000, b""),
+    (200_001, claim("b", 1)),
+    (200_002, b""),
+    (300_000, beat("b")),
+    (400_000, release("b", 200_001)),
 )
 history(
     "membership",
     "sweep and return",
-    "A member that is swept by its own record joins again with it. Its claim is untouched.",
-    (0, claim("a", -1)),
-    (1, member("a")),
-    (70_000, beat("a", entry(0, 8), member=[1, 5000, b""])),
-)
-history(
-    "membership",
-    "a gap over many boundaries",
-    "Crossing several multiples of 4096 at once sweeps once.",
-    (5, member("a")),
-    (6, member("b")),
-    (1_000_000, b"\xc1"),
+    "A member that is swept by its own record joins again with it.",
+    (1, member("a", metadata=b"old")),
+    (70_000, member("a")),
 )
 
 # ------------------------------------------------------------------ ReleasingPartition
@@ -363,16 +496,28 @@ history(
     "release and claim",
     "The cell is free at once; the epoch stays, and the next claim names the new version.",
     claim("a", -1),
-    beat("a", entry(0, 10, b"m")),
+    beat("a", (0, 10), (0, b"m")),
     release("a", 0, 12),
     claim("b", 2),
+)
+history(
+    "releasing_partition",
+    "the cell goes as well",
+    "Nothing is left of it; a later claim starts from version -1, with a higher epoch.",
+    claim("a", -1),
+    beat("a", (0, 10)),
+    release("b", 5, ends=1),
+    release("a", 0, 12, ends=1),
+    release("a", 0, ends=1),
+    claim("b", 3),
+    claim("b", -1),
 )
 history(
     "releasing_partition",
     "a smaller offset",
     "A release never moves next_offset back.",
     claim("a", -1),
-    beat("a", entry(0, 10)),
+    beat("a", (0, 10)),
     release("a", 0, 4),
 )
 history(
@@ -435,9 +580,9 @@ history(
     "apart from next_offset",
     "claimed_offset and next_offset do not move each other.",
     claim("a", -1),
-    beat("a", entry(0, 100)),
+    beat("a", (0, 100)),
     messages("a", 0, 50),
-    beat("a", entry(0, 101)),
+    beat("a", (0, 101)),
 )
 
 # ------------------------------------------------------------------ groups
@@ -445,13 +590,17 @@ history(
 history(
     "groups",
     "pause and resume",
-    "A second pause replaces the time of the first. A resume without a pause is refused.",
+    "A second pause takes the place of the first. A resume ends the pause that it names; without "
+    "one it is refused.",
     pause(expires_at_ms=5),
     pause(expires_at_ms=3),
-    resume(),
-    resume(),
+    resume(0),
+    resume(-1),
+    resume(1),
+    resume(1),
     pause(group="h"),
-    resume(),
+    resume(6),
+    resume(6, group="h"),
 )
 history(
     "groups",
@@ -459,22 +608,24 @@ history(
     "A pause leaves holders as they are.",
     claim("a", -1),
     pause(),
-    beat("a", entry(0, 1)),
-    resume(),
-    beat("a", entry(0, 2)),
+    beat("a", (0, 1)),
+    resume(1),
+    beat("a", (0, 2)),
 )
 history(
     "groups",
     "set position",
     "In a paused group the position may go back; the holder is put out, the epoch stays.",
     claim("a", -1),
-    beat("a", entry(0, 500, b"m")),
+    beat("a", (0, 500), (0, b"m")),
     messages("a", 0, 600),
     pause(),
+    beat("a"),
     position(100, 2),
-    beat("a", entry(0, 700)),
-    resume(),
-    claim("b", 4),
+    position(100, 4),
+    beat("a", (0, 700)),
+    resume(3),
+    claim("b", 6),
 )
 history(
     "groups",
@@ -482,7 +633,7 @@ history(
     "Expected version -1 makes the cell, held by nobody, with epoch -1.",
     pause(),
     position(42, -1),
-    resume(),
+    resume(0),
     claim("a", 1),
 )
 history(
@@ -513,7 +664,7 @@ history(
     pause(),
     [*common(3, "b"), "t", 1, 1, -1],
     forget(),
-    resume(),
+    resume(6),
     claim("a", -1),
 )
 history(
@@ -556,11 +707,12 @@ history(
     [1, 3, "a", "a-instance", "g", 1, "t", 0, 5000, -1],
     [99, 3],
     b"\x92\x01\x03 and whatever follows",
+    [11, 2, "a", "a-instance", "g", 1],
     [9, 2, "a", "a-instance", "g", 1],
     [15, 2],
     [0, 2],
     [-1, 2],
-    b"\x95\x09\x02\xc1",
+    b"\x95\x0b\x02\xc1",
     [1, 2.0],
     [True, 2],
     ["1", 2],
@@ -583,40 +735,60 @@ history(
     [1, 2, "b", "i", "g", 1, "t", 0, 5000.0, 0],
     [1, 2, "b", "i", "g", 1, b"t", 0, 5000, 0],
     [1, 2, "b", "i", "g", 1, "t", 0, 5000],
-    [2, 2, "a", "i", "g", 1, [["t", 0, 0, 5], ["t", 0, 0, -2]]],
-    [2, 2, "a", "i", "g", 1, [["t", 0, 0, 5]], 3],
-    [2, 2, "a", "i", "g", 1, [["t", 0, 0, 5, "text"]]],
-    [2, 2, "a", "i", "g", 1, {}],
+    [2, 2, "a", "i", "g", 1, -1, 0],
+    [2, 2, "a", "i", "g", 1, 86_400_001, 0],
+    [2, 2, "a", "i", "g", 1, 5000, 3],
+    [2, 2, "a", "i", "g", 1, 5000, 0, [0, 5, 0, -2]],
+    [2, 2, "a", "i", "g", 1, 5000, 0, [0, "5"]],
+    [2, 2, "a", "i", "g", 1, 5000, 0, {}],
+    [2, 2, "a", "i", "g", 1, 5000, 0, [], [[0, "text"]]],
+    [2, 2, "a", "i", "g", 1, 5000, 0, [], [[-1, b""]]],
+    [2, 2, "a", "i", "g", 1, 5000, 0, [], [[0]]],
+    [2, 2, "a", "i", "g", 1, 5000, 0, [], [], "m"],
+    [2, 2, "a", "i", "g", 1, 5000, 0, [], [], None, 0],
+    [2, 2, "a", "i", "g", 1, 5000, 0, [], [], None, 1, 256],
+    [3, 2, "a", "i", "g", 1, "t", 0, 0, 0, 2],
+    [6, 2, "a", "i", "g", 1],
+    [6, 2, "a", "i", "g", 1, -2],
+    [9, 2, "o", "i", "-", 1, "", "", 1, 1, 1],
+    [9, 2, "o", "i", "-", 1, "one", "x" * 256, 1, 1, 1],
+    [9, 2, "o", "i", "-", 1, "one", "", 2**62 + 1, 1, 1],
+    [9, 2, "o", "i", "-", 1, "one", "", 1, 0, 1],
+    [10, 2, "o", "i", "g", 1, 0, 1],
+    [10, 2, "o", "i", "g", 1, 1, 256],
     [4, 2, "a", "i", "g", 1, "t", 0, 0, -1],
-    pack([6, 2, "a", "i", "g", 1]) + b"\x00",
-    pack([6, 2, "a", "i", "g", 1])[:-1],
-    b"\x96\x06\x02\xa1\xff" + pack([6, 2, "a", "i", "g", 1])[5:],
+    pack([8, 2, "a", "i", "g", 1]) + b"\x00",
+    pack([8, 2, "a", "i", "g", 1])[:-1],
+    b"\x96\x08\x02\xa1\xff" + pack([8, 2, "a", "i", "g", 1])[5:],
 )
 history(
     "foreign",
     "unknown elements",
-    "What a newer writer adds at the end of a record or an entry is skipped; the record counts.",
+    "What a newer writer adds at the end of a record or of a metadata entry is skipped; the record "
+    "counts.",
     [*claim("a", -1), "new", {1: [None]}],
-    [*beat("a", [*entry(0, 3), b"new", 1.5], member=[1, 5000, b"m"]), [[[]]]],
+    [*common(2, "a"), 5000, 1, [0, 3], [[0, b"m", b"new", 1.5]], b"m", 1, 1, [[[]]]],
     [*messages("a", 0, 4), None],
     [*release("a", 0, 5), msgpack.ExtType(5, b"\x00")],
     [*pause(), 0],
     [*position(1, 3), 0],
     [*forget(), 0],
-    [*resume(), b"\xff"],
+    [*resume(4), b"\xff"],
+    [*genesis("one", "", 1), 0],
+    [*set_level(2, 1), 0],
     b"\x97" + pack([5, 2, "o", "i", "g", 90, 7])[1:-1] + b"\x07",
     b"\x98" + pack([5, 2, "o", "i", "g", 91, 7])[1:] + b"\xa1\xff",
-    b"\x97" + pack([6, 2, "o", "i", "g", 92])[1:] + b"\xc7\x05\xff\x01\x02\x03\x04\x05",
+    b"\x97" + pack([8, 2, "o", "i", "g", 92])[1:] + b"\xc7\x05\xff\x01\x02\x03\x04\x05",
 )
 history(
     "foreign",
     "nesting",
     "Arrays and maps may lie 32 deep in each other, the record's own array included, no deeper.",
     b"\x98" + pack([5, 2, "o", "i", "g", 1, 7])[1:] + b"\x91" * 31 + b"\xc0",
-    b"\x97" + pack([6, 2, "o", "i", "g", 2])[1:] + b"\x91" * 32 + b"\xc0",
-    b"\x97" + pack([6, 2, "o", "i", "g", 3])[1:] + b"\x81\xc0" * 32 + b"\xc0",
-    b"\x97" + pack([6, 2, "o", "i", "g", 4])[1:] + b"\x91" * 2000 + b"\xc0",
-    b"\x97" + pack([6, 2, "o", "i", "g", 5])[1:] + b"\x81\xc0" * 31 + b"\xc0",
+    b"\x97" + pack([8, 2, "o", "i", "g", 2])[1:] + b"\x91" * 32 + b"\xc0",
+    b"\x97" + pack([8, 2, "o", "i", "g", 3])[1:] + b"\x81\xc0" * 32 + b"\xc0",
+    b"\x97" + pack([8, 2, "o", "i", "g", 4])[1:] + b"\x91" * 2000 + b"\xc0",
+    b"\x97" + pack([8, 2, "o", "i", "g", 5])[1:] + b"\x81\xc0" * 31 + b"\xc0",
 )
 history(
     "foreign",
@@ -624,7 +796,7 @@ history(
     "Numbers, strings and headers may be written longer than needed.",
     b"\xdc\x00\x07\xcc\x05\xcd\x00\x02\xd9\x01o\xda\x00\x01i\xdb\x00\x00\x00\x01g\xce\x00\x00\x00\x01"
     b"\xcf\x00\x00\x00\x00\x00\x00\x00\x07",
-    b"\xdd\x00\x00\x00\x06\xd0\x06\xd1\x00\x02\xa1o\xa1i\xa1g\xd3\x00\x00\x00\x00\x00\x00\x00\x02",
+    b"\xdd\x00\x00\x00\x06\xd0\x08\xd1\x00\x02\xa1o\xa1i\xa1g\xd3\x00\x00\x00\x00\x00\x00\x00\x02",
 )
 
 # ------------------------------------------------------------------ position in the log
@@ -634,7 +806,7 @@ history(
     "gaps",
     "Offsets may be missing (transaction markers, for one). Epoch and version are true offsets.",
     (7, claim("a", -1)),
-    (9, beat("a", entry(7, 1))),
+    (9, beat("a", (7, 1))),
     (1000, claim("b", 9)),
 )
 history(
@@ -645,12 +817,12 @@ history(
     (3, release("a", 3)),
     (0, claim("b", 3)),
     (2, None),
-    (4, beat("a", entry(3, 1))),
+    (4, beat("a", (3, 1))),
 )
 history(
     "position",
     "foreign records move the position",
-    "The next offset moves past every record, and a boundary is crossed by any.",
+    "The next offset moves past every record, and any record sweeps.",
     (1, member("a")),
     (4095, b""),
     (70_000, None),
@@ -663,7 +835,7 @@ history(
     (2**63 - 3, claim("a", -1, interval_ms=86_400_000, partition=2**31 - 1)),
     (
         2**63 - 2,
-        beat("a", entry(2**63 - 3, 2**63 - 1, b"\xff" * 256, partition=2**31 - 1)),
+        beat("a", (2**63 - 3, 2**63 - 1), (2**63 - 3, b"\xff" * 256)),
     ),
 )
 history(
@@ -710,43 +882,16 @@ def play(steps: list[Step]) -> list[dict[str, Any]]:
 
 def hashes() -> dict[str, Any]:
     """Vectors of §2.2."""
-    places = [
-        ("t", 0),
-        ("t", 1),
-        ("t", 255),
-        ("t", 256),
-        ("t", 2**31 - 1),
-        ("orders", 17),
-        ("orders.v2", 17),
-        ("t1", 1),
-        ("t", 11),
-        ("leader:mail", 0),
-        ("x" * 249, 3),
-        ("主题", 5),
-    ]
-    groups = ["g", "group", "my.team.group", "группа", "x" * 255, ""]
+    groups = ["g", "group", "my.team.group", "группа", "x" * 255, "leader", "a", "b", "1", "-"]
     counts = [1, 2, 8, 10, 64, 1000]
     return {
         "coordinating_partition": [
-            {
-                "topic": topic,
-                "partition": partition,
-                "hash": fold.murmur3_32(topic.encode() + partition.to_bytes(4, "big")),
-                "of": {
-                    str(n): fold.murmur3_32(topic.encode() + partition.to_bytes(4, "big")) % n
-                    for n in counts
-                },
-            }
-            for topic, partition in places
-        ],
-        "home_partition": [
             {
                 "group_id": group,
                 "hash": fold.murmur3_32(group.encode()),
                 "of": {str(n): fold.murmur3_32(group.encode()) % n for n in counts},
             }
             for group in groups
-            if group
         ],
     }
 
@@ -777,8 +922,8 @@ def _words(data: dict[str, Any], title: str) -> str:
     sender = ("offset", "seq", "group_id") if title == "event" else ("offset", "seq", "instance_id")
     words = [data[title]]
     for name, value in data.items():
-        if name == "entries" and isinstance(value, list):
-            words += ["[" + " ".join(map(str, entry.values())).strip() + "]" for entry in value]
+        if name == "metadata" and isinstance(value, list):
+            words += [f"[{' '.join(map(str, entry.values()))}]" for entry in value]
         elif name not in (title, *sender):
             text = str(value)
             words.append(f"{name}={text if len(text) <= 60 else f'{text[:9]}...({len(text)})'}")
@@ -820,7 +965,7 @@ def _histories_text(histories: list[dict[str, Any]]) -> str:
             state = step["state"]
             rows = ",\n".join(
                 f'    "{name}": {block(state[name], "    ")}'
-                for name in ("cells", "members", "paused")
+                for name in ("cells", "sessions", "pauses", "levels")
             )
             steps.append(
                 f'  {{"offset": {step["offset"]},\n'
@@ -828,7 +973,9 @@ def _histories_text(histories: list[dict[str, Any]]) -> str:
                 f'   "record": {one_line(step["record"])},\n'
                 f'   "events": {block(step["events"], "   ")},\n'
                 f'   "state": {{"partition": {state["partition"]},'
-                f' "next_offset": {state["next_offset"]},\n{rows}}},\n'
+                f' "next_offset": {state["next_offset"]},\n'
+                f'    "identity": {one_line(state["identity"])}, "base": {state["base"]},'
+                f' "partitions": {state["partitions"]},\n{rows}}},\n'
                 f'   "digest": {one_line(step["digest"])}}}'
             )
         texts.append(

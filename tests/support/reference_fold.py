@@ -27,6 +27,8 @@ NAMES = {
     6: "ResumeGroup",
     7: "SetPosition",
     8: "ForgetGroup",
+    9: "Genesis",
+    10: "SetLevel",
 }
 
 
@@ -156,17 +158,49 @@ def binary(element: bytes, longest: int) -> str:
     return value.hex()
 
 
-def read_entry(data: bytes) -> dict[str, Any]:
-    fields = array_elements(data, 0, 3)
-    if len(fields) < 4:
+def short_string(element: bytes, longest: int) -> str:
+    value = value_of(element)
+    if type(value) is not str or len(value) > longest:
         raise Foreign("undecodable")
-    return {
-        "topic": string(fields[0], 249),
-        "partition": integer(fields[1], 0, 2**31 - 1),
-        "epoch": integer(fields[2], 0, INT64_MAX),
-        "next_offset": integer(fields[3], -1, INT64_MAX),
-        "metadata": binary(fields[4], 256) if len(fields) > 4 else "",
+    return value
+
+
+def read_metadata(data: bytes) -> dict[str, Any]:
+    fields = array_elements(data, 0, 3)
+    if len(fields) < 2:
+        raise Foreign("undecodable")
+    return {"claimed_at": integer(fields[0], 0, INT64_MAX), "metadata": binary(fields[1], 256)}
+
+
+def read_heartbeat(rest: list[bytes]) -> dict[str, Any]:
+    record: dict[str, Any] = {
+        "interval_ms": integer(rest[0], 0, 86_400_000),
+        "membership": 0,
+        "positions": [],
+        "metadata": [],
+        "member_metadata": None,
+        "lowest": 1,
+        "highest": 1,
     }
+    if len(rest) > 1:
+        record["membership"] = integer(rest[1], 0, 2)
+    if len(rest) > 2:
+        positions = array_elements(rest[2], 0, 2)
+        if len(positions) > 16384:
+            raise Foreign("undecodable")
+        record["positions"] = [integer(number, -1, INT64_MAX) for number in positions]
+    if len(rest) > 3:
+        entries = array_elements(rest[3], 0, 2)
+        if len(entries) > 8192:
+            raise Foreign("undecodable")
+        record["metadata"] = [read_metadata(entry) for entry in entries]
+    if len(rest) > 4 and value_of(rest[4]) is not None:
+        record["member_metadata"] = binary(rest[4], 4096)
+    if len(rest) > 5:
+        record["lowest"] = integer(rest[5], 1, 255)
+    if len(rest) > 6:
+        record["highest"] = integer(rest[6], 1, 255)
+    return record
 
 
 def kind_of_foreign(data: bytes) -> str:
@@ -203,7 +237,7 @@ def read_known_record(data: bytes) -> dict[str, Any]:
     elements = array_elements(data, 0, 1)
     if len(elements) < FIRST_SIX:
         raise Foreign("undecodable")
-    number = integer(elements[0], 1, 8)
+    number = integer(elements[0], 1, 10)
     integer(elements[1], 2, 2)
     record: dict[str, Any] = {
         "record": NAMES[number],
@@ -213,7 +247,7 @@ def read_known_record(data: bytes) -> dict[str, Any]:
         "seq": integer(elements[5], 0, INT64_MAX),
     }
     rest = elements[6:]
-    needed = {1: 4, 2: 1, 3: 4, 4: 4, 5: 1, 6: 0, 7: 4, 8: 0}[number]
+    needed = {1: 4, 2: 1, 3: 4, 4: 4, 5: 1, 6: 1, 7: 4, 8: 0, 9: 5, 10: 2}[number]
     if len(rest) < needed:
         raise Foreign("undecodable")
     if number in (1, 3, 4, 7):
@@ -223,24 +257,30 @@ def read_known_record(data: bytes) -> dict[str, Any]:
         record["interval_ms"] = integer(rest[2], 1, 86_400_000)
         record["expected_version"] = integer(rest[3], -1, INT64_MAX)
     elif number == 2:
-        entries = array_elements(rest[0], 0, 2)
-        if len(entries) > 8192:
-            raise Foreign("undecodable")
-        record["entries"] = [read_entry(entry) for entry in entries]
-        record["membership"] = integer(rest[1], 0, 2) if len(rest) > 1 else 0
-        record["interval_ms"] = integer(rest[2], 0, 86_400_000) if len(rest) > 2 else 0
-        record["member_metadata"] = binary(rest[3], 4096) if len(rest) > 3 else ""
+        record |= read_heartbeat(rest)
     elif number == 3:
         record["epoch"] = integer(rest[2], 0, INT64_MAX)
         record["next_offset"] = integer(rest[3], -1, INT64_MAX)
+        record["ends"] = integer(rest[4], 0, 1) if len(rest) > 4 else 0
     elif number == 4:
         record["epoch"] = integer(rest[2], 0, INT64_MAX)
         record["proposed_offset"] = integer(rest[3], 0, INT64_MAX)
     elif number == 5:
         record["expires_at_ms"] = integer(rest[0], 0, INT64_MAX)
+    elif number == 6:
+        record["expected_version"] = integer(rest[0], -1, INT64_MAX)
     elif number == 7:
         record["next_offset"] = integer(rest[2], 0, INT64_MAX)
         record["expected_version"] = integer(rest[3], -1, INT64_MAX)
+    elif number == 9:
+        record["identity"] = string(rest[0], 255)
+        record["previous"] = short_string(rest[1], 255)
+        record["base"] = integer(rest[2], 0, 2**62)
+        record["partitions"] = integer(rest[3], 1, 2**31 - 1)
+        record["made_ms"] = integer(rest[4], 0, INT64_MAX)
+    elif number == 10:
+        record["level"] = integer(rest[0], 1, 255)
+        record["expected_level"] = integer(rest[1], 1, 255)
     return record
 
 
@@ -248,7 +288,17 @@ def read_known_record(data: bytes) -> dict[str, Any]:
 
 
 def new_state(partition: int = 0) -> State:
-    return {"partition": partition, "next_offset": 0, "cells": [], "members": [], "paused": []}
+    return {
+        "partition": partition,
+        "next_offset": 0,
+        "identity": None,
+        "base": 0,
+        "partitions": 0,
+        "cells": [],
+        "sessions": [],
+        "pauses": [],
+        "levels": [],
+    }
 
 
 def find(rows: list[dict[str, Any]], **fields: Any) -> dict[str, Any] | None:
@@ -265,25 +315,54 @@ def apply(state: State, offset: int, value: bytes | None) -> list[Event]:
         return [{"event": "Ignored", "offset": offset, "why": "offset_repeated"}]
 
     # §4.6: the sweep, before the record
-    last = state["next_offset"] - 1
-    if any(boundary % 4096 == 0 for boundary in boundaries_between(last, offset)):
-        silent = [m for m in state["members"] if offset - m["version"] > 65536]
-        for member in sorted(silent, key=lambda m: (m["group_id"], m["client_id"])):
-            state["members"].remove(member)
-            events.append(left(offset, member, "expired"))
+    silent = [
+        session
+        for session in state["sessions"]
+        if session["member"]
+        and not cells_of(state, session)
+        and offset - session["version"] > 65536
+    ]
+    for session in sorted(silent, key=lambda one: one["version"]):
+        state["sessions"].remove(session)
+        events.append(left(offset, session, "expired"))
 
     state["next_offset"] = offset + 1
     try:
         record = read_record(value)
     except Foreign as foreign:
         return [*events, {"event": "Ignored", "offset": offset, "why": foreign.args[0]}]
-    return events + TRANSITIONS[record["record"]](state, offset, record)
+    events += TRANSITIONS[record["record"]](state, offset, record)
+    # §4.1: a session exists as long as it holds a cell or is a member
+    state["sessions"] = [s for s in state["sessions"] if s["member"] or cells_of(state, s)]
+    return events
 
 
-def boundaries_between(last: int, offset: int) -> list[int]:
-    """The multiples of 4096 above `last`, up to `offset`."""
-    first = (last // 4096 + 1) * 4096
-    return [first] if first <= offset else []
+def cells_of(state: State, session: dict[str, Any]) -> list[dict[str, Any]]:
+    """The cells that a session holds."""
+    return [
+        cell
+        for cell in state["cells"]
+        if cell["group_id"] == session["group_id"]
+        and cell["holder"] == session["client_id"]
+        and cell["instance_id"] == session["instance_id"]
+    ]
+
+
+def session_of(state: State, group_id: str, client_id: Any, instance_id: Any) -> Any:
+    return find(state["sessions"], group_id=group_id, client_id=client_id, instance_id=instance_id)
+
+
+def version_of(state: State, cell: dict[str, Any] | None) -> int:
+    """§4.2: its own, or its holder's session's."""
+    if cell is None:
+        return -1
+    session = session_of(state, cell["group_id"], cell["holder"], cell["instance_id"])
+    return max(cell["version"], session["version"] if session else -1)
+
+
+def level_of(state: State, group_id: str) -> int:
+    row = find(state["levels"], group_id=group_id)
+    return row["level"] if row else 1
 
 
 def left(offset: int, member: dict[str, Any], why: str) -> Event:
@@ -308,6 +387,7 @@ def rejected(
     reason: str,
     place: dict[str, Any] | None = None,
     cell: dict[str, Any] | None = None,
+    version: int = -1,
 ) -> list[Event]:
     return [
         event(
@@ -319,7 +399,7 @@ def rejected(
             topic=place["topic"] if place else None,
             partition=place["partition"] if place else None,
             epoch=cell["epoch"] if cell else -1,
-            version=cell["version"] if cell else -1,
+            version=version,
             holder=cell["holder"] if cell else None,
         )
     ]
@@ -354,15 +434,16 @@ def new_cell(state: State, record: dict[str, Any]) -> dict[str, Any]:
 
 
 def is_paused(state: State, record: dict[str, Any]) -> bool:
-    return find(state["paused"], group_id=record["group_id"]) is not None
+    return find(state["pauses"], group_id=record["group_id"]) is not None
 
 
 def claiming_partition(state: State, offset: int, record: dict[str, Any]) -> list[Event]:
     cell = cell_of(state, record, record)
+    version = version_of(state, cell)
     if is_paused(state, record):
-        return rejected(offset, record, "group_paused", record, cell)
-    if record["expected_version"] != (cell["version"] if cell else -1):
-        return rejected(offset, record, "stale_version", record, cell)
+        return rejected(offset, record, "group_paused", record, cell, version)
+    if record["expected_version"] != version:
+        return rejected(offset, record, "stale_version", record, cell, version)
     if cell is None:
         cell = new_cell(state, record)
     claimed = event(
@@ -371,7 +452,7 @@ def claiming_partition(state: State, offset: int, record: dict[str, Any]) -> lis
         record,
         topic=record["topic"],
         partition=record["partition"],
-        epoch=offset,
+        epoch=state["base"] + offset,
         interval_ms=record["interval_ms"],
         previous_holder=cell["holder"],
         previous_instance_id=cell["instance_id"],
@@ -379,11 +460,33 @@ def claiming_partition(state: State, offset: int, record: dict[str, Any]) -> lis
     )
     cell["holder"] = record["client_id"]
     cell["instance_id"] = record["instance_id"]
-    cell["epoch"] = offset
+    cell["epoch"] = state["base"] + offset
     cell["version"] = offset
     cell["interval_ms"] = record["interval_ms"]
     cell["metadata"] = ""
+    if session_of(state, record["group_id"], record["client_id"], record["instance_id"]) is None:
+        level = level_of(state, record["group_id"])
+        add_session(state, offset, record, level, level)
     return [claimed]
+
+
+def add_session(
+    state: State, offset: int, record: dict[str, Any], lowest: int, highest: int
+) -> dict[str, Any]:
+    session = {
+        "group_id": record["group_id"],
+        "client_id": record["client_id"],
+        "instance_id": record["instance_id"],
+        "version": offset,
+        "interval_ms": record["interval_ms"],
+        "metadata": "",
+        "member": 0,
+        "lowest": lowest,
+        "highest": highest,
+    }
+    state["sessions"].append(session)
+    state["sessions"].sort(key=lambda s: (s["group_id"], s["client_id"], s["instance_id"]))
+    return session
 
 
 def why_not_holder(cell: dict[str, Any] | None, epoch: int) -> str | None:
@@ -395,46 +498,49 @@ def why_not_holder(cell: dict[str, Any] | None, epoch: int) -> str | None:
 
 
 def heartbeat(state: State, offset: int, record: dict[str, Any]) -> list[Event]:
+    if not record["lowest"] <= level_of(state, record["group_id"]) <= record["highest"]:
+        return rejected(offset, record, "cannot_follow")
+    session = session_of(state, record["group_id"], record["client_id"], record["instance_id"])
+    mine = cells_of(state, session) if session else []
     events = [
         event(
             "Beat",
             offset,
             record,
-            entries=len(record["entries"]),
+            cells=len(mine),
+            entries=len(record["positions"]) // 2 + len(record["metadata"]),
             membership=record["membership"],
         )
     ]
-    for entry in record["entries"]:
-        cell = cell_of(state, record, entry)
-        reason = why_not_holder(cell, entry["epoch"])
-        if cell is None or reason is not None:
-            events += rejected(offset, record, str(reason), entry, cell)
+    if session is None and record["membership"] == 1:
+        session = add_session(state, offset, record, record["lowest"], record["highest"])
+    if session is not None:
+        session["version"] = offset
+        for name in ("interval_ms", "lowest", "highest"):
+            session[name] = record[name]
+        if record["member_metadata"] is not None:
+            session["metadata"] = record["member_metadata"]
+    said: list[tuple[int, str, Any]] = []
+    numbers = record["positions"]
+    for at in range(0, len(numbers) - 1, 2):
+        said.append((numbers[at], "next_offset", numbers[at + 1]))
+    said += [(entry["claimed_at"], "metadata", entry["metadata"]) for entry in record["metadata"]]
+    for claimed_at, name, value in said:
+        cell = find(mine, epoch=state["base"] + claimed_at)
+        if cell is None:
+            events += rejected(offset, record, "not_held")
             continue
-        cell["version"] = offset
-        cell["metadata"] = entry["metadata"]
-        cell["next_offset"] = max(cell["next_offset"], entry["next_offset"])
-        events.append(of_cell("Renewed", offset, record, entry, cell))
-    member = find(state["members"], group_id=record["group_id"], client_id=record["client_id"])
-    same_instance = member is not None and member["instance_id"] == record["instance_id"]
-    if record["membership"] == 2 and member is not None and same_instance:
-        state["members"].remove(member)
-        events.append(left(offset, member, "left"))
-    if record["membership"] == 1:
-        if member is not None:
-            state["members"].remove(member)
-        state["members"].append(
-            {
-                "group_id": record["group_id"],
-                "client_id": record["client_id"],
-                "instance_id": record["instance_id"],
-                "version": offset,
-                "interval_ms": record["interval_ms"],
-                "metadata": record["member_metadata"],
-            }
-        )
-        state["members"].sort(key=lambda m: (m["group_id"], m["client_id"]))
-        if not same_instance:
-            events.append(event("MemberJoined", offset, record, interval_ms=record["interval_ms"]))
+        cell[name] = max(cell[name], value) if name == "next_offset" else value
+        events.append(of_cell("Renewed", offset, record, cell, cell))
+    if record["membership"] == 1 and session is not None and not session["member"]:
+        for other in state["sessions"]:
+            if (other["group_id"], other["client_id"]) == (record["group_id"], record["client_id"]):
+                other["member"] = 0
+        session["member"] = 1
+        events.append(event("MemberJoined", offset, record, interval_ms=record["interval_ms"]))
+    if record["membership"] == 2 and session is not None and session["member"]:
+        session["member"] = 0
+        events.append(left(offset, session, "left"))
     return events
 
 
@@ -463,19 +569,21 @@ def releasing_partition(state: State, offset: int, record: dict[str, Any]) -> li
     cell = cell_of(state, record, record)
     reason = why_not_holder(cell, record["epoch"])
     if cell is None or reason is not None:
-        return rejected(offset, record, str(reason), record, cell)
+        return rejected(offset, record, str(reason), record, cell, version_of(state, cell))
     vacate(cell, offset)
     cell["next_offset"] = max(cell["next_offset"], record["next_offset"])
-    return [of_cell("Released", offset, record, record, cell)]
+    if record["ends"] == 1:
+        state["cells"].remove(cell)
+    return [of_cell("Released", offset, record, record, cell) | {"ended": record["ends"] == 1}]
 
 
 def claiming_messages(state: State, offset: int, record: dict[str, Any]) -> list[Event]:
     cell = cell_of(state, record, record)
     reason = why_not_holder(cell, record["epoch"])
     if cell is None or reason is not None:
-        return rejected(offset, record, str(reason), record, cell)
+        return rejected(offset, record, str(reason), record, cell, version_of(state, cell))
     if record["proposed_offset"] <= cell["claimed_offset"]:
-        return rejected(offset, record, "offset_not_ahead", record, cell)
+        return rejected(offset, record, "offset_not_ahead", record, cell, version_of(state, cell))
     claimed = event(
         "MessagesClaimed",
         offset,
@@ -492,30 +600,61 @@ def claiming_messages(state: State, offset: int, record: dict[str, Any]) -> list
 
 
 def release_group(state: State, offset: int, record: dict[str, Any]) -> list[Event]:
-    pause = find(state["paused"], group_id=record["group_id"])
-    if pause is not None:
-        state["paused"].remove(pause)
-    state["paused"].append(
-        {"group_id": record["group_id"], "expires_at_ms": record["expires_at_ms"]}
+    state["pauses"] = [p for p in state["pauses"] if p["group_id"] != record["group_id"]]
+    state["pauses"].append(
+        {
+            "group_id": record["group_id"],
+            "version": offset,
+            "expires_at_ms": record["expires_at_ms"],
+        }
     )
-    state["paused"].sort(key=lambda p: p["group_id"])
+    state["pauses"].sort(key=lambda p: p["group_id"])
     return [event("GroupPaused", offset, record, expires_at_ms=record["expires_at_ms"])]
 
 
 def resume_group(state: State, offset: int, record: dict[str, Any]) -> list[Event]:
-    pause = find(state["paused"], group_id=record["group_id"])
+    pause = find(state["pauses"], group_id=record["group_id"])
     if pause is None:
         return rejected(offset, record, "not_paused")
-    state["paused"].remove(pause)
+    if pause["version"] != record["expected_version"]:
+        return rejected(offset, record, "stale_version", version=pause["version"])
+    state["pauses"].remove(pause)
     return [event("GroupResumed", offset, record)]
+
+
+def genesis(state: State, offset: int, record: dict[str, Any]) -> list[Event]:
+    if record["previous"] != (state["identity"] or ""):
+        return rejected(offset, record, "wrong_identity")
+    first = state["identity"] is None and record["base"] == 0
+    if record["base"] <= state["base"] and not first:
+        return rejected(offset, record, "base_too_low")
+    fields = {name: record[name] for name in ("identity", "base", "partitions")}
+    state.update(fields)
+    return [event("Founded", offset, record, previous=record["previous"], **fields)]
+
+
+def set_level(state: State, offset: int, record: dict[str, Any]) -> list[Event]:
+    group, level = record["group_id"], record["level"]
+    before = level_of(state, group)
+    if record["expected_level"] != before:
+        return rejected(offset, record, "stale_level")
+    for session in state["sessions"]:
+        if session["group_id"] == group and not session["lowest"] <= level <= session["highest"]:
+            return rejected(offset, record, "cannot_follow")
+    state["levels"] = [row for row in state["levels"] if row["group_id"] != group]
+    if level != 1:
+        state["levels"].append({"group_id": group, "level": level})
+        state["levels"].sort(key=lambda row: row["group_id"])
+    return [event("LevelSet", offset, record, level=level, previous=before)]
 
 
 def set_position(state: State, offset: int, record: dict[str, Any]) -> list[Event]:
     cell = cell_of(state, record, record)
+    version = version_of(state, cell)
     if not is_paused(state, record):
-        return rejected(offset, record, "not_paused", record, cell)
-    if record["expected_version"] != (cell["version"] if cell else -1):
-        return rejected(offset, record, "stale_version", record, cell)
+        return rejected(offset, record, "not_paused", record, cell, version)
+    if record["expected_version"] != version:
+        return rejected(offset, record, "stale_version", record, cell, version)
     if cell is None:
         cell = new_cell(state, record)
     vacate(cell, offset)
@@ -541,7 +680,8 @@ def forget_group(state: State, offset: int, record: dict[str, Any]) -> list[Even
     if any(c["holder"] is not None for c in mine):
         return rejected(offset, record, "still_held")
     state["cells"] = [c for c in state["cells"] if c["group_id"] != group]
-    state["members"] = [m for m in state["members"] if m["group_id"] != group]
+    state["sessions"] = [one for one in state["sessions"] if one["group_id"] != group]
+    state["levels"] = [row for row in state["levels"] if row["group_id"] != group]
     return [event("GroupForgotten", offset, record, cells=len(mine))]
 
 
@@ -554,6 +694,8 @@ TRANSITIONS = {
     "ResumeGroup": resume_group,
     "SetPosition": set_position,
     "ForgetGroup": forget_group,
+    "Genesis": genesis,
+    "SetLevel": set_level,
 }
 
 
@@ -562,44 +704,62 @@ TRANSITIONS = {
 
 def canonical(state: State) -> bytes:
     """The canonical bytes of a state."""
+    names: set[str] = set()
+    for part in ("cells", "sessions", "pauses", "levels"):
+        names |= {row["group_id"] for row in state[part]}
     return bytes(
         msgpack.packb(
             [
                 state["partition"],
                 state["next_offset"],
-                [
-                    [
-                        [c["group_id"], c["topic"], c["partition"]],
-                        [
-                            c["holder"],
-                            c["instance_id"],
-                            c["epoch"],
-                            c["version"],
-                            c["interval_ms"],
-                            c["next_offset"],
-                            c["claimed_offset"],
-                            bytes.fromhex(c["metadata"]),
-                        ],
-                    ]
-                    for c in state["cells"]
-                ],
-                [
-                    [
-                        [m["group_id"], m["client_id"]],
-                        [
-                            m["instance_id"],
-                            m["version"],
-                            m["interval_ms"],
-                            bytes.fromhex(m["metadata"]),
-                        ],
-                    ]
-                    for m in state["members"]
-                ],
-                [[p["group_id"], p["expires_at_ms"]] for p in state["paused"]],
+                state["identity"],
+                state["base"],
+                state["partitions"],
+                [canonical_group(state, name) for name in sorted(names)],
             ],
             use_bin_type=True,
         )
     )
+
+
+def canonical_group(state: State, group_id: str) -> list[Any]:
+    pause = find(state["pauses"], group_id=group_id)
+    return [
+        group_id,
+        level_of(state, group_id),
+        [pause["version"], pause["expires_at_ms"]] if pause else None,
+        [
+            [
+                s["client_id"],
+                s["instance_id"],
+                s["version"],
+                s["interval_ms"],
+                bytes.fromhex(s["metadata"]),
+                s["member"],
+                s["lowest"],
+                s["highest"],
+            ]
+            for s in state["sessions"]
+            if s["group_id"] == group_id
+        ],
+        [
+            [
+                [c["topic"], c["partition"]],
+                [
+                    c["holder"],
+                    c["instance_id"],
+                    c["epoch"],
+                    c["version"],
+                    c["interval_ms"],
+                    c["next_offset"],
+                    c["claimed_offset"],
+                    bytes.fromhex(c["metadata"]),
+                ],
+            ]
+            for c in state["cells"]
+            if c["group_id"] == group_id
+        ],
+    ]
 
 
 def digest(state: State) -> str:

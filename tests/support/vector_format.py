@@ -31,22 +31,43 @@ def state(state: PartitionState) -> dict[str, Any]:
             }
             for (group, topic, partition), cell in sorted(state.cells.items())
         ],
-        "members": [
+        "identity": state.identity,
+        "base": state.base,
+        "partitions": state.partitions,
+        "sessions": [
             {
-                "group_id": group,
+                "group_id": name,
                 "client_id": client,
-                "instance_id": member.instance_id,
-                "version": member.version,
-                "interval_ms": member.interval_ms,
-                "metadata": member.metadata.hex(),
+                "instance_id": instance,
+                "version": session.version,
+                "interval_ms": session.interval_ms,
+                "metadata": session.metadata.hex(),
+                "member": session.member,
+                "lowest": session.lowest,
+                "highest": session.highest,
             }
-            for (group, client), member in sorted(state.members.items())
+            for name, group in sorted(state.groups.items())
+            for (client, instance), session in sorted(group.sessions.items(), key=_by_key)
         ],
-        "paused": [
-            {"group_id": group, "expires_at_ms": expires}
-            for group, expires in sorted(state.paused.items())
+        "pauses": [
+            {
+                "group_id": name,
+                "version": group.pause.version,
+                "expires_at_ms": group.pause.expires_at_ms,
+            }
+            for name, group in sorted(state.groups.items())
+            if group.pause is not None
+        ],
+        "levels": [
+            {"group_id": name, "level": group.level}
+            for name, group in sorted(state.groups.items())
+            if group.level != 1
         ],
     }
+
+
+def _by_key(item: tuple[Any, Any]) -> Any:
+    return item[0]
 
 
 def event(event: Event) -> dict[str, Any]:
