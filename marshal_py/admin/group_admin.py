@@ -184,7 +184,7 @@ class GroupAdmin:
 
     @property
     def level(self) -> int:
-        """The level that the group works by (§4.6)."""
+        """The level that the group works by."""
         return self._state.level
 
     # Pause and resume

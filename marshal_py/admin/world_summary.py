@@ -8,7 +8,7 @@ from marshal_py.admin.world_reader import SilenceEstimate, WorldView
 from marshal_py.protocol.messages import NO_OFFSET
 from marshal_py.protocol.rationalizer import Cell
 from marshal_py.protocol.subscription import Subscription
-from marshal_py.protocol.text.rationalizer import TextCell
+from marshal_py.protocol.text.rationalizer import TextCell, TextWorld
 from marshal_py.protocol.world import LEADER_PREFIX, Liveness, World
 
 __all__ = ["Group", "Leader", "Member", "WorldSummary", "paused_until_ms", "summarize"]
@@ -124,7 +124,10 @@ def paused_until_ms(world: World, group: str) -> int | None:
 
     In version 1, a pause is in all coordination partitions: the one that ends last counts.
     """
-    return max((s.paused[group] for s in world.states if group in s.paused), default=None)
+    if isinstance(world, TextWorld):
+        return max((s.paused[group] for s in world.states if group in s.paused), default=None)
+    found = world.states[world.home(group)].groups.get(group)
+    return None if found is None or found.pause is None else found.pause.expires_at_ms
 
 
 def _leader(group: str, topic: str, cell: Cell, silence: SilenceEstimate | None) -> Leader:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 from marshal_py.dashboard.ranges import by_value, ranges
@@ -232,23 +232,14 @@ class CellGrid:
         self._touched[row.number] = row
         return row, slot
 
-    def remove_group(self, group: str, kept: Iterable[tuple[str, int]]) -> None:
-        """Take a forgotten group's cells off; `kept` (topic, partition) are still there."""
-        there = set(kept)
+    def remove_group(self, group: str) -> None:
+        """Take a forgotten group's cells off."""
         for key in [key for key in self.rows if key[0] == group]:
-            row = self.rows[key]
-            if not any(topic == key[1] for topic, _ in there):
-                del self.rows[key]
-                if row.number not in self._new:
-                    self._removed.append(row.number)
-                for waiting in (self._new, self._grown, self._touched):
-                    waiting.pop(row.number, None)
-                continue
-            for slot, partition in enumerate(row.partitions):
-                if (key[1], partition) not in there:
-                    row.set_holder(slot, 0)
-                    row.set_lag(slot, 0)
-            self._touched[row.number] = row
+            row = self.rows.pop(key)
+            if row.number not in self._new:
+                self._removed.append(row.number)
+            for waiting in (self._new, self._grown, self._touched):
+                waiting.pop(row.number, None)
 
     def document(self) -> dict[str, Any]:
         """Return everything, for a page that has just come."""

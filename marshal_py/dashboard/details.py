@@ -34,7 +34,7 @@ def cell_document(follower: LogFollower, *, key: CellKey) -> dict[str, Any]:
         "holder": cell.holder,
         "instance": cell.instance_id,
         "epoch": NO_OFFSET if live.is_text else cell.epoch,
-        "version": cell.version,
+        "version": live.world.version(*key),
         "interval_ms": cell.interval_ms,
         "next_offset": cell.next_offset,
         "claimed_offset": cell.claimed_offset,
@@ -56,7 +56,7 @@ def _claims(live: LiveState, key: CellKey) -> list[ClaimSpan]:
 
 def _found_claims(live: LiveState, key: CellKey) -> list[ClaimSpan]:
     found = list(live.claims.claims(key))
-    track = live.histories[live.world.coordinator(*key)].tracks.get(key)
+    track = live.histories[live.world.coordinator(*key)].track(key)
     standing = None if track is None else open_claim(track)
     if standing is not None:
         found.append(standing)

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from marshal_py.admin.world_summary import paused_until_ms
 from marshal_py.dashboard.cell_grid import GridRow
 from marshal_py.protocol.messages import NO_OFFSET
 from marshal_py.protocol.subscription import Subscription
@@ -20,7 +21,8 @@ __all__ = ["groups_document", "leaders_document", "members_document", "metadata_
 def groups_document(world: World, with_cells: Iterable[str], now_ms: int) -> list[dict[str, Any]]:
     """Return each group, and until when it is paused; `with_cells` are known already.
 
-    A pause of version 1 ends by itself, one of version 2 when somebody resumes the group.
+    A pause of version 1 ends by itself, one of version 2 when somebody resumes the group. `level`
+    is what the group works by.
     """
     ends_by_itself = isinstance(world, TextWorld)
     names = set(with_cells)
@@ -29,12 +31,11 @@ def groups_document(world: World, with_cells: Iterable[str], now_ms: int) -> lis
         names.update(state.paused)
     found = []
     for group in sorted(names):
-        until = [
-            state.paused[group]
-            for state in world.states
-            if group in state.paused and not (ends_by_itself and state.paused[group] <= now_ms)
-        ]
-        found.append({"group": group, "paused_until_ms": max(until) if until else None})
+        until_ms = paused_until_ms(world, group)
+        if ends_by_itself and until_ms is not None and until_ms <= now_ms:
+            until_ms = None
+        level = world.states[world.home(group)].level(group)
+        found.append({"group": group, "paused_until_ms": until_ms, "level": level})
     return found
 
 

@@ -3,11 +3,11 @@
 `log_follower.LogFollower` tells it each record that was folded with its events, the ends of topics,
 and the time. It keeps the grid, the claims of late, the activity stream and the alerts.
 
-Liveness is judged as specs/PROTOCOL.md §5.1 has it, by how long this observer has not seen the
-cell's version change; of cells that said nothing since it began to watch, by the broker's
-timestamps. A cell is looked at again when its liveness could next change, not at every tick. One
-quarter of an interval is granted before "fresh" becomes "unknown": heartbeats come once in an
-interval, and a page that blinks whenever one takes its time would hide what matters.
+Liveness is judged as specs/PROTOCOL.md §5.1 has it, by how long this observer has seen nothing that
+renewed the cell; of cells that nothing renewed since it began to watch, by the broker's timestamps.
+A cell is looked at again when its liveness could next change, not at every tick. One quarter of an
+interval is granted before "fresh" becomes "unknown": heartbeats come once in an interval, and a
+page that blinks whenever one takes its time would hide what matters.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ GRACE: Final = 4
 """A quarter of an interval, after which a holder that is late counts as unknown."""
 
 MANY_CLIENTS: Final = 5_000
+MANY_ENDED: Final = 1_000
 
 _AGAIN_MS: Final = 600_000
 """An anomaly counts as over when it has not come again for so long."""
@@ -131,9 +132,10 @@ class LiveState:
         self._ticked = 0
         self._sent: dict[str, Any] = {}
         self._sent_tick = -1
-        for p, _, cell in world.cells():
-            if cell.held:
-                observers[p].allow(cell.interval_ms)
+        self._ended = 0
+        """Cells on the grid that were ended since it was made."""
+        self._late: set[tuple[int, str, str, str]] = set()
+        """Sessions (coordination partition, group, client, instance) with cells not fresh."""
 
     # What the log brings
 
@@ -151,35 +153,54 @@ class LiveState:
         for event in events:
             kind = type(event)
             if kind is ev.Renewed:
-                if live:
+                if live and self.is_text:
                     self._renewed(p, event)  # type: ignore[arg-type]
                 continue
             if kind is ev.Beat:
+                if live:
+                    self._beat(p, event)  # type: ignore[arg-type]
                 continue
-            if isinstance(event, ev.Claimed):
-                self.observers[p].allow(event.interval_ms)
             if live and isinstance(event, _CELL_EVENTS):
                 key = (event.group_id, event.topic, event.partition)
                 row, slot = self.grid.put(*key, cells.get(key))
                 if isinstance(event, ev.Claimed):
                     row.set_live(slot, FRESH)
                     self._judge_after(event.interval_ms, self._ticked, p, row, slot)
-            elif live and isinstance(event, ev.GroupForgotten):
-                kept = [(k[1], k[2]) for _, k, _ in self.world.cells(event.group_id)]
-                self.grid.remove_group(event.group_id, kept)
+                elif isinstance(event, ev.Released) and event.ended:
+                    self._ended += 1
+            elif (
+                live
+                and isinstance(event, ev.GroupForgotten)
+                and p == self.world.home(event.group_id)
+            ):
+                self.grid.remove_group(event.group_id)
             self._add_activity(p, event, at_ms)
         if history.rows.tables:
             self._take_rows(history)
 
+    def _beat(self, p: int, event: ev.Beat) -> None:
+        """All that a session holds is fresh again; while it was, there is nothing to do."""
+        who = (event.group_id, event.client_id, event.instance_id)
+        if (p, *who) not in self._late:
+            return
+        self._late.discard((p, *who))
+        session = self.world.states[p].session(*who)
+        for topic, partition in () if session is None else session.claims.values():
+            self._now_fresh(p, event.group_id, topic, partition)
+
     def _renewed(self, p: int, event: ev.Renewed) -> None:
-        row = self.grid.rows.get((event.group_id, event.topic))
-        slot = None if row is None else row.slots.get(event.partition)
+        """In version 1, a heartbeat renews one cell."""
+        self._now_fresh(p, event.group_id, event.topic, event.partition)
+
+    def _now_fresh(self, p: int, group: str, topic: str, partition: int) -> None:
+        row = self.grid.rows.get((group, topic))
+        slot = None if row is None else row.slots.get(partition)
         if row is None or slot is None:
             return
         if row.live[slot] != FRESH:
             row.set_live(slot, FRESH)
             self.grid.touch(row)
-            cell = self.world.states[p].cells[event.group_id, event.topic, event.partition]
+            cell = self.world.states[p].cells[group, topic, partition]
             self._judge_after(cell.interval_ms, self._ticked, p, row, slot)
 
     def _add_activity(self, p: int, event: ev.Event, at_ms: int) -> None:
@@ -231,7 +252,14 @@ class LiveState:
 
     @property
     def needs_rebuild(self) -> bool:
-        """Whether most of the clients on the grid are long gone: names of pods come and go."""
+        """Whether most of the clients, or of the cells, on the grid are long gone.
+
+        Names of pods come and go, and so do cells that their users end.
+        """
+        if self._ended > MANY_ENDED:
+            cells = sum(len(state.cells) for state in self.world.states)
+            if self._ended > 4 * cells:
+                return True
         known = len(self.grid.clients)
         return known > MANY_CLIENTS and known > 4 * len(self.grid.present())
 
@@ -239,6 +267,8 @@ class LiveState:
         """Make the grid anew, with slots in order. Pages that have seen the old one need all."""
         self._ticked = now_ns // TICK_NS
         self._due.clear()
+        self._late.clear()
+        self._ended = 0
         self.grid = CellGrid()
         rows: dict[tuple[str, str], list[tuple[int, int, Cell]]] = {}
         for p, (group, topic, partition), cell in self.world.cells():
@@ -258,12 +288,13 @@ class LiveState:
         observer = self.observers[p]
         if since_ns is None or observer.caught_up_at_offset is None:
             return None
-        if cell.version >= observer.caught_up_at_offset:
-            silence_ns = observer.silence_ns(cell, now_ns)
+        version = self.world.states[p].version(*key)
+        if version >= observer.caught_up_at_offset:
+            silence_ns = observer.silence_ns(version, now_ns)
             if silence_ns is not None:
                 return silence_ns // MS
         watched_ms = (now_ns - since_ns) // MS
-        track = self.histories[p].tracks.get(key)
+        track = self.histories[p].track(key)
         if track is not None and track.epoch == cell.epoch and track.version_ms >= 0:
             return watched_ms + max(0, self.live_since_ms - track.version_ms)
         # Its last record lies before all that was read: silent for this long, or longer.
@@ -284,6 +315,8 @@ class LiveState:
             code, left_ms = FRESH, grace_ms - silence_ms
         if row.set_live(slot, code):
             self.grid.touch(row)
+        if code != FRESH:
+            self._late.add((p, row.group, cell.holder or "", cell.instance_id or ""))
         if left_ms:
             self._judge_after(left_ms, now_ns // TICK_NS, p, row, slot)
 

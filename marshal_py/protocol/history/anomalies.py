@@ -32,6 +32,9 @@ Kind: TypeAlias = Literal[
     "log_hole",
     "create_time",
     "broker_clock",
+    "wrong_genesis",
+    "second_genesis",
+    "level",
 ]
 
 KINDS: Final[tuple[str, ...]] = get_args(Kind)
@@ -39,12 +42,12 @@ KINDS: Final[tuple[str, ...]] = get_args(Kind)
 MEANING: Final[dict[str, str]] = {
     "foreign_record": "bytes that are no record of this protocol, or of a later version of it",
     "offset_repeated": "an offset that had been read came again",
-    "wrong_partition": "a record in a coordination partition that does not decide about its cell",
+    "wrong_partition": "a record in a coordination partition that is not that of its group",
     "foreign_sender": "a record was accepted under an epoch that another client had won",
     "sequence": "one instance wrote two records with the same number",
     "duplicate_client_id": "two live processes use the same client_id in one group",
     "early_takeover": "a claim was taken before its holder had been silent for two intervals",
-    "late_heartbeat": "a heartbeat came more than two intervals after the one before",
+    "late_heartbeat": "a holder's heartbeat came more than two intervals after the one before",
     "clock_drift": "heartbeats come slower than their declared interval, and steadily so",
     "flapping": "a claim goes from client to client in quick succession",
     "zombie": "a client beats on for a claim that the log said was lost",
@@ -57,6 +60,9 @@ MEANING: Final[dict[str, str]] = {
     "log_hole": "records are gone that no snapshot covers",
     "create_time": "records carry their senders' time instead of the broker's",
     "broker_clock": "broker timestamps go back by more than the allowed skew",
+    "wrong_genesis": "the log's genesis speaks of another number of partitions than it has",
+    "second_genesis": "somebody took the log for a new one, and would have given it an identity",
+    "level": "a client beats in a group whose level it cannot follow",
 }
 """What each kind means, in a few words."""
 

@@ -18,16 +18,16 @@ from marshal_py.protocol.history.tracks import (
     LostClaim,
     PartitionMemory,
 )
-from marshal_py.protocol.messages import ClaimingPartition, Entry, Heartbeat, Message, decode
+from marshal_py.protocol.messages import Heartbeat, Message, decode
 from marshal_py.protocol.rationalizer import MEMBER_HORIZON
-from marshal_py.protocol.world import coordinating_partition, home_partition
+from marshal_py.protocol.world import coordinating_partition
 
 __all__ = ["SEEN_BITS", "SEEN_WINDOW", "AnomalyChecks"]
 
 # Bits of `CellTrack.flags` and `InstanceTrack.flags`: what was reported once for this claim or
 # instance.
 _LATE, _DRIFT, _FOREIGN, _BACK = 1, 2, 4, 8
-_SEQUENCE, _DUPLICATE = 1, 2
+_SEQUENCE, _DUPLICATE, _LEVEL = 16, 32, 64
 
 SEEN_BITS: Final = 63
 """So many of an instance's last sequence numbers are remembered in `InstanceTrack.seen`."""
@@ -46,12 +46,18 @@ class AnomalyChecks:
         self.partitions = partitions
         self._out_of_order_at = UNKNOWN
         """The offset of the last record that came later than its sender's next one."""
-        self._entries: tuple[int, list[Entry], dict[tuple[str, int], int]] = (UNKNOWN, [], {})
+        self._said: tuple[int, dict[int, int]] = (UNKNOWN, {})
+        """The offset of a heartbeat, and epoch → position of what it says."""
+        self._refused_at = UNKNOWN
+        """The offset of the last heartbeat of which an entry was refused."""
         self._rejected: dict[str, Callable[[ev.Rejected, Message], None]] = {
             "offset_not_ahead": self._claimed_before,
             "wrong_epoch": self._unknown_epoch,
             "not_held": self._unknown_epoch,
             "stale_version": self._unknown_version,
+            "wrong_identity": self._refused_genesis,
+            "base_too_low": self._refused_genesis,
+            "cannot_follow": self._wrong_level,
         }
 
     def report(self, kind: an.Kind, event: Any, what: str) -> None:
@@ -93,24 +99,24 @@ class AnomalyChecks:
         )
 
     def place(self, event: Any) -> None:
-        """Check that this coordination partition decides about the event's cell."""
-        place = coordinating_partition(event.topic, event.partition, self.partitions)
+        """Check that this coordination partition is that of the event's group."""
+        place = coordinating_partition(event.group_id, self.partitions)
         if place != self.rows.partition:
             self.report(
                 "wrong_partition",
                 event,
-                f"coordination partition {place} decides about {event.topic}/{event.partition} "
-                "(§2.2): two clients could both hold it",
+                f"all records of this group belong in coordination partition {place} (§2.2): two "
+                "clients could hold the same",
             )
 
-    def home(self, event: ev.MemberJoined) -> None:
-        """Check that the members of the event's group report in this coordination partition."""
-        home = home_partition(event.group_id, self.partitions)
-        if home != self.rows.partition:
+    def founded(self, event: ev.Founded) -> None:
+        """Check that a genesis speaks of the log that it is in."""
+        if event.partitions != self.partitions:
             self.report(
-                "wrong_partition",
+                "wrong_genesis",
                 event,
-                f"members of this group report in coordination partition {home} (§2.2)",
+                f"speaks of a log of {event.partitions} partitions; this one has "
+                f"{self.partitions}: it was grown, or made anew",
             )
 
     def rejected(self, event: ev.Rejected) -> None:
@@ -164,7 +170,7 @@ class AnomalyChecks:
                 "not send it",
             )
 
-    def slow_heartbeat(self, track: CellTrack, event: Any, gap: int) -> None:
+    def slow_heartbeat(self, track: CellTrack | InstanceTrack, event: Any, gap: int) -> None:
         """A gap was long. If there is none that is not, the holder's clock is slow (§5.4)."""
         if gap > 2 * track.interval_ms:
             self.late_heartbeat(track, event, gap)
@@ -182,7 +188,7 @@ class AnomalyChecks:
                 f"the declared interval of {track.interval_ms} ms",
             )
 
-    def late_heartbeat(self, track: CellTrack, event: Any, gap: int) -> None:
+    def late_heartbeat(self, track: CellTrack | InstanceTrack, event: Any, gap: int) -> None:
         """Count a heartbeat that came when the lease had lapsed."""
         track.late += 1
         if not track.flags & _LATE:
@@ -199,17 +205,13 @@ class AnomalyChecks:
         offset = event.offset
         if offset == self._out_of_order_at:
             return  # what it says was true before
-        if self._entries[0] != offset:
+        if self._said[0] != offset:
             record = decode(self.memory.value)
-            entries = record.entries if isinstance(record, Heartbeat) else []
-            self._entries = (offset, entries, {})
-        _, entries, said_of = self._entries
-        if len(entries) == 1:
-            said = entries[0].next_offset
-        else:
-            if not said_of:
-                said_of |= {(e.topic, e.partition): e.next_offset for e in entries}
-            said = said_of.get((event.topic, event.partition), UNKNOWN)
+            positions = record.positions if isinstance(record, Heartbeat) else []
+            base = self.memory.state.base
+            pairs = zip(positions[::2], positions[1::2], strict=False)
+            self._said = (offset, {base + claimed_at: said for claimed_at, said in pairs})
+        said = self._said[1].get(event.epoch, UNKNOWN)
         if UNKNOWN < said < event.next_offset and not track.flags & _BACK:
             track.flags |= _BACK
             self.report(
@@ -234,49 +236,80 @@ class AnomalyChecks:
             )
 
     def _unknown_epoch(self, event: ev.Rejected, record: Message) -> None:
-        memory, epoch = self.memory, _epoch_for(record, event)
-        key = (event.group_id, event.topic or "", event.partition or 0)
-        if epoch >= event.offset or (event.epoch != UNKNOWN and epoch > event.epoch):
-            self.report(
-                "impossible_epoch",
-                event,
-                f"names epoch {epoch}, which no claim of this cell has had: the sender reads "
-                "another log",
-            )
+        if isinstance(record, Heartbeat):
+            self._lost_claims(event, record)
             return
-        if event.record != "Heartbeat":
+        epoch = getattr(record, "epoch", UNKNOWN)
+        end = self.memory.state.base + event.offset
+        if epoch >= end or (event.epoch != UNKNOWN and epoch > event.epoch):
+            self._impossible_epoch(event, epoch)
+
+    def _impossible_epoch(self, event: ev.Rejected, epoch: int) -> None:
+        self.report(
+            "impossible_epoch",
+            event,
+            f"names epoch {epoch}, which no claim of this cell has had: the sender reads another "
+            "log",
+        )
+
+    def _lost_claims(self, event: ev.Rejected, record: Heartbeat) -> None:
+        """A heartbeat tells of claims that its session does not hold: looked at once, as one."""
+        memory, who = self.memory, (event.group_id, event.client_id, event.instance_id)
+        if self._refused_at == event.offset:
             return
-        seen = memory.lost.get((key, event.instance_id))
-        if seen is None or seen.epoch != epoch:
-            memory.lost[key, event.instance_id] = LostClaim(epoch, memory.at_ms, event.offset, 1)
+        self._refused_at = event.offset
+        session = memory.state.session(*who)
+        held = {} if session is None else session.claims
+        named = [*record.positions[::2], *(entry.claimed_at for entry in record.metadata)]
+        base = memory.state.base
+        lost = [base + at for at in named if base + at not in held]
+        if max(lost, default=UNKNOWN) >= base + event.offset:
+            self._impossible_epoch(event, max(lost))
+            return
+        seen = memory.lost.get(who)
+        if seen is None or seen.epoch not in lost:
+            memory.lost[who] = LostClaim(min(lost), memory.at_ms, event.offset, 1)
             return
         seen.count += 1
         seen.offset = event.offset
-        cell = memory.state.cells.get(key)
-        interval = cell.interval_ms if cell is not None and cell.interval_ms else 5_000
+        interval = record.interval_ms or 5_000
         if seen.count >= an.ZOMBIE_BEATS and UNKNOWN < seen.first_ms < memory.at_ms - 2 * interval:
             self.report(
                 "zombie",
                 event,
-                f"still beats for epoch {epoch}, {memory.at_ms - seen.first_ms} ms and "
+                f"still beats for epoch {seen.epoch}, {memory.at_ms - seen.first_ms} ms and "
                 f"{seen.count} heartbeats after the log first said that it is lost",
             )
             seen.first_ms = UNKNOWN  # once for each lost claim
 
     def _unknown_version(self, event: ev.Rejected, record: Message) -> None:
         expected = getattr(record, "expected_version", UNKNOWN)
-        known = event.version != UNKNOWN or event.group_id not in self.memory.forgotten
-        if expected > event.version and (known or expected >= event.offset):
-            if event.version == UNKNOWN and isinstance(record, ClaimingPartition):
-                place = coordinating_partition(record.topic, record.partition, self.partitions)
-                if place != self.rows.partition:
-                    self.place(event)
-                    return
+        # A cell or a pause that is gone may have had any version before.
+        if expected > event.version and (event.version != UNKNOWN or expected >= event.offset):
             self.report(
                 "impossible_version",
                 event,
-                f"expects version {expected}, which this cell has not had (it is at "
+                f"expects version {expected}, which this has not had (it is at "
                 f"{event.version}): the sender reads another log",
+            )
+
+    def _refused_genesis(self, event: ev.Rejected, record: Message) -> None:
+        identity = getattr(record, "identity", "?")
+        self.report(
+            "second_genesis",
+            event,
+            f"would have made this log {identity}: its sender took it for a new one",
+        )
+
+    def _wrong_level(self, event: ev.Rejected, record: Message) -> None:
+        sender = self.memory.instances.get((event.group_id, event.client_id, event.instance_id))
+        if isinstance(record, Heartbeat) and sender is not None and not sender.flags & _LEVEL:
+            sender.flags |= _LEVEL
+            level = self.memory.state.level(event.group_id)
+            self.report(
+                "level",
+                event,
+                f"follows levels {record.lowest} to {record.highest}; the group works by {level}",
             )
 
     # Senders
@@ -290,7 +323,8 @@ class AnomalyChecks:
             before = memory.newest.get(key[:2])
             if before is not None and (*key[:2], before) in memory.instances:
                 memory.instances[*key[:2], before].newer = event.instance_id
-            memory.instances[key] = InstanceTrack(event.seq, event.offset)
+            memory.instances[key] = InstanceTrack(event.seq, event.offset, gaps=[], pending=[])
+            self.place(event)
             memory.newest[key[:2]] = event.instance_id
             return
         if sender.offset == event.offset:
@@ -336,18 +370,12 @@ class AnomalyChecks:
         """Forget whoever has been silent for long, so that memory does not grow with time."""
         memory = self.memory
         oldest = memory.state.next_offset - 2 * MEMBER_HORIZON
-        for key in [key for key, sender in memory.instances.items() if sender.offset < oldest]:
+        silent = [key for key, sender in memory.instances.items() if sender.offset < oldest]
+        for key in silent:
+            if memory.state.session(*key) is not None:
+                continue
             del memory.instances[key]
             if memory.newest.get(key[:2]) == key[2]:
                 del memory.newest[key[:2]]
-        for lost in [lost for lost, seen in memory.lost.items() if seen.offset < oldest]:
-            del memory.lost[lost]
-
-
-def _epoch_for(record: Message, event: ev.Rejected) -> int:
-    """Return the epoch under which the rejected record, or entry, was sent."""
-    if isinstance(record, Heartbeat):
-        for entry in record.entries:
-            if (entry.topic, entry.partition) == (event.topic, event.partition):
-                return entry.epoch
-    return int(getattr(record, "epoch", UNKNOWN))
+        for key in [key for key, seen in memory.lost.items() if seen.offset < oldest]:
+            del memory.lost[key]

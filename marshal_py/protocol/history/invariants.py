@@ -1,44 +1,71 @@
 """What must hold of any coordination log, checked beside the fold. No I/O.
 
-`Invariants` keeps its own small account of every cell, built from what the fold *reports*, and says
-where a report breaks a rule of specs/PROTOCOL.md §4, or where the fold's state is not what its
-reports add up to. A correct fold never makes it speak, whatever peers write; a fold that was
-changed, miscompiled or fed from a damaged log does.
+`Invariants` keeps its own small account of every cell and session, built from what the fold
+*reports*, and says where a report breaks a rule of specs/PROTOCOL.md §4, or where the fold's state
+is not what its reports add up to. A correct fold never makes it speak, whatever peers write; a fold
+that was changed, miscompiled or fed from a damaged log does.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from marshal_py.errors import MalformedRecord
 from marshal_py.protocol import events as ev
-from marshal_py.protocol.messages import ClaimingPartition, SetPosition, decode
+from marshal_py.protocol.messages import LEVEL, ClaimingPartition, Message, SetPosition, decode
 from marshal_py.protocol.rationalizer import CellKey, PartitionState
 
 __all__ = ["Invariants"]
 
 
+SessionKey: TypeAlias = tuple[str, str, str]
+"""(group_id, client_id, instance_id)"""
+
+
 @dataclass(slots=True)
 class _Account:
-    """What the reports say of one cell."""
+    """What the reports say of one cell. `version` is its own, without its holder's heartbeats."""
 
     holder: str | None = None
+    instance_id: str | None = None
     epoch: int = -1
     version: int = -1
     next_offset: int = -1
     claimed_offset: int = -1
 
 
+@dataclass(slots=True)
+class _Session:
+    """What the reports say of one instance that holds something."""
+
+    held: int = 0
+    version: int = -1
+
+
 class Invariants:
     """The checks of one coordination partition; `state` is what the history begins from."""
 
     def __init__(self, state: PartitionState) -> None:
-        self._cells: dict[CellKey, _Account] = {
-            key: _Account(c.holder, c.epoch, c.version, c.next_offset, c.claimed_offset)
-            for key, c in state.cells.items()
-        }
-        self._paused = set(state.paused)
+        self._cells: dict[CellKey, _Account] = {}
+        self._sessions: dict[SessionKey, _Session] = {}
+        self._pauses: dict[str, int] = {}
+        self._levels: dict[str, int] = {}
+        for name, group in state.groups.items():
+            for unit, c in group.cells.items():
+                account = _Account(
+                    c.holder, c.instance_id, c.epoch, c.version, c.next_offset, c.claimed_offset
+                )
+                self._cells[name, *unit] = account
+            for who, session in group.sessions.items():
+                if session.claims:
+                    found = _Session(len(session.claims), session.version)
+                    self._sessions[name, *who] = found
+            if group.pause is not None:
+                self._pauses[name] = group.pause.version
+            if group.level != LEVEL:
+                self._levels[name] = group.level
+        self._identity, self._base = state.identity, state.base
         self._offset = state.next_offset - 1
 
     def check(self, event: ev.Event, value: bytes | None) -> list[str]:
@@ -50,6 +77,8 @@ class Invariants:
             wrong.append(f"offset {event.offset} was applied after offset {self._offset}")
         self._offset = max(self._offset, event.offset)
         match event:
+            case ev.Beat():
+                self._beat(event, wrong)
             case ev.Claimed():
                 self._claimed(event, value, wrong)
             case ev.Renewed() | ev.Released():
@@ -60,7 +89,11 @@ class Invariants:
                     )
                 account.next_offset = event.next_offset
                 if isinstance(event, ev.Released):
-                    account.holder = None
+                    self._vacate(event.group_id, account, event.offset)
+                    if event.ended:
+                        self._cells.pop((event.group_id, event.topic, event.partition), None)
+                elif (account.holder, account.instance_id) != (event.client_id, event.instance_id):
+                    wrong.append(f"renewed by {event.client_id}; {account.holder} holds it")
             case ev.MessagesClaimed():
                 account = self._held(event, wrong)
                 if event.to_offset <= account.claimed_offset:
@@ -69,16 +102,21 @@ class Invariants:
                         f"{account.claimed_offset} were before"
                     )
                 account.claimed_offset = event.to_offset
+                account.version = event.offset
             case ev.PositionSet():
                 self._position_set(event, value, wrong)
             case ev.GroupPaused():
-                self._paused.add(event.group_id)
+                self._pauses[event.group_id] = event.offset
             case ev.GroupResumed():
-                if event.group_id not in self._paused:
-                    wrong.append("a group is resumed that was not paused")
-                self._paused.discard(event.group_id)
+                self._resumed(event, value, wrong)
             case ev.GroupForgotten():
                 self._forgotten(event, wrong)
+            case ev.Founded():
+                self._founded(event, wrong)
+            case ev.LevelSet():
+                if event.previous != self._levels.get(event.group_id, LEVEL):
+                    wrong.append("the level before is not what the group had")
+                self._levels[event.group_id] = event.level
             case _:
                 pass
         return wrong
@@ -91,20 +129,56 @@ class Invariants:
             if account is None or cell is None:
                 wrong.append((key, "the state has it" if account is None else "the state lacks it"))
                 continue
-            for name in ("holder", "epoch", "version", "next_offset", "claimed_offset"):
+            names = ("holder", "instance_id", "epoch", "version", "next_offset", "claimed_offset")
+            for name in names:
                 mine, found = getattr(account, name), getattr(cell, name)
                 if mine != found:
                     wrong.append((key, f"the state says {name} = {found}, the events {mine}"))
-            if cell.version >= state.next_offset:
-                wrong.append((key, f"version {cell.version} lies beyond the end of the log"))
-        wrong += [
-            ((group, "", -1), "its pause is not what the events say")
-            for group in sorted(self._paused ^ state.paused.keys())
-        ]
+            mine, found = self._version(key[0], account), state.version(*key)
+            if mine != found:
+                wrong.append((key, f"the state says it was renewed at {found}, the events {mine}"))
+            if found >= state.next_offset:
+                wrong.append((key, f"version {found} lies beyond the end of the log"))
+        pauses = {name: g.pause.version for name, g in state.groups.items() if g.pause is not None}
+        for group in sorted(self._pauses.keys() | pauses.keys()):
+            if self._pauses.get(group) != pauses.get(group):
+                wrong.append(((group, "", -1), "its pause is not what the events say"))
+        for group, level in sorted(self._levels.items()):
+            if level != state.level(group):
+                wrong.append(((group, "", -1), "its level is not what the events say"))
+        if (self._identity, self._base) != (state.identity, state.base):
+            wrong.append((("", "", -1), "the log's identity is not what the events say"))
         return wrong
 
     def _account(self, event: Any) -> _Account:
         return self._cells.setdefault((event.group_id, event.topic, event.partition), _Account())
+
+    def _version(self, group_id: str, account: _Account) -> int:
+        """The larger of the cell's version and its holder's session's (§4.2)."""
+        session = self._session_of(group_id, account)
+        return account.version if session is None else max(account.version, session.version)
+
+    def _session_of(self, group_id: str, account: _Account) -> _Session | None:
+        if account.holder is None or account.instance_id is None:
+            return None
+        return self._sessions.get((group_id, account.holder, account.instance_id))
+
+    def _vacate(self, group_id: str, account: _Account, offset: int) -> None:
+        session = self._session_of(group_id, account)
+        if session is not None:
+            session.held -= 1
+            if not session.held:
+                del self._sessions[group_id, account.holder or "", account.instance_id or ""]
+        account.holder = account.instance_id = None
+        account.version = offset
+
+    def _beat(self, event: ev.Beat, wrong: list[str]) -> None:
+        session = self._sessions.get((event.group_id, event.client_id, event.instance_id))
+        held = 0 if session is None else session.held
+        if event.cells != held:
+            wrong.append(f"a heartbeat renews {event.cells} cells; its session holds {held}")
+        if session is not None:
+            session.version = event.offset
 
     def _held(
         self, event: ev.Renewed | ev.Released | ev.MessagesClaimed, wrong: list[str]
@@ -114,49 +188,84 @@ class Invariants:
             wrong.append("accepted for a cell that nobody holds")
         if event.epoch != account.epoch:
             wrong.append(f"accepted under epoch {event.epoch}; the cell's is {account.epoch}")
-        account.version = event.offset
         return account
 
     def _claimed(self, event: ev.Claimed, value: bytes | None, wrong: list[str]) -> None:
         account = self._account(event)
-        if event.group_id in self._paused:
+        if event.group_id in self._pauses:
             wrong.append("a claim was accepted while the group was paused")
-        self._expect(account, value, wrong)
-        if event.epoch != event.offset or event.epoch <= account.epoch:
+        self._expect(event.group_id, account, value, wrong)
+        if event.epoch != self._base + event.offset or event.epoch <= account.epoch:
             wrong.append(
                 f"the claim at offset {event.offset} has epoch {event.epoch}, and the one before "
-                f"had {account.epoch}: epochs are offsets, and only grow"
+                f"had {account.epoch}: epochs are the log's base ({self._base}) and the offset, "
+                "and only grow"
             )
-        if event.previous_holder != account.holder:
+        if (event.previous_holder, event.previous_instance_id) != (
+            account.holder,
+            account.instance_id,
+        ):
             wrong.append(f"taken from {event.previous_holder}, though {account.holder} held it")
-        account.holder, account.epoch, account.version = event.client_id, event.epoch, event.offset
+        key = (event.group_id, event.client_id, event.instance_id)
+        session = self._sessions.setdefault(key, _Session())
+        session.held += 1  # before the old holder's goes: it may be the same session
+        if account.holder is not None:
+            self._vacate(event.group_id, account, event.offset)
+        account.holder, account.instance_id = event.client_id, event.instance_id
+        account.epoch, account.version = event.epoch, event.offset
 
     def _position_set(self, event: ev.PositionSet, value: bytes | None, wrong: list[str]) -> None:
         account = self._account(event)
-        if event.group_id not in self._paused:
+        if event.group_id not in self._pauses:
             wrong.append("a position was set while the group was not paused")
-        self._expect(account, value, wrong)
-        account.holder, account.version = None, event.offset
+        self._expect(event.group_id, account, value, wrong)
+        self._vacate(event.group_id, account, event.offset)
         account.next_offset = account.claimed_offset = event.next_offset
 
+    def _resumed(self, event: ev.GroupResumed, value: bytes | None, wrong: list[str]) -> None:
+        began = self._pauses.pop(event.group_id, None)
+        if began is None:
+            wrong.append("a group is resumed that was not paused")
+            return
+        expected = getattr(_record(value), "expected_version", None)
+        if expected != began:
+            wrong.append(f"the pause that began at {began} is ended; the record means {expected}")
+
     def _forgotten(self, event: ev.GroupForgotten, wrong: list[str]) -> None:
-        if event.group_id not in self._paused:
+        if event.group_id not in self._pauses:
             wrong.append("a group was forgotten that was not paused")
+        self._levels.pop(event.group_id, None)
         for key in [key for key in self._cells if key[0] == event.group_id]:
             if self._cells.pop(key).holder is not None:
                 wrong.append(f"{key[1]}/{key[2]} was forgotten while it was held")
 
-    def _expect(self, account: _Account, value: bytes | None, wrong: list[str]) -> None:
+    def _founded(self, event: ev.Founded, wrong: list[str]) -> None:
+        if event.previous != (self._identity or ""):
+            wrong.append(f"log {event.previous!r} is replaced; this one is {self._identity!r}")
+        if event.base < self._base:
+            wrong.append(f"epochs begin at {event.base}, below those that were: {self._base}")
+        self._identity, self._base = event.identity, event.base
+
+    def _expect(
+        self, group_id: str, account: _Account, value: bytes | None, wrong: list[str]
+    ) -> None:
         """The compare-and-swap: the record names the version that the cell had."""
-        try:
-            record = decode(value)
-        except MalformedRecord:
+        record = _record(value)
+        if record is None:
             wrong.append("accepted, though its bytes are no record")
             return
+        version = self._version(group_id, account)
         if (
             isinstance(record, ClaimingPartition | SetPosition)
-            and record.expected_version != account.version
+            and record.expected_version != version
         ):
             wrong.append(
-                f"accepted for version {record.expected_version}; the cell was at {account.version}"
+                f"accepted for version {record.expected_version}; the cell was at {version}"
             )
+
+
+def _record(value: bytes | None) -> Message | None:
+    try:
+        return decode(value)
+    except MalformedRecord:
+        return None

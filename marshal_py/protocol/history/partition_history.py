@@ -21,6 +21,7 @@ from marshal_py.protocol.history.snapshot_checks import SnapshotChecks, Snapshot
 from marshal_py.protocol.history.tracks import (
     UNKNOWN,
     CellTrack,
+    InstanceTrack,
     PartitionMemory,
     Row,
     slow_gap_ms,
@@ -64,11 +65,9 @@ class PartitionHistory:
         self._snapshots.watch(snapshots)
         self._epochs = epochs
         self.state = self._memory.state
-        self.tracks: Mapping[CellKey, CellTrack] = self._memory.cells
-        """What is known of each cell beyond its state."""
         self._handlers: dict[type, Callable[[Any], None]] = {
-            ev.Beat: self._checks.sender,
-            ev.Renewed: self._on_renewed,
+            ev.Beat: self._on_beat if epochs else self._checks.sender,
+            ev.Renewed: self._on_renewed if epochs else self._on_renewed_alone,
             ev.Claimed: self._on_claimed,
             ev.Released: self._on_released,
             ev.MessagesClaimed: self._on_messages,
@@ -77,10 +76,22 @@ class PartitionHistory:
             ev.GroupPaused: self._on_paused,
             ev.GroupResumed: self._on_resumed,
             ev.GroupForgotten: self._on_forgotten,
-            ev.MemberJoined: self._checks.home,
+            ev.Founded: self._on_founded,
+            ev.LevelSet: self._on_level,
+            ev.MemberJoined: _nothing,
             ev.MemberLeft: _nothing,
             ev.Ignored: self._checks.ignored,
         }
+
+    @property
+    def tracks(self) -> Mapping[CellKey, CellTrack]:
+        """What is known of each cell beyond its state, without the latest heartbeats."""
+        return self._memory.cells
+
+    def track(self, key: CellKey) -> CellTrack | None:
+        """Return what is known of one cell beyond its state."""
+        found = self._memory.cells.get(key)
+        return None if found is None else self._memory.settle(key, found)
 
     @property
     def records(self) -> int:
@@ -145,30 +156,26 @@ class PartitionHistory:
                     if (
                         track is not None
                         and track.epoch == event.epoch
-                        and track.instance_id == event.instance_id
-                        and track.client_id == event.client_id
-                        and track.heartbeats
                         and now < track.sample_due_ms
                         and event.next_offset > track.next_offset
-                        and (gap := now - track.renewed_ms) <= track.slow_ms
                     ):
-                        if gap > track.longest_gap_ms:
-                            track.longest_gap_ms = gap
-                        track.slow_gaps = track.slow_sum_ms = 0
-                        track.version_ms = track.renewed_ms = track.last_beat_ms = now
-                        track.heartbeats += 1
                         track.next_offset = event.next_offset
                         continue
                 elif kind is ev.Beat:
                     sender = instances.get((event.group_id, event.client_id, event.instance_id))
                     if (
                         sender is not None
+                        and event.cells
                         and sender.newer is None
+                        and not (sender.pending or sender.is_first)
+                        and (gap := now - sender.renewed_ms) <= sender.slow_ms
                         and 0 < (ahead := event.seq - sender.seq) < SEEN_BITS
                     ):
                         sender.seen = ((sender.seen << ahead) | 1) & SEEN_WINDOW
                         sender.seq = event.seq
                         sender.offset = offset
+                        sender.slow_gaps = sender.slow_sum_ms = 0
+                        sender.beat(now, gap)
                         continue
                 handlers[kind](event)
             events.clear()
@@ -216,6 +223,7 @@ class PartitionHistory:
         found = Rows(self.partition)
         for key, track in self.tracks.items():
             if track.client_id is not None:
+                self._memory.settle(key, track)
                 found.claim(key, track)
                 found.position(key, track, track.version_ms)
                 if track.takeover is not None:
@@ -241,6 +249,7 @@ class PartitionHistory:
             vacancy_ms = 0
         self._checks.change_of_holder(before, event)
         cell = memory.state.cells[key]
+        sender = self._sender_of_claim(key, event)
         memory.cells[key] = CellTrack(
             client_id=event.client_id,
             instance_id=event.instance_id,
@@ -253,6 +262,8 @@ class PartitionHistory:
             claimed_offset=cell.claimed_offset,
             version_ms=now,
             renewed_ms=now,
+            beats_from=0 if sender is None else sender.beats,
+            late_from=0 if sender is None else sender.late,
             sample_due_ms=self._next_sample(),
             takeover=takeover,
             vacancy_ms=vacancy_ms,
@@ -260,6 +271,18 @@ class PartitionHistory:
             changes_ms=before.changes_ms,
             flapping_until_ms=before.flapping_until_ms,
         )
+
+    def _sender_of_claim(self, key: CellKey, event: ev.Claimed) -> InstanceTrack | None:
+        """Return whose heartbeats renew a claim that was accepted just now."""
+        sender = self._memory.instances.get((event.group_id, event.client_id, event.instance_id))
+        if sender is None:
+            return None  # version 1
+        sender.watch(event.interval_ms)
+        sender.pending.append((key, event.epoch))
+        session = self.state.session(event.group_id, event.client_id, event.instance_id)
+        if session is not None and len(session.claims) == 1:  # it held nothing before
+            sender.is_first, sender.renewed_ms = True, self._memory.at_ms
+        return sender
 
     def _taken_over(self, key: CellKey, track: CellTrack, event: ev.Claimed) -> Row:
         """End the claim that was held until now; return the row of the takeover, but its end."""
@@ -270,6 +293,7 @@ class PartitionHistory:
         else:
             how = "claimed_again"
         now = self._memory.at_ms
+        self._memory.settle(key, track)
         silence_ms = None if track.version_ms == UNKNOWN else now - track.version_ms
         previous = (track.client_id, track.instance_id, track.epoch, track.interval_ms)
         if how == "taken_over":
@@ -286,28 +310,76 @@ class PartitionHistory:
             silence_ms,
         )
 
+    def _on_beat(self, event: ev.Beat) -> None:
+        """A heartbeat renews all that its session holds; what it says of single cells follows."""
+        self._checks.sender(event)
+        memory, now = self._memory, self._memory.at_ms
+        who = (event.group_id, event.client_id, event.instance_id)
+        sender = memory.instances[who]
+        if not event.cells:
+            return
+        if sender.renewed_ms == UNKNOWN:  # it holds since before this history began
+            self._adopt(who, sender)
+        gap = now - sender.renewed_ms
+        if sender.is_first:
+            sender.is_first = False
+        elif gap > sender.slow_ms:
+            self._checks.slow_heartbeat(sender, event, gap)
+        elif sender.slow_gaps:
+            sender.slow_gaps = sender.slow_sum_ms = 0
+        sender.beat(now, gap)
+        for key, epoch in sender.pending:
+            track = memory.cells.get(key)
+            if track is not None and track.epoch == epoch and track.client_id is not None:
+                track.longest_gap_ms = now - track.from_ms
+                track.heartbeats, track.beats_from, track.late_from = 1, sender.beats, sender.late
+                track.version_ms = track.last_beat_ms = now
+                self._first_beat(track)
+        sender.pending.clear()
+
+    def _adopt(self, who: tuple[str, str, str], sender: InstanceTrack) -> None:
+        """Take over what a session holds that was not seen to claim it."""
+        session = self.state.session(*who)
+        if session is None:
+            return
+        sender.watch(session.interval_ms)
+        sender.renewed_ms = self._memory.at_ms
+        for unit in session.claims.values():
+            key = (who[0], *unit)
+            if key not in self._memory.cells:
+                track = self._memory.cells[key] = CellTrack(changes_ms=[])
+                track.adopt(self.state.cells[key], self._memory.at_ms)
+                track.sample_due_ms = self._next_sample()
+
     def _on_renewed(self, event: ev.Renewed) -> None:
+        """A heartbeat has said something of one cell."""
+        key = (event.group_id, event.topic, event.partition)
+        self._moved(key, self._held(key, event), event)
+
+    def _on_renewed_alone(self, event: ev.Renewed) -> None:
+        """In version 1, a heartbeat renews one cell."""
         now = self._memory.at_ms
         key = (event.group_id, event.topic, event.partition)
         track = self._held(key, event)
-        if now >= track.sample_due_ms:
-            self.rows.position(key, track, track.version_ms)
-            track.sample_due_ms = self._next_sample()
         gap = now - track.renewed_ms
         if track.heartbeats == 0:
             self._first_beat(track)
         elif gap > track.slow_ms:
             self._checks.slow_heartbeat(track, event, gap)
-        elif track.slow_gaps:
-            track.slow_gaps = track.slow_sum_ms = 0
         if gap > track.longest_gap_ms:
             track.longest_gap_ms = gap
+        self._moved(key, track, event)
         track.version_ms = track.renewed_ms = track.last_beat_ms = now
         track.heartbeats += 1
-        next_offset = event.next_offset
-        if next_offset > track.next_offset:
-            track.next_offset = next_offset
-        elif next_offset != UNKNOWN:
+
+    def _moved(self, key: CellKey, track: CellTrack, event: ev.Renewed) -> None:
+        now = self._memory.at_ms
+        if now >= track.sample_due_ms:
+            self.rows.position(key, track, track.version_ms)
+            track.sample_due_ms = self._next_sample()
+        if event.next_offset > track.next_offset:
+            track.next_offset = event.next_offset
+        elif event.next_offset != UNKNOWN:
             self._checks.position_back(track, event)
 
     def _first_beat(self, track: CellTrack) -> None:
@@ -327,8 +399,11 @@ class PartitionHistory:
         elif event.instance_id != track.instance_id or event.client_id != track.client_id:
             self._checks.other_sender(track, event)
         track.next_offset = max(track.next_offset, event.next_offset)
+        self._memory.settle(key, track)
         track.version_ms = self._memory.at_ms
         self._end(key, track, "released", event)
+        if event.ended:
+            del self._memory.cells[key]
 
     def _on_messages(self, event: ev.MessagesClaimed) -> None:
         self._checks.sender(event)
@@ -345,6 +420,7 @@ class PartitionHistory:
         key = (event.group_id, event.topic, event.partition)
         track = self._track(event)
         if track.client_id is not None:
+            self._memory.settle(key, track)
             silence_ms = None if track.version_ms == UNKNOWN else now - track.version_ms
             self._checks.takeover(track, event, silence_ms)
             self._end(key, track, "position_set", event)
@@ -360,7 +436,6 @@ class PartitionHistory:
         track = self.tracks.get(key)
         if track is None:
             track = self._memory.cells[key] = CellTrack(changes_ms=[])
-            self._checks.place(event)
         return track
 
     def _held(self, key: CellKey, event: ev.Renewed | ev.MessagesClaimed) -> CellTrack:
@@ -398,9 +473,22 @@ class PartitionHistory:
     def _on_forgotten(self, event: ev.GroupForgotten) -> None:
         self._operation(event, "forget", f"{event.cells} cells")
         memory = self._memory
-        memory.forgotten.add(event.group_id)
         for key in [key for key in memory.cells if key[0] == event.group_id]:
             del memory.cells[key]
+
+    def _on_founded(self, event: ev.Founded) -> None:
+        self._checks.founded(event)
+        instead = f" instead of {event.previous}" if event.previous else ""
+        self.rows.operation(
+            event,
+            "found",
+            f"log {event.identity}{instead}, epochs from {event.base}, {event.partitions} "
+            "partitions",
+            self._memory.at_ms,
+        )
+
+    def _on_level(self, event: ev.LevelSet) -> None:
+        self._operation(event, "level", f"{event.level}, was {event.previous}")
 
     def _operation(self, event: Any, what: str, detail: str) -> None:
         self._checks.sender(event)
@@ -409,7 +497,8 @@ class PartitionHistory:
     # Rejected records
 
     def _on_rejected(self, event: ev.Rejected) -> None:
-        self._checks.sender(event)
+        if event.record != "Genesis":  # it is of no group
+            self._checks.sender(event)
         epoch = or_none(event.epoch) if self._epochs else None
         self.rows.rejection(event, self._memory.at_ms, epoch=epoch)
         self._checks.rejected(event)

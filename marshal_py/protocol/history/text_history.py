@@ -11,7 +11,7 @@ from typing import Any
 from marshal_py.protocol import events as ev
 from marshal_py.protocol.history.anomaly_checks import AnomalyChecks
 from marshal_py.protocol.history.partition_history import PartitionHistory
-from marshal_py.protocol.history.tracks import CellTrack
+from marshal_py.protocol.history.tracks import CellTrack, InstanceTrack
 from marshal_py.protocol.text.rationalizer import TextState
 
 __all__ = ["text_history"]
@@ -50,7 +50,7 @@ class TextChecks(AnomalyChecks):
     def rejected(self, event: ev.Rejected) -> None:
         """Nothing: there are no epochs and versions that could be impossible."""
 
-    def slow_heartbeat(self, track: CellTrack, event: Any, gap: int) -> None:
+    def slow_heartbeat(self, track: CellTrack | InstanceTrack, event: Any, gap: int) -> None:
         """Check for late ones alone: seconds are too coarse to show that a clock is slow."""
         if gap > 2 * track.interval_ms:
             self.late_heartbeat(track, event, gap)

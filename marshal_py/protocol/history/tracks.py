@@ -31,7 +31,11 @@ Row: TypeAlias = tuple[Any, ...]
 
 
 class CellTrack(Struct, gc=False):
-    """What the audit knows of one cell, and of the claim on it. Times in ms."""
+    """What the audit knows of one cell, and of the claim on it. Times in ms.
+
+    What the heartbeats of the holder's session did for the claim is taken in by
+    `PartitionMemory.settle`, when somebody asks.
+    """
 
     client_id: str | None = None
     instance_id: str | None = None
@@ -42,13 +46,17 @@ class CellTrack(Struct, gc=False):
     next_offset: int = UNKNOWN
     claimed_offset: int = UNKNOWN
     version_ms: int = UNKNOWN
-    """When the last record came that was accepted for the cell."""
+    """When the last record came that renewed the cell."""
     renewed_ms: int = UNKNOWN
+    """When its last heartbeat came, in version 1, where each renews one cell."""
     last_beat_ms: int = UNKNOWN
     heartbeats: int = 0
     late: int = 0
     longest_gap_ms: int = 0
     batches: int = 0
+    beats_from: int = 0
+    """How many heartbeats of its session are taken in, or came before the claim."""
+    late_from: int = 0
     slow_ms: int = 0
     """A gap above it is longer than the interval and what clocks and networks may add."""
     slow_gaps: int = 0
@@ -79,11 +87,26 @@ class CellTrack(Struct, gc=False):
         self.vacant_ms = at_ms
 
 
-class InstanceTrack(Struct, gc=False):
-    """What was seen of one instance of a client."""
+class InstanceTrack(Struct):
+    """What was seen of one instance of a client: its records, and the heartbeats of its session."""
 
     seq: int
     offset: int
+    interval_ms: int = 0
+    beats: int = 0
+    last_beat_ms: int = UNKNOWN
+    renewed_ms: int = UNKNOWN
+    """When what it holds was renewed last: by a heartbeat, or by the first claim."""
+    is_first: bool = True
+    """Whether no heartbeat has come yet since it held nothing."""
+    late: int = 0
+    slow_ms: int = 0
+    slow_gaps: int = 0
+    slow_sum_ms: int = 0
+    gaps: list[tuple[int, int]] = []
+    """(number of the heartbeat, gap before it), each larger than all that came after it."""
+    pending: list[tuple[CellKey, int]] = []
+    """Claims (cell, epoch) whose first heartbeat has not come yet."""
     newer: str | None = None
     """The instance of the same client that was first seen after this one."""
     after_newer: int = 0
@@ -92,9 +115,27 @@ class InstanceTrack(Struct, gc=False):
     """Bit n: seq − n was read."""
     flags: int = 0
 
+    def watch(self, interval_ms: int) -> None:
+        """Take over the interval that its heartbeats have."""
+        self.interval_ms = interval_ms
+        self.slow_ms = slow_gap_ms(interval_ms)
+
+    def beat(self, now_ms: int, gap_ms: int) -> None:
+        """Note a heartbeat that came so long after what was renewed before."""
+        self.beats += 1
+        self.last_beat_ms = self.renewed_ms = now_ms
+        gaps = self.gaps
+        while gaps and gaps[-1][1] <= gap_ms:
+            gaps.pop()
+        gaps.append((self.beats, gap_ms))
+
+    def longest_gap_ms(self, after: int) -> int:
+        """Return the longest gap before a heartbeat later than the one of this number."""
+        return next((gap for number, gap in self.gaps if number > after), 0)
+
 
 class LostClaim(Struct, gc=False):
-    """Rejected heartbeats of one instance for a claim that it no longer has."""
+    """Heartbeats of one instance that told of a claim that it no longer has."""
 
     epoch: int
     first_ms: int
@@ -111,8 +152,7 @@ class _Saved(Struct, array_like=True):
     cells: list[tuple[CellKey, CellTrack]]
     instances: list[tuple[InstanceKey, InstanceTrack]]
     newest: list[tuple[tuple[str, str], str]]
-    lost: list[tuple[tuple[CellKey, str], LostClaim]]
-    forgotten: list[str]
+    lost: list[tuple[InstanceKey, LostClaim]]
     latest_ms: int
     records: int
     value: bytes | None
@@ -129,7 +169,6 @@ class PartitionMemory:
         "at_ms",
         "cells",
         "create_time",
-        "forgotten",
         "instances",
         "latest_ms",
         "lost",
@@ -145,9 +184,7 @@ class PartitionMemory:
         self.instances: dict[InstanceKey, InstanceTrack] = {}
         self.newest: dict[tuple[str, str], str] = {}
         """(group_id, client_id) → the instance that was seen first latest."""
-        self.lost: dict[tuple[CellKey, str], LostClaim] = {}
-        self.forgotten: set[str] = set()
-        """Groups that were forgotten."""
+        self.lost: dict[InstanceKey, LostClaim] = {}
         self.latest_ms = UNKNOWN
         """The latest broker timestamp so far."""
         self.records = 0
@@ -158,6 +195,19 @@ class PartitionMemory:
         self.value: bytes | None = None
         """Its bytes."""
 
+    def settle(self, key: CellKey, track: CellTrack) -> CellTrack:
+        """Take in what heartbeats of the holder's session did for a claim. Returns the track."""
+        sender = self.instances.get((key[0], track.client_id or "", track.instance_id or ""))
+        if sender is not None and sender.beats > track.beats_from:
+            track.heartbeats += sender.beats - track.beats_from
+            longest_ms = sender.longest_gap_ms(track.beats_from)
+            track.longest_gap_ms = max(track.longest_gap_ms, longest_ms)
+            track.late += sender.late - track.late_from
+            track.last_beat_ms = sender.last_beat_ms
+            track.version_ms = max(track.version_ms, sender.last_beat_ms)
+            track.beats_from, track.late_from = sender.beats, sender.late
+        return track
+
     def encode(self) -> bytes:
         """Return everything that `decode` needs to go on after the last record."""
         return msgspec.msgpack.encode(
@@ -167,7 +217,6 @@ class PartitionMemory:
                 list(self.instances.items()),
                 list(self.newest.items()),
                 list(self.lost.items()),
-                sorted(self.forgotten),
                 self.latest_ms,
                 self.records,
                 self.value,
@@ -184,7 +233,6 @@ class PartitionMemory:
         memory.instances = dict(saved.instances)
         memory.newest = dict(saved.newest)
         memory.lost = dict(saved.lost)
-        memory.forgotten = set(saved.forgotten)
         memory.latest_ms = saved.latest_ms
         memory.records = saved.records
         memory.value = saved.value

@@ -18,13 +18,22 @@ from marshal_py.protocol.history.anomalies import MEANING
 from marshal_py.protocol.history.invariants import Invariants
 from marshal_py.protocol.history.partition_history import PartitionHistory
 from marshal_py.protocol.history.rows import record_text
-from marshal_py.protocol.rationalizer import PartitionState, apply
+from marshal_py.protocol.rationalizer import GroupState, PartitionState, apply
 from marshal_py.protocol.snapshots import Snapshot, anchor_of
 
 __all__ = ["WARNINGS", "Finding", "Verifier", "differences"]
 
 WARNINGS: Final = frozenset(
-    {"late_heartbeat", "clock_drift", "flapping", "zombie", "foreign_record", "broker_clock"}
+    {
+        "late_heartbeat",
+        "clock_drift",
+        "flapping",
+        "zombie",
+        "foreign_record",
+        "broker_clock",
+        "second_genesis",
+        "level",
+    }
 )
 """Kinds that tell of trouble which the protocol withstands; all others break a rule."""
 
@@ -190,12 +199,21 @@ def differences(claimed: PartitionState, replayed: PartitionState) -> list[str]:
                 for field in mine.__struct_fields__
                 if getattr(mine, field) != getattr(other, field)
             ]
-    for group, client in sorted(claimed.members.keys() | replayed.members.keys()):
-        if claimed.members.get((group, client)) != replayed.members.get((group, client)):
-            found.append(f"member {client} of {group} differs")
-    found += [
-        f"the pause of {group} differs"
-        for group in sorted(claimed.paused.keys() | replayed.paused.keys())
-        if claimed.paused.get(group) != replayed.paused.get(group)
-    ]
+    for name in sorted(claimed.groups.keys() | replayed.groups.keys()):
+        group, other_group = (
+            state.groups.get(name) or GroupState() for state in (replayed, claimed)
+        )
+        for who in sorted(group.sessions.keys() | other_group.sessions.keys()):
+            if group.sessions.get(who) != other_group.sessions.get(who):
+                found.append(f"the session of {who[0]} (instance {who[1]}) in {name} differs")
+        if group.pause != other_group.pause:
+            found.append(f"the pause of {name} differs")
+        if group.level != other_group.level:
+            found.append(
+                f"{name} is at level {other_group.level} in it and {group.level} by the log"
+            )
+    for field in ("identity", "base", "partitions"):
+        mine, other = getattr(replayed, field), getattr(claimed, field)
+        if mine != other:
+            found.append(f"the log's {field} is {other!r} in it and {mine!r} by the log")
     return found or ["its digest is not that of its own state"]
