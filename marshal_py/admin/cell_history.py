@@ -38,7 +38,7 @@ def read_cell_history(
             "no snapshot covers them: the history of this partition cannot be told"
         )
     state, key = replay.state(p), (group, topic, partition)
-    timeline = CellTimeline(key, p)
+    timeline = CellTimeline(key, p, has_sessions=wire is MSGPACK)
     timeline.begin(state.cells.get(key), paused=group in state.paused)
     status: CellStatus | None = None
     events: list[ev.Event] = []

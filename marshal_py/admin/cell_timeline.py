@@ -1,7 +1,8 @@
 """The history of one cell in sentences: who held it, when, and why it changed. No I/O.
 
 `CellTimeline` is fed with the events of the coordination partition that decides about the cell, in
-order, with the broker's timestamps. Renewals are counted, not told one by one.
+order, with the broker's timestamps. Heartbeats are counted, not told one by one: each renews all
+that its session holds (in version 1, one cell).
 """
 
 from __future__ import annotations
@@ -110,6 +111,8 @@ class CellTimeline:
 
     key: CellKey
     coordinator: int
+    has_sessions: bool = True
+    """False in a log of version 1."""
     entries: list[TimelineEntry] = field(default_factory=list)
     latest_ms: int = 0
     _claim: _OpenClaim | None = None
@@ -164,6 +167,9 @@ class CellTimeline:
                 self._free_since_ms = at_ms
                 self._free_why = f"{event.client_id} had the group forgotten"
                 self._group(event, at_ms, "forgotten", "had the group forgotten, with this cell")
+            case ev.Beat():
+                if self.has_sessions and event.cells and self._holds(event):
+                    self._beat(at_ms)
             case ev.Claimed() if self._mine(event):
                 self._claimed(event, at_ms)
             case ev.Renewed() if self._mine(event):
@@ -175,7 +181,9 @@ class CellTimeline:
             case ev.PositionSet() if self._mine(event):
                 self._position_set(event, at_ms)
             case ev.Rejected() if self._mine(event):
-                self._refused(event, at_ms)
+                self._refused(event, at_ms, *self._why_refused(event, at_ms))
+            case ev.Rejected(record="Heartbeat", reason="not_held"):
+                self._beats_in_vain(event, at_ms)
             case _:
                 pass
 
@@ -304,9 +312,16 @@ class CellTimeline:
         )
         self._epoch, self._free_since_ms = _known(event.epoch), None
 
+    def _holds(self, event: ev.Beat) -> bool:
+        return self._claim is not None and self._claim.who == (event.client_id, event.instance_id)
+
     def _renewed(self, event: ev.Renewed, at_ms: int) -> None:
-        claim = self._claim
         self._position = max(self._position, event.next_offset)
+        if not self.has_sessions:
+            self._beat(at_ms)
+
+    def _beat(self, at_ms: int) -> None:
+        claim = self._claim
         if claim is not None:
             if claim.last_ms is not None:
                 claim.longest_gap_ms = max(claim.longest_gap_ms, at_ms - claim.last_ms)
@@ -327,11 +342,14 @@ class CellTimeline:
             TimelineEntry(
                 *(at_ms, event.offset, "released", event.client_id, event.instance_id),
                 _known(event.epoch),
-                f"{event.client_id} gave it back{at}",
+                f"{event.client_id} gave it back{at}{', and ended it' if event.ended else ''}",
             )
         )
         self._claim, self._free_since_ms = None, at_ms
         self._free_why = f"{event.client_id} had given it back"
+        if event.ended:
+            self._position, self._epoch = -1, None
+            self._free_why = f"{event.client_id} had ended it"
 
     def _position_set(self, event: ev.PositionSet, at_ms: int) -> None:
         before = self._position
@@ -348,9 +366,21 @@ class CellTimeline:
             )
         )
 
-    def _refused(self, event: ev.Rejected, at_ms: int) -> None:
+    def _beats_in_vain(self, event: ev.Rejected, at_ms: int) -> None:
+        """A heartbeat tells of a claim that its session does not hold; this one it had lost."""
+        lost_ms = self._lost.get((event.client_id, event.instance_id))
+        if lost_ms is None:
+            return
+        claim = self._claim
+        now = "nobody holds it"
+        if claim is not None:
+            now = f"{claim.who[0]} holds it{_epoch(claim.epoch)}"
+        text = f"{event.client_id}'s heartbeat told of a claim that is not its own any more"
+        why = f"it had lost this one {age(max(0, at_ms - lost_ms))} before ({now}){_FENCES}"
+        self._refused(event, at_ms, text, why)
+
+    def _refused(self, event: ev.Rejected, at_ms: int, text: str, why: str) -> None:
         who = (event.client_id, event.instance_id)
-        text, why = self._why_refused(event, at_ms)
         last = self.entries[-1] if self.entries else None
         if (
             last is not None

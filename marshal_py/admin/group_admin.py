@@ -50,7 +50,7 @@ from marshal_py.protocol.messages import (
     SetLevel,
     SetPosition,
 )
-from marshal_py.protocol.rationalizer import Cell, GroupState, Pause
+from marshal_py.protocol.rationalizer import Cell, GroupState, Pause, Session
 from marshal_py.protocol.world import World
 
 __all__ = ["Change", "GroupAdmin", "Target"]
@@ -184,8 +184,13 @@ class GroupAdmin:
 
     @property
     def level(self) -> int:
-        """The level that the group works by."""
+        """The level that the group works by (§5.15)."""
         return self._state.level
+
+    def levels_of_clients(self) -> dict[tuple[str, str], tuple[int, int]]:
+        """Return from which to which level each session, (client_id, instance_id), can follow."""
+        found = self._state.sessions.items()
+        return {who: (session.lowest, session.highest) for who, session in sorted(found, key=_who)}
 
     # Pause and resume
 
@@ -309,11 +314,11 @@ class GroupAdmin:
 
     def _in_doubt_of(self, level: int) -> str:
         """Name the clients that cannot follow a level."""
-        who = sorted(
-            f"{client_id} (levels {session.lowest} to {session.highest})"
-            for (client_id, _), session in self._state.sessions.items()
-            if not session.lowest <= level <= session.highest
-        )
+        who = [
+            f"{client_id} (levels {lowest} to {highest})"
+            for (client_id, _), (lowest, highest) in self.levels_of_clients().items()
+            if not lowest <= level <= highest
+        ]
         more = f" and {len(who) - 3} more" if len(who) > 3 else ""
         return ", ".join(who[:3]) + more if who else "a client that has gone since"
 
@@ -558,6 +563,10 @@ def _pause_until(expires_at_ms: int) -> Make:
 
 def _resume(version: int) -> Make:
     return lambda head: ResumeGroup(*head, version)
+
+
+def _who(item: tuple[tuple[str, str], Session]) -> tuple[str, str]:
+    return item[0]
 
 
 def _forget(head: Head) -> ForgetGroup:

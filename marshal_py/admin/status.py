@@ -10,10 +10,11 @@ from marshal_py.admin.formatting import age, count, iso_utc
 from marshal_py.admin.snapshot_reader import read_snapshots
 from marshal_py.admin.topic_offsets import extent
 from marshal_py.admin.world_reader import WorldView, read_world
-from marshal_py.admin.world_summary import Group, Leader, Member, summarize
+from marshal_py.admin.world_summary import Group, Leader, Member, paused_until_ms, summarize
 from marshal_py.client.topics import admin_client
 from marshal_py.errors import TopicMissing
 from marshal_py.protocol.claim_metadata import ClaimMetadata
+from marshal_py.protocol.messages import NO_OFFSET
 from marshal_py.protocol.wire import MSGPACK, Wire
 
 __all__ = ["FailingPartition", "Pause", "SnapshotAge", "Status", "read_status"]
@@ -24,11 +25,10 @@ MANY_RECORDS: Final = 500_000
 
 @dataclass
 class Pause:
-    """A paused group. `partitions`: in how many coordination partitions, `of` how many."""
+    """A paused group. `version` is the log offset of the record that paused it, −1 in version 1."""
 
     group: str
-    partitions: int
-    of: int
+    version: int
     expires: str
     expires_ms: int
     expired: bool
@@ -72,6 +72,10 @@ class Status:
     records: int
     first_offsets: list[int]
     next_offsets: list[int]
+    identities: list[str | None]
+    """Of each coordination partition, what its genesis says; None: nobody has founded it yet."""
+    bases: list[int]
+    """What the epochs of each coordination partition are counted from."""
     newest_record_ms_ago: int | None
     clock_behind_ms: int
     groups: list[Group] = field(default_factory=list)
@@ -95,6 +99,8 @@ def read_status(connection: Connection, observe_s: float = 0.0, wire: Wire = MSG
         sum(end - first for first, end in ends.values()),
         [ends[p][0] for p in sorted(ends)],
         [ends[p][1] for p in sorted(ends)],
+        [state.identity for state in found.world.states],
+        [state.base for state in found.world.states],
         None if newest is None else max(0, found.taken_ms - newest),
         found.behind_ms,
         measured=found.explain(),
@@ -142,30 +148,19 @@ def _add_failing(status: Status, found: WorldView) -> None:
 def _add_pauses(status: Status, found: WorldView) -> None:
     now_ms = found.taken_ms
     for name in found.world.groups():
-        expiries = [s.paused[name] for s in found.world.states if name in s.paused]
-        if not expiries:
+        expires_ms = paused_until_ms(found.world, name)
+        if expires_ms is None:
             continue
-        expires_ms = max(expiries)
         if found.is_text and expires_ms <= now_ms:
             continue  # a pause of version 1 ends by itself
-        pause = Pause(
-            name,
-            len(expiries),
-            status.partitions,
-            iso_utc(expires_ms),
-            expires_ms,
-            expires_ms <= now_ms,
-        )
+        state = found.world.states[found.world.home(name)].groups.get(name)
+        version = NO_OFFSET if state is None or state.pause is None else state.pause.version
+        pause = Pause(name, version, iso_utc(expires_ms), expires_ms, expires_ms <= now_ms)
         status.pauses.append(pause)
         if pause.expired:
             status.attention.append(
                 f"group {name}: its pause expired {age(now_ms - expires_ms)} ago and nobody ended "
                 "it; `marshal group resume` does"
-            )
-        elif pause.partitions < pause.of:
-            status.attention.append(
-                f"group {name}: paused in {pause.partitions} of {pause.of} coordination "
-                "partitions only; repeat `marshal group pause` or `marshal group resume`"
             )
 
 

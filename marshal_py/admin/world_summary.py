@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from marshal_py.admin.world_reader import SilenceEstimate, WorldView
-from marshal_py.protocol.messages import NO_OFFSET
+from marshal_py.protocol.messages import LEVEL, NO_OFFSET
 from marshal_py.protocol.rationalizer import Cell
 from marshal_py.protocol.subscription import Subscription
 from marshal_py.protocol.text.rationalizer import TextCell, TextWorld
@@ -18,7 +18,8 @@ __all__ = ["Group", "Leader", "Member", "WorldSummary", "paused_until_ms", "summ
 class Group:
     """One group. `held`, `stale` and `free` count its claims; `stale` ones are held, too.
 
-    `paused_until_ms` is when the pause ends that stands, by the clock of whoever paused it.
+    `paused_until_ms` is when the pause ends that stands, by the clock of whoever paused it. `level`
+    is what the members work by (specs/PROTOCOL.md §5.15).
     """
 
     group: str
@@ -30,11 +31,15 @@ class Group:
     topics: int = 0
     leaders: int = 0
     paused_until_ms: int | None = None
+    level: int = LEVEL
 
 
 @dataclass
 class Member:
-    """One member. `wants` are the topics that it consumes, None where it did not say."""
+    """One member. `wants` are the topics that it consumes, None where it did not say.
+
+    It can follow the levels from `lowest_level` to `highest_level`.
+    """
 
     group: str
     client_id: str
@@ -45,6 +50,8 @@ class Member:
     silence_ms: int
     silence_at_least: bool
     wants: list[str] | None = None
+    lowest_level: int = LEVEL
+    highest_level: int = LEVEL
 
 
 @dataclass
@@ -77,6 +84,7 @@ def summarize(view: WorldView, *, group: str | None = None) -> WorldSummary:
         if group is None or name == group
     }
     for name, counted in groups.items():
+        counted.level = world.states[world.home(name)].level(name)
         if counted.paused:
             counted.paused_until_ms = paused_until_ms(world, name)
     held_by: dict[tuple[str, str], int] = {}
@@ -111,6 +119,8 @@ def summarize(view: WorldView, *, group: str | None = None) -> WorldSummary:
                 silence.ms,
                 silence.at_least,
                 wanted_topics(member.metadata),
+                member.lowest,
+                member.highest,
             )
         )
     summary.groups = list(groups.values())

@@ -1,4 +1,4 @@
-"""`marshal group …`: pauses, positions, forgetting, and what there is of a group."""
+"""`marshal group …`: pauses, levels, positions, forgetting, and what there is of a group."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ from marshal_py.cli.migrate import migrate
 from marshal_py.cli.options import JsonFlag, Observe
 from marshal_py.cli.output import console, note, print_json, show, table
 from marshal_py.errors import ConfigurationError, GroupInUse, InvalidArgument
+from marshal_py.protocol.messages import MAX_LEVEL
 
 __all__ = ["app"]
 
-app = new_app(help="Look after a group: its pause, its positions, its version.")
+app = new_app(help="Look after a group: its pause, its level, its positions, its version.")
 
 Group = Annotated[str, typer.Argument(metavar="GROUP", help="The name of the group.")]
 DryRun = Annotated[
@@ -153,7 +154,10 @@ def pause(
 @app.command(epilog="Example: marshal group resume billing")
 @command()
 def resume(connection: Connection, group: Group, as_json: JsonFlag = False) -> None:
-    """End the pause of a group now."""
+    """End the pause of a group now: the one that stands, and no later one.
+
+    Exit code 1 says that somebody else paused the group anew meanwhile: that pause stands.
+    """
     with _admin(connection, group) as admin:
         admin.require()
         was_paused = admin.resume()
@@ -161,6 +165,54 @@ def resume(connection: Connection, group: Group, as_json: JsonFlag = False) -> N
         print_json({"group": group, "was_paused": was_paused})
     else:
         console().print(f"resumed {safe(group)}" if was_paused else f"{safe(group)} was not paused")
+
+
+# Level
+
+
+@app.command(
+    epilog="Examples: marshal group level billing --json · marshal group level billing --set 2"
+)
+@command()
+def level(
+    connection: Connection,
+    group: Group,
+    to: Annotated[
+        int | None,
+        typer.Option("--set", min=1, max=MAX_LEVEL, metavar="LEVEL", help="Set it to this one."),
+    ] = None,
+    even_if_unknown: Annotated[
+        bool,
+        typer.Option("--even-if-unknown", help="Although this version could not follow it itself."),
+    ] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Show by which level a group works, and which levels its clients can follow; or set it.
+
+    A level is one set of rules that members keep together. It is raised when the last member runs a
+    version that can follow it. Exit code 1 says that some client cannot: nothing was changed.
+    """
+    with _admin(connection, group) as admin:
+        admin.require()
+        before = admin.level
+        if to is not None:
+            before = admin.set_level(to, even_if_unknown=even_if_unknown)
+        now, clients = admin.level, admin.levels_of_clients()
+    if as_json:
+        listed = [
+            {"client_id": client, "instance_id": instance, "lowest": low, "highest": high}
+            for (client, instance), (low, high) in clients.items()
+        ]
+        print_json({"group": group, "level": now, "before": before, "clients": listed})
+        return
+    was = "" if before == now else f", was {before}"
+    console().print(f"{safe(group)} works by level {now}{was}")
+    if clients:
+        made = table("CLIENT", "INSTANCE", "FOLLOWS LEVELS")
+        for (client, instance), (low, high) in clients.items():
+            follows = str(low) if low == high else f"{low} to {high}"
+            made.add_row(safe(client), safe(instance), follows)
+        show(console(), made)
 
 
 # Positions

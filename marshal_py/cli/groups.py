@@ -22,6 +22,7 @@ from marshal_py.cli.options import (
     moment,
 )
 from marshal_py.cli.output import console, note, print_json, show, table
+from marshal_py.protocol.messages import LEVEL
 
 __all__ = ["group_table", "groups", "member_table", "members"]
 
@@ -110,16 +111,20 @@ def group_table(rows: list[Group], moved_per_s: Mapping[str, float] | None = Non
             str(g.held),
             f"[red]{g.stale}[/]" if g.stale else "0",
             str(g.free),
-            _paused(g),
+            _notes(g),
             *([f"{moved_per_s.get(g.group, 0):,.0f}"] if moved_per_s else []),
         )
     return made
 
 
-def _paused(group: Group) -> str:
-    if group.paused_until_ms is None:
-        return "[yellow]paused[/]" if group.paused else ""
-    return f"[yellow]paused until {clock_time(group.paused_until_ms, date=True)[:16]}[/]"
+def _notes(group: Group) -> str:
+    notes = [] if group.level == LEVEL else [f"level {group.level}"]
+    if group.paused_until_ms is not None:
+        until = clock_time(group.paused_until_ms, date=True)[:16]
+        notes.append(f"[yellow]paused until {until}[/]")
+    elif group.paused:
+        notes.append("[yellow]paused[/]")
+    return ", ".join(notes)
 
 
 def member_table(rows: list[Member]) -> Table:

@@ -60,6 +60,11 @@ def _print(found: Status) -> None:
         f"{count(found.records, 'record')}, "
         + ("empty" if newest is None else f"newest {age(newest)} ago")
     )
+    founded = {pair for pair in zip(found.identities, found.bases, strict=True) if pair[0]}
+    for identity, base in sorted(founded) if len(founded) == 1 else ():
+        out.print(f"identity {safe(identity or '')}, epochs from {base}")
+    if len(founded) > 1:
+        out.print(f"{len(founded)} identities, one for each coordination partition; see --json")
     if found.groups:
         show(out, "", group_table(found.groups))
     if found.members:
@@ -101,8 +106,8 @@ def _print(found: Status) -> None:
         show(out, "", failing)
     for pause in found.pauses:
         out.print(
-            f"\n[yellow]paused[/] {safe(pause.group)} in {pause.partitions} of {pause.of} "
-            f"coordination partitions, {'expired' if pause.expired else 'until'} {pause.expires}"
+            f"\n[yellow]paused[/] {safe(pause.group)}, "
+            f"{'expired' if pause.expired else 'until'} {pause.expires}"
         )
     _print_snapshots(found)
     for text in found.attention:

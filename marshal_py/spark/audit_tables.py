@@ -38,7 +38,7 @@ partition int partition of the topic
 """
 _CLAIM: Final = """client_id text holder
 instance_id text start of the holder's process
-epoch int log offset of the accepted claim: the fencing token
+epoch int log's base and offset of the accepted claim: the fencing token
 interval_ms int holder's declared heartbeat interval, milliseconds
 from_at time broker time of the claim; null if it lies before the audited log
 until_at time broker time of the record that ended it; null while it is held
@@ -54,9 +54,9 @@ TABLES: Final[dict[str, tuple[Column, ...]]] = {
         + _CLAIM
         + """first_offset int position at which the holder started
 last_offset int next offset to process at the end, or by now
-heartbeats int heartbeats that renewed it
+heartbeats int heartbeats of the holder's session that renewed it
 last_beat_at time broker time of the last of them
-longest_gap_ms int longest time between two renewals, milliseconds
+longest_gap_ms int longest time between two of them, or from the claim to the first, milliseconds
 late_heartbeats int how many came more than two intervals after the one before
 batches int ranges of messages claimed for at-most-once delivery
 """
@@ -69,12 +69,12 @@ group_id text group
 client_id text sender
 instance_id text start of the sender's process
 record text type of the record
-reason text why it, or one entry of it, was not accepted
-topic text topic of the cell; null for records about a group
+reason text why it, or what it says of one cell, was not accepted
+topic text topic of the cell; null for records about a group, and for heartbeats
 partition int partition of the topic
 cell_holder text who held the cell
 cell_epoch int the cell's epoch
-cell_version int log offset of the last record that the cell had accepted
+cell_version int log offset of the last record that renewed the cell, or began the pause
 """
     ),
     "takeovers": _columns(
@@ -127,7 +127,7 @@ name text what the leader leads
     "operations": _columns(
         _COORDINATOR
         + """group_id text group
-what text pause, resume, forget or set_position
+what text pause, resume, forget, set_position, level or found (a genesis)
 detail text what exactly
 client_id text sender
 instance_id text its instance

@@ -26,6 +26,8 @@ from prometheus_client.registry import Collector
 from marshal_py.client.marshal import Marshal
 from marshal_py.errors import Closed
 from marshal_py.protocol import events as ev
+from marshal_py.protocol.text.rationalizer import TextWorld
+from marshal_py.protocol.world import World
 
 __all__ = ["MarshalMetrics"]
 
@@ -99,8 +101,7 @@ class MarshalMetrics(Collector):
 
         try:
             with marshal.world() as world:
-                cells = [cell.held for _, _, cell in world.cells(marshal.group_id)]
-                members = sum(1 for _ in world.members(marshal.group_id))
+                cells, held, members = _counts(world, marshal.group_id)
                 paused = world.paused(marshal.group_id)
             claims = marshal.claims()
         except Closed:
@@ -113,8 +114,8 @@ class MarshalMetrics(Collector):
             "What is left of the lease that ends first.",
             min((claim.remaining_ms for claim in claims), default=0) / 1000,
         )
-        yield gauge("cells", "Cells of the group in the world.", len(cells))
-        yield gauge("cells_held", "Cells of the group that somebody holds.", sum(cells))
+        yield gauge("cells", "Cells of the group in the world.", cells)
+        yield gauge("cells_held", "Cells of the group that somebody holds.", held)
         yield gauge("members", "Members of the group.", members)
         yield gauge("group_paused", "Whether an operator paused the group.", paused)
         with self._lock:
@@ -132,3 +133,12 @@ class MarshalMetrics(Collector):
         )
         family.add_metric(who, len(marshal.snapshot_mismatches))
         yield family
+
+
+def _counts(world: World, group_id: str) -> tuple[int, int, int]:
+    """Return how many cells the group has, how many are held, and its members."""
+    if isinstance(world, TextWorld):
+        cells = [cell.held for _, _, cell in world.cells(group_id)]
+        return len(cells), sum(cells), 0
+    group = world.states[world.home(group_id)].groups.get(group_id)
+    return (0, 0, 0) if group is None else (len(group.cells), group.held, len(group.members))
