@@ -637,8 +637,6 @@ class Claimant:
 
     def _on_founded(self, coordinator: int, event: ev.Founded, now_ns: int) -> None:
         """The log has another identity: its operator recovered it, and no lease is certain."""
-        if not event.previous:
-            return
         for holding in list(self._ours[coordinator].values()):
             self._give_back(holding.key, coordinator, holding.epoch, now_ns, holding.next_offset)
             self._end(holding, ClaimEvent.LOST, "the coordination log was recovered")
@@ -775,6 +773,8 @@ class Claimant:
                 yield positions, metadata
                 positions, metadata, size = [], [], 0
             claimed_at = holding.epoch - base
+            if claimed_at < 0:
+                continue  # a claim of before the last genesis: it is being given back
             if holding.next_offset > holding.stored_offset:
                 positions += (claimed_at, holding.next_offset)
             if holding.metadata != holding.stored_metadata:

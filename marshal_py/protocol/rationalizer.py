@@ -245,8 +245,8 @@ class PartitionState:
         """How many coordination partitions the genesis speaks of, 0 before it."""
         self.groups: dict[str, GroupState] = {}
         self.silent: OrderedDict[tuple[str, str, str], Session] = OrderedDict()
-        """(group_id, client_id, instance_id) of the members, the longest silent first, but for
-        those that would be dropped if they held nothing."""
+        """(group_id, client_id, instance_id) of the members, the longest silent first; without
+        those that would be dropped if they held nothing, maybe with some of forgotten groups."""
         self.sweep_at: int = 0
         """No member is to be dropped before this offset."""
         self.forgotten: list[dict[Any, Any]] = []
@@ -644,10 +644,8 @@ def _membership(
 
 def _heard(state: PartitionState, who: tuple[str, str, str], session: Session) -> None:
     """A member spoke: all others have been silent for longer."""
-    if who in state.silent:
-        state.silent.move_to_end(who)
-    else:
-        state.silent[who] = session
+    state.silent[who] = session
+    state.silent.move_to_end(who)
 
 
 def _no_member(
@@ -825,8 +823,6 @@ def _forget_group(
             paused = group is not None and group.pause is not None
             _reject(events, offset, record, "still_held" if paused else "not_paused")
         return
-    for client_id, session in group.members.items():
-        state.silent.pop((record.group_id, client_id, session.instance_id), None)
     left = state.groups[record.group_id] = GroupState()
     left.pause = group.pause
     if events is not None:
@@ -943,7 +939,8 @@ def _drop_silent_members(state: PartitionState, offset: int, events: list[Event]
         if offset - session.version <= MEMBER_HORIZON:
             break
         del silent[who]
-        if not session.claims:
+        is_there = state.session(*who) is session  # its group may have been forgotten
+        if is_there and not session.claims:
             dropped.append((session.version, who, session))
     state.sweep_at = offset + 1 if not silent else session.version + MEMBER_HORIZON + 1
     for _, (name, client_id, instance_id), session in sorted(dropped, key=_by_key):

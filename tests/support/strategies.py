@@ -30,7 +30,8 @@ log_offsets = st.integers(0, 40)
 intervals = st.sampled_from([1, 500, 60_000])
 metadata = st.sampled_from([b"", b"x", b"\x00" * 256])
 
-entries = st.builds(m.Entry, topics, partitions, log_offsets, small_offsets, metadata)
+metadata_entries = st.builds(m.MetadataEntry, log_offsets, metadata)
+levels = st.sampled_from([1, 1, 1, 2, 3])
 
 _common = (st.just(2), clients, instances, groups, seqs)
 _place = (topics, partitions)
@@ -39,20 +40,44 @@ claims = st.builds(m.ClaimingPartition, *_common, *_place, intervals, small_offs
 heartbeats = st.builds(
     m.Heartbeat,
     *_common,
-    st.lists(entries, max_size=3),
-    st.sampled_from([0, 1, 1, 2]),
     st.sampled_from([0, 1000]),
-    metadata,
+    st.sampled_from([0, 1, 1, 2]),
+    st.lists(small_offsets, max_size=5),
+    st.lists(metadata_entries, max_size=3),
+    st.none() | metadata,
+    levels,
+    levels,
 )
-releases = st.builds(m.ReleasingPartition, *_common, *_place, log_offsets, small_offsets)
+ends = st.sampled_from([0, 0, 1])
+releases = st.builds(m.ReleasingPartition, *_common, *_place, log_offsets, small_offsets, ends)
 messages_claims = st.builds(m.ClaimingMessages, *_common, *_place, log_offsets, log_offsets)
 pauses = st.builds(m.ReleaseGroup, *_common, st.integers(0, 10))
-resumes = st.builds(m.ResumeGroup, *_common)
+resumes = st.builds(m.ResumeGroup, *_common, small_offsets)
 positions = st.builds(m.SetPosition, *_common, *_place, log_offsets, small_offsets)
 forgets = st.builds(m.ForgetGroup, *_common)
+identities = st.sampled_from(["one", "two"])
+geneses = st.builds(
+    m.Genesis,
+    *_common,
+    identities,
+    identities | st.just(""),
+    st.sampled_from([0, 1, 40, 1000]),
+    st.sampled_from([1, 8]),
+    log_offsets,
+)
+set_levels = st.builds(m.SetLevel, *_common, levels, levels)
 
 records: st.SearchStrategy[m.Message] = st.one_of(
-    claims, heartbeats, releases, messages_claims, pauses, resumes, positions, forgets
+    claims,
+    heartbeats,
+    releases,
+    messages_claims,
+    pauses,
+    resumes,
+    positions,
+    forgets,
+    geneses,
+    set_levels,
 )
 """Records over few names and offsets."""
 
@@ -66,9 +91,8 @@ any_log_offsets = st.integers(0, INT64_MAX)
 any_offsets = st.integers(-1, INT64_MAX)
 any_intervals = st.integers(1, 86_400_000)
 
-any_entries = st.builds(
-    m.Entry, any_topics, any_partitions, any_log_offsets, any_offsets, st.binary(max_size=256)
-)
+any_metadata = st.builds(m.MetadataEntry, any_log_offsets, st.binary(max_size=256))
+any_levels = st.integers(1, 255)
 _any_common = (st.just(2), ids, ids, ids, any_log_offsets)
 _any_place = (any_topics, any_partitions)
 
@@ -77,17 +101,30 @@ any_records: st.SearchStrategy[m.Message] = st.one_of(
     st.builds(
         m.Heartbeat,
         *_any_common,
-        st.lists(any_entries, max_size=5),
-        st.sampled_from([0, 1, 2]),
         st.integers(0, 86_400_000),
-        st.binary(max_size=300) | st.just(b"\xff" * 4096),
+        st.sampled_from([0, 1, 2]),
+        st.lists(any_offsets, max_size=7),
+        st.lists(any_metadata, max_size=5),
+        st.none() | st.binary(max_size=300) | st.just(b"\xff" * 4096),
+        any_levels,
+        any_levels,
     ),
-    st.builds(m.ReleasingPartition, *_any_common, *_any_place, any_log_offsets, any_offsets),
+    st.builds(m.ReleasingPartition, *_any_common, *_any_place, any_log_offsets, any_offsets, ends),
     st.builds(m.ClaimingMessages, *_any_common, *_any_place, any_log_offsets, any_log_offsets),
     st.builds(m.ReleaseGroup, *_any_common, any_log_offsets),
-    st.builds(m.ResumeGroup, *_any_common),
+    st.builds(m.ResumeGroup, *_any_common, any_offsets),
     st.builds(m.SetPosition, *_any_common, *_any_place, any_log_offsets, any_offsets),
     st.builds(m.ForgetGroup, *_any_common),
+    st.builds(
+        m.Genesis,
+        *_any_common,
+        ids,
+        ids | st.just(""),
+        st.integers(0, 2**62),
+        st.integers(1, 2**31 - 1),
+        any_log_offsets,
+    ),
+    st.builds(m.SetLevel, *_any_common, any_levels, any_levels),
 )
 """Records over everything that their fields may hold."""
 
@@ -241,38 +278,56 @@ def _fitting(rng: Random, state: PartitionState) -> m.Message:
     key = rng.choice(there) if there and rng.random() < 0.8 else anywhere
     group, topic, partition = key
     cell = state.cells.get(key, Cell())
-    version = cell.version if rng.random() < 0.85 else cell.version + rng.choice([1, -1, 40])
+    version = state.version(*key)
+    version = version if rng.random() < 0.85 else version + rng.choice([1, -1, 40])
     epoch = cell.epoch if rng.random() < 0.85 else cell.epoch + rng.choice([1, -1, 40])
     version, epoch = max(-1, version), max(0, epoch)
     client = rng.choice("abc")
     sender = (client, client + rng.choice("123"), group, rng.randrange(99))
+    if cell.holder is not None and rng.random() < 0.7:
+        sender = (cell.holder, str(cell.instance_id), group, rng.randrange(99))
     near = max(0, cell.position + rng.randrange(-3, 10))
     paused = group in state.paused
     kinds = {"claim": 20, "beat": 20, "member": 8, "release": 6, "messages": 12, "pause": 3}
     kinds |= {"resume": 8 * paused + 1, "position": 12 * paused + 1, "forget": 4 * paused + 1}
+    kinds |= {"genesis": 1, "level": 2}
     kind = rng.choices(list(kinds), list(kinds.values()))[0]
+    level = state.level(group)
     place = (topic, partition)
     match kind:
         case "claim":
             return m.ClaimingPartition(2, *sender, *place, rng.choice([1, 500]), version)
         case "beat" | "member":
             others = [k for k in state.cells if k[0] == group and rng.random() < 0.5]
-            entries = [m.Entry(*place, epoch, near, rng.choice([b"", b"x"]))] if there else []
-            entries += [m.Entry(k[1], k[2], max(0, state.cells[k].epoch), near) for k in others]
+            at = [max(0, epoch - state.base)] if there else []
+            at += [max(0, state.cells[k].epoch - state.base) for k in others]
+            positions = [number for claimed_at in at for number in (claimed_at, near)]
+            said = [m.MetadataEntry(a, rng.choice([b"", b"x"])) for a in at if rng.random() < 0.5]
+            ends_at = rng.choice([level, level, level + 1, 3])
+            follows = (1 if rng.random() < 0.9 else 2, max(1, ends_at))
             says: m.Membership = 0
             if kind == "member":
                 says = 1 if rng.random() < 0.7 else 2
-            return m.Heartbeat(2, *sender, entries, says, 500, rng.choice([b"", b"m"]))
+            about = rng.choice([None, b"", b"m"])
+            return m.Heartbeat(2, *sender, 500, says, positions, said, about, *follows)
         case "release":
-            return m.ReleasingPartition(2, *sender, *place, epoch, near)
+            return m.ReleasingPartition(2, *sender, *place, epoch, near, int(rng.random() < 0.2))
         case "messages":
             return m.ClaimingMessages(2, *sender, *place, epoch, near)
         case "pause":
             return m.ReleaseGroup(2, *sender, rng.randrange(9))
         case "resume":
-            return m.ResumeGroup(2, *sender)
+            found = state.groups.get(group)
+            pause = -1 if found is None or found.pause is None else found.pause.version
+            return m.ResumeGroup(2, *sender, pause if rng.random() < 0.8 else version)
         case "position":
             return m.SetPosition(2, *sender, *place, near, version)
+        case "genesis":
+            previous = rng.choice([state.identity or "", "one"])
+            base = max(0, state.base + rng.choice([0, 1, 100]))
+            return m.Genesis(2, *sender, rng.choice(["one", "two"]), previous, base, 8, 0)
+        case "level":
+            return m.SetLevel(2, *sender, rng.choice([1, 2, 3]), max(1, rng.choice([level, 1])))
         case _:
             return m.ForgetGroup(2, *sender)
 

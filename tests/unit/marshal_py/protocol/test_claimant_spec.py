@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from marshal_py.client.leader_election import leader_topic
-from marshal_py.errors import DuplicateClientId, InvalidArgument, MarshalError
+from marshal_py.errors import Closed, DuplicateClientId, InvalidArgument, MarshalError
 from marshal_py.protocol import events as ev
 from marshal_py.protocol import messages as m
 from marshal_py.protocol.claimant import Append, Claimant, ClaimState, Holding
@@ -970,3 +970,72 @@ def test_a_leader_holds_a_virtual_topic() -> None:
     for name in ("", "x" * 243, None):
         with pytest.raises(MarshalError):
             leader_topic(name)  # type: ignore[arg-type]
+
+
+@spec("C-47")
+@pytest.mark.parametrize("previous", ["", "one"])
+def test_a_genesis_ends_what_is_held_and_it_may_be_claimed_again(previous: str) -> None:
+    cluster = Cluster()
+    if previous:
+        cluster.append(m.Genesis(2, "o", "o", "-", 0, previous, "", 10, 1, 0))
+    client = cluster.client()
+    holding = client.hold()
+    client.do("commit", holding, 7, flush=False)
+    cluster.append(m.Genesis(2, "o", "o", "-", 0, "two", previous, 1_000, 1, 0))
+    client.land()
+    client.see(10)
+    assert not client.held(holding)
+    assert client.notices() == ["acquired", "lost"]
+    again = client.want()
+    client.land()
+    client.see(20)
+    client.land()
+    client.see(30)
+    assert client.held(again)
+    assert again.epoch > 1_000
+    assert again.next_offset == 7
+
+
+@spec("C-45")
+def test_who_cannot_follow_the_groups_level_takes_no_part() -> None:
+    cluster = Cluster()
+    cluster.append(m.SetLevel(2, "o", "o", "g", 0, 2, 1))
+    old, new = cluster.client("a", member=True), cluster.client("b", member=True, levels=(1, 2))
+    assert old.outbox() == []
+    assert old.claimant.refusal is not None
+    assert "level 2" in old.claimant.refusal
+    with pytest.raises(Closed, match="level 2"):
+        old.want()
+    assert new.held(new.hold(10))
+    cluster.append(m.SetLevel(2, "o", "o", "g", 0, 3, 2))
+    new.see(20)
+    assert new.held(new.want())
+    assert new.claimant.refusal is None
+
+
+@spec("C-45")
+def test_a_member_that_the_log_forgot_hears_of_a_level_that_it_cannot_follow() -> None:
+    cluster = Cluster()
+    client = cluster.client(member=True)
+    cluster.append(m.SetLevel(2, "o", "o", "g", 0, 2, 1))
+    waiting = client.want()
+    client.land()
+    client.see(10)
+    assert client.claimant.refusal is not None
+    for at_ms in range(10, 10 * I, 100):
+        client.at(at_ms)
+    assert kinds(client.outbox()) == ["ReleasingPartition"]
+    assert not client.held(waiting)
+
+
+def test_an_ephemeral_claim_leaves_nothing() -> None:
+    cluster = Cluster()
+    client = cluster.client()
+    holding = client.do("want", "job", 7, ephemeral=True)
+    client.land()
+    client.see(5)
+    assert client.held(holding)
+    client.do("release", holding)
+    client.land()
+    client.see(10)
+    assert cluster.truth().groups == {}
