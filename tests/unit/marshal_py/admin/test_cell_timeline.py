@@ -10,7 +10,6 @@ from marshal_py.protocol.messages import (
     ClaimingMessages,
     ClaimingPartition,
     ForgetGroup,
-    Heartbeat,
     Message,
     ReleaseGroup,
     ReleasingPartition,
@@ -18,10 +17,8 @@ from marshal_py.protocol.messages import (
     SetPosition,
     encode,
 )
-from marshal_py.protocol.messages import (
-    Entry as Beat,
-)
 from marshal_py.protocol.rationalizer import PartitionState, apply
+from tests.support.messages import heartbeat
 
 KEY = ("g", "orders", 7)
 INTERVAL = 5_000
@@ -49,8 +46,7 @@ class Log:
 
     @property
     def version(self) -> int:
-        cell = self.state.cells.get(KEY)
-        return -1 if cell is None else cell.version
+        return self.state.version(*KEY)
 
     def claim(self, who: str, after_ms: int = 0, version: int | None = None) -> int:
         expected = self.version if version is None else version
@@ -59,10 +55,9 @@ class Log:
         )
 
     def beat(self, who: str, epoch: int, after_ms: int, position: int = -1) -> None:
-        self.write(
-            Heartbeat(*self._head(who), [Beat(*KEY[1:], epoch, position)]),
-            after_ms,
-        )
+        _, client, instance, group, seq = self._head(who)
+        record = heartbeat(client, seq, {epoch: position}, instance_id=instance, group_id=group)
+        self.write(record, after_ms)
 
     def told(self) -> list[tuple[str, str]]:
         return [(e.kind, e.sentence) for e in self.timeline.entries]
@@ -96,13 +91,13 @@ def test_a_holder_that_wakes_up_is_told_from_one_that_died() -> None:
     log.beat("a", epoch, 100)
     log.claim("b", 12_000)
     for _ in range(3):
-        log.beat("a", epoch, 1_000)
+        log.beat("a", epoch, 1_000, 7)
     log.timeline.finish()
     assert "a was heard of again" in log.entry("taken_over").sentence
     refused = log.entry("refused")
     assert (refused.client_id, refused.times) == ("a", 3)
-    assert "a's heartbeat was refused (3 times, the last at" in refused.sentence
-    assert "it had lost the claim 1.0 s before" in refused.sentence
+    assert "a claim that is not its own any more (3 times, the last at" in refused.sentence
+    assert "it had lost this one 1.0 s before" in refused.sentence
     assert "b holds it" in refused.sentence
 
 
@@ -141,13 +136,13 @@ def test_a_lost_race_a_pause_and_messages_claimed_twice() -> None:
     for _ in range(2):
         log.write(ClaimingMessages(*log._head("a"), *KEY[1:], epoch, 100))
     assert "nobody is handed them twice" in log.entry("refused").sentence
-    log.write(ReleaseGroup(*log._head("ops"), 2_000_000))
+    paused = log.write(ReleaseGroup(*log._head("ops"), 2_000_000))
     log.write(SetPosition(*log._head("ops"), *KEY[1:], 50, log.version), 11_000)
     assert "set the position to 50 (it was 100)" in log.entry("position_set").sentence
     log.claim("b")
     assert "the group is paused" in log.timeline.entries[-1].sentence
     log.write(ForgetGroup(*log._head("ops")))
-    log.write(ResumeGroup(*log._head("ops")))
+    log.write(ResumeGroup(*log._head("ops"), paused))
     assert [e.kind for e in log.timeline.entries][-2:] == ["forgotten", "resumed_group"]
     assert log.timeline.status(log.now).holder is None
 
@@ -190,3 +185,26 @@ def test_other_cells_and_groups_are_another_story() -> None:
     log.write(ClaimingPartition(*log._head("a"), "orders", 8, INTERVAL, -1))
     log.write(ClaimingPartition(2, "a", "i", "other", 1, "orders", 7, INTERVAL, -1))
     assert log.timeline.entries == []
+
+
+def test_a_heartbeat_that_names_nothing_renews_all_that_its_session_holds() -> None:
+    log = Log()
+    epoch = log.claim("a")
+    for _ in range(3):
+        log.beat("a", epoch, INTERVAL)
+    log.write(heartbeat("a", 99, instance_id="another"), INTERVAL)
+    found = log.timeline.status(log.now)
+    assert (found.silence_ms, found.liveness) == (INTERVAL, "unknown"), "another instance renews it"
+    log.claim("b", INTERVAL + 1)
+    assert "3 heartbeats" in log.entry("held").sentence
+    assert log.entry("taken_over").silence_ms == 2 * INTERVAL + 1
+
+
+def test_a_cell_that_its_user_ended() -> None:
+    log = Log()
+    epoch = log.claim("a")
+    log.write(ReleasingPartition(*log._head("a"), *KEY[1:], epoch, 44, 1), 2_000)
+    assert log.entry("released").sentence == "a gave it back at position 44, and ended it"
+    found = log.timeline.status(log.now + 1_000)
+    assert (found.holder, found.epoch, found.position) == (None, None, None)
+    assert "a had ended it 1.0 s before" in found.text

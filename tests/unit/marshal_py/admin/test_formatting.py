@@ -79,7 +79,9 @@ WHO: dict[str, Any] = {"client_id": "c/[1]", "instance_id": "i", "group_id": "g"
 CELL: dict[str, Any] = {"topic": "t", "partition": 3}
 EVENTS: list[ev.Event] = [
     ev.Ignored(1, "undecodable"),
-    ev.Beat(1, seq=0, entries=2, membership=1, **WHO),
+    ev.Beat(1, seq=0, cells=9, entries=2, membership=1, **WHO),
+    ev.Founded(1, seq=0, identity="a1", previous="b2", base=7, partitions=8, **WHO),
+    ev.LevelSet(1, seq=0, level=2, previous=1, **WHO),
     ev.MemberLeft(1, why="expired", **WHO),
     ev.MemberJoined(1, seq=0, interval_ms=500, **WHO),
     ev.GroupPaused(1, seq=0, expires_at_ms=NOW_MS, **WHO),

@@ -14,12 +14,13 @@ from marshal_py.protocol.history.snapshot_checks import SnapshotSeen
 from marshal_py.protocol.messages import (
     ClaimingMessages,
     ClaimingPartition,
-    Entry,
     ForgetGroup,
+    Genesis,
     Heartbeat,
     Message,
     ReleaseGroup,
     ReleasingPartition,
+    SetLevel,
     SetPosition,
     encode,
 )
@@ -30,6 +31,8 @@ from marshal_py.spark.audit_tables import TABLES, to_arrow
 
 INTERVAL_MS = 1_000
 START_MS = 1_700_000_000_000
+PARTITIONS = 3
+"""So many that the group of the scripts does not belong in the first."""
 
 
 class Script:
@@ -56,15 +59,15 @@ class Script:
         self.now_ms += ms
 
     def version(self, topic: str = "t") -> int:
-        cell = self.state.cells.get(("g", topic, 0))
-        return -1 if cell is None else cell.version
+        return self.state.version("g", topic, 0)
 
     def claim(self, client: str, topic: str = "t", *, instance: str = "") -> int:
         fields = (topic, 0, INTERVAL_MS, self.version(topic))
         return self.put(ClaimingPartition, client, *fields, instance=instance)
 
     def beat(self, client: str, epoch: int, next_offset: int = -1, *, instance: str = "") -> int:
-        return self.put(Heartbeat, client, [Entry("t", 0, epoch, next_offset)], instance=instance)
+        positions = [] if next_offset < 0 else [epoch, next_offset]
+        return self.put(Heartbeat, client, INTERVAL_MS, 0, positions, instance=instance)
 
     def beats(self, client: str, epoch: int, count: int, gap_ms: int = INTERVAL_MS) -> None:
         for _ in range(count):
@@ -129,7 +132,7 @@ def test_the_life_of_a_cell_and_nothing_amiss() -> None:
     ]
     assert [(r["client_id"], r["reason"]) for r in rows(history, "rejections")] == [
         ("b", "stale_version"),
-        ("a", "wrong_epoch"),
+        ("a", "not_held"),
     ]
     assert [(b["from_offset"], b["to_offset"]) for b in rows(history, "batches")] == [(None, 50)]
     assert rows(history, "anomalies") == []
@@ -211,14 +214,15 @@ def foreign_record(script: Script) -> None:
 
 
 def wrong_partition(script: Script) -> None:
-    topic = next(f"t{n}" for n in range(99) if coordinating_partition(f"t{n}", 0, 2) == 1)
-    script.claim("c", topic)
+    assert coordinating_partition("g", PARTITIONS) != 0
+    script.claim("c")
+    script.claim("c", "u")
 
 
 def foreign_sender(script: Script) -> None:
     epoch = script.claim("a")
-    script.beat("c", epoch)
-    script.beat("c", epoch)
+    script.put(ClaimingMessages, "c", "t", 0, epoch, 500)
+    script.put(ClaimingMessages, "c", "t", 0, epoch, 501)
 
 
 def sequence(script: Script) -> None:
@@ -232,7 +236,7 @@ def duplicate_client_id(script: Script) -> None:
     epoch = script.claim("a")
     for _ in range(4):
         script.beat("a", epoch)
-        script.put(Heartbeat, "a", [], instance="a-2")
+        script.put(Heartbeat, "a", INTERVAL_MS, instance="a-2")
 
 
 def early_takeover(script: Script) -> None:
@@ -269,11 +273,13 @@ def zombie(script: Script) -> None:
     epoch = script.claim("a")
     script.beat("a", epoch)
     script.release("a", epoch)
-    script.beats("a", epoch, 6)
+    for position in range(6):
+        script.wait(INTERVAL_MS)
+        script.beat("a", epoch, position)
 
 
 def impossible_epoch(script: Script) -> None:
-    script.beat("c", script.claim("c") + 5)
+    script.beat("c", script.claim("c") + 5, 1)
 
 
 def impossible_version(script: Script) -> None:
@@ -288,9 +294,8 @@ def position_went_back(script: Script) -> None:
 
 def position_went_back_among_many(script: Script) -> None:
     first, second = script.claim("a"), script.claim("a", "u")
-    fields = [Entry("t", 0, first, 70), Entry("u", 0, second, 80)]
-    script.put(Heartbeat, "a", fields)
-    script.put(Heartbeat, "a", [fields[0], Entry("u", 0, second, 79)])
+    script.put(Heartbeat, "a", INTERVAL_MS, 0, [first, 70, second, 80])
+    script.put(Heartbeat, "a", INTERVAL_MS, 0, [first, 70, second, 79])
 
 
 def claimed_not_ahead(script: Script) -> None:
@@ -303,8 +308,29 @@ def claimed_not_ahead(script: Script) -> None:
 def broker_clock(script: Script) -> None:
     script.beat("a", script.claim("a"))
     script.wait(-1_001)
-    script.put(Heartbeat, "a", [])
+    script.put(Heartbeat, "a", INTERVAL_MS)
     script.wait(1_001)
+
+
+def genesis(script: Script, partitions: int = 1) -> None:
+    previous = script.state.identity or ""
+    script.put(Genesis, "a", f"log {len(script.records)}", previous, 10**6, partitions, START_MS)
+
+
+def wrong_genesis(script: Script) -> None:
+    genesis(script, partitions=2)
+
+
+def second_genesis(script: Script) -> None:
+    genesis(script)
+    script.put(Genesis, "b", "mine", "", 10**7, 1, START_MS)
+
+
+def level(script: Script) -> None:
+    script.put(SetLevel, "op", 2, 1)
+    for _ in range(3):
+        script.put(Heartbeat, "a", INTERVAL_MS)
+    script.put(SetLevel, "op", 1, 2)
 
 
 _NAMED: tuple[Plant, ...] = (
@@ -323,6 +349,9 @@ _NAMED: tuple[Plant, ...] = (
     position_went_back,
     claimed_not_ahead,
     broker_clock,
+    wrong_genesis,
+    second_genesis,
+    level,
 )
 PLANTS: list[tuple[str, Plant]] = [
     *((plant.__name__, plant) for plant in _NAMED),
@@ -341,7 +370,8 @@ def test_feed_and_note_say_the_same(kind: str, plant: Plant) -> None:
     for n in range(70):  # several positions, steps of the sequence, and pauses of two lengths
         script.wait(INTERVAL_MS * (2 if n % 9 == 0 else 1))
         script.seqs["z-1"] += (0, 1, 40, 70)[n % 4]
-        script.put(Heartbeat, "z", [Entry("u", 0, epoch, n // 2 - 1)])
+        positions = [epoch, n // 2 - 1] if n > 1 else []
+        script.put(Heartbeat, "z", INTERVAL_MS, 0, positions)
     noted = PartitionHistory(0, 1, sample_ms=10_000)
     events: list[ev.Event] = []
     for offset, value, at_ms in script.records:
@@ -351,12 +381,14 @@ def test_feed_and_note_say_the_same(kind: str, plant: Plant) -> None:
     fed = script.history(sample_ms=10_000)
     assert fed.rows.tables == noted.rows.tables
     assert fed.encode() == noted.encode()
-    assert fed.tracks["g", "u", 0].heartbeats == 70
+    track = fed.track(("g", "u", 0))
+    assert track is not None
+    assert track.heartbeats == 70
 
 
 @pytest.mark.parametrize(("kind", "plant"), PLANTS)
 def test_a_planted_anomaly_is_found_once_and_nothing_else(kind: str, plant: Plant) -> None:
-    partitions = 2 if kind == "wrong_partition" else 1
+    partitions = PARTITIONS if kind == "wrong_partition" else 1
     script = Script()
     if partitions == 1:
         life(script)
@@ -441,3 +473,59 @@ def test_records_that_overtake_each_other_are_no_anomaly() -> None:
 
 def test_every_kind_has_a_meaning() -> None:
     assert set(KINDS) == set(MEANING)
+
+
+def test_a_heartbeat_renews_all_that_its_session_holds_and_no_other() -> None:
+    script = Script()
+    for topic in ("t", "u"):
+        script.claim("a", topic)
+    script.claim("b", "v")
+    for _ in range(4):
+        script.wait(INTERVAL_MS)
+        script.put(Heartbeat, "a", INTERVAL_MS)
+    script.wait(300)
+    late = script.claim("a", "w")
+    script.wait(400)
+    script.put(Heartbeat, "a", INTERVAL_MS)
+    history = script.history()
+    claims = {c["topic"]: (c["heartbeats"], c["longest_gap_ms"]) for c in rows(history, "claims")}
+    assert claims == {"t": (5, 1_000), "u": (5, 1_000), "v": (0, 0), "w": (1, 400)}
+    track = history.track(("g", "w", 0))
+    assert track is not None
+    assert (track.epoch, track.version_ms) == (late, script.now_ms)
+    script.wait(2 * INTERVAL_MS - 500)
+    script.claim("b", "u")
+    (early,) = rows(script.history(), "anomalies")
+    assert (early["kind"], early["topic"]) == ("early_takeover", "u")
+
+
+def test_a_session_that_began_before_the_history() -> None:
+    script = Script()
+    for topic in ("t", "u"):
+        script.claim("a", topic)
+    state = PartitionState.decode(script.state.encode())
+    script.wait(500)
+    script.put(Heartbeat, "a", INTERVAL_MS)
+    script.wait(2 * INTERVAL_MS)
+    script.claim("b")
+    history = PartitionHistory(0, 1, state=state)
+    history.feed(*zip(*script.records[2:], strict=True))
+    (takeover,) = rows(history, "takeovers")
+    assert takeover["silence_ms"] == 2 * INTERVAL_MS
+    assert [(c["topic"], c["client_id"]) for c in rows(history, "claims")] == [
+        ("t", "a"), ("u", "a"), ("t", "b"),
+    ]  # fmt: skip
+    assert rows(history, "anomalies") == []
+
+
+def test_what_is_kept_does_not_grow_with_cells_that_were_ended() -> None:
+    script = Script()
+    for n in range(50):
+        script.put(ReleasingPartition, "a", f"job {n}", 0, script.claim("a", f"job {n}"), -1, 1)
+    history = script.history()
+    assert not history.tracks
+    assert len(rows(history, "claims")) == 50
+    size = len(history.encode())
+    for n in range(50, 100):
+        script.put(ReleasingPartition, "a", f"job {n}", 0, script.claim("a", f"job {n}"), -1, 1)
+    assert len(script.history().encode()) < size + 100

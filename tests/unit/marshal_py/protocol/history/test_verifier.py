@@ -12,10 +12,10 @@ import pytest
 from marshal_py.protocol import events as ev
 from marshal_py.protocol.history.invariants import Invariants
 from marshal_py.protocol.history.verifier import Finding, Verifier
-from marshal_py.protocol.messages import ClaimingPartition, Heartbeat, encode
-from marshal_py.protocol.messages import Entry as Beat
+from marshal_py.protocol.messages import ClaimingPartition, ResumeGroup, encode
 from marshal_py.protocol.rationalizer import PartitionState, apply
 from marshal_py.protocol.snapshots import Snapshot, anchor_of, decode_snapshot, encode_snapshot
+from tests.support.messages import heartbeat
 from tests.support.strategies import lively_log
 
 WHO: dict[str, Any] = {"client_id": "c", "instance_id": "i", "group_id": "g", "seq": 0}
@@ -52,7 +52,7 @@ def claimed(
         epoch=offset if epoch is None else epoch,
         interval_ms=500,
         previous_holder=was,
-        previous_instance_id=was,
+        previous_instance_id="i",
         previous_epoch=-1,
     )
 
@@ -67,7 +67,7 @@ def forged(check: Callable[[Invariants], list[str]]) -> list[str]:
     ("event", "value", "says"),
     [
         (claimed(5, was="c"), claim_record(3), "accepted for version 3"),
-        (claimed(5, epoch=0, was="c"), claim_record(0), "epochs are offsets"),
+        (claimed(5, epoch=0, was="c"), claim_record(0), "epochs are the log"),
         (claimed(5, was="other"), claim_record(0), "though c held it"),
         (claimed(5, was="c"), b"junk", "no record"),
         (ev.Renewed(5, **WHO, **CELL, epoch=4, next_offset=1), None, "under epoch 4"),
@@ -84,6 +84,13 @@ def forged(check: Callable[[Invariants], list[str]]) -> list[str]:
         ),
         (ev.PositionSet(5, **WHO, **CELL, next_offset=3), claim_record(0), "not paused"),
         (ev.GroupResumed(5, **WHO), None, "not paused"),
+        (ev.Beat(5, **WHO, cells=3, entries=0, membership=0), None, "renews 3 cells"),
+        (ev.LevelSet(5, **WHO, level=3, previous=2), None, "not what the group had"),
+        (
+            ev.Founded(5, **WHO, identity="b", previous="a", base=0, partitions=1),
+            None,
+            "log 'a' is replaced",
+        ),
         (ev.GroupForgotten(5, **WHO, cells=1), None, "while it was held"),
         (ev.Renewed(-1, **WHO, **CELL, epoch=0, next_offset=1), None, "was applied after"),
     ],
@@ -104,6 +111,29 @@ def test_a_state_that_is_not_what_the_events_add_up_to() -> None:
     assert "holder = thief" in invariants.finish(state)[0][1]
 
 
+def test_a_resume_ends_the_pause_that_it_means() -> None:
+    invariants = Invariants(PartitionState(0))
+    assert invariants.check(ev.GroupPaused(3, **WHO, expires_at_ms=9), None) == []
+    other = encode(ResumeGroup(2, "c", "i", "g", 0, 2))
+    (what,) = invariants.check(ev.GroupResumed(5, **WHO), other)
+    assert "began at 3" in what
+
+
+def test_a_session_that_was_renewed_otherwise_than_the_events_say() -> None:
+    state = PartitionState(0)
+    invariants = Invariants(state)
+    for offset, value in enumerate((claim_record(), beat(1, 0, 3))):
+        events: list[ev.Event] = []
+        apply(state, offset, value, events)
+        for event in events:
+            assert invariants.check(event, value) == []
+    assert invariants.finish(state) == []
+    state.groups["g"].sessions["c", "i"].version = 0
+    assert invariants.finish(state) == [
+        (("g", "t", 0), "the state says it was renewed at 0, the events 1")
+    ]
+
+
 def snapshot_of(state: PartitionState, last: bytes | None, writer: str = "w") -> Snapshot:
     return decode_snapshot(
         encode_snapshot(
@@ -118,7 +148,7 @@ def snapshot_of(state: PartitionState, last: bytes | None, writer: str = "w") ->
 
 
 def beat(offset: int, epoch: int, position: int) -> bytes:
-    return encode(Heartbeat(2, "c", "i", "g", offset, [Beat("t", 0, epoch, position)]))
+    return encode(heartbeat("c", offset, {epoch: position}, interval_ms=500))
 
 
 LOG = [claim_record(), *(beat(n, 0, n) for n in range(1, 6))]
