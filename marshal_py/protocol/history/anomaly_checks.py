@@ -323,7 +323,7 @@ class AnomalyChecks:
             before = memory.newest.get(key[:2])
             if before is not None and (*key[:2], before) in memory.instances:
                 memory.instances[*key[:2], before].newer = event.instance_id
-            memory.instances[key] = InstanceTrack(event.seq, event.offset, gaps=[], pending=[])
+            memory.instances[key] = InstanceTrack(event.seq, event.offset)
             self.place(event)
             memory.newest[key[:2]] = event.instance_id
             return

@@ -278,7 +278,7 @@ class PartitionHistory:
         if sender is None:
             return None  # version 1
         sender.watch(event.interval_ms)
-        sender.pending.append((key, event.epoch))
+        sender.pending[key] = event.epoch
         session = self.state.session(event.group_id, event.client_id, event.instance_id)
         if session is not None and len(session.claims) == 1:  # it held nothing before
             sender.is_first, sender.renewed_ms = True, self._memory.at_ms
@@ -328,7 +328,7 @@ class PartitionHistory:
         elif sender.slow_gaps:
             sender.slow_gaps = sender.slow_sum_ms = 0
         sender.beat(now, gap)
-        for key, epoch in sender.pending:
+        for key, epoch in sender.pending.items():
             track = memory.cells.get(key)
             if track is not None and track.epoch == epoch and track.client_id is not None:
                 track.longest_gap_ms = now - track.from_ms
@@ -457,6 +457,10 @@ class PartitionHistory:
         rows.position(key, track, now)
         if track.takeover is not None:
             rows.takeover(track.takeover, None)
+        holder = (key[0], track.client_id or "", track.instance_id or "")
+        sender = self._memory.instances.get(holder)
+        if sender is not None:
+            sender.pending.pop(key, None)
         track.vacate(now)
 
     def _next_sample(self) -> int:

@@ -105,8 +105,8 @@ class InstanceTrack(Struct):
     slow_sum_ms: int = 0
     gaps: list[tuple[int, int]] = []
     """(number of the heartbeat, gap before it), each larger than all that came after it."""
-    pending: list[tuple[CellKey, int]] = []
-    """Claims (cell, epoch) whose first heartbeat has not come yet."""
+    pending: dict[CellKey, int] = {}
+    """Cell → epoch of the claims whose first heartbeat has not come yet."""
     newer: str | None = None
     """The instance of the same client that was first seen after this one."""
     after_newer: int = 0

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import random
 import sys
+from collections.abc import Iterable
 from types import FrameType
 from typing import Literal
 
 import pytest
 
 from marshal_py.protocol.events import Event
-from marshal_py.protocol.messages import ClaimingPartition, Entry, Heartbeat, encode
+from marshal_py.protocol.messages import ClaimingPartition, encode
 from marshal_py.protocol.rationalizer import PartitionState, apply
+from tests.support.messages import heartbeat
 
 WHO: tuple[Literal[2], str, str, str] = (2, "a", "a.1", "g")
 CELLS = 20
@@ -47,19 +49,24 @@ def _calls(state: PartitionState, values: list[bytes]) -> int:
 CALLS_PER_RECORD = 120
 """Of any record, however short; a heartbeat of 20 claims takes 45."""
 
-SOUND = [encode(Heartbeat(*WHO, 99, [Entry("t", n, n, 5) for n in range(CELLS)]))] * 50
+
+def _beat(epochs: Iterable[int]) -> bytes:
+    return encode(heartbeat("a", 99, dict.fromkeys(epochs, 5), instance_id="a.1"))
+
+
+SOUND = [_beat(range(CELLS))] * 50
 
 
 @pytest.mark.parametrize(
     "values",
     [
-        [encode(Heartbeat(*WHO, 99, [Entry("t", n, 7_000, 5) for n in range(CELLS)]))] * 50,
-        [encode(Heartbeat(*WHO, 99, [Entry("x" * 40, n, 0, 0) for n in range(CELLS)]))] * 50,
+        [_beat(range(7_000, 7_000 + CELLS))] * 50,
+        [encode(heartbeat("b", 99, dict.fromkeys(range(CELLS), 5), instance_id="b.1"))] * 50,
         [random.Random(n).randbytes(200) for n in range(50)],
         [SOUND[0][:at] for at in range(10, 60)],
         [b"\x91" * 5_000, b"\xdd\xff\xff\xff\xff" + b"\x00" * 2_000] * 5,
     ],
-    ids=["wrong epochs", "unknown cells", "noise", "damaged", "bombs"],
+    ids=["wrong epochs", "no session", "noise", "damaged", "bombs"],
 )
 def test_nonsense_costs_a_reader_what_as_many_bytes_of_sound_records_cost(
     values: list[bytes],
@@ -72,7 +79,7 @@ def test_nonsense_costs_a_reader_what_as_many_bytes_of_sound_records_cost(
 def test_refused_records_leave_nothing_behind() -> None:
     state = _held()
     before = len(state.encode())
-    wrong = encode(Heartbeat(2, "b", "b.1", "g", 1, [Entry("t", 0, 7_000, 5)]))
+    wrong = encode(heartbeat("b", 1, {7_000: 5}, instance_id="b.1"))
     late = encode(ClaimingPartition(2, "b", "b.1", "g", 2, "t", 0, 1_000, 5))
     _calls(state, [wrong, late] * 5_000)
     assert len(state.encode()) - before < 64

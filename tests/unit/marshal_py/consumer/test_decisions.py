@@ -24,7 +24,7 @@ from marshal_py.errors import NotHeld
 from marshal_py.protocol.balance import Plan, Unit
 from marshal_py.protocol.claimant import ClaimState
 from marshal_py.protocol.events import MemberJoined
-from marshal_py.protocol.rationalizer import Member
+from marshal_py.protocol.rationalizer import GroupState, Member
 from marshal_py.protocol.subscription import Subscription
 from marshal_py.protocol.world import MS, Observer
 
@@ -457,7 +457,6 @@ def test_the_dead_have_no_share_where_no_clock_of_the_broker_tells_of_them() -> 
     marshal: Any = SimpleNamespace(settings=SimpleNamespace(cold_start_skew_ms=None))
     assignor = Assignor(marshal, Subscription(frozenset({"t"})), settle_ms=0)
     observer = Observer()
-    observer.allow(1_000)
     observer.caught_up_at_offset = 0
     observer.seen.note(5, 0)
     member = Member("i", 5, 1_000, b"")
@@ -470,12 +469,10 @@ def test_what_a_dead_member_held_is_free_before_its_claim_goes_stale(is_consumer
     """What somebody else holds, who is no consumer, is left alone."""
     subscription = Subscription(frozenset({"t"})) if is_consumer else None
     metadata = b"" if subscription is None else subscription.encode()
-    state = SimpleNamespace(members={("g", "dead"): Member("i", 5, 1_000, metadata)})
-    world = SimpleNamespace(states=[state], home=lambda _: 0)
-    marshal: Any = SimpleNamespace(
-        client_id="me", group_id="g", driver=SimpleNamespace(world=world)
-    )
+    state = GroupState()
+    state.members["dead"] = Member("i", 5, 1_000, metadata)
+    marshal: Any = SimpleNamespace(client_id="me", group_id="g")
     assignor = Assignor(marshal, Subscription(frozenset({"t"})), settle_ms=0)
-    observer: Any = SimpleNamespace(liveness=lambda *_: "fresh")
+    alive: Any = SimpleNamespace(is_stale=lambda _: False)
     cell: Any = SimpleNamespace(holder="dead")
-    assert assignor._holder(cell, {}, observer, 0) == (None if is_consumer else "dead")
+    assert assignor._holder(cell, {}, state, alive) == (None if is_consumer else "dead")

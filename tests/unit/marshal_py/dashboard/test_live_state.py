@@ -9,15 +9,15 @@ import pytest
 from marshal_py.dashboard.alerts import Alerts
 from marshal_py.dashboard.cell_grid import FREE, FRESH, STALE, UNKNOWN
 from marshal_py.dashboard.groups import metadata_text
-from marshal_py.dashboard.live_state import LiveState
+from marshal_py.dashboard.live_state import MANY_ENDED, LiveState
 from marshal_py.dashboard.recent_claims import RecentClaims
 from marshal_py.protocol.events import Event
 from marshal_py.protocol.messages import (
     ClaimingPartition,
-    Entry,
     ForgetGroup,
     Heartbeat,
     Message,
+    MetadataEntry,
     ReleaseGroup,
     ReleasingPartition,
     ResumeGroup,
@@ -67,13 +67,13 @@ class Stage:
     def claim(
         self, client: str, partition: int = 0, topic: str = "t", *, instance: str = ""
     ) -> int:
-        cell = self.world.cell("g", topic, partition)
-        version = -1 if cell is None else cell.version
+        version = self.world.version("g", topic, partition)
         fields = (topic, partition, INTERVAL_MS, version)
         return self.put(ClaimingPartition, client, *fields, instance=instance)
 
     def beat(self, client: str, epoch: int, partition: int = 0, next_offset: int = -1) -> None:
-        self.put(Heartbeat, client, [Entry("t", partition, epoch, next_offset)])
+        positions = [] if next_offset < 0 else [epoch, next_offset]
+        self.put(Heartbeat, client, INTERVAL_MS, 0, positions)
 
     def wait(self, ms: int) -> None:
         """Let time pass, a quarter of a second at a time, as the follower does."""
@@ -111,6 +111,34 @@ def test_silence_makes_a_holder_unknown_then_stale_and_a_heartbeat_fresh_again()
     assert not stage.alerts("stale")[0][1]
     stage.put(ReleasingPartition, "a", "t", 0, epoch, 3)
     assert stage.liveness() == FREE
+
+
+def test_a_heartbeat_makes_fresh_all_that_its_session_holds_and_no_more() -> None:
+    stage = Stage()
+    for partition in range(3):
+        stage.claim("a", partition)
+    stage.claim("b", 3)
+    stage.claim("a", 4, instance="a-2")
+    stage.wait(1_750)
+    assert [stage.liveness(p) for p in range(5)] == [UNKNOWN] * 5
+    stage.put(Heartbeat, "a", INTERVAL_MS)
+    assert [stage.liveness(p) for p in range(5)] == [FRESH] * 3 + [UNKNOWN] * 2
+    stage.wait(1_750)
+    assert [stage.liveness(p) for p in range(5)] == [UNKNOWN] * 3 + [STALE] * 2
+    stage.put(Heartbeat, "a", INTERVAL_MS)
+    assert [stage.liveness(p) for p in range(5)] == [FRESH] * 3 + [STALE] * 2
+
+
+def test_cells_that_their_users_end_do_not_stay_for_ever() -> None:
+    stage = Stage()
+    for n in range(MANY_ENDED + 1):
+        epoch = stage.claim("a", n)
+        assert not stage.live.needs_rebuild
+        stage.put(ReleasingPartition, "a", "t", n, epoch, -1, 1)
+    assert stage.live.needs_rebuild
+    stage.live.rebuild(stage.now_ns)
+    assert not stage.live.grid.rows
+    assert not stage.live.needs_rebuild
 
 
 def test_heartbeats_keep_a_holder_fresh_and_cost_no_change() -> None:
@@ -243,15 +271,17 @@ def test_partitions_that_nobody_ever_claimed_are_shown() -> None:
 def test_a_forgotten_group_goes_and_a_paused_one_says_so() -> None:
     stage = Stage()
     epoch = stage.claim("a")
-    stage.put(ReleaseGroup, "op", stage.now_ms + 1_000)
+    paused = stage.put(ReleaseGroup, "op", stage.now_ms + 1_000)
     document = stage.live.document(stage.now_ms)
-    assert document["groups"] == [{"group": "g", "paused_until_ms": stage.now_ms + 1_000}]
+    assert document["groups"] == [
+        {"group": "g", "paused_until_ms": stage.now_ms + 1_000, "level": 1}
+    ]
     stage.now_ms += 2_000
     stage.live.document(stage.now_ms)
     assert stage.alerts("pause_expired")[0][1]
     stage.put(ReleasingPartition, "a", "t", 0, epoch, 3)
     stage.put(ForgetGroup, "op")
-    stage.put(ResumeGroup, "op")
+    stage.put(ResumeGroup, "op", paused)
     document = stage.live.document(stage.now_ms)
     assert (document["rows"], document["groups"]) == ([], [])
     assert not stage.alerts("pause_expired")[0][1]
@@ -261,8 +291,8 @@ def test_elections_and_shards_are_leaderships_with_what_their_holders_say() -> N
     stage = Stage()
     stage.claim("a", topic="leader:night")
     epoch = stage.claim("b", 3, topic="harvest:outbox")
-    entry = Entry("harvest:outbox", 3, epoch, -1, b'{"backlog": 7}')
-    stage.put(Heartbeat, "b", [entry])
+    says = [MetadataEntry(epoch, b'{"backlog": 7}')]
+    stage.put(Heartbeat, "b", INTERVAL_MS, 0, [], says)
     stage.claim("c", 1, topic="orders")
     leaders = stage.live.document(stage.now_ms)["leaders"]
     assert [(x["kind"], x["name"], x["client"], x["says"]) for x in leaders] == [
@@ -276,8 +306,8 @@ def test_two_processes_under_one_name_are_an_alert() -> None:
     first = stage.claim("a", instance="a-1")
     stage.claim("a", 1, instance="a-2")
     for _ in range(4):
-        stage.put(Heartbeat, "a", [Entry("t", 0, first, -1)], instance="a-1")
-        stage.put(Heartbeat, "a", [], instance="a-2")
+        stage.put(Heartbeat, "a", INTERVAL_MS, 0, [first, 3], instance="a-1")
+        stage.put(Heartbeat, "a", INTERVAL_MS, instance="a-2")
     assert any("two processes share it" in text for text, _ in stage.alerts("duplicate_client_id"))
 
 
