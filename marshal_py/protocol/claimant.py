@@ -635,7 +635,7 @@ class Claimant:
         self.stop_claiming(self.refusal)
         return False
 
-    def _on_founded(self, coordinator: int, event: ev.Founded, now_ns: int) -> None:
+    def _on_founded(self, coordinator: int, event: ev.Founded, now_ns: int) -> None:  # noqa: ARG002
         """The log has another identity: its operator recovered it, and no lease is certain."""
         for holding in list(self._ours[coordinator].values()):
             self._give_back(holding.key, coordinator, holding.epoch, now_ns, holding.next_offset)
