@@ -12,6 +12,7 @@ from confluent_kafka.admin import (
 )
 
 from marshal_py.admin.connection import Connection
+from marshal_py.admin.log_recovery import found_log
 from marshal_py.client.topics import (
     DEFAULT_PARTITIONS,
     TopicPlan,
@@ -63,6 +64,8 @@ def create_and_review(
 ) -> tuple[list[TopicReview], int]:
     """Create what is missing; return what there is then, and how many brokers the cluster has.
 
+    A log that is new gets its genesis in every coordination partition (§7.4).
+
     None: what is sound for this cluster. Raises as `create_topics` does.
     """
     made = create_topics(
@@ -73,6 +76,8 @@ def create_and_review(
         partitions=DEFAULT_PARTITIONS if partitions is None else partitions,
         replication_factor=replication_factor,
     )
+    if not made[0].existed:
+        found_log(connection)
     admin = admin_client(connection.kafka)
     brokers = len(admin.list_topics(timeout=connection.timeout_s).brokers)
     sound = plan_topics(

@@ -1,4 +1,4 @@
-"""`marshal topic create` and `marshal topic trim`."""
+"""`marshal topic create`, `marshal topic trim` and `marshal topic recover`."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ from marshal_py.cli.command import command, new_app
 from marshal_py.cli.exit_codes import FINDING
 from marshal_py.cli.options import JsonFlag
 from marshal_py.cli.output import console, print_json, show, table
+from marshal_py.cli.recover import recover
 from marshal_py.cli.trim import trim
 from marshal_py.client.topics import DEFAULT_PARTITIONS
 
 __all__ = ["app"]
 
-app = new_app(help="Create and trim the coordination topic and its snapshot topic.")
+app = new_app(help="Create, trim and recover the coordination topic and its snapshot topic.")
 app.command()(trim)
+app.command()(recover)
 
 
 @app.command()

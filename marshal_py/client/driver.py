@@ -365,6 +365,8 @@ class Driver:
         deadline = time.monotonic() + self.settings.connect_timeout_ms / 1000
         for p in self.reader.partitions:
             state = self.world.states[p]
+            if state.identity is None:
+                self.reader.check_founding(self.settings.connect_timeout_ms / 1000)
             seq, again_s = FIRST_GENESIS_SEQ, 0.0
             while self._needs_genesis(state):
                 if time.monotonic() >= again_s:

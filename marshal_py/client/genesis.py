@@ -4,14 +4,27 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections.abc import Mapping
+from typing import Final
 
-from marshal_py.protocol.messages import MAX_BASE, VERSION, Genesis
+from marshal_py.client.kafka_clients import read_to_end
+from marshal_py.client.settings import KafkaConfig
+from marshal_py.errors import MalformedRecord
+from marshal_py.protocol.messages import MAX_BASE, VERSION, Genesis, decode
 
-__all__ = ["new_genesis"]
+__all__ = ["counts_told", "new_genesis"]
+
+LOOKED_AT: Final = 1_000
+"""So many of the first records of a coordination partition may be others' before its genesis."""
 
 
 def new_genesis(
-    sender: tuple[str, str, str, int], *, previous: str, above: int, partitions: int
+    sender: tuple[str, str, str, int],
+    *,
+    previous: str,
+    above: int,
+    partitions: int,
+    identity: str | None = None,
 ) -> Genesis:
     """Return a genesis with a fresh identity, of a log of so many coordination partitions.
 
@@ -19,13 +32,35 @@ def new_genesis(
     in microseconds since 1970, so that it is larger than any epoch of an earlier log under the same
     name; or it is larger than `above`, the largest epoch that is known, where that is more.
     """
-    base = max(time.time_ns() // 1_000, above + 1)
+    now_ns = time.time_ns()
+    base = min(MAX_BASE, max(now_ns // 1_000, above + 1))
+    made_ms = now_ns // 1_000_000
     return Genesis(
-        VERSION,
-        *sender,
-        uuid.uuid4().hex,
-        previous,
-        min(base, MAX_BASE),
-        partitions,
-        time.time_ns() // 1_000_000,
+        VERSION, *sender, identity or uuid.uuid4().hex, previous, base, partitions, made_ms
     )
+
+
+def counts_told(
+    config: KafkaConfig,
+    topic: str,
+    extents: Mapping[int, tuple[int, int]],
+    deadline: float,
+) -> set[int]:
+    """Return the numbers of partitions that the log was made with, as far as it tells.
+
+    `extents` has (first offset, next offset) of each coordination partition; those whose first
+    records were deleted are passed over. Raises `BrokerUnavailable`.
+    """
+    told: set[int] = set()
+    starts = {p: 0 for p, (first, end) in extents.items() if first == 0 < end}
+    ends = {p: min(extents[p][1], LOOKED_AT) for p in starts}
+    if not starts:
+        return told
+    for message in read_to_end(config, topic, starts, ends, deadline):
+        try:
+            record = decode(message.value())
+        except MalformedRecord:
+            continue
+        if isinstance(record, Genesis):
+            told.add(record.partitions)
+    return told

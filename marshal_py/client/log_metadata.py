@@ -109,6 +109,8 @@ class LogMetadata:
         self, topic: str, ends: dict[int, int], which: int, deadline: float
     ) -> dict[int, int]:
         query = [TopicPartition(topic, p, which) for p in ends]
+        if not query:
+            return {}
         while True:
             try:
                 answer = self._consumer.offsets_for_times(

@@ -19,6 +19,7 @@ from confluent_kafka import (
 )
 
 from marshal_py.client.acl import REFUSED, denied
+from marshal_py.client.genesis import counts_told
 from marshal_py.client.kafka_clients import RECONNECT, ConnectionErrors, connect
 from marshal_py.client.log_metadata import LogMetadata
 from marshal_py.client.settings import KafkaConfig
@@ -209,12 +210,6 @@ class LogReader:
         count, snapshot_partitions = self._metadata.describe(
             deadline, with_snapshots=self.wire.has_snapshots
         )
-        if 0 < snapshot_partitions != count:
-            raise PartitionCountChanged(
-                f"topic {self.topic!r} has {count} partitions and {self.snapshot_topic!r} has "
-                f"{snapshot_partitions}: one of the two was grown, and claims would be decided in "
-                "two places. Stop all clients, run `marshal topic recover`, and start them again"
-            )
         facts = self._watch.wait(min(deadline, time.monotonic() + _FIRST_LOOK_S))
         is_anew = self._is_another(facts)
         if self._partitions and count != self._partitions and not is_anew:
@@ -250,8 +245,19 @@ class LogReader:
         snapshot_ends: dict[int, int] = {}
         if snapshot_partitions:
             snapshot_ends = self._metadata.next_offsets(
-                self.snapshot_topic, self.partitions, deadline
+                self.snapshot_topic,
+                [p for p in self.partitions if p < snapshot_partitions],
+                deadline,
             )
+            if snapshot_partitions != count:
+                logger.warning(
+                    "%s has %d partitions and %s has %d: not all snapshots can be kept; `marshal "
+                    "topic recover` mends it",
+                    self.topic,
+                    count,
+                    self.snapshot_topic,
+                    snapshot_partitions,
+                )
             if self._use_snapshots:
                 self._restore(snapshot_ends, deadline)
         assignment = [TopicPartition(self.topic, p, self._start_of(p)) for p in self.partitions]
@@ -308,6 +314,21 @@ class LogReader:
             observer.seen.note(self._at(p) - 1, now_ns)
         self.caught_up = True
         self._check_count()
+
+    def check_founding(self, timeout_s: float) -> None:
+        """Make sure that a partition without a genesis is not one that was added to a log (§7.2).
+
+        The others' begin with theirs, which say how many there are. Raises `PartitionCountChanged`,
+        `BrokerUnavailable`.
+        """
+        deadline = time.monotonic() + timeout_s
+        everything = range(self._partitions)
+        begins = self._metadata.first_offsets(self.topic, everything, deadline)
+        ends = self._metadata.next_offsets(self.topic, everything, deadline)
+        extents = {p: (begins[p], ends[p]) for p in everything}
+        for count in counts_told(self._config, self.topic, extents, deadline):
+            if count != self._partitions:
+                raise self._changed(self._partitions, count)
 
     def _check_count(self) -> None:
         """Compare the number of partitions with what the log's genesis says (§7.2)."""

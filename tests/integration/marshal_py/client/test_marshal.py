@@ -506,31 +506,29 @@ def test_a_truncated_log_drops_every_lease(
 
 
 @spec("L-2")
+@pytest.mark.parametrize("also_snapshots", [False, True])
 def test_a_changed_partition_count_stops_claiming(
-    kafka: EmbeddedKafka, topic: str, client: Client, monkeypatch: pytest.MonkeyPatch
+    kafka: EmbeddedKafka, topic: str, client: Client, also_snapshots: bool
 ) -> None:
     from confluent_kafka.admin import AdminClient
     from confluent_kafka.cimpl import NewPartitions
 
     from marshal_py import PartitionCountChanged
-    from marshal_py.client import log_reader as log
 
-    monkeypatch.setattr(log, "STATS_MS", 200)
-    settings = {"topic.metadata.refresh.interval.ms": 500}
-    marshal = Marshal(
-        {"bootstrap.servers": kafka.bootstrap_servers, **settings},
-        group_id="g",
-        client_id="a",
-        topic=topic,
-        interval_ms=INTERVAL_MS,
-    )
-    with marshal:
-        claim = marshal.claim("t", 0, timeout_s=60)
-        admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
-        admin.create_partitions([NewPartitions(topic, 6)])[topic].result(60)
-        assert claim.wait_lost(30)
-        with pytest.raises(PartitionCountChanged, match="had 4 partitions and now has 6"):
-            marshal.claim("t", 1, timeout_s=5)
+    marshal = client("a")
+    claim = marshal.claim("t", 0, timeout_s=60)
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    wanted = [NewPartitions(topic, 6)]
+    if also_snapshots:
+        wanted.append(NewPartitions(f"{topic}.snapshots", 6))
+    for future in admin.create_partitions(wanted).values():
+        future.result(60)
+    assert claim.wait_lost(30)
+    with pytest.raises(PartitionCountChanged, match=r"had 4 partitions and now has 6.*recover"):
+        marshal.claim("t", 1, timeout_s=5)
+    for n in range(12):  # groups of old partitions, and of those that were added
+        with pytest.raises(PartitionCountChanged, match=r"had 4 partitions and now has 6.*recover"):
+            client("late", group_id=f"group {n}")
 
 
 @spec("C-7", "C-27")
@@ -541,17 +539,19 @@ def test_the_group_pause_stops_holders_and_claims(client: Client) -> None:
     claim = marshal.claim("t", 0, timeout_s=60)
     stopped = threading.Event()
     claim.on_pause = lambda _: stopped.set()
-    for p in range(4):
-        record = ReleaseGroup(VERSION, "admin", "i", "g", 1, 2**50)  # far off
-        marshal.driver._writer.append(p, 2**40, encode(record))
+    home = marshal.driver.claimant.home
+    record = ReleaseGroup(VERSION, "admin", "i", "g", 1, 2**50)  # far off
+    marshal.driver._writer.append(home, 2**40, encode(record))
     assert claim.core.ended.wait(60)
     assert stopped.is_set()
     assert claim.reason == "the group was paused"
     assert marshal.try_claim("t", 0) is None
     waiting = marshal.want("t", 0)
-    for p in range(4):
-        resume = ResumeGroup(VERSION, "admin", "i", "g", 2)
-        marshal.driver._writer.append(p, 2**40, encode(resume))
+    with marshal.world() as world:
+        pause = world.states[home].groups["g"].pause
+        assert pause is not None
+    resume = ResumeGroup(VERSION, "admin", "i", "g", 2, pause.version)
+    marshal.driver._writer.append(home, 2**40, encode(resume))
     assert waiting.wait_held(60)
     assert waiting.held
 

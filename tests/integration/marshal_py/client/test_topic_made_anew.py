@@ -1,0 +1,250 @@
+"""The coordination topic is made anew, grown, cut off or restored under running clients (§7).
+
+Never do two clients hold one cell for longer than a lease, and everybody goes on in the new log.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaException, Producer
+from confluent_kafka.admin import AdminClient
+
+from marshal_py import Leader, Marshal
+from marshal_py.client.kafka_clients import read_to_end
+from marshal_py.client.log_reader import LogReader, Truncated
+from marshal_py.client.topics import create_topics
+from marshal_py.embedded.kafka import EmbeddedKafka
+
+pytestmark = pytest.mark.kafka
+
+INTERVAL_MS = 500
+_topics = iter(range(10_000))
+
+Client = Callable[..., Marshal]
+
+
+@pytest.fixture
+def topic(kafka: EmbeddedKafka) -> str:
+    kafka.start()
+    name = f"__marshal.anew.{os.getpid()}.{next(_topics)}"
+    create_topics(kafka.bootstrap_servers, topic=name, partitions=2)
+    return name
+
+
+@pytest.fixture
+def client(kafka: EmbeddedKafka, topic: str) -> Iterator[Client]:
+    started: list[Marshal] = []
+
+    def start(client_id: str, **settings: Any) -> Marshal:
+        settings = {"group_id": "g", "interval_ms": INTERVAL_MS, "topic": topic, **settings}
+        started.append(Marshal(kafka.bootstrap_servers, client_id=client_id, **settings).start())
+        return started[-1]
+
+    yield start
+    for marshal in started:
+        marshal.close(timeout_s=5)
+
+
+def delete(kafka: EmbeddedKafka, *topics: str) -> None:
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    for future in admin.delete_topics(list(topics)).values():
+        future.result(60)
+
+
+def create(kafka: EmbeddedKafka, topic: str, partitions: int) -> None:
+    """Create it as soon as the brokers have forgotten the old one."""
+    deadline = time.monotonic() + 60
+    while True:
+        plans = create_topics(kafka.bootstrap_servers, topic=topic, partitions=partitions)
+        if not any(plan.existed for plan in plans) or time.monotonic() > deadline:
+            return
+
+
+def fill(kafka: EmbeddedKafka, topic: str, records: list[tuple[int, bytes | None]]) -> None:
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "linger.ms": 0})
+    for partition, value in records:
+        producer.produce(topic, value, partition=partition)
+    assert producer.flush(60) == 0
+
+
+MEMBER = """
+import sys
+from marshal_py import Marshal
+servers, topic = sys.argv[1:]
+with Marshal(servers, group_id="g", client_id="a", topic=topic, interval_ms=500) as marshal:
+    claim = marshal.claim("t", 0, timeout_s=60)
+    for offset in range(20):
+        claim.commit(offset, wait=True)
+    print(marshal.driver.claimant.home, flush=True)
+    while claim.held or claim.reason is None:
+        claim.wait_lost(0.05)
+        print("held" if claim.held else "not held", claim.reason, flush=True)
+    again = marshal.claim("t", 1, timeout_s=60)
+    cell = marshal.cell("t", 0)
+    print("went on", again.epoch > claim.epoch, cell and cell.holder, flush=True)
+"""
+
+
+@pytest.mark.parametrize("records", [0, 21, 200], ids=["below", "about at", "above"])
+@pytest.mark.parametrize("suspended", [True, False])
+def test_a_topic_made_anew_ends_the_leases_on_the_old_one(
+    kafka: EmbeddedKafka, topic: str, client: Client, records: int, suspended: bool
+) -> None:
+    argv = [sys.executable, "-c", MEMBER, kafka.bootstrap_servers, topic]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as member:
+        assert member.stdout is not None
+        home = int(member.stdout.readline())
+        if suspended:
+            member.send_signal(signal.SIGSTOP)
+        try:
+            delete(kafka, topic, f"{topic}.snapshots")
+            create(kafka, topic, 2)
+            fill(kafka, topic, [(home, b"x")] * records)
+            successor = client("b")
+            claim = successor.claim("t", 0, timeout_s=60)
+            if suspended:  # for longer than its lease: what it says from here on is worth nothing
+                time.sleep(2 * INTERVAL_MS / 1000)
+        finally:
+            member.send_signal(signal.SIGCONT)
+        *lines, last = member.stdout.read().splitlines()
+        assert member.wait(60) == 0
+    assert last == "went on True b"
+    assert "was made anew" in lines[-1]
+    assert claim.held
+
+
+@pytest.mark.parametrize("partitions", [1, 5])
+def test_a_topic_made_anew_may_have_another_number_of_partitions(
+    kafka: EmbeddedKafka, topic: str, client: Client, partitions: int
+) -> None:
+    marshal = client("a", member_metadata=b"m")
+    claim = marshal.claim("t", 0, timeout_s=60)
+    delete(kafka, topic, f"{topic}.snapshots")
+    create(kafka, topic, partitions)
+    assert claim.wait_lost(60)
+    again = marshal.claim("t", 0, timeout_s=60)
+    assert again.epoch > claim.epoch
+    other = client("b")
+    with other.world() as world:
+        assert world.partitions == partitions
+        cell = world.cell("g", "t", 0)
+        assert cell is not None
+        assert cell.holder == "a"
+    assert marshal.failure is None
+
+
+def test_a_deleted_topic_ends_the_leases_and_a_new_one_lets_clients_go_on(
+    kafka: EmbeddedKafka, topic: str, client: Client
+) -> None:
+    marshal = client("a")
+    claim = marshal.claim("t", 0, timeout_s=60)
+    delete(kafka, topic)
+    assert claim.core.ended.wait(60)
+    assert "deleted" in str(claim.reason) or "made anew" in str(claim.reason)
+    create(kafka, topic, 2)
+    assert marshal.claim("t", 0, timeout_s=60).epoch > claim.epoch
+
+
+def test_an_older_prefix_restored_does_not_give_out_epochs_again(
+    kafka: EmbeddedKafka, topic: str, client: Client
+) -> None:
+    marshal = client("a")
+    claim = marshal.claim("t", 0, timeout_s=60)
+    home = marshal.driver.claimant.home
+    config = {"bootstrap.servers": kafka.bootstrap_servers}
+    ends = {home: marshal.driver.world.states[home].next_offset}
+    records = read_to_end(config, topic, {home: 0}, ends, time.monotonic() + 60)
+    prefix = [(home, message.value()) for message in records]
+    later = [marshal.claim("t", n, timeout_s=60) for n in range(1, 10)]
+    delete(kafka, topic, f"{topic}.snapshots")
+    create(kafka, topic, 2)
+    fill(kafka, topic, prefix)
+    assert all(c.core.ended.wait(60) for c in (claim, *later))
+    again = [marshal.claim("t", n, timeout_s=60) for n in range(10)]
+    assert min(c.epoch for c in again) > max(c.epoch for c in (claim, *later))
+
+
+def test_a_leader_watch_and_a_listener_start_over(
+    kafka: EmbeddedKafka, topic: str, client: Client
+) -> None:
+    watcher, leader = client("w"), client("a")
+    restarts: list[str] = []
+    changes: list[tuple[Leader | None, Leader | None]] = []
+    restarted, gone = threading.Event(), threading.Event()
+
+    def on_restart(why: str) -> None:
+        restarts.append(why)
+        restarted.set()
+
+    def on_change(old: Leader | None, new: Leader | None) -> None:
+        changes.append((old, new))
+        if new is None:
+            gone.set()
+
+    leadership = leader.leader("job").campaign(timeout_s=60)
+    watcher.listen(lambda *_: None, on_restart)
+    with watcher.watch_leader("job", on_change) as watch:
+        assert watch.wait(timeout_s=60) is not None
+        before = leadership.epoch
+        delete(kafka, topic, f"{topic}.snapshots")
+        create(kafka, topic, 2)
+        assert restarted.wait(60)
+        assert gone.wait(60)
+        leadership = leader.leader("job").campaign(timeout_s=60)
+        found = watch.wait(epoch_above=before, timeout_s=60)
+        assert found is not None
+        assert (found.client_id, found.epoch) == ("a", leadership.epoch)
+    assert "was made anew" in restarts[0] or "deleted" in restarts[0]
+
+
+def test_a_reader_notices_whoever_it_is(kafka: EmbeddedKafka, topic: str) -> None:
+    reader = LogReader(
+        {"bootstrap.servers": kafka.bootstrap_servers},
+        topic=topic,
+        snapshot_topic=f"{topic}.snapshots",
+        look_every_s=0.1,
+    )
+    try:
+        reader.open(60)
+        reader.replay()
+        delete(kafka, topic)
+        create(kafka, topic, 2)
+        fill(kafka, topic, [(0, b"x")] * 10)
+        with pytest.raises(Truncated, match=r"made anew|deleted"):
+            while True:
+                for _ in reader.fold(reader.poll(0.1)):
+                    pass
+        reader.open(60)
+        reader.replay()
+        assert reader.world.states[0].next_offset == 10
+    finally:
+        reader.close()
+
+
+def test_a_client_reads_the_partition_of_its_group_and_no_other(
+    kafka: EmbeddedKafka, topic: str, client: Client
+) -> None:
+    marshal = client("a")
+    home = marshal.driver.claimant.home
+    fill(kafka, topic, [(1 - home, b"x")] * 10)
+    marshal.claim("t", 0, timeout_s=60)
+    late = client("late")
+    with late.world() as world:
+        assert world.states[home].next_offset > 0
+        assert world.states[1 - home].next_offset == 0
+        assert late.driver.observers[1 - home].caught_up_at_offset is None
+    assert late.driver.reader.partitions == (home,)
+
+
+def test_the_test_can_fail(kafka: EmbeddedKafka, topic: str) -> None:
+    with pytest.raises(KafkaException):
+        delete(kafka, f"{topic}.nothing")
