@@ -342,6 +342,8 @@ class Driver:
         for _ in range(5):
             try:
                 self.reader.open(self.settings.connect_timeout_ms / 1000)
+                if self.running:
+                    self.claimant.reshape()
                 self.reader.replay()
                 if self.reader.partition_count_error is not None:
                     raise self.reader.partition_count_error
@@ -415,14 +417,16 @@ class Driver:
             try:
                 # World and observers are refilled in place, so nobody may look meanwhile.
                 with self.lock:
+                    self._writer.start_over()
                     self._replay()
-                    self.claimant.reshape()
                     self._caught_up()
                     for start_over in self.restarted:
                         start_over(str(error))
                 self.log.warning("%s: has read the log anew and goes on", client_id)
                 return
             except (BrokerUnavailable, TopicMissing) as problem:
+                for observer in self.observers:  # nothing is claimed before there is a log
+                    observer.caught_up_at_offset = None
                 self.log.warning("%s: %s; trying on", client_id, problem)
                 self._stop.wait(1.0)
 

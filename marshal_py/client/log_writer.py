@@ -100,6 +100,17 @@ class LogWriter:
         with contextlib.suppress(*_FATAL):  # it says once more that it failed
             old.poll(0)
 
+    def start_over(self) -> None:
+        """Forget what is on its way: it was meant for a log that is no more.
+
+        A new producer, since this one knows the partitions of the old topic. For the driver.
+        """
+        old, self._producer = self._producer, connect(Producer, self._config)
+        with contextlib.suppress(*_FATAL):
+            old.purge()
+            old.poll(0)
+        self._failures.clear()
+
     def _refused(self, topic: str) -> None:
         problem = denied(self._config, topic, "Write")
         if topic == self.topic and not self._was_served and self.refusal is None:
