@@ -16,14 +16,14 @@ from dataclasses import dataclass, field
 from confluent_kafka import Producer
 
 from marshal_py.protocol.messages import (
+    MAX_ENTRIES,
     ClaimingPartition,
-    Entry,
     Heartbeat,
     ReleasingPartition,
     encode,
 )
 from marshal_py.protocol.subscription import Subscription
-from marshal_py.protocol.world import coordinating_partition, home_partition
+from marshal_py.protocol.world import coordinating_partition
 
 WORDS = """
 billing orders payments ledger shipping inventory pricing search mail fraud audit catalog invoices
@@ -31,9 +31,6 @@ refunds returns carts sessions clicks metrics alerts exports imports media thumb
 dispatch drivers quotes risk kyc limits cards payouts fx tax reports archive backfill features
 ranking ads bids budget notify push sms webhooks sync dedupe enrich
 """.split()  # noqa: SIM905 (a list of literals would be a page long)
-
-CHUNK = 1_000
-"""Claims in one heartbeat record, so that a record stays below 64 KB or so."""
 
 
 def group_name(n: int) -> str:
@@ -62,6 +59,7 @@ class Member:
     seq: int = 0
     silent_until_s: float = 0.0
     next_beat_s: float = 0.0
+    told: bool = False
     epochs: dict[int, int] = field(default_factory=dict)
     lost: set[int] = field(default_factory=set)
     """Taken over while it was silent; it learns of it after its next heartbeat."""
@@ -96,8 +94,11 @@ class Crowd:
             }
         )
         self.offsets = [0] * coordinators
-        self.versions: dict[tuple[str, str, int], int] = {}
-        self.homes: dict[tuple[str, int], int] = {}
+        self.versions: dict[tuple[str, int], tuple[int, str]] = {}
+        """(group, partition) → offset of its own last record, and who holds it."""
+        self.beats: dict[str, int] = {}
+        """Client → offset of its last heartbeat."""
+        self.homes: dict[str, int] = {}
         self.members = [
             self._member(group_name(g), c, clients, partitions)
             for g in range(groups)
@@ -122,61 +123,62 @@ class Crowd:
         self.offsets[p] += 1
         return self.offsets[p] - 1
 
-    def _home(self, topic: str, partition: int) -> int:
-        home = self.homes.get((topic, partition))
+    def _home(self, group: str) -> int:
+        home = self.homes.get(group)
         if home is None:
-            home = coordinating_partition(topic, partition, self.coordinators)
-            self.homes[topic, partition] = home
+            home = self.homes[group] = coordinating_partition(group, self.coordinators)
         return home
+
+    def _version(self, group: str, partition: int) -> int:
+        """What a claim has to name: the cell's last record, or its holder's last heartbeat."""
+        own, holder = self.versions.get((group, partition), (-1, ""))
+        return max(own, self.beats.get(holder, -1))
 
     def claim(self, member: Member, partitions: list[int]) -> None:
         """Claim cells, whoever holds them now."""
         for partition in partitions:
-            cell = (member.group, member.topic, partition)
-            p = self._home(member.topic, partition)
+            p = self._home(member.group)
             member.seq += 1
             record = ClaimingPartition(
                 2, member.client, member.instance, member.group, member.seq,
-                member.topic, partition, self.interval_ms, self.versions.get(cell, -1),
+                member.topic, partition, self.interval_ms,
+                self._version(member.group, partition),
             )  # fmt: skip
             offset = self._append(p, encode(record))
-            self.versions[cell] = member.epochs[partition] = offset
+            self.versions[member.group, partition] = (offset, member.client)
+            member.epochs[partition] = offset
 
     def release(self, member: Member, partitions: list[int], now_s: float) -> None:
         for partition in partitions:
-            p = self._home(member.topic, partition)
+            p = self._home(member.group)
             member.seq += 1
             record = ReleasingPartition(
                 2, member.client, member.instance, member.group, member.seq,
                 member.topic, partition, member.epochs.pop(partition),
                 position_of(member.topic, partition, now_s),
             )  # fmt: skip
-            cell = (member.group, member.topic, partition)
-            self.versions[cell] = self._append(p, encode(record))
+            self.versions[member.group, partition] = (self._append(p, encode(record)), "")
 
     def beat(self, member: Member, now_s: float) -> None:
-        """Write one heartbeat of a member: its claims, and that it is there."""
-        topic = member.topic
-        by_home: dict[int, list[Entry]] = {}
-        for partition, epoch in member.epochs.items():
-            entry = Entry(topic, partition, epoch, position_of(topic, partition, now_s))
-            by_home.setdefault(self._home(topic, partition), []).append(entry)
-        home = home_partition(member.group, self.coordinators)
-        by_home.setdefault(home, [])
-        says = Subscription(topics=frozenset({topic}), labels={"zone": "abc"[len(topic) % 3]})
-        for p, entries in by_home.items():
-            for start in range(0, max(1, len(entries)), CHUNK):
-                chunk = entries[start : start + CHUNK]
-                member.seq += 1
-                record = Heartbeat(
-                    2, member.client, member.instance, member.group, member.seq, chunk,
-                    int(p == home), self.interval_ms if p == home else 0,  # type: ignore[arg-type]
-                    says.encode() if p == home else b"",
-                )  # fmt: skip
-                offset = self._append(p, encode(record))
-                for entry in chunk:
-                    if entry.partition not in member.lost:
-                        self.versions[member.group, topic, entry.partition] = offset
+        """Write the heartbeat of a member: it is there, and where it has come to."""
+        p = self._home(member.group)
+        says = b""
+        if not member.told:
+            labels = {"zone": "abc"[len(member.topic) % 3]}
+            says = Subscription(topics=frozenset({member.topic}), labels=labels).encode()
+            member.told = True
+        moved = [
+            (epoch, position_of(member.topic, partition, now_s))
+            for partition, epoch in member.epochs.items()
+        ]
+        for start in range(0, max(1, len(moved)), MAX_ENTRIES):
+            pairs = moved[start : start + MAX_ENTRIES]
+            member.seq += 1
+            record = Heartbeat(
+                2, member.client, member.instance, member.group, member.seq, self.interval_ms, 1,
+                [number for pair in pairs for number in pair], [], says or None,
+            )  # fmt: skip
+            self.beats[member.client] = self._append(p, encode(record))
         for partition in member.lost:
             member.epochs.pop(partition, None)
         member.lost.clear()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import uuid
 from typing import Literal
 
@@ -9,7 +10,7 @@ from confluent_kafka import Producer
 
 from marshal_py.client.topics import create_topics
 from marshal_py.embedded.kafka import EmbeddedKafka
-from marshal_py.protocol.messages import ClaimingPartition, Entry, Heartbeat, encode
+from marshal_py.protocol.messages import ClaimingPartition, Heartbeat, encode
 from marshal_py.protocol.world import coordinating_partition
 
 
@@ -18,6 +19,16 @@ def new_topic(kafka: EmbeddedKafka, partitions: int = 8) -> str:
     name = f"__marshal.{uuid.uuid4().hex[:8]}"
     create_topics(kafka.bootstrap_servers, topic=name, partitions=partitions)
     return name
+
+
+def one_group_each(partitions: int) -> list[str]:
+    """Return the name of a group for each coordination partition."""
+    found: dict[int, str] = {}
+    for n in itertools.count():
+        found.setdefault(coordinating_partition(f"group-{n}", partitions), f"group-{n}")
+        if len(found) == partitions:
+            return [found[p] for p in range(partitions)]
+    raise AssertionError("unreachable")
 
 
 def fill_with_heartbeats(
@@ -32,15 +43,16 @@ def fill_with_heartbeats(
             "linger.ms": 5,
         }
     )
+    groups = one_group_each(partitions)
     offsets = [0] * partitions
     beats: list[tuple[int, bytes]] = []
     for n in range(cells):
-        p = coordinating_partition("data", n, partitions)
+        group = groups[n % partitions]
+        p = coordinating_partition(group, partitions)
         head: tuple[Literal[2], str, str, str, int]
-        head = (2, f"client-{n % 100}", f"{n % 100:016x}", "group", n)
+        head = (2, f"client-{n % 100}", f"{n % 100:016x}", group, n)
         producer.produce(topic, encode(ClaimingPartition(*head, "data", n, 5_000, -1)), partition=p)
-        entry = Entry("data", n, offsets[p], 1_000)
-        beats.append((p, encode(Heartbeat(*head, [entry]))))
+        beats.append((p, encode(Heartbeat(*head, 5_000, 0, [offsets[p], 1_000]))))
         offsets[p] += 1
     for n in range(count):
         p, value = beats[n % cells]

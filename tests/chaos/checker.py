@@ -81,7 +81,7 @@ def judge(case: Case) -> Verdict:
     folds = _fold(case, verdict)
     tenures = _tenures(case)
     for cell, by_epoch in tenures.items():
-        released = folds[coordinator(cell[1], cell[2], len(case.log))].released
+        released = folds[coordinator(cell[0], len(case.log))].released
         for t in by_epoch.values():
             if t.epoch in released and t.looks:  # it gave the claim up after it had last looked
                 t.ended = min(t.ended, t.looks[-1][0])
@@ -108,7 +108,7 @@ def _fold(case: Case, verdict: Verdict) -> dict[int, Fold]:
         for offset in fold.strange:
             verdict.add("strange record", f"partition {p}, offset {offset}")
         for epoch, claim in fold.claims.items():
-            if coordinator(claim.key[1], claim.key[2], len(case.log)) != p:
+            if coordinator(claim.key[0], len(case.log)) != p:
                 verdict.add("wrong coordination partition", f"{claim.key} at {p}/{epoch}")
     verdict.figures["coordination_records"] = sum(len(r) for r in case.log.values())
     verdict.figures["claims_accepted"] = sum(len(f.claims) for f in folds.values())
@@ -163,7 +163,7 @@ def _epochs_are_in_the_log(
     case: Case, tenures: dict[Cell, dict[int, _Tenure]], folds: dict[int, Fold], verdict: Verdict
 ) -> None:
     for cell, by_epoch in tenures.items():
-        p = coordinator(cell[1], cell[2], len(case.log))
+        p = coordinator(cell[0], len(case.log))
         for t in by_epoch.values():
             claim = folds[p].claims.get(t.epoch)
             if claim is None or claim.key != cell:
@@ -244,7 +244,7 @@ def _at_most_once(case: Case, folds: dict[int, Fold], verdict: Verdict) -> None:
     delivered = lost = 0
     deliveries = _deliveries(case, "amo")
     for p, records in case.topics.get("amo", {}).items():
-        ranges = folds[coordinator("amo", p, len(case.log))].ranges
+        ranges = folds[coordinator("amo", len(case.log))].ranges
         seen: dict[int, str] = {}
         for offset, epoch, _, process in deliveries.get(p, []):
             who = f"{process} (epoch {epoch})"
@@ -264,7 +264,7 @@ def _at_least_once(case: Case, folds: dict[int, Fold], verdict: Verdict) -> None
     window_ns = 2 * case.interval_ms * 1_000_000
     deliveries = _deliveries(case, "alo")
     for p, records in case.topics.get("alo", {}).items():
-        claims = folds[coordinator("alo", p, len(case.log))].claims
+        claims = folds[coordinator("alo", len(case.log))].claims
         by_epoch: dict[int, list[tuple[int, int]]] = defaultdict(list)
         for offset, epoch, before, _ in deliveries.get(p, []):
             by_epoch[epoch].append((offset, before))
@@ -289,8 +289,9 @@ def _at_least_once(case: Case, folds: dict[int, Fold], verdict: Verdict) -> None
                 )
             seen |= set(offsets)
             last = by_epoch[epoch][-1][1]
-            # Stored before the next delivery began, and each heartbeat carries what is stored; the
-            # lease at the last delivery came of a heartbeat that was sent within two intervals.
+            # Stored before the next delivery began, and each heartbeat carries what was stored
+            # since the one before; the lease at the last delivery came of a heartbeat that was
+            # sent within two intervals.
             stored = [before for _, before in by_epoch[epoch][1:]] + [NEVER]
             for offset, at in zip(offsets, stored, strict=True):
                 if at >= last - window_ns:

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Final, Literal
 from confluent_kafka import Producer
 
 from marshal_py.protocol.messages import ReleaseGroup, ResumeGroup, encode
+from marshal_py.protocol.world import coordinating_partition
 from tests.chaos.config import BETWEEN, NETWORKS, QUORUM
+from tests.support.messages import offset_of
 
 if TYPE_CHECKING:
     from tests.chaos.stage import Stage
@@ -89,16 +91,26 @@ def duplicate_client(stage: Stage, dice: random.Random) -> str:
 
 
 def group_pause(stage: Stage, dice: random.Random) -> str:
-    """An operator pauses a group, everywhere, and lets it go on."""
+    """An operator pauses a group, and lets it go on."""
     group = dice.choice(("claimer", "alo", "amo"))
     producer = Producer({"bootstrap.servers": stage.config.direct, "log_level": 0})
     header: tuple[Literal[2], str, str, str] = (2, "operator", "operator.1", group)
-    for record in (ReleaseGroup(*header, 1, 0), ResumeGroup(*header, 2)):
-        for p in range(stage.config.coordination_partitions):
-            producer.produce(stage.config.log, encode(record), partition=p)
-        if producer.flush(240):
+    where = coordinating_partition(group, stage.config.coordination_partitions)
+
+    def write(record: ReleaseGroup | ResumeGroup) -> int:
+        written: list[int] = []
+        producer.produce(
+            stage.config.log,
+            encode(record),
+            partition=where,
+            on_delivery=lambda error, message: written.append(-1 if error else offset_of(message)),
+        )
+        if producer.flush(240) or written[0] < 0:
             raise RuntimeError("the operator could not write")
         stage.wait(stage.interval_s * dice.uniform(1.0, 3.0))
+        return written[0]
+
+    write(ResumeGroup(*header, 2, write(ReleaseGroup(*header, 1, 0))))
     return group
 
 

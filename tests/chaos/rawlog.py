@@ -1,7 +1,7 @@
 """The coordination topic as it is, and a fold written anew from specs/PROTOCOL.md.
 
 Shares no code with the product: `msgpack` decodes, `mmh3` hashes, a plain consumer reads. It knows
-the records that the processes of a run write (§3.2 to §3.5); any other is an anomaly here.
+the records that the processes of a run write (§3.2 to §3.7, §3.10); any other is an anomaly here.
 """
 
 from __future__ import annotations
@@ -20,10 +20,9 @@ Key = tuple[str, str, int]
 """(group, topic, partition)."""
 
 
-def coordinator(topic: str, partition: int, partitions: int) -> int:
-    """The coordination partition of a cell (§2.2)."""
-    data = topic.encode() + partition.to_bytes(4, "big")
-    return int(mmh3.hash(data, 0, signed=False)) % partitions
+def coordinator(group: str, partitions: int) -> int:
+    """The coordination partition of a group (§2.2)."""
+    return int(mmh3.hash(group.encode(), 0, signed=False)) % partitions
 
 
 def read_topic(
@@ -90,6 +89,7 @@ class _Cell:
     instance: str | None = None
     epoch: int = -1
     version: int = -1
+    """Its own: what its holder's session wrote since is not in it (§4.2)."""
     next_offset: int = -1
     claimed_offset: int = -1
 
@@ -104,7 +104,15 @@ class Fold:
         """Epoch → the accepted claim."""
         self.ranges: dict[int, Ranges] = {}
         """Epoch → what was claimed under it, at most once."""
-        self.paused: set[str] = set()
+        self.beats: dict[tuple[str, str, str], int] = {}
+        """(group, client, instance) → the offset of its last heartbeat.
+
+        Also of one that held nothing then: a claim that comes later has a higher offset.
+        """
+        self.paused: dict[str, int] = {}
+        """Group → the offset of the record that paused it."""
+        self.identity = ""
+        self.base = 0
         self.released: set[int] = set()
         """Epochs that their holders gave back."""
         self.accepted = 0
@@ -115,9 +123,20 @@ class Fold:
     def state(self) -> list[list[Any]]:
         """All cells, sorted, as the processes record theirs."""
         return sorted(
-            [*key, c.holder, c.instance, c.epoch, c.version, c.next_offset, c.claimed_offset]
+            [
+                *(*key, c.holder, c.instance, c.epoch, self.version(key)),
+                *(c.next_offset, c.claimed_offset),
+            ]
             for key, c in self.cells.items()
         )
+
+    def version(self, key: Key) -> int:
+        """What a claim has to name: the cell's version, or its holder's session's (§4.2)."""
+        cell = self.cells.get(key)
+        if cell is None:
+            return -1
+        beat = self.beats.get((key[0], cell.holder or "", cell.instance or ""), -1)
+        return cell.version if cell.holder is None else max(cell.version, beat)
 
     def apply(self, offset: int, value: bytes | None) -> None:
         """Apply one record (§4.5)."""
@@ -133,29 +152,39 @@ class Fold:
         if kind == 1:
             self._claim(offset, (group, rest[0], rest[1]), client, instance, rest[3])
         elif kind == 2:
-            for entry in rest[0]:
-                self._renew(offset, (group, entry[0], entry[1]), entry[2], entry[3])
+            self._beat(offset, (group, client, instance), rest[2])
         elif kind == 3:
-            self._release(offset, (group, rest[0], rest[1]), rest[2], rest[3])
+            self._release(offset, (group, rest[0], rest[1]), rest[2], rest[3], *rest[4:5])
         elif kind == 4:
             self._claim_messages(offset, (group, rest[0], rest[1]), rest[2], rest[3])
         elif kind == 5:
-            self.paused.add(group)
+            self.paused[group] = offset
         elif kind == 6:
-            self.paused.discard(group)
+            if self.paused.get(group) == rest[0]:
+                del self.paused[group]
+            else:
+                self.rejected += 1
+        elif kind == 9:
+            self._genesis(*rest[:3])
         else:
             self.strange.append(offset)
 
     def _claim(self, offset: int, key: Key, client: str, instance: str, expected: int) -> None:
-        cell = self.cells.get(key)
-        if key[0] in self.paused or (cell.version if cell else -1) != expected:
+        if key[0] in self.paused or self.version(key) != expected:
             self.rejected += 1
             return
+        epoch = self.base + offset
         cell = self.cells.setdefault(key, _Cell())
-        cell.holder, cell.instance, cell.epoch, cell.version = client, instance, offset, offset
+        cell.holder, cell.instance, cell.epoch, cell.version = client, instance, epoch, offset
         position = max(cell.next_offset, cell.claimed_offset)
-        self.claims[offset] = Claimed(key, client, instance, position)
+        self.claims[epoch] = Claimed(key, client, instance, position)
         self.accepted += 1
+
+    def _genesis(self, identity: str, previous: str, base: int) -> None:
+        if previous != self.identity or (base <= self.base and (self.identity or base)):
+            self.rejected += 1  # two clients that came first at once, say
+            return
+        self.identity, self.base = identity, base
 
     def _current(self, key: Key, epoch: int) -> _Cell | None:
         cell = self.cells.get(key)
@@ -164,18 +193,32 @@ class Fold:
             return None
         return cell
 
-    def _renew(self, offset: int, key: Key, epoch: int, next_offset: int) -> None:
-        if cell := self._current(key, epoch):
-            cell.version = offset
+    def _beat(self, offset: int, sender: tuple[str, str, str], positions: list[int]) -> None:
+        """Renew all that the session holds, and take in the positions that moved (§4.5)."""
+        self.beats[sender] = offset
+        for claimed_at, next_offset in zip(positions[::2], positions[1::2], strict=False):
+            epoch = self.base + claimed_at
+            claim = self.claims.get(epoch)
+            cell = None if claim is None else self.cells.get(claim.key)
+            if (
+                claim is None
+                or cell is None
+                or (cell.epoch, cell.holder, cell.instance) != (epoch, *sender[1:])
+                or claim.key[0] != sender[0]
+            ):
+                self.rejected += 1
+                continue
             cell.next_offset = max(cell.next_offset, next_offset)
             self.accepted += 1
 
-    def _release(self, offset: int, key: Key, epoch: int, next_offset: int) -> None:
+    def _release(self, offset: int, key: Key, epoch: int, next_offset: int, ends: int = 0) -> None:
         if cell := self._current(key, epoch):
             self.released.add(epoch)
             cell.holder = cell.instance = None
             cell.version = offset
             cell.next_offset = max(cell.next_offset, next_offset)
+            if ends:
+                del self.cells[key]
             self.accepted += 1
 
     def _claim_messages(self, offset: int, key: Key, epoch: int, proposed: int) -> None:

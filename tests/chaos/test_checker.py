@@ -20,9 +20,9 @@ def _record(kind: int, who: str, seq: int, group: str, *rest: Any) -> bytes:
     return bytes(msgpack.packb([kind, 2, who, f"i-{who}", group, seq, *rest]))
 
 
-def _log(topic: str, values: list[bytes]) -> dict[int, list[tuple[int, Any, Any]]]:
+def _log(group: str, values: list[bytes]) -> dict[int, list[tuple[int, Any, Any]]]:
     log: dict[int, list[tuple[int, Any, Any]]] = {p: [] for p in range(4)}
-    log[coordinator(topic, 0, 4)] = [(n, None, value) for n, value in enumerate(values)]
+    log[coordinator(group, 4)] = [(n, None, value) for n, value in enumerate(values)]
     return log
 
 
@@ -36,7 +36,7 @@ def _claims() -> Case:
     a, b = "claimer-a", "claimer-b"
     values = [
         _record(1, a, 0, "claimer", "cells", 0, 1000, -1),
-        _record(2, a, 1, "claimer", [["cells", 0, 0, -1, b""]], 0, 0, b""),
+        _record(2, a, 1, "claimer", 1000, 0, [], [], None, 1, 1),
         _record(1, b, 0, "claimer", "cells", 0, 1000, 1),
     ]
     cell = ["claimer", "cells", 0, b, f"i-{b}", 2, 2, -1, -1]
@@ -47,11 +47,11 @@ def _claims() -> Case:
             b: [
                 ["start", 1, f"i-{b}"],
                 _act(4_000, 2),
-                ["world", 5 * SECOND, coordinator("cells", 0, 4), 3, [cell]],
+                ["world", 5 * SECOND, coordinator("claimer", 4), 3, [cell]],
             ],
         },
         director=[["dead", 1_200 * MS, a], ["quiet", 3_900 * MS, {"cells": 1}], ["end", 60**6]],
-        log=_log("cells", values),
+        log=_log("claimer", values),
     )
 
 
@@ -101,7 +101,7 @@ def _garbage(case: Case) -> None:
 
 
 def _wrong_place(case: Case) -> None:
-    p = (coordinator("cells", 0, 4) + 1) % 4
+    p = (coordinator("claimer", 4) + 1) % 4
     case.log[p].append((0, None, _record(1, "x", 0, "claimer", "cells", 0, 1000, -1)))
 
 
@@ -184,7 +184,7 @@ def _alo(second: list[int], *, stored: int = 1, first_ms: tuple[int, ...] = (100
     a, b = "alo-a", "alo-b"
     values = [
         _record(1, a, 0, "alo", "alo", 0, 1000, -1),
-        _record(2, a, 1, "alo", [["alo", 0, 0, stored, b""]], 0, 0, b""),
+        _record(2, a, 1, "alo", 1000, 0, [0, stored], [], None, 1, 1),
         _record(1, b, 0, "alo", "alo", 0, 1000, 1),
     ]
     delivered = {

@@ -124,7 +124,7 @@ def record_world(recorder: Recorder, marshal: Marshal) -> None:
     with marshal.world() as world:
         for state in world.states:
             cells = [
-                [*key, c.holder, c.instance_id, c.epoch, c.version, *_offsets(c)]
+                [*key, c.holder, c.instance_id, c.epoch, state.version(*key), *_offsets(c)]
                 for key, c in state.cells.items()
             ]
             recorder.write("world", now_ns(), state.partition, state.next_offset, cells)

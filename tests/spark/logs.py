@@ -7,8 +7,8 @@ from typing import Literal
 
 from confluent_kafka import Producer
 
-from marshal_py.protocol.messages import ClaimingPartition, Entry, Heartbeat, encode
-from marshal_py.protocol.world import coordinating_partition
+from marshal_py.protocol.messages import ClaimingPartition, Heartbeat, encode
+from tests.benchmarks._servers import one_group_each
 
 Record = tuple[int, bytes | None, int | None]
 """(coordination partition, value, timestamp in ms or None for now)"""
@@ -41,9 +41,13 @@ def write(servers: str, topic: str, records: Iterable[Record]) -> int:
 def busy(
     count: int, *, clients: int = 100, cells: int = 1_000, partitions: int = 8
 ) -> list[Record]:
-    """A log of so many records: claims, and then heartbeats of one claim each, with progress."""
+    """A log of so many records: claims, and then heartbeats, each with the progress of one claim.
+
+    One group in each coordination partition.
+    """
     records: list[Record] = []
-    seqs = [0] * clients
+    groups = one_group_each(partitions)
+    seqs: dict[tuple[int, str], int] = {}
     offsets = [0] * partitions
     epochs = []
 
@@ -51,16 +55,17 @@ def busy(
         records.append((p, value, None))
         offsets[p] += 1
 
-    def head(client: int) -> tuple[Literal[2], str, str, str, int]:
-        seqs[client] += 1
-        return (2, f"client-{client}", f"{client:016x}", "group", seqs[client])
+    def head(cell: int) -> tuple[Literal[2], str, str, str, int]:
+        client, group = cell % clients, groups[cell % partitions]
+        seq = seqs[client, group] = seqs.get((client, group), -1) + 1
+        return (2, f"client-{client}", f"{client:016x}", group, seq)
 
-    places = [coordinating_partition("data", n, partitions) for n in range(cells)]
     for n in range(cells):
-        epochs.append(offsets[places[n]])
-        put(places[n], encode(ClaimingPartition(*head(n % clients), "data", n, 5_000, -1)))
+        p = n % partitions
+        epochs.append(offsets[p])
+        put(p, encode(ClaimingPartition(*head(n), "data", n, 5_000, -1)))
     for n in range(count - cells):
         cell = n % cells
-        entry = Entry("data", cell, epochs[cell], n)
-        put(places[cell], encode(Heartbeat(*head(cell % clients), [entry])))
+        beat = Heartbeat(*head(cell), 5_000, 0, [epochs[cell], n])
+        put(cell % partitions, encode(beat))
     return records

@@ -107,14 +107,12 @@ def history(kafka: EmbeddedKafka, coordination: str) -> list[ev.Event]:
 
 
 @spec("O-2")
-def test_a_pause_is_complete_when_every_partition_of_the_log_has_it(
-    client: Client, admin: Admin
-) -> None:
+def test_a_pause_is_one_record_and_complete_when_it_was_read(client: Client, admin: Admin) -> None:
     marshal = client("a")
     claims = marshal.claim_many([("t", n) for n in range(8)], timeout_s=60)
     operator = admin()
     until_ms = operator.pause(60)
-    assert operator.pauses() == dict.fromkeys(range(4), until_ms)
+    assert operator.paused_until_ms == until_ms
     assert operator.paused
     assert operator.await_released(10) == {}
     assert not any(claim.held for claim in claims)
@@ -123,6 +121,48 @@ def test_a_pause_is_complete_when_every_partition_of_the_log_has_it(
     assert not operator.paused
     assert not operator.resume(), "it was over already"
     assert marshal.claim("t", 0, timeout_s=60).held
+
+
+@spec("O-2")
+def test_a_resume_ends_the_pause_that_it_means(
+    client: Client, admin: Admin, kafka: EmbeddedKafka, coordination: str
+) -> None:
+    client("a").claim("t", 0, timeout_s=60)
+    one, other = admin(), admin(client_id="another-operator")
+    one.pause(60)
+    meant = one.standing_pause
+    assert meant is not None
+    until_ms = other.pause(90)
+    with pytest.raises(GroupInUse, match="was paused anew meanwhile, by somebody else"):
+        one.resume(meant.version)
+    one.refresh()
+    assert one.paused_until_ms == until_ms
+    assert one.resume(), "who looks again may end that one"
+    assert not other.resume(meant.version)
+    pauses = [e for e in history(kafka, coordination) if isinstance(e, ev.GroupPaused)]
+    assert [e.client_id for e in pauses] == ["marshal-operator", "another-operator"]
+
+
+def test_a_level_is_set_when_every_client_can_follow(client: Client, admin: Admin) -> None:
+    marshal = client("a")
+    marshal.claim("t", 0, timeout_s=60)
+    operator = admin()
+    assert operator.level == 1
+    with pytest.raises(InvalidArgument, match="level = 2 is not known to this version"):
+        operator.set_level(2)
+    with pytest.raises(InvalidArgument, match="level = 0 must be a number from 1 to 255"):
+        operator.set_level(0)
+    with pytest.raises(GroupInUse, match=r"a \(levels 1 to 1\) cannot follow level 2"):
+        operator.set_level(2, even_if_unknown=True)
+    assert list(operator.levels_of_clients().values()) == [(1, 1)]
+    marshal.close(timeout_s=60)
+    operator.set_positions({("t", 0): 5}, timeout_s=60)
+    assert operator.set_level(2, even_if_unknown=True) == 1
+    assert operator.level == 2
+    operator.refresh()  # its own records go by no level
+    assert operator.set_level(1) == 2
+    assert operator.set_level(1) == 1
+    assert client("b").claim("t", 0, timeout_s=60).position == 5
 
 
 @spec("O-1")
@@ -198,7 +238,7 @@ def test_positions_are_planned_and_set_while_the_group_works(
     assert [(c.before, c.after, c.holder) for c in planned] == [(50, 40, "c"), (50, 0, "c")]
     done = operator.set_positions({(topic, 0): "-10", (topic, 1): "earliest"}, timeout_s=60)
     assert [(c.before, c.after) for c in done] == [(50, 40), (50, 0)]
-    assert operator.pauses() == {}
+    assert operator.paused_until_ms is None
     until(lambda: len(loop.got) == 160)
     loop.close()
     again = [offset for _, offset, _ in loop.got[100:]]
@@ -280,11 +320,11 @@ def test_a_position_of_a_dead_holders_cell_waits_for_two_intervals(
     started = time.monotonic()
     with pytest.raises(ClaimTimeout, match="t/0 is held by a"):
         operator.set_positions({("t", 0): 5}, timeout_s=0.5)
-    assert operator.pauses() == {}, "it was not paused before"
+    assert operator.paused_until_ms is None, "it was not paused before"
     operator.set_positions({("t", 0): 5}, timeout_s=60)
     assert time.monotonic() - started >= 3.0 - 1.5  # the last heartbeat came before the crash
     events = history(kafka, coordination)
-    last = max(e.offset for e in events if isinstance(e, ev.Renewed))
+    last = max(e.offset for e in events if isinstance(e, ev.Beat) and e.cells)
     (done,) = [e for e in events if isinstance(e, ev.PositionSet)]
     assert done.offset > last
     assert not any(isinstance(e, ev.Rejected) for e in events)
@@ -299,7 +339,6 @@ def test_a_position_of_a_long_dead_holders_cell_is_set_at_once_by_broker_time(
     crash(marshal)
     time.sleep(2.0)  # two intervals and the skew of a second, by the broker's clock
     operator = admin()
-    operator._log._reader.observers[0].seen.horizon = 10**15
     operator.set_positions({("t", 0): 5}, timeout_s=60)
     assert operator.cells()["t", 0].position == 5
 
@@ -310,10 +349,10 @@ def test_the_group_is_left_as_it_was_found(client: Client, admin: Admin) -> None
     marshal.claim("t", 0, timeout_s=60)
     operator = admin()
     operator.set_positions({("t", 0): 5}, timeout_s=60)
-    assert operator.pauses() == {}
+    assert operator.paused_until_ms is None
     until_ms = operator.pause(30)
     operator.set_positions({("t", 0): 6}, timeout_s=60)  # its own pause would last longer
-    assert operator.pauses() == dict.fromkeys(range(4), until_ms)
+    assert operator.paused_until_ms == until_ms
     assert operator.cells()["t", 0].position == 6
 
 
@@ -323,11 +362,11 @@ def test_a_failure_leaves_the_group_as_it_was_found(client: Client, admin: Admin
     with contextlib.suppress(RuntimeError), operator.while_paused(60):
         assert operator.paused
         raise RuntimeError
-    assert operator.pauses() == {}
+    assert operator.paused_until_ms is None
     with operator.while_paused(60):
         until_ms = admin().pause(120)  # somebody else, meanwhile
         operator.refresh()
-    assert operator.pauses() == dict.fromkeys(range(4), until_ms)
+    assert operator.paused_until_ms == until_ms
 
 
 @spec("O-4")
@@ -352,7 +391,7 @@ def test_an_interrupted_command_leaves_the_group_as_it_was_found(
     command.send_signal(number)
     assert command.wait(60) == 130
     operator.refresh()
-    assert operator.pauses() == {}
+    assert operator.paused_until_ms is None
     assert operator.cells()["t", 0].epoch == claim.epoch
 
 
@@ -480,12 +519,12 @@ def test_a_dead_group_is_forgotten(client: Client, admin: Admin) -> None:
     operator = admin()
     with pytest.raises(GroupInUse, match="group 'g' is in use by a: stop its clients first"):
         operator.forget(timeout_s=60)
-    assert operator.pauses() == {}, "nobody was disturbed"
+    assert operator.paused_until_ms is None, "nobody was disturbed"
     assert len(marshal.claims()) == 8
     crash(marshal)
     assert operator.forget(timeout_s=60) == 8
     assert not operator.exists()
-    assert operator.pauses() == {}
+    assert operator.paused_until_ms is None
     assert operator.world.groups() == ["h"]
     with pytest.raises(InvalidArgument, match="knows no group 'g'"):
         operator.forget()

@@ -12,7 +12,8 @@ from confluent_kafka import Producer
 from marshal_py import Marshal
 from marshal_py.client.topics import create_topics
 from marshal_py.embedded.kafka import EmbeddedKafka
-from marshal_py.protocol.messages import ClaimingPartition, Entry, Heartbeat, encode
+from marshal_py.protocol.messages import ClaimingPartition, encode
+from tests.support.messages import heartbeat
 
 pytestmark = pytest.mark.kafka
 
@@ -26,8 +27,8 @@ def _nonsense(dice: random.Random, holder_epoch: int) -> list[bytes]:
     who: tuple[Literal[2], str, str, str] = (2, "stranger", "stranger.1", "g")
     refused = [
         encode(ClaimingPartition(*who, 1, "t", 0, 1_000, holder_epoch - 1)),
-        encode(Heartbeat(*who, 2, [Entry("t", 0, holder_epoch + 7, 5)])),
-        encode(Heartbeat(*who, 3, [Entry("t", n, 0, 0) for n in range(20)])),
+        encode(heartbeat("stranger", 2, {holder_epoch + 7: 5}, instance_id="stranger.1")),
+        encode(heartbeat("stranger", 3, dict.fromkeys(range(20), 0))),
     ]
     noise = [dice.randbytes(dice.randint(0, 200)) for _ in range(50)]
     damaged = [record[: dice.randint(1, len(record))] for record in refused * 10]
