@@ -266,7 +266,8 @@ class Checker:
         if cell.instance_id == process.instance_id:
             return
         caught_up_at = process.observers[p].caught_up_at_offset or 0
-        of_the_past = process.spec.resume and cell.epoch < caught_up_at
+        claimed_at = cell.epoch - process.world.states[p].base
+        of_the_past = process.spec.resume and claimed_at < caught_up_at
         if not of_the_past and process.spec.cold_start_skew_ms is None:
             self.fail(
                 "only the past is resumed",
@@ -291,7 +292,7 @@ class Checker:
             and cell is not None
             and cell.holder == process.client_id
             and cell.instance_id != process.instance_id
-            and cell.epoch < past
+            and cell.epoch - state.base < past
         )
         if its_past and (due is None or due > now + 100 * MS):
             self.fail("its past is resumed at once", f"{process.name} {holding!r}")

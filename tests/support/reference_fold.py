@@ -362,7 +362,7 @@ def version_of(state: State, cell: dict[str, Any] | None) -> int:
 
 def level_of(state: State, group_id: str) -> int:
     row = find(state["levels"], group_id=group_id)
-    return row["level"] if row else 1
+    return int(row["level"]) if row else 1
 
 
 def left(offset: int, member: dict[str, Any], why: str) -> Event:
