@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 from importlib.resources import files
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -15,9 +15,11 @@ from marshal_py.cli.command import command, new_app
 from marshal_py.cli.exit_codes import ENVIRONMENT, errors_as_exit_codes, fail
 from marshal_py.cli.output import note
 from marshal_py.client.log_reader import Truncated
-from marshal_py.errors import InvalidArgument
+from marshal_py.errors import BrokerUnavailable, InvalidArgument, TopicMissing
 
 __all__ = ["app", "telemetry_file"]
+
+TRY_AGAIN_S: Final = 2.0
 
 app = new_app(help="Prometheus and Grafana: dashboard, alert rules, and an exporter.")
 
@@ -95,11 +97,18 @@ def serve(
             collector.view = found
             while not stop.is_set():
                 messages = reader.poll(0.2)
+                if reader.partition_count_error is not None:
+                    raise reader.partition_count_error
                 with lock:
                     for _, _, event in found.fold(messages):
                         collector.count(event)
-        except Truncated:
-            continue  # the log was made anew, or lost records: begin again
+        except Truncated as error:
+            note(f"{error}; beginning again")
+        except (BrokerUnavailable, TopicMissing) as error:
+            if collector is None:
+                raise
+            note(f"{error}; trying on")
+            stop.wait(TRY_AGAIN_S)
         finally:
             reader.close()
     if server is not None:

@@ -133,43 +133,51 @@ def tail(
         return touches(event, group, topic, partition=partition, client=client)
 
     show = _json_printer() if as_json_lines else _line_printer()
-    reader = open_reader(connection, wire_of(wire, interval_s))
-    try:
-        reader.open(
-            connection.timeout_s,
-            since_offset=since_offset,
-            since_ms=since_ms,
-            # Go Marshal's records have no time of the broker's: they are filtered one by one.
-            until_ms=None if wire == "text" else until_ms,
-        )
-        _warn_of_gaps(reader, since_offset)
-        matching = filter(wanted, in_order(reader, past_events(connection, reader)))
-        shown = 0
-        timed = since is not None or at is not None
-        for found in matching if timed else deque(matching, maxlen=lines):
-            show(found)
-            shown += 1
-        if shown == 0 and lines and not follow:
-            note(
-                "no such events in that time"
-                if timed
-                else "no such events since the newest snapshots; --since looks further back"
+    timed = since is not None or at is not None
+    first = True
+    while True:
+        reader = open_reader(connection, wire_of(wire, interval_s))
+        try:
+            reader.open(
+                connection.timeout_s,
+                since_offset=since_offset,
+                since_ms=since_ms,
+                # Go Marshal's records have no time of the broker's: they are filtered one by one.
+                until_ms=None if wire == "text" else until_ms,
             )
-        while follow:
-            for found in filter(wanted, new_events(reader)):
+            _warn_of_gaps(reader, since_offset)
+            matching = filter(wanted, in_order(reader, past_events(connection, reader)))
+            shown = 0
+            for found in matching if timed or not first else deque(matching, maxlen=lines):
                 show(found)
-            if reader.partition_count_error is not None:
-                raise PartitionCountChanged(str(reader.partition_count_error))
-    except LogHole:
-        if until_ms is None:
-            raise
-        raise InvalidArgument(
-            "the log does not reach back so far: older records are gone"
-        ) from None
-    except Truncated as error:
-        raise BrokerUnavailable(f"the log lost records while it was read: {error}") from None
-    finally:
-        reader.close()
+                shown += 1
+            if shown == 0 and lines and not follow:
+                note(
+                    "no such events in that time"
+                    if timed
+                    else "no such events since the newest snapshots; --since looks further back"
+                )
+            first = False
+            if not follow:
+                return
+            while reader.partition_count_error is None:
+                for found in filter(wanted, new_events(reader)):
+                    show(found)
+            raise PartitionCountChanged(str(reader.partition_count_error))
+        except LogHole:
+            if until_ms is None:
+                raise
+            raise InvalidArgument(
+                "the log does not reach back so far: older records are gone"
+            ) from None
+        except Truncated as error:
+            if first:
+                raise BrokerUnavailable(
+                    f"the log lost records while it was read: {error}"
+                ) from None
+            note(f"{error}; what follows is the log from its start")
+        finally:
+            reader.close()
 
 
 def _window(

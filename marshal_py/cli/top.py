@@ -23,7 +23,7 @@ from marshal_py.admin.world_summary import Leader, Member
 from marshal_py.cli.command import command
 from marshal_py.cli.groups import group_table, member_table
 from marshal_py.cli.options import GroupFilter, Interval, JsonFlag, WireFlag
-from marshal_py.cli.output import console, print_json, show
+from marshal_py.cli.output import console, note, print_json, show
 from marshal_py.client.log_reader import Truncated
 
 __all__ = ["top"]
@@ -72,8 +72,8 @@ def top(
                     if number is not None and shown >= number:
                         return
                     live.watch(every_s)
-            except Truncated:
-                continue  # the log was made anew, or lost records: begin again
+            except Truncated as error:
+                note(f"{error}; beginning again")
             except KeyboardInterrupt:
                 return
             finally:

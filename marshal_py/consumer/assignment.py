@@ -93,6 +93,7 @@ class Assignment:
             self._assignor = Assignor(marshal, self.subscription, settle_ms=self._settle_ms)
         with marshal.driver.lock:
             marshal.driver.watchers.append(self._on_events)
+            marshal.driver.restarted.append(self._on_restart)
             marshal.driver.before_heartbeat.append(self._partitions.refresh_offsets)
         self._wakeup.wake()
         self._thread.start()
@@ -112,6 +113,7 @@ class Assignment:
         driver = self._marshal.driver
         with driver.lock:
             driver.watchers.remove(self._on_events)
+            driver.restarted.remove(self._on_restart)
             if release:
                 driver.before_heartbeat.remove(self._partitions.refresh_offsets)
 
@@ -129,6 +131,10 @@ class Assignment:
         if self._assignor.is_affected_by(events):
             self._wakeup.plan_due = True
             self._wakeup.wake()
+
+    def _on_restart(self, _: str) -> None:
+        self._wakeup.plan_due = True
+        self._wakeup.wake()
 
     def _on_look_at_topics(self, changed: bool) -> None:
         if changed:
