@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from marshal_py import Marshal
+from marshal_py import Marshal, SnapshotMismatch
 from marshal_py.client.log_writer import LogWriter
 from marshal_py.client.topics import create_topics
 from marshal_py.embedded.kafka import EmbeddedKafka
@@ -44,11 +44,14 @@ class Heard(logging.Handler):
             self.heard.set()
 
 
-@spec("S-8")
-@pytest.mark.parametrize("wrong", [True, False])
-def test_a_snapshot_that_differs_is_reported(kafka: EmbeddedKafka, topic: str, wrong: bool) -> None:
+@spec("S-8", "S-9")
+@pytest.mark.parametrize("wrong", ["nothing", "position", "identity"])
+def test_a_snapshot_that_differs_stops_the_client(
+    kafka: EmbeddedKafka, topic: str, wrong: str
+) -> None:
     logger = logging.getLogger("marshal_py.log")
-    heard = Heard("differs from the state of this process")
+    words = "is of another log" if wrong == "identity" else "differs from the state of this process"
+    heard = Heard(words)
     read = threading.Event()
     logger.addHandler(heard)
     try:
@@ -61,8 +64,10 @@ def test_a_snapshot_that_differs_is_reported(kafka: EmbeddedKafka, topic: str, w
                 reader = marshal.driver.reader
                 state = PartitionState.decode(reader.world.states[0].encode())
                 last = reader._last_value[0]
-            if wrong:
+            if wrong != "nothing":
                 state.cells["g", "t", 0].next_offset = 12_345
+            if wrong == "identity":
+                state.identity = "another"
             writer = LogWriter(
                 {"bootstrap.servers": kafka.bootstrap_servers},
                 topic=topic,
@@ -72,14 +77,19 @@ def test_a_snapshot_that_differs_is_reported(kafka: EmbeddedKafka, topic: str, w
             due = SnapshotDue(0, state.next_offset, anchor_of(last), state.encode(), "")
             writer.write_snapshot(due, 1, "someone")
             assert writer.flush(60) == 0
-            if wrong:
+            if wrong == "position":
                 assert heard.heard.wait(60)
+                while marshal.failure is None:
+                    heard.heard.wait(0.01)
                 assert len(reader.mismatches) == 1
+                with pytest.raises(SnapshotMismatch, match="someone's snapshot"):
+                    marshal.claim("t", 1, timeout_s=60)
                 return
             # A record that is read after the snapshot: the snapshot has been compared by then.
             while not read.wait(0.1) or 0 not in reader.newest_snapshot:
                 writer.append(0, 0, b"x")
                 writer.flush(60)
-            assert not heard.heard.is_set()
+            assert heard.heard.is_set() == (wrong == "identity")
+            assert marshal.claim("t", 1, timeout_s=60).held
     finally:
         logger.removeHandler(heard)

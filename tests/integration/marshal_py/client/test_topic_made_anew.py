@@ -15,14 +15,15 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient
 
 from marshal_py import Leader, Marshal
 from marshal_py.client.kafka_clients import read_to_end
 from marshal_py.client.log_reader import LogReader, Truncated
 from marshal_py.client.topics import create_topics
 from marshal_py.embedded.kafka import EmbeddedKafka
+from marshal_py.protocol.messages import Genesis, decode
+from tests.support.remade_topics import create, delete, fill
+from tests.support.spec import spec
 
 pytestmark = pytest.mark.kafka
 
@@ -54,28 +55,6 @@ def client(kafka: EmbeddedKafka, topic: str) -> Iterator[Client]:
         marshal.close(timeout_s=5)
 
 
-def delete(kafka: EmbeddedKafka, *topics: str) -> None:
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
-    for future in admin.delete_topics(list(topics)).values():
-        future.result(60)
-
-
-def create(kafka: EmbeddedKafka, topic: str, partitions: int) -> None:
-    """Create it as soon as the brokers have forgotten the old one."""
-    deadline = time.monotonic() + 60
-    while True:
-        plans = create_topics(kafka.bootstrap_servers, topic=topic, partitions=partitions)
-        if not any(plan.existed for plan in plans) or time.monotonic() > deadline:
-            return
-
-
-def fill(kafka: EmbeddedKafka, topic: str, records: list[tuple[int, bytes | None]]) -> None:
-    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "linger.ms": 0})
-    for partition, value in records:
-        producer.produce(topic, value, partition=partition)
-    assert producer.flush(60) == 0
-
-
 MEMBER = """
 import sys
 from marshal_py import Marshal
@@ -93,6 +72,7 @@ with Marshal(servers, group_id="g", client_id="a", topic=topic, interval_ms=500)
 """
 
 
+@spec("L-4")
 @pytest.mark.parametrize("records", [0, 21, 200], ids=["below", "about at", "above"])
 @pytest.mark.parametrize("suspended", [True, False])
 def test_a_topic_made_anew_ends_the_leases_on_the_old_one(
@@ -121,6 +101,7 @@ def test_a_topic_made_anew_ends_the_leases_on_the_old_one(
     assert claim.held
 
 
+@spec("L-4")
 @pytest.mark.parametrize("partitions", [1, 5])
 def test_a_topic_made_anew_may_have_another_number_of_partitions(
     kafka: EmbeddedKafka, topic: str, client: Client, partitions: int
@@ -141,6 +122,7 @@ def test_a_topic_made_anew_may_have_another_number_of_partitions(
     assert marshal.failure is None
 
 
+@spec("L-4")
 def test_a_deleted_topic_ends_the_leases_and_a_new_one_lets_clients_go_on(
     kafka: EmbeddedKafka, topic: str, client: Client
 ) -> None:
@@ -153,6 +135,7 @@ def test_a_deleted_topic_ends_the_leases_and_a_new_one_lets_clients_go_on(
     assert marshal.claim("t", 0, timeout_s=60).epoch > claim.epoch
 
 
+@spec("L-5")
 def test_an_older_prefix_restored_does_not_give_out_epochs_again(
     kafka: EmbeddedKafka, topic: str, client: Client
 ) -> None:
@@ -246,3 +229,24 @@ def test_a_client_reads_the_partition_of_its_group_and_no_other(
         assert world.states[1 - home].next_offset == 0
         assert late.driver.observers[1 - home].caught_up_at_offset is None
     assert late.driver.reader.partitions == (home,)
+
+
+@spec("C-46")
+def test_a_client_founds_a_log_that_has_no_genesis_and_claims_after_it(
+    kafka: EmbeddedKafka, topic: str, client: Client
+) -> None:
+    fill(kafka, topic, [(0, b"x"), (1, b"x")])  # somebody was here, but nobody who founds logs
+    clients = [client(f"c{n}") for n in range(3)]
+    claim = clients[0].claim("t", 0, timeout_s=60)
+    home = clients[0].driver.claimant.home
+    config = {"bootstrap.servers": kafka.bootstrap_servers}
+    ends = {home: clients[0].driver.world.states[home].next_offset}
+    values = [
+        message.value()
+        for message in read_to_end(config, topic, {home: 0}, ends, time.monotonic() + 60)
+    ]
+    genesis = decode(values[1])
+    assert isinstance(genesis, Genesis)
+    assert (genesis.previous, genesis.partitions) == ("", 2)
+    assert claim.epoch > genesis.base
+    assert {c.driver.world.states[home].identity for c in clients} == {genesis.identity}
