@@ -214,7 +214,8 @@ class LogReader:
         is_anew = self._is_another(facts)
         if self._partitions and count != self._partitions and not is_anew:
             raise self._changed(count)
-        if is_anew:
+        if is_anew and facts is not None:
+            logger.warning("topic %r was made anew; its id is %s now", self.topic, facts.topic_id)
             self._distrusted.clear()
         self._facts = facts
         self.highest_epoch = max(
@@ -476,7 +477,7 @@ class LogReader:
             offset = message.offset()
             state = states[p]
             if offset < state.next_offset:
-                raise Truncated(f"{topic}/{p}: offset {offset} came again")
+                raise self._repeated(p, offset)
             if not apply(state, offset, message.value(), None):
                 self._met_foreign(p, message.value())
             last[p] = message
@@ -494,6 +495,12 @@ class LogReader:
         """
         self._look()
         return self._poll(timeout_s)
+
+    def _repeated(self, p: int, offset: int) -> Truncated:
+        return Truncated(
+            f"topic {self.topic!r} lost records that had been read, or was made anew: offset "
+            f"{offset} of partition {p} came again"
+        )
 
     def _look(self) -> None:
         """Take in what the brokers say of the topic, if they said something (§7.1, §7.2)."""
@@ -539,7 +546,7 @@ class LogReader:
             offset = message.offset()
             state = self.world.states[p]
             if offset < state.next_offset:
-                raise Truncated(f"{self.topic}/{p}: offset {offset} came again")
+                raise self._repeated(p, offset)
             found = events.setdefault(p, [])
             crossing = offset // BOUNDARY != (state.next_offset - 1) // BOUNDARY
             fold = self._cross if crossing and self.wire.has_snapshots else self.wire.apply
@@ -593,7 +600,10 @@ class LogReader:
 
     def _on_error(self, error: KafkaError, topic: str | None) -> None:
         if error.code() in _TRUNCATED:
-            raise Truncated(f"{self.topic}: {error.str()}")
+            raise Truncated(
+                f"topic {self.topic!r} lost records that had been read, or was made anew "
+                f"({error.str()})"
+            )
         if error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
             return  # librdkafka looks for the coordinator of a group that nobody uses
         if error.code() in _LOOK_AGAIN:

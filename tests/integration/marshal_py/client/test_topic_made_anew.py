@@ -97,7 +97,7 @@ def test_a_topic_made_anew_ends_the_leases_on_the_old_one(
         told = member.stdout.read()
         assert member.wait(60) == 0
     assert told.startswith("went on True b" if suspended else "went on True"), told
-    assert "was made anew" in told or "was deleted" in told
+    assert "was made anew" in told or "was deleted" in told, told
     assert claim.held
 
 
