@@ -85,7 +85,7 @@ class Ledger:
         return self.state(key).cells.get((self.group_id, *key))
 
     def state(self, key: Key) -> PartitionState:
-        return self.states[coordinating_partition(*key, self.partitions)]
+        return self.states[coordinating_partition(self.group_id, self.partitions)]
 
     # The log
 
@@ -157,13 +157,19 @@ class Ledger:
         record = decode(value)
         problem = None  # it is noted, not raised: this is within the product
         if isinstance(record, Heartbeat):
-            for entry in record.entries:
-                tenure = self.tenures.get(((entry.topic, entry.partition), entry.epoch))
-                if tenure is not None:
-                    tenure.settle(self.cluster.hub.now)
-                if tenure is not None and max(entry.next_offset, tenure.start) < tenure.told:
+            state = self.states[coordinating_partition(self.group_id, self.partitions)]
+            session = state.session(self.group_id, record.client_id, record.instance_id)
+            said = dict(zip(record.positions[::2], record.positions[1::2], strict=True))
+            for epoch, key in session.claims.items() if session is not None else ():
+                tenure = self.tenures.get((key, epoch))
+                cell = self.cell(key)
+                if tenure is None or cell is None or member.pausing(key):
+                    continue
+                tenure.settle(self.cluster.hub.now)
+                stored = max(said.get(epoch - state.base, -1), cell.next_offset, tenure.start)
+                if stored < tenure.told:
                     problem = "at least once: a heartbeat carries what is done"
-                    text = f"{entry}, done to {tenure.told}"
+                    text = f"{key}: {said}, the log has {cell}, done to {tenure.told}"
         elif isinstance(record, ReleasingPartition):
             key = (record.topic, record.partition)
             tenure = self.tenures.get((key, record.epoch))

@@ -20,6 +20,7 @@ from marshal_py.protocol.messages import (
     SetPosition,
     encode,
 )
+from marshal_py.protocol.world import coordinating_partition
 from tests.simulation.whole import green
 from tests.simulation.whole.checks import LOG, Key, Ledger
 from tests.simulation.whole.cluster import Cluster, Link
@@ -473,12 +474,17 @@ class World:
 
     def do_pause_group(self, _: int) -> None:
         self.hub.fired["pause_group"] += 1
-        for p in range(self.scenario.coordination):
-            self._send(p, ReleaseGroup(2, "op", "op.1", GROUP, self._next(), 2**50))
+        self._send(self._home, ReleaseGroup(2, "op", "op.1", GROUP, self._next(), 2**50))
 
     def do_resume_group(self, _: int) -> None:
-        for p in range(self.scenario.coordination):
-            self._send(p, ResumeGroup(2, "op", "op.1", GROUP, self._next()))
+        group = self.ledger.states[self._home].groups.get(GROUP)
+        if group is not None and group.pause is not None:
+            version = group.pause.version
+            self._send(self._home, ResumeGroup(2, "op", "op.1", GROUP, self._next(), version))
+
+    @property
+    def _home(self) -> int:
+        return coordinating_partition(GROUP, self.scenario.coordination)
 
     def do_set_position(self, p: int, share: float) -> None:
         key = (TOPIC, p)
@@ -490,7 +496,7 @@ class World:
             return
         self.hub.fired["set_position"] += 1
         to = int(share * self.cluster.topics[TOPIC][p].end)
-        version = -1 if cell is None else cell.version
+        version = state.version(GROUP, TOPIC, p)
         self._send(
             state.partition,
             SetPosition(2, "op", "op.1", GROUP, self._next(), TOPIC, p, to, version),
@@ -520,9 +526,7 @@ class World:
             self.hub.at(self.hub.now + self.scenario.interval_ms * MS, self.do_limit, who, None)
         for partition in self.cluster.topics[LOG]:
             partition.down_until = 0
-        for p, state in enumerate(self.ledger.states):
-            if GROUP in state.paused:
-                self._send(p, ResumeGroup(2, "op", "op.1", GROUP, self._next()))
+        self.do_resume_group(0)
         if not [m for m in self.live() if not m.closing and m.spec.limit == UNLIMITED]:
             self.scenario.members.append(Spec("rescue", "messages", 0.2, 1_000_000))
             self.start(len(self.scenario.members) - 1)

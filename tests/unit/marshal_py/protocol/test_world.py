@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from bisect import bisect_right
 
 import pytest
@@ -10,14 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from marshal_py.protocol.messages import ClaimingPartition, Heartbeat, ReleaseGroup, encode
-from marshal_py.protocol.rationalizer import Cell, apply
+from marshal_py.protocol.rationalizer import apply
 from marshal_py.protocol.world import (
     MS,
     Observer,
     Timeline,
     World,
     coordinating_partition,
-    home_partition,
 )
 from tests.support.reference_fold import murmur3_32
 
@@ -99,19 +97,15 @@ def test_what_is_older_than_the_horizon_is_answered_with_the_oldest_that_is_left
     assert oldest >= 390 - 200
 
 
-def cell(version: int, interval_ms: int = 1_000) -> Cell:
-    return Cell("h", "h.1", version, version, interval_ms)
-
-
 def test_silence_is_unknown_before_catching_up_and_zero_when_just_seen() -> None:
     observer = Observer()
-    assert observer.silence_ns(cell(5), 0) is None
-    assert observer.liveness(cell(5), 10**12) == "unknown"
+    assert observer.silence_ns(5, 0) is None
+    assert observer.liveness(5, 1_000, 10**12) == "unknown"
     observer.seen.note(5, 7 * MS)
-    assert observer.silence_ns(cell(5), 7 * MS) == 0
-    assert observer.silence_ns(cell(5), 6 * MS) == 0  # a clock read before the record was noted
-    assert observer.silence_ns(cell(5), 9 * MS) == 2 * MS
-    assert observer.silence_ns(cell(6), 9 * MS) is None
+    assert observer.silence_ns(5, 7 * MS) == 0
+    assert observer.silence_ns(5, 6 * MS) == 0  # a clock read before the record was noted
+    assert observer.silence_ns(5, 9 * MS) == 2 * MS
+    assert observer.silence_ns(6, 9 * MS) is None
 
 
 @pytest.mark.parametrize(
@@ -127,44 +121,60 @@ def test_silence_is_unknown_before_catching_up_and_zero_when_just_seen() -> None
 def test_liveness_by_silence(silence_ns: int, liveness: str) -> None:
     observer = Observer()
     observer.seen.note(5, 0)
-    assert observer.liveness(cell(5), silence_ns) == liveness
+    assert observer.liveness(5, 1_000, silence_ns) == liveness
 
 
 @pytest.mark.parametrize("interval_ms", [20, 1_000, 600_000, 86_400_000])
 def test_two_intervals_of_silence_can_be_measured_whatever_the_interval(interval_ms: int) -> None:
     observer = Observer()
-    observer.allow(interval_ms)
     observer.seen.note(1, 0)
     step = max(1, interval_ms // 7)
     now = 0
     while now <= 2 * interval_ms + max(step, 10):
         now += step
         observer.seen.note(1 + now, now * MS)
-    assert observer.liveness(cell(1, interval_ms), now * MS) == "stale"
-    assert observer.seen.horizon >= 2 * interval_ms * MS
-    assert observer.stamped.horizon >= 2 * interval_ms
-    assert observer.stamped.resolution * MS == observer.seen.resolution
+    assert observer.liveness(1, interval_ms, now * MS) == "stale"
 
 
-def test_a_shorter_interval_changes_nothing() -> None:
+def test_a_long_interval_does_not_make_short_ones_coarse() -> None:
+    """Times are kept finely while they are young and coarsely when they are old (§5.1)."""
     observer = Observer()
-    observer.allow(86_400_000)
-    before = (observer.seen.horizon, observer.seen.resolution)
-    observer.allow(1_000)
-    assert (observer.seen.horizon, observer.seen.resolution) == before
+    day_ms = 86_400_000
+    for second in range(2 * 86_400):
+        observer.seen.note(second, second * 1_000 * MS)
+    now_ns = (2 * 86_400 - 1) * 1_000 * MS
+    for age_s, error_ms in ((5, 10), (500, 10), (30_000, 1_000), (100_000, 30_000)):
+        silence = observer.silence_ns(2 * 86_400 - 1 - age_s, now_ns)
+        assert silence is not None
+        assert age_s * 1_000 - error_ms <= silence // MS <= age_s * 1_000
+    assert observer.liveness(0, day_ms - 60_000, now_ns) == "stale"
+    timeline: Timeline | None = observer.seen
+    kept = 0
+    while timeline is not None:
+        kept += len(timeline._times)
+        timeline = timeline.coarser
+    assert kept < 150_000
 
 
-@given(st.text(max_size=40), st.integers(0, 2**31 - 1), st.integers(1, 200))
-def test_coordinating_partition_is_murmur3_of_topic_and_partition(
-    topic: str, partition: int, partitions: int
-) -> None:
-    hashed = murmur3_32(topic.encode() + struct.pack(">i", partition))
-    assert coordinating_partition(topic, partition, partitions) == hashed % partitions
+@given(st.lists(st.tuples(st.integers(1, 5), st.integers(0, 40)), max_size=200))
+def test_coarser_times_are_never_too_early(steps: list[tuple[int, int]]) -> None:
+    timeline = Timeline(2, 50, Timeline(10, 200, Timeline(50, 100_000)))
+    true: dict[int, int] = {}
+    offset, time = -1, 0
+    for more, later in steps:
+        time += later
+        true.update(dict.fromkeys(range(offset + 1, offset + 1 + more), time))
+        offset += more
+        timeline.note(offset, time)
+    for known, seen in true.items():
+        noted = timeline.at(known)
+        assert noted is not None
+        assert seen <= noted <= seen + 50 + 40
 
 
 @given(st.text(max_size=40), st.integers(1, 200))
-def test_home_partition_is_murmur3_of_the_group(group: str, partitions: int) -> None:
-    assert home_partition(group, partitions) == murmur3_32(group.encode()) % partitions
+def test_coordinating_partition_is_murmur3_of_the_group(group: str, partitions: int) -> None:
+    assert coordinating_partition(group, partitions) == murmur3_32(group.encode()) % partitions
 
 
 def test_world_answers_by_group() -> None:
@@ -173,9 +183,9 @@ def test_world_answers_by_group() -> None:
     for group in ("g", "h"):
         for n in range(4):
             claim = ClaimingPartition(2, "c", "c.1", group, n, "t", n, 1_000, -1)
-            _fold(world, world.coordinator("t", n), claim)
-        _fold(world, world.home(group), Heartbeat(2, "c", "c.1", group, 9, [], 1, 1_000))
-    _fold(world, 1, ReleaseGroup(2, "op", "op.1", "i", 1, 0))
+            _fold(world, world.coordinator(group, "t", n), claim)
+        _fold(world, world.home(group), Heartbeat(2, "c", "c.1", group, 9, 1_000, 1))
+    _fold(world, world.home("i"), ReleaseGroup(2, "op", "op.1", "i", 1, 0))
     assert world.groups() == ["g", "h", "i"]
     found = world.cell("g", "t", 2)
     assert found is not None
@@ -183,7 +193,7 @@ def test_world_answers_by_group() -> None:
     assert world.cell("g", "t", 9) is None
     assert world.cell("i", "t", 2) is None
     assert {key for _, key, _ in world.cells("g")} == {("g", "t", n) for n in range(4)}
-    assert all(p == world.coordinator(*key[1:]) for p, key, _ in world.cells())
+    assert all(p == world.coordinator(*key) for p, key, _ in world.cells())
     assert len(list(world.cells())) == 8
     assert [(m.group_id, m.client_id) for m in world.members("h")] == [("h", "c")]
     assert len(list(world.members())) == 2
@@ -194,7 +204,7 @@ def test_world_answers_by_group() -> None:
 def test_a_group_is_known_by_its_cells_its_members_or_its_pause_alone() -> None:
     world = World(3)
     _fold(world, 0, ClaimingPartition(2, "c", "c.1", "cells", 1, "t", 0, 1_000, -1))
-    _fold(world, 1, Heartbeat(2, "c", "c.1", "members", 2, [], 1, 1_000))
+    _fold(world, 1, Heartbeat(2, "c", "c.1", "members", 2, 1_000, 1))
     _fold(world, 2, ReleaseGroup(2, "op", "op.1", "pause", 3, 0))
     assert world.groups() == ["cells", "members", "pause"]
 
