@@ -164,6 +164,7 @@ class Claimant:
         self._wanted: dict[tuple[str, int], Holding] = {}
         self._releasing: dict[tuple[str, int], Holding] = {}
         self._ours: list[dict[tuple[str, int], Holding]] = [{} for _ in range(count)]
+        self._base_when_caught_up = 0
         self._changed: dict[tuple[str, int], Holding] = {}
         """Claims whose position or metadata the log does not have yet."""
         self._seq = itertools.count()
@@ -329,8 +330,10 @@ class Claimant:
 
     def caught_up(self, coordinator: int, now_ns: int) -> None:
         """Say that everything that was in the log at start-up has been applied."""
-        if coordinator == self.home and not self._can_follow(coordinator):
-            return
+        if coordinator == self.home:
+            self._base_when_caught_up = self.world.states[coordinator].base
+            if not self._can_follow(coordinator):
+                return
         if self.member and coordinator == self.home:
             self._heartbeats.arrange(coordinator, now_ns)
         for holding in self._waiting(coordinator):
@@ -548,9 +551,7 @@ class Claimant:
         if cell.holder == self.client_id:
             if cell.instance_id == self.instance_id:
                 return True  # ours by the log, though we dropped the lease: nobody else acts on it
-            caught_up_at = observer.caught_up_at_offset
-            claimed_at = cell.epoch - self.world.states[coordinator].base
-            if self.resume and caught_up_at is not None and claimed_at < caught_up_at:
+            if self.resume and self._is_of_the_past(cell, coordinator):
                 return True
         silence_ns = observer.silence_ns(version, now_ns)
         if silence_ns is not None and silence_ns > 2 * cell.interval_ms * MS:
@@ -558,6 +559,16 @@ class Claimant:
         if self._cold_start.ask(coordinator):
             self._heartbeats.arrange(coordinator, now_ns)
         return self._cold_start.is_stale(version, cell.interval_ms, observer, coordinator)
+
+    def _is_of_the_past(self, cell: Cell, coordinator: int) -> bool:
+        """Say whether a cell was claimed before this client caught up (§5.8)."""
+        caught_up_at = self.observers[coordinator].caught_up_at_offset
+        base = self.world.states[coordinator].base
+        claimed_at = cell.epoch - base
+        if caught_up_at is None or claimed_at >= caught_up_at:
+            return False
+        # Where it was claimed before the last genesis is not known: before that, at least.
+        return claimed_at >= 0 or base == self._base_when_caught_up
 
     def _on_claimed(self, coordinator: int, event: ev.Claimed, now_ns: int) -> None:
         key = (event.topic, event.partition)

@@ -69,6 +69,7 @@ class Checker:
         self.accepted_to: dict[CellKey, int] = {}
         self.accepted: dict[tuple[str, int], tuple[CellKey, int, int]] = {}
         self.delivered: dict[tuple[CellKey, int], list[tuple[int, int]]] = {}
+        self.claimed_at: dict[tuple[int, int], dict[int, int]] = {}
         self.last_epoch: list[int] = [-1] * sim.scenario.partitions
         self.lives: dict[Holding, str] = {}
         self.states: dict[tuple[int, int, int], bytes] = {}
@@ -104,6 +105,8 @@ class Checker:
         if event.epoch <= self.last_epoch[p]:
             self.fail("epochs increase", f"{key}: {event.epoch} after {self.last_epoch[p]}")
         self.last_epoch[p] = event.epoch
+        truncations = self.sim.log.partitions[p].truncations
+        self.claimed_at.setdefault((p, truncations), {})[event.epoch] = event.offset
         if event.previous_instance_id == event.instance_id and self.sim.scenario.fenced:
             self.fail("nobody takes from himself", f"{event.instance_id} claims {key} again")
         self.claims[key].append((event.epoch, event.instance_id))
@@ -266,13 +269,17 @@ class Checker:
         if cell.instance_id == process.instance_id:
             return
         caught_up_at = process.observers[p].caught_up_at_offset or 0
-        claimed_at = cell.epoch - process.world.states[p].base
-        of_the_past = process.spec.resume and claimed_at < caught_up_at
+        of_the_past = process.spec.resume and self._is_of_the_past(process, p, cell, caught_up_at)
         if not of_the_past and process.spec.cold_start_skew_ms is None:
             self.fail(
                 "only the past is resumed",
                 f"{process.name}, caught up at {caught_up_at}, claims what {_of(cell)}",
             )
+
+    def _is_of_the_past(self, process: Process, p: int, cell: Cell, caught_up_at: int) -> bool:
+        """By the whole log: where the claim is that the cell's epoch stands for."""
+        claims = self.claimed_at.get((p, self.sim.log.partitions[p].truncations), {})
+        return claims.get(cell.epoch, cell.epoch) < caught_up_at
 
     def _waits_for_something(self, process: Process, holding: Holding, now: int) -> None:
         """A claim that waits must be woken: by a record that is due to come, or by a timer."""
@@ -292,7 +299,7 @@ class Checker:
             and cell is not None
             and cell.holder == process.client_id
             and cell.instance_id != process.instance_id
-            and cell.epoch - state.base < past
+            and self._is_of_the_past(process, p, cell, past)
         )
         if its_past and (due is None or due > now + 100 * MS):
             self.fail("its past is resumed at once", f"{process.name} {holding!r}")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -346,6 +347,23 @@ class SimAdmin:
     def list_topics(self, timeout: float = -1) -> Any:
         _round_trip(self.link, timeout)
         return _metadata(self.link)
+
+    def poll(self, timeout: float = 0) -> int:
+        return 0
+
+    def describe_topics(
+        self,
+        topics: Any,
+        request_timeout: float,
+    ) -> dict[str, Any]:
+        """No topic is made anew here."""
+        answers: dict[str, Any] = {}
+        for name in topics.topic_names:
+            answer: Future[Any] = Future()
+            partitions = self.link.cluster.topics[name]
+            answer.set_result(SimpleNamespace(topic_id=f"id of {name}", partitions=partitions))
+            answers[name] = answer
+        return answers
 
     def list_offsets(
         self, queries: dict[Any, Any], request_timeout: float, isolation_level: object = None
