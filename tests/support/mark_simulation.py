@@ -118,10 +118,10 @@ class Leader:
                 rows = [row for send in sends for row in send.rows]
                 failure = sink.deliver(rows, sends[-1].checkpoint.encode())
                 return m.Settled(tuple(send.batch for send in sends), failure)
-            case m.Purge(ids):
+            case m.Purge(ids, tags):
                 assert set(ids) <= {row.id for row in world.broker.published}, "purged unpublished"
                 try:
-                    store.purge(ids)
+                    store.purge(ids, tags)
                 except StoreUnavailable:
                     return m.PurgeFailed()
                 return m.Purged()

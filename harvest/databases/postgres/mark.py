@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from typing import Final, Literal
+from uuid import UUID
 
 from psycopg import sql
 from psycopg.rows import TupleRow
@@ -46,7 +47,9 @@ RETURNING id, {topic}, {key}, {value}, kafka_header_keys, kafka_header_values
 """
 _CLOCK: Final = "SELECT extract(epoch FROM clock_timestamp())::float8"
 _ASK_CLOCK_EVERY_S: Final = 10.0  # it may be set while we run
-_PURGE: Final = "DELETE FROM {table} WHERE id = ANY (%s::bigint[])"
+_PURGE: Final = """
+DELETE FROM {table} WHERE id = ANY (%s::bigint[]) AND leader_id = ANY (%s::uuid[])
+"""
 _RESET: Final = "UPDATE {table} SET leader_id = NULL WHERE id = ANY (%s::bigint[])"
 _CLEAR: Final = """
 DELETE FROM {table} WHERE id BETWEEN %s AND %s AND leader_id BETWEEN %s AND %s
@@ -102,9 +105,9 @@ class PostgresMarkStore(PostgresTable):
             topics.update({r[1]: r[1].decode() for r in rows})
             return [Row(r[0], topics[r[1]], r[2], r[3], r[4], r[5]) for r in rows]
 
-    def purge(self, ids: Sequence[int]) -> int:
+    def purge(self, ids: Sequence[int], tags: Sequence[UUID]) -> int:
         """See `MarkStore.purge`."""
-        return self._execute(self._sql(_PURGE), (list(ids),)).rowcount
+        return self._execute(self._sql(_PURGE), (list(ids), list(tags))).rowcount
 
     def clear(self, checkpoint: Checkpoint) -> int:
         """See `MarkStore.clear`."""

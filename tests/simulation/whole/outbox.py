@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, TypeVar
+from uuid import UUID
 
 from harvest.core.failure import Failure
 from harvest.core.interfaces.mark_store import Backlog, Finding
@@ -94,8 +95,8 @@ class SimStore:
 
         return self._do(statement)
 
-    def purge(self, ids: Sequence[int]) -> int:
-        return self._do(lambda: self._store.purge(ids))
+    def purge(self, ids: Sequence[int], tags: Sequence[UUID]) -> int:
+        return self._do(lambda: self._store.purge(ids, tags))
 
     def clear(self, checkpoint: Checkpoint) -> int:
         return self._do(lambda: self._store.clear(checkpoint))

@@ -226,7 +226,7 @@ def test_rows_are_purged_only_when_the_sink_has_acknowledged() -> None:
     assert isinstance(send, m.Send)
     assert scheduler.in_flight_records == 2
     purge, *_ = scheduler.step(m.Settled((first.batch,)))
-    assert purge == m.Purge([1, 2])
+    assert purge == m.Purge([1, 2], [TERM.tag(first.batch)])
     assert scheduler.in_flight_records == 2
     scheduler.step(m.Purged())
     assert scheduler.in_flight_records == 0
@@ -240,9 +240,33 @@ def test_a_row_that_somebody_else_tagged_meanwhile_is_not_sent_twice() -> None:
     assert isinstance(send, m.Send)
     assert [row.id for row in send.rows] == [3]
     assert isinstance(third, m.Mark)
-    scheduler.step(m.Settled((first.batch,)))
+    tags = [TERM.tag(first.batch), TERM.tag(second.batch)]
+    assert scheduler.step(m.Settled((first.batch,))) == [m.Purge([1, 2], tags)]
     scheduler.step(m.Purged())
     assert [type(a) for a in scheduler.step(m.Marked(third.batch, rows(1)))] == [m.Send, m.Mark]
+
+
+def test_a_row_that_is_tagged_anew_while_it_is_purged_is_purged_again() -> None:
+    scheduler, first = running()
+    _, second = scheduler.step(m.Marked(first.batch, rows(1, 2)))
+    assert isinstance(second, m.Mark)
+    scheduler.step(m.Settled((first.batch,)))
+    scheduler.step(m.Marked(second.batch, rows(1)))
+    tags = [TERM.tag(first.batch), TERM.tag(second.batch)]
+    assert scheduler.step(m.Purged())[0] == m.Purge([1, 2], tags)
+    scheduler.step(m.Purged())
+    assert scheduler.in_flight_records == 0
+
+
+def test_another_row_under_an_id_in_flight_is_sent_in_a_new_term() -> None:
+    scheduler, first = running()
+    _, second = scheduler.step(m.Marked(first.batch, rows(1, 2)))
+    assert isinstance(second, m.Mark)
+    other = rows(1)[0]._replace(value=b"another")
+    assert scheduler.step(m.Marked(second.batch, [other, *rows(3)])) == []
+    tags = [TERM.tag(first.batch)]
+    assert scheduler.step(m.Settled((first.batch,))) == [m.Purge([1, 2], tags)]
+    only(scheduler.step(m.Purged()), m.Open)
 
 
 def test_after_a_failed_row_later_rows_of_its_key_are_not_purged() -> None:
@@ -253,9 +277,10 @@ def test_after_a_failed_row_later_rows_of_its_key_are_not_purged() -> None:
     _, third = scheduler.step(m.Marked(second.batch, [*rows(5, key="a"), *rows(6, key="b")]))
     assert isinstance(third, m.Mark)
     failure = Failure("refused", frozenset({1}))
-    assert scheduler.step(m.Settled((first.batch,), failure)) == [m.Purge([4])]
+    tags = [TERM.tag(first.batch)], [TERM.tag(second.batch)]
+    assert scheduler.step(m.Settled((first.batch,), failure)) == [m.Purge([4], tags[0])]
     assert scheduler.step(m.Settled((second.batch,))) == []
-    assert scheduler.step(m.Purged())[0] == m.Purge([6])
+    assert scheduler.step(m.Purged())[0] == m.Purge([6], tags[1])
     assert scheduler.state is m.State.RECOVERING
 
 
@@ -294,7 +319,7 @@ def test_stopping_finishes_what_is_in_flight_and_hands_back_what_was_not_sent() 
     assert scheduler.step(m.Stop()) == []
     assert scheduler.step(m.Marked(second.batch, rows(2))) == [m.Reset((2,))]
     assert scheduler.step(m.ResetDone()) == []
-    assert scheduler.step(m.Settled((first.batch,))) == [m.Purge([1])]
+    assert scheduler.step(m.Settled((first.batch,))) == [m.Purge([1], [TERM.tag(first.batch)])]
     only(scheduler.step(m.Purged()), m.Finish)
     assert scheduler.step(m.Purged()) == []
 
