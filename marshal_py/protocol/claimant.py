@@ -61,6 +61,7 @@ from marshal_py.protocol.messages import (
     Message,
     ReleasingPartition,
     ResumeGroup,
+    SetPosition,
     encode,
 )
 from marshal_py.protocol.rationalizer import Cell
@@ -219,10 +220,42 @@ class Claimant:
             self.tick(now_ns)
 
     def set_metadata(self, holding: Holding, metadata: bytes) -> None:
-        """Set the bytes (at most 256) that heartbeats publish with the claim."""
+        """Set the bytes (at most 256) that heartbeats publish with the claim.
+
+        They stay with the cell when the claim goes to somebody else.
+        """
         if not isinstance(metadata, bytes) or len(metadata) > MAX_METADATA_BYTES:
             raise InvalidArgument(f"metadata must be at most {MAX_METADATA_BYTES} bytes")
         holding.metadata = metadata
+
+    def renew(self, holding: Holding, now_ns: int) -> None:
+        """Send the heartbeat that carries this claim now."""
+        if holding.state in _OURS:
+            self._heartbeats.arrange(holding.coordinator, now_ns)
+            self.tick(now_ns)
+
+    def set_position(self, holding: Holding, next_offset: int, now_ns: int) -> None:
+        """Set the position of a claim that is held, even back; the claim ends with it (§5.10).
+
+        The caller has stopped acting on it, and nothing renews it from here on. If the log refuses,
+        as something of the claim was read meanwhile, nothing is told, and the caller asks again.
+        Raises `NotHeld`.
+        """
+        if type(next_offset) is not int or not 0 <= next_offset < 2**63:
+            raise InvalidArgument(f"next_offset = {next_offset!r} must be 0 or more")
+        cell = self.world.cell(self.group_id, *holding.key)
+        if holding.state not in _OURS or cell is None:
+            raise NotHeld(f"{_name(holding)} is not held any more: {holding.reason or 'released'}")
+        seq = next(self._seq)
+        record = SetPosition(
+            *self._header(seq), holding.topic, holding.partition, next_offset, cell.version
+        )
+        if holding.renewable:  # should nobody ask again, it is released like a paused one
+            self._release_at(holding, max(now_ns, holding.lease_until_ns))
+        holding.repositioned, holding.lease_until_ns = True, 0
+        if holding.state is ClaimState.HELD:
+            holding.on(ClaimEvent.LEASE_OVER)
+        self._appends.append(Append(holding.coordinator, seq, encode(record)))
 
     def set_member_metadata(self, metadata: bytes, now_ns: int) -> None:
         """Set what this client tells the other members, at most 4,096 bytes, and tell it now."""
@@ -534,6 +567,7 @@ class Claimant:
         if cell is not None:
             holding.next_offset = holding.stored_offset = cell.next_offset
             holding.claimed_offset = cell.claimed_offset
+            holding.metadata = holding.metadata or cell.metadata
         self._ours[coordinator][key] = holding
         holding.on(ClaimEvent.CLAIM_ACCEPTED)
         if sent is not None:
@@ -581,7 +615,7 @@ class Claimant:
         if self.silent or until_ns <= holding.lease_until_ns:
             return
         holding.lease_until_ns = until_ns
-        if holding.state is ClaimState.LAPSED and now_ns < until_ns and not holding.paused:
+        if holding.state is ClaimState.LAPSED and now_ns < until_ns and holding.renewable:
             holding.on(ClaimEvent.LEASE_RENEWED)
             self._notices.append(Notice("regained" if holding.acquired else "acquired", holding))
             holding.acquired = True
@@ -616,7 +650,7 @@ class Claimant:
             holding.late_renewals = 0
             return
         holding.late_renewals += 1
-        if holding.late_renewals == MAX_LATE_RENEWALS and not (holding.paused or self.silent):
+        if holding.late_renewals == MAX_LATE_RENEWALS and holding.renewable and not self.silent:
             self._give_back(holding.key, coordinator, holding.epoch, now_ns, holding.next_offset)
             if holding.acquired:
                 self._end(
@@ -636,7 +670,7 @@ class Claimant:
             return
         is_home = self.member and coordinator == self.home and not self.leaving
         probing = self._cold_start.is_asking(coordinator)
-        renewing = [h for h in self._ours[coordinator].values() if not h.paused]
+        renewing = [h for h in self._ours[coordinator].values() if h.renewable]
         if not is_home and not probing and not renewing:
             return
         # The network hangs, or the user flushes faster than it answers?

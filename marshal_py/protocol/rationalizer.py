@@ -28,9 +28,10 @@ ClaimingMessages     held, epoch = cell.epoch,                       version = o
                      proposed_offset > claimed_offset                claimed_offset = proposed
 ReleaseGroup         always                                          the group is paused
 ResumeGroup          group paused                                    the pause ends
-SetPosition          group paused, expected_version = cell.version   holder = none, version = o,
-                                                                     next_offset = claimed_offset
-                                                                     = the given offset
+SetPosition          group paused or held by the sender,             holder = none, version = o,
+                     expected_version = cell.version                 next_offset = claimed_offset
+                                                                     = the given offset,
+                                                                     metadata empty
 ForgetGroup          group paused, none of its cells held            its cells and members go
 ===================  ==============================================  ===============================
 
@@ -307,7 +308,6 @@ def _claim(
     cell.instance_id = record.instance_id
     cell.epoch = cell.version = offset
     cell.interval_ms = record.interval_ms
-    cell.metadata = b""
 
 
 def _release(
@@ -388,7 +388,10 @@ def _set_position(
     key = (record.group_id, record.topic, record.partition)
     cell = state.cells.get(key)
     reason: Reason | None = None
-    if record.group_id not in state.paused:
+    is_holder = cell is not None and (
+        (cell.holder, cell.instance_id) == (record.client_id, record.instance_id)
+    )
+    if record.group_id not in state.paused and not is_holder:
         reason = "not_paused"
     elif record.expected_version != (NO_OFFSET if cell is None else cell.version):
         reason = "stale_version"
@@ -400,6 +403,7 @@ def _set_position(
         cell = state.cells[key] = Cell()
     _vacate(cell, offset)
     cell.next_offset = cell.claimed_offset = record.next_offset
+    cell.metadata = b""
     if events is not None:
         events.append(
             ev.PositionSet(
@@ -445,7 +449,6 @@ _OTHER: Final[dict[type, Callable[[PartitionState, int, Any, list[Event] | None]
 def _vacate(cell: Cell, offset: int) -> None:
     cell.holder = cell.instance_id = None
     cell.version = offset
-    cell.metadata = b""
 
 
 def _held_cell(

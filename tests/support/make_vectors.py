@@ -478,6 +478,18 @@ history(
 )
 history(
     "groups",
+    "a holder sets its own position",
+    "Without a pause; others may not, nor another instance of the same client.",
+    claim("a", -1),
+    beat("a", entry(0, 500, b"m")),
+    messages("a", 0, 600),
+    position(100, 2),
+    [*common(7, "a"), "t", 0, 100, 1],
+    [*common(7, "a"), "t", 0, 100, 2],
+    claim("a", 5),
+)
+history(
+    "groups",
     "set position of an untouched cell",
     "Expected version -1 makes the cell, held by nobody, with epoch -1.",
     pause(),

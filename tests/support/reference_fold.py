@@ -382,7 +382,6 @@ def claiming_partition(state: State, offset: int, record: dict[str, Any]) -> lis
     cell["epoch"] = offset
     cell["version"] = offset
     cell["interval_ms"] = record["interval_ms"]
-    cell["metadata"] = ""
     return [claimed]
 
 
@@ -455,7 +454,6 @@ def of_cell(
 def vacate(cell: dict[str, Any], offset: int) -> None:
     cell["holder"] = None
     cell["instance_id"] = None
-    cell["metadata"] = ""
     cell["version"] = offset
 
 
@@ -512,7 +510,9 @@ def resume_group(state: State, offset: int, record: dict[str, Any]) -> list[Even
 
 def set_position(state: State, offset: int, record: dict[str, Any]) -> list[Event]:
     cell = cell_of(state, record, record)
-    if not is_paused(state, record):
+    sender = (record["client_id"], record["instance_id"])
+    is_holder = cell is not None and (cell["holder"], cell["instance_id"]) == sender
+    if not is_paused(state, record) and not is_holder:
         return rejected(offset, record, "not_paused", record, cell)
     if record["expected_version"] != (cell["version"] if cell else -1):
         return rejected(offset, record, "stale_version", record, cell)
@@ -521,6 +521,7 @@ def set_position(state: State, offset: int, record: dict[str, Any]) -> list[Even
     vacate(cell, offset)
     cell["next_offset"] = record["next_offset"]
     cell["claimed_offset"] = record["next_offset"]
+    cell["metadata"] = ""
     return [
         event(
             "PositionSet",

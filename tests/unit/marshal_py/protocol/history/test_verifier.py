@@ -82,7 +82,11 @@ def forged(check: Callable[[Invariants], list[str]]) -> list[str]:
             None,
             "were before",
         ),
-        (ev.PositionSet(5, **WHO, **CELL, next_offset=3), claim_record(0), "not paused"),
+        (
+            ev.PositionSet(5, **{**WHO, "client_id": "d"}, **CELL, next_offset=3),
+            claim_record(0),
+            "not paused",
+        ),
         (ev.GroupResumed(5, **WHO), None, "not paused"),
         (ev.GroupForgotten(5, **WHO, cells=1), None, "while it was held"),
         (ev.Renewed(-1, **WHO, **CELL, epoch=0, next_offset=1), None, "was applied after"),
