@@ -18,7 +18,8 @@ from harvest.runtime.mark_leader import MarkTools
 from harvest.runtime.partition_upkeep import maintain_partitions_and_tell
 from harvest.runtime.range_leader import RangeTools
 from harvest.runtime.relay_leader import RelayTools
-from harvest.sinks.kafka.sink import IdempotentSink, TransactionalSink
+from harvest.sinks.kafka.idempotent import IdempotentSink
+from harvest.sinks.kafka.sink import TransactionalSink
 
 __all__ = [
     "make_mark_tools",

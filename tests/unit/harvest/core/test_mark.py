@@ -88,19 +88,19 @@ def test_a_woken_zombie_publishes_nothing_and_repeats_nothing(seed: int, steps: 
         assert world.published_ids(key) == world.committed[key]
 
 
-@given(seeds, st.integers(20, 300))
+@given(seeds, st.integers(20, 300), st.booleans())
 @settings(max_examples=300, deadline=None)
-def test_plain_sink_loses_nothing_and_ends_in_order(seed: int, steps: int) -> None:
-    world = World(random.Random(seed), atomic=False)
+def test_plain_sink_loses_nothing_and_ends_in_order(seed: int, steps: int, pipelined: bool) -> None:
+    world = World(random.Random(seed), atomic=False, pipelined=pipelined)
     run(world, steps, crashes=True)
     for key in KEYS:
         assert last_occurrences(world.published_ids(key)) == world.committed[key]
 
 
-@given(seeds, st.integers(20, 200))
+@given(seeds, st.integers(20, 200), st.booleans())
 @settings(max_examples=100, deadline=None)
-def test_without_faults_every_sink_is_exactly_once(seed: int, steps: int) -> None:
-    world = World(random.Random(seed), atomic=False)
+def test_without_faults_every_sink_is_exactly_once(seed: int, steps: int, pipelined: bool) -> None:
+    world = World(random.Random(seed), atomic=False, pipelined=pipelined)
     leader = world.elect()
     for _ in range(steps):
         if world.random.random() < 0.4:
@@ -136,11 +136,18 @@ def test_bad_rows_are_set_aside_and_everything_else_is_published_once(
     assert world.table.dead_letters.keys() == everything - published
 
 
-@given(seeds, st.integers(20, 300), st.booleans())
+@given(seeds, st.integers(20, 300), st.booleans(), st.booleans())
 @settings(max_examples=200, deadline=None)
-def test_a_plain_sink_loses_nothing_beside_bad_rows(seed: int, steps: int, key_waits: bool) -> None:
-    bad_rows = BadRowPolicy(key_waits=key_waits)
-    world = World(random.Random(seed), atomic=False, bad=0.15, bad_rows=bad_rows)
+def test_a_plain_sink_loses_nothing_beside_bad_rows(
+    seed: int, steps: int, key_waits: bool, pipelined: bool
+) -> None:
+    world = World(
+        random.Random(seed),
+        atomic=False,
+        pipelined=pipelined,
+        bad=0.15,
+        bad_rows=BadRowPolicy(key_waits=key_waits),
+    )
     run(world, steps, crashes=True)
     everything = {row_id for ids in world.committed.values() for row_id in ids}
     published = {row.id for row in world.broker.published}
