@@ -516,15 +516,17 @@ _MARK = [
         "if not leadership.may_act():",
         "if False:",
     ),
-    _leader(
+    _harvest(
+        "runtime.publisher",
         "the checkpoint is that of the last batch",
-        "_publish",
-        "sends[-1].checkpoint",
-        "sends[0].checkpoint",
+        "Publisher._publish",
+        "self._checkpoint(sends[-1])",
+        "self._checkpoint(sends[0])",
     ),
-    _leader(
+    _harvest(
+        "runtime.mark_leader",
         "all merged batches are settled",
-        "_publish",
+        "_settled",
         "tuple([send.batch for send in sends])",
         "(sends[0].batch,)",
     ),
