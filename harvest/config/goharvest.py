@@ -1,8 +1,8 @@
 """goharvest's own `reaper.yaml`, turned into our configuration.
 
 Every key of goharvest is accepted, and two of ours beside them: `delivery` and `mode`. Those
-without a counterpart here (they tune a pipeline that is built differently) are checked and otherwise unused;
-`unused` in the log line says which.
+without a counterpart here (they tune a pipeline that is built differently) are checked and
+otherwise unused; `unused` in the log line says which.
 """
 
 from __future__ import annotations
