@@ -203,15 +203,11 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Publish `rows` in this order, and with an atomic sink `position`; answer Settled.
-
-    `careful`: find out which rows the sink refuses, one send after the other.
-    """
+    """Publish `rows` in this order, and with an atomic sink `position`; answer Settled."""
 
     number: int
     rows: Sequence[Row]
     position: WalPosition
-    careful: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,13 +297,15 @@ class WalScheduler:
     """What the sink refused, until it is a dead letter."""
     _left_out: set[int] = field(default_factory=set)
     """What the sink refused, and is a dead letter: it is read again, and not sent again."""
-    _careful_until: int = 0
-    """Up to this place in the log, sends follow one another, to find out what the sink refuses."""
     _relieved: bool = False
     """What a delivery failed for is out of the way: no reason to wait before the next."""
 
     def __post_init__(self) -> None:
         self._pace = Pace(self.limits)
+
+    def rows_of(self, send: int) -> int:
+        """How many rows a send has that is not settled yet."""
+        return len(self._sends[send].rows) if send in self._sends else 0
 
     @property
     def running(self) -> bool:
@@ -454,15 +452,8 @@ class WalScheduler:
         self._sends[number] = _Sent(rows, size, position)
         self.in_flight_records += len(rows)
         self.in_flight_bytes += size
-        careful = self._is_careful
         self.position = position
-        return [Send(number, rows, position, careful)]
-
-    @property
-    def _is_careful(self) -> bool:
-        """Whether what comes next was sent before, and failed."""
-        position = self.position
-        return not self.atomic and position is not None and position.lsn < self._careful_until
+        return [Send(number, rows, position)]
 
     def _settled(self, event: Settled) -> list[Action]:
         failure = event.failure
@@ -472,7 +463,6 @@ class WalScheduler:
                 blamed = self.row_filter.find_refused(sent.rows, failure)
                 by_id = {row[0]: row for row in sent.rows}
                 self._refused.update({bad.id: (by_id[bad.id], bad) for bad in blamed})
-                self._careful_until = max(self._careful_until, sent.position.lsn + 1)
                 self._forget(number)
             self._broken = True
             for number in [n for n, sent in self._sends.items() if sent.is_settled]:
@@ -584,8 +574,6 @@ class WalScheduler:
         if self._reading or self._adding:
             return []
         limits = self.limits
-        if self._is_careful and self._sends:
-            return []
         room = limits.max_in_flight_records - self.in_flight_records
         room_bytes = limits.max_in_flight_bytes - self.in_flight_bytes
         if (room <= 0 or room_bytes <= 0) and self._sends:

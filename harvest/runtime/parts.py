@@ -22,7 +22,6 @@ from harvest.runtime.range_leader import RangeTools
 from harvest.runtime.relay_leader import RelayTools
 from harvest.runtime.wal_leader import WalTools
 from harvest.sinks.kafka.idempotent import IdempotentSink
-from harvest.sinks.kafka.pipelined import PipelinedProducer
 from harvest.sinks.kafka.sink import TransactionalSink
 
 __all__ = [
@@ -110,7 +109,6 @@ def make_wal_tools(config: ReaperConfig) -> WalTools:
         make_wal_source(config),
         make_wal_source(config),
         make_sink(config),
-        PipelinedProducer(config.producer_config) if at_least_once else None,
         IdempotentSink(config.producer_config, wait_for_topics=waits) if at_least_once else None,
         config.limits.limits(),
         database(config.database).wal_dead_letters(config.table, config.wal.options()),

@@ -19,17 +19,16 @@ from typing import Any, Final
 from harvest.core import wal as w
 from harvest.core.dead_letters import BadRowFilter, BadRowPolicy
 from harvest.core.failure import Failure
-from harvest.core.interfaces.sink import Sink
+from harvest.core.interfaces.sink import PipelinedSink, Sink
 from harvest.core.interfaces.wal_stream import RowDeadLetterStore, WalSource, WalStream
 from harvest.core.pacing import Limits
 from harvest.core.wal_position import WalPosition, format_lsn
-from harvest.errors import CheckpointError, ConfigurationError, HarvestError, SinkUnavailable
+from harvest.errors import CheckpointError, ConfigurationError, HarvestError
 from harvest.runtime.action_threads import ActionThread, Handler, InlineActions
 from harvest.runtime.dead_letters import DeadLetterWriter
 from harvest.runtime.events import LeaderRefreshed
 from harvest.runtime.leadership import Leadership
 from harvest.runtime.publisher import Publisher
-from harvest.sinks.kafka.pipelined import PipelinedProducer
 
 __all__ = ["WalLeader", "WalTools"]
 
@@ -38,8 +37,6 @@ _RENEW_S: Final = 3600.0
 """A checkpoint is renewed long before Kafka forgets it (`offsets.retention.minutes`)."""
 _PURGE_S: Final = 1.0
 _KEEP_ALIVE_S: Final = 1.0
-_REPORTS_S: Final = 0.005
-"""How often acknowledgements are asked for: nothing waits for them but the checkpoint."""
 
 
 class WalLeader:
@@ -48,6 +45,7 @@ class WalLeader:
     def __init__(self, leadership: Leadership, tools: WalTools) -> None:
         self.dead_letters = DeadLetterWriter(leadership, tools.dead_letters, tools.bad_rows)
         atomic = tools.pipeline is None
+        settled = self._settled if atomic else self._saved
         self.scheduler = w.WalScheduler(
             leadership.lease.epoch,
             atomic,
@@ -59,7 +57,8 @@ class WalLeader:
             tools.sink,
             w.Send if atomic else w.Save,
             opened=self._opened,
-            publish=self._publish if atomic else self._save,
+            checkpoint=lambda action: action.position.encode(),
+            settled=settled,
             most_rows=_MERGED_ROWS,
             fatal=CheckpointError,
         )
@@ -74,7 +73,6 @@ class WalLeader:
         }
         if not atomic:
             inline[w.Send] = self._send
-        self._careful: ActionThread[w.Send] = ActionThread("careful", self._send_carefully)
         self._purging: ActionThread[None] = ActionThread(
             "purge", self._purge, cancel=tools.purger.cancel
         )
@@ -82,7 +80,6 @@ class WalLeader:
             InlineActions(inline),
             ActionThread.answering("slot", slot, leadership.report, cancel=tools.source.cancel),
             self.publisher.thread,
-            self._careful,
             self._purging,
         )
         self._leadership = leadership
@@ -96,11 +93,10 @@ class WalLeader:
         self._woken, self._waker = socket.socketpair()
         for end in (self._woken, self._waker):
             end.setblocking(False)
-        self._careful_is_open = False
-        self._sent_rows: dict[int, int] = {}
         self._committed_s = time.monotonic()
         self._purged_s = float("-inf")
         self._purged_at = -1
+        self._told: Failure | None = None
         leadership.listen(self)
 
     # --- Leader ---
@@ -111,9 +107,11 @@ class WalLeader:
         match event:
             case w.ReadDone(chunks):
                 stats.marked += sum([len(chunk.rows) for chunk in chunks])
-            case w.Settled(_, failure):
+            case w.Settled(sends, failure):
                 stats.deliveries += 1
                 stats.failed_deliveries += failure is not None
+                if failure is None:
+                    stats.published += sum([self.scheduler.rows_of(send) for send in sends])
             case w.StreamOpened(position):
                 self._close_stream()
                 self._stream, self._new_stream = self._new_stream, None
@@ -155,10 +153,6 @@ class WalLeader:
 
     def wait(self, timeout_s: float | None) -> w.Event | None:
         """See `Input.wait`."""
-        pipeline = self._tools.pipeline
-        is_busy = pipeline is not None and pipeline.busy
-        if is_busy:
-            self._hear_reports()
         if self._events:
             return self._events.popleft()
         try:
@@ -172,9 +166,7 @@ class WalLeader:
             self._leadership.log.warning("the stream broke off: %s", error)
             self._close_stream()
             return w.StreamFailed()
-        wait_s = _REPORTS_S if is_busy else _KEEP_ALIVE_S
-        if timeout_s is not None:
-            wait_s = min(wait_s, timeout_s)
+        wait_s = _KEEP_ALIVE_S if timeout_s is None else min(_KEEP_ALIVE_S, timeout_s)
         poll = select.poll()
         for fd in watched:
             poll.register(fd, select.POLLIN)
@@ -216,55 +208,20 @@ class WalLeader:
         if stream is not None:
             stream.close()
 
-    # --- At least once: the producer ---
+    # --- At least once ---
 
     def _send(self, action: w.Send) -> None:
-        pipeline = self._tools.pipeline
+        pipeline, leadership = self._tools.pipeline, self._leadership
         assert pipeline is not None  # noqa: S101 - else it is the publisher's
-        if action.careful:
-            self._careful.put(action)
-            return
-        if not action.rows:
-            self._events.append(w.Settled((action.number,)))
-            return
-        self._sent_rows[action.number] = len(action.rows)
-        failure = pipeline.send(action.number, action.rows)
-        if failure is not None:
-            self._settled(action.number, failure)
 
-    def _hear_reports(self) -> None:
-        pipeline = self._tools.pipeline
-        if pipeline is not None:
-            for number, failure in pipeline.settled():
-                self._settled(number, failure)
-
-    def _settled(self, number: int, failure: Failure | None) -> None:
-        rows = self._sent_rows.pop(number, 0)
-        if failure is None:
-            self._leadership.stats.published += rows
-        else:
-            self._leadership.log.warning("%d rows were not published: %s", rows, failure.reason)
-        self._events.append(w.Settled((number,), failure))
-
-    def _send_carefully(self, sends: Sequence[w.Send]) -> None:
-        """One delivery after the other, which says what it was that failed."""
-        leadership, sink = self._leadership, self._tools.careful
-        assert sink is not None  # noqa: S101 - at least once
-        for send in sends:
-            failure: Failure | None
-            try:
-                if not self._careful_is_open:
-                    sink.open(leadership.may_act)
-                failure = sink.deliver(send.rows, "") if send.rows else None
-            except SinkUnavailable as error:
-                failure = Failure(str(error))
-            self._careful_is_open = failure is None
-            if failure is None:
-                leadership.stats.published += len(send.rows)
-            else:
-                rows = len(send.rows)
+        def settle(failure: Failure | None) -> None:
+            if failure is not None and failure is not self._told:
+                self._told = failure  # which may be that of several sends
+                rows = len(failure.undelivered or action.rows)
                 leadership.log.warning("%d rows were not published: %s", rows, failure.reason)
-            leadership.report(w.Settled((send.number,), failure))
+            leadership.report(w.Settled((action.number,), failure))
+
+        pipeline.submit(action.rows, settle)
 
     # --- The sink ---
 
@@ -274,16 +231,11 @@ class WalLeader:
         waiting = self.dead_letters.waiting_keys()
         return w.Opened(None if found is None else WalPosition.decode(found), waiting)
 
-    def _publish(self, sends: Sequence[w.Send]) -> w.Event:
-        failure = self.publisher.deliver(sends, sends[-1].position.encode())
-        if failure is None:
-            self._leadership.stats.published += sum([len(send.rows) for send in sends])
+    def _settled(self, sends: Sequence[w.Send], failure: Failure | None) -> w.Event:
         return w.Settled(tuple([send.number for send in sends]), failure)
 
-    def _save(self, saves: Sequence[w.Save]) -> w.Event:
-        position = saves[-1].position
-        failure = self.publisher.deliver(saves, position.encode())
-        return w.Saved(position) if failure is None else w.SaveFailed()
+    def _saved(self, saves: Sequence[w.Save], failure: Failure | None) -> w.Event:
+        return w.Saved(saves[-1].position) if failure is None else w.SaveFailed()
 
     # --- The slot ---
 
@@ -325,7 +277,7 @@ class WalTools:
     """What a leadership in wal mode works with. Implements `Tools`.
 
     - `sink`: keeps the checkpoint. Without `pipeline`, rows are published with it, exactly once.
-    - `pipeline`: publishes rows at least once, and `careful` finds out what is refused.
+    - `pipeline`: publishes rows at least once.
     - `purger`: another connection to what `source` is.
 
     Without `dead_letters`, a row that cannot be published stops the harvest.
@@ -334,8 +286,7 @@ class WalTools:
     source: WalSource
     purger: WalSource
     sink: Sink
-    pipeline: PipelinedProducer | None = None
-    careful: Sink | None = None
+    pipeline: PipelinedSink | None = None
     limits: Limits = field(default_factory=Limits)
     dead_letters: RowDeadLetterStore | None = None
     bad_rows: BadRowPolicy = field(default_factory=BadRowPolicy)
@@ -354,6 +305,6 @@ class WalTools:
     def close(self) -> None:
         """See `Tools.close`."""
         self.sink.close()
-        for part in (self.source, self.purger, self.pipeline, self.careful, self.dead_letters):
+        for part in (self.source, self.purger, self.pipeline, self.dead_letters):
             if part is not None:
                 part.close()

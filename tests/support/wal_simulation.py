@@ -172,8 +172,7 @@ class Leader:
         if timed_out:
             good = [row for row in good if choose.random() < 0.5]
         if timed_out or len(good) < len(send.rows):
-            refused = frozenset(bad) if send.careful else frozenset()
-            failure = Failure("refused", None, {}, refused)
+            failure = Failure("refused", None, {}, frozenset(bad))
         world.broker.published.extend(good)
         self.sent.append((send.number, failure))
 
