@@ -15,7 +15,8 @@ def monitor(stats: Stats) -> Any:
         harvester=SimpleNamespace(stats=stats, state="leading", in_flight=0),
         health=lambda: SimpleNamespace(ok=True),
         backlog=None,
-        dead_letters=None, slot=None,
+        dead_letters=None,
+        slot=None,
         holders={},
     )
 
