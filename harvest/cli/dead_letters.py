@@ -58,7 +58,7 @@ def list_(
     [dim]Example:[/dim] harvest dead-letters list --config reaper.yaml --topic orders
     """
     outbox = open_outbox(config, database, table)
-    store = outbox.database.dead_letters(outbox.table)
+    store = outbox.dead_letters()
     selection = _selection(id_, topic, key, destination, since, until)
     count, rows = store.count(selection), store.rows(selection, limit)
     if as_json:
@@ -99,7 +99,7 @@ def retry(
     [dim]Example:[/dim] harvest dead-letters retry --config reaper.yaml --topic orders
     """
     outbox = open_outbox(config, database, table)
-    store = outbox.database.dead_letters(outbox.table)
+    store = outbox.dead_letters()
     selection = _selected(_selection(id_, topic, key, destination, since, until), all_=all_)
     count = store.retry(selection, mode=outbox.mode, dry_run=dry_run)
     if as_json:
@@ -128,7 +128,7 @@ def drop(
     [dim]Example:[/dim] harvest dead-letters drop --config reaper.yaml --id 4711 --dry-run
     """
     outbox = open_outbox(config, database, table)
-    store = outbox.database.dead_letters(outbox.table)
+    store = outbox.dead_letters()
     selection = _selected(_selection(id_, topic, key, destination, since, until), all_=all_)
     found = store.drop(selection, mode=outbox.mode, dry_run=dry_run)
     if as_json:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from contextlib import closing
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from harvest.cli.options import DatabaseOption, JsonFlag, OptionalConfigFile, TableOption
 from harvest.cli.outbox import open_outbox
 from harvest.config.model import Mode
+from harvest.databases.postgres.wal import PostgresWalSource
 
 __all__ = ["init"]
 
@@ -34,12 +35,21 @@ def init(
         Mode | None,
         typer.Option("--mode", help="What it is for.", show_default="mark, or as configured"),
     ] = None,
+    begin_now: Annotated[
+        bool,
+        typer.Option(
+            "--begin-now", help="Wal mode: rows that are in the table already are not published."
+        ),
+    ] = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Create the outbox table, if it does not exist.
 
     --mode range makes it partitioned, with a small table beside it for positions; an existing
     outbox is left as it is, and gets that table.
+
+    --mode wal makes a publication and a replication slot, too (PostgreSQL, wal_level=logical): what
+    is committed from now on is published. With `wal: {source: message}` there is no table.
 
     --notify adds a trigger that says when rows were inserted: new rows are published within
     milliseconds. Without it an idle harvester looks less and less often, at the latest every
@@ -48,12 +58,18 @@ def init(
     [dim]Example:[/dim] harvest init --database postgresql://localhost/shop
     """
     outbox = open_outbox(config, database, table, mode)
-    created = outbox.store().init(value_type="bytes" if bytes_ else "text")
+    store = outbox.store()
+    value_type: Literal["text", "bytes"] = "bytes" if bytes_ else "text"
+    if isinstance(store, PostgresWalSource):
+        created = store.init(value_type=value_type, begin_now=begin_now)
+    else:
+        created = store.init(value_type=value_type)
+    store.close()
     ids = outbox.ids_in_primary()
     if ids is not None:
         with closing(ids):
             ids.init()
-    with closing(outbox.database.dead_letters(outbox.table)) as dead_letters:
+    with closing(outbox.dead_letters()) as dead_letters:
         dead_letters.create()
     name = outbox.name
     report = {"table": name, "created": created}

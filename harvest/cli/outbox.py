@@ -7,11 +7,15 @@ from pathlib import Path
 
 from harvest.config.load import load
 from harvest.config.model import Mode, ReaperConfig
+from harvest.core.interfaces.dead_letter_store import DeadLetterTable
 from harvest.core.table_name import TableName
+from harvest.core.wal_options import WalOptions
 from harvest.databases import registry
 from harvest.databases.postgres.two_databases import PostgresIds
+from harvest.databases.postgres.wal import PostgresWalSource
 from harvest.databases.registry import AnyMarkStore, AnyRangeStore, Database
 from harvest.errors import ConfigurationError
+from harvest.outbox.stasher import Stasher
 
 __all__ = ["Outbox", "load_range_config", "open_outbox"]
 
@@ -30,8 +34,27 @@ class Outbox:
         """The table's name, checked. Raises `ConfigurationError`."""
         return TableName.parse(self.name)
 
-    def store(self) -> AnyMarkStore | AnyRangeStore:
-        """The table, in the mode in which it is harvested."""
+    @property
+    def wal_options(self) -> WalOptions:
+        """What is read in wal mode."""
+        return WalOptions() if self.config is None else self.config.wal.options()
+
+    def dead_letters(self) -> DeadLetterTable:
+        """The rows that cannot be published."""
+        if self.mode == "wal":
+            return self.database.wal_dead_letters(self.table, self.wal_options)
+        return self.database.dead_letters(self.table)
+
+    def stasher(self) -> Stasher:
+        """What writes to it."""
+        if self.mode == "wal" and self.wal_options.source == "message":
+            return Stasher(self.name, mode="message", prefix=self.wal_options.prefix)
+        return Stasher(self.name)
+
+    def store(self) -> AnyMarkStore | AnyRangeStore | PostgresWalSource:
+        """The table, or the slot, in the mode in which it is harvested."""
+        if self.mode == "wal":
+            return self.database.wal_source(self.table, self.wal_options)
         if self.mode == "range":
             return self.database.range_store(self.table)
         return self.database.mark_store(self.table)

@@ -10,7 +10,6 @@ from harvest.cli.options import DatabaseOption, OptionalConfigFile, TableOption
 from harvest.cli.outbox import open_outbox
 from harvest.errors import ConfigurationError
 from harvest.outbox.record import OutboxRecord
-from harvest.outbox.stasher import Stasher
 
 __all__ = ["stash"]
 
@@ -37,7 +36,7 @@ def stash(
     record = OutboxRecord(topic, key, value, [_parse_header(text) for text in header or []])
     outbox.store().connect()
     with outbox.database.transaction() as connection:
-        Stasher(outbox.name).stash(connection, record)
+        outbox.stasher().stash(connection, record)
     typer.echo(f"{outbox.name}: one row for {topic}, key {key!r}")
 
 

@@ -1,7 +1,8 @@
 """goharvest's own `reaper.yaml`, turned into our configuration.
 
-Every key of goharvest is accepted. Those without a counterpart here (they tune a pipeline that is
-built differently) are checked and otherwise unused; `unused` in the log line says which.
+Every key of goharvest is accepted, and two of ours beside them: `delivery` and `mode`. Those
+without a counterpart here (they tune a pipeline that is built differently) are checked and
+otherwise unused; `unused` in the log line says which.
 """
 
 from __future__ import annotations
@@ -86,6 +87,9 @@ class _GoHarvest(StrictModel):
     outbox_table: str | None = Field(default=None, alias="outboxTable")
     limits: _GoLimits | None = None
     name: str | None = None
+    # Ours: a file that goharvest shall still read leaves them out.
+    delivery: str | None = None
+    mode: str | None = None
 
 
 class _GoFile(StrictModel):
@@ -126,6 +130,7 @@ def convert(content: Mapping[str, Any], source: str) -> ReaperConfig:
         "limits": _converted_limits(limits),
         "logging": file.logging or LoggingConfig(level="debug"),
     }
+    ours |= {key: value for key in ("delivery", "mode") if (value := getattr(go, key)) is not None}
     if limits.heartbeat_timeout:
         # goharvest gives a silent leader up after this time; ours is replaced after two intervals.
         ours["coordination"] = {"interval_ms": max(20, round(limits.heartbeat_timeout / 2))}

@@ -6,6 +6,7 @@ Unknown keys are errors, with a suggestion. Secrets never appear in errors or in
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Annotated, Final, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -14,9 +15,12 @@ from harvest.config.destinations import DestinationConfig
 from harvest.config.routes import load_route
 from harvest.config.validation import StrictModel
 from harvest.core.dead_letters import BadRowPolicy
+from harvest.core.interfaces.dead_letter_store import RetryMode
 from harvest.core.pacing import Limits
 from harvest.core.routes import Router
 from harvest.core.table_name import TableName
+from harvest.core.wal_layout import DEBEZIUM, GOHARVEST
+from harvest.core.wal_options import WalOptions
 from harvest.errors import ConfigurationError
 from harvest.maintenance.partitions import PartitionPolicy
 from harvest.sinks.kafka.settings import producer_settings
@@ -31,14 +35,20 @@ __all__ = [
     "PartitionsConfig",
     "PrimaryConfig",
     "ReaperConfig",
+    "WalConfig",
 ]
 
 KafkaValue = str | int | float | bool
 
-Mode = Literal["mark", "range"]
-"""How rows are harvested: tagged, published and deleted; or only read, up to a position."""
+Mode = RetryMode
+"""How rows are harvested: tagged, published and deleted; only read, up to a position; or read from
+the write-ahead log."""
 
 _DEFAULTS: Final = Limits()
+
+
+def _is_other_database(source: str) -> bool:
+    return source.partition("://")[0] in ("sqlite", "mysql", "mariadb")
 
 
 class LimitsConfig(StrictModel):
@@ -128,6 +138,51 @@ class PrimaryConfig(StrictModel):
     ids: str = "outbox_ids"
 
 
+class WalConfig(StrictModel):
+    """What is read in wal mode (specs/HARVEST.md §18).
+
+    - `source`: rows of the ``table``, or logical ``message`` (an outbox without a table).
+    - `slot`, `publication`, `prefix`: other names than those that are made of the outbox's.
+    - `layout`: the table's columns: ``goharvest``, or ``debezium`` (of its Outbox Event Router).
+    - `topic`: for debezium, the topic, ``{}`` being the `aggregatetype`.
+    - `headers`: for debezium, headers by name, and the column of each.
+    - `purge`: whether published rows are deleted; by default those of goharvest's layout are.
+    - `standby`: a libpq connection string of a replica that is read instead (PostgreSQL 16).
+    """
+
+    source: Literal["table", "message"] = "table"
+    slot: str | None = Field(default=None, pattern=r"^[a-z0-9_]{1,63}$")
+    publication: str | None = Field(default=None, min_length=1, max_length=63)
+    prefix: str | None = Field(default=None, min_length=1, max_length=200)
+    layout: Literal["goharvest", "debezium"] = "goharvest"
+    topic: str = Field(default=DEBEZIUM.topic_template, min_length=2)
+    headers: dict[str, str] = Field(default_factory=lambda: dict(DEBEZIUM.headers))
+    purge: Literal["delete", "keep"] | None = None
+    standby: str | None = Field(default=None, repr=False, min_length=1)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> WalConfig:
+        if self.layout == "goharvest" and {"topic", "headers"} & self.model_fields_set:
+            raise ConfigurationError(
+                "topic and headers are for layout: debezium; goharvest's has columns for them"
+            )
+        if self.source == "message" and self.purge == "delete":
+            raise ConfigurationError("purge is delete: messages are in no table; leave it out")
+        if "{}" not in self.topic:
+            raise ConfigurationError("topic has no '{}', where the aggregatetype goes: add it")
+        return self
+
+    def options(self) -> WalOptions:
+        """As the source takes them."""
+        layout = GOHARVEST
+        if self.layout == "debezium":
+            layout = replace(DEBEZIUM, topic_template=self.topic, headers=self.headers)
+        purge = self.purge or ("delete" if self.layout == "goharvest" else "keep")
+        return WalOptions(
+            self.source, self.slot, self.publication, self.prefix, layout, purge, self.standby
+        )
+
+
 class ReaperConfig(StrictModel):
     """One outbox and everything that is needed to harvest it.
 
@@ -140,7 +195,8 @@ class ReaperConfig(StrictModel):
     - `name`: of this process, unique in its group; a fresh one by default.
     - `delivery`: ``transactional`` (exactly once for read_committed readers) or ``idempotent``
       (at least once).
-    - `mode`: ``mark`` (rows are tagged, published, deleted) or ``range`` (rows are only read).
+    - `mode`: ``mark`` (rows are tagged, published, deleted), ``range`` (rows are only read) or
+      ``wal`` (rows are read from the write-ahead log; PostgreSQL). `wal`: what is read there.
     - `shards`: in range mode, how many processes can work at once; keys are divided among them.
     - `primary`: the application's database, if `database` has only the payloads; in range mode.
     - `destinations`: by name, where messages are sent instead of Kafka, at least once; in mark
@@ -162,6 +218,7 @@ class ReaperConfig(StrictModel):
     idempotency_key: str = Field(default="{outbox}.{id}", min_length=1)
     primary: PrimaryConfig | None = None
     partitions: PartitionsConfig = PartitionsConfig()
+    wal: WalConfig = WalConfig()
     coordination: CoordinationConfig = CoordinationConfig()
     limits: LimitsConfig = LimitsConfig()
     bad_rows: BadRowsConfig = BadRowsConfig()
@@ -177,11 +234,16 @@ class ReaperConfig(StrictModel):
                 f"delivery is {self.delivery}, must be transactional in range mode: the position "
                 "is committed with the rows; leave it out, or use mode: mark"
             )
-        if self.mode == "mark" and self.shards > 1:
+        if self.mode != "range" and self.shards > 1:
             raise ConfigurationError(
-                f"shards is {self.shards}, must be 1 in mark mode: write mode: range, or leave it "
-                "out"
+                f"shards is {self.shards}, must be 1 in {self.mode} mode: write mode: range, or "
+                "leave it out"
             )
+        if self.mode == "wal":
+            if _is_other_database(self.database):
+                raise ConfigurationError("mode: wal is for PostgreSQL: write mode: mark or range")
+        elif "wal" in self.model_fields_set:
+            raise ConfigurationError(f"wal: this is for mode: wal, and mode is {self.mode}")
         producer_settings(self.producer_config, None)
         self._consistent_destinations()
         self._consistent_primary()
@@ -192,10 +254,10 @@ class ReaperConfig(StrictModel):
             if self.route is not None:
                 raise ConfigurationError("route: there are no destinations; give at least one")
             return
-        if self.mode == "range":
+        if self.mode != "mark":
             raise ConfigurationError(
-                "destinations need mode: mark: the position of range mode is committed to Kafka in "
-                "one transaction with the rows"
+                "destinations need mode: mark: the position of the other modes is committed to "
+                "Kafka"
             )
         self.router()
         for name, destination in self.destinations.items():
@@ -211,7 +273,7 @@ class ReaperConfig(StrictModel):
         if self.mode != "range" or self.shards > 1:
             raise ConfigurationError("primary: two databases need mode: range and one shard")
         for source in (self.database, self.primary.database, self.primary.replica or ""):
-            if source.partition("://")[0] in ("sqlite", "mysql", "mariadb"):
+            if _is_other_database(source):
                 raise ConfigurationError("primary: both databases must be PostgreSQL")
 
     @property

@@ -33,7 +33,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from harvest.core.failure import Failure
-from harvest.core.kafka_headers import header_problem
+from harvest.core.kafka_headers import header_problem, headers_fit
 from harvest.core.mark_checkpoint import Term
 from harvest.core.row import Row, named
 
@@ -150,7 +150,7 @@ class BadRowFilter:
         errors: dict[int, str] = {}
         for row in rows:
             topic = row[1]
-            if topic in good_topics and row[2] is not None and not row[4] and not row[5]:
+            if topic in good_topics and row[2] is not None and headers_fit(row[4], row[5]):
                 continue
             (row,) = named((row,))
             error = problem(row)

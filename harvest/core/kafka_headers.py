@@ -8,12 +8,18 @@ arrays of different lengths: the row is bad.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Final
+
 from harvest.core.row import Row
 from harvest.errors import InvalidRecord
 
-__all__ = ["Headers", "header_problem", "kafka_headers"]
+__all__ = ["Headers", "header_problem", "headers_fit", "kafka_headers", "produced_headers"]
 
 Headers = list[tuple[str, str | bytes | None]]
+
+_CACHED_NAMES: Final = 1_024
 
 
 def header_problem(row: Row) -> str | None:
@@ -27,13 +33,36 @@ def header_problem(row: Row) -> str | None:
 
 def kafka_headers(row: Row) -> Headers:
     """The headers of a row. Raises `InvalidRecord`."""
-    keys, values = row.header_keys, row.header_values
+    return produced_headers(row.header_keys, row.header_values)
+
+
+def produced_headers(keys: Sequence[bytes | None], values: Sequence[bytes | None]) -> Headers:
+    """The same, of the two arrays of a row. Raises `InvalidRecord`."""
+    return list(zip(_fitting_texts(keys, values), values, strict=True))
+
+
+def headers_fit(keys: Sequence[bytes | None] | None, values: Sequence[bytes | None] | None) -> bool:
+    """Whether nothing is wrong with the two arrays of a row."""
+    try:
+        _fitting_texts(keys or (), values or ())
+    except InvalidRecord:
+        return False
+    return True
+
+
+def _fitting_texts(keys: Sequence[bytes | None], values: Sequence[bytes | None]) -> tuple[str, ...]:
     if len(keys) != len(values):
         raise InvalidRecord(
             f"{len(keys)} header keys and {len(values)} header values: the two arrays must have "
             "one length"
         )
-    return [(_text(name), value) for name, value in zip(keys, values, strict=True)]
+    return _texts(tuple(keys))
+
+
+@lru_cache(_CACHED_NAMES)
+def _texts(names: tuple[bytes | None, ...]) -> tuple[str, ...]:
+    """The names as text. Cached: the rows of an outbox have the same few."""
+    return tuple([_text(name) for name in names])
 
 
 def _text(name: bytes | None) -> str:

@@ -12,8 +12,11 @@ with many rows, of one key too, in each stage at once, and keeps these invariant
    rows are sent in id order within a mark. So a key's rows are sent in the order in which the
    marks saw them.
 2. *Nothing is sent twice while we know of it.* An id is known from its mark until its purge. A mark
-   that returns a known id (somebody else tagged the row in between) does not send it again.
-3. *Only what the sink has acknowledged is purged*, one purge at a time, in the order of the sends.
+   that returns a known id (somebody else tagged the row in between) does not send it again. If it
+   is another row of that id (the database went back in time, or the table was emptied), the term
+   ends, and the next one sends it.
+3. *Only what the sink has acknowledged is purged*, one purge at a time, in the order of the sends,
+   and named by id and tag: a row that came under the id of a published one is none of ours.
 4. *After a failure, everything stops*, drains, and starts again as if by a new leader: open the
    sink (which fences every earlier writer and tells the committed checkpoint), delete what the
    checkpoint says is published, take a new term, and mark from the head of the table. There is no
@@ -44,9 +47,10 @@ by the same rule.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from uuid import UUID
 
 from harvest.core.actions import Finish, LeaseLost, Open, OpenFailed, Start, Stop
 from harvest.core.dead_letters import (
@@ -128,6 +132,8 @@ class _Batch:
     size_bytes: int
     low_id: int
     high_id: int
+    tags: list[UUID]
+    """Of its rows: that of its mark, and of later marks that returned some of them again."""
     published_ids: Sequence[int] | None = None
     """What is to be purged, once the batch is settled."""
 
@@ -147,8 +153,8 @@ class MarkScheduler:
     _marking: bool = False
     _opening: bool = False
     _resetting: bool = False
-    _purging: tuple[int, ...] = ()
-    """The batches of the purge under way."""
+    _purging: Mapping[int, int] = field(default_factory=dict)
+    """The batches of the purge under way, and how many tags each had when it began."""
     _batches: dict[int, _Batch] = field(default_factory=dict)
     _known: set[int] = field(default_factory=set)
     _broken_keys: set[tuple[str, bytes | None]] = field(default_factory=set)
@@ -252,6 +258,8 @@ class MarkScheduler:
         size = payload_bytes(rows)
         self._pace.learn(len(rows), size, full=len(rows) >= self._pace.asked)
         if not self._known.isdisjoint([row.id for row in rows]):
+            if not self._marked_again(event.batch, rows):
+                self._fail()
             rows = [row for row in rows if row.id not in self._known]
             size = payload_bytes(rows)
         if not rows:
@@ -267,8 +275,24 @@ class MarkScheduler:
         self._held, self._held_bad_rows = Marked(event.batch, rows), tuple(bad_rows)
         return self._add_dead_letters(self._held_bad_rows)
 
+    def _marked_again(self, number: int, rows: Sequence[Row]) -> bool:
+        """Note the new tag of the known rows among `rows`; False if some are others of their ids.
+
+        Such rows are not ours to purge: the term ends, and the next one marks and sends them.
+        """
+        assert self._term is not None
+        batch_of = {row.id: (row, batch) for batch in self._batches.values() for row in batch.rows}
+        again = [(row, *batch_of[row.id]) for row in rows if row.id in self._known]
+        if any(row != sent for row, sent, _ in again):
+            return False
+        for batch in {id(batch): batch for _, _, batch in again}.values():
+            batch.tags.append(self._term.tag(number))
+        return True
+
     def _send(self, number: int, rows: Sequence[Row], size: int) -> list[Action]:
-        self._batches[number] = _Batch(rows, size, rows[0].id, rows[-1].id)
+        assert self._term is not None
+        tags = [self._term.tag(number)]
+        self._batches[number] = _Batch(rows, size, rows[0].id, rows[-1].id, tags)
         self._known.update([row.id for row in rows])
         self.in_flight_records += len(rows)
         self.in_flight_bytes += size
@@ -326,18 +350,20 @@ class MarkScheduler:
         settled = [n for n, batch in self._batches.items() if batch.published_ids is not None]
         if not settled:
             return []
-        self._purging = tuple(settled)
+        self._purging = {n: len(self._batches[n].tags) for n in settled}
         ids = [i for n in settled for i in self._batches[n].published_ids or ()]
-        return [Purge(ids, delay_ms)]
+        tags = [tag for n in settled for tag in self._batches[n].tags]
+        return [Purge(ids, tags, delay_ms)]
 
     def _purged(self) -> list[Action]:
-        for number in self._purging:
-            self._forget(number)
-        self._purging = ()
+        for number, tags in self._purging.items():
+            if len(self._batches[number].tags) == tags:  # else the purge may have missed some
+                self._forget(number)
+        self._purging = {}
         return self._purge(0)
 
     def _purge_failed(self) -> list[Action]:
-        self._purging = ()
+        self._purging = {}
         if self.state is not State.STOPPING:
             return self._purge(self._pace.backoff_ms())
         # What stays is tagged, and the next leader decides on it; a later purge would overtake it.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
+from uuid import UUID
 
 from harvest.core.actions import Finish, LeaseLost, Open, OpenFailed, Start, Stop
 from harvest.core.dead_letters import AddDeadLetters, AddFailed, DeadLettersAdded, Key
@@ -149,9 +150,13 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Purge:
-    """After `delay_ms`, delete published rows, all or none; answer Purged or PurgeFailed."""
+    """After `delay_ms`, delete published rows, all or none; answer Purged or PurgeFailed.
+
+    Only rows that carry one of `tags`, which all were sent (see `MarkStore.purge`).
+    """
 
     ids: Sequence[int]
+    tags: Sequence[UUID]
     delay_ms: int = 0
 
 

@@ -12,7 +12,9 @@ the table is the checkpoint. Invariants:
    the order of their ids, and of each group one is under way (`harvest.core.dispatcher`).
 2. *An id is known from its mark until its purge.* A known row that a mark returns is not offered
    again, so a new term, which makes every row foreign, is harmless while messages are under way.
-3. *Only what was delivered is purged*, one purge at a time, in the order of the deliveries.
+   Another row that came under a known id is marked again when that is forgotten.
+3. *Only what was delivered is purged*, one purge at a time, in the order of the deliveries, and
+   named by id and tag.
 4. *A message that is given up* is a dead letter before anything behind it in its group is sent
    (harvest/core/dead_letters.py).
 
@@ -24,11 +26,14 @@ If a mark may have been committed and its rows are unknown, or a row did not bec
 new term begins: every row that is not known is then marked again, in the order of the ids.
 """
 
+# ruff: noqa: S101 - an invariant that does not hold must stop the harvest
+
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
+from uuid import UUID
 
 from harvest.core.actions import Finish, LeaseLost, Open, OpenFailed, Start, Stop, Tick
 from harvest.core.dead_letters import (
@@ -140,6 +145,15 @@ Action: TypeAlias = Open | Mark | Post | Purge | AddDeadLetters | Record | Forge
 
 
 @dataclass(slots=True)
+class _Known:
+    """A row that is marked and not purged, and the tags of which it has one."""
+
+    row: Row
+    tags: tuple[UUID, ...]
+    size: int
+
+
+@dataclass(slots=True)
 class RelayScheduler:
     """The state machine. Feed every event to `step` with the time, carry out every action."""
 
@@ -157,12 +171,17 @@ class RelayScheduler:
     _opening: bool = False
     _marking: bool = False
     _batch: int = 0
-    _known: dict[int, int] = field(default_factory=dict)
-    """The bytes of each row that is marked and not purged."""
+    _known: dict[int, _Known] = field(default_factory=dict)
+    """The rows that are marked and not purged."""
     _delivered: list[int] = field(default_factory=list)
-    _purging: Sequence[int] = ()
-    _purged_meanwhile: set[int] = field(default_factory=set)
+    _purging: Mapping[int, tuple[UUID, ...]] = field(default_factory=dict)
+    """The rows of the purge under way, and the tags of each when it began."""
+    _purges_foreign: bool = False
+    """Whether there are rows in it that a mark would tag anew."""
+    _purged_meanwhile: dict[int, _Known] = field(default_factory=dict)
     """Since the mark under way began: it may have seen these rows all the same."""
+    _succeeded: set[int] = field(default_factory=set)
+    """Known ids under which other rows have come: those are marked once ours are forgotten."""
     _shed: set[Key] = field(default_factory=set)
     """Groups of which rows were shed: none of their later rows is offered in this term."""
     _shed_destinations: set[str] = field(default_factory=set)
@@ -200,27 +219,30 @@ class RelayScheduler:
         match event:
             case Sent(row_id, outcome, _):
                 actions = self._sent(row_id, outcome)
-            case Marked(_, rows):
+            case Marked(batch, rows):
                 self._marking = False
-                self._marked(rows)
+                self._marked(batch, rows)
             case Purged():
-                for row_id in self._purging:
-                    self._forget(row_id)
                 if self._marking:
-                    self._purged_meanwhile.update(self._purging)
-                self._purging = ()
+                    self._purged_meanwhile.update((i, self._known[i]) for i in self._purging)
+                for row_id, tags in self._purging.items():
+                    if self._known[row_id].tags == tags:
+                        self._forget(row_id)
+                    else:
+                        self._delivered.append(row_id)  # it may have been marked before the purge
+                self._purging = {}
                 self._pace.succeeded()
             case PurgeFailed():
                 self._delivered = [*self._purging, *self._delivered]
-                self._purging = ()
+                self._purging = {}
                 actions = [] if self._stopping else self._purge(self._pace.backoff_ms())
                 if self._stopping:
                     self._delivered = []  # the next leader delivers them again
             case DeadLettersAdded(ids, waiting):
                 self._dead_letters_added(ids, waiting)
-            case MarkFailed():
+            case MarkFailed(batch):
                 self._marking = self._open = False
-                self._purged_meanwhile.clear()
+                self._mark_failed(batch)
             case AddFailed():
                 self._dead_letters_added(frozenset(), self.row_filter.waiting)
             case Start() | Tick():
@@ -240,14 +262,24 @@ class RelayScheduler:
                 self._stopping = True
         return actions + self._continue(first=isinstance(event, Start))
 
-    def _marked(self, rows: Sequence[Row]) -> None:
+    def _marked(self, batch: int, rows: Sequence[Row]) -> None:
+        assert self._term is not None
+        tag = self._term.tag(batch)
         self._pace.learn(len(rows), payload_bytes(rows), full=len(rows) >= self._asked)
         messages = []
         for row in rows:
-            if row.id in self._known or row.id in self._purged_meanwhile:
+            if (known := self._known.get(row.id)) is not None:
+                if known.row == row:
+                    known.tags = (tag,)
+                else:
+                    self._succeeded.add(row.id)
                 continue
-            self._known[row.id] = size = payload_bytes((row,))
+            purged = self._purged_meanwhile.get(row.id)
+            self._known[row.id] = _Known(row, (tag,), size := payload_bytes((row,)))
             self.in_flight_bytes += size
+            if purged is not None and purged.row == row:
+                self._delivered.append(row.id)  # the purge may have missed it under its new tag
+                continue
             if self.row_filter.waits(row):
                 self._bad_rows.append(waiting_row(row))
                 continue
@@ -261,6 +293,18 @@ class RelayScheduler:
                 messages.append(message)
         self._purged_meanwhile.clear()
         self.dispatcher.offer(messages, self.now())
+
+    def _mark_failed(self, batch: int) -> None:
+        """Every row may have the tag of this mark now; what was purged meanwhile, is once more."""
+        assert self._term is not None
+        tag = self._term.tag(batch)
+        for row_id, purged in self._purged_meanwhile.items():
+            self._known[row_id] = purged
+            self.in_flight_bytes += purged.size
+            self._delivered.append(row_id)
+        self._purged_meanwhile.clear()
+        for known in self._known.values():
+            known.tags = (*known.tags, tag)
 
     def _sent(self, row_id: int, outcome: Outcome) -> list[Action]:
         verdict = self.dispatcher.finished(row_id, outcome, self.now())
@@ -300,7 +344,12 @@ class RelayScheduler:
         self.row_filter.waiting = dict(waiting)
 
     def _forget(self, row_id: int) -> None:
-        self.in_flight_bytes -= self._known.pop(row_id, 0)
+        known = self._known.pop(row_id, None)
+        if known is not None:
+            self.in_flight_bytes -= known.size
+        if row_id in self._succeeded:
+            self._succeeded.discard(row_id)
+            self._open = False
 
     # --- What next ---
 
@@ -321,6 +370,9 @@ class RelayScheduler:
 
     def _mark(self) -> list[Action]:
         if self._marking or self._adding or self._term is None:
+            return []
+        foreign = self._purges_foreign if self._purging else self._delivered_foreign()
+        if foreign:
             return []
         batches = 1 if self._known else 0
         room = self._pace.room(batches, len(self._known), self.in_flight_bytes)
@@ -350,8 +402,23 @@ class RelayScheduler:
     def _purge(self, delay_ms: int) -> list[Action]:
         if self._purging or not self._delivered:
             return []
-        self._purging, self._delivered = tuple(self._delivered), []
-        return [Purge(self._purging, delay_ms)]
+        self._purges_foreign = self._delivered_foreign()
+        if self._purges_foreign and self._marking:
+            return []
+        self._purging = {row_id: self._known[row_id].tags for row_id in self._delivered}
+        self._delivered = []
+        tags = sorted({tag for tags in self._purging.values() for tag in tags})
+        return [Purge(tuple(self._purging), tags, delay_ms)]
+
+    def _delivered_foreign(self) -> bool:
+        """Whether a mark of this term may give another tag to a row that is to be purged.
+
+        The purge would then miss it, and delete later ones of its group; so the two take turns.
+        """
+        assert self._term is not None
+        first, last = self._term.first, self._term.last
+        found = [self._known[row_id].tags for row_id in self._delivered]
+        return any(len(tags) > 1 or not first <= tags[0] <= last for tags in found)
 
     def _finish(self) -> list[Action]:
         """Wait for what is under way; what was not sent is the next leader's."""

@@ -13,10 +13,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
-from typing import Any, ClassVar, Final, Literal, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 from harvest.core.dead_letters import BadRow, Key, missing_topic_pattern
-from harvest.core.interfaces.dead_letter_store import DeadLetter, Dropped, Selection
+from harvest.core.interfaces.dead_letter_store import (
+    DeadLetter,
+    Dropped,
+    RetryMode,
+    Selection,
+)
 from harvest.core.mark_checkpoint import Term
 from harvest.core.table_name import TableName
 from harvest.databases.column_values import as_bytes
@@ -167,9 +172,7 @@ class PortableDeadLetters(ABC):
         found = self._execute(self._text(_IDS), (low, high))
         return frozenset([row_id for (row_id,) in found])
 
-    def retry(
-        self, selection: Selection, *, mode: Literal["mark", "range"], dry_run: bool = False
-    ) -> int:
+    def retry(self, selection: Selection, *, mode: RetryMode, dry_run: bool = False) -> int:
         """See `DeadLetterTable.retry`."""
         if not self._exists():
             return 0
@@ -185,9 +188,7 @@ class PortableDeadLetters(ABC):
                 self._put_back(chosen, mode)
         return len(chosen)
 
-    def drop(
-        self, selection: Selection, *, mode: Literal["mark", "range"], dry_run: bool = False
-    ) -> Dropped:
+    def drop(self, selection: Selection, *, mode: RetryMode, dry_run: bool = False) -> Dropped:
         """See `DeadLetterTable.drop`."""
         if not self._exists():
             return Dropped(0, 0)
@@ -258,7 +259,7 @@ class PortableDeadLetters(ABC):
                 given.append(time.astimezone(UTC).strftime(_TIME))
         return " AND ".join(tests), tuple(given)
 
-    def _put_back(self, ids: Sequence[int], mode: Literal["mark", "range"]) -> None:
+    def _put_back(self, ids: Sequence[int], mode: RetryMode) -> None:
         if mode == "range":  # which left the originals in the outbox, below its checkpoint
             self._run_each(_DELETE, ids)
         kept = f"id, {COLUMNS}" if mode == "mark" else COLUMNS

@@ -10,11 +10,12 @@ import importlib.util
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, NoReturn, Protocol, TypeAlias
 
 from harvest.core.interfaces.dead_letter_store import DeadLetterTable
 from harvest.core.interfaces.listener import Listener
 from harvest.core.table_name import TableName
+from harvest.core.wal_options import WalOptions
 from harvest.databases.mysql.dead_letters import MysqlDeadLetters
 from harvest.databases.mysql.mark import MysqlMarkStore
 from harvest.databases.mysql.partitions import MysqlPartitions
@@ -27,6 +28,8 @@ from harvest.databases.postgres.mark import PostgresMarkStore
 from harvest.databases.postgres.notify import PostgresListener
 from harvest.databases.postgres.partitions import PostgresPartitions
 from harvest.databases.postgres.range import PostgresRangeStore
+from harvest.databases.postgres.wal import PostgresWalSource
+from harvest.databases.postgres.wal_dead_letters import PostgresWalDeadLetters
 from harvest.databases.sqlite.dead_letters import SqliteDeadLetters
 from harvest.databases.sqlite.mark import SqliteMarkStore
 from harvest.databases.sqlite.range import SqliteRangeStore
@@ -62,6 +65,12 @@ class Database(Protocol):
     def attempts(self, table: TableName) -> AttemptStore | None:
         """Where failures are noted; None where that is not to be had."""
 
+    def wal_source(self, table: TableName, options: WalOptions) -> PostgresWalSource:
+        """The slot, and the table if there is one, in wal mode."""
+
+    def wal_dead_letters(self, table: TableName, options: WalOptions) -> PostgresWalDeadLetters:
+        """The rows that cannot be published, in wal mode."""
+
     def listener(self, table: TableName) -> Listener | None:
         """What hears of new rows; None where there is only polling."""
 
@@ -93,6 +102,12 @@ class _Postgres:
     def attempts(self, table: TableName) -> AttemptStore:
         return PostgresAttempts(self._conninfo, table)
 
+    def wal_source(self, table: TableName, options: WalOptions) -> PostgresWalSource:
+        return PostgresWalSource(self._conninfo, table, options)
+
+    def wal_dead_letters(self, table: TableName, options: WalOptions) -> PostgresWalDeadLetters:
+        return PostgresWalDeadLetters(self._conninfo, table, options.prefix)
+
     def listener(self, table: TableName) -> Listener:
         return PostgresListener(self.mark_store(table).conninfo, table)
 
@@ -108,7 +123,17 @@ class _Postgres:
             yield connection
 
 
-class _Sqlite:
+class _NoLog:
+    """A database whose log is not read."""
+
+    def wal_source(self, table: TableName, options: WalOptions) -> NoReturn:
+        del table, options
+        raise ConfigurationError("mode: wal is for PostgreSQL: write mode: mark or range")
+
+    wal_dead_letters = wal_source
+
+
+class _Sqlite(_NoLog):
     def __init__(self, url: str) -> None:
         self._url = url
         self._path = sqlite_path(url)
@@ -141,7 +166,7 @@ class _Sqlite:
             yield connection
 
 
-class _Mysql:
+class _Mysql(_NoLog):
     def __init__(self, url: str) -> None:
         if importlib.util.find_spec("pymysql") is None:
             raise ConfigurationError("PyMySQL is missing: run `pip install 'marshal-py[mysql]'`")

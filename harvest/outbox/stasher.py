@@ -1,6 +1,7 @@
 """The Stasher: writes outbox records in the caller's own transaction.
 
-It executes one INSERT on the connection, cursor or session that it is given, and nothing else: it
+It executes one INSERT (or, for an outbox without a table, one SELECT that writes to the write-ahead
+log) on the connection, cursor or session that it is given, and nothing else: it
 never begins, commits or rolls back. The record is published if and only if the caller's
 transaction commits.
 """
@@ -11,14 +12,17 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, Literal
 
+from harvest.core.message import pack_message
 from harvest.core.table_name import TableName
-from harvest.errors import InvalidRecord
+from harvest.core.wal_options import message_prefix
+from harvest.errors import ConfigurationError, InvalidRecord, UnsupportedConnection
 from harvest.outbox.connection_adapters import Adapter, adapt, adapt_async
 from harvest.outbox.record import OutboxRecord
 
 __all__ = ["Stasher"]
 
 ColumnType = Literal["auto", "text", "bytes"]
+StashMode = Literal["table", "message"]
 
 _BYTEA_OID: Final = 17
 _ROWS_PER_STATEMENT: Final = 500
@@ -34,6 +38,13 @@ class Stasher:
     record before it is written, in the caller's thread and transaction, and returns the one to
     write: for trace context (`harvest.with_trace_context`), or headers that all share.
 
+    With `mode` ``"message"`` there is no table (PostgreSQL, harvested with ``mode: wal`` and
+    ``source: message``): a record is a transactional logical message, ``pg_logical_emit_message``,
+    and `table` is the name of the outbox. `prefix`: of the messages, if not ``harvest.TABLE``.
+    Keys, values and headers may be any bytes (specs/HARVEST.md §18).
+
+    Raises `ConfigurationError` for a name that cannot be.
+
     Thread-safe; make one for each table and keep it.
     """
 
@@ -44,8 +55,15 @@ class Stasher:
         column_type: ColumnType = "auto",
         paramstyle: str | None = None,
         prepare: Callable[[OutboxRecord], OutboxRecord] | None = None,
+        mode: StashMode = "table",
+        prefix: str | None = None,
     ) -> None:
         self._table = TableName.parse(table)
+        if mode not in ("table", "message"):
+            raise ConfigurationError(f"mode is {mode!r}: give 'table' or 'message'")
+        if prefix is not None and mode == "table":
+            raise ConfigurationError("prefix is for mode='message': leave it out")
+        self._prefix = None if mode == "table" else prefix or message_prefix(self._table)
         self._prepare = prepare or _unchanged
         self._paramstyle = paramstyle
         self._text: tuple[bool, bool] | None = {
@@ -63,10 +81,7 @@ class Stasher:
         Raises `NoTransaction` when the connection would commit the row by itself, `InvalidRecord`
         when a field does not fit its column, `UnsupportedConnection`, and what the driver raises.
         """
-        target = adapt(connection, self._paramstyle)
-        target.require_transaction()
-        text = self._text or self._learn(target.columns(self._probe(target)))
-        target.execute(self._insert(target, 1), self._values(target, self._prepare(record), text))
+        self.stash_many(connection, (record,))
 
     def stash_many(self, connection: Any, records: Iterable[OutboxRecord]) -> int:
         """Insert records in their order; return how many. Raises as `stash` does.
@@ -77,14 +92,22 @@ class Stasher:
         target.require_transaction()
         count = 0
         for chunk in _chunks(records):
-            text = self._text or self._learn(target.columns(self._probe(target)))
-            values = [v for r in chunk for v in self._values(target, self._prepare(r), text)]
-            target.execute(self._insert(target, len(chunk)), values)
+            if self._prefix is not None:
+                target.execute(self._emit(target, len(chunk)), self._contents(chunk))
+            else:
+                text = self._text or self._learn(target.columns(self._probe(target)))
+                values = [v for r in chunk for v in self._values(target, self._prepare(r), text)]
+                target.execute(self._insert(target, len(chunk)), values)
             count += len(chunk)
         return count
 
     def stash_returning(self, connection: Any, records: Iterable[OutboxRecord]) -> list[int]:
-        """As `stash_many`, for a connection of psycopg 3; return the ids of the rows, in order."""
+        """As `stash_many`, for a connection of psycopg 3; return the ids of the rows, in order.
+
+        Not with ``mode="message"``: messages have no ids. Raises `UnsupportedConnection` then.
+        """
+        if self._prefix is not None:
+            raise UnsupportedConnection("messages have no ids: use stash or stash_many")
         target = adapt(connection, self._paramstyle)
         target.require_transaction()
         ids: list[int] = []
@@ -106,11 +129,41 @@ class Stasher:
         target.require_transaction()
         count = 0
         for chunk in _chunks(records):
-            text = self._text or self._learn(await target.acolumns(self._probe(target)))
-            values = [v for r in chunk for v in self._values(target, self._prepare(r), text)]
-            await target.aexecute(self._insert(target, len(chunk)), values)
+            if self._prefix is not None:
+                await target.aexecute(self._emit(target, len(chunk)), self._contents(chunk))
+            else:
+                text = self._text or self._learn(await target.acolumns(self._probe(target)))
+                values = [v for r in chunk for v in self._values(target, self._prepare(r), text)]
+                await target.aexecute(self._insert(target, len(chunk)), values)
             count += len(chunk)
         return count
+
+    def _emit(self, target: Adapter, records: int) -> str:
+        if not target.arrays:
+            raise UnsupportedConnection("mode='message' is for PostgreSQL: it has logical messages")
+        mark = target.placeholders
+        # From the left to the right: so they come in the order in which they were given.
+        return "SELECT " + ", ".join(
+            f"pg_logical_emit_message(true, CAST({mark(2 * n)} AS text), "
+            f"CAST({mark(2 * n + 1)} AS bytea))"
+            for n in range(records)
+        )
+
+    def _contents(self, records: Sequence[OutboxRecord]) -> list[Any]:
+        values: list[Any] = []
+        for record in records:
+            its = self._prepare(record)
+            key = _as_bytes(its.key, "key", "")
+            value = None if its.value is None else _as_bytes(its.value, "value", "")
+            headers = [
+                (_as_bytes(name, "headers", ""), _as_bytes(text, f"headers, {name!r}", ""))
+                for name, text in its.headers
+            ]
+            try:
+                values += (self._prefix, pack_message(its.topic, key, value, headers))
+            except ValueError as error:
+                raise InvalidRecord(f"the record fits into no message: {error}") from None
+        return values
 
     def _probe(self, target: Adapter) -> str:
         columns = ", ".join(_PAYLOAD_COLUMNS)

@@ -9,13 +9,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from queue import Empty, SimpleQueue
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
-__all__ = ["ActionThread", "Handler"]
+__all__ = ["ActionThread", "Handler", "InlineActions"]
 
 A = TypeVar("A")
 
 Work = Callable[[Sequence[A]], None]
+_END: Final = object()
+"""What is put in to end a thread."""
+
 Handler = Callable[[Any], Any]
 """Carries out an action of one type, and returns the event that answers it."""
 
@@ -93,7 +96,7 @@ class ActionThread(Generic[A]):
     def close(self, timeout_s: float) -> bool:
         """End after the work under way; what waits is dropped. False if that takes longer."""
         self._closing = True
-        self._queue.put(None)
+        self._queue.put(_END)
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
@@ -106,7 +109,7 @@ class ActionThread(Generic[A]):
                         waiting.append(self._queue.get_nowait())
                 except Empty:
                     pass
-                actions = [action for action in waiting if action is not None]
+                actions = [action for action in waiting if action is not _END]
                 if actions and not self._closing:
                     self._before()
                     self._work(actions)
@@ -116,3 +119,29 @@ class ActionThread(Generic[A]):
                             self._idle.set()
         except BaseException as error:
             self._crashed(error)
+
+
+class InlineActions(ActionThread[Any]):
+    """No thread: what is put in is carried out at once, by whoever puts it in, and not answered."""
+
+    def __init__(self, handlers: Mapping[type, Callable[[Any], object]]) -> None:
+        super().__init__("inline", lambda _: None, handlers)
+        self._handlers = handlers
+
+    def start(
+        self,
+        crashed: Callable[[BaseException], None],
+        *,
+        before: Callable[[], None] = lambda: None,
+    ) -> None:
+        """There is nothing to begin: an error is the caller's."""
+        del crashed, before
+
+    def put(self, action: Any) -> None:
+        """Carry it out."""
+        self._handlers[type(action)](action)
+
+    def close(self, timeout_s: float) -> bool:
+        """There is nothing to end."""
+        del timeout_s
+        return True

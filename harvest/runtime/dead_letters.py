@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from harvest.core.actions import LeaseLost
 from harvest.core.dead_letters import (
     AddDeadLetters,
     AddFailed,
+    BadRow,
     BadRowPolicy,
     DeadLettersAdded,
     Key,
 )
 from harvest.core.interfaces.dead_letter_store import DeadLetterStore
+from harvest.core.wal import AddRows
 from harvest.errors import HarvestError
 from harvest.runtime.leadership import Leadership
 
@@ -35,19 +38,30 @@ class DeadLetterWriter:
 
     def add(self, action: AddDeadLetters) -> DeadLettersAdded | AddFailed | LeaseLost:
         """Make rows dead letters; return the event."""
-        assert self._store is not None  # noqa: S101 - with "stop" there are none
+        store = self._store
+        assert store is not None  # noqa: S101 - with "stop" there are none
+        return self._add(action.rows, lambda: store.add(action.rows, action.term))
+
+    def add_rows(self, action: AddRows) -> DeadLettersAdded | AddFailed | LeaseLost:
+        """The same, with the contents of the rows, for wal mode."""
+        store: Any = self._store  # a RowDeadLetterStore
+        return self._add([bad for _, bad in action.rows], lambda: store.add_rows(action.rows))
+
+    def _add(
+        self, rows: Sequence[BadRow], add: Callable[[], frozenset[int]]
+    ) -> DeadLettersAdded | AddFailed | LeaseLost:
         leadership = self._leadership
         if not leadership.may_act():
             return LeaseLost()
         try:
-            ids = self._store.add(action.rows, action.term)
+            ids = add()
             waiting = self.waiting_keys()
         except HarvestError as error:
             leadership.log.warning(
                 "rows that cannot be published could not be set aside: %s", error
             )
             return AddFailed()
-        for row in action.rows:
+        for row in rows:
             if row.id in ids:
                 level = logging.DEBUG if row.waits else logging.WARNING
                 leadership.log.log(level, "row %d is set aside: %s", row.id, row.error)

@@ -44,7 +44,7 @@ def check_kafka(config: ReaperConfig, topics: Sequence[str]) -> list[Finding]:
             level = "warning" if config.coordination.create_topics else "error"
             text = f"the coordination topic {topic} does not exist: run `marshal topic create`"
             findings.append(Finding("topic", level, text))  # type: ignore[arg-type]
-    if config.delivery == "transactional":
+    if config.delivery == "transactional" or config.mode == "wal":
         findings.append(_check_group(config))
     known = [name for name in topics if name in metadata.topics]
     missing = [name for name in topics if name not in metadata.topics]

@@ -21,7 +21,7 @@ from harvest.runtime.lease import HeartbeatGuard, Lease
 from harvest.runtime.wake import WakeEvent
 from marshal_py.client.structured_logs import Fields
 
-__all__ = ["Leader", "Leadership", "Scheduler", "Tools"]
+__all__ = ["Input", "Leader", "Leadership", "Scheduler", "Tools"]
 
 _LOG: Final = logging.getLogger("harvest")
 _CANCEL_AFTER_S: Final = 0.05
@@ -69,6 +69,16 @@ class Leader(Protocol):
         """The threads have ended: end what is left."""
 
 
+class Input(Protocol):
+    """What the thread of a leadership waits for beside events, if a leader has it `listen`."""
+
+    def wait(self, timeout_s: float | None) -> Any:
+        """Wait until something has come, and return an event for it; None if it was woken."""
+
+    def wake(self) -> None:
+        """End the wait, now or the next. From any thread or signal handler."""
+
+
 class Leadership:
     """The right to act on one shard, from an election to its end. Use once.
 
@@ -98,6 +108,7 @@ class Leadership:
         self._drain_timeout_s = drain_timeout_s
         self._scheduler: Scheduler | None = None
         self._events: SimpleQueue[Any] = SimpleQueue()
+        self._input: Input | None = None
         self._hurry = threading.Event()
         """Set when nothing may wait any more: idle polls and back-offs end at once."""
         self._over = threading.Event()
@@ -122,7 +133,7 @@ class Leadership:
 
         From any thread or signal handler.
         """
-        self._events.put(Stop())
+        self.report(Stop())
 
     # --- What a leader uses: for its threads ---
 
@@ -133,10 +144,16 @@ class Leadership:
     def report(self, event: Any) -> None:
         """Something has happened that the scheduler must know."""
         self._events.put(event)
+        if self._input is not None:
+            self._input.wake()
+
+    def listen(self, input: Input) -> None:
+        """Wait for this, too. Before `run`."""
+        self._input = input
 
     def crash(self, error: BaseException) -> None:
         """An error that nobody foresaw ends it; `run` raises it."""
-        self._events.put(_Crashed(error))
+        self.report(_Crashed(error))
 
     def pause(self, delay_ms: float) -> None:
         """Wait; not if nothing may wait any more."""
@@ -209,10 +226,8 @@ class Leadership:
     def _next(self, leader: Leader) -> Any:
         due_s = leader.due_s()
         until_s = self._stop_at_s if due_s is None else due_s
-        if until_s is None:
-            return self._events.get()
         try:
-            return self._events.get(timeout=max(0.0, until_s - time.monotonic()))
+            return self._await_event(until_s)
         except Empty:
             if due_s is not None:
                 return Tick()
@@ -222,6 +237,21 @@ class Leadership:
                 self._drain_timeout_s,
             )
             return LeaseLost()
+
+    def _await_event(self, until_s: float | None) -> Any:
+        """The next event. Raises `Empty` if there is none `until_s` (monotonic)."""
+        while True:
+            left_s = None if until_s is None else max(0.0, until_s - time.monotonic())
+            if self._input is None:
+                return self._events.get(timeout=left_s)
+            try:
+                return self._events.get_nowait()
+            except Empty:
+                if left_s == 0.0:
+                    raise
+            event = self._input.wait(left_s)
+            if event is not None:
+                return event
 
     def _close(self, leader: Leader) -> None:
         for thread in leader.threads:
@@ -236,7 +266,7 @@ class Leadership:
         while not self._over.is_set():
             if self.lease.wait_lost(_TICK_S):
                 self._end_waits()
-                self._events.put(LeaseLost())
+                self.report(LeaseLost())
                 return
             leader.every_tick()
 

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from harvest.core import mark as m
 from harvest.core.dead_letters import BadRowFilter, BadRowPolicy
+from harvest.core.failure import Failure
 from harvest.core.interfaces.dead_letter_store import DeadLetterStore
 from harvest.core.interfaces.mark_store import MarkStore
 from harvest.core.interfaces.sink import Sink
@@ -43,7 +44,8 @@ class MarkLeader:
             tools.sink,
             m.Send,
             opened=self._opened,
-            publish=self._publish,
+            checkpoint=_checkpoint,
+            settled=_settled,
             most_rows=_MERGED_ROWS,
         )
         self.rows = MarkedRows(
@@ -102,10 +104,6 @@ class MarkLeader:
         waiting = self.dead_letters.waiting_keys()
         return m.Opened(Term.of(secrets.randbits(60)), checkpoint, waiting)
 
-    def _publish(self, sends: Sequence[m.Send]) -> m.Event:
-        failure = self.publisher.deliver(sends, sends[-1].checkpoint.encode())
-        return m.Settled(tuple([send.batch for send in sends]), failure)
-
     def _clear(self, action: m.Clear) -> m.Event:
         leadership = self._leadership
         try:
@@ -124,6 +122,14 @@ class MarkLeader:
         except HarvestError as error:
             self._leadership.log.warning("marked rows could not be handed back: %s", error)
         return m.ResetDone()
+
+
+def _checkpoint(send: m.Send) -> str:
+    return send.checkpoint.encode()
+
+
+def _settled(sends: Sequence[m.Send], failure: Failure | None) -> m.Event:
+    return m.Settled(tuple([send.batch for send in sends]), failure)
 
 
 @dataclass(slots=True)

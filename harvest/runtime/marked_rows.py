@@ -67,7 +67,7 @@ class MarkedRows:
         leadership = self._leadership
         leadership.pause(action.delay_ms)
         try:
-            found = self._purger.purge(action.ids)
+            found = self._purger.purge(action.ids, action.tags)
         except HarvestError as error:
             leadership.log.warning("published rows could not be deleted: %s", error)
             return PurgeFailed()
@@ -76,8 +76,8 @@ class MarkedRows:
         leadership.stats.purged_by_others += missing
         if missing and self._fenced:
             leadership.log.warning(
-                "%d of %d published rows were deleted by somebody else: does another harvester "
-                "work on this table?",
+                "%d of %d published rows were deleted or marked by somebody else: does another "
+                "harvester work on this table?",
                 missing,
                 len(action.ids),
             )

@@ -78,6 +78,16 @@ class HarvestMetrics(Collector):
             yield gauge("backlog_marked_rows", "Of these, marked.", backlog.tagged_rows)
             age_s = backlog.oldest_age_s or 0.0
             yield gauge("oldest_row_age_seconds", "Age of the oldest row that waits.", age_s)
+        if monitor.slot is not None:
+            slot = monitor.slot
+            yield gauge("slot_lost", "Whether the replication slot is gone or lost.", slot.lost)
+            kept = "Bytes of log that the server keeps for the slot."
+            yield gauge("slot_pinned_wal_bytes", kept, slot.pinned_bytes)
+            behind = "Bytes of log that are not harvested."
+            yield gauge("slot_behind_bytes", behind, slot.behind_bytes)
+            if slot.safe_bytes is not None:
+                safe = "Bytes that may be written before the slot is lost."
+                yield gauge("slot_safe_wal_bytes", safe, slot.safe_bytes)
         if monitor.dead_letters is not None:
             yield gauge("dead_letters_waiting", "Rows that are set aside.", monitor.dead_letters)
         holders = GaugeMetricFamily(

@@ -16,7 +16,8 @@ from typing import Final, Protocol
 from confluent_kafka import KafkaException
 
 from harvest.core.interfaces.mark_store import Backlog
-from harvest.errors import HarvestError
+from harvest.core.wal_slot import SlotHealth
+from harvest.errors import HarvestError, SchemaError
 from harvest.runtime.events import MeterRead, Stats
 from marshal_py.errors import MarshalError
 
@@ -48,7 +49,12 @@ class Probes(Protocol):
 
     def database(self) -> None: ...
     def kafka(self) -> None: ...
-    def backlog(self) -> Backlog: ...
+    def backlog(self) -> Backlog | None:
+        """What waits; None where that is not known."""
+
+    def slot(self) -> SlotHealth | None:
+        """In wal mode, what the slot costs."""
+
     def dead_letters(self) -> int: ...
     def holders(self) -> dict[str, str]:
         """Who leads: election name to client."""
@@ -81,6 +87,7 @@ class Monitor:
     ) -> None:
         self.backlog: Backlog | None = None
         self.dead_letters: int | None = None
+        self.slot: SlotHealth | None = None
         self.holders: dict[str, str] = {}
         self._harvester = harvester
         self._probes = probes
@@ -141,6 +148,8 @@ class Monitor:
             facts["backlog"] = self.backlog.rows
             if self.backlog.oldest_age_s is not None:
                 facts["oldest s"] = round(self.backlog.oldest_age_s, 1)
+        if self.slot is not None:
+            facts["log kept MiB"] = round(self.slot.pinned_bytes / (1 << 20), 1)
         facts["in flight"] = self._harvester.in_flight
         if self._harvester.stats.gaps:
             facts["gaps"] = self._harvester.stats.gaps
@@ -173,6 +182,9 @@ class Monitor:
         started_s = time.monotonic()
         if started_s < self._count_at_s:
             return
+        self.slot = self._probes.slot()
+        if self.slot is not None and self.slot.lost:
+            raise SchemaError("the replication slot is lost: see `harvest check`")
         self.backlog = self._probes.backlog()
         self.dead_letters = self._probes.dead_letters()
         took_s = time.monotonic() - started_s

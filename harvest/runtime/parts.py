@@ -6,11 +6,13 @@ import time
 from functools import partial
 
 from harvest.config.model import ReaperConfig
+from harvest.core.interfaces.dead_letter_store import DeadLetterTable
 from harvest.core.interfaces.mark_store import MarkStore
 from harvest.core.interfaces.range_store import RangeStore
 from harvest.core.interfaces.sink import Sink
 from harvest.databases.postgres.range import PostgresRangeStore
 from harvest.databases.postgres.two_databases import PostgresIds, TwoDatabasesStore
+from harvest.databases.postgres.wal import PostgresWalSource
 from harvest.databases.registry import database
 from harvest.errors import ConfigurationError
 from harvest.runtime.leadership import Tools
@@ -18,9 +20,12 @@ from harvest.runtime.mark_leader import MarkTools
 from harvest.runtime.partition_upkeep import maintain_partitions_and_tell
 from harvest.runtime.range_leader import RangeTools
 from harvest.runtime.relay_leader import RelayTools
-from harvest.sinks.kafka.sink import IdempotentSink, TransactionalSink
+from harvest.runtime.wal_leader import WalTools
+from harvest.sinks.kafka.idempotent import IdempotentSink
+from harvest.sinks.kafka.sink import TransactionalSink
 
 __all__ = [
+    "make_dead_letters",
     "make_mark_tools",
     "make_range_store",
     "make_range_tools",
@@ -28,6 +33,8 @@ __all__ = [
     "make_sink",
     "make_store",
     "make_tools",
+    "make_wal_source",
+    "make_wal_tools",
 ]
 
 
@@ -38,6 +45,8 @@ def make_tools(config: ReaperConfig, shard: int = 0) -> Tools:
         if shard == 0 and config.partitions.automatic and config.primary is None:
             tools.maintain = partial(maintain_partitions_and_tell, config)
         return tools
+    if config.mode == "wal":
+        return make_wal_tools(config)
     if config.destinations:
         return make_relay_tools(config)
     return make_mark_tools(config)
@@ -92,6 +101,34 @@ def make_relay_tools(config: ReaperConfig) -> RelayTools:
     )
 
 
+def make_wal_tools(config: ReaperConfig) -> WalTools:
+    """What a leadership in wal mode works with."""
+    at_least_once = config.delivery == "idempotent"
+    waits = _waits_for_topics(config)
+    return WalTools(
+        make_wal_source(config),
+        make_wal_source(config),
+        make_sink(config),
+        IdempotentSink(config.producer_config, wait_for_topics=waits) if at_least_once else None,
+        config.limits.limits(),
+        database(config.database).wal_dead_letters(config.table, config.wal.options()),
+        config.bad_rows.policy(),
+    )
+
+
+def make_wal_source(config: ReaperConfig) -> PostgresWalSource:
+    """The slot of `config`."""
+    return database(config.database).wal_source(config.table, config.wal.options())
+
+
+def make_dead_letters(config: ReaperConfig) -> DeadLetterTable:
+    """The dead letters of `config`."""
+    tables = database(config.database)
+    if config.mode == "wal":
+        return tables.wal_dead_letters(config.table, config.wal.options())
+    return tables.dead_letters(config.table)
+
+
 def make_store(config: ReaperConfig) -> MarkStore:
     """The outbox table of `config`."""
     durable = config.delivery == "transactional"
@@ -113,9 +150,7 @@ def make_range_store(config: ReaperConfig, shard: int = 0) -> RangeStore:
 
 def make_sink(config: ReaperConfig, name: str | None = None) -> Sink:
     """The sink of `config`; `name` is that of the outbox, or of a shard of it."""
-    policy = config.bad_rows
-    # Whether everything waits for a missing topic; otherwise its rows are set aside.
-    waits = policy.unknown_topic == "wait" and policy.on_bad_row == "stop"
+    waits = _waits_for_topics(config)
     if config.delivery == "idempotent" and config.mode == "mark":
         return IdempotentSink(config.producer_config, wait_for_topics=waits)
     return TransactionalSink(
@@ -125,3 +160,9 @@ def make_sink(config: ReaperConfig, name: str | None = None) -> Sink:
         checkpoint_topic=config.coordination.topic,
         wait_for_topics=waits,
     )
+
+
+def _waits_for_topics(config: ReaperConfig) -> bool:
+    """Whether everything waits for a missing topic; otherwise its rows are set aside."""
+    policy = config.bad_rows
+    return policy.unknown_topic == "wait" and policy.on_bad_row == "stop"

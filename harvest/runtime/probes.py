@@ -10,7 +10,9 @@ from confluent_kafka.admin import AdminClient
 from harvest.config.model import ReaperConfig
 from harvest.core.interfaces.mark_store import Backlog, MarkStore
 from harvest.core.interfaces.range_store import RangeStore
-from harvest.databases.registry import database
+from harvest.core.wal_slot import SlotHealth
+from harvest.databases.postgres.wal import PostgresWalSource
+from harvest.runtime.parts import make_dead_letters
 from harvest.sinks.kafka.settings import connection_settings
 from marshal_py import Marshal
 
@@ -23,12 +25,15 @@ class ServerProbes:
     """Asks on connections of its own; `marshal` is the client that stands for election."""
 
     def __init__(
-        self, config: ReaperConfig, marshal: Marshal, store: MarkStore | RangeStore
+        self,
+        config: ReaperConfig,
+        marshal: Marshal,
+        store: MarkStore | RangeStore | PostgresWalSource,
     ) -> None:
         self._marshal = marshal
         self._topic = config.coordination.topic
         self._store = store
-        self._dead_letters = database(config.database).dead_letters(config.table)
+        self._dead_letters = make_dead_letters(config)
         self._admin = AdminClient(connection_settings(config.kafka))
 
     def database(self) -> None:
@@ -43,9 +48,13 @@ class ServerProbes:
             raise failure
         self._admin.list_topics(self._topic, timeout=_ASK_TIMEOUT_S)
 
-    def backlog(self) -> Backlog:
+    def backlog(self) -> Backlog | None:
         """See `Probes.backlog`."""
         return self._store.backlog()
+
+    def slot(self) -> SlotHealth | None:
+        """See `Probes.slot`."""
+        return self._store.health() if isinstance(self._store, PostgresWalSource) else None
 
     def dead_letters(self) -> int:
         """See `Probes.dead_letters`."""

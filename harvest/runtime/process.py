@@ -9,11 +9,18 @@ from dataclasses import dataclass
 from confluent_kafka.admin import AdminClient
 
 from harvest.config.model import ReaperConfig
+from harvest.core.interfaces.listener import Listener
 from harvest.databases.registry import database
 from harvest.runtime.candidacy import Candidacy, Election, FairShare
 from harvest.runtime.events import Event
 from harvest.runtime.harvester import Harvester
-from harvest.runtime.parts import make_range_store, make_store, make_tools
+from harvest.runtime.parts import (
+    make_dead_letters,
+    make_range_store,
+    make_store,
+    make_tools,
+    make_wal_source,
+)
 from harvest.runtime.probes import ServerProbes
 from harvest.runtime.range_leader import check_layout
 from harvest.runtime.waiting_topics import WaitingTopics, topics_of
@@ -33,9 +40,11 @@ class Process:
 
     def probes(self) -> ServerProbes:
         """Questions to its servers, on connections of their own."""
-        ranges = self.config.mode == "range"
-        store = make_range_store(self.config) if ranges else make_store(self.config)
-        return ServerProbes(self.config, self.marshal, store)
+        config = self.config
+        if config.mode == "wal":
+            return ServerProbes(config, self.marshal, make_wal_source(config))
+        store = make_range_store(config) if config.mode == "range" else make_store(config)
+        return ServerProbes(config, self.marshal, store)
 
 
 @contextmanager
@@ -53,7 +62,7 @@ def process(
             lambda shard: make_tools(config, shard),
             warm_standby=config.shards == 1,
             on_event=on_event,
-            listener=None if config.primary else database(config.database).listener(config.table),
+            listener=_make_listener(config),
             drain_timeout_s=config.limits.drain_timeout_ms / 1000,
             fields={
                 "group_id": marshal.group_id,
@@ -67,7 +76,11 @@ def process(
 
 def _check_table(config: ReaperConfig) -> None:
     """Raises `TableMissing`, and `ConfigurationError` for another number of shards."""
-    if config.mode == "range":
+    if config.mode == "wal":
+        source = make_wal_source(config)
+        source.connect()
+        source.close()
+    elif config.mode == "range":
         ranges = make_range_store(config)
         ranges.connect()
         check_layout(ranges, config.shards)
@@ -90,6 +103,12 @@ def _make_marshal(config: ReaperConfig) -> Marshal:
     )
 
 
+def _make_listener(config: ReaperConfig) -> Listener | None:
+    if config.primary is not None or config.mode == "wal":
+        return None
+    return database(config.database).listener(config.table)
+
+
 def _make_candidacy(config: ReaperConfig, marshal: Marshal) -> Candidacy:
     if config.shards > 1:
         return FairShare(marshal, config.election_name, config.shards)
@@ -106,7 +125,7 @@ def _retrying_missing_topics(config: ReaperConfig, harvester: Harvester) -> Iter
         return
     admin = AdminClient(connection_settings(config.kafka))
     topics = WaitingTopics(
-        database(config.database).dead_letters(config.table),
+        make_dead_letters(config),
         lambda: topics_of(admin),
         mode=config.mode,
         leading=lambda: harvester.state == "leading",

@@ -1,4 +1,7 @@
-"""The thread that publishes rows to a sink: for mark and for range mode."""
+"""The thread that publishes rows to a sink: for mark and for range mode.
+
+To a `PipelinedSink` it hands over the next rows before the last ones are acknowledged.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from typing import Any
 
 from harvest.core.actions import LeaseLost, Open, OpenFailed
 from harvest.core.failure import Failure
-from harvest.core.interfaces.sink import Sink
+from harvest.core.interfaces.sink import PipelinedSink, Sink
 from harvest.errors import HarvestError
 from harvest.runtime.action_threads import ActionThread
 from harvest.runtime.leadership import Leadership
@@ -20,7 +23,8 @@ class Publisher:
 
     - `opened`: the event for the checkpoint that the sink was opened with. What it raises is a
       failure to open, but for errors of the type `fatal`, which end the leadership.
-    - `publish`: publishes sends (of type `send`), with `deliver`, and returns the event for it.
+    - `checkpoint`: that of a send (of type `send`). `settled`: the event that says what became of
+      sends; called from any thread.
     """
 
     def __init__(
@@ -30,29 +34,40 @@ class Publisher:
         send: type,
         *,
         opened: Callable[[str | None], Any],
-        publish: Callable[[Sequence[Any]], Any],
+        checkpoint: Callable[[Any], str],
+        settled: Callable[[Sequence[Any], Failure | None], Any],
         most_rows: int,
         fatal: type[HarvestError] | tuple[()] = (),
     ) -> None:
         self._leadership = leadership
         self._sink = sink
+        self._pipelined = sink if isinstance(sink, PipelinedSink) else None
         self._opened = opened
-        self._publish = publish
+        self._checkpoint = checkpoint
+        self._settled = settled
         self._most_rows = most_rows
         self._fatal = fatal
+        self._told: Failure | None = None
         self.thread: ActionThread[Any] = ActionThread("sink", self._work, (Open, send))
 
-    def deliver(self, sends: Sequence[Any], checkpoint: str) -> Failure | None:
-        """Deliver the rows of `sends`, with one checkpoint for all. See `Sink.deliver`."""
+    def _publish(self, sends: Sequence[Any]) -> None:
+        """Publish the rows of `sends`, with one checkpoint for all; report when it is settled."""
         rows = sends[0].rows
         if len(sends) > 1:
             rows = [row for send in sends for row in send.rows]
-        failure = self._sink.deliver(rows, checkpoint)
-        if failure is not None:
-            self._leadership.log.warning(
-                "%d rows were not published: %s", len(rows), failure.reason
-            )
-        return failure
+
+        def settle(failure: Failure | None) -> None:
+            if failure is not None and failure is not self._told:
+                self._told = failure  # which may be that of several deliveries
+                count = len(rows if failure.undelivered is None else failure.undelivered)
+                said = "%d rows were not published: %s"
+                self._leadership.log.warning(said, count, failure.reason)
+            self._leadership.report(self._settled(sends, failure))
+
+        if self._pipelined is not None:
+            self._pipelined.submit(rows, settle)
+        else:
+            settle(self._sink.deliver(rows, self._checkpoint(sends[-1])))
 
     def open(self, action: Open) -> Any:
         """Open the sink, if the lease is still held after the delay; return the event for it."""
@@ -74,8 +89,10 @@ class Publisher:
 
     def _work(self, actions: Sequence[Any]) -> None:
         for sends in self._merged(actions):
-            event = self.open(sends) if isinstance(sends, Open) else self._publish(sends)
-            self._leadership.report(event)
+            if isinstance(sends, Open):
+                self._leadership.report(self.open(sends))
+            else:
+                self._publish(sends)
 
     def _merged(self, actions: Sequence[Any]) -> Iterator[Any]:
         """Sends that follow one another as lists of up to `most_rows` rows; opens as they are."""

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from harvest.core import range as r
 from harvest.core.dead_letters import BadRowFilter, BadRowPolicy
+from harvest.core.failure import Failure
 from harvest.core.interfaces.dead_letter_store import DeadLetterStore
 from harvest.core.interfaces.range_store import RangeStore, Window
 from harvest.core.interfaces.sink import Sink
@@ -57,7 +58,8 @@ class RangeLeader:
             tools.sink,
             r.Send,
             opened=self._opened,
-            publish=self._publish,
+            checkpoint=lambda send: send.position.encode(),
+            settled=self._settled,
             most_rows=_MERGED_ROWS,
             fatal=CheckpointError,
         )
@@ -217,9 +219,8 @@ class RangeLeader:
         self._committed, self._committed_s = position, time.monotonic()
         return r.Opened(position, waiting)
 
-    def _publish(self, sends: Sequence[r.Send]) -> r.Event:
+    def _settled(self, sends: Sequence[r.Send], failure: Failure | None) -> r.Event:
         position = sends[-1].position
-        failure = self.publisher.deliver(sends, position.encode())
         if failure is None:
             self._leadership.stats.published += sum([len(send.rows) for send in sends])
             self._committed, self._committed_s = position, time.monotonic()

@@ -10,12 +10,12 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from typing import Final, Literal
+from typing import Final
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from harvest.core.interfaces.dead_letter_store import DeadLetterTable, Selection
+from harvest.core.interfaces.dead_letter_store import DeadLetterTable, RetryMode, Selection
 from harvest.errors import HarvestError
 
 __all__ = ["WaitingTopics", "topics_of"]
@@ -36,7 +36,7 @@ class WaitingTopics:
         dead_letters: DeadLetterTable,
         existing: Callable[[], set[str]],
         *,
-        mode: Literal["mark", "range"],
+        mode: RetryMode,
         leading: Callable[[], bool],
     ) -> None:
         self._dead_letters = dead_letters

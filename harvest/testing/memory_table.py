@@ -143,10 +143,13 @@ class MemoryMarkStore:
                 stored.tag = term.tag(batch)
             return [stored.row for stored in foreign]
 
-    def purge(self, ids: Sequence[int]) -> int:
+    def purge(self, ids: Sequence[int], tags: Sequence[UUID]) -> int:
         """See `MarkStore.purge`."""
         with self._statement() as committed:
-            return sum(committed.pop(id, None) is not None for id in ids)
+            gone = [id for id in ids if id in committed and committed[id].tag in tags]
+            for id in gone:
+                del committed[id]
+            return len(gone)
 
     def clear(self, checkpoint: Checkpoint) -> int:
         """See `MarkStore.clear`."""

@@ -250,6 +250,11 @@ class Claim:
         return max(self.core.holding.next_offset, self.core.holding.claimed_offset)
 
     @property
+    def metadata(self) -> bytes:
+        """What heartbeats publish with the claim: set here, or left by the holder before."""
+        return self.core.holding.metadata
+
+    @property
     def reason(self) -> str | None:
         """Why the claim ended, in words; None while it has not."""
         return self.core.holding.reason
@@ -272,10 +277,32 @@ class Claim:
         """
         return self._block(self.core.claim_messages(proposed_offset, timeout_s))
 
-    def set_metadata(self, metadata: bytes) -> None:
-        """Publish up to 256 bytes with the claim, from the next heartbeat on."""
-        with self.core.driver.lock:
-            self.core.driver.claimant.set_metadata(self.core.holding, metadata)
+    def set_metadata(self, metadata: bytes, *, flush: bool = False) -> None:
+        """Publish up to 256 bytes with the claim, from the next heartbeat on, or (`flush`) at once.
+
+        They stay with the cell: the next holder finds them in `metadata`, and publishes them until
+        it sets others.
+        """
+        driver = self.core.driver
+        with driver.lock:
+            driver.claimant.set_metadata(self.core.holding, metadata)
+            if flush and driver.running:
+                driver.claimant.renew(self.core.holding, driver.clock())
+                driver.carry_out()
+
+    def set_position(self, next_offset: int) -> None:
+        """Set the position, even back, and end the claim: whoever claims next goes on there.
+
+        For a position that has lost its meaning, as the topic was made anew or truncated; stop
+        acting on the claim before. Does not wait: the claim has ended (`reason`) when the log has
+        it, and if something else of the claim was on its way there, nothing happens; ask again
+        then. Raises `NotHeld`, `Closed`.
+        """
+        driver = self.core.driver
+        with driver.lock:
+            driver.check_open()
+            driver.claimant.set_position(self.core.holding, next_offset, driver.clock())
+            driver.carry_out()
 
     def release(self, *, wait: bool = True, timeout_s: float = 10.0) -> None:
         """Give the claim back. Stop acting on it before you call this.

@@ -230,8 +230,8 @@ class Partitions:
         for part in self.all():
             holding = part.holding
             position = part.position()
-            if position > holding.next_offset and holding.epoch >= 0:
-                holding.next_offset = position
+            if holding.epoch >= 0:
+                self._marshal.driver.claimant.advance(holding, position)
 
     def commit(self, timeout_s: float) -> None:
         """See `Consumer.commit`."""

@@ -69,6 +69,7 @@ from marshal_py.protocol.messages import (
     MetadataEntry,
     ReleasingPartition,
     ResumeGroup,
+    SetPosition,
     encode,
 )
 from marshal_py.protocol.rationalizer import Cell, PartitionState
@@ -232,20 +233,57 @@ class Claimant:
             raise InvalidArgument(f"next_offset = {next_offset!r} must be 0 or more")
         if holding.state not in _OURS:
             raise NotHeld(f"{_name(holding)} is not held any more: {holding.reason or 'released'}")
-        if next_offset > holding.next_offset:
-            holding.next_offset = next_offset
-            self._changed[holding.key] = holding
+        self.advance(holding, next_offset)
         if flush and holding.next_offset > holding.stored_offset:
             self._heartbeats.arrange(holding.coordinator, now_ns)
             self.tick(now_ns)
 
+    def advance(self, holding: Holding, next_offset: int) -> None:
+        """Have `next_offset` go with the next heartbeat, or with the release. Never goes back."""
+        if next_offset > holding.next_offset:
+            holding.next_offset = next_offset
+            if holding.state in _OURS:
+                self._changed[holding.key] = holding
+
     def set_metadata(self, holding: Holding, metadata: bytes) -> None:
-        """Set the bytes (at most 256) that heartbeats publish with the claim."""
+        """Set the bytes (at most 256) that heartbeats publish with the claim.
+
+        They stay with the cell when the claim goes to somebody else.
+        """
         if not isinstance(metadata, bytes) or len(metadata) > MAX_METADATA_BYTES:
             raise InvalidArgument(f"metadata must be at most {MAX_METADATA_BYTES} bytes")
         holding.metadata = metadata
         if holding.state in _OURS:
             self._changed[holding.key] = holding
+
+    def renew(self, holding: Holding, now_ns: int) -> None:
+        """Send the heartbeat that carries this claim now."""
+        if holding.state in _OURS:
+            self._heartbeats.arrange(holding.coordinator, now_ns)
+            self.tick(now_ns)
+
+    def set_position(self, holding: Holding, next_offset: int, now_ns: int) -> None:
+        """Set the position of a claim that is held, even back; the claim ends with it (§5.10).
+
+        The caller has stopped acting on it, and nothing renews it from here on. If the log refuses,
+        as something of the claim was read meanwhile, nothing is told, and the caller asks again.
+        Raises `NotHeld`.
+        """
+        if type(next_offset) is not int or not 0 <= next_offset < 2**63:
+            raise InvalidArgument(f"next_offset = {next_offset!r} must be 0 or more")
+        version = self.world.version(self.group_id, *holding.key)
+        if holding.state not in _OURS or version == NO_OFFSET:
+            raise NotHeld(f"{_name(holding)} is not held any more: {holding.reason or 'released'}")
+        seq = next(self._seq)
+        record = SetPosition(
+            *self._header(seq), holding.topic, holding.partition, next_offset, version
+        )
+        if holding.renewable:  # should nobody ask again, it is released like a paused one
+            self._release_at(holding, max(now_ns, holding.lease_until_ns))
+        holding.repositioned, holding.lease_until_ns = True, 0
+        if holding.state is ClaimState.HELD:
+            holding.on(ClaimEvent.LEASE_OVER)
+        self._appends.append(Append(holding.coordinator, seq, encode(record)))
 
     def set_member_metadata(self, metadata: bytes, now_ns: int) -> None:
         """Set what this client tells the other members, at most 4,096 bytes, and tell it now."""
@@ -595,7 +633,9 @@ class Claimant:
         if cell is not None:
             holding.next_offset = holding.stored_offset = cell.next_offset
             holding.claimed_offset = cell.claimed_offset
-        if holding.metadata:
+            holding.stored_metadata = cell.metadata
+            holding.metadata = holding.metadata or cell.metadata
+        if holding.metadata != holding.stored_metadata:
             self._changed[key] = holding
         self._ours[coordinator][key] = holding
         holding.on(ClaimEvent.CLAIM_ACCEPTED)
@@ -681,7 +721,7 @@ class Claimant:
         if self.silent or until_ns <= holding.lease_until_ns:
             return
         holding.lease_until_ns = until_ns
-        if holding.state is ClaimState.LAPSED and now_ns < until_ns and not holding.paused:
+        if holding.state is ClaimState.LAPSED and now_ns < until_ns and holding.renewable:
             holding.on(ClaimEvent.LEASE_RENEWED)
             self._notices.append(Notice("regained" if holding.acquired else "acquired", holding))
             holding.acquired = True
@@ -707,7 +747,7 @@ class Claimant:
     def _renew_all(self, coordinator: int, t_send_ns: int, now_ns: int) -> None:
         """A heartbeat of this instance was read: it renews all that the instance holds."""
         for holding in list(self._ours[coordinator].values()):
-            if not holding.paused:
+            if holding.renewable:
                 self._renewed(holding, t_send_ns, now_ns)
 
     def _renewed(self, holding: Holding, t_send_ns: int, now_ns: int) -> None:
@@ -755,7 +795,7 @@ class Claimant:
         self._reconcile(coordinator, now_ns)
         is_home = self.member and coordinator == self.home and not self.leaving
         probing = self._cold_start.is_asking(coordinator)
-        renewing = any(not holding.paused for holding in self._ours[coordinator].values())
+        renewing = any(holding.renewable for holding in self._ours[coordinator].values())
         if not is_home and not probing and not renewing:
             return
         # The network hangs, or the user flushes faster than it answers?
@@ -778,7 +818,7 @@ class Claimant:
         metadata: list[MetadataEntry] = []
         size = 0
         for key, holding in list(self._changed.items()):
-            if holding.paused or self._ours[holding.coordinator].get(key) is not holding:
+            if not holding.renewable or self._ours[coordinator].get(key) is not holding:
                 continue
             if len(positions) == 2 * MAX_ENTRIES or size > MAX_METADATA_AT_ONCE:
                 yield positions, metadata

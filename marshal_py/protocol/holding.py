@@ -29,6 +29,7 @@ class Holding:
         "paused",
         "reason",
         "release_at_ns",
+        "repositioned",
         "state",
         "stored_metadata",
         "stored_offset",
@@ -56,6 +57,8 @@ class Holding:
         self.acquired = False
         self.late_renewals = 0
         self.paused = False
+        self.repositioned = False
+        """Its position is being set, with which it ends."""
         self.reason: str | None = None
         """Why it ended; None while it has not."""
         self.claim_seq = -1
@@ -65,6 +68,11 @@ class Holding:
     @property
     def key(self) -> tuple[str, int]:
         return (self.topic, self.partition)
+
+    @property
+    def renewable(self) -> bool:
+        """Whether heartbeats renew it."""
+        return not self.paused and not self.repositioned
 
     def held(self, now_ns: int) -> bool:
         """Say whether the holder may act at `now_ns`."""

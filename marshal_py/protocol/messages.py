@@ -165,7 +165,7 @@ class ResumeGroup(_Record, tag=6, frozen=True, array_like=True, gc=False):
 
 
 class SetPosition(_Record, tag=7, frozen=True, array_like=True, gc=False):
-    """Set the position of a cell of a paused group; it may go back."""
+    """Set the position of a cell that the sender holds, or of a paused group; it may go back."""
 
     topic: Topic
     partition: Partition

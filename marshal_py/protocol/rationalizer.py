@@ -32,9 +32,10 @@ ClaimingMessages     held, epoch = cell.epoch,                       version = o
                      proposed_offset > claimed_offset                claimed_offset = proposed
 ReleaseGroup         always                                          the group is paused
 ResumeGroup          paused by the record at expected_version        the pause ends
-SetPosition          group paused, expected_version = version        holder = none, version = o,
-                                                                     next_offset = claimed_offset
-                                                                     = the given offset
+SetPosition          group paused or held by the sender,             holder = none, version = o,
+                     expected_version = version                      next_offset = claimed_offset
+                                                                     = the given offset,
+                                                                     metadata empty
 ForgetGroup          group paused, none of its cells held            its cells and members go
 Genesis              previous = the log's identity, base higher      the log's identity and base
 SetLevel             expected_level = level, all sessions can follow the group's level
@@ -716,7 +717,6 @@ def _claim(
     cell.epoch = epoch
     cell.version = offset
     cell.interval_ms = record.interval_ms
-    cell.metadata = b""
     group.held += 1
 
 
@@ -798,10 +798,13 @@ def _set_position(
     group = state.groups.get(record.group_id)
     unit = (record.topic, record.partition)
     cell = None if group is None else group.cells.get(unit)
-    if group is None or group.pause is None or record.expected_version != group.version(cell):
+    is_holder = cell is not None and (
+        (cell.holder, cell.instance_id) == (record.client_id, record.instance_id)
+    )
+    may = group is not None and (group.pause is not None or is_holder)
+    if group is None or not may or record.expected_version != group.version(cell):
         if events is not None:
-            paused = group is not None and group.pause is not None
-            reason: Reason = "stale_version" if paused else "not_paused"
+            reason: Reason = "stale_version" if may else "not_paused"
             _reject(events, offset, record, reason, *unit, cell, group)
         return
     if cell is None:
@@ -810,6 +813,7 @@ def _set_position(
         _vacate(state, group, record.group_id, cell, offset)
     cell.version = offset
     cell.next_offset = cell.claimed_offset = record.next_offset
+    cell.metadata = b""
     if events is not None:
         events.append(ev.PositionSet(*_about(offset, record), record.next_offset))
 
@@ -901,7 +905,6 @@ def _vacate(state: PartitionState, group: GroupState, name: str, cell: Cell, off
     group.held -= 1
     cell.holder = cell.instance_id = None
     cell.version = offset
-    cell.metadata = b""
     if session.claims:
         return
     if session.member:

@@ -28,7 +28,8 @@ from harvest.databases.sqlite.range import SqliteRangeStore
 from harvest.outbox.outbound_stasher import OutboundStasher
 from harvest.outbox.record import OutboxRecord
 from harvest.outbox.stasher import Stasher
-from harvest.sinks.kafka.sink import IdempotentSink, TransactionalSink
+from harvest.sinks.kafka.idempotent import IdempotentSink
+from harvest.sinks.kafka.sink import TransactionalSink
 from harvest.testing.memory_broker import MemoryBroker, MemorySink
 from harvest.testing.memory_range_store import MemoryRangeStore
 from harvest.testing.memory_table import MemoryMarkStore, MemoryTable

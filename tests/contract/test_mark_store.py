@@ -72,9 +72,21 @@ def test_a_mark_that_comes_too_late_marks_nothing(bench: StoreBench) -> None:
 def test_purge_deletes_and_counts_what_was_there(bench: StoreBench) -> None:
     ids = insert(bench, 3)
     store = bench.store()
-    assert store.purge(ids[:2]) == 2
-    assert store.purge(ids) == 1
+    store.mark(TERM, 0, 10, LONG_MS)
+    assert store.purge(ids[:2], [TERM.tag(0)]) == 2
+    assert store.purge(ids, [TERM.tag(0)]) == 1
     assert bench.ids() == []
+
+
+def test_purge_leaves_rows_that_carry_another_tag_or_none(bench: StoreBench) -> None:
+    ids = insert(bench, 4)
+    store = bench.store()
+    store.mark(TERM, 0, 1, LONG_MS)
+    store.mark(TERM, 1, 1, LONG_MS)
+    bench.store().mark(OTHER, 1, 1, LONG_MS)  # takes the first one over
+    assert store.purge(ids, [TERM.tag(0), TERM.tag(7)]) == 0
+    assert store.purge(ids, [TERM.tag(0), TERM.tag(1)]) == 1
+    assert bench.ids() == [ids[0], *ids[2:]]
 
 
 def test_reset_frees_rows_for_the_same_term(bench: StoreBench) -> None:

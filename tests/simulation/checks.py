@@ -226,6 +226,9 @@ class Checker:
                 self.fail("a paused claim is released", f"{process.name} {holding!r}")
             if self.lives.get(holding) != "paused":
                 self.fail("a pause is told", f"{process.name} {holding!r}")
+        elif holding.repositioned:
+            if holding.release_at_ns is None:
+                self.fail("a claim whose position is being set ends", f"{process.name} {holding!r}")
         elif (
             claimant._heartbeats.due_ns[p] is None
             and not claimant._heartbeats.unread[p]

@@ -151,6 +151,11 @@ class User:
         sim.counts["actions"] += 1
         if sim.noise() < 0.15:
             self.claimant.set_metadata(holding, b"%d" % (sim.now % 997))
+        is_stormy = not sim.healed
+        if is_stormy and self.spec.work == "alo" and sim.noise() < 0.01 and holding.next_offset > 0:
+            # Its topic was made anew: it stops acting, and claims again when that is in the log.
+            self.claimant.set_position(holding, holding.next_offset // 2, now)
+            return
         if self.spec.work == "alo":
             before = holding.next_offset
             at = max(before, holding.claimed_offset, 0) + int(sim.noise() * 7) - 2

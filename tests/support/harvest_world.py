@@ -103,6 +103,7 @@ class World:
         *,
         mode: str = "mark",
         shards: int = 1,
+        more: str = "",
     ) -> None:
         self.topic = topic
         self.mode = mode
@@ -128,7 +129,9 @@ class World:
             f"  topic: {topic}.marshal\n"
             f"  interval_ms: {INTERVAL_MS}\n"
             "  create_topics: true\n"
+            f"{more}"
         )
+        self.stasher = Stasher(mode="message") if "source: message" in more else Stasher()
 
     def harvester(self, *options: str) -> Harvester:
         """Start a process."""
@@ -172,7 +175,7 @@ class World:
 
     def _write(self, name: str, stop: threading.Event, pause_s: float) -> None:
         choose = random.Random(name)
-        stasher = Stasher()
+        stasher = self.stasher
         count = 0
         while not stop.is_set():
             try:
@@ -226,7 +229,10 @@ class World:
 
     def wait_drained(self) -> None:
         logs = self._harvesters[-1].log if self._harvesters else None
-        if self.mode == "mark":
+        if "source: message" in self.config.read_text():
+            count = sum(len(values) for values in self.committed.values())
+            wait_until(lambda: self.published_count() >= count, "all published", logs)
+        elif self.mode in ("mark", "wal"):
             wait_until(lambda: self.rows_left() == 0, "an empty outbox", logs)
         else:
             wait_until(lambda: self.published_count() >= self.rows_left(), "all published", logs)

@@ -159,7 +159,7 @@ history(
     "claiming_partition",
     "takeover",
     "Whoever names the current version takes the cell, held or not: the fold knows no time. "
-    "Offsets stay, metadata goes, the epoch is the offset of the new claim.",
+    "Offsets and metadata stay, the epoch is the offset of the new claim.",
     claim("a", -1),
     beat("a", (0, 40), (0, b"\x01")),
     messages("a", 0, 55),
@@ -626,6 +626,18 @@ history(
     beat("a", (0, 700)),
     resume(3),
     claim("b", 6),
+)
+history(
+    "groups",
+    "a holder sets its own position",
+    "Without a pause; others may not, nor another instance of the same client.",
+    claim("a", -1),
+    beat("a", (0, 500), (0, b"m")),
+    messages("a", 0, 600),
+    position(100, 2),
+    [*common(7, "a"), "t", 0, 100, 1],
+    [*common(7, "a"), "t", 0, 100, 2],
+    claim("a", 5),
 )
 history(
     "groups",

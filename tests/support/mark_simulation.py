@@ -1,7 +1,8 @@
 """A world of leaders, writers and faults around the mark scheduler, driven by one random source.
 
 Every leader executes its actions in three lanes, as the real process does: marks and clears, sends
-and opens, purges and resets. Within a lane they keep their order; between lanes anything goes.
+and opens, purges and resets. Within a lane they keep their order; between lanes anything goes. With
+a pipelined sink a fourth lane brings the acknowledgements, and more is sent before they come.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from dataclasses import dataclass, field
 
 from harvest.core import mark as m
 from harvest.core.dead_letters import BadRowFilter, BadRowPolicy, Key
+from harvest.core.failure import Failure
 from harvest.core.mark_checkpoint import Checkpoint, Term
+from harvest.core.row import Row
 from harvest.errors import SinkUnavailable, StoreUnavailable
 from harvest.outbox.record import OutboxRecord
 from harvest.testing.memory_broker import REFUSED, MemoryBroker, MemorySink
@@ -24,7 +27,7 @@ from harvest.testing.memory_table import (
     MemoryTransaction,
 )
 
-LANE = {
+LANE: dict[type, str] = {
     m.Mark: "mark",
     m.Clear: "mark",
     m.Open: "sink",
@@ -33,6 +36,14 @@ LANE = {
     m.Reset: "purge",
     m.AddDeadLetters: "mark",
 }
+
+
+@dataclass(frozen=True)
+class Acknowledge:
+    """What is under way first is decided."""
+
+
+LANE[Acknowledge] = "acknowledgements"
 KEYS = ("a", "b", "c")
 TOPIC = "t"
 
@@ -51,9 +62,12 @@ class Leader:
     woken: bool = False
     valid_ms: float = 1_000.0
     finished: str | None = None
-    lanes: dict[str, deque[m.Action]] = field(
-        default_factory=lambda: {"mark": deque(), "sink": deque(), "purge": deque()}
+    lanes: dict[str, deque[m.Action | Acknowledge]] = field(
+        default_factory=lambda: {name: deque() for name in LANE.values()}
     )
+    under_way: deque[tuple[list[m.Send], list[Row], Failure | None]] = field(default_factory=deque)
+    broken: bool = False
+    """Whether a pipelined delivery has failed, which the scheduler may not know yet."""
 
     def feed(self, event: m.Event) -> None:
         for action in self.scheduler.step(event):
@@ -78,15 +92,60 @@ class Leader:
     def run(self, lane: str) -> None:
         """Carry out the next action of a lane, and tell the scheduler."""
         event = self.execute(self.lanes[lane].popleft())
-        self.feed(m.LeaseLost() if self.woken else event)
+        if event is not None:
+            self.feed(m.LeaseLost() if self.woken else event)
 
     def waiting(self) -> dict[Key, int]:
         return self.dead_letters.waiting_keys() if self.world.bad_rows.key_waits else {}
 
-    def execute(self, action: m.Action) -> m.Event:
+    def submit(self, sends: list[m.Send], rows: list[Row]) -> None:
+        """Send to a pipelined sink: what was sent before it failed may come, or may not."""
+        failure = None
+        if not self.broken:
+            failure = self.sink.deliver(rows, "")
+        elif self.under_way and self.sink_is_ours:  # nobody has heard of the failure yet
+            good = [row for row in rows if row.id not in self.world.bad_ids]
+            some = [row for row in good if self.world.random.random() < 0.5]
+            self.world.broker.published.extend(some)
+            failure = Failure("other partitions", frozenset(r.id for r in rows if r not in some))
+        else:
+            failure = Failure("failed before")
+        self.broken = self.broken or failure is not None
+        self.under_way.append((sends, rows, failure))
+        self.lanes["acknowledgements"].append(Acknowledge())
+
+    @property
+    def sink_is_ours(self) -> bool:
+        return self.held and self.world.leaders[-1] is self
+
+    def acknowledge(self) -> m.Event | None:
+        """What is first, or from the first failure on everything, as one failure."""
+        if not self.under_way:
+            return None
+        sends, _, failure = self.under_way[0]
+        if failure is None:
+            self.under_way.popleft()
+            return m.Settled(tuple(send.batch for send in sends))
+        batches: list[int] = []
+        undelivered: set[int] = set()
+        refused: frozenset[int] = frozenset()
+        for sends, rows, failure in self.under_way:
+            batches += [send.batch for send in sends]
+            if failure is not None:
+                ids = frozenset(row.id for row in rows)
+                undelivered |= ids if failure.undelivered is None else failure.undelivered
+                refused |= failure.refused
+        self.under_way.clear()
+        return m.Settled(tuple(batches), Failure("", frozenset(undelivered), {}, refused))
+
+    def execute(self, action: m.Action | Acknowledge) -> m.Event | None:
         world, store, sink = self.world, self.store, self.sink
         match action:
+            case Acknowledge():
+                return self.acknowledge()
             case m.Open():
+                assert not self.under_way
+                self.broken = False
                 try:
                     found = sink.open(lambda: self.held)
                 except SinkUnavailable:
@@ -116,12 +175,15 @@ class Leader:
                     sends.append(following)
                     self.lanes["sink"].popleft()
                 rows = [row for send in sends for row in send.rows]
+                if world.pipelined:
+                    self.submit(sends, rows)
+                    return None
                 failure = sink.deliver(rows, sends[-1].checkpoint.encode())
                 return m.Settled(tuple(send.batch for send in sends), failure)
-            case m.Purge(ids):
+            case m.Purge(ids, tags):
                 assert set(ids) <= {row.id for row in world.broker.published}, "purged unpublished"
                 try:
-                    store.purge(ids)
+                    store.purge(ids, tags)
                 except StoreUnavailable:
                     return m.PurgeFailed()
                 return m.Purged()
@@ -143,6 +205,8 @@ class World:
 
     random: random.Random
     atomic: bool = True
+    pipelined: bool = False
+    """Only without atomicity: sends do not wait for the acknowledgement of those before."""
     bad_rows: BadRowPolicy = field(default_factory=BadRowPolicy)
     bad: float = 0.0
     """How many of the rows cannot be published."""

@@ -463,7 +463,6 @@ def claiming_partition(state: State, offset: int, record: dict[str, Any]) -> lis
     cell["epoch"] = state["base"] + offset
     cell["version"] = offset
     cell["interval_ms"] = record["interval_ms"]
-    cell["metadata"] = ""
     if session_of(state, record["group_id"], record["client_id"], record["instance_id"]) is None:
         level = level_of(state, record["group_id"])
         add_session(state, offset, record, level, level)
@@ -561,7 +560,6 @@ def of_cell(
 def vacate(cell: dict[str, Any], offset: int) -> None:
     cell["holder"] = None
     cell["instance_id"] = None
-    cell["metadata"] = ""
     cell["version"] = offset
 
 
@@ -651,7 +649,9 @@ def set_level(state: State, offset: int, record: dict[str, Any]) -> list[Event]:
 def set_position(state: State, offset: int, record: dict[str, Any]) -> list[Event]:
     cell = cell_of(state, record, record)
     version = version_of(state, cell)
-    if not is_paused(state, record):
+    sender = (record["client_id"], record["instance_id"])
+    is_holder = cell is not None and (cell["holder"], cell["instance_id"]) == sender
+    if not is_paused(state, record) and not is_holder:
         return rejected(offset, record, "not_paused", record, cell, version)
     if record["expected_version"] != version:
         return rejected(offset, record, "stale_version", record, cell, version)
@@ -660,6 +660,7 @@ def set_position(state: State, offset: int, record: dict[str, Any]) -> list[Even
     vacate(cell, offset)
     cell["next_offset"] = record["next_offset"]
     cell["claimed_offset"] = record["next_offset"]
+    cell["metadata"] = ""
     return [
         event(
             "PositionSet",

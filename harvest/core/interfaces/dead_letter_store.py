@@ -9,13 +9,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 from harvest.core.dead_letters import BadRow, Key
 from harvest.core.mark_checkpoint import Term
 from harvest.core.table_name import TableName
 
-__all__ = ["DeadLetter", "DeadLetterStore", "DeadLetterTable", "Dropped", "Selection"]
+__all__ = ["DeadLetter", "DeadLetterStore", "DeadLetterTable", "Dropped", "RetryMode", "Selection"]
+
+RetryMode: TypeAlias = Literal["mark", "range", "wal"]
+"""How the outbox is harvested, which says where rows are put back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,19 +101,16 @@ class DeadLetterTable(DeadLetterStore, Protocol):
     def ids(self, low: int, high: int) -> frozenset[int]:
         """Which ids from `low` to `high` are dead letters, with an error or behind one."""
 
-    def retry(
-        self, selection: Selection, *, mode: Literal["mark", "range"], dry_run: bool = False
-    ) -> int:
+    def retry(self, selection: Selection, *, mode: RetryMode, dry_run: bool = False) -> int:
         """Put rows back into the outbox, and the rows that wait behind them; return how many.
 
         In mark mode they keep their ids, so they come before everything newer. In range mode, whose
         checkpoint has passed these ids, they get new ones, in the old order, and what is left under
-        the old ones is deleted from the outbox: it never was published.
+        the old ones is deleted from the outbox: it never was published. In wal mode they become
+        logical messages: they come in the log when this is committed.
         """
 
-    def drop(
-        self, selection: Selection, *, mode: Literal["mark", "range"], dry_run: bool = False
-    ) -> Dropped:
+    def drop(self, selection: Selection, *, mode: RetryMode, dry_run: bool = False) -> Dropped:
         """Delete rows for good. Rows that waited for nothing else go back into the outbox.
 
         In range mode they are deleted from the outbox, too.

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeAlias
+from uuid import UUID
 
 from harvest.core.mark_checkpoint import Checkpoint, Term
 from harvest.core.row import Row
@@ -56,8 +57,12 @@ class MarkStore(Protocol):
         tags nothing: what a paused leader had under way cannot take rows from its successor.
         """
 
-    def purge(self, ids: Sequence[int]) -> int:
-        """Delete the rows; return how many were there."""
+    def purge(self, ids: Sequence[int], tags: Sequence[UUID]) -> int:
+        """Delete the rows with these ids that carry one of `tags`; return how many there were.
+
+        The tags say which rows they are: in a database that has lost what it had committed, or
+        after TRUNCATE, another row may have the id of one that was published.
+        """
 
     def clear(self, checkpoint: Checkpoint) -> int:
         """Delete the rows that `checkpoint` says are published; return how many there were."""

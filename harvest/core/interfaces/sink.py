@@ -10,19 +10,26 @@ A sink is used by one thread. Its contract, for every implementation:
 3. After a failure, every later `deliver` fails too, without publishing, until `open`.
 4. With `atomic` true, the rows of one `deliver` and its checkpoint become visible together or not
    at all. With `atomic` false, checkpoints are not kept: delivery is at least once.
+
+A sink whose deliveries need not wait for one another may be a `PipelinedSink`:
+
+5. `submit` begins a delivery. Each is settled exactly once, in the order in which they were
+   submitted, and by 3. none successfully after one that failed, until `open`. What was under way
+   together when one failed may be settled with one `Failure`, which then speaks of all its rows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, runtime_checkable
 
 from harvest.core.failure import Failure
 from harvest.core.row import Row
 
-__all__ = ["Sink", "SinkFactory", "StillHeld"]
+__all__ = ["PipelinedSink", "Settle", "Sink", "SinkFactory", "StillHeld"]
 
 StillHeld: TypeAlias = Callable[[], bool]
+Settle: TypeAlias = Callable[[Failure | None], None]
 
 
 class Sink(Protocol):
@@ -53,6 +60,17 @@ class Sink(Protocol):
 
     def close(self) -> None:
         """Let go of the broker. What is under way is given up, never completed later."""
+
+
+@runtime_checkable
+class PipelinedSink(Sink, Protocol):
+    """Publishes rows while earlier ones are not acknowledged yet. Only without atomicity."""
+
+    def submit(self, rows: Sequence[Row], settle: Settle) -> None:
+        """Begin to publish `rows`; `settle` hears their fate, from any thread, and returns soon.
+
+        It may hear of it before this returns. Raises nothing for what can go wrong on the way.
+        """
 
 
 SinkFactory: TypeAlias = Callable[[], Sink]

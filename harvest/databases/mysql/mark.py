@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from typing import Any, Final, Literal
+from uuid import UUID
 
 from harvest.core.gaps import union
 from harvest.core.interfaces.mark_store import Backlog, Finding
@@ -36,7 +37,7 @@ _MARKED: Final = """
 SELECT id, kafka_topic, kafka_key, kafka_value, kafka_header_keys, kafka_header_values
 FROM {table} FORCE INDEX (PRIMARY) WHERE {within} AND leader_id = %s ORDER BY id
 """
-_PURGE: Final = "DELETE FROM {table} WHERE {within}"
+_PURGE: Final = "DELETE FROM {table} WHERE {within} AND leader_id IN %s"
 _RESET: Final = "UPDATE {table} SET leader_id = NULL WHERE {within}"
 _CLEAR: Final = "DELETE FROM {table} WHERE id BETWEEN %s AND %s AND leader_id BETWEEN %s AND %s"
 _BACKLOG: Final = """
@@ -74,9 +75,9 @@ class MysqlMarkStore(MysqlTable):
         found = [row for p in parts for row in self._execute(self._sql(_MARKED, p), (tag,))]
         return [_row(row) for row in found]
 
-    def purge(self, ids: Sequence[int]) -> int:
+    def purge(self, ids: Sequence[int], tags: Sequence[UUID]) -> int:
         """See `MarkStore.purge`."""
-        return self._each(_PURGE, ids)
+        return self._each(_PURGE, ids, (tuple([tag.bytes for tag in tags]),))
 
     def clear(self, checkpoint: Checkpoint) -> int:
         """See `MarkStore.clear`."""
@@ -112,11 +113,11 @@ class MysqlMarkStore(MysqlTable):
     def _sql(self, template: str, within: str = "") -> str:
         return template.format(table=self._name, within=within)
 
-    def _each(self, template: str, ids: Sequence[int]) -> int:
+    def _each(self, template: str, ids: Sequence[int], parameters: Sequence[Any] = ()) -> int:
         """Change the rows; ids that follow one another are one condition."""
         ranges = union((id, id) for id in set(ids))
         statements = [template.format(table=self._name, within=part) for part in within(ranges)]
-        return sum([self._change(statement) for statement in statements])
+        return sum([self._change(statement, parameters) for statement in statements])
 
     def _forget(self) -> None:
         self._clock_asked_s = float("-inf")  # this may be another server

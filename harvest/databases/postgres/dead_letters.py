@@ -10,13 +10,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from typing import Any, Final, Literal, LiteralString
+from typing import Any, Final, LiteralString
 
 import psycopg
 from psycopg import sql
 
 from harvest.core.dead_letters import BadRow, Key, missing_topic_pattern
-from harvest.core.interfaces.dead_letter_store import DeadLetter, Dropped, Selection
+from harvest.core.interfaces.dead_letter_store import (
+    DeadLetter,
+    Dropped,
+    RetryMode,
+    Selection,
+)
 from harvest.core.mark_checkpoint import Term
 from harvest.core.table_name import TableName
 from harvest.databases.postgres.attempts import attempts_name
@@ -181,9 +186,7 @@ class PostgresDeadLetters(PostgresTable):
         found = self._execute(self._format(_IDS), {"low": low, "high": high}).fetchall()
         return frozenset([row[0] for row in found])
 
-    def retry(
-        self, selection: Selection, *, mode: Literal["mark", "range"], dry_run: bool = False
-    ) -> int:
+    def retry(self, selection: Selection, *, mode: RetryMode, dry_run: bool = False) -> int:
         """See `DeadLetterTable.retry`."""
         if not self._exists():
             return 0
@@ -203,9 +206,7 @@ class PostgresDeadLetters(PostgresTable):
             self._forget_attempts()
             return count
 
-    def drop(
-        self, selection: Selection, *, mode: Literal["mark", "range"], dry_run: bool = False
-    ) -> Dropped:
+    def drop(self, selection: Selection, *, mode: RetryMode, dry_run: bool = False) -> Dropped:
         """See `DeadLetterTable.drop`."""
         if not self._exists():
             return Dropped(0, 0)
@@ -228,7 +229,7 @@ class PostgresDeadLetters(PostgresTable):
         self,
         condition: sql.Composable,
         given: dict[str, Any],
-        mode: Literal["mark", "range"],
+        mode: RetryMode,
         *,
         dry_run: bool,
     ) -> int:
@@ -241,7 +242,7 @@ class PostgresDeadLetters(PostgresTable):
         return self._execute(statement, given).rowcount
 
     def _delete_unpublished(
-        self, condition: sql.Composable, given: dict[str, Any], mode: Literal["mark", "range"]
+        self, condition: sql.Composable, given: dict[str, Any], mode: RetryMode
     ) -> None:
         """Range mode left the originals in the outbox, below its checkpoint."""
         if mode == "range":
@@ -261,15 +262,19 @@ class PostgresDeadLetters(PostgresTable):
 
     # --- Statements ---
 
+    def _column_types(self) -> dict[str, tuple[str, bool]]:
+        types = self._types()  # a table of range mode has fewer columns
+        if not types:
+            raise TableMissing(f"the table {self._table} does not exist: run `harvest init`")
+        return types
+
     @property
     def _dead_letters(self) -> sql.Identifier:
         return sql.Identifier(*self.name.parts)
 
     def _format(self, template: Any, **more: sql.Composable) -> sql.Composed:
         if not self._parts:
-            types = self._types()  # a table of range mode has fewer columns
-            if not types:
-                raise TableMissing(f"the table {self._table} does not exist: run `harvest init`")
+            types = self._column_types()
             self._cast = "::text" if types["kafka_key"][0] == "json" else ""  # JSON has no "="
             self._parts = {
                 "dead_letters": self._dead_letters,

@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from typing import Final, Literal
+from uuid import UUID
 
 from psycopg import sql
 from psycopg.rows import TupleRow
@@ -19,6 +20,7 @@ from harvest.core.interfaces.mark_store import Backlog, Finding
 from harvest.core.mark_checkpoint import Checkpoint, Term
 from harvest.core.row import Row
 from harvest.core.table_name import TableName
+from harvest.databases.postgres.header_arrays import array_of, with_headers
 from harvest.databases.postgres.table import PostgresTable, readable
 
 __all__ = ["PostgresMarkStore"]
@@ -42,11 +44,13 @@ WHERE id = ANY (ARRAY (
   WHERE leader_id IS NULL OR leader_id < %s OR leader_id > %s
   ORDER BY id LIMIT CASE WHEN clock_timestamp() < to_timestamp(%s) THEN %s ELSE 0 END
 ))
-RETURNING id, {topic}, {key}, {value}, kafka_header_keys, kafka_header_values
+RETURNING id, {topic}, {key}, {value}, {header_keys}, {header_values}
 """
 _CLOCK: Final = "SELECT extract(epoch FROM clock_timestamp())::float8"
 _ASK_CLOCK_EVERY_S: Final = 10.0  # it may be set while we run
-_PURGE: Final = "DELETE FROM {table} WHERE id = ANY (%s::bigint[])"
+_PURGE: Final = """
+DELETE FROM {table} WHERE id = ANY (%s::bigint[]) AND leader_id = ANY (%s::uuid[])
+"""
 _RESET: Final = "UPDATE {table} SET leader_id = NULL WHERE id = ANY (%s::bigint[])"
 _CLEAR: Final = """
 DELETE FROM {table} WHERE id BETWEEN %s AND %s AND leader_id BETWEEN %s AND %s
@@ -91,20 +95,20 @@ class PostgresMarkStore(PostgresTable):
         statement = self._mark_statement()
         until_s += self._clock_ahead_s()
         parameters = (term.tag(batch), term.first, term.last, until_s, limit)
-        rows = self._execute(statement, parameters, binary=True).fetchall()
+        rows = with_headers(self._execute(statement, parameters, binary=True).fetchall())
         rows.sort(key=_id)  # RETURNING promises no order
         topics = self._topics
         try:
-            return [Row(r[0], topics[r[1]], r[2], r[3], r[4], r[5]) for r in rows]
+            return [Row(r[0], topics[r[1]], r[2], r[3], r[4] or (), r[5] or ()) for r in rows]
         except KeyError:
             if len(topics) > 10_000:
                 topics.clear()
             topics.update({r[1]: r[1].decode() for r in rows})
-            return [Row(r[0], topics[r[1]], r[2], r[3], r[4], r[5]) for r in rows]
+            return [Row(r[0], topics[r[1]], r[2], r[3], r[4] or (), r[5] or ()) for r in rows]
 
-    def purge(self, ids: Sequence[int]) -> int:
+    def purge(self, ids: Sequence[int], tags: Sequence[UUID]) -> int:
         """See `MarkStore.purge`."""
-        return self._execute(self._sql(_PURGE), (list(ids),)).rowcount
+        return self._execute(self._sql(_PURGE), (list(ids), list(tags))).rowcount
 
     def clear(self, checkpoint: Checkpoint) -> int:
         """See `MarkStore.clear`."""
@@ -156,6 +160,8 @@ class PostgresMarkStore(PostgresTable):
                 topic=readable(types, "kafka_topic"),
                 key=readable(types, "kafka_key"),
                 value=readable(types, "kafka_value"),
+                header_keys=array_of("kafka_header_keys"),
+                header_values=array_of("kafka_header_values"),
             )
         return self._mark_sql
 

@@ -22,6 +22,7 @@ from harvest.core.range_checkpoint import Position
 from harvest.core.row import Row
 from harvest.core.shards import HEX_DIGITS
 from harvest.core.table_name import TableName
+from harvest.databases.postgres.header_arrays import array_of, with_headers
 from harvest.databases.postgres.partitions import PostgresPartitions
 from harvest.databases.postgres.table import PostgresTable, readable
 from harvest.errors import SchemaError
@@ -187,11 +188,11 @@ class PostgresRangeStore(PostgresTable):
         """See `RangeStore.read`."""
         if self._shards > 1:
             return self._read_shard(after, limit)
-        return _window(self._fetch(_READ, (after, limit)), after, limit)
+        return _window(self._fetch_rows(_READ, (after, limit)), after, limit)
 
     def read_all(self, after: int, limit: int) -> tuple[Window, list[list[Row]]]:
         """The `limit` lowest rows above `after`, and the same divided into the shards."""
-        window = _window(self._fetch(_READ_ALL, (after, limit)), after, limit)
+        window = _window(self._fetch_rows(_READ_ALL, (after, limit)), after, limit)
         shards: list[list[Row]] = [[] for _ in range(self._shards)]
         for row in window.rows:
             shards[row[6]].append(row)  # type: ignore[misc]  # one column more than a row has
@@ -204,7 +205,7 @@ class PostgresRangeStore(PostgresTable):
             return Window((), after)
         found.sort(key=_id)  # UNION promises no order
         gaps = missing(after, sorted(ids)) if ids else ()
-        return Window(found, last, gaps, seen == limit)
+        return Window(with_headers(found), last, gaps, seen == limit)
 
     def lookup(self, ranges: Sequence[Range]) -> list[Range]:
         """See `RangeStore.lookup`."""
@@ -212,7 +213,7 @@ class PostgresRangeStore(PostgresTable):
 
     def fetch(self, ids: Sequence[Range]) -> list[Row]:
         """See `RangeStore.fetch`."""
-        rows = self._fetch(_FETCH, _columns(ids))
+        rows = self._fetch_rows(_FETCH, _columns(ids))
         rows.sort(key=_id)
         return rows
 
@@ -313,9 +314,8 @@ class PostgresRangeStore(PostgresTable):
                 sql.SQL("kafka_topic::bpchar AS topic"),  # the one type that arrives as text
                 sql.SQL("{} AS key").format(_readable(types, "kafka_key")),
                 sql.SQL("{} AS value").format(_readable(types, "kafka_value")),
-                # An empty array would cost more to read than the rest of the row.
-                sql.SQL("nullif(kafka_header_keys, '{}') AS header_keys"),
-                sql.SQL("nullif(kafka_header_values, '{}') AS header_values"),
+                sql.SQL("{} AS header_keys").format(array_of("kafka_header_keys")),
+                sql.SQL("{} AS header_values").format(array_of("kafka_header_values")),
             ]
             shard: sql.Composable = sql.SQL("0")
             if self._shards > 1:
@@ -337,6 +337,9 @@ class PostgresRangeStore(PostgresTable):
     def _fetch(self, template: Any, parameters: Sequence[Any]) -> list[Any]:
         """Tuples; those of rows have the shape of `Row`."""
         return self._execute(self._range_sql(template), parameters, binary=True).fetchall()
+
+    def _fetch_rows(self, template: Any, parameters: Sequence[Any]) -> list[Any]:
+        return with_headers(self._fetch(template, parameters))
 
     def _drawn(self) -> int:
         assert self._sequence is not None  # noqa: S101

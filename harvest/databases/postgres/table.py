@@ -154,7 +154,10 @@ class PostgresTable:
 
     def _types(self) -> dict[str, tuple[str, bool]]:
         """For each column of the table: its type, and whether it is NOT NULL."""
-        found = self._execute(sql.SQL(_COLUMN_TYPES), (self._table.quoted(),)).fetchall()
+        return self._types_of(self._table)
+
+    def _types_of(self, table: TableName) -> dict[str, tuple[str, bool]]:
+        found = self._execute(sql.SQL(_COLUMN_TYPES), (table.quoted(),)).fetchall()
         return {name: (type_name, required) for name, type_name, required in found}
 
     def _usable_types(self) -> dict[str, tuple[str, bool]]:

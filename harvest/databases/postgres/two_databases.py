@@ -52,6 +52,9 @@ def archive_name(table: TableName) -> TableName:
 class PostgresIds(PostgresRangeStore):
     """The table of ids in the primary, or in a replica of it. Its rows are (id, message_id)."""
 
+    def _fetch_rows(self, template: Any, parameters: Sequence[Any]) -> list[Any]:
+        return self._fetch(template, parameters)  # they have no headers
+
     def written(self) -> str:
         """The end of the log: what was committed before the call, is before it."""
         ((lsn,),) = self._execute(sql.SQL(_WRITTEN)).fetchall()

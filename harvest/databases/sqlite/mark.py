@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Sequence
 from typing import Any, Final, Literal
+from uuid import UUID
 
 from harvest.core.interfaces.mark_store import Backlog, Finding
 from harvest.core.mark_checkpoint import Checkpoint, Term
@@ -25,7 +26,10 @@ WHERE id IN (
 RETURNING id, kafka_topic, kafka_key, kafka_value, kafka_header_keys, kafka_header_values
 """
 # Each id by itself: SQLite allows only so many parameters, but any JSON.
-_PURGE: Final = "DELETE FROM {table} WHERE id IN (SELECT value FROM json_each(?))"
+_PURGE: Final = """
+DELETE FROM {table} WHERE id IN (SELECT value FROM json_each(?))
+  AND hex(leader_id) IN (SELECT value FROM json_each(?))
+"""
 _RESET: Final = "UPDATE {table} SET leader_id = NULL WHERE id IN (SELECT value FROM json_each(?))"
 _CLEAR: Final = "DELETE FROM {table} WHERE id BETWEEN ? AND ? AND leader_id BETWEEN ? AND ?"
 _BACKLOG: Final = """
@@ -58,9 +62,10 @@ class SqliteMarkStore(SqliteTable):
         found.sort(key=_id)  # RETURNING promises no order
         return [_row(row) for row in found]
 
-    def purge(self, ids: Sequence[int]) -> int:
+    def purge(self, ids: Sequence[int], tags: Sequence[UUID]) -> int:
         """See `MarkStore.purge`."""
-        return self._change(self._sql(_PURGE), (json.dumps(list(ids)),))
+        names = [tag.hex.upper() for tag in tags]
+        return self._change(self._sql(_PURGE), (json.dumps(list(ids)), json.dumps(names)))
 
     def clear(self, checkpoint: Checkpoint) -> int:
         """See `MarkStore.clear`."""

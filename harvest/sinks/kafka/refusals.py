@@ -19,9 +19,18 @@ from confluent_kafka import KafkaError, KafkaException, Producer, TopicCollectio
 from confluent_kafka.admin import AclOperation, AdminClient
 
 from harvest.core.dead_letters import MISSING_TOPIC
+from harvest.core.failure import Failure
 from harvest.core.row import Row
 
-__all__ = ["RowError", "RowErrors", "advice", "missing_topics", "unwritable_topics"]
+__all__ = [
+    "BadTopics",
+    "RowError",
+    "RowErrors",
+    "TopicLook",
+    "advice",
+    "missing_topics",
+    "unwritable_topics",
+]
 
 _LOG: Final = logging.getLogger("harvest.kafka")
 _UNKNOWN: Final = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC}
@@ -50,6 +59,10 @@ class RowError(Exception):
         self.code = code
 
 
+class BadTopics(Exception):
+    """Rows whose topics cannot be written to; nothing was produced."""
+
+
 class RowErrors:
     """What went wrong with the rows of one delivery."""
 
@@ -70,15 +83,29 @@ class RowErrors:
             if certain:
                 self._certain.add(row_id)
 
+    def failure(
+        self,
+        reason: str,
+        rows: Sequence[Row],
+        settings: dict[str, Any],
+        undelivered: frozenset[int] | None = None,
+    ) -> Failure:
+        """What a sink answers; `settings` as in `refused`, `undelivered` as in `Failure`."""
+        refused = self.refused(rows, settings)
+        if self.texts:
+            row_id, text = next(iter(self.texts.items()))
+            reason = f"{reason}; {len(self.texts)} rows failed, the first is row {row_id}: {text}"
+        return Failure(reason, undelivered, dict(self.texts), refused)
+
     def refused(self, rows: Sequence[Row], settings: dict[str, Any]) -> frozenset[int]:
         """The rows to blame. May lower ``batch.size`` in the `settings` of the next producer."""
         lasting = _LASTING - _UNKNOWN if self._wait_for_topics else _LASTING
         blamed = {i for i, code in self._codes.items() if code in lasting}
         blamed |= {i for i in self._certain if self._codes[i] in _CERTAIN}
         suspects = {
-            row.id: len(row.key or b"") + len(row.value or b"")
+            row[0]: len(row[2] or b"") + len(row[3] or b"")
             for row in rows
-            if self._codes.get(row.id) == _TOO_LARGE and row.id not in self._certain
+            if self._codes.get(row[0]) == _TOO_LARGE and row[0] not in self._certain
         }
         if suspects:
             limit = int(settings.get(_BATCH_SIZE, _BATCH_DEFAULT))
@@ -93,6 +120,26 @@ class RowErrors:
                     settings[_BATCH_SIZE],
                 )
         return frozenset(blamed)
+
+
+class TopicLook:
+    """Asks for topics that were not seen yet: librdkafka takes 30 s to miss one."""
+
+    def __init__(self) -> None:
+        self._seen: set[str] = set()
+
+    def look(self, producer: Producer, rows: Sequence[Row], errors: RowErrors) -> None:
+        """Note the rows whose topics cannot be written to. Raises `BadTopics` if there are any."""
+        new = {row[1] for row in rows} - self._seen
+        if not new:
+            return
+        bad = missing_topics(producer, new)
+        self._seen |= new - bad.keys()
+        for row in rows if bad else ():
+            if row[1] in bad:
+                errors.add(row[0], advice(row[1], bad[row[1]]), bad[row[1]].code())
+        if bad:
+            raise BadTopics
 
 
 def missing_topics(producer: Producer, topics: set[str]) -> dict[str, KafkaError]:

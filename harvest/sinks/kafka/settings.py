@@ -32,6 +32,7 @@ _DEFAULTS: Final[dict[str, Any]] = {
     # While Kafka finishes a transaction it says "try again" to the next; librdkafka waits so long.
     "retry.backoff.ms": 1,  # and longer each time it says so again
 }
+_LINGER: Final = ("linger.ms", "queue.buffering.max.ms")
 _TIMEOUTS: Final = ("delivery.timeout.ms", "message.timeout.ms")
 _TRANSACTION_TIMEOUT_MS: Final = 15_000
 
@@ -71,6 +72,8 @@ def producer_settings(config: Mapping[str, Any], transactional_id: str | None) -
     settings |= {"enable.idempotence": True}
     if transactional_id is None:
         settings["enable.gapless.guarantee"] = True
+        if not any(name in settings for name in _LINGER):
+            settings["linger.ms"] = 0  # what comes while requests are under way goes together
         if not any(name in settings for name in _TIMEOUTS):
             settings["delivery.timeout.ms"] = 0  # for as long as it takes
         return settings

@@ -11,7 +11,8 @@ from tests.mutation.mutants.dead_letters import DEAD_LETTERS
 from tests.mutation.mutants.planted import PLANTED
 from tests.mutation.mutants.protocol import PROTOCOL
 from tests.mutation.mutants.range_mode import RANGE_MODE
+from tests.mutation.mutants.sinks import SINKS
 
 __all__ = ["MUTANTS"]
 
-MUTANTS: tuple[Mutant, ...] = (*PROTOCOL, *CLIENTS, *RANGE_MODE, *DEAD_LETTERS, *PLANTED)
+MUTANTS: tuple[Mutant, ...] = (*PROTOCOL, *CLIENTS, *RANGE_MODE, *DEAD_LETTERS, *PLANTED, *SINKS)

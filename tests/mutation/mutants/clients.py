@@ -447,6 +447,24 @@ _MARK = [
     ),
     _mark("what is purged is forgotten", "_purged", "self._forget(number)", "pass"),
     _mark(
+        "another row of a known id is no repetition",
+        "_marked_again",
+        "row != sent for row, sent, _ in again",
+        "row.id != sent.id for row, sent, _ in again",
+    ),
+    _mark(
+        "a purge names every tag of its rows",
+        "_purge",
+        "for tag in self._batches[n].tags]",
+        "for tag in self._batches[n].tags[:1]]",
+    ),
+    _mark(
+        "a row that got another tag during its purge is purged again",
+        "_purged",
+        "if len(self._batches[number].tags) == tags:",
+        "if True:",
+    ),
+    _mark(
         "the checkpoint names no batch too many",
         "_checkpoint",
         "Checkpoint(self.epoch, self._term, batch, low, high)",
@@ -498,15 +516,17 @@ _MARK = [
         "if not leadership.may_act():",
         "if False:",
     ),
-    _leader(
+    _harvest(
+        "runtime.publisher",
         "the checkpoint is that of the last batch",
-        "_publish",
-        "sends[-1].checkpoint",
-        "sends[0].checkpoint",
+        "Publisher._publish",
+        "self._checkpoint(sends[-1])",
+        "self._checkpoint(sends[0])",
     ),
-    _leader(
+    _harvest(
+        "runtime.mark_leader",
         "all merged batches are settled",
-        "_publish",
+        "_settled",
         "tuple([send.batch for send in sends])",
         "(sends[0].batch,)",
     ),

@@ -78,8 +78,9 @@ PLANTED: tuple[Mutant, ...] = (
         (
             Edit(
                 "MarkScheduler._purged",
-                "for number in self._purging:",
-                "for number in [n for n, b in self._batches.items() if b.published_ids]:",
+                "for number, tags in self._purging.items():",
+                "for number, tags in [(n, len(b.tags)) for n, b in self._batches.items() "
+                "if b.published_ids]:",
             ),
         ),
         "harvesters",

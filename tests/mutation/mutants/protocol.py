@@ -133,7 +133,6 @@ _THE_FOLD = [
         "cell.interval_ms = record.interval_ms",
         "cell.interval_ms = cell.interval_ms or record.interval_ms",
     ),
-    _fold("claim: the metadata goes", "_claim", 'cell.metadata = b""', "pass"),
     _fold("release, messages: the epoch", "_held_cell", " and cell.epoch == record.epoch", ""),
     _fold("release, messages: the cell is held", "_held_cell", " and cell.held and", " and"),
     _fold(
@@ -185,7 +184,7 @@ _THE_FOLD = [
     _fold(
         "position: only in a paused group",
         "_set_position",
-        "if record.group_id not in state.paused:",
+        "if record.group_id not in state.paused and not is_holder:",
         "if False:",
     ),
     _fold(
@@ -230,7 +229,19 @@ _THE_FOLD = [
         "cell.holder = None",
     ),
     _fold("a cell that is given up has a new version", "_vacate", "cell.version = offset", "pass"),
-    _fold("a cell that is given up has no metadata", "_vacate", 'cell.metadata = b""', "pass"),
+    _fold("position: the metadata goes", "_set_position", 'cell.metadata = b""', "pass"),
+    _fold(
+        "position: a holder is its instance, too",
+        "_set_position",
+        "(cell.holder, cell.instance_id) == (record.client_id, record.instance_id)",
+        "cell.holder == record.client_id",
+    ),
+    _fold(
+        "position: a pause makes no holder",
+        "_set_position",
+        " and not is_holder:",
+        ":",
+    ),
     _fold(
         "members: the horizon",
         "_drop_dead_members",
@@ -365,7 +376,7 @@ _THE_LEASE = [
     _claimant(
         "renewal: while lapsed, too",
         "_send_heartbeats",
-        "if not h.paused]",
+        "if h.renewable]",
         "if h.state is ClaimState.HELD]",
     ),
     _part(
@@ -673,11 +684,29 @@ _ENDING = [
     _claimant(
         "pause: the holder stops at once", "_on_paused", "holding.on(ClaimEvent.PAUSED)", "pass"
     ),
-    _claimant("pause: nothing renews", "_send_heartbeats", "if not h.paused]", "]"),
+    _claimant(
+        "position set: nothing renews from the decision on",
+        "set_position",
+        "holding.repositioned, holding.lease_until_ns = True, 0",
+        "pass",
+    ),
+    _claimant(
+        "position set: what is refused is given back",
+        "set_position",
+        "self._release_at(holding, max(now_ns, holding.lease_until_ns))",
+        "pass",
+    ),
+    _claimant(
+        "claiming: what was published is published on",
+        "_on_claimed",
+        "holding.metadata = holding.metadata or cell.metadata",
+        "pass",
+    ),
+    _claimant("pause: nothing renews", "_send_heartbeats", "if h.renewable]", "]"),
     _claimant(
         "pause: a heartbeat in flight does not bring it back",
         "_extend_lease",
-        " and not holding.paused",
+        " and holding.renewable",
         "",
     ),
     _claimant(
@@ -928,7 +957,7 @@ _FOUND = [
     _claimant(
         "found: who reads too late keeps the others out",
         "_on_renewed",
-        "if holding.late_renewals == MAX_LATE_RENEWALS and not (holding.paused or self.silent):",
+        "if holding.late_renewals == MAX_LATE_RENEWALS and holding.renewable and not self.silent:",
         "if False:",
     ),
     _claimant(

@@ -188,15 +188,16 @@ _POSITION = [
         "self._sends or self._adding",
         "self._adding",
     ),
-    _leader(
+    _range(
+        "runtime.publisher",
         "the checkpoint is that of the last send",
-        "_publish",
-        "position = sends[-1].position",
-        "position = sends[0].position",
+        "Publisher._publish",
+        "self._checkpoint(sends[-1])",
+        "self._checkpoint(sends[0])",
     ),
     _leader(
         "all merged sends are settled",
-        "_publish",
+        "_settled",
         "tuple([send.number for send in sends])",
         "(sends[0].number,)",
     ),

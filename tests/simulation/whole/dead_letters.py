@@ -26,7 +26,7 @@ from tests.simulation.whole import harvesters
 from tests.simulation.whole.cluster import Cluster
 from tests.simulation.whole.green import MS, Hub, Violation
 from tests.simulation.whole.harvesters import Harvester
-from tests.simulation.whole.outbox import SimSink, SimStore
+from tests.simulation.whole.outbox import SimPipelinedSink, SimSink, SimStore
 from tests.simulation.whole.ranges import SimRangeStore
 
 T = TypeVar("T")
@@ -93,7 +93,7 @@ class DeadLetterHarvester(Harvester):
     def tools(self, shard: int) -> Tools:
         del shard
         world, scenario = self.world, self.world.scenario
-        sink = SimSink(world.broker, atomic=scenario.atomic)
+        sink = SimSink(world.broker) if scenario.atomic else SimPipelinedSink(world.broker)
         policy = BadRowPolicy(key_waits=scenario.key_waits)
         if scenario.marks:
             marker, purger = (SimStore(world.database, world.table) for _ in range(2))

@@ -25,7 +25,7 @@ from marshal_py import Marshal
 from tests.simulation.whole.checks import LOG
 from tests.simulation.whole.cluster import Cluster, Link
 from tests.simulation.whole.green import MS, Hub, Machine, Violation, sleep
-from tests.simulation.whole.outbox import Broker, Server, SimSink, SimStore
+from tests.simulation.whole.outbox import Broker, Server, SimPipelinedSink, SimSink, SimStore
 
 TOPIC: Final = "rows"
 KEYS: Final = ("a", "b", "c", "d")
@@ -148,7 +148,7 @@ class Harvester:
         return MarkTools(
             SimStore(world.database, world.table),
             SimStore(world.database, world.table),
-            SimSink(world.broker, atomic=world.scenario.atomic),
+            SimSink(world.broker) if world.scenario.atomic else SimPipelinedSink(world.broker),
             world.scenario.limits,
         )
 
@@ -404,4 +404,5 @@ REQUIRED_COUNTS: Final = (
     "rolled back",
     "started again",
     "stopped",
+    "submitted while others were under way",
 )

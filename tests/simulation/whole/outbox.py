@@ -6,18 +6,20 @@ sender: killed, frozen, or tired of waiting. An answer may be lost.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, TypeVar
+from uuid import UUID
 
 from harvest.core.failure import Failure
 from harvest.core.interfaces.mark_store import Backlog, Finding
-from harvest.core.interfaces.sink import StillHeld
+from harvest.core.interfaces.sink import Settle, StillHeld
 from harvest.core.mark_checkpoint import Checkpoint, Term
 from harvest.core.row import Row
 from harvest.errors import SinkUnavailable, StoreUnavailable
 from harvest.testing.memory_table import MemoryMarkStore, MemoryTable
-from tests.simulation.whole.green import MS, Hub, current_thread, sleep
+from tests.simulation.whole.green import MS, Hub, Machine, current_thread, sleep
 
 T = TypeVar("T")
 
@@ -94,8 +96,8 @@ class SimStore:
 
         return self._do(statement)
 
-    def purge(self, ids: Sequence[int]) -> int:
-        return self._do(lambda: self._store.purge(ids))
+    def purge(self, ids: Sequence[int], tags: Sequence[UUID]) -> int:
+        return self._do(lambda: self._store.purge(ids, tags))
 
     def clear(self, checkpoint: Checkpoint) -> int:
         return self._do(lambda: self._store.clear(checkpoint))
@@ -151,18 +153,15 @@ class Broker(Server):
 
 
 class SimSink:
-    """A `Sink`: with transactions, or without (rows are then acknowledged one by one)."""
+    """A `Sink` with transactions."""
 
-    def __init__(self, broker: Broker, *, atomic: bool, shard: int = 0) -> None:
+    atomic = True
+
+    def __init__(self, broker: Broker, *, shard: int = 0) -> None:
         self._broker = broker
         self._channel = broker.channels.setdefault(shard, Channel())
-        self._atomic = atomic
         self._writer = -1
         self._still_held: StillHeld = lambda: False
-
-    @property
-    def atomic(self) -> bool:
-        return self._atomic
 
     def prepare(self) -> None:
         self._broker.call(lambda: None, SinkUnavailable)
@@ -181,16 +180,14 @@ class SimSink:
 
         self._writer, checkpoint = broker.call(fence, SinkUnavailable)
         self._still_held = still_held
-        return checkpoint if self._atomic else None
+        return checkpoint if self.atomic else None
 
     def deliver(self, rows: Sequence[Row], checkpoint: str) -> Failure | None:
         if self._writer < 0:
             return Failure("an earlier delivery failed")
         if not self._still_held():
             return self._failed("the lease is lost")
-        if self._atomic:
-            return self._in_transaction(rows, checkpoint)
-        return self._one_by_one(rows)
+        return self._in_transaction(rows, checkpoint)
 
     def _failed(
         self,
@@ -236,42 +233,100 @@ class SimSink:
                 continue  # the outcome is not known: ask again, while we lead
             return self._failed(problem) if problem else None
 
-    def _one_by_one(self, rows: Sequence[Row]) -> Failure | None:
-        broker, hub = self._broker, self._broker.hub
-        me = current_thread()
-        acknowledged: set[int] = set()
-        bad, writer = self._bad(rows), self._writer
-        answered: list[int] = []
-        wake = me.waker()
-        at = hub.now
-
-        def arrive(row: Row) -> None:
-            if row.id in bad:
-                answered.append(row.id)
-            elif hub.now < broker.down_until or hub.now < broker.refusing_until:
-                hub.fired["row_refused"] += 1
-                answered.append(row.id)
-            else:
-                if writer != self._channel.writer:
-                    hub.fired["row_not_fenced"] += 1
-                    broker.unfenced.add(row.key)
-                broker.watch(row)
-                if hub.now < broker.losing_until and hub.random.random() < 0.3:
-                    hub.fired["broker_answer_lost"] += 1
-                else:
-                    acknowledged.add(row.id)
-                answered.append(row.id)
-            if len(answered) == len(rows):
-                hub.at(hub.now + broker.latency(), wake)
-
-        for row in rows:  # one connection: they arrive in order
-            at += broker.latency() // 20
-            hub.at(at, arrive, row)
-        me.park(TIMEOUT_S)
-        undelivered = frozenset(row.id for row in rows) - acknowledged
-        if undelivered:
-            return self._failed("some rows were not acknowledged", undelivered, bad)
-        return None
-
     def close(self) -> None:
         self._writer = -1
+
+
+@dataclass
+class _UnderWay:
+    """Rows on their way to the broker, and what it has answered."""
+
+    rows: Sequence[Row]
+    settle: Settle
+    acknowledged: set[int] = field(default_factory=set)
+    answered: int = 0
+
+    @property
+    def decided(self) -> bool:
+        return self.answered == len(self.rows)
+
+
+class SimPipelinedSink(SimSink):
+    """A `PipelinedSink`: no delivery waits for the one before; answers come when they come."""
+
+    atomic = False
+
+    def __init__(self, broker: Broker) -> None:
+        super().__init__(broker)
+        self._line: deque[_UnderWay] = deque()
+        self._arrived_at = 0
+        self._bad_ids: frozenset[int] = frozenset()
+
+    def open(self, still_held: StillHeld) -> str | None:
+        self.close()
+        self._bad_ids = frozenset()
+        return super().open(still_held)
+
+    def submit(self, rows: Sequence[Row], settle: Settle) -> None:
+        hub, machine = self._broker.hub, current_thread().machine
+        sent = _UnderWay(rows, settle)
+        self._line.append(sent)
+        hub.counts["submitted"] += 1
+        hub.counts["submitted while others were under way"] += len(self._line) > 1
+        if self._writer < 0 or not self._still_held():
+            self._writer = -1
+            sent.answered = len(rows)
+            self._settle()
+            return
+        self._bad_ids |= self._bad(rows)
+        writer = self._writer
+        at = max(hub.now, self._arrived_at)
+        for row in rows:  # one connection: they arrive in order
+            at += self._broker.latency() // 20
+            hub.at(at, self._arrive, sent, row, writer, machine)
+        self._arrived_at = at
+
+    def _arrive(self, sent: _UnderWay, row: Row, writer: int, machine: Machine) -> None:
+        broker, hub = self._broker, self._broker.hub
+        acknowledged = False
+        if row.id in self._bad_ids:
+            pass
+        elif hub.now < broker.down_until or hub.now < broker.refusing_until:
+            hub.fired["row_refused"] += 1
+        else:
+            if writer != self._channel.writer:
+                hub.fired["row_not_fenced"] += 1
+                broker.unfenced.add(row.key)
+            broker.watch(row)
+            acknowledged = not (hub.now < broker.losing_until and hub.random.random() < 0.3)
+            hub.fired["broker_answer_lost"] += not acknowledged
+        hub.at(hub.now + broker.latency(), self._answer, sent, row, acknowledged, machine)
+
+    def _answer(self, sent: _UnderWay, row: Row, acknowledged: bool, machine: Machine) -> None:
+        sent.answered += 1
+        if acknowledged:
+            sent.acknowledged.add(row.id)
+        if sent.decided and not machine.dead:
+            machine.run(self._settle, "acks")
+
+    def _settle(self) -> None:
+        line = self._line
+        while line and line[0].decided and len(line[0].acknowledged) == len(line[0].rows):
+            line.popleft().settle(None)
+        if line and line[0].decided:
+            self._writer = -1
+            if all(sent.decided for sent in line):
+                everything = list(line)
+                line.clear()
+                ids = {row.id for sent in everything for row in sent.rows}
+                for sent in everything:
+                    ids -= sent.acknowledged
+                refused = self._bad_ids & ids
+                for sent in everything:
+                    sent.settle(self._failed("not acknowledged", frozenset(ids), refused))
+
+    def close(self) -> None:
+        super().close()
+        line, self._line = self._line, deque()
+        for sent in line:
+            sent.settle(Failure("closed", frozenset(row.id for row in sent.rows)))

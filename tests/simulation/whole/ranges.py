@@ -56,7 +56,7 @@ class RangeHarvester(Harvester):
         return RangeTools(
             SimRangeStore(world.database, world.table),
             SimRangeStore(world.database, world.table),
-            SimSink(world.broker, atomic=True),
+            SimSink(world.broker),
             world.scenario.limits,
         )
 

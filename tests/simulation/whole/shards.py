@@ -57,7 +57,7 @@ class ShardHarvester(Harvester):
         return RangeTools(
             reader,
             saver,
-            SimSink(world.broker, atomic=True, shard=shard),
+            SimSink(world.broker, shard=shard),
             world.scenario.limits,
             shard,
             shards,

@@ -130,7 +130,7 @@ def test_schemas_and_odd_names(postgres_database: str, db: psycopg.Connection, t
     with db.transaction():
         Stasher(table).stash(db, RECORD)
     assert [row.topic for row in marked(postgres_database, table)] == ["orders"]
-    assert store.purge([1]) == 1
+    assert store.purge([1], [TERM.tag(0)]) == 1
     assert store.backlog().rows == 0
     assert all(finding.level == "ok" for finding in store.check())
     store.close()
@@ -180,7 +180,7 @@ def test_missing_privileges_are_named(url: str, db: psycopg.Connection) -> None:
     errors = [finding.text for finding in store.check() if finding.level == "error"]
     assert errors == [f"{user} may not DELETE: GRANT DELETE ON outbox TO {user}"]
     with pytest.raises(SchemaError, match=r"permission denied.*harvest check"):
-        store.purge([1])
+        store.purge([1], [TERM.tag(0)])
     store.close()
     db.execute(f"DROP OWNED BY {user}; DROP ROLE {user}")
 

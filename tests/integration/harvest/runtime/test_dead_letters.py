@@ -22,7 +22,8 @@ from harvest.databases.postgres.attempts import Attempt, PostgresAttempts
 from harvest.databases.postgres.dead_letters import PostgresDeadLetters
 from harvest.databases.postgres.mark import PostgresMarkStore
 from harvest.databases.postgres.range import PostgresRangeStore
-from harvest.sinks.kafka.sink import IdempotentSink, TransactionalSink
+from harvest.sinks.kafka.idempotent import IdempotentSink
+from harvest.sinks.kafka.sink import TransactionalSink
 from marshal_py.embedded import EmbeddedKafka
 from tests.support.harvest_world import World, forget, wait_until
 from tests.support.kafka_reader import read_topic

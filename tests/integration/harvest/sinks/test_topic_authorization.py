@@ -16,7 +16,8 @@ from confluent_kafka.admin import (
 
 from harvest.core.interfaces.sink import Sink
 from harvest.core.row import Row
-from harvest.sinks.kafka.sink import IdempotentSink, TransactionalSink
+from harvest.sinks.kafka.idempotent import IdempotentSink
+from harvest.sinks.kafka.sink import TransactionalSink
 from tests.support.secure_kafka import SecureKafka, secure_kafka
 
 pytestmark = pytest.mark.kafka

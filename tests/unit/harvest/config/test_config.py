@@ -116,6 +116,16 @@ def test_every_key_of_goharvest_is_known() -> None:
     assert config.coordination.interval_ms == 125
 
 
+def test_a_goharvest_file_may_name_our_delivery_and_mode() -> None:
+    config = parse("harvest: {delivery: idempotent}")
+    assert (config.delivery, config.mode) == ("idempotent", "mark")
+    assert parse("harvest: {mode: range}").mode == "range"
+    with pytest.raises(ConfigurationError, match=r"delivery: .*transactional.*idempotent"):
+        parse("harvest: {delivery: twice}")
+    with pytest.raises(ConfigurationError, match="must be transactional in range mode"):
+        parse("harvest: {delivery: idempotent, mode: range}")
+
+
 def test_an_empty_goharvest_file_has_goharvests_defaults() -> None:
     config = parse("harvest: {}")
     assert config.kafka == {"bootstrap.servers": "localhost:9092"}

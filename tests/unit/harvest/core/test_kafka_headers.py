@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import pytest
+from confluent_kafka import Producer
 
 from harvest.core.dead_letters import problem
 from harvest.core.kafka_headers import kafka_headers
 from harvest.core.row import Row
 from harvest.errors import InvalidRecord
 from harvest.sinks.kafka.destination import KafkaDestination, KafkaEndpoint
-from harvest.sinks.kafka.sink import IdempotentSink
+from harvest.sinks.kafka.producers import produce
+from harvest.sinks.kafka.refusals import RowError
 
 BAD: list[tuple[tuple[bytes | None, ...], tuple[bytes | None, ...], str]] = [
     ((b"a", b"b"), (b"1",), "2 header keys and 1 header values"),
@@ -46,13 +48,8 @@ def test_a_producer_is_never_given_it(
     names: tuple[bytes | None, ...], values: tuple[bytes | None, ...], said: str
 ) -> None:
     bad, settings = row(names, values), {"bootstrap.servers": "127.0.0.1:1"}
-    sink = IdempotentSink(settings)
-    producer = sink._new_producer()
-    sink._topics = {"t"}  # there is no broker to ask
-    failure = sink._attempt(producer, [bad], "")
-    assert failure is not None
-    assert said in failure.reason
-    assert failure.refused == {1}
+    with pytest.raises(RowError, match=said):
+        produce(Producer(settings), [bad], None, lambda: None)
     outcome = KafkaDestination(KafkaEndpoint(settings)).send(bad, "1", 7)
     assert outcome.lasting
     assert said in (outcome.error or "")

@@ -88,19 +88,19 @@ def test_a_woken_zombie_publishes_nothing_and_repeats_nothing(seed: int, steps: 
         assert world.published_ids(key) == world.committed[key]
 
 
-@given(seeds, st.integers(20, 300))
+@given(seeds, st.integers(20, 300), st.booleans())
 @settings(max_examples=300, deadline=None)
-def test_plain_sink_loses_nothing_and_ends_in_order(seed: int, steps: int) -> None:
-    world = World(random.Random(seed), atomic=False)
+def test_plain_sink_loses_nothing_and_ends_in_order(seed: int, steps: int, pipelined: bool) -> None:
+    world = World(random.Random(seed), atomic=False, pipelined=pipelined)
     run(world, steps, crashes=True)
     for key in KEYS:
         assert last_occurrences(world.published_ids(key)) == world.committed[key]
 
 
-@given(seeds, st.integers(20, 200))
+@given(seeds, st.integers(20, 200), st.booleans())
 @settings(max_examples=100, deadline=None)
-def test_without_faults_every_sink_is_exactly_once(seed: int, steps: int) -> None:
-    world = World(random.Random(seed), atomic=False)
+def test_without_faults_every_sink_is_exactly_once(seed: int, steps: int, pipelined: bool) -> None:
+    world = World(random.Random(seed), atomic=False, pipelined=pipelined)
     leader = world.elect()
     for _ in range(steps):
         if world.random.random() < 0.4:
@@ -136,11 +136,18 @@ def test_bad_rows_are_set_aside_and_everything_else_is_published_once(
     assert world.table.dead_letters.keys() == everything - published
 
 
-@given(seeds, st.integers(20, 300), st.booleans())
+@given(seeds, st.integers(20, 300), st.booleans(), st.booleans())
 @settings(max_examples=200, deadline=None)
-def test_a_plain_sink_loses_nothing_beside_bad_rows(seed: int, steps: int, key_waits: bool) -> None:
-    bad_rows = BadRowPolicy(key_waits=key_waits)
-    world = World(random.Random(seed), atomic=False, bad=0.15, bad_rows=bad_rows)
+def test_a_plain_sink_loses_nothing_beside_bad_rows(
+    seed: int, steps: int, key_waits: bool, pipelined: bool
+) -> None:
+    world = World(
+        random.Random(seed),
+        atomic=False,
+        pipelined=pipelined,
+        bad=0.15,
+        bad_rows=BadRowPolicy(key_waits=key_waits),
+    )
     run(world, steps, crashes=True)
     everything = {row_id for ids in world.committed.values() for row_id in ids}
     published = {row.id for row in world.broker.published}
@@ -226,7 +233,7 @@ def test_rows_are_purged_only_when_the_sink_has_acknowledged() -> None:
     assert isinstance(send, m.Send)
     assert scheduler.in_flight_records == 2
     purge, *_ = scheduler.step(m.Settled((first.batch,)))
-    assert purge == m.Purge([1, 2])
+    assert purge == m.Purge([1, 2], [TERM.tag(first.batch)])
     assert scheduler.in_flight_records == 2
     scheduler.step(m.Purged())
     assert scheduler.in_flight_records == 0
@@ -240,9 +247,33 @@ def test_a_row_that_somebody_else_tagged_meanwhile_is_not_sent_twice() -> None:
     assert isinstance(send, m.Send)
     assert [row.id for row in send.rows] == [3]
     assert isinstance(third, m.Mark)
-    scheduler.step(m.Settled((first.batch,)))
+    tags = [TERM.tag(first.batch), TERM.tag(second.batch)]
+    assert scheduler.step(m.Settled((first.batch,))) == [m.Purge([1, 2], tags)]
     scheduler.step(m.Purged())
     assert [type(a) for a in scheduler.step(m.Marked(third.batch, rows(1)))] == [m.Send, m.Mark]
+
+
+def test_a_row_that_is_tagged_anew_while_it_is_purged_is_purged_again() -> None:
+    scheduler, first = running()
+    _, second = scheduler.step(m.Marked(first.batch, rows(1, 2)))
+    assert isinstance(second, m.Mark)
+    scheduler.step(m.Settled((first.batch,)))
+    scheduler.step(m.Marked(second.batch, rows(1)))
+    tags = [TERM.tag(first.batch), TERM.tag(second.batch)]
+    assert scheduler.step(m.Purged())[0] == m.Purge([1, 2], tags)
+    scheduler.step(m.Purged())
+    assert scheduler.in_flight_records == 0
+
+
+def test_another_row_under_an_id_in_flight_is_sent_in_a_new_term() -> None:
+    scheduler, first = running()
+    _, second = scheduler.step(m.Marked(first.batch, rows(1, 2)))
+    assert isinstance(second, m.Mark)
+    other = rows(1)[0]._replace(value=b"another")
+    assert scheduler.step(m.Marked(second.batch, [other, *rows(3)])) == []
+    tags = [TERM.tag(first.batch)]
+    assert scheduler.step(m.Settled((first.batch,))) == [m.Purge([1, 2], tags)]
+    only(scheduler.step(m.Purged()), m.Open)
 
 
 def test_after_a_failed_row_later_rows_of_its_key_are_not_purged() -> None:
@@ -253,9 +284,10 @@ def test_after_a_failed_row_later_rows_of_its_key_are_not_purged() -> None:
     _, third = scheduler.step(m.Marked(second.batch, [*rows(5, key="a"), *rows(6, key="b")]))
     assert isinstance(third, m.Mark)
     failure = Failure("refused", frozenset({1}))
-    assert scheduler.step(m.Settled((first.batch,), failure)) == [m.Purge([4])]
+    tags = [TERM.tag(first.batch)], [TERM.tag(second.batch)]
+    assert scheduler.step(m.Settled((first.batch,), failure)) == [m.Purge([4], tags[0])]
     assert scheduler.step(m.Settled((second.batch,))) == []
-    assert scheduler.step(m.Purged())[0] == m.Purge([6])
+    assert scheduler.step(m.Purged())[0] == m.Purge([6], tags[1])
     assert scheduler.state is m.State.RECOVERING
 
 
@@ -294,7 +326,7 @@ def test_stopping_finishes_what_is_in_flight_and_hands_back_what_was_not_sent() 
     assert scheduler.step(m.Stop()) == []
     assert scheduler.step(m.Marked(second.batch, rows(2))) == [m.Reset((2,))]
     assert scheduler.step(m.ResetDone()) == []
-    assert scheduler.step(m.Settled((first.batch,))) == [m.Purge([1])]
+    assert scheduler.step(m.Settled((first.batch,))) == [m.Purge([1], [TERM.tag(first.batch)])]
     only(scheduler.step(m.Purged()), m.Finish)
     assert scheduler.step(m.Purged()) == []
 

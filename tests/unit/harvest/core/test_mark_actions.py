@@ -144,7 +144,7 @@ def test_failures_in_a_row_wait_longer_and_a_success_ends_the_row() -> None:
     assert scheduler.step(m.MarkFailed(0)) == [m.Open(400)], "to be opened is no success"
     scheduler.step(m.Opened(Term.of(3), None))
     scheduler.step(m.Marked(0, rows(1)))
-    assert scheduler.step(m.Settled((0,))) == [m.Purge([1], 0)]
+    assert scheduler.step(m.Settled((0,))) == [m.Purge([1], [Term.of(3).tag(0)])]
     scheduler.step(m.Purged())
     assert scheduler.step(m.MarkFailed(0)) == [m.Open(100)]
 
@@ -203,7 +203,7 @@ def test_a_purge_that_fails_while_stopping_leaves_the_rows_to_the_next_leader() 
     send, last = scheduler.step(m.Marked(mark.batch, rows(2)))
     assert isinstance(send, m.Send)
     assert isinstance(last, m.Mark)
-    assert scheduler.step(m.Settled((0,))) == [m.Purge([1])]
+    assert scheduler.step(m.Settled((0,))) == [m.Purge([1], [TERM.tag(0)])]
     scheduler.step(m.Stop())
     assert scheduler.step(m.Marked(last.batch, ())) == []
     assert scheduler.step(m.PurgeFailed()) == []

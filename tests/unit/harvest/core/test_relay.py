@@ -386,9 +386,9 @@ class World:
                 return DeadLettersAdded(
                     moved, self.dead_letters.waiting_keys() if self.key_waits else {}
                 )
-            case Purge(purged, _):
+            case Purge(purged, tags):
                 try:
-                    self.store.purge(purged)
+                    self.store.purge(purged, tags)
                 except StoreUnavailable:
                     return PurgeFailed()
                 assert set(purged) <= self.confirmed

@@ -16,6 +16,7 @@ def monitor(stats: Stats) -> Any:
         health=lambda: SimpleNamespace(ok=True),
         backlog=None,
         dead_letters=None,
+        slot=None,
         holders={},
     )
 

@@ -1,76 +1,279 @@
-"""`delivery: idempotent` with a producer whose reports get lost, as confluent-kafka's may."""
+"""`delivery: idempotent`: deliveries that do not wait for one another, and what becomes of them."""
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
+from harvest.core.failure import Failure
 from harvest.core.row import Row
-from harvest.sinks.kafka import sink as kafka
-from harvest.sinks.kafka.sink import IdempotentSink
+from harvest.sinks.kafka import producers
+from harvest.sinks.kafka.idempotent import IdempotentSink
 
 REFUSED = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)
+TOO_LARGE = KafkaError(KafkaError.MSG_SIZE_TOO_LARGE)
+WAIT_S = 10.0
 
 
-class _Metadata:
+def row(number: int, topic: str = "t") -> Row:
+    return Row(number, topic, b"k", b"v%d" % number)
+
+
+class _Topics:
     def __getitem__(self, name: str) -> Any:
-        return type("Topic", (), {"error": None})
+        code = KafkaError.UNKNOWN_TOPIC_OR_PART if name == "missing" else None
+        return type("Topic", (), {"error": code and KafkaError(code)})
 
 
-class GivenUp:
-    """Delivers row 1; is given up over row 2. `flush` loses that report, `poll` does not."""
+class Broker:
+    """The only producer's other side: a test says which rows are reported, and when."""
 
-    def __init__(self, *_: Any, **__: Any) -> None:
-        self._reports: list[Any] = []
-        self._given_up = False
+    def __init__(self) -> None:
+        self.changed = threading.Condition()
+        self.under_way: list[tuple[bytes, Any]] = []
+        self.reports: list[tuple[Any, Any]] = []
+        self.raises: list[Exception] = []
+        self.room = 1_000
+        self.unsendable: set[bytes] = set()
+
+    def answer(self, count: int, error: Any = None) -> None:
+        """Decide about the next rows."""
+        with self.changed:
+            assert len(self.under_way) >= count
+            for _ in range(count):
+                self.reports.append((self.under_way.pop(0)[1], error))
+            self.changed.notify_all()
+
+    def give_up(self, lost_reports: int) -> None:
+        """librdkafka gives the producer up, and confluent-kafka loses reports over that."""
+        with self.changed:
+            del self.under_way[:lost_reports]
+            self.raises.append(KafkaException(KafkaError(KafkaError._GAPLESS_GUARANTEE)))
+            self.changed.notify_all()
+
+    def values(self) -> list[bytes]:
+        with self.changed:
+            return [value for value, _ in self.under_way]
+
+
+class Producer:
+    """What the sink uses of confluent-kafka's."""
+
+    broker: Broker
+
+    def __init__(self, *_: Any, **__: Any) -> None: ...
 
     def list_topics(self, *_: Any, **__: Any) -> Any:
-        return type("Found", (), {"topics": _Metadata()})
+        return type("Found", (), {"topics": _Topics()})
 
-    def produce(self, topic: str, value: Any, key: Any, *, on_delivery: Any) -> None:
-        self._reports.append(on_delivery)
-
-    def flush(self, timeout_s: float) -> int:
-        self._reports[0](None, None)
-        self._reports.clear()
-        raise SystemError("a function returned a result with an exception set")
+    def produce(self, topic: str, value: bytes, key: bytes, *, on_delivery: Any) -> None:
+        del topic, key
+        with self.broker.changed:
+            if len(self.broker.under_way) >= self.broker.room:
+                raise BufferError
+            if value in self.broker.unsendable:
+                raise KafkaException(TOO_LARGE)
+            self.broker.under_way.append((value, on_delivery))
+            self.broker.changed.notify_all()
 
     def poll(self, timeout_s: float) -> int:
-        if not self._reports:
-            return 0
-        if not self._given_up:
-            self._given_up = True
-            raise KafkaException(KafkaError(KafkaError._GAPLESS_GUARANTEE, fatal=True))
-        good, bad = self._reports
-        self._reports = []
-        good(None, None)
-        bad(REFUSED, None)
-        return 2
+        broker = self.broker
+        with broker.changed:
+            broker.changed.wait_for(lambda: broker.reports or broker.raises, timeout_s)
+            if broker.raises:
+                raise broker.raises.pop()
+            reports, broker.reports = broker.reports, []
+        for report, error in reports:
+            report(error, None)
+        return len(reports)
 
-    def purge(self) -> None: ...
+    def purge(self) -> None:
+        self.broker.answer(len(self.broker.under_way), KafkaError(KafkaError._PURGE_QUEUE))
 
     def __len__(self) -> int:
-        return len(self._reports)
+        return len(self.broker.under_way) + len(self.broker.reports)
+
+
+class Fates:
+    """What was heard of deliveries, in order."""
+
+    def __init__(self) -> None:
+        self.changed = threading.Condition()
+        self.heard: list[tuple[str, Failure | None]] = []
+
+    def of(self, name: str) -> Callable[[Failure | None], None]:
+        def settle(failure: Failure | None) -> None:
+            with self.changed:
+                self.heard.append((name, failure))
+                self.changed.notify_all()
+
+        return settle
+
+    def names(self, count: int) -> list[str]:
+        """The first so many, when they are there."""
+        with self.changed:
+            assert self.changed.wait_for(lambda: len(self.heard) >= count, WAIT_S)
+            return [name for name, _ in self.heard]
+
+    def failures(self, count: int) -> list[Failure]:
+        self.names(count)
+        return [failure for _, failure in self.heard if failure is not None]
 
 
 @pytest.fixture
-def sink(monkeypatch: pytest.MonkeyPatch) -> IdempotentSink:
-    monkeypatch.setattr(kafka, "Producer", GivenUp)
-    return IdempotentSink({"bootstrap.servers": "nowhere:1"})
+def broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
+    made = Broker()
+    monkeypatch.setattr(Producer, "broker", made, raising=False)
+    monkeypatch.setattr(producers, "Producer", Producer)
+    return made
 
 
-def test_a_row_without_a_report_is_not_delivered_and_then_its_report_is_waited_for(
-    sink: IdempotentSink,
+@pytest.fixture
+def sink(broker: Broker) -> IdempotentSink:
+    made = IdempotentSink({"bootstrap.servers": "nowhere:1"})
+    made.open(lambda: True)
+    return made
+
+
+def test_a_delivery_does_not_wait_for_the_one_before(broker: Broker, sink: IdempotentSink) -> None:
+    fates = Fates()
+    sink.submit([row(1), row(2)], fates.of("a"))
+    sink.submit([row(3)], fates.of("b"))
+    assert broker.values() == [b"v1", b"v2", b"v3"]
+    broker.answer(2)
+    assert fates.names(1) == ["a"]
+    broker.answer(1)
+    assert fates.names(2) == ["a", "b"]
+    assert not fates.failures(2)
+
+
+def test_a_later_delivery_that_is_acknowledged_first_is_settled_later(
+    broker: Broker, sink: IdempotentSink
 ) -> None:
-    rows = [Row(1, "t", b"k", b"v"), Row(2, "t", b"k", b"v")]
+    fates = Fates()
+    sink.submit([row(1)], fates.of("a"))
+    sink.submit([row(2)], fates.of("b"))
+    with broker.changed:
+        broker.under_way.reverse()  # of another partition
+    broker.answer(1)
+    sink.submit([], fates.of("c"))  # settles what it can
+    assert fates.heard == []
+    broker.answer(1)
+    assert fates.names(3) == ["a", "b", "c"]
+
+
+def test_what_was_under_way_when_a_row_was_refused_is_settled_as_one_failure(
+    broker: Broker, sink: IdempotentSink
+) -> None:
+    fates = Fates()
+    for name, number in (("a", 1), ("b", 2), ("c", 3), ("d", 4)):
+        sink.submit([row(number)], fates.of(name))
+    broker.answer(1)
+    broker.answer(1, REFUSED)
+    assert fates.names(1) == ["a"], "b is not settled while the fate of others is unknown"
+    broker.answer(1)
+    broker.answer(1, REFUSED)
+    first, second, third = fates.failures(4)
+    assert first is second is third
+    assert first.undelivered == first.refused == {2, 4}
+    assert fates.names(4) == ["a", "b", "c", "d"]
+
+
+def test_after_a_failure_nothing_more_is_handed_over_until_opened(
+    broker: Broker, sink: IdempotentSink
+) -> None:
+    fates = Fates()
+    sink.submit([row(1)], fates.of("a"))
+    sink.submit([row(2, "missing")], fates.of("b"))
+    sink.submit([row(3)], fates.of("c"))
+    assert broker.values() == [b"v1"], "what is under way stays there"
+    broker.answer(1)
+    assert fates.names(3) == ["a", "b", "c"]
+    assert [f.undelivered for f in fates.failures(3)] == [frozenset({2, 3})] * 2
     sink.open(lambda: True)
-    first = sink.deliver(rows, "")
-    assert first is not None
-    assert first.undelivered == frozenset({2})
-    assert not first.refused, "nobody knows yet"
+    sink.submit([row(4)], fates.of("d"))
+    broker.answer(1)
+    assert fates.names(4)[-1] == "d"
+    assert len(fates.failures(4)) == 2
+
+
+def test_rows_of_one_broker_batch_that_is_too_large_are_not_blamed_one_by_one(
+    broker: Broker, sink: IdempotentSink
+) -> None:
+    """One delivery has one row each: none of them alone is known to be too large."""
+    fates = Fates()
+    for number in (1, 2):
+        sink.submit([row(number)], fates.of(str(number)))
+    broker.answer(2, TOO_LARGE)
+    assert not fates.failures(2)[0].refused
     sink.open(lambda: True)
-    second = sink.deliver(rows, "")
-    assert second is not None
-    assert second.undelivered == second.refused == frozenset({2})
+    sink.submit([row(1)], fates.of("alone"))
+    broker.answer(1, TOO_LARGE)
+    assert fates.failures(3)[-1].refused == {1}
+
+
+def test_a_row_that_cannot_be_handed_over_is_blamed_and_those_before_it_go(
+    broker: Broker, sink: IdempotentSink
+) -> None:
+    fates = Fates()
+    broker.unsendable = {b"v2"}
+    sink.submit([row(1), row(2), row(3)], fates.of("a"))
+    broker.answer(1)
+    (failure,) = fates.failures(1)
+    assert failure.undelivered == frozenset({2, 3})
+    assert failure.refused == {2}
+
+
+def test_a_full_queue_is_waited_for(broker: Broker, sink: IdempotentSink) -> None:
+    fates = Fates()
+    broker.room = 1
+    thread = threading.Thread(target=sink.submit, args=([row(1), row(2)], fates.of("a")))
+    thread.start()
+    with broker.changed:
+        assert broker.changed.wait_for(lambda: broker.under_way, WAIT_S)
+    broker.answer(1)
+    with broker.changed:
+        assert broker.changed.wait_for(lambda: broker.under_way, WAIT_S)
+    broker.answer(1)
+    thread.join(WAIT_S)
+    assert fates.names(1) == ["a"]
+    assert not fates.failures(1)
+
+
+def test_a_report_that_got_lost_counts_as_a_failure_and_nobody_waits_for_it(
+    broker: Broker, sink: IdempotentSink
+) -> None:
+    fates = Fates()
+    sink.submit([row(1), row(2)], fates.of("a"))
+    broker.answer(1)
+    broker.give_up(lost_reports=1)
+    (failure,) = fates.failures(1)
+    assert failure.undelivered is not None
+    assert 2 in failure.undelivered
+    assert not failure.refused, "nobody knows why"
+
+
+def test_what_is_under_way_when_the_lease_is_lost_is_given_up(broker: Broker) -> None:
+    held, fates = True, Fates()
+    sink = IdempotentSink({"bootstrap.servers": "nowhere:1"})
+    sink.open(lambda: held)
+    sink.submit([row(1)], fates.of("a"))
+    held = False
+    sink.submit([row(2)], fates.of("b"))
+    assert broker.values() in ([b"v1"], [])
+    assert [f.undelivered for f in fates.failures(2)] == [frozenset({1, 2})] * 2
+
+
+def test_closing_settles_what_is_under_way(broker: Broker, sink: IdempotentSink) -> None:
+    fates = Fates()
+    sink.submit([row(1)], fates.of("a"))
+    sink.close()
+    (failure,) = fates.failures(1)
+    assert failure.undelivered == frozenset({1})
+    sink.submit([row(2)], fates.of("b"))
+    assert fates.failures(2)[-1].undelivered == frozenset({2})
+    assert broker.values() == []

@@ -828,6 +828,66 @@ def test_what_is_stored_only_goes_up() -> None:
     assert holding.stored_offset == 10
 
 
+@spec("C-37")
+def test_a_holder_sets_its_position_back_and_its_claim_ends_with_that() -> None:
+    cluster = Cluster()
+    client = cluster.client()
+    holding = client.hold()
+    client.do("commit", holding, 10, flush=True)
+    client.land()
+    client.see(1)
+    client.do("commit", holding, 12, flush=True)  # on its way: the version that is named is stale
+    client.do("set_position", holding, 4)
+    assert not holding.held(2)
+    client.land()
+    client.see(2)
+    assert holding.reason is None
+    assert not holding.held(2), "nothing renews it from the decision on"
+    client.do("set_position", holding, 4)
+    client.land()
+    client.see(3)
+    assert holding.reason is not None
+    assert cluster.truth().cells["g", "t", 0].position == 4
+    again = client.hold()
+    assert again.epoch > holding.epoch
+    assert again.next_offset == 4
+
+
+@spec("C-37")
+def test_a_position_that_was_not_set_is_given_back_with_the_lease() -> None:
+    cluster = Cluster()
+    client = cluster.client()
+    holding = client.hold()
+    client.do("commit", holding, 12, flush=True)
+    client.do("set_position", holding, 4)
+    client.land()
+    client.see(2)
+    client.at(2 * I)
+    client.land()
+    client.see(2 * I)
+    assert cluster.truth().cells["g", "t", 0].holder is None
+    assert cluster.truth().cells["g", "t", 0].position == 12
+
+
+@spec("C-21")
+def test_what_the_last_holder_published_is_published_on() -> None:
+    cluster = Cluster()
+    client = cluster.client()
+    client.claimant.set_metadata(client.hold(), b"left behind")
+    client.at(I)
+    client.land()
+    client.see(I)
+    client.do("release", next(iter(client.claimant.holdings())))
+    client.land()
+    client.see(I + 1)
+    heir = cluster.client("b")
+    heir.see(I + 2)
+    holding = heir.hold()
+    assert holding.metadata == b"left behind"
+    heir.land()
+    assert cluster.truth().cells["g", "t", 0].metadata == b"left behind"
+
+
 @spec("C-30")
 def test_messages_are_claimed_when_the_log_says_so() -> None:
     cluster = Cluster()

@@ -138,11 +138,11 @@ def test_a_claim_of_an_untouched_cell_makes_it() -> None:
 
 
 @spec("F-21")
-def test_a_takeover_keeps_offsets_and_drops_metadata() -> None:
+def test_a_takeover_keeps_offsets_and_metadata() -> None:
     log = Log(claim(), beat(0, 40, metadata={0: b"x"}), messages(0, 55))
     assert log.cell == Cell("a", "a1", 0, 2, 1000, 40, 55, b"x")
     assert log.add(claim(B, 2, 500)) == [ev.Claimed(3, *B, "t", 0, 3, 500, "a", "a1", 0)]
-    assert log.cell == Cell("b", "b1", 3, 3, 500, 40, 55, b"")
+    assert log.cell == Cell("b", "b1", 3, 3, 500, 40, 55, b"x")
 
 
 @spec("F-20")
@@ -431,7 +431,7 @@ def test_the_level_of_a_forgotten_group_is_forgotten() -> None:
 def test_a_release_frees_the_cell() -> None:
     log = Log(claim(), beat(0, 7, metadata={0: b"x"}))
     assert log.add(release(0, 9)) == [ev.Released(2, *A, "t", 0, 0, 9)]
-    assert log.cell == Cell(None, None, 0, 2, 1000, 9, -1, b"")
+    assert log.cell == Cell(None, None, 0, 2, 1000, 9, -1, b"x")
 
 
 @spec("F-28")
@@ -547,6 +547,18 @@ def test_a_position_of_an_untouched_cell_makes_it() -> None:
     log = Log(pause())
     assert log.add(position(0, -1)) == [ev.PositionSet(1, *OPERATOR, "t", 0, 0)]
     assert log.state.cells == {KEY: Cell(None, None, -1, 1, 0, 0, 0, b"")}
+
+
+@spec("F-33")
+def test_a_holder_sets_its_own_position_without_a_pause() -> None:
+    log = Log(claim(), beat(0, 500, metadata={0: b"x"}), messages(0, 600))
+    mine = m.SetPosition(2, *A, "t", 0, 100, 2)
+    for stranger in (B, ("a", "a2", *A[2:]), ("b", "a1", *A[2:])):
+        log.rejects(m.SetPosition(2, *stranger, "t", 0, 100, 2), "not_paused")
+    log.rejects(m.SetPosition(2, *A, "t", 0, 100, 1), "stale_version")
+    offset = log.state.next_offset
+    assert log.add(mine) == [ev.PositionSet(offset, *A, "t", 0, 100)]
+    assert log.cell == Cell(None, None, 0, offset, 1000, 100, 100, b"")
 
 
 @spec("F-33")

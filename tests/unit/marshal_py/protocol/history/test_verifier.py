@@ -82,7 +82,11 @@ def forged(check: Callable[[Invariants], list[str]]) -> list[str]:
             None,
             "were before",
         ),
-        (ev.PositionSet(5, **WHO, **CELL, next_offset=3), claim_record(0), "not paused"),
+        (
+            ev.PositionSet(5, **{**WHO, "client_id": "d"}, **CELL, next_offset=3),
+            claim_record(0),
+            "not paused",
+        ),
         (ev.GroupResumed(5, **WHO), None, "not paused"),
         (ev.Beat(5, **WHO, cells=3, entries=0, membership=0), None, "renews 3 cells"),
         (ev.LevelSet(5, **WHO, level=3, previous=2), None, "not what the group had"),

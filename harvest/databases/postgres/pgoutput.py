@@ -1,0 +1,291 @@
+"""The messages of PostgreSQL's output plugin `pgoutput`, protocol version 1: bytes to rows. Pure.
+
+In version 1 the server sends a transaction once it is committed, from its own spool if it is large
+(`logical_decoding_work_mem`); so the first message of a transaction says where its commit record
+is, and its rows can be passed on before the last has come.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from harvest.core.message import unpack_message
+from harvest.core.row import Row
+from harvest.core.wal import Chunk
+from harvest.core.wal_layout import Layout
+from harvest.errors import SchemaError
+
+__all__ = ["Decoder", "Relation", "array_items"]
+
+_HEADER: Final = 25  # of XLogData: 'w', start, end, time
+_u16: Final = struct.Struct("!H").unpack_from
+_u32: Final = struct.Struct("!I").unpack_from
+_u64: Final = struct.Struct("!Q").unpack_from
+_array_head: Final = struct.Struct("!iiI").unpack_from
+_i32: Final = struct.Struct("!i").unpack_from
+
+_BEGIN, _COMMIT, _INSERT, _RELATION, _MESSAGE = b"BCIRM"
+_NO_VALUE: Final = b"nu"  # NULL, or large and unchanged
+_TEXT: Final = ord("t")
+_BYTEA_OID: Final = 17
+_MAX_TOPICS: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """A table as the stream describes it: before its first row, and again after a change."""
+
+    schema: str
+    name: str
+    columns: tuple[tuple[str, int], ...]
+    """Name and type."""
+    kafka: tuple[int, int, int, int, int] = (0, 0, 0, -1, -1)
+    """Where topic, key, value and the arrays of headers are; -1: there are none."""
+    headers: tuple[tuple[bytes, int], ...] = ()
+
+
+@dataclass(slots=True)
+class Decoder:
+    """Turns the messages of one stream into chunks of rows.
+
+    - `layout`: the columns of its tables. The publication has the outbox and nothing else.
+    - `prefix`: of the logical messages that are records.
+
+    Feed `data` to `feed`; take what is complete from `take`.
+    """
+
+    layout: Layout
+    prefix: bytes
+    rows: int = 0
+    """How many rows wait to be taken."""
+    size_bytes: int = 0
+    lsn: int = 0
+    """Everything below it was read; 0: not known. Only right after a commit or a keepalive."""
+    _relations: dict[int, Relation] = field(default_factory=dict)
+    _chunks: list[Chunk] = field(default_factory=list)
+    _commit_lsn: int = 0
+    _first: int = 0
+    _open: list[Row] = field(default_factory=list)
+    _last_id: int = 0
+    _topics: dict[bytes, str] = field(default_factory=dict)
+
+    def take(self) -> Sequence[Chunk]:
+        """What was fed since the last time, with the rows of a transaction that is incomplete."""
+        chunks, self._chunks = self._chunks, []
+        if self._open:
+            chunks.append(Chunk(self._commit_lsn, self._first, self._open, 0))
+            self._first += len(self._open)
+            self._open = []
+        self.rows = self.size_bytes = 0
+        return chunks
+
+    def feed(self, data: bytes) -> None:
+        """One XLogData message. Raises `SchemaError` for a table that is no outbox."""
+        kind = data[_HEADER]
+        if kind == _INSERT:
+            relation = self._relations.get(_u32(data, 26)[0])
+            if relation is not None:
+                self._add(self._row(relation, data))
+        elif kind == _BEGIN:
+            self._commit_lsn = _u64(data, 26)[0]
+            self._first = self._last_id = 0
+        elif kind == _COMMIT:
+            self.lsn = end_lsn = _u64(data, 35)[0]
+            if self._open or self._first:
+                self._chunks.append(Chunk(self._commit_lsn, self._first, self._open, end_lsn))
+                self._open = []
+                self._first = 0
+        elif kind == _MESSAGE:
+            end = data.index(0, 35)
+            # flags 1: it is part of a transaction; others are nobody's records.
+            if data[26] == 1 and data[35:end] == self.prefix:
+                self._add(self._record(data, end + 5))
+        elif kind == _RELATION:
+            self._relation(data)
+
+    def _add(self, row: Row) -> None:
+        self._open.append(row)
+        self.rows += 1
+        self.size_bytes += 64 + len(row[3] or b"") + len(row[2] or b"")
+
+    def _next_id(self, data: bytes) -> int:
+        """Where the row is in the log; of rows that were written together, one after the other.
+
+        Their record is longer than they are many, so no other row has such an id.
+        """
+        found = int(_u64(data, 1)[0])
+        self._last_id = found if found > self._last_id else self._last_id + 1
+        return self._last_id
+
+    # --- Rows ---
+
+    def _row(self, relation: Relation, data: bytes) -> Row:
+        values: list[tuple[int, bytes] | None] = []
+        add = values.append
+        at = 33
+        for _ in range(_u16(data, 31)[0]):
+            form = data[at]
+            at += 1
+            if form in _NO_VALUE:
+                add(None)
+                continue
+            end = at + 4 + _u32(data, at)[0]
+            add((form, data[at + 4 : end]))
+            at = end
+        columns = relation.columns
+        topic_at, key_at, value_at, names_at, values_at = relation.kafka
+        topic = values[topic_at]
+        key, value = values[key_at], values[value_at]
+        names: tuple[bytes | None, ...] = ()
+        its: tuple[bytes | None, ...] = ()
+        if names_at >= 0:
+            names, its = _array(values[names_at]), _array(values[values_at])
+        if relation.headers:
+            for name, at in relation.headers:
+                found = values[at]
+                if found is not None:
+                    names += (name,)
+                    its += (_plain(found, columns[at][1]),)
+        return Row(
+            self._next_id(data),
+            self._topic(b"" if topic is None else topic[1]),
+            None if key is None else _plain(key, columns[key_at][1]),
+            None if value is None else _plain(value, columns[value_at][1]),
+            names,
+            its,
+        )
+
+    def _topic(self, name: bytes) -> str:
+        topic = self._topics.get(name)
+        if topic is None:
+            if len(self._topics) >= _MAX_TOPICS:
+                self._topics.clear()
+            text = name.decode("utf-8", "replace")
+            topic = self._topics[name] = self.layout.topic_template.replace("{}", text)
+        return topic
+
+    def _record(self, data: bytes, at: int) -> Row:
+        row_id = self._next_id(data) - 1  # a message says where it ends
+        try:
+            found = unpack_message(data[at:])
+        except ValueError as error:
+            # Not to be lost: it has no topic that Kafka allows, so it is set aside.
+            text = f"a message that cannot be read: {error}"
+            return Row(row_id, text, None, data[at:])
+        topic, key, value, names, values = found
+        return Row(row_id, topic, key, value, names, values)
+
+    # --- Tables ---
+
+    def _relation(self, data: bytes) -> None:
+        number = _u32(data, 26)[0]
+        schema, at = _string(data, 30)
+        name, at = _string(data, at)
+        columns = []
+        count = _u16(data, at + 1)[0]
+        at += 3
+        for _ in range(count):
+            column, at = _string(data, at + 1)
+            columns.append((column, _u32(data, at)[0]))
+            at += 8
+        self._relations[number] = self._bound(Relation(schema, name, tuple(columns)))
+
+    def _bound(self, relation: Relation) -> Relation:
+        """The same, with the places of the layout's columns."""
+        places = {name: at for at, (name, _) in enumerate(relation.columns)}
+
+        def place(name: str | None) -> int:
+            if name is None:
+                return -1
+            if name not in places:
+                raise SchemaError(
+                    f"the table {relation.name} has no column {name} in the stream: rename it "
+                    "back, or give the layout in `wal`; does the publication leave it out?"
+                )
+            return places[name]
+
+        layout = self.layout
+        return Relation(
+            relation.schema,
+            relation.name,
+            relation.columns,
+            (
+                place(layout.topic),
+                place(layout.key),
+                place(layout.value),
+                place(layout.header_keys),
+                place(layout.header_values),
+            ),
+            tuple([(name.encode(), place(column)) for name, column in layout.headers.items()]),
+        )
+
+
+def array_items(text: bytes) -> tuple[bytes | None, ...]:
+    """The items of an array of one dimension in its text form, ``{a,"b c",NULL}``."""
+    if text == b"{}":
+        return ()
+    items: list[bytes | None] = []
+    at, end = 1, len(text) - 1
+    while at <= end:
+        if text[at : at + 1] == b'"':
+            item = bytearray()
+            at += 1
+            while text[at] != 0x22:
+                if text[at] == 0x5C:
+                    at += 1
+                item.append(text[at])
+                at += 1
+            items.append(bytes(item))
+            at += 2  # the quote, and the comma or the brace
+            continue
+        comma = text.find(b",", at, end)
+        stop = end if comma < 0 else comma
+        plain = text[at:stop]
+        items.append(None if plain == b"NULL" else plain)
+        at = stop + 1
+        if stop == end:
+            break
+    return tuple(items)
+
+
+def _binary_items(data: bytes) -> tuple[bytes | None, ...]:
+    dimensions, _, _ = _array_head(data)
+    if not dimensions:
+        return ()
+    count = _u32(data, 12)[0]
+    at = 12 + 8 * dimensions
+    items: list[bytes | None] = []
+    for _ in range(count):
+        length = _i32(data, at)[0]
+        at += 4
+        if length < 0:
+            items.append(None)
+            continue
+        items.append(data[at : at + length])
+        at += length
+    return tuple(items)
+
+
+def _array(value: tuple[int, bytes] | None) -> tuple[bytes | None, ...]:
+    if value is None:
+        return ()
+    form, data = value
+    if form == _TEXT:
+        return () if data == b"{}" else array_items(data)
+    return _binary_items(data)
+
+
+def _plain(value: tuple[int, bytes], type_oid: int) -> bytes:
+    """A value as it is published; the text form of bytes is not what they are."""
+    form, data = value
+    if form == _TEXT and type_oid == _BYTEA_OID and data.startswith(b"\\x"):
+        return bytes.fromhex(data[2:].decode())
+    return data
+
+
+def _string(data: bytes, at: int) -> tuple[str, int]:
+    end = data.index(0, at)
+    return data[at:end].decode(), end + 1

@@ -1,0 +1,228 @@
+"""PostgreSQL's streaming replication protocol, through libpq as psycopg exposes it.
+
+psycopg's own support for it is in the making: this is the seam where theirs can take its place.
+One `ReplicationConnection` is one walsender of the server.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+import time
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import psycopg
+from psycopg import pq
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from harvest.core.wal import ReadDone
+from harvest.core.wal_position import format_lsn, parse_lsn
+from harvest.core.wal_slot import ServerState, TimelineSwitch
+from harvest.databases.postgres.pgoutput import Decoder
+from harvest.errors import StoreUnavailable
+
+__all__ = ["PostgresWalStream", "ReplicationConnection", "SlotInUse"]
+
+_XLOG_DATA: Final = ord("w")
+_KEEPALIVE: Final = ord("k")
+_status: Final = struct.Struct("!cQQQqB").pack
+_u64: Final = struct.Struct("!Q").unpack_from
+_EPOCH_S: Final = 946_684_800  # 2000-01-01, from which PostgreSQL counts
+_STATUS_EVERY_S: Final = 1.0
+_CONFIRM_EVERY_S: Final = 0.05
+_IN_USE: Final = b"55006"
+
+
+class SlotInUse(StoreUnavailable):
+    """Somebody else reads the slot."""
+
+
+class ReplicationConnection:
+    """A connection in replication mode to the database of `conninfo`. Raises `StoreUnavailable`."""
+
+    def __init__(self, conninfo: str) -> None:
+        settings = {**conninfo_to_dict(conninfo), "replication": "database"}
+        self._pg = pq.PGconn.connect(make_conninfo("", **settings).encode())
+        if self._pg.status != pq.ConnStatus.OK:
+            text = _said(self._pg)
+            self._pg.finish()
+            raise StoreUnavailable(f"no replication connection to the database: {text}")
+        self.version = self._pg.server_version
+
+    @property
+    def pg(self) -> pq.abc.PGconn:
+        """libpq's connection."""
+        return self._pg
+
+    def server(self, timeline: int | None = None) -> ServerState:
+        """What the server says of itself; with its history if it is not on `timeline`."""
+        ((system, its, lsn, *_),) = self._ask("IDENTIFY_SYSTEM")
+        history: Sequence[TimelineSwitch] = ()
+        if timeline is not None and int(its) != timeline:
+            ((_, content),) = self._ask(f"TIMELINE_HISTORY {int(its)}")
+            history = _history(content)
+        return ServerState(system.decode(), int(its), parse_lsn(lsn.decode()), history)
+
+    def create_slot(self, name: str, *, failover: bool = False) -> tuple[int, str]:
+        """Make a logical slot; where it begins, and a snapshot of what was committed before.
+
+        The snapshot can be used until the next command on this connection.
+        """
+        if self.version >= 150000:
+            options = "SNAPSHOT 'export'" + (", FAILOVER true" if failover else "")
+            options = f"({options})"
+        else:
+            options = "EXPORT_SNAPSHOT"
+        command = f"CREATE_REPLICATION_SLOT {_quoted(name)} LOGICAL pgoutput {options}"
+        ((_, lsn, snapshot, _),) = self._ask(command)
+        return parse_lsn(lsn.decode()), snapshot.decode()
+
+    def start(
+        self, slot: str, lsn: int, publication: str, decoder: Decoder, *, binary: bool
+    ) -> PostgresWalStream:
+        """Stream from `lsn`. Raises `SlotInUse`, too."""
+        options = {
+            "proto_version": "1",
+            "publication_names": _quoted(publication),
+            "messages": "true",
+            **({"binary": "true"} if binary else {}),
+        }
+        given = ", ".join(f"{name} {_literal(value)}" for name, value in options.items())
+        command = f"START_REPLICATION SLOT {_quoted(slot)} LOGICAL {format_lsn(lsn)} ({given})"
+        result = self._pg.exec_(command.encode())
+        if result.status != pq.ExecStatus.COPY_BOTH:
+            in_use = result.error_field(pq.DiagnosticField.SQLSTATE) == _IN_USE
+            kind = SlotInUse if in_use else StoreUnavailable
+            raise kind(f"the slot {slot} cannot be read: {_said(self._pg)}")
+        self._pg.nonblocking = 1
+        return PostgresWalStream(self._pg, decoder, lsn)
+
+    def close(self) -> None:
+        """End the connection."""
+        self._pg.finish()
+
+    def _ask(self, command: str) -> list[tuple[bytes, ...]]:
+        result = self._pg.exec_(command.encode())
+        if result.status != pq.ExecStatus.TUPLES_OK:
+            raise StoreUnavailable(f"the database refused {command.split()[0]}: {_said(self._pg)}")
+        return [
+            tuple([result.get_value(row, column) or b"" for column in range(result.nfields)])
+            for row in range(result.ntuples)
+        ]
+
+
+class PostgresWalStream:
+    """Rows from a slot. Implements `harvest.core.interfaces.wal_stream.WalStream`."""
+
+    def __init__(self, pg: pq.abc.PGconn, decoder: Decoder, lsn: int) -> None:
+        self._pg = pg
+        self._decoder = decoder
+        self._received_lsn = lsn
+        self._confirmed_lsn = 0
+        """What the server was told; 0: it knows itself."""
+        self._to_confirm_lsn = 0
+        self._told_s = time.monotonic()
+
+    def fileno(self) -> int:
+        """See `WalStream.fileno`."""
+        with _breaking_off():
+            return self._pg.socket
+
+    def read(self, limit: int, limit_bytes: int) -> ReadDone | None:
+        """See `WalStream.read`."""
+        with _breaking_off():
+            return self._read(limit, limit_bytes)
+
+    def _read(self, limit: int, limit_bytes: int) -> ReadDone | None:
+        decoder, get, feed = self._decoder, self._pg.get_copy_data, self._decoder.feed
+        came = asked = is_empty = False
+        lsn = 0
+        while decoder.rows < limit and decoder.size_bytes < limit_bytes:
+            size, data = get(1)
+            if size == 0:
+                if is_empty:
+                    break
+                self._pg.consume_input()
+                is_empty = True
+                continue
+            if size < 0:
+                raise StoreUnavailable(f"the stream ended: {self._why()}")
+            came, is_empty = True, False
+            if data[0] == _XLOG_DATA:
+                feed(bytes(data))
+            elif data[0] == _KEEPALIVE:
+                lsn = self._received_lsn = _u64(data, 1)[0]
+                asked = asked or bool(data[17])
+        if not came:
+            return None
+        self._received_lsn = max(self._received_lsn, decoder.lsn)
+        return ReadDone(decoder.take(), max(lsn, decoder.lsn), asked)
+
+    def keep_alive(self) -> None:
+        """See `WalStream.keep_alive`."""
+        now_s = time.monotonic()
+        confirms = self._to_confirm_lsn > self._confirmed_lsn
+        every_s = _CONFIRM_EVERY_S if confirms else _STATUS_EVERY_S
+        if now_s >= self._told_s + every_s:
+            self._tell()
+
+    def confirm(self, lsn: int) -> None:
+        """See `WalStream.confirm`."""
+        self._to_confirm_lsn = max(self._to_confirm_lsn, lsn)
+        self.keep_alive()
+
+    def close(self) -> None:
+        """See `WalStream.close`."""
+        with contextlib.suppress(StoreUnavailable), _breaking_off():
+            if self._to_confirm_lsn > self._confirmed_lsn:
+                self._pg.nonblocking = 0
+                self._tell()
+        self._pg.finish()
+
+    def _tell(self) -> None:
+        lsn = self._to_confirm_lsn
+        now = int((time.time() - _EPOCH_S) * 1_000_000)
+        received = max(self._received_lsn, lsn)
+        with _breaking_off():
+            self._pg.put_copy_data(_status(b"r", received, lsn, lsn, now, 0))
+            self._pg.flush()
+        self._confirmed_lsn = lsn
+        self._told_s = time.monotonic()
+
+    def _why(self) -> str:
+        result = self._pg.get_result()
+        if result is not None and result.error_message:
+            return " ".join(result.error_message.decode("utf-8", "replace").split())
+        return _said(self._pg) or "the server closed it"
+
+
+@contextlib.contextmanager
+def _breaking_off() -> Iterator[None]:
+    try:
+        yield
+    except psycopg.Error as error:
+        said = " ".join(str(error).split())
+        raise StoreUnavailable(f"the stream broke off: {said}") from error
+
+
+def _history(content: bytes) -> list[TimelineSwitch]:
+    """A timeline's history file: a line for each earlier one, `timeline LSN reason`."""
+    switches = []
+    for line in content.decode("utf-8", "replace").splitlines():
+        fields = line.split(None, 2)
+        if len(fields) >= 2 and fields[0].isdigit():
+            switches.append(TimelineSwitch(int(fields[0]), parse_lsn(fields[1])))
+    return switches
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _literal(value: str) -> str:
+    return "'" + value.replace("'", "''") + "'"
+
+
+def _said(pg: pq.abc.PGconn) -> str:
+    return " ".join(pg.error_message.decode("utf-8", "replace").split())

@@ -1,0 +1,375 @@
+"""An outbox in PostgreSQL in wal mode: the slot, the publication, and the table if there is one.
+
+A *slot* keeps the place up to which the log was read; a *publication* says of which tables rows are
+streamed: of the outbox alone, and of no table where records are messages (specs/HARVEST.md §18).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final, Literal
+
+import psycopg
+from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from harvest.core.interfaces.mark_store import Backlog, Finding
+from harvest.core.table_name import TableName
+from harvest.core.wal_layout import GOHARVEST
+from harvest.core.wal_options import WalOptions, message_prefix
+from harvest.core.wal_position import WalPosition, format_lsn
+from harvest.core.wal_slot import ServerState, SlotHealth, starting_position
+from harvest.databases.postgres.mark import PostgresMarkStore
+from harvest.databases.postgres.pgoutput import Decoder
+from harvest.databases.postgres.replication import (
+    PostgresWalStream,
+    ReplicationConnection,
+    SlotInUse,
+)
+from harvest.databases.postgres.slot import PostgresSlot
+from harvest.databases.postgres.table import PostgresTable
+from harvest.errors import ConfigurationError, SchemaError, StoreUnavailable, TableMissing
+
+__all__ = ["PostgresWalSource"]
+
+_IN_USE_S: Final = 10.0
+_RETRY_S: Final = 0.02
+_PURGE_WAIT_S: Final = 2.0
+_MAX_NAME: Final = 63
+_BINARY: Final = {
+    "text",
+    "character varying",
+    "character",
+    "bytea",
+    "json",
+    "text[]",
+    "character varying[]",
+    "bytea[]",
+}
+_PUBLICATION: Final = "SELECT to_jsonb(p) FROM pg_publication p WHERE pubname = %s"
+_PUBLISHED: Final = """
+SELECT to_jsonb(t) FROM pg_publication_tables t WHERE pubname = %s
+"""
+_TABLE_OF: Final = """
+SELECT n.nspname, c.relname, c.relkind::text = 'p' FROM pg_class c
+JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass(%s)
+"""
+
+
+class PostgresWalSource(PostgresTable):
+    """The slot of the outbox `table`. Implements `harvest.core.interfaces.wal_stream.WalSource`.
+
+    One connection, and one walsender for each stream. Raises `ConfigurationError` as
+    `PostgresTable` does.
+    """
+
+    _marked = False
+
+    def __init__(
+        self, conninfo: str, table: str | TableName, options: WalOptions | None = None
+    ) -> None:
+        super().__init__(conninfo, table)
+        self.options = options or WalOptions()
+        streamed = self.options.standby or self._conninfo
+        given = {**conninfo_to_dict(self._conninfo), **conninfo_to_dict(streamed)}
+        self._stream_conninfo = make_conninfo("", **given)
+        self.slot = PostgresSlot(self._stream_conninfo, self._table, self.options.slot)
+
+    # --- Names ---
+
+    @property
+    def publication_name(self) -> str:
+        """The publication: of one database."""
+        return self.options.publication or f"harvest_{self._table}".replace(".", "_")[:_MAX_NAME]
+
+    @property
+    def prefix(self) -> str:
+        """The prefix of the messages that are records."""
+        return self.options.prefix or message_prefix(self._table)
+
+    # --- WalSource ---
+
+    def connect(self) -> None:
+        """See `WalSource.connect`."""
+        self._connected()
+        self.slot.connect()
+        self._check_publication()
+
+    def open(
+        self, epoch: int, position: WalPosition | None
+    ) -> tuple[PostgresWalStream, WalPosition]:
+        """See `WalSource.open`."""
+        self._check_publication()
+        connection = ReplicationConnection(self._stream_conninfo)
+        try:
+            server = connection.server(None if position is None else position.timeline)
+            if self.options.standby is not None and position is not None:
+                _wait_for_standby(server, position)
+            name, state = self.slot.name, self.slot.state()
+            database = self._connected().info.dbname
+            begin = starting_position(epoch, position, name, state, server, database)
+            stream = self._start(connection, name, begin.lsn)
+        except BaseException:
+            connection.close()
+            raise
+        return stream, begin
+
+    def _start(self, connection: ReplicationConnection, slot: str, lsn: int) -> PostgresWalStream:
+        deadline = time.monotonic() + _IN_USE_S
+        while True:
+            self.slot.end_reader()
+            decoder = Decoder(self.options.layout, self.prefix.encode())
+            try:
+                return connection.start(
+                    slot, lsn, self.publication_name, decoder, binary=self._is_binary()
+                )
+            except SlotInUse:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(_RETRY_S)
+
+    def purge(self, published: Callable[[], int]) -> int | None:
+        """See `WalSource.purge`.
+
+        What a snapshot shows was committed before the log's end as it was right after; once
+        `published` has passed that, all rows of the snapshot are published. So no list of rows is
+        needed, and what a killed leader left behind is deleted, too.
+        """
+        if self.options.source == "message" or self.options.purge == "keep":
+            return 0
+        connection = self._connected()
+        try:
+            with connection.transaction():
+                connection.execute(
+                    "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; "
+                    "SET LOCAL synchronous_commit = off"
+                )
+                table = self._identifier
+                found = connection.execute(
+                    sql.SQL("SELECT EXISTS (SELECT FROM {t}), ").format(t=table)
+                    + sql.SQL("(pg_current_wal_insert_lsn() - '0/0')::numeric::text")
+                ).fetchone()
+                if found is None or not found[0]:
+                    return 0
+                deadline = time.monotonic() + _PURGE_WAIT_S
+                while published() < int(found[1]):
+                    if time.monotonic() > deadline:
+                        return None
+                    time.sleep(_RETRY_S)
+                return connection.execute(sql.SQL("DELETE FROM {t}").format(t=table)).rowcount
+        except psycopg.errors.UndefinedTable:
+            raise TableMissing(
+                f"the table {self._table} does not exist: run `harvest init`"
+            ) from None
+        except psycopg.Error as error:
+            if connection.broken:
+                self.close()
+            said = " ".join(str(error).split())
+            raise StoreUnavailable(f"published rows could not be deleted: {said}") from error
+
+    def _is_binary(self) -> bool:
+        """Whether the columns that are published are the same in binary form, and cheaper so."""
+        if self.options.source == "message":
+            return False
+        types = self._types()
+        return all(types[name][0] in _BINARY for name in self.options.layout.columns)
+
+    # --- Making and unmaking ---
+
+    def init(
+        self, *, value_type: Literal["text", "bytes"] = "text", begin_now: bool = False
+    ) -> bool:
+        """Make table, publication and slot, as far as they do not exist.
+
+        Returns whether anything was made. Rows that were committed before the slot would not be
+        published: if there are any, raises `ConfigurationError` and makes no slot, unless
+        `begin_now`.
+        """
+        made = False
+        if self.options.source == "table" and self.options.layout is GOHARVEST:
+            store = PostgresMarkStore(self._conninfo, self._table)
+            made = store.init(value_type=value_type)
+            store.close()
+        made |= self.create_publication()
+        if self.slot.state() is not None:
+            return made
+        with self.new_slot() as (_, connection):
+            if self.options.source == "table" and not begin_now:
+                query = sql.SQL("SELECT count(*) FROM {t}").format(t=self._identifier)
+                ((rows,),) = connection.execute(query).fetchall()
+                if rows:
+                    raise ConfigurationError(
+                        f"{self._table} has {rows} rows that were committed before the slot, and "
+                        "would not be published: publish them first in the mode that is used now, "
+                        "with `harvest mode wal`, or leave them out with --begin-now"
+                    )
+        return True
+
+    def create_publication(self) -> bool:
+        """Make the publication if it does not exist; whether it was made."""
+        if self._execute(sql.SQL(_PUBLICATION), (self.publication_name,)).fetchall():
+            return False
+        name = sql.Identifier(self.publication_name)
+        if self.options.source == "message":
+            self._change(sql.SQL("CREATE PUBLICATION {n}").format(n=name))
+            return True
+        if not self._types():
+            raise TableMissing(f"the table {self._table} does not exist: create it, then try again")
+        columns: sql.Composable = sql.SQL("")
+        if self._connected().info.server_version >= 150000:
+            chosen = [sql.Identifier(c) for c in self.options.layout.columns]
+            columns = sql.SQL(" ({})").format(sql.SQL(", ").join(chosen))
+        self._change(
+            sql.SQL(
+                "CREATE PUBLICATION {n} FOR TABLE {t}{c} "
+                "WITH (publish = 'insert', publish_via_partition_root = true)"
+            ).format(n=name, t=self._identifier, c=columns)
+        )
+        return True
+
+    @contextmanager
+    def new_slot(self) -> Iterator[tuple[WalPosition, psycopg.Connection[Any]]]:
+        """Make the slot: its place, and a connection that sees what was committed before it.
+
+        If the block raises, the slot is dropped again.
+        """
+        name = self.slot.name
+        replication = ReplicationConnection(self._stream_conninfo)
+        try:
+            failover = replication.version >= 170000 and self.options.standby is None
+            lsn, snapshot = replication.create_slot(name, failover=failover)
+            try:
+                with psycopg.connect(self._stream_conninfo) as connection:
+                    connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+                    connection.execute(
+                        sql.SQL("SET TRANSACTION SNAPSHOT {s}").format(s=sql.Literal(snapshot))
+                    )
+                    server = replication.server()
+                    yield WalPosition(0, server.system, server.timeline, lsn), connection
+            except BaseException:
+                self.slot.drop()
+                raise
+        except psycopg.Error as error:
+            said = " ".join(str(error).split())
+            raise StoreUnavailable(f"the slot {name} could not be made: {said}") from error
+        finally:
+            replication.close()
+
+    def drop_publication(self) -> None:
+        """Drop the publication if it exists."""
+        name = sql.Identifier(self.publication_name)
+        self._change(sql.SQL("DROP PUBLICATION IF EXISTS {n}").format(n=name))
+
+    def _change(self, statement: sql.Composed) -> None:
+        try:
+            self._connected().execute(statement)
+        except psycopg.Error as error:
+            said = " ".join(str(error).split())
+            raise SchemaError(f"the database refused to change the publication: {said}") from error
+
+    # --- How it is ---
+
+    def health(self) -> SlotHealth:
+        """What the slot costs, now."""
+        return self.slot.health()
+
+    def close(self) -> None:
+        """See `WalSource.close`."""
+        self.slot.close()
+        super().close()
+
+    def backlog(self) -> Backlog | None:
+        """What waits in the table, where published rows are deleted; else nobody knows."""
+        if self.options.source == "message" or self.options.purge == "keep":
+            return None
+        store = PostgresMarkStore(self._conninfo, self._table)
+        try:
+            return store.backlog() if self.options.layout is GOHARVEST else None
+        finally:
+            store.close()
+
+    def topics(self) -> list[str]:
+        """The topics of rows that are in the table, if there is one."""
+        if self.options.source == "message" or self.options.layout is not GOHARVEST:
+            return []
+        return super().topics()
+
+    def _check_publication(self) -> None:
+        """Raises `ConfigurationError`, `TableMissing`: without it, rows would be passed over."""
+        wrong = [f for f in self._publication_findings() if f.level == "error"]
+        if wrong:
+            kind = TableMissing if wrong[0].subject == "table" else ConfigurationError
+            raise kind("; ".join(f.text for f in wrong))
+
+    def _publication_findings(self) -> list[Finding]:
+        name = self.publication_name
+        found = self._execute(sql.SQL(_PUBLICATION), (name,)).fetchall()
+        if not found:
+            text = f"the publication {name} does not exist: run `harvest init --mode wal`"
+            return [Finding("publication", "error", text)]
+        published = [t for (t,) in self._execute(sql.SQL(_PUBLISHED), (name,)).fetchall()]
+        if self.options.source == "message":
+            return [Finding("publication", "ok", f"{name}, for messages with {self.prefix!r}")]
+        tables = self._execute(sql.SQL(_TABLE_OF), (self._table.quoted(),)).fetchall()
+        if not tables:
+            return [Finding("table", "error", f"{self._table} does not exist: run `harvest init`")]
+        ((schema, table, partitioned),) = tables
+        its = [t for t in published if (t["schemaname"], t["tablename"]) == (schema, table)]
+        about = found[0][0]
+        problems = []
+        if not its or len(published) > 1:
+            names = ", ".join(f"{t['schemaname']}.{t['tablename']}" for t in published) or "none"
+            problems.append(f"it has the tables {names}, must have {schema}.{table} and no other")
+        if not about["pubinsert"]:
+            problems.append("it does not publish INSERT")
+        if partitioned and not about["pubviaroot"]:
+            problems.append("the table is partitioned, and publish_via_partition_root is off")
+        if its and its[0].get("rowfilter"):
+            problems.append("it has a row filter: rows would be passed over")
+        missing = set(self.options.layout.columns) - set(self._types())
+        if its and its[0].get("attnames"):
+            missing |= set(self.options.layout.columns) - set(its[0]["attnames"])
+        if missing:
+            problems.append(f"the columns {', '.join(sorted(missing))} are missing in it")
+        if problems:
+            text = (
+                f"the publication {name} does not fit: {'; '.join(problems)}; drop it and run "
+                "`harvest init --mode wal`, or give another name, `wal: {publication: …}`"
+            )
+            return [Finding("publication", "error", text)]
+        return [Finding("publication", "ok", f"{name}, for {schema}.{table}")]
+
+    # --- check ---
+
+    def check(self) -> list[Finding]:
+        """What would keep a harvester from its work. Changes nothing."""
+        connection = self._connected()
+        version = connection.info.server_version
+        where = f"PostgreSQL {version // 10000}, database {connection.info.dbname!r}"
+        findings = [Finding("server", "ok", where)]
+        if version < 140000:
+            text = f"{where}: 14 is the oldest for mode: wal"
+            return [Finding("server", "error", text)]
+        if self.options.standby is not None and version < 160000:
+            text = f"{where}: a standby can be read from PostgreSQL 16 on"
+            return [Finding("server", "error", text)]
+        findings += self.slot.server_findings()
+        findings += self._publication_findings()
+        if self.options.source == "table" and self.options.purge == "delete":
+            findings += self._check_privileges(("SELECT", "DELETE"))
+        return findings + self.slot.findings()
+
+    def check_around(self) -> list[Finding]:
+        """What `check` says beside the slot: nothing more."""
+        return []
+
+
+def _wait_for_standby(server: ServerState, position: WalPosition) -> None:
+    """A replica that was started a moment ago has not replayed what it had."""
+    if server.timeline == position.timeline and server.lsn < position.row_lsn:
+        raise StoreUnavailable(
+            f"the standby has replayed up to {format_lsn(server.lsn)}, and rows were published up "
+            f"to {format_lsn(position.row_lsn)}: waiting for it"
+        )

@@ -1,0 +1,90 @@
+"""Mutants of what talks to destinations; unit tests must notice them, for no history plays it."""
+
+from __future__ import annotations
+
+from tests.mutation.load import Edit, Mutant
+
+__all__ = ["SINKS"]
+
+
+def _sink(module: str, name: str, function: str, old: str, new: str) -> Mutant:
+    edits = (Edit(function, old, new),)
+    return Mutant(f"sinks: {name}", f"harvest.{module}", edits, "sinks")
+
+
+def _idempotent(name: str, function: str, old: str, new: str) -> Mutant:
+    return _sink("sinks.kafka.idempotent", name, f"_Line.{function}", old, new)
+
+
+SINKS: tuple[Mutant, ...] = (
+    _idempotent(
+        "a delivery is not settled before the one before",
+        "_settle",
+        "while deliveries and deliveries[0].decided and deliveries[0].succeeded:",
+        "while done := next((d for d in deliveries if d.decided and d.succeeded), None):\n"
+        "                deliveries.remove(done)\n"
+        "                deliveries.appendleft(done)",
+    ),
+    _idempotent(
+        "a failure is settled when all is decided",
+        "_settle",
+        "all(d.decided for d in deliveries)",
+        "deliveries[0].decided",
+    ),
+    _idempotent(
+        "after a failure nothing is handed over",
+        "submit",
+        "if self._reason is None:\n            self._hand_over(delivery)",
+        "self._hand_over(delivery)",
+    ),
+    _idempotent(
+        "the lease is asked before a delivery",
+        "submit",
+        "not self._still_held()",
+        "False",
+    ),
+    _idempotent(
+        "the lease is asked while the broker is silent",
+        "_run",
+        "if not self._still_held():",
+        "if False:",
+    ),
+    _idempotent(
+        "an error is no acknowledgement",
+        "_reported",
+        "if error is None:",
+        "if True:",
+    ),
+    _idempotent(
+        "a row that was not handed over has no report",
+        "_hand_over",
+        "except RowError as error:\n            delivery.handed_over -= 1",
+        "except RowError as error:",
+    ),
+    _idempotent(
+        "a lost report is not waited for",
+        "_run",
+        "self._write_off()",
+        "pass",
+    ),
+    _idempotent(
+        "what was acknowledged is not undelivered",
+        "_failure",
+        "- acknowledged",
+        "",
+    ),
+    _sink(
+        "sinks.kafka.producers",
+        "a full queue is waited for",
+        "produce",
+        "make_room()",
+        "break",
+    ),
+    _sink(
+        "core.kafka_headers",
+        "two arrays of two lengths are told",
+        "_fitting_texts",
+        "if len(keys) != len(values):",
+        "if False:",
+    ),
+)

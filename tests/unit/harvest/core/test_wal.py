@@ -1,0 +1,243 @@
+"""The wal scheduler: simulated histories with faults, kills and zombies; its rules one by one."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from harvest.core import wal as w
+from harvest.core.dead_letters import BadRowPolicy
+from harvest.core.pacing import Limits
+from harvest.core.row import Row
+from harvest.core.wal_position import WalPosition, format_lsn, parse_lsn
+from harvest.errors import CheckpointError
+from harvest.testing.memory_broker import Fault
+from tests.support.wal_simulation import Leader, World
+
+FAULTS: tuple[Fault, ...] = ("refused", "unknown, published", "unknown, lost")
+
+
+def history(world: World, steps: int = 300, *, zombies: bool = True) -> None:
+    """Writers, faults, kills and takeovers at random; then everything comes to an end."""
+    choose = world.random
+    leader = world.elect()
+    others: list[Leader] = []
+    for _ in range(steps):
+        roll = choose.random()
+        if roll < 0.3:
+            world.write()
+        elif roll < 0.32:
+            leader.sink.fault = choose.choice(FAULTS)
+        elif roll < 0.33:
+            leader.sink.fail_open = True
+        elif roll < 0.34 and leader.stream is not None:
+            leader.stream.fail_next = True
+        elif roll < 0.35:
+            world.log.fail_next = True
+        elif roll < 0.36:
+            world.dead_letters.fail_next = True
+        elif roll < 0.37 and leader.stream is not None:
+            leader.stream.asks = True
+        elif roll < 0.39:
+            if zombies and choose.random() < 0.5:
+                leader.pause()
+                others.append(leader)
+            else:
+                leader.finished = "killed"
+            leader = world.elect()
+        elif roll < 0.395:
+            leader.feed(w.Stop())
+        elif others and roll < 0.45:
+            zombie = choose.choice(others)
+            if zombie.finished or not zombie.choices():
+                others.remove(zombie)
+            else:
+                choose.choice(zombie.choices())()
+        else:
+            if leader.finished:
+                assert leader.refused is None
+                leader = world.elect()
+            choices = leader.choices()
+            if choices:
+                choose.choice(choices)()
+    world.run_to_the_end()
+
+
+@pytest.mark.parametrize("seed", range(80))
+def test_every_committed_row_is_published_once_in_order_whatever_fails(seed: int) -> None:
+    world = World(random.Random(seed))
+    history(world)
+    world.assert_once_in_order()
+
+
+@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("key_waits", [True, False])
+def test_rows_that_cannot_be_published_are_set_aside_and_keys_wait(
+    seed: int, key_waits: bool
+) -> None:
+    world = World(random.Random(seed), bad=0.1, bad_rows=BadRowPolicy(key_waits=key_waits))
+    history(world)
+    world.assert_once_in_order()
+
+
+@pytest.mark.parametrize("seed", range(80))
+def test_at_least_once_nothing_is_lost_and_the_last_of_each_is_in_order(seed: int) -> None:
+    world = World(random.Random(seed), atomic=False, fault=0.05)
+    # Nobody fences a producer without transactions: a zombie may write late (specs/HARVEST.md §2).
+    history(world, zombies=False)
+    world.assert_last_in_order()
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_at_least_once_rows_that_are_refused_are_found_and_set_aside(seed: int) -> None:
+    world = World(random.Random(seed), atomic=False, fault=0.03, bad=0.1)
+    history(world, zombies=False)
+    world.assert_last_in_order()
+    refused = {row_id for row_id, (_, bad) in world.dead_letters.rows.items() if not bad.waits}
+    assert refused <= world.bad_ids
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_a_slot_that_is_lost_or_made_anew_is_refused_and_not_read(seed: int) -> None:
+    choose = random.Random(seed)
+    world = World(choose)
+    history(world, 150)
+    before = list(world.broker.published)
+    world.log.record()
+    what = choose.choice(["dropped", "lost", "remade", "other server", "promoted too early"])
+    last_row = max((chunk.end_lsn for chunk in world.log.committed), default=0)
+    match what:
+        case "dropped":
+            world.log.exists = False
+        case "lost":
+            world.log.lost = True
+        case "remade":
+            world.log.remake_slot()
+        case "other server":
+            world.log.system = "another"
+        case "promoted too early":
+            world.log.promote(last_row - 1)
+    if not before:
+        return
+    leader = world.elect()
+    while leader.finished is None:
+        choose.choice(leader.choices())()
+    assert isinstance(leader.refused, CheckpointError)
+    assert "harvest slot renew" in str(leader.refused)
+    assert world.broker.published == before
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_a_replica_with_all_that_was_published_takes_over_without_loss(seed: int) -> None:
+    choose = random.Random(seed)
+    world = World(choose)
+    history(world, 150)
+    last_row = max((chunk.end_lsn for chunk in world.log.committed), default=0)
+    world.log.record()
+    world.log.record()
+    world.log.promote(max(last_row, 100))
+    world.elect()
+    history(world, 150)
+    world.assert_once_in_order()
+
+
+def opened(atomic: bool = True, limits: Limits | None = None) -> w.WalScheduler:
+    """A scheduler that works, from place 100, with a checkpoint there."""
+    scheduler = w.WalScheduler(1, atomic, limits or Limits())
+    scheduler.step(w.Start())
+    position = WalPosition(0, "s", 1, 100)
+    assert scheduler.step(w.Opened(position)) == [w.OpenStream(position)]
+    (read,) = scheduler.step(w.StreamOpened(position))
+    assert isinstance(read, w.Read)
+    return scheduler
+
+
+def row(row_id: int) -> Row:
+    return Row(row_id, "t", b"k", b"v")
+
+
+def test_a_large_transaction_is_sent_in_parts_and_read_again_from_its_middle() -> None:
+    scheduler = opened()
+    actions = scheduler.step(w.ReadDone([w.Chunk(200, 0, [row(110), row(120)], 0)]))
+    (send,) = [a for a in actions if isinstance(a, w.Send)]
+    assert (send.position.lsn, send.position.part_lsn, send.position.part_rows) == (100, 200, 2)
+    again = w.WalScheduler(2)
+    again.step(w.Start())
+    again.step(w.Opened(send.position))
+    again.step(w.StreamOpened(send.position))
+    chunk = w.Chunk(200, 0, [row(110), row(120), row(130)], 210)
+    (rest, _) = again.step(w.ReadDone([chunk]))
+    assert isinstance(rest, w.Send)
+    assert [r.id for r in rest.rows] == [130]
+    assert (rest.position.lsn, rest.position.part_rows) == (210, 0)
+
+
+def test_nothing_is_read_without_room_for_it() -> None:
+    limits = Limits(max_in_flight_records=4, mark_query_records=4)
+    scheduler = opened(limits=limits)
+    rows = [row(110 + n) for n in range(4)]
+    actions = scheduler.step(w.ReadDone([w.Chunk(200, 0, rows, 210)]))
+    assert [type(a) for a in actions] == [w.Send]
+    actions = scheduler.step(w.Settled((0,)))
+    assert [type(a) for a in actions] == [w.Confirm, w.Read]
+
+
+def test_the_slot_is_told_nothing_that_is_not_saved() -> None:
+    scheduler = opened(atomic=False)
+    (send, _) = scheduler.step(w.ReadDone([w.Chunk(200, 0, [row(110)], 210)]))
+    assert isinstance(send, w.Send)
+    assert scheduler.step(w.Settled((send.number,))) == []
+    (save,) = scheduler.step(w.Refresh())
+    assert isinstance(save, w.Save)
+    assert save.position.lsn == 210
+    assert scheduler.step(w.Saved(save.position)) == [w.Confirm(210)]
+
+
+def test_acknowledgements_behind_one_that_is_missing_do_not_count() -> None:
+    scheduler = opened(atomic=False)
+    (first, _) = scheduler.step(w.ReadDone([w.Chunk(200, 0, [row(110)], 210)]))
+    (second, _) = scheduler.step(w.ReadDone([w.Chunk(220, 0, [row(215)], 230)]))
+    assert isinstance(first, w.Send)
+    assert isinstance(second, w.Send)
+    scheduler.step(w.Settled((second.number,)))
+    assert scheduler.settled is not None
+    assert scheduler.settled.lsn == 100
+    scheduler.step(w.Settled((first.number,)))
+    assert scheduler.settled.lsn == 230
+
+
+def test_a_busy_database_without_rows_of_ours_moves_the_checkpoint_now_and_then() -> None:
+    scheduler = opened()
+    scheduler.step(w.ReadDone([], 200))
+    assert scheduler.step(w.Refresh()) == []
+    scheduler.step(w.ReadDone([], 100 + (1 << 20)))
+    (send,) = scheduler.step(w.Refresh())
+    assert isinstance(send, w.Send)
+    assert not send.rows
+    assert send.position.lsn == 100 + (1 << 20)
+
+
+def test_a_server_that_asks_is_told_at_once() -> None:
+    """It does not shut down before it hears that all of its log was read."""
+    (send, _) = opened().step(w.ReadDone([], 200, asked=True))
+    assert isinstance(send, w.Send)
+    assert send.position.lsn == 200
+
+
+def test_the_first_checkpoint_is_saved_before_anything_is_read() -> None:
+    scheduler = w.WalScheduler(1)
+    scheduler.step(w.Start())
+    assert scheduler.step(w.Opened(None)) == [w.OpenStream(None)]
+    actions = scheduler.step(w.StreamOpened(WalPosition(1, "s", 1, 100)))
+    assert isinstance(actions[0], w.Send)
+    assert actions[0].position == WalPosition(1, "s", 1, 100)
+
+
+def test_a_position_reads_as_it_was_written() -> None:
+    position = WalPosition(7, "7711061580071636380", 3, 0x16_B374_D848, 0x16_B374_D800, 5, 6)
+    assert WalPosition.decode(position.encode()) == position
+    assert format_lsn(0x16_B374_D848) == "16/B374D848"
+    assert parse_lsn("16/B374D848") == 0x16_B374_D848
+    with pytest.raises(CheckpointError):
+        WalPosition.decode('[2,0,0,1,5,""]')
