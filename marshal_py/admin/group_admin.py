@@ -183,6 +183,11 @@ class GroupAdmin:
         return None if pause is None else pause.expires_at_ms
 
     @property
+    def paused(self) -> bool:
+        """Whether the group is paused."""
+        return self.standing_pause is not None
+
+    @property
     def level(self) -> int:
         """The level that the group works by (§5.15)."""
         return self._state.level

@@ -9,12 +9,14 @@ from harvest.core.range_checkpoint import Position
 from marshal_py.protocol.messages import (
     ClaimingMessages,
     ClaimingPartition,
-    Entry,
     ForgetGroup,
+    Genesis,
     Heartbeat,
+    MetadataEntry,
     ReleaseGroup,
     ReleasingPartition,
     ResumeGroup,
+    SetLevel,
     SetPosition,
     encode,
 )
@@ -29,13 +31,15 @@ RECORDS: Final = [
     encode(record)
     for record in (
         ClaimingPartition(*_HEAD, "t", 0, 1_000, -1),
-        Heartbeat(*_HEAD, [Entry("t", 0, 0, 5, b"m")], 1, 1_000, b"x"),
+        Heartbeat(*_HEAD, 1_000, 1, [0, 5], [MetadataEntry(0, b"m")], b"x"),
         ClaimingMessages(*_HEAD, "t", 0, 0, 9),
         ReleasingPartition(*_HEAD, "t", 0, 0, 7),
         ReleaseGroup(*_HEAD, 5),
         SetPosition(*_HEAD, "t", 0, 3, 3),
         ForgetGroup(*_HEAD),
-        ResumeGroup(*_HEAD),
+        ResumeGroup(*_HEAD, 4),
+        Genesis(*_HEAD, "a1", "", 1_000, 1, 5),
+        SetLevel(*_HEAD, 1, 1),
     )
 ]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from marshal_py.protocol.messages import ClaimingPartition, Entry, Heartbeat, encode
+from marshal_py.protocol.messages import ClaimingPartition, Heartbeat, encode
 from marshal_py.protocol.rationalizer import PartitionState, apply
 from tests.support.paths import DOCS, ROOT, SPECS
 from tests.unit.marshal_py.cli.test_help import check_command_line
@@ -67,9 +67,9 @@ def test_there_are_commands_and_links_to_check() -> None:
 
 def test_the_sizes_in_the_operators_guide() -> None:
     def heartbeat(claims: int) -> bytes:
-        entries = [Entry("orders", p, 1_234_567, 4_711_000) for p in range(claims)]
+        moved = [1_234_567, 4_711_000] * claims
         return encode(
-            Heartbeat(2, "billing-1", "0123456789abcdef", "billing", 123_456, entries, 1, 5_000)
+            Heartbeat(2, "billing-1", "0123456789abcdef", "billing", 123_456, 5_000, 1, moved)
         )
 
     assert (len(heartbeat(0)), len(heartbeat(1))) == (50, 71)

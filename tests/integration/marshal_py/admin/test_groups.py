@@ -123,7 +123,7 @@ def test_a_pause_is_one_record_and_complete_when_it_was_read(client: Client, adm
     assert marshal.claim("t", 0, timeout_s=60).held
 
 
-@spec("O-2")
+@spec("O-7")
 def test_a_resume_ends_the_pause_that_it_means(
     client: Client, admin: Admin, kafka: EmbeddedKafka, coordination: str
 ) -> None:
@@ -143,6 +143,7 @@ def test_a_resume_ends_the_pause_that_it_means(
     assert [e.client_id for e in pauses] == ["marshal-operator", "another-operator"]
 
 
+@spec("O-8")
 def test_a_level_is_set_when_every_client_can_follow(client: Client, admin: Admin) -> None:
     marshal = client("a")
     marshal.claim("t", 0, timeout_s=60)

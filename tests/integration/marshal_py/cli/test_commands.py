@@ -143,8 +143,8 @@ def test_a_dead_holder_is_stale_by_timestamps_and_by_observing(
     deadline = time.monotonic() + 120
     while True:  # nobody tells of silence: look until there is enough of it
         found = read_world(connection)
-        (coordinator, _, cell) = next(found.world.cells("g"))
-        silence = found.cell_silence(coordinator, cell)
+        (coordinator, key, cell) = next(found.world.cells("g"))
+        silence = found.cell_silence(coordinator, key, cell)
         assert silence is not None
         if silence.liveness == "stale" or time.monotonic() > deadline:
             break
@@ -182,8 +182,8 @@ def test_a_clock_that_is_behind_is_found_out(
     found = read_world(Connection.of_servers(kafka.bootstrap_servers, made))
     assert found.behind_ms > 3_500_000
     assert "behind" in found.explain()
-    (coordinator, _, cell) = next(found.world.cells("g"))
-    silence = found.cell_silence(coordinator, cell)
+    (coordinator, key, cell) = next(found.world.cells("g"))
+    silence = found.cell_silence(coordinator, key, cell)
     assert silence is not None
     assert silence.ms < 60_000, "measured against the newest record, not against this clock"
 

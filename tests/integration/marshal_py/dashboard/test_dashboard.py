@@ -178,7 +178,7 @@ def world(found: WorldView) -> tuple[dict[int, str], dict[int, str]]:
     lives: dict[int, str] = {}
     for p, key, cell in found.world.cells("g"):
         if key[1] == "orders":
-            silence = found.cell_silence(p, cell)
+            silence = found.cell_silence(p, key, cell)
             holders[key[2]] = cell.holder or ""
             lives[key[2]] = "free" if silence is None else silence.liveness
     return holders, lives
