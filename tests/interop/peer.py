@@ -179,7 +179,7 @@ def observe(args: list[str]) -> None:
                     for state in world.states
                     if isinstance(state, TextState)
                     for cell in cells_of(state, state.partition, now_s, group)
-                    if world.coordinator(group, cell["topic"], 0) == state.partition
+                    if world.coordinator(group or "", cell["topic"], 0) == state.partition
                 ]
             say("world", cells=cells)
             if flags.flag("once"):
