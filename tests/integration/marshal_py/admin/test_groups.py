@@ -601,6 +601,15 @@ def test_the_commands_tell_a_story(
     assert [(r["group"], r["members"], r["held"], r["free"]) for r in rows] == [("g", 1, 0, 2)]
     assert rows[0]["paused_until_ms"] > time.time() * 1000 + 7_000_000
     assert cli("resume", "g", "--json")[1] == {"group": "g", "was_paused": True}
+    code, found, _ = cli("level", "g", "--json")
+    assert (code, found["level"], found["before"]) == (0, 1, 1)
+    assert [(c["client_id"], c["lowest"], c["highest"]) for c in found["clients"]] == [("a", 1, 1)]
+    code, _, error = cli("level", "g", "--set", "2", "--even-if-unknown")
+    assert code == 1
+    assert "cannot follow level 2" in error
+    code, _, error = cli("level", "g", "--set", "2")
+    assert code == 2
+    assert "is not known to this version" in error
     code, _, error = cli("forget", "g", "--yes", "--wait", "5")
     assert code == 1
     assert "in use by a" in error

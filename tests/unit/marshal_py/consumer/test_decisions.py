@@ -476,3 +476,18 @@ def test_what_a_dead_member_held_is_free_before_its_claim_goes_stale(is_consumer
     alive: Any = SimpleNamespace(is_stale=lambda _: False)
     cell: Any = SimpleNamespace(holder="dead")
     assert assignor._holder(cell, {}, state, alive) == (None if is_consumer else "dead")
+
+
+def test_the_claimant_is_told_of_a_position_that_moved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A heartbeat carries only what its claimant knows to have changed."""
+    made, claim = consumer(), FakeClaim()
+    part = part_of(claim)
+    made.partitions.by_key[part.key] = part
+    claim.core.holding.epoch = 3
+    told: list[int] = []
+    claimant = SimpleNamespace(advance=lambda _, position: told.append(position))
+    marshal = SimpleNamespace(driver=SimpleNamespace(claimant=claimant))
+    monkeypatch.setattr(made.partitions, "_marshal", marshal)
+    monkeypatch.setattr(HeldPartition, "position", lambda _: 7)
+    made.partitions.refresh_offsets()
+    assert told == [7]
