@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import itertools
 import time
-import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -22,7 +21,7 @@ from confluent_kafka.cimpl import NewPartitions
 from marshal_py.admin.connection import Connection
 from marshal_py.admin.snapshot_reader import read_snapshots
 from marshal_py.admin.topic_offsets import extent, partitions_of
-from marshal_py.client.genesis import new_genesis
+from marshal_py.client.genesis import new_genesis, new_identity
 from marshal_py.client.log_reader import LogReader, Truncated
 from marshal_py.client.log_writer import LogWriter
 from marshal_py.client.settings import default_client_id, new_instance_id
@@ -169,7 +168,7 @@ def found_log(connection: Connection) -> list[int]:
 
 
 def _write_genesis(log: _Log, partitions: list[int], above: int, count: int) -> None:
-    identity = uuid.uuid4().hex
+    identity = new_identity()
     log.write(
         (
             p,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import secrets
 import time
-import uuid
 from collections.abc import Mapping
 from typing import Final
 
@@ -12,10 +12,15 @@ from marshal_py.client.settings import KafkaConfig
 from marshal_py.errors import MalformedRecord
 from marshal_py.protocol.messages import MAX_BASE, VERSION, Genesis, decode
 
-__all__ = ["counts_told", "new_genesis"]
+__all__ = ["counts_told", "new_genesis", "new_identity"]
 
 LOOKED_AT: Final = 1_000
 """So many of the first records of a coordination partition may be others' before its genesis."""
+
+
+def new_identity() -> str:
+    """Return an identity that no log has: 32 random hex digits."""
+    return f"{secrets.randbits(128):032x}"
 
 
 def new_genesis(
@@ -36,7 +41,7 @@ def new_genesis(
     base = min(MAX_BASE, max(now_ns // 1_000, above + 1))
     made_ms = now_ns // 1_000_000
     return Genesis(
-        VERSION, *sender, identity or uuid.uuid4().hex, previous, base, partitions, made_ms
+        VERSION, *sender, identity or new_identity(), previous, base, partitions, made_ms
     )
 
 
