@@ -577,6 +577,21 @@ def test_a_log_with_a_hole_is_refused(
         client("b")
 
 
+def test_no_statistics_of_librdkafka_can_end_a_client(
+    kafka: EmbeddedKafka, topic: str, client: Client
+) -> None:
+    """It writes the client_id into its JSON as it is: a quotation mark makes that malformed."""
+    name = 'say "cheese"'
+    config = {"bootstrap.servers": kafka.bootstrap_servers, "statistics.interval.ms": 10}
+    settings: dict[str, Any] = {"group_id": "g", "interval_ms": 200, "topic": topic}
+    with Marshal(config, client_id=name, **settings) as marshal:
+        claim = marshal.claim("t", 0, timeout_s=60)
+        for offset in range(20):  # a record each, so the driver goes round
+            claim.commit(offset, wait=True)
+        assert claim.held
+        assert marshal.failure is None
+
+
 def test_ten_clients_race_for_one_cell_and_one_wins(client: Client) -> None:
     clients = [client(f"c{n}") for n in range(10)]
     claims = [marshal.want("t", 0) for marshal in clients]
