@@ -357,7 +357,7 @@ def version_of(state: State, cell: dict[str, Any] | None) -> int:
     if cell is None:
         return -1
     session = session_of(state, cell["group_id"], cell["holder"], cell["instance_id"])
-    return max(cell["version"], session["version"] if session else -1)
+    return int(max(cell["version"], session["version"] if session else -1))
 
 
 def level_of(state: State, group_id: str) -> int:

@@ -163,7 +163,7 @@ class Ledger:
             for epoch, key in session.claims.items() if session is not None else ():
                 tenure = self.tenures.get((key, epoch))
                 cell = self.cell(key)
-                if tenure is None or cell is None or member.pausing(key):
+                if tenure is None or cell is None or not member.storing(key):
                     continue
                 tenure.settle(self.cluster.hub.now)
                 stored = max(said.get(epoch - state.base, -1), cell.next_offset, tenure.start)

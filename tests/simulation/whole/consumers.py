@@ -12,6 +12,7 @@ from marshal_py import Claim
 from marshal_py.consumer.consumer import Consumer
 from marshal_py.errors import Closed, DuplicateClientId
 from marshal_py.protocol import events as ev
+from marshal_py.protocol.claim_states import ClaimState
 from marshal_py.protocol.messages import (
     ForgetGroup,
     Message,
@@ -194,6 +195,12 @@ class Member:
         """Whether the claim of a partition ends because the group is paused."""
         part = None if self.consumer is None else self.consumer.core.partitions.by_key.get(key)
         return part is None or part.holding.paused
+
+    def storing(self, key: Key) -> bool:
+        """Whether heartbeats store the position of a partition: not while it is given back."""
+        part = None if self.consumer is None else self.consumer.core.partitions.by_key.get(key)
+        ours = (ClaimState.HELD, ClaimState.LAPSED)
+        return part is not None and part.holding.state in ours and part.holding.renewable
 
     # The user's program
 

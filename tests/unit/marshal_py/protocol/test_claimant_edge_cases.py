@@ -319,6 +319,7 @@ def test_as_much_as_a_heartbeat_can_carry_is_told() -> None:
     a.claimant.set_member_metadata(b"x" * MAX_MEMBER_METADATA_BYTES, a.bench.now_ns)
     (told,) = a.sends()
     assert isinstance(told, Heartbeat)
+    assert told.member_metadata is not None
     assert len(told.member_metadata) == MAX_MEMBER_METADATA_BYTES
 
 

@@ -905,32 +905,33 @@ def test_no_record_costs_what_the_state_holds() -> None:
     """Counted in steps of Python, not in time: the same for a group of 10 cells and of 10,000."""
 
     def steps(cells: int) -> dict[str, int]:
+        counted = 0
+
         def count(frame: Any, event: str, _: Any) -> Any:
             nonlocal counted
             counted += event in ("call", "line")
             return count
 
-        log = Log()
-        for n in range(cells):
-            log.add(m.ClaimingPartition(2, *A, "t", n, 1000, -1))
-            log.add(member((f"m{n}", "i", "g", 1)))
-        found = {}
-        for record in (beat(), member(B), leave(B), claim(B, 0), pause(), set_level(2, 1)):
+        def steps_of(record: m.Message) -> int:
+            nonlocal counted
             counted = 0
             value = m.encode(record)
             sys.settrace(count)
             apply(log.state, log.state.next_offset, value, [])
             sys.settrace(None)
-            found[type(record).__name__ + str(len(found))] = counted
+            return counted
+
+        log = Log()
+        for n in range(cells):
+            log.add(m.ClaimingPartition(2, *A, "t", n, 1000, -1))
+            log.add(member((f"m{n}", "i", "g", 1)))
+        found: dict[str, int] = {}
+        for record in (beat(), member(B), leave(B), claim(B, 0), pause(), set_level(2, 1)):
+            found[type(record).__name__ + str(len(found))] = steps_of(record)
         for n in range(cells):
             epoch = log.state.cells["g", "t", n].epoch
             log.add(m.ReleasingPartition(2, *A, "t", n, epoch, -1))
-        counted = 0
-        value = m.encode(forget())
-        sys.settrace(count)
-        apply(log.state, log.state.next_offset, value, [])
-        sys.settrace(None)
-        found["ForgetGroup"] = counted
+        found["ForgetGroup"] = steps_of(forget())
         return found
 
     few, many = steps(10), steps(2_000)
