@@ -25,9 +25,11 @@ from typing import Any, Final
 from marshal_py.client.genesis import new_genesis
 from marshal_py.client.hooks import HookThread
 from marshal_py.client.log_reader import LogReader, Truncated, boottime_ns
+from marshal_py.client.log_trimming import LogTrimmer
 from marshal_py.client.log_writer import LogWriter
 from marshal_py.client.settings import ClientSettings
 from marshal_py.client.signals import exit_on_sigterm
+from marshal_py.client.snapshots import next_offset_in
 from marshal_py.client.topic_watch import LOOK_EVERY_S
 from marshal_py.errors import (
     BrokerUnavailable,
@@ -71,6 +73,9 @@ class Driver:
 
     `connect` replays the log, `start` begins to take part, `close` ends it. After a change of
     `claimant`, `carry_out` does what it asks for.
+
+    It is long because the thread, the start, the founding of a log and the recovery from a log that
+    was lost all hand the same claimant between the same reader and writer, under one lock.
     """
 
     reader: LogReader
@@ -115,6 +120,7 @@ class Driver:
         self._last_snapshot_s: dict[int, float] = {}
         self._look_at_pauses_s = 0.0
         self._jitter = random.Random(settings.instance_id)
+        self._trimmer: LogTrimmer | None = None
         self._writer: LogWriter
         self._thread: threading.Thread
 
@@ -167,6 +173,8 @@ class Driver:
         )
         self.reader.writer_of = self._writer_of
         self.mismatches = self.reader.mismatches
+        if settings.trim_log:
+            self._trimmer = LogTrimmer(kafka, settings.topic)
         try:
             self._replay()
         except BaseException:
@@ -217,6 +225,8 @@ class Driver:
         self._thread.join(max(1.0, deadline - time.monotonic()))
         self._writer.flush(max(0.5, deadline - time.monotonic()))
         self.reader.close()
+        if self._trimmer is not None:
+            self._trimmer.close()
         self.on_stopped()
         self.hooks.close(max(0.5, deadline - time.monotonic()))
         self.take_sigterm_undo()()
@@ -336,7 +346,12 @@ class Driver:
                 self._fail(self.mismatches[0])
             self.carry_out()
             while not self.reader.snapshots_to_write.empty():
-                self._writer.append_snapshot(*self.reader.snapshots_to_write.get())
+                p, value = self.reader.snapshots_to_write.get()
+                self._writer.append_snapshot(p, value)
+                if self._trimmer is not None:
+                    self._trimmer.written(p, next_offset_in(value))
+            if self._trimmer is not None and self.failure is None:
+                self._trimmer.read(self.reader.newest_snapshot)
 
     def _replay(self) -> None:
         for _ in range(5):
@@ -411,6 +426,8 @@ class Driver:
         client_id = self.settings.client_id
         self.log.error("%s: %s; leases are dropped, replaying", client_id, error)
         with self.lock:
+            if self._trimmer is not None:
+                self._trimmer.start_over()
             self.claimant.truncated(str(error))
             self.carry_out()
         while not self._stop.is_set():

@@ -58,6 +58,8 @@ class Marshal:
     - `resume`, `cold_start_skew_ms`: see specs/PROTOCOL.md §5.8 and §5.3.
     - `member`, `member_metadata`: whether and with which bytes other members see this client.
     - `snapshot_every`: records of a coordination partition between two snapshots.
+    - `trim_log`: delete the records that a snapshot of this client covers, once it has been read
+      back; the client needs the right Delete on the topic. Without it `marshal topic trim` does.
     - `wire`: "msgpack" for version 2, or "text" to work beside Go Marshal on its topic. What
       version 1 cannot give raises `NotInVersion1`: see specs/INTEROP.md.
     - `close_on_sigterm`: on SIGTERM, if the program handles it nowhere else, raise SystemExit in
@@ -87,6 +89,7 @@ class Marshal:
         member_metadata: bytes = b"",
         connect_timeout_ms: int = 30_000,
         snapshot_every: int = 50_000,
+        trim_log: bool = False,
         close_on_sigterm: bool = True,
         wire: WireName = "msgpack",
     ) -> None:
@@ -112,6 +115,7 @@ class Marshal:
             member_metadata=member_metadata,
             connect_timeout_ms=connect_timeout_ms,
             snapshot_every=snapshot_every,
+            trim_log=trim_log,
             wire=wire,
         )
         log = Fields(

@@ -118,6 +118,7 @@ class ClientSettings:
     connect_timeout_ms: int
     snapshot_every: int
     wire: WireName = "msgpack"
+    trim_log: bool = False
 
     def __post_init__(self) -> None:
         if self.wire not in DEFAULT_INTERVAL_MS:
@@ -139,6 +140,11 @@ class ClientSettings:
             _check_int("cold_start_skew_ms", self.cold_start_skew_ms, 0, 3_600_000, "milliseconds")
         _check_int("connect_timeout_ms", self.connect_timeout_ms, 1, 86_400_000, "milliseconds")
         _check_int("snapshot_every", self.snapshot_every, 1, 2**53, "records")
+        if self.trim_log and self.wire == "text":
+            raise ConfigurationError(
+                "trim_log = True: version 1 (wire='text') has no snapshots that would cover what "
+                "is deleted; leave it out"
+            )
         metadata = self.member_metadata
         if not isinstance(metadata, bytes) or len(metadata) > MAX_MEMBER_METADATA_BYTES:
             raise ConfigurationError(

@@ -21,7 +21,7 @@ from marshal_py.protocol.rationalizer import PartitionState
 from marshal_py.protocol.snapshots import Snapshot, decode_snapshot, encode_snapshot
 from marshal_py.protocol.state_image import canonical_bytes, identity_in, image_of
 
-__all__ = ["Boundary", "SnapshotDesk", "newest_snapshots"]
+__all__ = ["Boundary", "SnapshotDesk", "newest_snapshots", "next_offset_in"]
 
 logger = logging.getLogger("marshal_py.log")
 
@@ -55,6 +55,11 @@ class _Head(msgspec.Struct, array_like=True):
 
 
 _head_decoder: Final = msgspec.msgpack.Decoder(_Head)
+
+
+def next_offset_in(value: bytes) -> int:
+    """Return where the snapshot in a record ends. Raises `msgspec.MsgspecError`."""
+    return _head_decoder.decode(value).next_offset
 
 
 class _Known(NamedTuple):

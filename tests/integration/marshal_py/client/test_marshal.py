@@ -449,6 +449,32 @@ def test_snapshots_start_a_client_at_the_same_state(
     assert writer.driver.reader.mismatches == []
 
 
+@spec("S-4")
+def test_a_client_that_trims_deletes_what_its_snapshot_covers(
+    kafka: EmbeddedKafka, topic: str, client: Client
+) -> None:
+    from confluent_kafka import TopicPartition
+    from confluent_kafka.admin import AdminClient, OffsetSpec
+
+    writer = client("a", snapshot_every=1, trim_log=True)
+    claim = writer.claim("t", 0, timeout_s=60)
+    fill(kafka, topic, claim.core.holding.coordinator, 5_000)
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    part = TopicPartition(topic, claim.core.holding.coordinator)
+    offset = first = 0
+    while first == 0:  # each commit is a record: one of them crosses the boundary
+        offset += 1
+        claim.commit(offset, wait=True)
+        answer = admin.list_offsets({part: OffsetSpec.earliest()})  # type: ignore[no-untyped-call]
+        first = answer[part].result(60).offset
+    assert first == writer.driver.reader.newest_snapshot[part.partition] - 1
+    late = client("b")
+    with late.world() as ours, writer.world() as theirs:
+        assert ours.states[part.partition].cells == theirs.states[part.partition].cells
+    with pytest.raises(ConfigurationError, match="trim_log"):
+        client("c", wire="text", interval_ms=60_000, trim_log=True)
+
+
 def fill(kafka: EmbeddedKafka, topic: str, coordinator: int, count: int) -> None:
     from confluent_kafka import Producer
 
