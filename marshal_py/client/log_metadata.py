@@ -79,8 +79,8 @@ class LogMetadata:
                 found = self._consumer.list_topics(
                     self.snapshot_topic, timeout=max(0.1, min(2.0, deadline - time.monotonic()))
                 ).topics[self.snapshot_topic]
-            except KafkaException as problem:  # as while a topic is being made anew
-                self._give_up(problem.args[0], deadline)
+            except KafkaException as late:  # as while a topic is being made anew
+                self._give_up(late.args[0], deadline)
                 self._pause(deadline, "no metadata of the topic of snapshots")
         if found.error is None and len(found.partitions) >= 1:
             return len(found.partitions)
