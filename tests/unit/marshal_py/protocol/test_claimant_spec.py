@@ -960,7 +960,7 @@ def test_of_two_attempts_whichever_is_accepted_counts(order: tuple[int, ...]) ->
 # ------------------------------------------------------------------ §2.2, §7, §8
 
 
-@spec("T-3", "T-4")
+@spec("T-3")
 def test_records_go_where_they_are_decided() -> None:
     cluster = Cluster(8)
     client = cluster.client(member=True)
