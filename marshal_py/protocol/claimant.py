@@ -564,8 +564,9 @@ class Claimant:
         cell = None if group is None else group.cells.get(holding.key)
         version = NO_OFFSET if group is None else group.version(cell)
         if cell is not None and cell.held:
-            if holding.key in self._releasing:
-                return  # our own release is on its way
+            if holding.key in self._releasing:  # our own release is on its way
+                self._check_at(holding, now_ns + self.interval_ms * MS)
+                return
             if not self._may_take(cell, version, holding.coordinator, now_ns):
                 silence_ns = observer.silence_ns(version, now_ns) or 0
                 self._check_at(holding, now_ns + 2 * cell.interval_ms * MS - silence_ns + 1)
@@ -672,6 +673,9 @@ class Claimant:
             sent = self._sent.pop(event.seq)
             if sent is not None and sent.holding is not None:
                 self._end(sent.holding, ClaimEvent.RELEASE_READ, "it was not ours any more")
+            waiting = self._wanted.get(key)  # for our own release, maybe
+            if waiting is not None and waiting.state is ClaimState.WAITING:
+                self._consider(waiting, now_ns)
 
     def _can_follow(self, coordinator: int) -> bool:
         """Say whether this client understands its group; if not, take no part any more (§5.15)."""

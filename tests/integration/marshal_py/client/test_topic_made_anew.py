@@ -217,6 +217,7 @@ def test_a_reader_notices_whoever_it_is(kafka: EmbeddedKafka, topic: str) -> Non
         reader.close()
 
 
+@spec("T-6")
 def test_a_client_reads_the_partition_of_its_group_and_no_other(
     kafka: EmbeddedKafka, topic: str, client: Client
 ) -> None:

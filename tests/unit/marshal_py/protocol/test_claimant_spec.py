@@ -491,7 +491,7 @@ def test_the_margin_lies_between_zero_and_the_interval(margin_ms: int) -> None:
     st.integers(0, 400),
     st.integers(0, 400),
 )
-@spec("C-5", "C-12", "C-13")
+@spec("C-5", "C-12", "C-13", "C-41")
 def test_the_lease_ends_before_a_takeover_whatever_the_delays(
     land_ms: int, see_ms: int, challenger_ms: int, beat_ms: int
 ) -> None:
@@ -1099,3 +1099,47 @@ def test_an_ephemeral_claim_leaves_nothing() -> None:
     client.land()
     client.see(10)
     assert cluster.truth().groups == {}
+
+
+@spec("C-40")
+@pytest.mark.parametrize("between", ["a heartbeat", "of the cell itself", "nothing"])
+def test_whatever_renews_a_holder_makes_an_earlier_look_stale(between: str) -> None:
+    """A claim names the version that was seen: a heartbeat of the holder's session is enough."""
+    cluster = Cluster()
+    holder, challenger = cluster.client("a"), cluster.client("b")
+    holding = holder.hold()
+    holder.land()
+    holder.see(1)
+    challenger.see(1)
+    wanted = challenger.want()
+    challenger.at(2 * I + 20)
+    (claim,) = challenger.outbox()
+    assert isinstance(claim, m.ClaimingPartition)
+    if between == "a heartbeat":
+        holder.at(2 * I + 20)
+        assert kinds(holder.outbox()) == ["Heartbeat"]
+        holder.land()
+    elif between == "of the cell itself":
+        holder.do("claim_messages", holding, 5)
+        holder.lose()
+        cluster.append(m.ClaimingMessages(2, "a", "a0", "g", 9, "t", 0, holding.epoch, 5))
+    challenger.land()
+    challenger.see(2 * I + 30)
+    assert challenger.held(wanted) is (between == "nothing")
+
+
+def test_a_claim_that_waits_for_its_own_release_is_made_when_that_is_refused() -> None:
+    """Two epochs of one cell were given back: the second release is of no epoch any more."""
+    cluster = Cluster()
+    client = cluster.client()
+    client.claimant._give_back(("t", 0), 0, 7, client.now)
+    client._take()
+    cluster.append(m.ClaimingPartition(2, "a", "a0", "g", 90, "t", 0, I, -1))
+    client._fold(0, None)
+    wanted = client.want()
+    assert kinds(client.outbox()) == ["ReleasingPartition"]
+    client.land()
+    client.see(10)
+    client.land()
+    client.see(20)
+    assert client.held(wanted)
