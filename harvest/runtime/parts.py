@@ -143,7 +143,9 @@ def make_range_store(config: ReaperConfig, shard: int = 0) -> RangeStore:
     primary = config.primary
     if config.shards > 1:
         raise ConfigurationError("two databases are harvested in one shard")
-    replica = None if primary.replica is None else PostgresIds(primary.replica, primary.ids)
+    replica = (
+        None if primary.replica is None else PostgresIds(primary.replica, primary.ids, standby=True)
+    )
     ids = PostgresIds(primary.database, primary.ids)
     return TwoDatabasesStore(ids, PostgresRangeStore(config.database, config.table), replica)
 

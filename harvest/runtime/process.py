@@ -74,6 +74,12 @@ def process(
             yield Process(config, marshal, harvester)
 
 
+def _make_listener(config: ReaperConfig) -> Listener | None:
+    if config.primary is not None:
+        return None
+    return database(config.listened_database).listener(config.table)
+
+
 def _check_table(config: ReaperConfig) -> None:
     """Raises `TableMissing`, and `ConfigurationError` for another number of shards."""
     if config.mode == "wal":

@@ -9,7 +9,7 @@ the planner then has one way to do it: 160,000 rows/s against 88,000 with ``IN (
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, Literal
 from uuid import UUID
 
@@ -70,15 +70,12 @@ class PostgresMarkStore(PostgresTable):
 
     # The statements below have one good plan. Statistics taken at a bad moment, when every row was
     # tagged, would make the planner read and sort the whole table for every mark.
-    _session = (
-        "SET enable_seqscan = off; SET enable_sort = off; SET jit = off; "
-        "SET default_transaction_isolation = 'read committed'"
-    )
+    _settings: Mapping[str, str] = {"enable_seqscan": "off", "enable_sort": "off", "jit": "off"}
 
     def __init__(self, conninfo: str, table: str | TableName, *, durable: bool = True) -> None:
         super().__init__(conninfo, table)
         if not durable:
-            self._session += "; SET synchronous_commit = off"
+            self._settings = {**self._settings, "synchronous_commit": "off"}
         self._mark_sql: sql.Composed | None = None
         self._clock_asked_s = float("-inf")
         self._clock_ahead = 0.0

@@ -148,17 +148,26 @@ class PostgresRangeStore(PostgresTable):
 
     _marked = False
     # Every statement has one good plan, along the primary key.
-    _session = (
-        "SET enable_seqscan = off; SET enable_sort = off; SET enable_bitmapscan = off; "
-        "SET enable_hashjoin = off; SET enable_mergejoin = off; SET jit = off; "
-        "SET max_parallel_workers_per_gather = 0; "
-        "SET default_transaction_isolation = 'read committed'"
-    )
+    _settings: Mapping[str, str] = {
+        "enable_seqscan": "off",
+        "enable_sort": "off",
+        "enable_bitmapscan": "off",
+        "enable_hashjoin": "off",
+        "enable_mergejoin": "off",
+        "jit": "off",
+        "max_parallel_workers_per_gather": "0",
+    }
 
     def __init__(
-        self, conninfo: str, table: str | TableName, *, shard: int = 0, shards: int = 1
+        self,
+        conninfo: str,
+        table: str | TableName,
+        *,
+        shard: int = 0,
+        shards: int = 1,
+        session: str = "read-write",
     ) -> None:
-        super().__init__(conninfo, table)
+        super().__init__(conninfo, table, session=session)
         self._shard = shard
         self._shards = shards
         self._parts: dict[str, sql.Composable] | None = None

@@ -50,7 +50,13 @@ def archive_name(table: TableName) -> TableName:
 
 
 class PostgresIds(PostgresRangeStore):
-    """The table of ids in the primary, or in a replica of it. Its rows are (id, message_id)."""
+    """The table of ids in the primary, or in a replica of it. Its rows are (id, message_id).
+
+    `standby`: a server that only reads is welcome, too.
+    """
+
+    def __init__(self, conninfo: str, table: str | TableName, *, standby: bool = False) -> None:
+        super().__init__(conninfo, table, session="any" if standby else "read-write")
 
     def _fetch_rows(self, template: Any, parameters: Sequence[Any]) -> list[Any]:
         return self._fetch(template, parameters)  # they have no headers
