@@ -74,12 +74,6 @@ def process(
             yield Process(config, marshal, harvester)
 
 
-def _make_listener(config: ReaperConfig) -> Listener | None:
-    if config.primary is not None:
-        return None
-    return database(config.listened_database).listener(config.table)
-
-
 def _check_table(config: ReaperConfig) -> None:
     """Raises `TableMissing`, and `ConfigurationError` for another number of shards."""
     if config.mode == "wal":
@@ -112,7 +106,7 @@ def _make_marshal(config: ReaperConfig) -> Marshal:
 def _make_listener(config: ReaperConfig) -> Listener | None:
     if config.primary is not None or config.mode == "wal":
         return None
-    return database(config.database).listener(config.table)
+    return database(config.listened_database).listener(config.table)
 
 
 def _make_candidacy(config: ReaperConfig, marshal: Marshal) -> Candidacy:

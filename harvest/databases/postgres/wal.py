@@ -74,6 +74,8 @@ class PostgresWalSource(PostgresTable):
         self.options = options or WalOptions()
         streamed = self.options.standby or self._conninfo
         given = {**conninfo_to_dict(self._conninfo), **conninfo_to_dict(streamed)}
+        if self.options.standby is not None:
+            given["target_session_attrs"] = "any"
         self._stream_conninfo = make_conninfo("", **given)
         self.slot = PostgresSlot(self._stream_conninfo, self._table, self.options.slot)
 

@@ -136,8 +136,9 @@ def test_notifications_may_come_past_a_pooler() -> None:
     config = ReaperConfig.model_validate(behind)
     assert config.listened_database == direct
     assert "secret" not in repr(config)
+    text = "{kafka: {bootstrap.servers: b}, group: g, database: 'sqlite:///x', direct_database: x}"
     with pytest.raises(ConfigurationError, match="direct_database: only PostgreSQL"):
-        ReaperConfig.model_validate({**behind, "database": "sqlite:///x"})
+        parse(text)
 
 
 def test_an_empty_goharvest_file_has_goharvests_defaults() -> None:
