@@ -20,6 +20,7 @@ from harvest.cli.reap import reap
 from harvest.cli.replay import replay
 from harvest.cli.spark import backlog, reconcile
 from harvest.cli.stash import stash
+from harvest.cli.switch import switch
 from harvest.errors import HarvestError
 from marshal_py.errors import MarshalError
 
@@ -45,6 +46,7 @@ app.command()(partitions)
 app.command()(shards)
 app.command()(orphans)
 app.command()(replay)
+app.command()(switch)
 app.add_typer(dead_letters.app, name="dead-letters")
 app.add_typer(checkpoint.app, name="checkpoint")
 

@@ -18,6 +18,7 @@ from harvest.core.dead_letters import BadRowPolicy
 from harvest.core.interfaces.dead_letter_store import RetryMode
 from harvest.core.pacing import Limits
 from harvest.core.routes import Router
+from harvest.core.source import Registration
 from harvest.core.table_name import TableName
 from harvest.core.wal_layout import DEBEZIUM, GOHARVEST
 from harvest.core.wal_options import WalOptions
@@ -312,6 +313,11 @@ class ReaperConfig(StrictModel):
     def listened_database(self) -> str:
         """Where notifications are heard."""
         return self.direct_database or self.database
+
+    def registration(self, cluster: str = "") -> Registration:
+        """Who harvests, as it is kept beside the outbox; `cluster`: Kafka's id of itself."""
+        mode = "relay" if self.destinations else self.mode
+        return Registration(cluster, self.coordination.topic, self.group, mode)
 
     def router(self, clock: Callable[[], tuple[float, float]] = lambda: (0.0, 0.0)) -> Router:
         """What finds the destination of a row. Raises `ConfigurationError`."""

@@ -21,7 +21,8 @@ from harvest.core.mark_checkpoint import Checkpoint, Term
 from harvest.core.row import Row
 from harvest.core.table_name import TableName
 from harvest.databases.postgres.header_arrays import array_of, with_headers
-from harvest.databases.postgres.table import PostgresTable, readable
+from harvest.databases.postgres.sources import PostgresSources
+from harvest.databases.postgres.table import readable
 
 __all__ = ["PostgresMarkStore"]
 
@@ -51,6 +52,7 @@ _ASK_CLOCK_EVERY_S: Final = 10.0  # it may be set while we run
 _PURGE: Final = """
 DELETE FROM {table} WHERE id = ANY (%s::bigint[]) AND leader_id = ANY (%s::uuid[])
 """
+_DELETE: Final = "DELETE FROM {table} WHERE id = ANY (%s::bigint[])"
 _RESET: Final = "UPDATE {table} SET leader_id = NULL WHERE id = ANY (%s::bigint[])"
 _CLEAR: Final = """
 DELETE FROM {table} WHERE id BETWEEN %s AND %s AND leader_id BETWEEN %s AND %s
@@ -60,7 +62,7 @@ SELECT count(*), count(leader_id), extract(epoch FROM now() - min(create_time)):
 """
 
 
-class PostgresMarkStore(PostgresTable):
+class PostgresMarkStore(PostgresSources):
     """The outbox table, for the mark algorithm. Implements `MarkStore`.
 
     `durable` False lets commits return before they are on the database's disk. If its machine
@@ -107,6 +109,10 @@ class PostgresMarkStore(PostgresTable):
         """See `MarkStore.purge`."""
         return self._execute(self._sql(_PURGE), (list(ids), list(tags))).rowcount
 
+    def delete(self, ids: Sequence[int]) -> int:
+        """See `MarkStore.delete`."""
+        return self._execute(self._sql(_DELETE), (list(ids),)).rowcount
+
     def clear(self, checkpoint: Checkpoint) -> int:
         """See `MarkStore.clear`."""
         first, last = checkpoint.term.first, checkpoint.term.tag(checkpoint.batch)
@@ -124,11 +130,12 @@ class PostgresMarkStore(PostgresTable):
 
     def init(self, *, value_type: Literal["text", "bytes"] = "text") -> bool:
         """See `MarkStore.init`."""
-        if self._types():
-            return False
-        payload = sql.SQL("BYTEA" if value_type == "bytes" else "TEXT")
-        self._execute(sql.SQL(_CREATE).format(table=self._identifier, payload=payload))
-        return True
+        created = not self._types()
+        if created:
+            payload = sql.SQL("BYTEA" if value_type == "bytes" else "TEXT")
+            self._execute(sql.SQL(_CREATE).format(table=self._identifier, payload=payload))
+        self.create_registration()
+        return created
 
     def check(self) -> list[Finding]:
         """See `MarkStore.check`."""
