@@ -87,6 +87,6 @@ class Checkpoint:
     def decode(cls, text: str) -> Checkpoint:
         """The reverse of `encode`. Raises `CheckpointError`."""
         with reading(text, _VERSION) as fields:
-            epoch, term, *numbers = fields
-            batch, low_id, high_id, timeline, log = [int(number) for number in numbers]
-            return cls(int(epoch), Term(int(term, 16)), batch, low_id, high_id, timeline, log)
+            epoch, term, batch, low_id, high_id, timeline, log = fields
+            ids = int(batch), int(low_id), int(high_id)
+            return cls(int(epoch), Term(int(term, 16)), *ids, int(timeline), int(log))
