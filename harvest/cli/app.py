@@ -11,7 +11,7 @@ from typing import Final
 
 import typer
 
-from harvest.cli import checkpoint, dead_letters
+from harvest.cli import checkpoint, dead_letters, slot
 from harvest.cli.bench import bench
 from harvest.cli.check import check
 from harvest.cli.init import init
@@ -49,6 +49,7 @@ app.command()(replay)
 app.command()(switch)
 app.add_typer(dead_letters.app, name="dead-letters")
 app.add_typer(checkpoint.app, name="checkpoint")
+app.add_typer(slot.app, name="slot")
 
 
 def main() -> None:
