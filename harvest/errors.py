@@ -18,6 +18,7 @@ __all__ = [
     "Blame",
     "CheckpointError",
     "ConfigurationError",
+    "DatabaseChanged",
     "HarvestError",
     "InvalidRecord",
     "NoTransaction",
@@ -70,6 +71,10 @@ class CheckpointError(HarvestError):
     """The stored checkpoint cannot be read; it was written by something else."""
 
     blame = "configuration"
+
+
+class DatabaseChanged(CheckpointError):
+    """The database is not the one, or not as far, as it was when rows were published."""
 
 
 class StoreUnavailable(HarvestError):

@@ -11,7 +11,7 @@ from typing import Final
 
 import typer
 
-from harvest.cli import checkpoint, dead_letters
+from harvest.cli import checkpoint, dead_letters, slot
 from harvest.cli.bench import bench
 from harvest.cli.check import check
 from harvest.cli.init import init
@@ -20,6 +20,7 @@ from harvest.cli.reap import reap
 from harvest.cli.replay import replay
 from harvest.cli.spark import backlog, reconcile
 from harvest.cli.stash import stash
+from harvest.cli.switch import switch
 from harvest.errors import HarvestError
 from marshal_py.errors import MarshalError
 
@@ -45,8 +46,10 @@ app.command()(partitions)
 app.command()(shards)
 app.command()(orphans)
 app.command()(replay)
+app.command()(switch)
 app.add_typer(dead_letters.app, name="dead-letters")
 app.add_typer(checkpoint.app, name="checkpoint")
+app.add_typer(slot.app, name="slot")
 
 
 def main() -> None:

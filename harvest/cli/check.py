@@ -11,6 +11,7 @@ import typer
 from harvest.cli.options import DatabaseOption, JsonFlag, OptionalConfigFile, TableOption
 from harvest.cli.outbox import open_outbox
 from harvest.runtime.kafka_check import check_kafka
+from harvest.runtime.registration import check_database
 
 __all__ = ["check"]
 
@@ -43,7 +44,10 @@ def check(
         # With destinations, the topic column names no topics of Kafka.
         # In wal mode, rows are not in the table for long; what is there tells.
         topics = [] if wrong or settings.destinations else store.topics()
-        findings += check_kafka(settings, topics)
+        kafka = check_kafka(settings, topics)
+        findings += kafka
+        if not wrong and kafka[0].level == "ok":
+            findings += check_database(settings)
         wrong = any(finding.level == "error" for finding in findings)
     if as_json:
         report: dict[str, Any] = {

@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
 
-from harvest.cli.options import JsonFlag, RangeConfigFile
+from harvest.cli.options import ConfigFile, JsonFlag, RangeConfigFile
 from harvest.cli.outbox import load_range_config
+from harvest.config.load import load
 from harvest.core.range_checkpoint import Position
-from harvest.runtime.checkpoint_changes import reset_checkpoints, restore_checkpoints
+from harvest.runtime.checkpoint_changes import (
+    accept_database,
+    reset_checkpoints,
+    restore_checkpoints,
+)
 from harvest.runtime.checkpoints import Checkpoints
 
 __all__ = ["app"]
 
-app = typer.Typer(help="How far each shard has published (range mode).", no_args_is_help=True)
+app = typer.Typer(
+    help="What was published: how far each shard is, and which database it was.",
+    no_args_is_help=True,
+)
 
 
 @app.command()
@@ -70,6 +79,40 @@ def reset(
     settings = load_range_config(config)
     last_id = reset_checkpoints(settings, after)
     typer.echo(f"{settings.outbox}: goes on after id {last_id}")
+
+
+@app.command()
+def accept(
+    config: ConfigFile,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what differs.")] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Take the database as it is now for the one whose rows were published. In every mode.
+
+    A harvester publishes nothing when its database is not the one that it was: a replica that
+    lacked commits was promoted, a backup restored, a table emptied or made anew. What to do then:
+
+    - Nothing was lost (a planned move, an upgrade): `accept`.
+    - Mark mode and destinations: `accept`. What is in the table is published; what a backup or an
+      older replica brought back, is published again. Delete it before, if that must not be.
+    - Range mode, a database that went back in time: `restore`. It goes on from the copy of the
+      position that went back with it: nothing is left out.
+    - Range mode, a table that was emptied or made anew: `reset`.
+
+    Exit code 1 of --dry-run: something differs.
+
+    [dim]Example:[/dim] harvest checkpoint accept --config reaper.yaml --dry-run
+    """
+    found = accept_database(load(config), dry_run=dry_run)
+    if as_json:
+        before = None if found.before is None else asdict(found.before)
+        report = {"dry_run": dry_run, "difference": found.difference, "before": before}
+        typer.echo(json.dumps({**report, "now": asdict(found.now)}))
+    else:
+        typer.echo(found.difference or "the database is the one that it was")
+        if not dry_run:
+            typer.echo("accepted as it is now")
+    raise typer.Exit(1 if dry_run and found.difference else 0)
 
 
 def _described(shard: int, position: Position | None) -> dict[str, Any]:

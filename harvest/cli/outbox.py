@@ -17,7 +17,7 @@ from harvest.databases.registry import AnyMarkStore, AnyRangeStore, Database
 from harvest.errors import ConfigurationError
 from harvest.outbox.stasher import Stasher
 
-__all__ = ["Outbox", "load_range_config", "open_outbox"]
+__all__ = ["Outbox", "load_range_config", "load_wal_config", "open_outbox"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,4 +92,12 @@ def load_range_config(path: Path) -> ReaperConfig:
     settings = load(path)
     if settings.mode != "range":
         raise ConfigurationError(f"{path} has mode: {settings.mode}; this is for mode: range")
+    return settings
+
+
+def load_wal_config(path: Path) -> ReaperConfig:
+    """Read a configuration of wal mode. Raises `ConfigurationError`."""
+    settings = load(path)
+    if settings.mode != "wal":
+        raise ConfigurationError(f"{path} has mode: {settings.mode}; this is for mode: wal")
     return settings

@@ -18,6 +18,7 @@ from harvest.core.dead_letters import BadRowPolicy
 from harvest.core.interfaces.dead_letter_store import RetryMode
 from harvest.core.pacing import Limits
 from harvest.core.routes import Router
+from harvest.core.source import Registration
 from harvest.core.table_name import TableName
 from harvest.core.wal_layout import DEBEZIUM, GOHARVEST
 from harvest.core.wal_options import WalOptions
@@ -190,6 +191,8 @@ class ReaperConfig(StrictModel):
     - `producer`: settings of the producer, over `kafka`.
     - `database`: a libpq connection string, key=value or URL; ``sqlite:///path``;
       ``mysql://user:password@host/database``.
+    - `direct_database`: the same database past a pooler (pgbouncer) that `database` goes through,
+      for notifications of new rows, which a pooler does not pass on.
     - `outbox`: the table, with its schema or without.
     - `group`: the same for all processes that share this outbox, and for no others.
     - `name`: of this process, unique in its group; a fresh one by default.
@@ -207,6 +210,7 @@ class ReaperConfig(StrictModel):
     kafka: dict[str, KafkaValue] = Field(repr=False)
     database: str = Field(repr=False, min_length=1)
     group: str = Field(min_length=1, max_length=200)
+    direct_database: str | None = Field(default=None, repr=False, min_length=1)
     producer: dict[str, KafkaValue] = Field(default_factory=dict, repr=False)
     outbox: str = "outbox"
     name: str | None = Field(default=None, min_length=1)
@@ -244,6 +248,8 @@ class ReaperConfig(StrictModel):
                 raise ConfigurationError("mode: wal is for PostgreSQL: write mode: mark or range")
         elif "wal" in self.model_fields_set:
             raise ConfigurationError(f"wal: this is for mode: wal, and mode is {self.mode}")
+        if self.direct_database is not None and _is_other_database(self.database):
+            raise ConfigurationError("direct_database: only PostgreSQL has poolers: leave it out")
         producer_settings(self.producer_config, None)
         self._consistent_destinations()
         self._consistent_primary()
@@ -302,6 +308,16 @@ class ReaperConfig(StrictModel):
     def sink_name(self) -> str:
         """What the transactional.id and the checkpoint's group are made of."""
         return f"{self.group}.{self.table}"
+
+    @property
+    def listened_database(self) -> str:
+        """Where notifications are heard."""
+        return self.direct_database or self.database
+
+    def registration(self, cluster: str = "") -> Registration:
+        """Who harvests, as it is kept beside the outbox; `cluster`: Kafka's id of itself."""
+        mode = "relay" if self.destinations else self.mode
+        return Registration(cluster, self.coordination.topic, self.group, mode)
 
     def router(self, clock: Callable[[], tuple[float, float]] = lambda: (0.0, 0.0)) -> Router:
         """What finds the destination of a row. Raises `ConfigurationError`."""

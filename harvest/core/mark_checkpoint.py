@@ -65,7 +65,8 @@ class Checkpoint:
     """Every row tagged by `term` up to mark `batch` is published.
 
     All of them that may still be in the table have ids from `low_id` to `high_id`. `epoch` is the
-    fencing token of the leader that wrote it.
+    fencing token of the leader that wrote it. `log` is how far the database's log had come, in
+    `timeline`, when they were seen (0: not known; see `harvest.core.source`).
     """
 
     epoch: int
@@ -73,15 +74,19 @@ class Checkpoint:
     batch: int
     low_id: int
     high_id: int
+    timeline: int = 0
+    log: int = 0
 
     def encode(self) -> str:
         """The checkpoint as text of less than 200 characters."""
-        fields = [_VERSION, self.epoch, str(self.term), self.batch, self.low_id, self.high_id]
+        ids = [str(self.term), self.batch, self.low_id, self.high_id]
+        fields = [_VERSION, self.epoch, *ids, self.timeline, self.log]
         return json.dumps(fields, separators=(",", ":"))
 
     @classmethod
     def decode(cls, text: str) -> Checkpoint:
         """The reverse of `encode`. Raises `CheckpointError`."""
         with reading(text, _VERSION) as fields:
-            epoch, term, batch, low_id, high_id = fields
-            return cls(int(epoch), Term(int(term, 16)), int(batch), int(low_id), int(high_id))
+            epoch, term, batch, low_id, high_id, timeline, log = fields
+            ids = int(batch), int(low_id), int(high_id)
+            return cls(int(epoch), Term(int(term, 16)), *ids, int(timeline), int(log))

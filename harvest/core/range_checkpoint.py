@@ -1,8 +1,9 @@
 """The checkpoint of range mode: how far a shard has published, and which ids are still open.
 
 It is committed to Kafka in the same transaction as the rows (specs/HARVEST.md §14). As text it is
-JSON, ``[2, epoch, shard, shards, last_id, "gaps"]``, where the gaps are numbers of variable length,
-each as far as possible from the one before, in base 85: two or three characters a gap.
+JSON, ``[2, epoch, shard, shards, last_id, "gaps", timeline, log]``, where the gaps are numbers of
+variable length, each as far as possible from the one before, in base 85: two or three characters a
+gap.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ class Position:
     """Every row of shard `shard` (of `shards`) with an id up to `last_id` is published, but for
     those that may still appear in `gaps`; and none above it is.
 
-    `epoch` is the fencing token of the leader that wrote it.
+    `epoch` is the fencing token of the leader that wrote it. `log` is how far the database's log
+    had come, in `timeline`, when the rows were seen (0: not known; see `harvest.core.source`).
     """
 
     epoch: int
@@ -34,6 +36,8 @@ class Position:
     shards: int
     last_id: int
     gaps: tuple[Range, ...] = ()
+    timeline: int = 0
+    log: int = 0
 
     @property
     def low_id(self) -> int:
@@ -43,16 +47,18 @@ class Position:
     def encode(self) -> str:
         """The position as text."""
         packed = base64.b85encode(_pack(self.gaps, self.last_id)).decode()
-        fields = [_VERSION, self.epoch, self.shard, self.shards, self.last_id, packed]
+        head = [_VERSION, self.epoch, self.shard, self.shards, self.last_id]
+        fields = [*head, packed, self.timeline, self.log]
         return json.dumps(fields, separators=(",", ":"))
 
     @classmethod
     def decode(cls, text: str) -> Position:
         """The reverse of `encode`. Raises `CheckpointError`."""
         with reading(text, _VERSION) as fields:
-            epoch, shard, shards, last_id, packed = fields
+            epoch, shard, shards, last_id, packed, timeline, log = fields
             gaps = _unpack(base64.b85decode(packed), int(last_id))
-            return cls(int(epoch), int(shard), int(shards), int(last_id), gaps)
+            numbers = int(epoch), int(shard), int(shards), int(last_id)
+            return cls(*numbers, gaps, int(timeline), int(log))
 
 
 def _pack(gaps: Sequence[Range], last_id: int) -> bytes:

@@ -7,13 +7,105 @@ interrupted (specs/HARVEST.md §16). All raise `ConfigurationError` while a harv
 
 from __future__ import annotations
 
-from harvest.config.model import ReaperConfig
-from harvest.core.range_checkpoint import Position
-from harvest.errors import CheckpointError
-from harvest.runtime.checkpoints import Checkpoints, alone, divided
-from harvest.runtime.parts import make_range_store
+import secrets
+from dataclasses import dataclass, replace
 
-__all__ = ["change_shards", "reset_checkpoints", "restore_checkpoints"]
+from harvest.config.model import ReaperConfig
+from harvest.core.interfaces.source_store import SourceStore
+from harvest.core.range_checkpoint import Position
+from harvest.core.source import Source, differences
+from harvest.errors import CheckpointError, ConfigurationError
+from harvest.runtime.checkpoints import Checkpoints, alone, divided
+from harvest.runtime.parts import AnyStore, make_any_store, make_range_store, make_record
+from harvest.runtime.registration import check_registration
+
+__all__ = [
+    "Acceptance",
+    "accept_database",
+    "change_shards",
+    "reset_checkpoints",
+    "restore_checkpoints",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Acceptance:
+    """What `accept_database` found. `difference`: None if the database is the one it was."""
+
+    before: Source | None
+    now: Source
+    difference: str | None
+
+
+def accept_database(config: ReaperConfig, *, dry_run: bool = False) -> Acceptance:
+    """Take the database as it is now for the one whose rows were published.
+
+    Positions and checkpoints stay as they are: what they say was published is not published again,
+    and what else is in the table is. Raises `ConfigurationError` for another configuration than the
+    registered one, and `CheckpointError` where the position is above all ids.
+    """
+    if config.mode == "wal":
+        raise ConfigurationError("mode: wal compares the slot with its position by itself")
+    store = make_any_store(config)
+    try:
+        check_registration(config, store)
+        found = _compared(config, store)
+        if not dry_run:
+            with alone(config, config.shards):
+                _accept(config, store)
+        return found
+    finally:
+        store.close()
+
+
+def _compared(config: ReaperConfig, store: SourceStore) -> Acceptance:
+    now, before = store.source(), make_record(config).load()
+    log = _log_of_checkpoints(config)
+    if before is not None and log > (before.timeline, before.log):
+        before = replace(before, timeline=log[0], log=log[1])
+    difference = None
+    if before is not None:
+        difference = differences(before, now, promoted_at=store.promoted_at())
+    return Acceptance(before, now, difference)
+
+
+def _log_of_checkpoints(config: ReaperConfig) -> tuple[int, int]:
+    checkpoints = Checkpoints(config)
+    if config.mode == "range":
+        found = [checkpoints.read(shard) for shard in range(config.shards)]
+        return max([(p.timeline, p.log) for p in found if p is not None], default=(0, 0))
+    checkpoint = checkpoints.read_mark()
+    return (0, 0) if checkpoint is None else (checkpoint.timeline, checkpoint.log)
+
+
+def _accept(config: ReaperConfig, store: AnyStore) -> None:
+    """Whoever holds all claims: what rests on the database's log begins anew."""
+    checkpoints = Checkpoints(config)
+    if config.mode == "range":
+        found = [checkpoints.read(shard) for shard in range(config.shards)]
+        positions = [replace(p, timeline=0, log=0) for p in found if p is not None]
+        last = make_range_store(config).bounds().last
+        if any(p.last_id > last for p in positions):
+            raise CheckpointError(
+                f"the position is above all ids of the table, the last of which is {last}: new "
+                "rows would be skipped; run `harvest checkpoint restore`, or `harvest checkpoint "
+                "reset`"
+            )
+        checkpoints.write(positions, fence=config.shards)
+    else:
+        checkpoint = checkpoints.read_mark()
+        if checkpoint is not None:
+            checkpoints.write_mark(replace(checkpoint, timeline=0, log=0))
+    keep_source(config, store)
+
+
+def keep_source(config: ReaperConfig, store: SourceStore) -> None:
+    """Let Kafka know the database as it is now."""
+    record = make_record(config)
+    try:
+        record.save(store.visit(secrets.token_hex(8)), wait=True)
+    finally:
+        record.close()
 
 
 def change_shards(config: ReaperConfig, number: int) -> int:
@@ -52,7 +144,11 @@ def restore_checkpoints(config: ReaperConfig) -> list[Position]:
         copies = [p for p in store.saved() if p.shards == config.shards]
         if not copies:
             raise CheckpointError("the database has no copies: there is nothing to restore")
-        Checkpoints(config).write(copies, fence=config.shards)
+        Checkpoints(config).write(
+            [replace(copy, timeline=0, log=0) for copy in copies], fence=config.shards
+        )
+        check_registration(config, store)
+        keep_source(config, store)
     store.close()
     return copies
 
@@ -65,5 +161,7 @@ def reset_checkpoints(config: ReaperConfig, after: int | None) -> int:
         new = [Position(0, s, config.shards, last_id) for s in range(config.shards)]
         Checkpoints(config).write(new, fence=config.shards)
         store.rewrite(config.shards, new)
+        check_registration(config, store)
+        keep_source(config, store)
     store.close()
     return last_id

@@ -7,7 +7,8 @@ none: they are committed in one transaction.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
@@ -15,6 +16,7 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from harvest.config.model import ReaperConfig
 from harvest.core.gaps import Range, clip, subtract, union
 from harvest.core.interfaces.range_store import RangeStore
+from harvest.core.mark_checkpoint import Checkpoint
 from harvest.core.range_checkpoint import Position
 from harvest.errors import ConfigurationError, SinkUnavailable
 from harvest.sinks.kafka.committed_checkpoint import committed_checkpoint
@@ -24,7 +26,8 @@ from marshal_py import Marshal
 __all__ = ["Checkpoints", "alone", "divided"]
 
 _TIMEOUT_S: Final = 15.0
-_FITTING: Final = 4_000
+_ALONE_S: Final = 4.0
+_FITTING: Final = 3_960
 
 
 class Checkpoints:
@@ -36,28 +39,56 @@ class Checkpoints:
 
     def read(self, shard: int) -> Position | None:
         """The last committed one; None if there is none. Raises `CheckpointError`."""
-        consumer = self._consumer(shard)
-        try:
-            topic = self._config.coordination.topic
-            found = committed_checkpoint(consumer, topic, _TIMEOUT_S)
-        except KafkaException as error:
-            text = f"the checkpoint of shard {shard} cannot be read: {error.args[0].str()}"
-            raise SinkUnavailable(text) from error
-        finally:
-            consumer.close()
+        found = self._read(self._name(shard), f"the checkpoint of shard {shard}")
         return None if found is None else Position.decode(found)
 
     def write(self, positions: Sequence[Position], *, fence: int) -> None:
         """Commit them together, after fencing the leaders of `fence` shards."""
-        topic = self._config.coordination.topic
-        consumers = {p.shard: self._consumer(p.shard) for p in positions}
+        texts = {self._name(p.shard): p.encode() for p in positions}
+        fenced = [self._name(shard) for shard in range(max(fence, len(positions)))]
+        self._write(texts, fenced)
+
+    def read_mark(self) -> Checkpoint | None:
+        """The same as `read`, of mark mode."""
+        found = self._read(f"harvest.{self._config.sink_name}", "the checkpoint")
+        return None if found is None else Checkpoint.decode(found)
+
+    def write_mark(self, checkpoint: Checkpoint) -> None:
+        """The same as `write`, of mark mode."""
+        name = f"harvest.{self._config.sink_name}"
+        self._write({name: checkpoint.encode()}, [name])
+
+    def fence(self) -> None:
+        """Let nobody publish who began before, in the mode of the configuration."""
+        if self._config.mode == "range":
+            names = [self._name(shard) for shard in range(self._config.shards)]
+        else:
+            names = [f"harvest.{self._config.sink_name}"]
+        self._write({}, names)
+
+    def _read(self, name: str, what: str) -> str | None:
+        consumer = Consumer(consumer_settings(self._config.kafka, name))
         try:
-            producers = [self._fenced(shard) for shard in range(max(fence, len(positions)))]
+            return committed_checkpoint(consumer, self._config.coordination.topic, _TIMEOUT_S)
+        except KafkaException as error:
+            raise SinkUnavailable(f"{what} cannot be read: {error.args[0].str()}") from error
+        finally:
+            consumer.close()
+
+    def _write(self, texts: Mapping[str, str], fenced: Sequence[str]) -> None:
+        """Commit the texts, by group, in one transaction, after fencing all of `fenced`."""
+        topic = self._config.coordination.topic
+        kafka = self._config.kafka
+        consumers = {name: Consumer(consumer_settings(kafka, name)) for name in texts}
+        try:
+            producers = [self._fenced(name) for name in fenced]
+            if not texts:
+                return
             producers[0].begin_transaction()
-            for position in positions:
-                where = TopicPartition(topic, 0, 0, position.encode())
+            for name, text in texts.items():
+                where = TopicPartition(topic, 0, 0, text)
                 producers[0].send_offsets_to_transaction(
-                    [where], consumers[position.shard].consumer_group_metadata(), _TIMEOUT_S
+                    [where], consumers[name].consumer_group_metadata(), _TIMEOUT_S
                 )
             producers[0].commit_transaction(_TIMEOUT_S)
         except KafkaException as error:
@@ -70,12 +101,8 @@ class Checkpoints:
     def _name(self, shard: int) -> str:
         return f"harvest.{self._config.shard_sink_name(shard)}"
 
-    def _consumer(self, shard: int) -> Consumer:
-        return Consumer(consumer_settings(self._config.kafka, self._name(shard)))
-
-    def _fenced(self, shard: int) -> Producer:
-        settings = producer_settings(self._config.producer_config, self._name(shard))
-        producer = Producer(settings)
+    def _fenced(self, name: str) -> Producer:
+        producer = Producer(producer_settings(self._config.producer_config, name))
         producer.init_transactions(_TIMEOUT_S)
         return producer
 
@@ -84,7 +111,8 @@ class Checkpoints:
 def alone(config: ReaperConfig, shards: int) -> Iterator[None]:
     """Hold the leadership of all shards, so that no harvester works meanwhile.
 
-    Raises `ConfigurationError` if one does.
+    One that finds the database to be another lets go of its claim now and then: it is waited for.
+    Raises `ConfigurationError` if one does work.
     """
     with Marshal(
         connection_settings(config.kafka),
@@ -92,8 +120,12 @@ def alone(config: ReaperConfig, shards: int) -> Iterator[None]:
         interval_ms=config.coordination.interval_ms,
         topic=config.coordination.topic,
     ) as marshal:
+        until_s = time.monotonic() + _ALONE_S
         for topic, partition in config.shard_units(shards):
-            if marshal.try_claim(topic, partition) is None:
+            while marshal.try_claim(topic, partition) is None:
+                if time.monotonic() < until_s:
+                    time.sleep(config.coordination.interval_ms / 5000)
+                    continue
                 raise ConfigurationError(
                     f"a harvester of {config.table} is running: stop all of them first "
                     "(one that was killed counts until two heartbeat intervals later)"

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Mapping
 from queue import Empty, SimpleQueue
 from typing import Any, Final, Literal
 
 from harvest.core.interfaces.listener import Listener
-from harvest.errors import HarvestError
+from harvest.errors import DatabaseChanged, HarvestError
 from harvest.runtime.candidacy import Candidacy
 from harvest.runtime.events import Event, LeaderAcquired, LeaderFenced, LeaderRevoked, Stats
 from harvest.runtime.leadership import Leadership, Tools
@@ -27,6 +28,8 @@ __all__ = ["Harvester"]
 
 _LOG: Final = logging.getLogger("harvest")
 _CLOSE_TIMEOUT_S: Final = 10.0
+_REFUSES_S: Final = 10.0
+"""So long it does not stand for election when it found the database to be another one."""
 _CHECKS: Final = 10
 """How often in a heartbeat interval leaderships are looked at, if nothing happens."""
 
@@ -88,6 +91,14 @@ class Harvester:
         self._stopping = False
         self._running = False
         self._failure: BaseException | None = None
+        self._refusals: dict[int, str] = {}
+        """By shard, why it publishes nothing although it could lead."""
+        self._stands_again_s = float("-inf")
+
+    @property
+    def refusal(self) -> str | None:
+        """Why it publishes nothing although it could lead: the database is not the one it was."""
+        return next(iter(self._refusals.values()), None)
 
     @property
     def stats(self) -> Stats:
@@ -164,8 +175,12 @@ class Harvester:
             if led.is_over:
                 del self._led[shard]
                 self._candidacy.resign(shard)
+            elif led.leadership is not None and led.leadership.source_accepted:
+                self._refusals.pop(shard, None)
         for shard, lease in self._candidacy.elected():
             self._begin(_LedShard(shard, lease))
+        if self._refusals and time.monotonic() < self._stands_again_s:
+            return  # who is to put it right needs the claims
         if self._warm_standby and not self._led:
             self._connect_spare()
         leaves = self._candidacy.stand([led.shard for led in self._at_work() if not led.stopping])
@@ -215,6 +230,11 @@ class Harvester:
                 self._harvest(led, tools)
             finally:
                 tools.close()
+        except DatabaseChanged as error:
+            said = "shard %d, epoch %d: NOTHING IS PUBLISHED: %s"
+            self._log.error(said, led.shard, led.lease.epoch, error, extra=_fields(led))
+            self._refusals[led.shard] = str(error)
+            self._stands_again_s = time.monotonic() + _REFUSES_S
         except HarvestError as error:
             if error.blame != "environment":
                 self._failure = error

@@ -114,6 +114,8 @@ class Leadership:
         self._over = threading.Event()
         self._stop_at_s: float | None = None
         self._ran_s = time.monotonic()
+        self.source_accepted = False
+        """Whether it has found the database to be the one whose rows were published."""
 
     # --- How it is: for any thread ---
 
@@ -140,6 +142,10 @@ class Leadership:
     def may_act(self) -> bool:
         """Whether the lease is held, and it is not over."""
         return self.lease.held and not self._over.is_set()
+
+    def accept_source(self) -> None:
+        """The database is the one whose rows were published."""
+        self.source_accepted = True
 
     def report(self, event: Any) -> None:
         """Something has happened that the scheduler must know."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from harvest.core import mark as m
@@ -25,6 +25,7 @@ from harvest.runtime.events import LeaderRefreshed
 from harvest.runtime.leadership import Leadership
 from harvest.runtime.marked_rows import MarkedRows
 from harvest.runtime.publisher import Publisher
+from harvest.runtime.source_guard import SourceGuard
 
 __all__ = ["MarkLeader", "MarkTools"]
 
@@ -44,7 +45,7 @@ class MarkLeader:
             tools.sink,
             m.Send,
             opened=self._opened,
-            checkpoint=_checkpoint,
+            checkpoint=self._checkpoint,
             settled=_settled,
             most_rows=_MERGED_ROWS,
         )
@@ -55,6 +56,7 @@ class MarkLeader:
             tools.limits,
             deliveries=self.publisher.thread,
             fenced=True,
+            guard=tools.guard,
         )
         marking: dict[type, Handler] = {
             m.Mark: self.rows.mark,
@@ -101,8 +103,17 @@ class MarkLeader:
 
     def _opened(self, found: str | None) -> m.Event:
         checkpoint = None if found is None else Checkpoint.decode(found)
+        if checkpoint is not None:
+            self.rows.checkpoint_position = checkpoint.timeline, checkpoint.log
         waiting = self.dead_letters.waiting_keys()
         return m.Opened(Term.of(secrets.randbits(60)), checkpoint, waiting)
+
+    def _checkpoint(self, send: m.Send) -> str:
+        checkpoint = send.checkpoint
+        if self._stores.guard is not None:
+            timeline, log = self._stores.guard.log_position
+            checkpoint = replace(checkpoint, timeline=timeline, log=log)
+        return checkpoint.encode()
 
     def _clear(self, action: m.Clear) -> m.Event:
         leadership = self._leadership
@@ -124,10 +135,6 @@ class MarkLeader:
         return m.ResetDone()
 
 
-def _checkpoint(send: m.Send) -> str:
-    return send.checkpoint.encode()
-
-
 def _settled(sends: Sequence[m.Send], failure: Failure | None) -> m.Event:
     return m.Settled(tuple([send.batch for send in sends]), failure)
 
@@ -145,6 +152,7 @@ class MarkTools:
     limits: m.Limits = field(default_factory=m.Limits)
     dead_letters: DeadLetterStore | None = None
     bad_rows: BadRowPolicy = field(default_factory=BadRowPolicy)
+    guard: SourceGuard | None = None
 
     def connect(self) -> None:
         """See `Tools.connect`."""
@@ -161,5 +169,7 @@ class MarkTools:
         self.sink.close()
         self.marker.close()
         self.purger.close()
+        if self.guard is not None:
+            self.guard.close()
         if self.dead_letters is not None:
             self.dead_letters.close()

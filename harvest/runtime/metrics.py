@@ -34,9 +34,10 @@ class HarvestMetrics(Collector):
 
     Counters: ``published_rows_total`` and others, see above, and of a relay
     ``destination_messages_total{destination,outcome}``. Gauges: ``up`` (1 if healthy),
-    ``leading``, ``rows_in_flight``, ``gaps``, ``backlog_rows``, ``backlog_marked_rows``,
-    ``oldest_row_age_seconds`` (0 for an empty table), ``dead_letters_waiting``, and
-    ``holder{shard,holder}`` with the value 1 for each shard that somebody leads.
+    ``leading``, ``refused``, ``rows_in_flight``, ``gaps``, ``backlog_rows``,
+    ``backlog_marked_rows``, ``oldest_row_age_seconds`` (0 for an empty table),
+    ``dead_letters_waiting``, and ``holder{shard,holder}`` with the value 1 for each shard that
+    somebody leads.
     """
 
     def __init__(self, monitor: Monitor) -> None:
@@ -70,6 +71,11 @@ class HarvestMetrics(Collector):
 
         yield gauge("up", "Whether it is healthy.", monitor.health().ok)
         yield gauge("leading", "Whether it leads.", harvester.state == "leading")
+        yield gauge(
+            "refused",
+            "Whether it publishes nothing, since the database is not the one that it was.",
+            harvester.refusal is not None,
+        )
         yield gauge("rows_in_flight", "Rows that are not settled.", harvester.in_flight)
         yield gauge("gaps", "Ranges of missing ids that may still appear.", harvester.stats.gaps)
         backlog = monitor.backlog

@@ -42,6 +42,8 @@ class HarvesterState(Protocol):
     def in_flight(self) -> int: ...
     @property
     def stuck_s(self) -> float: ...
+    @property
+    def refusal(self) -> str | None: ...
 
 
 class Probes(Protocol):
@@ -118,6 +120,8 @@ class Monitor:
         """How it was when it was last looked at; whether a leader works, as it is now."""
         state = self._harvester.state
         problems = list(self._problems)
+        if self._harvester.refusal is not None:
+            problems.append(f"nothing is published: {self._harvester.refusal}")
         if state == "stopped":
             problems.append("it has stopped, or not started")
         if self._harvester.stuck_s > _STUCK_S:

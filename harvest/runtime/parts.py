@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from functools import partial
+from typing import TypeAlias
 
 from harvest.config.model import ReaperConfig
 from harvest.core.interfaces.dead_letter_store import DeadLetterTable
 from harvest.core.interfaces.mark_store import MarkStore
 from harvest.core.interfaces.range_store import RangeStore
 from harvest.core.interfaces.sink import Sink
+from harvest.core.interfaces.source_store import SourceStore
 from harvest.databases.postgres.range import PostgresRangeStore
 from harvest.databases.postgres.two_databases import PostgresIds, TwoDatabasesStore
 from harvest.databases.postgres.wal import PostgresWalSource
@@ -20,15 +22,23 @@ from harvest.runtime.mark_leader import MarkTools
 from harvest.runtime.partition_upkeep import maintain_partitions_and_tell
 from harvest.runtime.range_leader import RangeTools
 from harvest.runtime.relay_leader import RelayTools
+from harvest.runtime.source_guard import SourceGuard
 from harvest.runtime.wal_leader import WalTools
 from harvest.sinks.kafka.idempotent import IdempotentSink
 from harvest.sinks.kafka.sink import TransactionalSink
+from harvest.sinks.kafka.source_record import SourceRecord
+
+AnyStore: TypeAlias = MarkStore | RangeStore
 
 __all__ = [
+    "AnyStore",
+    "make_any_store",
     "make_dead_letters",
+    "make_guard",
     "make_mark_tools",
     "make_range_store",
     "make_range_tools",
+    "make_record",
     "make_relay_tools",
     "make_sink",
     "make_store",
@@ -54,13 +64,15 @@ def make_tools(config: ReaperConfig, shard: int = 0) -> Tools:
 
 def make_mark_tools(config: ReaperConfig) -> MarkTools:
     """What a leadership in mark mode works with."""
+    marker = make_store(config)
     return MarkTools(
-        make_store(config),
+        marker,
         make_store(config),
         make_sink(config),
         config.limits.limits(),
         database(config.database).dead_letters(config.table),
         config.bad_rows.policy(),
+        make_guard(config, marker, exact=config.delivery == "transactional"),
     )
 
 
@@ -68,8 +80,9 @@ def make_range_tools(config: ReaperConfig, shard: int) -> RangeTools:
     """What a leadership of a shard in range mode works with."""
     # With two databases the ids are the primary's, and say nothing about the outbound table.
     has_dead_letters = config.primary is None
+    reader = make_range_store(config, shard)
     return RangeTools(
-        make_range_store(config, shard),
+        reader,
         make_range_store(config, shard),
         make_sink(config, config.shard_sink_name(shard)),
         config.limits.limits(),
@@ -79,14 +92,16 @@ def make_range_tools(config: ReaperConfig, shard: int) -> RangeTools:
         if has_dead_letters
         else None,
         bad_rows=config.bad_rows.policy(),
+        guard=make_guard(config, reader, exact=True),
     )
 
 
 def make_relay_tools(config: ReaperConfig) -> RelayTools:
     """What a leadership that sends to destinations works with."""
     tables = database(config.database)
+    marker = make_store(config)
     return RelayTools(
-        make_store(config),
+        marker,
         make_store(config),
         {
             name: d.sink(config.sink_name, config.producer_config)
@@ -98,6 +113,7 @@ def make_relay_tools(config: ReaperConfig) -> RelayTools:
         tables.dead_letters(config.table),
         tables.attempts(config.table),
         config.bad_rows.policy(),
+        make_guard(config, marker, exact=False),
     )
 
 
@@ -129,10 +145,25 @@ def make_dead_letters(config: ReaperConfig) -> DeadLetterTable:
     return tables.dead_letters(config.table)
 
 
+def make_guard(config: ReaperConfig, store: SourceStore, *, exact: bool) -> SourceGuard:
+    """What looks whether the database is the one whose rows were published."""
+    return SourceGuard(store, make_record(config), config.registration(), exact=exact)
+
+
+def make_record(config: ReaperConfig) -> SourceRecord:
+    """What Kafka knows of the database."""
+    return SourceRecord(config.kafka, config.sink_name, config.coordination.topic)
+
+
 def make_store(config: ReaperConfig) -> MarkStore:
     """The outbox table of `config`."""
     durable = config.delivery == "transactional"
     return database(config.database).mark_store(config.table, durable=durable)
+
+
+def make_any_store(config: ReaperConfig) -> AnyStore:
+    """The outbox table of `config`, in its mode."""
+    return make_range_store(config) if config.mode == "range" else make_store(config)
 
 
 def make_range_store(config: ReaperConfig, shard: int = 0) -> RangeStore:
@@ -143,7 +174,9 @@ def make_range_store(config: ReaperConfig, shard: int = 0) -> RangeStore:
     primary = config.primary
     if config.shards > 1:
         raise ConfigurationError("two databases are harvested in one shard")
-    replica = None if primary.replica is None else PostgresIds(primary.replica, primary.ids)
+    replica = (
+        None if primary.replica is None else PostgresIds(primary.replica, primary.ids, standby=True)
+    )
     ids = PostgresIds(primary.database, primary.ids)
     return TwoDatabasesStore(ids, PostgresRangeStore(config.database, config.table), replica)
 

@@ -15,6 +15,7 @@ from harvest.runtime.candidacy import Candidacy, Election, FairShare
 from harvest.runtime.events import Event
 from harvest.runtime.harvester import Harvester
 from harvest.runtime.parts import (
+    make_any_store,
     make_dead_letters,
     make_range_store,
     make_store,
@@ -23,6 +24,7 @@ from harvest.runtime.parts import (
 )
 from harvest.runtime.probes import ServerProbes
 from harvest.runtime.range_leader import check_layout
+from harvest.runtime.registration import check_registration
 from harvest.runtime.waiting_topics import WaitingTopics, topics_of
 from harvest.sinks.kafka.settings import connection_settings
 from marshal_py import Marshal
@@ -43,8 +45,7 @@ class Process:
         config = self.config
         if config.mode == "wal":
             return ServerProbes(config, self.marshal, make_wal_source(config))
-        store = make_range_store(config) if config.mode == "range" else make_store(config)
-        return ServerProbes(config, self.marshal, store)
+        return ServerProbes(config, self.marshal, make_any_store(config))
 
 
 @contextmanager
@@ -57,6 +58,11 @@ def process(
     """
     _check_table(config)  # before anything is written to Kafka
     with _make_marshal(config) as marshal:
+        store = make_any_store(config)
+        try:
+            check_registration(config, store)
+        finally:
+            store.close()
         harvester = Harvester(
             _make_candidacy(config, marshal),
             lambda shard: make_tools(config, shard),
@@ -106,7 +112,7 @@ def _make_marshal(config: ReaperConfig) -> Marshal:
 def _make_listener(config: ReaperConfig) -> Listener | None:
     if config.primary is not None or config.mode == "wal":
         return None
-    return database(config.database).listener(config.table)
+    return database(config.listened_database).listener(config.table)
 
 
 def _make_candidacy(config: ReaperConfig, marshal: Marshal) -> Candidacy:

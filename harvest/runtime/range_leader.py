@@ -8,23 +8,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from harvest.core import range as r
 from harvest.core.dead_letters import BadRowFilter, BadRowPolicy
 from harvest.core.failure import Failure
 from harvest.core.interfaces.dead_letter_store import DeadLetterStore
-from harvest.core.interfaces.range_store import RangeStore, Window
+from harvest.core.interfaces.range_store import Bounds, RangeStore, Window
 from harvest.core.interfaces.sink import Sink
 from harvest.core.pacing import Limits
 from harvest.core.range_checkpoint import Position
-from harvest.errors import CheckpointError, ConfigurationError, HarvestError
+from harvest.errors import CheckpointError, ConfigurationError, DatabaseChanged, HarvestError
 from harvest.runtime.action_threads import ActionThread
 from harvest.runtime.dead_letters import DeadLetterWriter
 from harvest.runtime.events import LeaderRefreshed
 from harvest.runtime.leadership import Leadership
 from harvest.runtime.publisher import Publisher
+from harvest.runtime.source_guard import SourceGuard
 
 __all__ = ["RangeLeader", "RangeTools", "check_layout"]
 
@@ -58,7 +59,7 @@ class RangeLeader:
             tools.sink,
             r.Send,
             opened=self._opened,
-            checkpoint=lambda send: send.position.encode(),
+            checkpoint=self._checkpoint,
             settled=self._settled,
             most_rows=_MERGED_ROWS,
             fatal=CheckpointError,
@@ -79,6 +80,8 @@ class RangeLeader:
         )
         self._leadership = leadership
         self._tools = tools
+        self._found: Position | None = None
+        """What the sink was opened with."""
         self._committed: Position | None = None
         self._committed_s = 0.0
         self._refreshed_s = 0.0
@@ -163,7 +166,10 @@ class RangeLeader:
             case r.Lookup(ranges):
                 return r.Found(tools.reader.lookup(ranges))
             case r.Fetch(ids):
-                return r.Fetched(tools.reader.fetch(ids))
+                rows = tools.reader.fetch(ids)
+                if tools.guard is not None:
+                    tools.guard.saw(tools.reader)
+                return r.Fetched(rows)
             case r.CheckTable(position):
                 return self._check_table(position)
             case r.AddDeadLetters():
@@ -175,7 +181,10 @@ class RangeLeader:
         notified_delay_ms = tools.limits.notified_poll_interval_ms
         if not self._leadership.wait_for_rows(delay_ms, notified_delay_ms, deliveries):
             return r.ReadDone(Window((), after))
+        self._look()
         window = tools.reader.read(after, limit)
+        if window.rows and tools.guard is not None:
+            tools.guard.saw(tools.reader)
         return r.ReadDone(window if tools.until is None else window.upto(tools.until))
 
     def _check_table(self, position: Position | None) -> r.Event:
@@ -184,7 +193,11 @@ class RangeLeader:
         Raises `ConfigurationError` and `CheckpointError`, which end the process: to go on would
         lose rows or publish them twice.
         """
-        scheduler, reader = self.scheduler, self._tools.reader
+        scheduler, reader, guard = self.scheduler, self._tools.reader, self._tools.guard
+        if guard is not None:
+            found = self._found
+            guard.begin((0, 0) if found is None else (found.timeline, found.log))
+            self._leadership.accept_source()
         check_layout(reader, scheduler.shards)
         bounds = reader.bounds()
         if position is None:
@@ -196,18 +209,20 @@ class RangeLeader:
                     "group, or have the offsets expired? `harvest checkpoint restore` starts from "
                     "the copy (what was published after it is published again)"
                 )
-        elif position.last_id > bounds.last:
-            raise CheckpointError(
-                f"the checkpoint is at id {position.last_id}, and the table has drawn ids up to "
-                f"{bounds.last} only: was the table made anew, or an old backup restored? New rows "
-                "would be skipped; `harvest checkpoint reset` starts from the first row"
-            )
+        else:
+            _check_bounds(position.last_id, bounds)
         return r.TableChecked(bounds)
+
+    def _look(self) -> None:
+        """Now and then: is it still the same database, and not behind the position?"""
+        tools = self._tools
+        if tools.guard is not None and tools.guard.look():
+            _check_bounds(self.scheduler.last_id, tools.reader.bounds())
 
     # --- The sink ---
 
     def _opened(self, found: str | None) -> r.Event:
-        position = None if found is None else Position.decode(found)
+        position = self._found = None if found is None else Position.decode(found)
         scheduler = self.scheduler
         if position is not None and position.shards != scheduler.shards:
             raise CheckpointError(
@@ -218,6 +233,13 @@ class RangeLeader:
         waiting = self.dead_letters.waiting_keys()
         self._committed, self._committed_s = position, time.monotonic()
         return r.Opened(position, waiting)
+
+    def _checkpoint(self, send: r.Send) -> str:
+        position = send.position
+        if self._tools.guard is not None:
+            timeline, log = self._tools.guard.log_position
+            position = replace(position, timeline=timeline, log=log)
+        return position.encode()
 
     def _settled(self, sends: Sequence[r.Send], failure: Failure | None) -> r.Event:
         position = sends[-1].position
@@ -264,6 +286,16 @@ class RangeLeader:
             log.info("the position moves again, from id %d", self.scheduler.last_id)
 
 
+def _check_bounds(last_id: int, bounds: Bounds) -> None:
+    if last_id > bounds.last:
+        raise DatabaseChanged(
+            f"the checkpoint is at id {last_id}, and the table has drawn ids up to {bounds.last} "
+            "only: was it emptied or made anew, or an old backup restored? New rows would be "
+            "skipped; `harvest checkpoint reset` starts from the first row, and `harvest "
+            "checkpoint restore` from the copy of the position that the database has"
+        )
+
+
 def check_layout(store: RangeStore, shards: int) -> None:
     """Raises `ConfigurationError` if the outbox is harvested in another number of shards."""
     found = store.layout()
@@ -293,6 +325,7 @@ class RangeTools:
     dead_letters: DeadLetterStore | None = None
     bad_rows: BadRowPolicy = field(default_factory=BadRowPolicy)
     until: int | None = None
+    guard: SourceGuard | None = None
 
     def connect(self) -> None:
         """See `Tools.connect`."""
@@ -309,5 +342,7 @@ class RangeTools:
         self.sink.close()
         self.reader.close()
         self.saver.close()
+        if self.guard is not None:
+            self.guard.close()
         if self.dead_letters is not None:
             self.dead_letters.close()

@@ -37,6 +37,7 @@ from harvest.runtime.events import LeaderRefreshed
 from harvest.runtime.leadership import Leadership
 from harvest.runtime.marked_rows import MarkedRows
 from harvest.runtime.sender_threads import SenderThreads
+from harvest.runtime.source_guard import SourceGuard
 
 __all__ = ["RelayLeader", "RelayTools"]
 
@@ -72,6 +73,7 @@ class RelayLeader:
             tools.purger,
             limits,
             fenced=False,
+            guard=tools.guard,
         )
         self._senders: SenderThreads[Message] = SenderThreads(threads, self._send, leadership.crash)
         marking: dict[type, Handler] = {
@@ -209,6 +211,7 @@ class RelayTools:
     dead_letters: DeadLetterStore | None = None
     attempts: AttemptStore | None = None
     bad_rows: BadRowPolicy = field(default_factory=BadRowPolicy)
+    guard: SourceGuard | None = None
 
     def connect(self) -> None:
         """See `Tools.connect`. Destinations are first seen when there is a message for them."""
@@ -225,6 +228,6 @@ class RelayTools:
         self.purger.close()
         for sink in self.sinks.values():
             sink.close()
-        for store in (self.dead_letters, self.attempts):
+        for store in (self.dead_letters, self.attempts, self.guard):
             if store is not None:
                 store.close()

@@ -31,7 +31,7 @@ from harvest.errors import HarvestError
 from harvest.runtime.checkpoints import Checkpoints
 from harvest.runtime.events import Stats
 from harvest.runtime.leadership import Leadership
-from harvest.runtime.parts import make_range_store, make_range_tools
+from harvest.runtime.parts import make_guard, make_range_store, make_range_tools
 from harvest.sinks.kafka.settings import connection_settings
 from harvest.spark.pages import PagedStore, Pages
 from marshal_py import Marshal
@@ -242,6 +242,7 @@ def publish(
                 tools.reader = PagedStore(
                     config.database, config.table, shard=shard, shards=config.shards, pages=pages
                 )
+                tools.guard = make_guard(config, tools.reader, exact=True)
             tools.until = job.until
             checkpoints = Checkpoints(config)
             sink = tools.sink if wrap is None else wrap(tools.sink)

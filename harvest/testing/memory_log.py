@@ -99,6 +99,10 @@ class LogTransaction:
         if self._rows:
             self._log.committed.append(Chunk(lsn, 0, tuple(self._rows), lsn + _RECORD))
 
+    def rollback(self) -> None:
+        """The rows never come."""
+        self._rows = []
+
 
 class MemoryWalSource:
     """Reads a `MemoryLog`. Implements `harvest.core.interfaces.wal_stream.WalSource`."""

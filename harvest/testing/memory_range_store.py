@@ -12,12 +12,12 @@ from harvest.core.range_checkpoint import Position
 from harvest.core.row import Row
 from harvest.core.shards import shard_of
 from harvest.errors import StoreUnavailable
-from harvest.testing.memory_table import MemoryTable
+from harvest.testing.memory_table import MemorySources, MemoryTable
 
 __all__ = ["MemoryRangeStore"]
 
 
-class MemoryRangeStore:
+class MemoryRangeStore(MemorySources):
     """A connection to a `MemoryTable`, for one shard. Implements `RangeStore`.
 
     `fail_next`: the next question raises `StoreUnavailable`.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 from uuid import UUID
 
@@ -14,10 +14,11 @@ from harvest.core.interfaces.mark_store import Backlog, Finding
 from harvest.core.mark_checkpoint import Checkpoint, Term
 from harvest.core.range_checkpoint import Position
 from harvest.core.row import Row
+from harvest.core.source import Registration, Source
 from harvest.errors import StoreUnavailable
 from harvest.outbox.record import OutboxRecord
 
-__all__ = ["MemoryDeadLetters", "MemoryMarkStore", "MemoryTable"]
+__all__ = ["MemoryDeadLetters", "MemoryMarkStore", "MemorySources", "MemoryTable"]
 
 
 @dataclass(slots=True)
@@ -42,6 +43,9 @@ class MemoryTable:
     """Copies of the checkpoints of range mode, by shard."""
     shards: int | None = None
     """How many shards it is harvested in, in range mode."""
+
+    source: Source = field(default_factory=lambda: Source("memory"))
+    registration: Registration | None = None
 
     def begin(self) -> MemoryTransaction:
         """A transaction; it is rolled back unless it commits."""
@@ -115,7 +119,47 @@ class MemoryTransaction:
             self._table.running.remove(self)
 
 
-class MemoryMarkStore:
+class MemorySources:
+    """A `MemoryTable` as a source of rows. Implements `SourceStore`."""
+
+    table: MemoryTable
+
+    def source(self) -> Source:
+        """See `SourceStore.source`."""
+        with self.table.lock:
+            return self.table.source
+
+    def promoted_at(self) -> int | None:
+        """See `SourceStore.promoted_at`: not known."""
+        return None
+
+    def log_end(self) -> int:
+        """See `SourceStore.log_end`: there is none."""
+        return 0
+
+    def visit(self, token: str) -> Source:
+        """See `SourceStore.visit`."""
+        with self.table.lock:
+            source = self.table.source
+            self.table.source = replace(source, visit=source.visit + 1, token=token)
+            return self.table.source
+
+    def register(self, ours: Registration) -> Registration:
+        """See `SourceStore.register`."""
+        with self.table.lock:
+            self.table.registration = self.table.registration or ours
+            return self.table.registration
+
+    def registration(self) -> Registration | None:
+        """See `SourceStore.registration`."""
+        return self.table.registration
+
+    def register_anew(self, ours: Registration) -> None:
+        """See `SourceStore.register_anew`."""
+        self.table.registration = ours
+
+
+class MemoryMarkStore(MemorySources):
     """A connection to a `MemoryTable`. Implements `harvest.core.interfaces.mark_store.MarkStore`.
 
     `fail_next`: the next statement raises `StoreUnavailable`; ``"after"`` commits it first.
@@ -150,6 +194,11 @@ class MemoryMarkStore:
             for id in gone:
                 del committed[id]
             return len(gone)
+
+    def delete(self, ids: Sequence[int]) -> int:
+        """See `MarkStore.delete`."""
+        with self._statement() as committed:
+            return sum(committed.pop(id, None) is not None for id in ids)
 
     def clear(self, checkpoint: Checkpoint) -> int:
         """See `MarkStore.clear`."""

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import uuid
 from collections import defaultdict
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 import psycopg
@@ -22,6 +23,7 @@ from harvest.databases.postgres.range import PostgresRangeStore
 from marshal_py.embedded import EmbeddedKafka, EmbeddedPostgres
 from tests.benchmarks._servers import new_topic
 from tests.benchmarks.harness import Figure, Options, median, run, say
+from tests.support.pgbouncer import Pgbouncer, pgbouncer, pgbouncer_program
 
 PARTITIONS = 6
 KEYS = 10_000
@@ -61,6 +63,8 @@ class Side:
     mode: str
     rows: Rows = Rows()
     delivery: str = "transactional"
+    pooled: bool = False
+    """Through pgbouncer, in transaction mode."""
 
 
 HEADER = Rows(header=True)
@@ -75,6 +79,8 @@ SIDES = (
     Side("mark, one key", "mark", Rows(one_key=True)),
     Side("at least once", "mark", delivery="idempotent"),
     Side("at least once, one header", "mark", HEADER, "idempotent"),
+    Side("range, through pgbouncer", "range", pooled=True),
+    Side("mark, through pgbouncer", "mark", pooled=True),
 )
 TARGETS = {"range": (150_000, 0.8), "mark": (50_000, 0.3)}
 
@@ -82,7 +88,11 @@ TARGETS = {"range": (150_000, 0.8), "mark": (50_000, 0.3)}
 class Bench:
     """Servers, a topic, and a filled table for each side."""
 
-    def __init__(self, kafka: EmbeddedKafka, postgres: EmbeddedPostgres, count: int) -> None:
+    def __init__(
+        self, kafka: EmbeddedKafka, postgres: EmbeddedPostgres, pooler: Pgbouncer | None, count: int
+    ) -> None:
+        self.sides = [side for side in SIDES if pooler is not None or not side.pooled]
+        self._pooler = pooler
         self._kafka = kafka
         self._postgres = postgres
         self._count = count
@@ -127,6 +137,8 @@ class Bench:
 
     def _ours(self, database: str, side: Side) -> Outcome:
         before = self._committed()
+        if side.pooled and self._pooler is not None:
+            database = self._pooler.url(database)
         config = {
             "kafka": {"bootstrap.servers": self._kafka.bootstrap_servers},
             "database": database,
@@ -166,13 +178,16 @@ def child(*arguments: str) -> Outcome:
 def measure(options: Options) -> list[Figure]:
     count = 100_000 if options.quick else 500_000
     outcomes: dict[str, list[Outcome]] = defaultdict(list)
-    with EmbeddedKafka() as kafka, EmbeddedPostgres() as postgres:
-        bench = Bench(kafka, postgres, count)
+    with EmbeddedKafka() as kafka, EmbeddedPostgres() as postgres, ExitStack() as stack:
+        pooler = None
+        if pgbouncer_program() is not None:
+            pooler = stack.enter_context(pgbouncer(postgres, pool=8))
+        bench = Bench(kafka, postgres, pooler, count)
         bench.bare("loop")  # into the page cache
         for _ in range(options.repeats):
             for side in ("loop", "produce", "read"):
                 outcomes[side].append(bench.bare(side))
-            for each in SIDES:
+            for each in bench.sides:
                 outcomes[each.name].append(bench.ours(each))
             say(", ".join(f"{name} {found[-1].rate:,.0f}" for name, found in outcomes.items()))
     return figures(outcomes)
@@ -189,10 +204,18 @@ def figures(outcomes: dict[str, list[Outcome]]) -> list[Figure]:
         Figure("bare read", rate["read"], "rows/s"),
     ]
     for side in SIDES:
+        if side.name not in rate:
+            say(f"not measured: {side.name}; pgbouncer is not installed")
+            continue
         value, floor, share = rate[side.name], *TARGETS[side.mode]
         met = value >= floor and value >= share * loop
         target = f"≥ {floor:,} and ≥ {share} of loop"
         found.append(Figure(side.name, value, "rows/s", loop, target, met))
+    for name in ("range", "mark"):
+        if (pooled := rate.get(f"{name}, through pgbouncer")) is not None:
+            share = pooled / rate[name]
+            text = f"{name}: through pgbouncer, share of direct"
+            found.append(Figure(text, share, "", None, "≥ 0.8", share >= 0.8))
     for name in ("range", "mark", "at least once"):
         value, plain = rate[f"{name}, one header"], rate[name]
         text = f"{name}: one header, share of none"

@@ -215,7 +215,7 @@ class World:
 
     def _connect(self) -> Any:
         """A connection of the application."""
-        return psycopg.connect(self.database)
+        return psycopg.connect(self.database, prepare_threshold=None)  # perhaps through a pooler
 
     def connected(self) -> closing[Any]:
         """A connection of the application, closed at the end."""

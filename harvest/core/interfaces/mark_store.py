@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol, TypeAlias
 from uuid import UUID
 
+from harvest.core.interfaces.source_store import SourceStore
 from harvest.core.mark_checkpoint import Checkpoint, Term
 from harvest.core.row import Row
 
@@ -37,7 +38,7 @@ class Finding:
     text: str
 
 
-class MarkStore(Protocol):
+class MarkStore(SourceStore, Protocol):
     """The outbox table, seen by the mark algorithm."""
 
     def connect(self) -> None:
@@ -62,6 +63,12 @@ class MarkStore(Protocol):
 
         The tags say which rows they are: in a database that has lost what it had committed, or
         after TRUNCATE, another row may have the id of one that was published.
+        """
+
+    def delete(self, ids: Sequence[int]) -> int:
+        """Delete the rows, whatever tag they carry; return how many were there.
+
+        For who carries a position over, and holds all claims meanwhile.
         """
 
     def clear(self, checkpoint: Checkpoint) -> int:

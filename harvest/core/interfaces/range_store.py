@@ -22,6 +22,7 @@ from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 from harvest.core.gaps import Holders, Range, clip
 from harvest.core.interfaces.mark_store import Backlog, Finding
+from harvest.core.interfaces.source_store import SourceStore
 from harvest.core.range_checkpoint import Position
 from harvest.core.row import Row
 
@@ -60,7 +61,7 @@ class Bounds(NamedTuple):
     last: int
 
 
-class RangeStore(Protocol):
+class RangeStore(SourceStore, Protocol):
     """One shard of the outbox table, seen by the range algorithm."""
 
     def connect(self) -> None:

@@ -18,7 +18,8 @@ from harvest.core.mark_checkpoint import Checkpoint, Term
 from harvest.core.row import Row
 from harvest.core.table_name import TableName
 from harvest.databases.column_values import as_bytes, headers_from_json
-from harvest.databases.mysql.table import MysqlTable, within
+from harvest.databases.mysql.sources import MysqlSources
+from harvest.databases.mysql.table import within
 
 __all__ = ["MysqlMarkStore"]
 
@@ -38,6 +39,7 @@ SELECT id, kafka_topic, kafka_key, kafka_value, kafka_header_keys, kafka_header_
 FROM {table} FORCE INDEX (PRIMARY) WHERE {within} AND leader_id = %s ORDER BY id
 """
 _PURGE: Final = "DELETE FROM {table} WHERE {within} AND leader_id IN %s"
+_DELETE: Final = "DELETE FROM {table} WHERE {within}"
 _RESET: Final = "UPDATE {table} SET leader_id = NULL WHERE {within}"
 _CLEAR: Final = "DELETE FROM {table} WHERE id BETWEEN %s AND %s AND leader_id BETWEEN %s AND %s"
 _BACKLOG: Final = """
@@ -49,7 +51,7 @@ _CLOCK: Final = "SELECT UNIX_TIMESTAMP(NOW(6))"
 _ASK_CLOCK_EVERY_S: Final = 10.0  # it may be set while we run
 
 
-class MysqlMarkStore(MysqlTable):
+class MysqlMarkStore(MysqlSources):
     """The outbox table, for the mark algorithm. Implements `MarkStore`."""
 
     def __init__(self, url: str, table: str | TableName) -> None:
@@ -79,6 +81,10 @@ class MysqlMarkStore(MysqlTable):
         """See `MarkStore.purge`."""
         return self._each(_PURGE, ids, (tuple([tag.bytes for tag in tags]),))
 
+    def delete(self, ids: Sequence[int]) -> int:
+        """See `MarkStore.delete`."""
+        return self._each(_DELETE, ids)
+
     def clear(self, checkpoint: Checkpoint) -> int:
         """See `MarkStore.clear`."""
         first, last = checkpoint.term.first, checkpoint.term.tag(checkpoint.batch)
@@ -96,7 +102,9 @@ class MysqlMarkStore(MysqlTable):
 
     def init(self, *, value_type: Literal["text", "bytes"] = "text") -> bool:
         """See `MarkStore.init`."""
-        return self._create(value_type)
+        created = self._create_table(value_type)
+        self.create_registration()
+        return created
 
     def check(self) -> list[Finding]:
         """See `MarkStore.check`."""

@@ -22,7 +22,8 @@ from harvest.core.table_name import TableName
 from harvest.databases.checkpoint_copies import LAYOUT, CheckpointCopies
 from harvest.databases.column_values import as_bytes, headers_from_json
 from harvest.databases.mysql.innodb import Names, Transaction
-from harvest.databases.mysql.table import MysqlTable, within
+from harvest.databases.mysql.sources import MysqlSources
+from harvest.databases.mysql.table import within
 from harvest.errors import SchemaError, StoreUnavailable
 
 __all__ = ["MysqlRangeStore"]
@@ -80,7 +81,7 @@ CREATE TABLE IF NOT EXISTS {positions} (
 _SETTINGS: Final = "SELECT @@GLOBAL.auto_increment_increment, @@GLOBAL.auto_increment_offset"
 
 
-class MysqlRangeStore(MysqlTable, CheckpointCopies):
+class MysqlRangeStore(MysqlSources, CheckpointCopies):
     """One shard of the outbox table, for the range algorithm. Implements `RangeStore`."""
 
     _marked = False
@@ -188,8 +189,9 @@ class MysqlRangeStore(MysqlTable, CheckpointCopies):
 
     def init(self, *, value_type: Literal["text", "bytes"] = "text") -> bool:
         """See `RangeStore.init`."""
-        created = self._create(value_type)
+        created = self._create_table(value_type)
         self._execute(_CREATE_POSITIONS.format(positions=self.positions_table.quoted("`")))
+        self.create_registration()
         return created
 
     def check(self) -> list[Finding]:

@@ -210,7 +210,7 @@ class MysqlTable:
         text = f"the engine is {_text(engine)}, without transactions: ALTER TABLE … ENGINE = InnoDB"
         return Finding("engine", "error", text)
 
-    def _create(self, value_type: Literal["text", "bytes"]) -> bool:
+    def _create_table(self, value_type: Literal["text", "bytes"]) -> bool:
         """Create the table; whether it was created."""
         created = not self._types()
         payload = "MEDIUMBLOB" if value_type == "bytes" else "MEDIUMTEXT"

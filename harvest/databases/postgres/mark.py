@@ -9,7 +9,7 @@ the planner then has one way to do it: 160,000 rows/s against 88,000 with ``IN (
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, Literal
 from uuid import UUID
 
@@ -21,7 +21,8 @@ from harvest.core.mark_checkpoint import Checkpoint, Term
 from harvest.core.row import Row
 from harvest.core.table_name import TableName
 from harvest.databases.postgres.header_arrays import array_of, with_headers
-from harvest.databases.postgres.table import PostgresTable, readable
+from harvest.databases.postgres.sources import PostgresSources
+from harvest.databases.postgres.table import readable
 
 __all__ = ["PostgresMarkStore"]
 
@@ -51,6 +52,7 @@ _ASK_CLOCK_EVERY_S: Final = 10.0  # it may be set while we run
 _PURGE: Final = """
 DELETE FROM {table} WHERE id = ANY (%s::bigint[]) AND leader_id = ANY (%s::uuid[])
 """
+_DELETE: Final = "DELETE FROM {table} WHERE id = ANY (%s::bigint[])"
 _RESET: Final = "UPDATE {table} SET leader_id = NULL WHERE id = ANY (%s::bigint[])"
 _CLEAR: Final = """
 DELETE FROM {table} WHERE id BETWEEN %s AND %s AND leader_id BETWEEN %s AND %s
@@ -60,7 +62,7 @@ SELECT count(*), count(leader_id), extract(epoch FROM now() - min(create_time)):
 """
 
 
-class PostgresMarkStore(PostgresTable):
+class PostgresMarkStore(PostgresSources):
     """The outbox table, for the mark algorithm. Implements `MarkStore`.
 
     `durable` False lets commits return before they are on the database's disk. If its machine
@@ -70,15 +72,12 @@ class PostgresMarkStore(PostgresTable):
 
     # The statements below have one good plan. Statistics taken at a bad moment, when every row was
     # tagged, would make the planner read and sort the whole table for every mark.
-    _session = (
-        "SET enable_seqscan = off; SET enable_sort = off; SET jit = off; "
-        "SET default_transaction_isolation = 'read committed'"
-    )
+    _settings: Mapping[str, str] = {"enable_seqscan": "off", "enable_sort": "off", "jit": "off"}
 
     def __init__(self, conninfo: str, table: str | TableName, *, durable: bool = True) -> None:
         super().__init__(conninfo, table)
         if not durable:
-            self._session += "; SET synchronous_commit = off"
+            self._settings = {**self._settings, "synchronous_commit": "off"}
         self._mark_sql: sql.Composed | None = None
         self._clock_asked_s = float("-inf")
         self._clock_ahead = 0.0
@@ -110,6 +109,10 @@ class PostgresMarkStore(PostgresTable):
         """See `MarkStore.purge`."""
         return self._execute(self._sql(_PURGE), (list(ids), list(tags))).rowcount
 
+    def delete(self, ids: Sequence[int]) -> int:
+        """See `MarkStore.delete`."""
+        return self._execute(self._sql(_DELETE), (list(ids),)).rowcount
+
     def clear(self, checkpoint: Checkpoint) -> int:
         """See `MarkStore.clear`."""
         first, last = checkpoint.term.first, checkpoint.term.tag(checkpoint.batch)
@@ -127,11 +130,12 @@ class PostgresMarkStore(PostgresTable):
 
     def init(self, *, value_type: Literal["text", "bytes"] = "text") -> bool:
         """See `MarkStore.init`."""
-        if self._types():
-            return False
-        payload = sql.SQL("BYTEA" if value_type == "bytes" else "TEXT")
-        self._execute(sql.SQL(_CREATE).format(table=self._identifier, payload=payload))
-        return True
+        created = not self._types()
+        if created:
+            payload = sql.SQL("BYTEA" if value_type == "bytes" else "TEXT")
+            self._execute(sql.SQL(_CREATE).format(table=self._identifier, payload=payload))
+        self.create_registration()
+        return created
 
     def check(self) -> list[Finding]:
         """See `MarkStore.check`."""

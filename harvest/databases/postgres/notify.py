@@ -22,7 +22,7 @@ from psycopg import sql
 from harvest.core.interfaces.listener import WakeSignal
 from harvest.core.table_name import TableName
 
-__all__ = ["PostgresListener", "install", "installed"]
+__all__ = ["PostgresListener", "behind_pooler", "install", "installed"]
 
 _LOG: Final = logging.getLogger("harvest")
 _STEP_S: Final = 0.5
@@ -44,6 +44,13 @@ SELECT c.oid::bigint, count(t.tgname) FROM pg_class c LEFT JOIN pg_trigger t
   ON t.tgrelid = c.oid AND t.tgname = 'harvest_notify' AND t.tgenabled IN ('O', 'A')
 WHERE c.oid = to_regclass(%s) GROUP BY c.oid
 """
+
+
+def behind_pooler(connection: Connection) -> bool:
+    """Whether a pooler such as pgbouncer stands between, which may give every transaction another
+    session: the process that answers is not the one that greeted us."""
+    found = connection.execute("SELECT pg_backend_pid()", prepare=False).fetchone()
+    return found is None or found[0] != connection.info.backend_pid
 
 
 def installed(connection: Connection, table: TableName) -> str | None:
@@ -68,7 +75,8 @@ class PostgresListener:
     """Wakes whenever rows were committed to `table`. Implements `Listener`.
 
     Without the trigger it stays connected, looks for it every `look_every_s` seconds, and leaves
-    `WakeSignal.listening` False.
+    `WakeSignal.listening` False. Behind a pooler, where notifications would come to whoever has the
+    session next, it does not listen, says so once, and looks again as often.
     """
 
     def __init__(
@@ -79,6 +87,7 @@ class PostgresListener:
         self._look_every_s = look_every_s
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
+        self._told_of_pooler = False
 
     def start(self, signal: WakeSignal) -> None:
         """See `Listener.start`."""
@@ -101,7 +110,11 @@ class PostgresListener:
                     psycopg.connect(self._conninfo, autocommit=True)
                 ) as connection:
                     retry_s = _FIRST_RETRY_S
-                    self._listen(connection, signal)
+                    if not behind_pooler(connection):
+                        self._listen(connection, signal)
+                        continue
+                self._tell_of_pooler()
+                retry_s = self._look_every_s
             except psycopg.Error as error:
                 said = " ".join(str(error).split())
                 _LOG.warning("not listening for new rows, polling instead: %s", said)
@@ -110,6 +123,14 @@ class PostgresListener:
                 signal.wake()
             self._stopping.wait(retry_s)
             retry_s = min(2 * retry_s, _MAX_RETRY_S)
+
+    def _tell_of_pooler(self) -> None:
+        if not self._told_of_pooler:
+            self._told_of_pooler = True
+            _LOG.warning(
+                "not listening for new rows, polling instead: the connection goes through a pooler;"
+                " give `direct_database`, which reaches PostgreSQL itself, to be woken"
+            )
 
     def _listen(self, connection: Connection, signal: WakeSignal) -> None:
         channel: str | None = None

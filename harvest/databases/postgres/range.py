@@ -9,6 +9,7 @@ shows it to everyone. The lock of an INSERT on the table says the same a second 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from operator import itemgetter
 from typing import Any, Final, Literal, NamedTuple
 
@@ -21,10 +22,12 @@ from harvest.core.interfaces.range_store import Bounds, Window
 from harvest.core.range_checkpoint import Position
 from harvest.core.row import Row
 from harvest.core.shards import HEX_DIGITS
+from harvest.core.source import Source
 from harvest.core.table_name import TableName
 from harvest.databases.postgres.header_arrays import array_of, with_headers
 from harvest.databases.postgres.partitions import PostgresPartitions
-from harvest.databases.postgres.table import PostgresTable, readable
+from harvest.databases.postgres.sources import PostgresSources
+from harvest.databases.postgres.table import readable
 from harvest.errors import SchemaError
 from harvest.maintenance.partitions import PartitionPolicy, carry_out, plan
 
@@ -81,6 +84,7 @@ WHERE s.seqrelid IN (
     AND f.adrelid = to_regclass(%s) AND a.attname = 'id'
 )
 """
+_SEQUENCE_FILE: Final = "SELECT pg_relation_filenode(%s)"
 _DRAWN: Final = "SELECT pg_sequence_last_value(%s)"
 _HOLDERS: Final = """
 SELECT extract(epoch FROM pg_postmaster_start_time())::float8::text, virtualtransaction, pid IS NULL
@@ -143,22 +147,31 @@ class _Sequence(NamedTuple):
     readable: bool
 
 
-class PostgresRangeStore(PostgresTable):
+class PostgresRangeStore(PostgresSources):
     """One shard of the outbox table, for the range algorithm. Implements `RangeStore`."""
 
     _marked = False
     # Every statement has one good plan, along the primary key.
-    _session = (
-        "SET enable_seqscan = off; SET enable_sort = off; SET enable_bitmapscan = off; "
-        "SET enable_hashjoin = off; SET enable_mergejoin = off; SET jit = off; "
-        "SET max_parallel_workers_per_gather = 0; "
-        "SET default_transaction_isolation = 'read committed'"
-    )
+    _settings: Mapping[str, str] = {
+        "enable_seqscan": "off",
+        "enable_sort": "off",
+        "enable_bitmapscan": "off",
+        "enable_hashjoin": "off",
+        "enable_mergejoin": "off",
+        "jit": "off",
+        "max_parallel_workers_per_gather": "0",
+    }
 
     def __init__(
-        self, conninfo: str, table: str | TableName, *, shard: int = 0, shards: int = 1
+        self,
+        conninfo: str,
+        table: str | TableName,
+        *,
+        shard: int = 0,
+        shards: int = 1,
+        session: str = "read-write",
     ) -> None:
-        super().__init__(conninfo, table)
+        super().__init__(conninfo, table, session=session)
         self._shard = shard
         self._shards = shards
         self._parts: dict[str, sql.Composable] | None = None
@@ -278,6 +291,7 @@ class PostgresRangeStore(PostgresTable):
             partitions, policy = PostgresPartitions(self._conninfo, self._table), PartitionPolicy()
             carry_out(plan(partitions.inventory(), (), policy), partitions, policy)
             partitions.close()
+        self.create_registration()
         return created
 
     def check(self) -> list[Finding]:
@@ -289,6 +303,13 @@ class PostgresRangeStore(PostgresTable):
         return findings + self._positions_findings()
 
     # --- Statements ---
+
+    def facts(self) -> Source:
+        """See `Registrations.facts`. Ids begin anew with a new file of the sequence."""
+        self._looked_up()
+        assert self._sequence is not None  # noqa: S101
+        found = self._execute(sql.SQL(_SEQUENCE_FILE), (self._sequence.oid,)).fetchall()
+        return replace(super().facts(), sequence=f"{self._sequence.oid}.{found[0][0]}")
 
     def _forget(self) -> None:
         if self._connection is not None:

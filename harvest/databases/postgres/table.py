@@ -29,6 +29,8 @@ _CONNECT_DEFAULTS: Final = {
     "connect_timeout": "10",
     "tcp_user_timeout": "10000",  # milliseconds; a dead network must not hang a harvester
 }
+_ALWAYS: Final = {"client_encoding": "UTF8"}  # as Kafka's records have it, whatever the database's
+_ISOLATION: Final = {"default_transaction_isolation": "read committed"}
 _AS_BYTES: Final = ("text", "varchar", "bpchar", "json")
 _READ_AS_IS: Final = {"text", "character varying", "character", "bytea", "json"}
 _CLOCK_WARNING_S: Final = 2.0
@@ -42,16 +44,21 @@ WHERE a.attrelid = to_regclass(%s) AND a.attnum > 0 AND NOT a.attisdropped
 class PostgresTable:
     """One connection to the outbox `table` in the database of `conninfo` (a libpq string or URL).
 
-    Connects when first used; used by one thread.
+    Connects when first used; used by one thread. `session`: which servers will do, of one host or
+    several, as libpq's `target_session_attrs` says it: not a standby, by default.
 
     Raises `ConfigurationError` for a `conninfo` or `table` that cannot be read.
     """
 
     _marked = True
     """Whether the table needs what mark mode needs."""
-    _session = "SET default_transaction_isolation = 'read committed'"
+    _settings: Mapping[str, str] = {}
+    """Settings of the server that the statements want: of the session, or behind a pooler, whose
+    sessions are the application's, too, of each transaction."""
 
-    def __init__(self, conninfo: str, table: str | TableName) -> None:
+    def __init__(
+        self, conninfo: str, table: str | TableName, *, session: str = "read-write"
+    ) -> None:
         self._table = TableName.parse(table) if isinstance(table, str) else table
         try:
             given = conninfo_to_dict(conninfo)
@@ -61,13 +68,21 @@ class PostgresTable:
                 "the data source cannot be read: write key=value pairs or postgresql://… "
                 f"({type(error).__name__}; percent-encode special characters in a URL)"
             ) from None
-        self._conninfo = make_conninfo("", **{**_CONNECT_DEFAULTS, **given})
+        defaults = {**_CONNECT_DEFAULTS, "target_session_attrs": session}
+        self._conninfo = make_conninfo("", **{**defaults, **given, **_ALWAYS})
         self._connection: psycopg.Connection[TupleRow] | None = None
+        self._pooled = False
 
     @property
     def conninfo(self) -> str:
         """The connection string, with our defaults. May hold a password."""
         return self._conninfo
+
+    @property
+    def pooled(self) -> bool:
+        """Whether connections go through a pooler. Connects. Raises `StoreUnavailable`."""
+        self._connected()
+        return self._pooled
 
     def ping(self) -> None:
         """Ask for an answer. Raises `StoreUnavailable`."""
@@ -90,6 +105,14 @@ class PostgresTable:
             if channel
             else Finding("wake-up", "ok", "by polling; `harvest init --notify` is quicker")
         ]
+        if self._pooled:
+            text = (
+                "the connection goes through a pooler: settings are those of each transaction, "
+                "nothing is prepared"
+            )
+            if channel:
+                text += "; notifications need `direct_database`, which reaches PostgreSQL itself"
+            findings.append(Finding("pooler", "ok", text))
         dead_letters = self._table.beside("dead_letters")
         query = sql.SQL(
             "SELECT to_regclass(%(dead_letters)s) IS NOT NULL, "
@@ -228,7 +251,12 @@ class PostgresTable:
             try:
                 for type_name in _AS_BYTES:
                     connection.adapters.register_loader(type_name, ByteaBinaryLoader)
-                connection.execute(self._session)
+                self._pooled = notify.behind_pooler(connection)
+                if self._pooled:
+                    connection.prepare_threshold = None  # statements are prepared in one session
+                    connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
+                else:
+                    connection.execute(_set_config({**self._settings, **_ISOLATION}, local=False))
             except BaseException:
                 connection.close()
                 raise
@@ -248,7 +276,12 @@ class PostgresTable:
         connection = self._connected()
         try:
             cursor = connection.cursor(binary=binary)
-            cursor.execute(statement, parameters or None)
+            if self._pooled and self._settings and not _in_transaction(connection):
+                with connection.pipeline(), connection.transaction():  # one round trip
+                    connection.execute(_set_config(self._settings, local=True))
+                    cursor.execute(statement, parameters or None)
+            else:
+                cursor.execute(statement, parameters or None)
         except psycopg.errors.UndefinedTable as error:
             self._forget()
             raise TableMissing(
@@ -259,11 +292,27 @@ class PostgresTable:
             raise SchemaError(
                 f"the table {self._table} cannot be used: {_said(error)}; run `harvest check`"
             ) from error
+        except psycopg.errors.ReadOnlySqlTransaction as error:
+            self.close()  # the next connection finds the primary, if there is one
+            raise StoreUnavailable(f"the database is read-only: {_said(error)}") from error
         except psycopg.Error as error:
             if connection.broken:
                 self.close()
             raise StoreUnavailable(f"the database broke off a statement: {_said(error)}") from error
         return cursor
+
+
+def _in_transaction(connection: psycopg.Connection[Any]) -> bool:
+    return connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE
+
+
+def _set_config(settings: Mapping[str, str], *, local: bool) -> sql.Composed:
+    """One statement that sets them all, for the session or for the transaction."""
+    each = [
+        sql.SQL("set_config({}, {}, {})").format(name, value, local)
+        for name, value in settings.items()
+    ]
+    return sql.SQL("SELECT {}").format(sql.SQL(", ").join(each))
 
 
 def readable(types: Mapping[str, tuple[str, bool]], column: str) -> sql.Composable:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final, Literal
 
 from psycopg import sql
@@ -22,6 +23,7 @@ from harvest.core.interfaces.mark_store import Backlog, Finding
 from harvest.core.interfaces.range_store import Bounds, Window
 from harvest.core.range_checkpoint import Position
 from harvest.core.row import Row
+from harvest.core.source import Registration, Source
 from harvest.core.table_name import TableName
 from harvest.databases.postgres.range import PostgresRangeStore
 from harvest.errors import SchemaError, StoreUnavailable, TableMissing
@@ -50,7 +52,13 @@ def archive_name(table: TableName) -> TableName:
 
 
 class PostgresIds(PostgresRangeStore):
-    """The table of ids in the primary, or in a replica of it. Its rows are (id, message_id)."""
+    """The table of ids in the primary, or in a replica of it. Its rows are (id, message_id).
+
+    `standby`: a server that only reads is welcome, too.
+    """
+
+    def __init__(self, conninfo: str, table: str | TableName, *, standby: bool = False) -> None:
+        super().__init__(conninfo, table, session="any" if standby else "read-write")
 
     def _fetch_rows(self, template: Any, parameters: Sequence[Any]) -> list[Any]:
         return self._fetch(template, parameters)  # they have no headers
@@ -165,6 +173,44 @@ class TwoDatabasesStore:
         holders = self._primary.holders()
         self._written = self._primary.written() if self._ids is not self._primary else None
         return holders
+
+    def source(self) -> Source:
+        """See `SourceStore.source`: both servers; ids of the primary, visits beside payloads."""
+        return self._joined(self._outbound.source())
+
+    def promoted_at(self) -> int | None:
+        """See `SourceStore.promoted_at`: of the primary."""
+        return self._primary.promoted_at()
+
+    def log_end(self) -> int:
+        """See `SourceStore.log_end`: of the primary."""
+        return self._primary.log_end()
+
+    def visit(self, token: str) -> Source:
+        """See `SourceStore.visit`: beside the payloads."""
+        return self._joined(self._outbound.visit(token))
+
+    def register(self, ours: Registration) -> Registration:
+        """See `SourceStore.register`."""
+        return self._outbound.register(ours)
+
+    def registration(self) -> Registration | None:
+        """See `SourceStore.registration`."""
+        return self._outbound.registration()
+
+    def register_anew(self, ours: Registration) -> None:
+        """See `SourceStore.register_anew`."""
+        self._outbound.register_anew(ours)
+
+    def _joined(self, outbound: Source) -> Source:
+        primary = self._primary.facts()
+        return replace(
+            primary,
+            server=f"{primary.server}+{outbound.server}",
+            table=f"{primary.table}+{outbound.table}",
+            visit=outbound.visit,
+            token=outbound.token,
+        )
 
     def layout(self) -> int:
         """See `RangeStore.layout`."""

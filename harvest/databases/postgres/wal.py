@@ -29,7 +29,7 @@ from harvest.databases.postgres.replication import (
     SlotInUse,
 )
 from harvest.databases.postgres.slot import PostgresSlot
-from harvest.databases.postgres.table import PostgresTable
+from harvest.databases.postgres.table import PostgresTable, readable
 from harvest.errors import ConfigurationError, SchemaError, StoreUnavailable, TableMissing
 
 __all__ = ["PostgresWalSource"]
@@ -38,6 +38,7 @@ _IN_USE_S: Final = 10.0
 _RETRY_S: Final = 0.02
 _PURGE_WAIT_S: Final = 2.0
 _MAX_NAME: Final = 63
+_BEFORE_ALL: Final = -(1 << 63)
 _BINARY: Final = {
     "text",
     "character varying",
@@ -74,6 +75,8 @@ class PostgresWalSource(PostgresTable):
         self.options = options or WalOptions()
         streamed = self.options.standby or self._conninfo
         given = {**conninfo_to_dict(self._conninfo), **conninfo_to_dict(streamed)}
+        if self.options.standby is not None:
+            given["target_session_attrs"] = "any"
         self._stream_conninfo = make_conninfo("", **given)
         self.slot = PostgresSlot(self._stream_conninfo, self._table, self.options.slot)
 
@@ -202,8 +205,8 @@ class PostgresWalSource(PostgresTable):
                 if rows:
                     raise ConfigurationError(
                         f"{self._table} has {rows} rows that were committed before the slot, and "
-                        "would not be published: publish them first in the mode that is used now, "
-                        "with `harvest mode wal`, or leave them out with --begin-now"
+                        "would not be published: `harvest slot renew --publish-table` publishes "
+                        "them first; --begin-now leaves them out"
                     )
         return True
 
@@ -289,6 +292,24 @@ class PostgresWalSource(PostgresTable):
             return store.backlog() if self.options.layout is GOHARVEST else None
         finally:
             store.close()
+
+    def rows_query(self, template: Any, after: int | None) -> sql.Composed:
+        """A query of the table's rows above an id, in the columns of `harvest.core.row.Row`."""
+        types = self._types()
+        return sql.SQL(template).format(
+            table=self._identifier,
+            key=readable(types, "kafka_key"),
+            value=readable(types, "kafka_value"),
+            after=sql.Literal(_BEFORE_ALL if after is None else after),
+        )
+
+    def count_rows(self, after: int | None) -> int:
+        """How many rows the table has above an id."""
+        query = sql.SQL("SELECT count(*) FROM {t} WHERE id > {a}").format(
+            t=self._identifier, a=sql.Literal(_BEFORE_ALL if after is None else after)
+        )
+        ((count,),) = self._execute(query).fetchall()
+        return int(count)
 
     def topics(self) -> list[str]:
         """The topics of rows that are in the table, if there is one."""

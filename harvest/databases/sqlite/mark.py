@@ -12,7 +12,7 @@ from harvest.core.interfaces.mark_store import Backlog, Finding
 from harvest.core.mark_checkpoint import Checkpoint, Term
 from harvest.core.row import Row
 from harvest.databases.column_values import as_bytes, headers_from_json
-from harvest.databases.sqlite.table import SqliteTable
+from harvest.databases.sqlite.sources import SqliteSources
 
 __all__ = ["SqliteMarkStore"]
 
@@ -30,6 +30,7 @@ _PURGE: Final = """
 DELETE FROM {table} WHERE id IN (SELECT value FROM json_each(?))
   AND hex(leader_id) IN (SELECT value FROM json_each(?))
 """
+_DELETE: Final = "DELETE FROM {table} WHERE id IN (SELECT value FROM json_each(?))"
 _RESET: Final = "UPDATE {table} SET leader_id = NULL WHERE id IN (SELECT value FROM json_each(?))"
 _CLEAR: Final = "DELETE FROM {table} WHERE id BETWEEN ? AND ? AND leader_id BETWEEN ? AND ?"
 _BACKLOG: Final = """
@@ -39,7 +40,7 @@ FROM {table}
 """
 
 
-class SqliteMarkStore(SqliteTable):
+class SqliteMarkStore(SqliteSources):
     """The outbox table, for the mark algorithm. Implements `MarkStore`.
 
     A transaction that stays open after it has written keeps every mark and purge waiting, for 10 s
@@ -67,6 +68,10 @@ class SqliteMarkStore(SqliteTable):
         names = [tag.hex.upper() for tag in tags]
         return self._change(self._sql(_PURGE), (json.dumps(list(ids)), json.dumps(names)))
 
+    def delete(self, ids: Sequence[int]) -> int:
+        """See `MarkStore.delete`."""
+        return self._change(self._sql(_DELETE), (json.dumps(list(ids)),))
+
     def clear(self, checkpoint: Checkpoint) -> int:
         """See `MarkStore.clear`."""
         first, last = checkpoint.term.first, checkpoint.term.tag(checkpoint.batch)
@@ -84,7 +89,9 @@ class SqliteMarkStore(SqliteTable):
 
     def init(self, *, value_type: Literal["text", "bytes"] = "text") -> bool:
         """See `MarkStore.init`; creates the file too."""
-        return self._create(value_type)
+        created = self._create_table(value_type)
+        self.create_registration()
+        return created
 
     def check(self) -> list[Finding]:
         """See `MarkStore.check`."""

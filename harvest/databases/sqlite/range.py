@@ -21,7 +21,7 @@ from harvest.core.shards import shard_of
 from harvest.core.table_name import TableName
 from harvest.databases.checkpoint_copies import LAYOUT, CheckpointCopies
 from harvest.databases.column_values import as_bytes, headers_from_json
-from harvest.databases.sqlite.table import SqliteTable
+from harvest.databases.sqlite.sources import SqliteSources
 from harvest.errors import SchemaError
 
 __all__ = ["SqliteRangeStore"]
@@ -53,7 +53,7 @@ CREATE TABLE IF NOT EXISTS {positions} (
 """
 
 
-class SqliteRangeStore(SqliteTable, CheckpointCopies):
+class SqliteRangeStore(SqliteSources, CheckpointCopies):
     """One shard of the outbox table, for the range algorithm. Implements `RangeStore`."""
 
     _marked = False
@@ -130,8 +130,9 @@ class SqliteRangeStore(SqliteTable, CheckpointCopies):
 
     def init(self, *, value_type: Literal["text", "bytes"] = "text") -> bool:
         """See `RangeStore.init`; creates the file too."""
-        created = self._create(value_type)
+        created = self._create_table(value_type)
         self._execute(self._sql(_CREATE_POSITIONS))
+        self.create_registration()
         return created
 
     def check(self) -> list[Finding]:

@@ -160,7 +160,7 @@ class SqliteTable:
         )
         return bool(found) and _AUTOINCREMENT.search(_text(found[0][0])) is not None
 
-    def _create(self, value_type: Literal["text", "bytes"]) -> bool:
+    def _create_table(self, value_type: Literal["text", "bytes"]) -> bool:
         """Create the file and the table; whether the table was created."""
         self.close()
         self._connected(create=True)

@@ -534,7 +534,7 @@ _MARK = [
         "runtime.leadership",
         "the end of the lease is told",
         "Leadership._watch",
-        "self._events.put(LeaseLost())",
+        "self.report(LeaseLost())",
         "pass",
     ),
     _harvest(

@@ -56,12 +56,6 @@ SINKS: tuple[Mutant, ...] = (
         "if True:",
     ),
     _idempotent(
-        "a row that was not handed over has no report",
-        "_hand_over",
-        "except RowError as error:\n            delivery.handed_over -= 1",
-        "except RowError as error:",
-    ),
-    _idempotent(
         "a lost report is not waited for",
         "_run",
         "self._write_off()",

@@ -17,6 +17,7 @@ from harvest.core.interfaces.mark_store import Backlog, Finding
 from harvest.core.interfaces.sink import Settle, StillHeld
 from harvest.core.mark_checkpoint import Checkpoint, Term
 from harvest.core.row import Row
+from harvest.core.source import Registration, Source
 from harvest.errors import SinkUnavailable, StoreUnavailable
 from harvest.testing.memory_table import MemoryMarkStore, MemoryTable
 from tests.simulation.whole.green import MS, Hub, Machine, current_thread, sleep
@@ -99,6 +100,9 @@ class SimStore:
     def purge(self, ids: Sequence[int], tags: Sequence[UUID]) -> int:
         return self._do(lambda: self._store.purge(ids, tags))
 
+    def delete(self, ids: Sequence[int]) -> int:
+        return self._do(lambda: self._store.delete(ids))
+
     def clear(self, checkpoint: Checkpoint) -> int:
         return self._do(lambda: self._store.clear(checkpoint))
 
@@ -107,6 +111,27 @@ class SimStore:
 
     def ping(self) -> None:
         self._do(self._store.ping)
+
+    def source(self) -> Source:
+        return self._do(self._store.source)
+
+    def promoted_at(self) -> int | None:
+        return self._do(self._store.promoted_at)
+
+    def log_end(self) -> int:
+        return self._store.log_end()
+
+    def visit(self, token: str) -> Source:
+        return self._do(lambda: self._store.visit(token))
+
+    def register(self, ours: Registration) -> Registration:
+        return self._do(lambda: self._store.register(ours))
+
+    def registration(self) -> Registration | None:
+        return self._do(self._store.registration)
+
+    def register_anew(self, ours: Registration) -> None:
+        self._do(lambda: self._store.register_anew(ours))
 
     def backlog(self) -> Backlog:
         return self._store.backlog()

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import psycopg
 import pytest
@@ -223,7 +224,7 @@ def test_a_gap_is_judged_only_when_the_replica_has_caught_up(
         primary.commit()
     wait_until(lambda: caught_up(bench, lagging), "the replica")
     lagging.replay(bench.primary, go_on=False)
-    ids = PostgresIds(lagging.url(bench.primary), "outbox_ids")
+    ids = PostgresIds(lagging.url(bench.primary), "outbox_ids", standby=True)
     store = TwoDatabasesStore(
         PostgresIds(bench.primary, "outbox_ids"), PostgresRangeStore(bench.outbound, "outbox"), ids
     )
@@ -246,11 +247,23 @@ def test_a_gap_is_judged_only_when_the_replica_has_caught_up(
     store.close()
 
 
+def test_a_standby_is_no_database_to_harvest(bench: TwoDatabasesBench, lagging: Replica) -> None:
+    standby, primary = urlsplit(lagging.url(bench.primary)), urlsplit(bench.primary)
+    store = PostgresRangeStore(standby.geturl(), "outbox_ids")
+    with pytest.raises(StoreUnavailable, match="read-only"):
+        store.ping()
+    both = f"{standby.hostname}:{standby.port},{primary.hostname}:{primary.port}"
+    store = PostgresRangeStore(f"postgresql://postgres@{both}{primary.path}", "outbox_ids")
+    store.ping()
+    assert store._connected().info.port == primary.port
+    store.close()
+
+
 def test_waiting_for_a_replica_can_be_broken_off(
     bench: TwoDatabasesBench, lagging: Replica
 ) -> None:
     lagging.replay(bench.primary, go_on=False)
-    ids = PostgresIds(lagging.url(bench.primary), "outbox_ids")
+    ids = PostgresIds(lagging.url(bench.primary), "outbox_ids", standby=True)
     store = TwoDatabasesStore(
         PostgresIds(bench.primary, "outbox_ids"), PostgresRangeStore(bench.outbound, "outbox"), ids
     )

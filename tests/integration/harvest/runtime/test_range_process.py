@@ -10,6 +10,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from confluent_kafka.admin import AdminClient
 
 from harvest.databases.postgres.range import PostgresRangeStore
 from marshal_py.embedded import EmbeddedKafka, EmbeddedPostgres
@@ -124,8 +125,9 @@ def test_lost_checkpoints_are_restored_from_the_copies(world: World) -> None:
     wait_until(lambda: [p.last_id for p in store.saved()] == [highest], "a copy", leader.log)
     store.close()
     assert leader.stop() == 0
-    before = world.config.read_text()
-    world.config.write_text(before.replace(f"group: {world.topic}", f"group: {world.topic}.other"))
+    admin = AdminClient({"bootstrap.servers": world.servers})
+    group = f"harvest.{world.topic}.outbox.0"
+    admin.delete_consumer_groups([group])[group].result()
     refused = world.harvester()
     assert refused.process.wait(60) == 2
     assert refused.said("harvest checkpoint restore") == 1

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psycopg
 import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
 
+from harvest import OutboxRecord
 from harvest.core.wal_options import WalOptions
 from harvest.databases.postgres.wal import PostgresWalSource
-from marshal_py.embedded import EmbeddedKafka
+from marshal_py.embedded import EmbeddedKafka, EmbeddedPostgres
 from tests.support.harvest_world import World, wait_until
+from tests.support.kafka_reader import read_topic
 
 pytestmark = [pytest.mark.kafka]
 
@@ -97,3 +104,202 @@ def test_at_least_once_a_stopped_leader_leaves_nothing_to_repeat(world: World) -
         world.wait_drained()
         assert leader.stop() == 0
     world.assert_exactly_once()
+
+
+def harvest(world: World, *arguments: str, code: int = 0) -> str:
+    """Run a command on the world's configuration; return what it printed."""
+    command = [sys.executable, "-m", "harvest.cli", *arguments, "--config", str(world.config)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == code, done.stderr + done.stdout
+    return done.stdout
+
+
+def stash(world: World, *records: OutboxRecord) -> None:
+    with psycopg.connect(world.database) as connection:
+        world.stasher.stash_many(connection, records)
+
+
+def values(world: World) -> list[str]:
+    return [value.decode() for _, value, _ in read_topic(world.servers, world.topic) if value]
+
+
+def record(world: World, key: str, value: str) -> OutboxRecord:
+    return OutboxRecord(world.topic, key, value, {"n": value})
+
+
+def test_a_slot_that_was_made_anew_is_refused_until_the_table_is_published(world: World) -> None:
+    leader = world.harvester()
+    stash(world, record(world, "k", "before"))
+    world.wait_drained()
+    assert leader.stop() == 0
+    source = PostgresWalSource(world.database, "outbox")
+    source.slot.drop()
+    stash(world, record(world, "k", "in the gap"))
+    gone = world.harvester()
+    assert gone.process.wait(60) == 2
+    assert gone.said("does not exist, and rows were published from it") == 1
+    assert json.loads(harvest(world, "slot", "show", "--json", code=1))["exists"] is False
+    with source.new_slot():
+        pass
+    refused = world.harvester()
+    assert refused.process.wait(60) == 2
+    assert refused.said("harvest slot renew") == 1
+    assert values(world) == ["before"]
+    renewal = ["slot", "renew", "--publish-table", "--json"]
+    assert json.loads(harvest(world, *renewal, "--dry-run"))["published"] == 1
+    assert json.loads(harvest(world, *renewal))["published"] == 1
+    successor = world.harvester()
+    stash(world, record(world, "k", "after"))
+    world.wait_drained()
+    assert values(world) == ["before", "in the gap", "after"]
+    assert successor.stop() == 0
+    source.close()
+
+
+either_delivery = pytest.mark.parametrize(
+    "world",
+    [("transactional", TABLE), ("idempotent", TABLE), ("idempotent", MESSAGE)],
+    indirect=True,
+)
+
+
+@either_delivery
+def test_rows_that_cannot_be_published_are_set_aside_with_what_waits_and_come_when_retried(
+    world: World,
+) -> None:
+    leader = world.harvester()
+    other = f"{world.topic}.not-there"
+    stash(
+        world,
+        record(world, "k", "1"),
+        OutboxRecord(other, "k", "2", {"n": "2"}),
+        OutboxRecord(other, "k", "3", {"n": "3"}),
+        record(world, "k", "4"),
+    )
+    wait_until(lambda: values(world) == ["1", "4"], "the good rows", leader.log)
+    listed = json.loads(harvest(world, "dead-letters", "list", "--json", code=1))
+    assert [row["topic"] for row in listed["rows"]] == [other, other]
+    with KafkaTopic(world, other):
+        harvest(world, "dead-letters", "retry", "--all")
+
+        def there() -> bool:
+            return [(v, h) for _, v, h in read_topic(world.servers, other)] == [
+                (b"2", [("n", b"2")]),
+                (b"3", [("n", b"3")]),
+            ]
+
+        wait_until(there, "the rows that were retried", leader.log)
+    assert json.loads(harvest(world, "dead-letters", "list", "--json"))["count"] == 0
+    assert leader.stop() == 0
+
+
+class KafkaTopic:
+    """A topic that exists for a while."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self._admin = AdminClient({"bootstrap.servers": world.servers})
+        self._name = name
+
+    def __enter__(self) -> None:
+        for future in self._admin.create_topics([NewTopic(self._name, 1, 1)]).values():
+            future.result(30)
+
+    def __exit__(self, *_: object) -> None:
+        for future in self._admin.delete_topics([self._name]).values():
+            future.result(30)
+
+
+def test_a_large_transaction_is_published_in_parts_also_by_a_leader_that_takes_over(
+    world: World,
+) -> None:
+    count = 30_000
+    first = world.harvester()
+    with psycopg.connect(world.database) as connection:
+        connection.execute(
+            "INSERT INTO outbox (create_time, kafka_topic, kafka_key, kafka_value, "
+            "kafka_header_keys, kafka_header_values) "
+            "SELECT now(), %s, 'k', n::text, '{n}', ARRAY[n::text] FROM generate_series(1, %s) n",
+            (world.topic, count),
+        )
+    world.wait_published(0)
+    first.kill()
+    second = world.harvester()
+    world.wait_drained()
+    assert values(world) == [str(n) for n in range(1, count + 1)]
+    assert second.stop() == 0
+
+
+def test_servers_that_crash_are_outages_that_end(
+    world: World, postgres: EmbeddedPostgres, kafka: EmbeddedKafka
+) -> None:
+    harvester = world.harvester()
+    with world.writing():
+        world.wait_published(100)
+        postgres.kill()
+        harvester.wait_said("the stream broke off")
+        postgres.start()
+        world.wait_published(world.published_count() + 100)
+        kafka.kill()
+        harvester.wait_said("were not published")
+        kafka.start()
+        world.wait_published(world.published_count() + 100)
+    world.assert_exactly_once()
+    assert harvester.stop() == 0
+
+
+def test_a_database_that_shuts_down_does_not_wait_for_the_harvester(
+    world: World, postgres: EmbeddedPostgres
+) -> None:
+    """A server ends only when its walsenders have heard that all of the log was read."""
+    harvester = world.harvester()
+    stash(world, record(world, "k", "1"))
+    world.wait_drained()
+    postgres.stop()
+    postgres.start()
+    stash(world, record(world, "k", "2"))
+    wait_until(lambda: values(world) == ["1", "2"], "a row after the restart", harvester.log)
+    assert harvester.stop() == 0
+
+
+DEBEZIUM = """
+wal: {layout: debezium, topic: "{}", headers: {id: id, eventType: type}}
+"""
+
+
+@pytest.mark.parametrize("debezium", [DEBEZIUM])
+def test_a_table_of_debezium_s_outbox_event_router_is_read(
+    debezium: str,
+    tmp_path: Path,
+    kafka: EmbeddedKafka,
+    kafka_topic: Callable[..., str],
+    postgres_database: str,
+) -> None:
+    topic = kafka_topic(partitions=1)
+    made = World(
+        tmp_path, kafka.bootstrap_servers, postgres_database, topic, mode="wal", more=debezium
+    )
+    with psycopg.connect(postgres_database) as connection:
+        connection.execute(
+            "CREATE TABLE outbox (id uuid PRIMARY KEY, aggregatetype varchar(255) NOT NULL, "
+            "aggregateid varchar(255) NOT NULL, type varchar(255) NOT NULL, payload jsonb)"
+        )
+    harvest(made, "init")
+    leader = made.harvester()
+    event = "b7e3f1c4-0000-4000-8000-000000000001"
+    with psycopg.connect(postgres_database) as connection:
+        connection.execute(
+            "INSERT INTO outbox VALUES (%s, %s, 'order-1', 'OrderPlaced', '{\"total\": 3}')",
+            (event, topic),
+        )
+    try:
+        wait_until(lambda: made.published_count() == 1, "the event", leader.log)
+        assert read_topic(made.servers, topic) == [
+            (b"order-1", b'{"total": 3}', [("id", event.encode()), ("eventType", b"OrderPlaced")])
+        ]
+        assert leader.stop() == 0
+        assert made.rows_left() == 1  # Debezium's users delete rows themselves
+    finally:
+        made.close()
+        source = PostgresWalSource(postgres_database, "outbox")
+        source.slot.drop()
+        source.close()

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from harvest.config.goharvest import parse_duration_ms
 from harvest.config.load import load, parse
+from harvest.config.model import ReaperConfig
 from harvest.databases.postgres.conninfo import libpq_conninfo
 from harvest.errors import ConfigurationError
 from harvest.sinks.kafka.settings import connection_settings, consumer_settings, producer_settings
@@ -124,6 +125,20 @@ def test_a_goharvest_file_may_name_our_delivery_and_mode() -> None:
         parse("harvest: {delivery: twice}")
     with pytest.raises(ConfigurationError, match="must be transactional in range mode"):
         parse("harvest: {delivery: idempotent, mode: range}")
+
+
+def test_notifications_may_come_past_a_pooler() -> None:
+    base = {"kafka": {"bootstrap.servers": "b"}, "group": "g"}
+    config = ReaperConfig.model_validate({**base, "database": "host=pooler"})
+    assert config.listened_database == "host=pooler"
+    direct = "host=server password=secret"
+    behind = {**base, "database": "host=pooler", "direct_database": direct}
+    config = ReaperConfig.model_validate(behind)
+    assert config.listened_database == direct
+    assert "secret" not in repr(config)
+    text = "{kafka: {bootstrap.servers: b}, group: g, database: 'sqlite:///x', direct_database: x}"
+    with pytest.raises(ConfigurationError, match="direct_database: only PostgreSQL"):
+        parse(text)
 
 
 def test_an_empty_goharvest_file_has_goharvests_defaults() -> None:

@@ -108,7 +108,7 @@ def test_a_thousand_scattered_gaps_fit_into_a_checkpoint() -> None:
 def test_gaps_that_break_off_are_refused() -> None:
     broken = base64.b85encode(b"\x80").decode()
     with pytest.raises(CheckpointError, match="in the middle of a number"):
-        Position.decode(f'[2,1,0,1,5,"{broken}"]')
+        Position.decode(f'[2,1,0,1,5,"{broken}",0,0]')
 
 
 def looked(gaps: Gaps, running: str, *visible: Range, drawn: int = 100, prepared: str = "") -> Gaps:

@@ -12,7 +12,7 @@ from harvest.runtime.events import Stats
 
 def monitor(stats: Stats) -> Any:
     return SimpleNamespace(
-        harvester=SimpleNamespace(stats=stats, state="leading", in_flight=0),
+        harvester=SimpleNamespace(stats=stats, state="leading", in_flight=0, refusal=None),
         health=lambda: SimpleNamespace(ok=True),
         backlog=None,
         dead_letters=None,

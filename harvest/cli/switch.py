@@ -1,0 +1,50 @@
+"""`harvest switch`: another mode, group or coordination topic for an outbox."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from harvest.cli.options import ConfigFile, JsonFlag
+from harvest.config.load import load
+from harvest.runtime.registration import switch as switch_to
+
+__all__ = ["switch"]
+
+
+def switch(
+    config: ConfigFile,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say what would be done.")
+    ] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Let this configuration harvest the outbox from now on: another mode, group or topic.
+
+    An outbox is harvested with one configuration: the first is registered beside it, and another is
+    refused. This carries over what was published, so that nothing is published again, and
+    registers the new one. Stop all harvesters before. Interrupted, it can be repeated.
+
+    From range mode to mark mode, the rows that are published and still in the table are deleted,
+    as mark mode deletes what it has published.
+
+    [dim]Example:[/dim] harvest switch --config new.yaml --dry-run
+    """
+    done = switch_to(load(config), dry_run=dry_run)
+    if as_json:
+        typer.echo(json.dumps({"dry_run": dry_run, **asdict(done)}))
+        return
+    before, after = done.before, done.after
+    if before == after:
+        typer.echo("it is registered already: nothing to do")
+        return
+    would = "would be" if dry_run else "were"
+    typer.echo(f"from mode {before.mode}, group {before.group}, topic {before.topic}")
+    typer.echo(f"to   mode {after.mode}, group {after.group}, topic {after.topic}")
+    typer.echo(f"{done.deleted} published rows {would} deleted")
+    if done.last_id is not None:
+        typer.echo(f"it goes on after id {done.last_id}")
+    typer.echo(f"{done.waiting} rows wait to be published")

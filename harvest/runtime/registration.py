@@ -1,0 +1,270 @@
+"""One claim per outbox: who harvests it is written down beside it (specs/HARVEST.md §18).
+
+Claims are of a group and a mode. Two configurations that differ in either, or in the coordination
+topic or the Kafka cluster, would both lead. So the first one is registered in the database, another
+is refused, and `switch` is how one configuration follows the other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from dataclasses import dataclass
+from typing import Final
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from harvest.config.model import ReaperConfig
+from harvest.core.interfaces.mark_store import Finding
+from harvest.core.interfaces.source_store import SourceStore
+from harvest.core.mark_checkpoint import Checkpoint, Term
+from harvest.core.range_checkpoint import Position
+from harvest.core.source import Registration, differences, registration_problem
+from harvest.errors import ConfigurationError, DatabaseChanged, HarvestError, SinkUnavailable
+from harvest.runtime.checkpoints import Checkpoints, alone
+from harvest.runtime.parts import make_any_store, make_range_store, make_record, make_store
+from harvest.sinks.kafka.settings import connection_settings
+
+__all__ = ["Switch", "check_database", "check_registration", "switch"]
+
+_ASK_TIMEOUT_S: Final = 15.0
+_PAGE: Final = 5_000
+
+
+def check_registration(config: ReaperConfig, store: SourceStore) -> None:
+    """Register the configuration, if it is the first one of the outbox.
+
+    Raises `ConfigurationError` for another than the registered one, `SchemaError` where nothing can
+    be registered, and `SinkUnavailable`.
+    """
+    ours = config.registration(_cluster_id(config))
+    problem = registration_problem(store.register(ours), ours)
+    if problem is not None:
+        raise ConfigurationError(
+            f"{config.outbox}: {problem}: two configurations would publish rows twice; if the "
+            "other one is used no more, run `harvest switch` with this one"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Switch:
+    """What `switch` does, or would do.
+
+    - `deleted`: rows that are published and were still in the table, which the new mode would
+      publish again. `waiting`: rows that are left for the new configuration to publish.
+    - `last_id`: in range mode, the id after which it goes on, by the lowest shard.
+    """
+
+    before: Registration
+    after: Registration
+    deleted: int = 0
+    waiting: int = 0
+    last_id: int | None = None
+
+
+def switch(config: ReaperConfig, *, dry_run: bool = False) -> Switch:
+    """Let `config` harvest the outbox from now on, and carry over what was published.
+
+    While no harvester of either configuration runs. Interrupted at any moment, it can be repeated:
+    the new one is registered last. Raises `ConfigurationError`, `SchemaError`, `DatabaseChanged`,
+    `SinkUnavailable` and `StoreUnavailable`.
+    """
+    ours = config.registration(_cluster_id(config))
+    store = make_any_store(config)
+    with contextlib.closing(store):
+        store.connect()
+        found = store.registration()
+        if found is None:
+            raise ConfigurationError(
+                f"{config.outbox}: nobody is registered: start `harvest reap` with this one"
+            )
+        if registration_problem(found, ours) is None:
+            return Switch(found, ours)
+        if "wal" in (found.mode, ours.mode):
+            raise ConfigurationError(
+                f"{config.outbox}: from mode {found.mode} to {ours.mode}: no command carries the "
+                "position of a slot over yet; publish all that waits with the registered one, then "
+                f"delete the row of {config.table.beside('registration')}"
+            )
+        if found.cluster != ours.cluster:
+            raise ConfigurationError(
+                f"{config.outbox}: it is harvested with the Kafka cluster {found.cluster!r} and "
+                f"not {ours.cluster!r}: what was published is known there only; switch with a "
+                "configuration of that cluster. If it is gone for good, delete the row of "
+                f"{config.table.beside('registration')}: rows may be published again"
+            )
+        old = _configured(config, found)
+        with contextlib.ExitStack() as stack:
+            for one in (old,) if dry_run else (old, config):
+                if one is old or _claims(old) != _claims(config):
+                    stack.enter_context(alone(one, one.shards))
+            if not dry_run:
+                Checkpoints(old).fence()
+            _check_source(old)
+            done = _carry_over(old, config, found, ours, dry_run=dry_run)
+            if not dry_run:
+                store.register_anew(ours)
+                record = make_record(config)
+                record.save(store.visit(secrets.token_hex(8)), wait=True)
+                record.close()
+        return done
+
+
+def _configured(config: ReaperConfig, found: Registration) -> ReaperConfig:
+    """`config` as it was for the registered mode, group and coordination topic."""
+    mode = "range" if found.mode == "range" else "mark"
+    old = config.model_copy(
+        update={
+            "group": found.group,
+            "mode": mode,
+            "shards": 1,
+            "delivery": "transactional",
+            "destinations": {},
+            "coordination": config.coordination.model_copy(update={"topic": found.topic}),
+        }
+    )
+    if mode == "range":
+        with contextlib.closing(make_range_store(old)) as store:
+            old = old.model_copy(update={"shards": store.layout()})
+    return old
+
+
+def _claims(config: ReaperConfig) -> tuple[object, ...]:
+    return config.group, config.coordination.topic, config.shard_units()
+
+
+def _check_source(old: ReaperConfig) -> None:
+    record, store = make_record(old), make_any_store(old)
+    with contextlib.closing(store), contextlib.closing(record):
+        before = record.load()
+        if before is None:
+            return
+        problem = differences(before, store.source(), promoted_at=store.promoted_at())
+        if problem is not None:
+            raise DatabaseChanged(
+                f"{problem}; decide on that first, with the configuration as it was: see "
+                "`harvest checkpoint accept --help`"
+            )
+
+
+def _carry_over(
+    old: ReaperConfig,
+    new: ReaperConfig,
+    before: Registration,
+    after: Registration,
+    *,
+    dry_run: bool,
+) -> Switch:
+    if before.mode == "range":
+        positions = [Checkpoints(old).read(shard) for shard in range(old.shards)]
+        if new.mode == "range":
+            return _rename(old, new, before, after, positions, dry_run=dry_run)
+        deleted = _delete_published(old, positions, dry_run=dry_run)
+    else:
+        deleted = _clear(old, dry_run=dry_run)
+    if new.mode == "range":
+        with contextlib.closing(make_range_store(new)) as ranges:
+            last_id = ranges.bounds().first - 1
+            waiting = ranges.backlog(Position(0, 0, 1, last_id)).rows
+            if not dry_run:
+                anew = [Position(0, s, new.shards, last_id) for s in range(new.shards)]
+                Checkpoints(new).write(anew, fence=new.shards)
+                ranges.rewrite(new.shards, anew)
+        return Switch(before, after, deleted, waiting, last_id)
+    if not dry_run:
+        names_nothing = Checkpoint(0, Term.of(secrets.randbits(60)), 0, 1, 0)
+        Checkpoints(new).write_mark(names_nothing)
+    with contextlib.closing(make_store(new)) as rows:
+        waiting = rows.backlog().rows - (deleted if dry_run else 0)
+    return Switch(before, after, deleted, waiting)
+
+
+def _rename(
+    old: ReaperConfig,
+    new: ReaperConfig,
+    before: Registration,
+    after: Registration,
+    positions: list[Position | None],
+    *,
+    dry_run: bool,
+) -> Switch:
+    """Range mode goes on as range mode, in another group."""
+    if old.shards != new.shards:
+        raise ConfigurationError(
+            f"shards is {new.shards}, and the outbox is harvested in {old.shards}: write shards: "
+            f"{old.shards} to switch, and run `harvest shards {new.shards}` afterwards"
+        )
+    found = [position for position in positions if position is not None]
+    last_id = min([position.last_id for position in found], default=None)
+    if found and not dry_run:
+        Checkpoints(new).write(found, fence=new.shards)
+    with contextlib.closing(make_range_store(new)) as store:
+        lowest = min(found, key=lambda p: p.last_id, default=None)
+        return Switch(before, after, 0, store.backlog(lowest).rows, last_id)
+
+
+def _clear(old: ReaperConfig, *, dry_run: bool) -> int:
+    """Delete what the last checkpoint of mark mode says is published."""
+    checkpoint = Checkpoints(old).read_mark()
+    if checkpoint is None or dry_run:
+        return 0
+    with contextlib.closing(make_store(old)) as store:
+        return store.clear(checkpoint)
+
+
+def _delete_published(old: ReaperConfig, positions: list[Position | None], *, dry_run: bool) -> int:
+    """Delete the rows that range mode has published: mark mode publishes what it finds."""
+    deleted = 0
+    with contextlib.closing(make_store(old)) as rows:
+        for shard, position in enumerate(positions):
+            if position is None:
+                continue
+            with contextlib.closing(make_range_store(old, shard)) as store:
+                after = store.bounds().first - 1
+                while after < position.last_id:
+                    window = store.read(after, _PAGE).upto(position.last_id)
+                    if window.last_id == after:
+                        break
+                    after = window.last_id
+                    ids = [row[0] for row in window.rows if not _is_open(position, row[0])]
+                    deleted += len(ids) if dry_run or not ids else rows.delete(ids)
+    return deleted
+
+
+def _is_open(position: Position, row_id: int) -> bool:
+    return any(low <= row_id <= high for low, high in position.gaps)
+
+
+def _cluster_id(config: ReaperConfig) -> str:
+    """Kafka's id of itself. Raises `SinkUnavailable`."""
+    try:
+        admin = AdminClient(connection_settings(config.kafka))
+        metadata = admin.list_topics(timeout=_ASK_TIMEOUT_S)
+    except KafkaException as error:
+        raise SinkUnavailable(f"Kafka cannot be reached: {error.args[0].str()}") from error
+    return metadata.cluster_id or ""
+
+
+def check_database(config: ReaperConfig) -> list[Finding]:
+    """What `harvest check` says: who is registered, and whether the database is the one it was."""
+    store, record = make_any_store(config), make_record(config)
+    with contextlib.closing(store), contextlib.closing(record):
+        try:
+            found = store.registration()
+            if found is None:
+                return [Finding("registered", "ok", "nobody yet: the first harvester is")]
+            problem = registration_problem(found, config.registration(_cluster_id(config)))
+            if problem is not None:
+                return [Finding("registered", "error", f"{problem}: see `harvest switch --help`")]
+            fits = Finding("registered", "ok", f"mode {found.mode}, group {found.group}")
+            before = None if config.mode == "wal" else record.load()
+            if before is None:
+                return [fits]
+            problem = differences(before, store.source(), promoted_at=store.promoted_at())
+        except HarvestError as error:
+            return [Finding("database", "error", str(error))]
+    if problem is None:
+        return [fits, Finding("database", "ok", "it is the one whose rows were published")]
+    text = f"{problem}: see `harvest checkpoint accept --help`"
+    return [fits, Finding("database", "error", text)]

@@ -1,0 +1,137 @@
+"""Looks whether the database is still the one whose rows were published (specs/HARVEST.md §18).
+
+A leader asks its guard before the first question of a term to the table, which comes after every
+reconnection, too, and every few seconds after that. What does not fit raises `DatabaseChanged`,
+which ends the leadership before anything is published.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from dataclasses import replace
+from typing import Final, Protocol
+
+from harvest.core.interfaces.source_store import SourceStore
+from harvest.core.source import Registration, Source, differences, registration_problem
+from harvest.errors import DatabaseChanged
+
+__all__ = ["LogPosition", "SourceGuard", "Sources"]
+
+_LOOK_S: Final = 5.0
+_RENEW_S: Final = 3600.0
+"""Long before Kafka forgets it (`offsets.retention.minutes`)."""
+LogPosition = tuple[int, int]
+"""Timeline, and how far the log had come in it."""
+
+
+class Sources(Protocol):
+    """Where the source is kept outside of the database; see `harvest.sinks.kafka.source_record`."""
+
+    def load(self) -> Source | None: ...
+    def save(self, source: Source, *, wait: bool = False) -> None: ...
+    def close(self) -> None: ...
+
+
+class SourceGuard:
+    """The guard of one leadership. Its methods are for the thread that uses `store`, but for `saw`
+    and `log_position`.
+
+    - `store`: the connection on which rows are read.
+    - `exact`: positions in the log are kept with every checkpoint, so that a failover that lost
+      nothing is known to have lost nothing. Costs one statement for each mark or read.
+    """
+
+    def __init__(
+        self, store: SourceStore, sources: Sources, registration: Registration, *, exact: bool
+    ) -> None:
+        self._store = store
+        self._sources = sources
+        self._registration = registration
+        self._exact = exact
+        self._source: Source | None = None
+        self._log = 0
+        self._looked_s = 0.0
+        self._saved_s = 0.0
+        self._busy = False
+        """Whether rows were seen since the last visit."""
+
+    @property
+    def log_position(self) -> LogPosition:
+        """What a checkpoint of all that was seen until now rests on; (0, 0) if it is not known."""
+        if self._source is None or not self._exact:
+            return 0, 0
+        return self._source.timeline, self._log
+
+    def begin(self, checkpoint: LogPosition = (0, 0)) -> None:
+        """A term begins, on the connection that `store` has now.
+
+        `checkpoint`: what the last one rests on. Raises `DatabaseChanged`, `StoreUnavailable` and
+        `SinkUnavailable`.
+        """
+        self._source = None
+        registration = self._store.register(self._registration)
+        problem = registration_problem(registration, self._registration)
+        if problem is not None:
+            raise DatabaseChanged(
+                f"{problem}: two configurations would publish rows twice; stop the other one, or "
+                "run `harvest switch` with this one"
+            )
+        now = self._store.source()
+        before = self._sources.load()
+        if before is not None and checkpoint > (before.timeline, before.log):
+            before = replace(before, timeline=checkpoint[0], log=checkpoint[1])
+        self._compare(before, now)
+        self._visit()
+
+    def look(self) -> bool:
+        """Look if that is due; return whether it was. Raises as `begin` does."""
+        now_s = time.monotonic()
+        if self._source is None or now_s < self._looked_s + _LOOK_S:
+            return False
+        registration = self._store.registration()
+        if registration is None:
+            raise DatabaseChanged(f"nobody is registered any more for the outbox; {_WAY_OUT}")
+        problem = registration_problem(registration, self._registration)
+        if problem is not None:
+            raise DatabaseChanged(f"{problem}: the configuration was changed by `harvest switch`")
+        now = self._store.source()
+        # Another leader's visit may be the last one, where there are shards.
+        self._compare(replace(self._source, log=max(self._source.log, self._log)), now)
+        if self._busy or now_s > self._saved_s + _RENEW_S:
+            self._visit()
+        self._looked_s = now_s
+        return True
+
+    def saw(self, store: SourceStore) -> None:
+        """Rows were marked, read or deleted on the connection of `store`. From any thread."""
+        self._busy = True
+        if self._exact:
+            self._log = max(self._log, store.log_end())
+
+    def close(self) -> None:
+        """Let go of the brokers."""
+        self._sources.close()
+
+    def _compare(self, before: Source | None, now: Source) -> None:
+        if before is None:
+            return
+        moved = now.timeline > before.timeline
+        promoted_at = self._store.promoted_at() if moved else None
+        problem = differences(before, now, promoted_at=promoted_at)
+        if problem is not None:
+            raise DatabaseChanged(f"{problem}; {_WAY_OUT}")
+
+    def _visit(self) -> None:
+        self._busy = False
+        source = self._store.visit(secrets.token_hex(8))
+        self._source, self._log = source, source.log
+        self._looked_s = time.monotonic()
+        self._sources.save(source)
+        self._saved_s = self._looked_s
+
+
+_WAY_OUT: Final = (
+    "nothing is published until somebody has decided which of the rows were: see "
+    "`harvest checkpoint accept --help`"
+)
