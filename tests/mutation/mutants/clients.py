@@ -138,7 +138,7 @@ _HANDING_OUT = [
     _partitions(
         "positions go with heartbeats",
         "refresh_offsets",
-        "holding.next_offset = position",
+        "self._marshal.driver.claimant.advance(holding, position)",
         "pass",
     ),
     _consumers(

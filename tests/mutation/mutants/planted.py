@@ -35,16 +35,22 @@ PLANTED: tuple[Mutant, ...] = (
     Mutant(
         "planted: a snapshot forgets that a group is paused",
         "marshal_py.protocol.rationalizer",
-        (Edit("PartitionState.decode", "state.paused = dict(paused)", "state.paused = {}"),),
+        (
+            Edit(
+                "PartitionState.decode",
+                "group.level, group.pause = level, pause",
+                "group.level = level",
+            ),
+        ),
     ),
     Mutant(
-        "planted: a resumed group is paused again by a pause that is read twice",
+        "planted: whoever resumes a group ends any pause but the newest",
         "marshal_py.protocol.rationalizer",
         (
             Edit(
                 "_resume_group",
-                "if state.paused.pop(record.group_id, None) is None:",
-                "if state.paused.get(record.group_id) is None:",
+                "pause.version != record.expected_version",
+                "pause.version < record.expected_version",
             ),
         ),
     ),

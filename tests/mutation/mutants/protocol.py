@@ -42,64 +42,358 @@ _THE_FOLD = [
     _fold(
         "its own position", "apply", "state.next_offset = offset + 1", "state.next_offset = offset"
     ),
-    _fold("dead members go", "apply", "_drop_dead_members(state, offset, events)", "pass"),
-    _fold(
-        "dead members go only at boundaries",
-        "apply",
-        "if offset // BOUNDARY != (state.next_offset - 1) // BOUNDARY:",
-        "if True:",
-    ),
     _fold("foreign records are skipped", "apply", "if record is None:", "if False:"),
-    _fold("heartbeat: the epoch", "_heartbeat", " or cell.epoch != entry.epoch", ""),
-    _fold("heartbeat: the cell is held", "_heartbeat", " or cell.holder is None", ""),
-    _fold("heartbeat: the version moves", "_heartbeat", "cell.version = offset", "pass"),
-    _fold("heartbeat: the metadata", "_heartbeat", "cell.metadata = entry.metadata", "pass"),
+    _fold("what was forgotten is freed", "apply", "if state.forgotten:\n", "if False:\n"),
+    _fold(
+        "what was forgotten is freed a few at a time",
+        "_free",
+        "min(_FREED_AT_ONCE, len(pieces))",
+        "len(pieces)",
+    ),
+]
+
+_VERSIONS = [
+    _fold(
+        "version: that of the session",
+        "GroupState.version",
+        "if session is not None and session.version > cell.version:",
+        "if False:",
+    ),
+    _fold(
+        "version: that of the cell",
+        "GroupState.version",
+        "if session is not None and session.version > cell.version:",
+        "if session is not None:",
+    ),
+    _fold(
+        "version: of its holder's session, of this instance",
+        "GroupState.version",
+        "session = self.sessions.get((cell.holder, cell.instance_id))  # type: ignore[arg-type]",
+        "session = max((s for (c, _), s in self.sessions.items() if c == cell.holder),"
+        " key=lambda s: s.version, default=None)",
+    ),
+    _fold(
+        "version: the session counts only while the cell is held",
+        "GroupState.version",
+        "if cell.holder is not None:\n"
+        "            session = self.sessions.get((cell.holder, cell.instance_id))"
+        "  # type: ignore[arg-type]",
+        "if self.sessions:\n            session = max(self.sessions.values(),"
+        " key=lambda s: s.version if (cell.holder, cell.instance_id) in self.sessions or"
+        " cell.holder is None else -1)",
+    ),
+]
+
+_HEARTBEATS = [
+    _fold(
+        "heartbeat: only of those who can follow",
+        "_heartbeat",
+        "if not record.lowest <= level <= record.highest:",
+        "if False:",
+    ),
+    _fold(
+        "heartbeat: who follows only later levels cannot follow",
+        "_heartbeat",
+        "if not record.lowest <= level <= record.highest:",
+        "if not level <= record.highest:",
+    ),
+    _fold(
+        "heartbeat: who follows only earlier levels cannot follow",
+        "_heartbeat",
+        "if not record.lowest <= level <= record.highest:",
+        "if not record.lowest <= level:",
+    ),
+    _fold(
+        "heartbeat: only of its own instance",
+        "_heartbeat",
+        "session = None if group is None else group.sessions.get(key)",
+        "session = None if group is None else (group.sessions.get(key) or next("
+        "(s for (c, _), s in group.sessions.items() if c == client_id), None))",
+    ),
+    _fold("heartbeat: the version moves", "_heartbeat", "session.version = offset\n", "pass\n"),
+    _fold(
+        "heartbeat: the interval of the session",
+        "_heartbeat",
+        "session.interval_ms = record.interval_ms",
+        "session.interval_ms = session.interval_ms or record.interval_ms",
+    ),
+    _fold(
+        "heartbeat: a session only for a member",
+        "_heartbeat",
+        "if record.membership != 1:",
+        "if record.membership == 2:",
+    ),
+    _fold(
+        "heartbeat: who says goodbye has no session",
+        "_heartbeat",
+        "if record.membership != 1:",
+        "if record.membership == 0:",
+    ),
+    _fold(
+        "heartbeat: what the member says of itself",
+        "_heartbeat",
+        "session.metadata = record.member_metadata",
+        "pass",
+    ),
+    _fold(
+        "heartbeat: what the member does not say again stays",
+        "_heartbeat",
+        "        session.metadata = record.member_metadata\n",
+        '        session.metadata = record.member_metadata\n    else:\n        session.metadata = b""\n',
+    ),
+    _fold(
+        "heartbeat: its levels move",
+        "_heartbeat",
+        "session.lowest, session.highest = record.lowest, record.highest",
+        "pass",
+    ),
+    _fold(
+        "heartbeat: its levels are counted out",
+        "_heartbeat",
+        "group.count(session, -1)\n        session.lowest",
+        "session.lowest",
+    ),
+    _fold(
+        "heartbeat: a new session's levels are counted",
+        "_heartbeat",
+        "group.count(session, +1)\n    session.version",
+        "pass\n    session.version",
+    ),
+    _fold(
+        "heartbeat: a member was heard",
+        "_heartbeat",
+        "_heard(state, (name, *key), session)",
+        "pass",
+    ),
+    _fold(
+        "heartbeat: epochs are counted from the base",
+        "_changes",
+        "unit = claims.get(base + claimed_at)",
+        "unit = claims.get(claimed_at)",
+    ),
+    _fold(
+        "heartbeat: epochs are counted from the base, of metadata too",
+        "_changes",
+        "unit = claims.get(base + entry.claimed_at)",
+        "unit = claims.get(entry.claimed_at)",
+    ),
+    _fold(
+        "heartbeat: only what its session holds",
+        "_changes",
+        "unit = claims.get(base + claimed_at)",
+        "unit = next((u for s in group.sessions.values() for e, u in s.claims.items()"
+        " if e == base + claimed_at), None)",
+    ),
+    _fold(
+        "heartbeat: metadata only of what its session holds",
+        "_changes",
+        "unit = claims.get(base + entry.claimed_at)",
+        "unit = next((u for s in group.sessions.values() for e, u in s.claims.items()"
+        " if e == base + entry.claimed_at), None)",
+    ),
+    _fold("heartbeat: the metadata", "_changes", "cell.metadata = entry.metadata", "pass"),
     _fold(
         "heartbeat: the position goes up only",
-        "_heartbeat",
-        "if entry.next_offset > cell.next_offset:",
+        "_changes",
+        "if next_offset > cell.next_offset:",
         "if True:",
     ),
     _fold(
         "heartbeat: the position is stored",
-        "_heartbeat",
-        "cell.next_offset = entry.next_offset",
+        "_changes",
+        "cell.next_offset = next_offset",
         "pass",
+    ),
+    _fold(
+        "heartbeat: a position that is rejected rejects only itself",
+        "_changes",
+        "            continue\n        cell = cells[unit]\n        if",
+        "            break\n        cell = cells[unit]\n        if",
+    ),
+    _fold(
+        "heartbeat: metadata that are rejected reject only themselves",
+        "_changes",
+        "            continue\n        cell = cells[unit]\n        cell.metadata",
+        "            break\n        cell = cells[unit]\n        cell.metadata",
     ),
     _fold(
         "heartbeat: it makes no holder (version 1 did)",
         "_heartbeat",
-        "cell.version = offset",
-        "cell.version = offset; cell.holder = record.client_id; "
-        "cell.instance_id = record.instance_id",
+        "if record.positions or record.metadata:",
+        "for cell in group.cells.values():\n"
+        "        if cell.holder is None and record.positions:\n"
+        "            cell.holder, cell.instance_id = key\n"
+        "            session.claims[cell.epoch] = next(u for u, c in group.cells.items()"
+        " if c is cell)\n"
+        "            group.held += 1\n"
+        "    if record.positions or record.metadata:",
     ),
-    _fold(
-        "heartbeat: an entry that is rejected rejects only itself",
-        "_heartbeat",
-        "            continue\n",
-        "            break\n",
-    ),
+]
+
+_MEMBERS = [
     _fold(
         "goodbye: only of the instance that is known",
         "_membership",
-        "if known is None or known.instance_id != record.instance_id:\n            return",
-        "if known is None:\n            return",
+        "        if not session.member:\n            return\n"
+        "        _no_member(state, group, name, client_id, session)",
+        "        session = group.members.get(client_id, session)\n"
+        "        if not session.member:\n            return\n"
+        "        _no_member(state, group, name, client_id, session)",
     ),
-    _fold("goodbye: the member goes", "_membership", "del state.members[key]", "pass"),
     _fold(
-        "claim: not in a paused group", "_claim", "if record.group_id in state.paused:", "if False:"
+        "goodbye: the member goes",
+        "_membership",
+        "_no_member(state, group, name, client_id, session)",
+        "pass",
+    ),
+    _fold(
+        "members: a new instance takes the place of the old",
+        "_membership",
+        "_no_member(state, group, name, client_id, before)",
+        "pass",
+    ),
+    _fold(
+        "members: the newest instance is the member",
+        "_membership",
+        "group.members[client_id] = session",
+        "group.members.setdefault(client_id, session)",
+    ),
+    _fold(
+        "members: who joins was heard",
+        "_membership",
+        "_heard(state, (name, client_id, session.instance_id), session)",
+        "pass",
+    ),
+    _fold(
+        "members: the longest silent is the first",
+        "_heard",
+        "state.silent.move_to_end(who)",
+        "pass",
+    ),
+    _fold(
+        "members: who leaves is not waited for",
+        "_no_member",
+        "state.silent.pop((name, client_id, session.instance_id), None)",
+        "pass",
+    ),
+    _fold(
+        "sessions: without cells and membership they end",
+        "_no_member",
+        "_end_if_idle(state, group, name, client_id, session)",
+        "pass",
+    ),
+    _fold(
+        "sessions: a member stays without cells",
+        "_end_if_idle",
+        "if session.member or session.claims:",
+        "if session.claims:",
+    ),
+    _fold(
+        "sessions: who holds stays without membership",
+        "_end_if_idle",
+        "if session.member or session.claims:",
+        "if session.member:",
+    ),
+    _fold(
+        "sessions: one that ends counts for no level",
+        "_end_if_idle",
+        "group.count(session, -1)",
+        "pass",
+    ),
+    _fold(
+        "groups: one of which nothing is left goes",
+        "_end_if_idle",
+        "if group.empty:",
+        "if False:",
+    ),
+    _fold(
+        "groups: one whose level was raised stays",
+        "GroupState.empty",
+        " or self.level != LEVEL",
+        "",
+    ),
+    _fold("groups: one that is paused stays", "GroupState.empty", " or self.pause", ""),
+    _fold("members: the silent go", "apply", "if offset >= state.sweep_at:", "if False:"),
+    _fold(
+        "members: the horizon",
+        "_drop_silent_members",
+        "if offset - session.version <= MEMBER_HORIZON:",
+        "if offset - session.version <= MEMBER_HORIZON // 2:",
+    ),
+    _fold(
+        "members: the horizon, to the offset",
+        "_drop_silent_members",
+        "if offset - session.version <= MEMBER_HORIZON:",
+        "if offset - session.version < MEMBER_HORIZON:",
+    ),
+    _fold(
+        "members: who holds cells stays",
+        "_drop_silent_members",
+        "if is_there and not session.claims:",
+        "if is_there:",
+    ),
+    _fold(
+        "members: the silent of a forgotten group",
+        "_drop_silent_members",
+        "is_there = state.session(*who) is session",
+        "is_there = True",
+    ),
+    _fold(
+        "members: the next look at the silent, not later",
+        "_drop_silent_members",
+        "session.version + MEMBER_HORIZON + 1",
+        "session.version + MEMBER_HORIZON + 2",
+    ),
+    _fold(
+        "members: without members, the next look is at the next record",
+        "_drop_silent_members",
+        "offset + 1 if not silent",
+        "offset + MEMBER_HORIZON if not silent",
+    ),
+    _fold(
+        "members: whoever gave up its cells may be silent for too long",
+        "_vacate",
+        "if who not in state.silent:",
+        "if False:",
+    ),
+    _fold(
+        "members: whoever gave up its cells is the longest silent",
+        "_vacate",
+        "state.silent.move_to_end(who, last=False)",
+        "pass",
+    ),
+    _fold(
+        "members: whoever gave up its cells is looked at with the next record",
+        "_vacate",
+        "state.sweep_at = 0",
+        "pass",
+    ),
+    _fold(
+        "members: several go in the order of their silence",
+        "_drop_silent_members",
+        "sorted(dropped, key=_by_key)",
+        "sorted(dropped, key=_by_key, reverse=True)",
+    ),
+]
+
+_CLAIMS = [
+    _fold(
+        "claim: not in a paused group",
+        "_claim",
+        "if group is not None and group.pause is not None:",
+        "if False:",
     ),
     _fold(
         "claim: compare and swap",
         "_claim",
-        "elif record.expected_version != (NO_OFFSET if cell is None else cell.version):",
+        "elif record.expected_version != (NO_OFFSET if group is None else group.version(cell)):",
         "elif False:",
     ),
     _fold(
         "claim: compare and swap on the epoch is not enough",
         "_claim",
-        "NO_OFFSET if cell is None else cell.version",
-        "NO_OFFSET if cell is None else cell.epoch",
+        "NO_OFFSET if group is None else group.version(cell)",
+        "NO_OFFSET if cell is None else cell.epoch - state.base",
     ),
     _fold(
         "claim: compare and swap, older is not enough",
@@ -110,33 +404,77 @@ _THE_FOLD = [
     _fold(
         "claim: positions are kept",
         "_claim",
-        "if cell is None:\n        cell = state.cells[key] = Cell()\n    if",
-        "cell = state.cells[key] = Cell()\n    if",
+        "if cell is None:\n        cell = group.cells[unit] = Cell()\n",
+        "if cell is None or cell.holder is None:\n        cell = group.cells[unit] = Cell()\n",
     ),
     _fold("claim: the holder", "_claim", "cell.holder = record.client_id", "pass"),
-    _fold("claim: the instance", "_claim", "cell.instance_id = record.instance_id", "pass"),
+    _fold("claim: the instance", "_claim", "cell.instance_id = session.instance_id", "pass"),
     _fold(
-        "claim: a new epoch",
-        "_claim",
-        "cell.epoch = cell.version = offset",
-        "cell.version = offset; cell.epoch = max(cell.epoch, 0)",
+        "claim: a new epoch", "_claim", "cell.epoch = epoch\n", "cell.epoch = max(cell.epoch, 0)\n"
     ),
-    _fold(
-        "claim: a new version",
-        "_claim",
-        "cell.epoch = cell.version = offset",
-        "cell.epoch = offset",
-    ),
+    _fold("claim: the epoch counts from the base", "_claim", "state.base + offset", "offset"),
+    _fold("claim: a new version", "_claim", "    cell.version = offset\n", "    pass\n"),
     _fold(
         "claim: the interval of the holder",
         "_claim",
         "cell.interval_ms = record.interval_ms",
         "cell.interval_ms = cell.interval_ms or record.interval_ms",
     ),
-    _fold("release, messages: the epoch", "_held_cell", " and cell.epoch == record.epoch", ""),
-    _fold("release, messages: the cell is held", "_held_cell", " and cell.held and", " and"),
     _fold(
-        "release: the cell is free", "_release", "_vacate(cell, offset)", "cell.version = offset"
+        "claim: it renews nothing else of its session",
+        "_claim",
+        "session.claims[epoch] = unit",
+        "session.version = offset; session.claims[epoch] = unit",
+    ),
+    _fold(
+        "claim: a session of its own",
+        "_claim",
+        "    if session is None:\n        session =",
+        "    if session is None:\n        session = next((s for (c, _), s in"
+        " group.sessions.items() if c == record.client_id), None)\n"
+        "    if session is None:\n        session =",
+    ),
+    _fold(
+        "claim: a new session follows the level of the group",
+        "_claim",
+        "group.level, group.level, {}",
+        "1, 1, {}",
+    ),
+    _fold(
+        "claim: a new session is counted",
+        "_claim",
+        "        group.count(session, +1)\n",
+        "        pass\n",
+    ),
+    _fold(
+        "claim: whoever held it before holds it no longer",
+        "_claim",
+        "_vacate(state, group, name, cell, offset)",
+        "group.held -= 1",
+    ),
+    _fold(
+        "claim: again by the same session, which does not end",
+        "_claim",
+        "    session.claims[epoch] = unit  # before the old holder's goes: it may be the same session\n"
+        "    if cell.holder is not None:\n"
+        "        _vacate(state, group, name, cell, offset)\n",
+        "    if cell.holder is not None:\n"
+        "        _vacate(state, group, name, cell, offset)\n"
+        "    session.claims[epoch] = unit\n",
+    ),
+    _fold("claim: what is held is counted", "_claim", "group.held += 1", "pass"),
+    _fold("release, messages: the epoch", "_held_cell", " and cell.epoch == record.epoch", ""),
+    _fold(
+        "release, messages: the cell is held",
+        "_held_cell",
+        " and cell.holder is not None and",
+        " and",
+    ),
+    _fold(
+        "release: the cell is free",
+        "_release",
+        "_vacate(state, group, record.group_id, cell, offset)",
+        "cell.version = offset",
     ),
     _fold(
         "release: the position goes up only",
@@ -149,6 +487,18 @@ _THE_FOLD = [
         "_release",
         "cell.next_offset = record.next_offset",
         "pass",
+    ),
+    _fold("release: one that ends ends the cell", "_release", "if record.ends:", "if False:"),
+    _fold("release: only one that ends ends the cell", "_release", "if record.ends:", "if True:"),
+    _fold(
+        "release: the cell is gone before its group is looked at",
+        "_release",
+        "    if record.ends:\n"
+        "        del group.cells[record.topic, record.partition]\n"
+        "    _vacate(state, group, record.group_id, cell, offset)",
+        "    _vacate(state, group, record.group_id, cell, offset)\n"
+        "    if record.ends:\n"
+        "        del group.cells[record.topic, record.partition]",
     ),
     _fold(
         "messages: only beyond what was claimed",
@@ -170,34 +520,94 @@ _THE_FOLD = [
     ),
     _fold("messages: the version moves", "_claim_messages", "cell.version = offset", "pass"),
     _fold(
-        "pause: it pauses",
-        "_pause_group",
-        "state.paused[record.group_id] = record.expires_at_ms",
+        "a cell without holder has no instance",
+        "_vacate",
+        "cell.holder = cell.instance_id = None",
+        "cell.holder = None",
+    ),
+    _fold("a cell that is given up has a new version", "_vacate", "cell.version = offset", "pass"),
+    _fold(
+        "a session does not hold what was given up",
+        "_vacate",
+        "del session.claims[cell.epoch]",
+        "pass",
+    ),
+    _fold("what is given up is counted", "_vacate", "group.held -= 1", "pass"),
+    _fold(
+        "a session that is no member ends with its last cell",
+        "_vacate",
+        "_end_if_idle(state, group, name, client_id, session)",
         "pass",
     ),
     _fold(
-        "resume: it resumes",
+        "position of a cell: what was claimed counts",
+        "Cell.position",
+        "return max(self.next_offset, self.claimed_offset)",
+        "return self.next_offset",
+    ),
+]
+
+_GROUPS = [
+    _fold(
+        "pause: it pauses",
+        "_pause_group",
+        "group.pause = Pause(offset, record.expires_at_ms)",
+        "pass",
+    ),
+    _fold(
+        "pause: the last one counts",
+        "_pause_group",
+        "group.pause = Pause(",
+        "group.pause = group.pause or Pause(",
+    ),
+    _fold("resume: it resumes", "_resume_group", "group.pause = None", "pass"),
+    _fold(
+        "resume: only the pause that it means",
         "_resume_group",
-        "state.paused.pop(record.group_id, None)",
-        "state.paused.get(record.group_id)",
+        " or pause.version != record.expected_version:",
+        ":",
+    ),
+    _fold(
+        "resume: a group of which nothing is left goes",
+        "_resume_group",
+        "if group.empty:",
+        "if False:",
     ),
     _fold(
         "position: only in a paused group",
         "_set_position",
-        "if record.group_id not in state.paused and not is_holder:",
-        "if False:",
+        "may = group is not None and (group.pause is not None or is_holder)",
+        "may = group is not None",
+    ),
+    _fold(
+        "position: a pause makes no holder",
+        "_set_position",
+        "(group.pause is not None or is_holder)",
+        "group.pause is not None",
+    ),
+    _fold(
+        "position: a holder needs no pause, others do",
+        "_set_position",
+        "(group.pause is not None or is_holder)",
+        "is_holder",
     ),
     _fold(
         "position: compare and swap",
         "_set_position",
-        "elif record.expected_version != (NO_OFFSET if cell is None else cell.version):",
-        "elif False:",
+        " or record.expected_version != group.version(cell):",
+        ":",
     ),
     _fold(
         "position: nobody holds the cell then",
         "_set_position",
-        "_vacate(cell, offset)",
-        "cell.version = offset",
+        "_vacate(state, group, record.group_id, cell, offset)",
+        "pass",
+    ),
+    _fold(
+        "position: the version moves",
+        "_set_position",
+        "    cell.version = offset\n",
+        "    pass\n",
     ),
     _fold(
         "position: messages may be claimed again",
@@ -205,30 +615,6 @@ _THE_FOLD = [
         "cell.next_offset = cell.claimed_offset = record.next_offset",
         "cell.next_offset = record.next_offset",
     ),
-    _fold(
-        "forget: only a paused group", "_forget_group", "if group not in state.paused:", "if False:"
-    ),
-    _fold(
-        "forget: nothing that is held",
-        "_forget_group",
-        "elif any(key[0] == group and cell.held for key, cell in state.cells.items()):",
-        "elif False:",
-    ),
-    _fold(
-        "forget: only this group",
-        "_forget_group",
-        "gone = [key for key in state.cells if key[0] == group]",
-        "gone = list(state.cells)",
-    ),
-    _fold("forget: the cells go", "_forget_group", "del state.cells[key]", "pass"),
-    _fold("forget: the members go", "_forget_group", "del state.members[member]", "pass"),
-    _fold(
-        "a cell without holder has no instance",
-        "_vacate",
-        "cell.holder = cell.instance_id = None",
-        "cell.holder = None",
-    ),
-    _fold("a cell that is given up has a new version", "_vacate", "cell.version = offset", "pass"),
     _fold("position: the metadata goes", "_set_position", 'cell.metadata = b""', "pass"),
     _fold(
         "position: a holder is its instance, too",
@@ -237,22 +623,271 @@ _THE_FOLD = [
         "cell.holder == record.client_id",
     ),
     _fold(
-        "position: a pause makes no holder",
-        "_set_position",
-        " and not is_holder:",
+        "forget: only a paused group",
+        "_forget_group",
+        "group is None or group.pause is None or group.held",
+        "group is None or group.held",
+    ),
+    _fold(
+        "forget: nothing that is held",
+        "_forget_group",
+        "group is None or group.pause is None or group.held",
+        "group is None or group.pause is None",
+    ),
+    _fold(
+        "forget: the cells go",
+        "_forget_group",
+        "left.pause = group.pause",
+        "left.pause = group.pause; left.cells = dict(group.cells)",
+    ),
+    _fold(
+        "forget: the members go",
+        "_forget_group",
+        "left.pause = group.pause",
+        "left.pause, left.sessions, left.members, left.ranges = group.pause,"
+        " dict(group.sessions), group.members, group.ranges",
+    ),
+    _fold(
+        "forget: the pause stays",
+        "_forget_group",
+        "left.pause = group.pause",
+        "pass",
+    ),
+    _fold(
+        "forget: the level goes",
+        "_forget_group",
+        "left.pause = group.pause",
+        "left.pause, left.level = group.pause, group.level",
+    ),
+]
+
+_THE_LOG = [
+    _fold(
+        "genesis: compare and swap",
+        "_genesis",
+        'if record.previous != (state.identity or ""):',
+        "if False:",
+    ),
+    _fold(
+        "genesis: only the first needs no previous one",
+        "_genesis",
+        'if record.previous != (state.identity or ""):',
+        'if record.previous not in ("", state.identity or ""):',
+    ),
+    _fold(
+        "genesis: the base goes up",
+        "_genesis",
+        "elif record.base <= state.base and not (state.identity is None and record.base == 0):",
+        "elif False:",
+    ),
+    _fold(
+        "genesis: the base does not stay",
+        "_genesis",
+        "elif record.base <= state.base and",
+        "elif record.base < state.base and",
+    ),
+    _fold(
+        "genesis: the first may have the base 0",
+        "_genesis",
+        " and not (state.identity is None and record.base == 0):",
         ":",
     ),
     _fold(
-        "members: the horizon",
-        "_drop_dead_members",
-        "offset - m.version > MEMBER_HORIZON",
-        "offset - m.version > MEMBER_HORIZON // 2",
+        "genesis: a later one may not have the base 0",
+        "_genesis",
+        "not (state.identity is None and record.base == 0)",
+        "record.base != 0",
     ),
     _fold(
-        "position of a cell: what was claimed counts",
-        "Cell.position",
-        "return max(self.next_offset, self.claimed_offset)",
-        "return self.next_offset",
+        "genesis: the identity",
+        "_genesis",
+        "state.identity, state.base, state.partitions = record.identity, record.base,"
+        " record.partitions",
+        "state.base, state.partitions = record.base, record.partitions",
+    ),
+    _fold(
+        "genesis: the base",
+        "_genesis",
+        "state.identity, state.base, state.partitions = record.identity, record.base,"
+        " record.partitions",
+        "state.identity, state.partitions = record.identity, record.partitions",
+    ),
+    _fold(
+        "genesis: the partitions",
+        "_genesis",
+        "state.identity, state.base, state.partitions = record.identity, record.base,"
+        " record.partitions",
+        "state.identity, state.base, state.partitions = record.identity, record.base, 1",
+    ),
+    _fold(
+        "level: compare and swap",
+        "_set_level",
+        "if record.expected_level != level:",
+        "if False:",
+    ),
+    _fold(
+        "level: everybody can follow",
+        "_set_level",
+        "elif group is not None and not all(",
+        "elif False and not all(",
+    ),
+    _fold(
+        "level: everybody, not somebody, can follow",
+        "_set_level",
+        "not all(",
+        "not any(",
+    ),
+    _fold(
+        "level: nobody follows only later levels",
+        "_set_level",
+        "lowest <= record.level <= highest",
+        "record.level <= highest",
+    ),
+    _fold(
+        "level: nobody follows only earlier levels",
+        "_set_level",
+        "lowest <= record.level <= highest",
+        "lowest <= record.level",
+    ),
+    _fold("level: it is set", "_set_level", "group.level = record.level", "pass"),
+    _fold(
+        "level: a group of which nothing is left goes",
+        "_set_level",
+        "if group.empty:",
+        "if False:",
+    ),
+]
+
+
+def _decodes(name: str, old: str, new: str = "pass") -> Mutant:
+    return _fold(f"snapshot: {name}", "PartitionState.decode", old, new)
+
+
+def _refuses(name: str, check: str) -> Mutant:
+    return _fold(f"snapshot: {name} is refused", "_check", check, "pass")
+
+
+_SNAPSHOTS = [
+    _decodes("the pause", "group.level, group.pause = level, pause", "group.level = level"),
+    _decodes("the level", "group.level, group.pause = level, pause", "group.pause = pause"),
+    _decodes("the levels of sessions", "group.count(session, +1)"),
+    _decodes("members", "group.members[client_id] = session"),
+    _decodes("what a session holds", "group.sessions[key].claims[cell.epoch] = unit"),
+    _decodes("how much is held", "group.held += 1"),
+    _decodes("who may be silent for too long", "state.silent[who] = session"),
+    _decodes(
+        "members in the order of their silence", "sorted(everybody, key=_by_key)", "everybody"
+    ),
+    _decodes(
+        "the silent who hold cells are not waited for",
+        "if not session.claims or version >= next_offset - MEMBER_HORIZON:",
+        "if True:",
+    ),
+    _decodes(
+        "a holder without a session is refused",
+        '_require(key in group.sessions, f"{unit}: its holder has no session")',
+        "if key not in group.sessions: group.sessions[key] = Session(key[1], 0, 0)",
+    ),
+    _decodes(
+        "a group that comes twice is refused",
+        '_require(len(groups) == len(state.groups), "a group comes twice")',
+    ),
+    _decodes(
+        "an identity without partitions is refused",
+        '_require((identity is None) == (partitions == 0), "an identity without its partitions")',
+    ),
+    _refuses("a name that no record can carry", "check_names(group_id=name)"),
+    _refuses("an empty group", '_require(not group.empty, f"group {name!r} is empty")'),
+    _refuses(
+        "a session that comes twice",
+        '_require(len(group.sessions) == sessions, f"a session of {name!r} comes twice")',
+    ),
+    _refuses(
+        "a cell that comes twice",
+        '_require(len(group.cells) == cells, f"a cell of {name!r} comes twice")',
+    ),
+    _refuses(
+        "a level out of range",
+        '_require(1 <= group.level <= MAX_LEVEL, f"the level of {name!r}")',
+    ),
+    _refuses("a base out of range", '_require(0 <= state.base <= MAX_BASE, "its base")'),
+    _refuses(
+        "a pause of the future",
+        '_require(0 <= group.pause.version < end, f"the pause of {name!r} is of the future")',
+    ),
+    _refuses(
+        "a pause that ended before all time",
+        '_require(group.pause.expires_at_ms >= 0, f"the pause of {name!r}")',
+    ),
+    _refuses(
+        "a client that no record can name",
+        "check_names(client_id=client_id, instance_id=instance_id)",
+    ),
+    _refuses(
+        "a session of the future",
+        '_require(0 <= session.version < end, f"the session of {client_id!r} is of the future")',
+    ),
+    _refuses(
+        "an interval out of range of a session",
+        '_require(0 <= session.interval_ms <= MAX_INTERVAL_MS, f"the interval of {client_id!r}")',
+    ),
+    _refuses(
+        "half a membership",
+        '_require(session.member in (0, 1), f"the membership of {client_id!r}")',
+    ),
+    _refuses(
+        "a session that holds nothing",
+        '_require(bool(session.member or session.claims), f"{client_id!r} holds nothing")',
+    ),
+    _refuses(
+        "too much metadata of a member",
+        '_require(len(session.metadata) <= MAX_MEMBER_METADATA_BYTES, "a member\'s metadata")',
+    ),
+    _refuses(
+        "levels out of range",
+        "_require(\n"
+        "            1 <= session.lowest <= MAX_LEVEL and 1 <= session.highest <= MAX_LEVEL,\n"
+        '            f"the levels of {client_id!r}",\n'
+        "        )",
+    ),
+    _refuses(
+        "a client that is a member twice",
+        '_require(members == len(group.members), f"a client of {name!r} is a member twice")',
+    ),
+    _refuses("a topic that no record can name", "check_names(topic=topic)"),
+    _refuses("a partition out of range", "_require(0 <= partition <= MAX_PARTITION, what)"),
+    _refuses(
+        "half a holder",
+        '_require((cell.holder is None) == (cell.instance_id is None), f"{what}: half a holder")',
+    ),
+    _refuses(
+        "a version of the future",
+        '_require(0 <= cell.version < end, f"the version of {what} is of the future")',
+    ),
+    _refuses(
+        "an epoch of the future",
+        '_require(NO_OFFSET <= cell.epoch < state.base + end, f"the epoch of {what}")',
+    ),
+    _refuses(
+        "a claim under no epoch",
+        '_require(cell.holder is None or cell.epoch >= 0, f"{what} is held under no epoch")',
+    ),
+    _refuses(
+        "an interval out of range of a cell",
+        '_require(0 <= cell.interval_ms <= MAX_INTERVAL_MS, f"the interval of {what}")',
+    ),
+    _refuses(
+        "a position below none",
+        "_require(min(cell.next_offset, cell.claimed_offset) >= NO_OFFSET, "
+        'f"the position of {what}")',
+    ),
+    _refuses(
+        "too much metadata of a cell",
+        '_require(len(cell.metadata) <= MAX_METADATA_BYTES, f"the metadata of {what}")',
+    ),
+    _refuses(
+        "an epoch under which two cells are held",
+        '_require(held == group.held, f"two cells of {name!r} are held under one epoch")',
     ),
 ]
 
@@ -323,13 +958,34 @@ _THE_LEASE = [
         "pass",
     ),
     _claimant(
-        "renewal: only by its own epoch", "_on_renewed", " or holding.epoch != event.epoch", ""
+        "renewal: only what is stored under its own epoch is told",
+        "_on_stored",
+        " or holding.epoch != event.epoch",
+        "",
     ),
     _claimant(
-        "renewal: only by accepted entries (a rejected one renewed)",
+        "renewal: only by accepted heartbeats (a rejected one renewed)",
         "_on_rejected",
-        'self._end(holding, ClaimEvent.LOST, "the log says that it is not ours")',
-        "self._extend_lease(holding, now_ns, now_ns)",
+        "self._on_heartbeat(coordinator, event, now_ns)\n            self._can_follow(coordinator)",
+        "self._renew_all(coordinator, self._on_heartbeat(coordinator, event, now_ns) or 0, now_ns)",
+    ),
+    _claimant(
+        "renewal: a rejected heartbeat is not in flight any more",
+        "_on_rejected",
+        "self._on_heartbeat(coordinator, event, now_ns)\n",
+        "pass\n",
+    ),
+    _claimant(
+        "renewal: it does",
+        "applied",
+        "self._renew_all(coordinator, t_send_ns, now_ns)",
+        "pass",
+    ),
+    _claimant(
+        "renewal: not what is paused, or whose position is being set",
+        "_renew_all",
+        "if holding.renewable:",
+        "if True:",
     ),
     _claimant(
         "renewal: by heartbeats of this instance",
@@ -347,12 +1003,12 @@ _THE_LEASE = [
         "claimant: renewal: nobody else's heartbeat renews",
         CLAIMS,
         (
+            Edit("Claimant.applied", "if t_send_ns is not None:", "if True:"),
             Edit(
                 "Claimant.applied",
-                "if renewed_at_ns is not None and event.instance_id == self.instance_id:",
-                "if True:",
+                "coordinator, t_send_ns, now_ns)",
+                "coordinator, now_ns, now_ns)",
             ),
-            Edit("Claimant.applied", "event, renewed_at_ns, now_ns)", "event, now_ns, now_ns)"),
         ),
     ),
     _claimant(
@@ -376,8 +1032,8 @@ _THE_LEASE = [
     _claimant(
         "renewal: while lapsed, too",
         "_send_heartbeats",
-        "if h.renewable]",
-        "if h.state is ClaimState.HELD]",
+        "any(holding.renewable for",
+        "any(holding.state is ClaimState.HELD for",
     ),
     _part(
         HEARTBEATS,
@@ -411,7 +1067,7 @@ _CLAIMING = [
     _claimant(
         "claiming: not in a paused group",
         "_consider",
-        "if self.group_id in state.paused:",
+        "if group is not None and group.pause is not None:",
         "if False:",
     ),
     _claimant(
@@ -423,7 +1079,7 @@ _CLAIMING = [
     _claimant(
         "claiming: a held cell only when it may",
         "_consider",
-        "if not self._may_take(cell, observer, holding.coordinator, now_ns):",
+        "if not self._may_take(cell, version, holding.coordinator, now_ns):",
         "if False:",
     ),
     _claimant(
@@ -465,8 +1121,8 @@ _CLAIMING = [
     _claimant(
         "claiming: with the version that it saw",
         "_consider",
-        "NO_OFFSET if cell is None else cell.version,",
-        "state.next_offset,",
+        "            version,\n        )",
+        "            state.next_offset,\n        )",
     ),
     _claimant(
         "claiming: on after a rejection",
@@ -535,9 +1191,9 @@ _CLAIMING = [
     ),
     _claimant(
         "resume: only what was claimed before it caught up",
-        "_may_take",
-        " and cell.epoch < caught_up_at",
-        "",
+        "_is_of_the_past",
+        " or claimed_at >= caught_up_at:",
+        ":",
     ),
     _claimant("resume: only when asked for", "_may_take", "self.resume and ", ""),
     _claimant("resume: it does", "_may_take", "if self.resume and", "if False and"),
@@ -576,15 +1232,15 @@ _CLAIMING = [
         COLD_START,
         "cold start: two intervals",
         "ColdStart.is_stale",
-        "2 * cell.interval_ms + self.skew_ms",
+        "2 * interval_ms + self.skew_ms",
         "self.skew_ms",
     ),
     _part(
         COLD_START,
         "cold start: the skew",
         "ColdStart.is_stale",
-        "2 * cell.interval_ms + self.skew_ms",
-        "2 * cell.interval_ms",
+        "2 * interval_ms + self.skew_ms",
+        "2 * interval_ms",
     ),
     _part(
         COLD_START,
@@ -596,14 +1252,16 @@ _CLAIMING = [
     _claimant(
         "cold start: the interval of the holder",
         "_may_take",
-        "is_stale(cell, ",
-        "is_stale(__import__('msgspec').structs.replace(cell, interval_ms=self.interval_ms), ",
+        "is_stale(version, cell.interval_ms, ",
+        "is_stale(version, self.interval_ms, ",
     ),
     _claimant(
         "cold start: one probe that was read",
         "applied",
-        "if renewed_at_ns is not None and self._cold_start.read(",
-        "if self._cold_start.read(",
+        "                    if self._cold_start.read(coordinator, event.offset):\n"
+        "                        reconsider_all = True",
+        "                if self._cold_start.read(coordinator, event.offset):\n"
+        "                    reconsider_all = True",
     ),
     _claimant(
         "cold start: it probes",
@@ -702,7 +1360,14 @@ _ENDING = [
         "holding.metadata = holding.metadata or cell.metadata",
         "pass",
     ),
-    _claimant("pause: nothing renews", "_send_heartbeats", "if h.renewable]", "]"),
+    Mutant(
+        "claimant: pause: nothing renews",
+        CLAIMS,
+        (
+            Edit("Claimant._send_heartbeats", "any(holding.renewable for", "any(True for"),
+            Edit("Claimant._renew_all", "if holding.renewable:", "if True:"),
+        ),
+    ),
     _claimant(
         "pause: a heartbeat in flight does not bring it back",
         "_extend_lease",
@@ -743,7 +1408,10 @@ _ENDING = [
     _claimant("end: off the lists", "_end", "self._drop(holding)", "pass"),
     _claimant("leaving: releases", "leave", "self.release(holding, now_ns)", "pass"),
     _claimant(
-        "leaving: says goodbye", "leave", "self._send_heartbeat(self.home, [], 2, now_ns)", "pass"
+        "leaving: says goodbye",
+        "leave",
+        "self._send_heartbeat(self.home, [], [], 2, now_ns)",
+        "pass",
     ),
     _claimant(
         "leaving: waits for its releases", "settled", "not self._releasing\n            and ", ""
@@ -787,7 +1455,7 @@ _ENDING = [
     ),
     _claimant("commit: only what is held", "commit", "if holding.state not in _OURS:", "if False:"),
     _claimant(
-        "commit: goes up only", "commit", "max(holding.next_offset, next_offset)", "next_offset"
+        "commit: goes up only", "advance", "if next_offset > holding.next_offset:", "if True:"
     ),
     _claimant(
         "commit: at once, when asked",
@@ -797,7 +1465,7 @@ _ENDING = [
     ),
     _claimant(
         "commit: told when stored",
-        "_on_renewed",
+        "_on_stored",
         'self._notices.append(Notice("stored", holding, "", event.next_offset))',
         "pass",
     ),
@@ -869,15 +1537,39 @@ _SILENCE = [
     _world(
         "what was not seen has no time",
         "Timeline.at",
-        "if index < len(self._times) else None",
-        "if index < len(self._times) else self._times[0]",
+        "if index == len(self._offsets):\n            return None",
+        "if index == len(self._offsets):\n            return self._times[0] if self._times else None",
     ),
     _world("old points go", "Timeline.note", "del times[:keep], offsets[:keep]", "pass"),
     _world(
-        "a longer interval needs a longer memory",
-        "Observer.allow",
-        "if 4 * interval_ms * MS > self.seen.horizon:",
-        "if False:",
+        "long silences are remembered",
+        "Timeline.note",
+        "self.coarser.note(offsets[-1], times[-1])",
+        "pass",
+    ),
+    _world(
+        "long silences are looked up",
+        "Timeline.at",
+        "return min(coarse, self._times[0])",
+        "return self._times[0]",
+    ),
+    _world(
+        "what is coarse is never later than what is finer",
+        "Timeline.at",
+        "return min(coarse, self._times[0])",
+        "return coarse",
+    ),
+    _world(
+        "a silence of ten hours is measured",
+        "_timeline",
+        "Timeline(1_000 * ms, 600 * minute, coarsest)",
+        "coarsest",
+    ),
+    _world(
+        "a silence of ten days is measured",
+        "_timeline",
+        "600 * minute, coarsest)",
+        "600 * minute)",
     ),
     _world(
         "unknown before catching up",
@@ -900,8 +1592,8 @@ _SILENCE = [
     _world(
         "the coordinating partition",
         "coordinating_partition",
-        'topic.encode() + partition.to_bytes(4, "big")',
-        "topic.encode()",
+        "group_id.encode()",
+        'b""',
     ),
 ]
 
@@ -956,13 +1648,13 @@ _FOUND = [
     ),
     _claimant(
         "found: who reads too late keeps the others out",
-        "_on_renewed",
-        "if holding.late_renewals == MAX_LATE_RENEWALS and holding.renewable and not self.silent:",
+        "_renewed",
+        "if holding.late_renewals == MAX_LATE_RENEWALS and not self.silent:",
         "if False:",
     ),
     _claimant(
         "found: one long pause is taken for slow reading",
-        "_on_renewed",
+        "_renewed",
         "holding.late_renewals = 0\n",
         "pass\n",
     ),
@@ -987,7 +1679,7 @@ _GO_MARSHAL = [
                 "Holding.held = lambda self, _: self.state in _OURS",
             ),
             Edit(
-                "Claimant._on_rejected",
+                "Claimant._reconcile",
                 'self._end(holding, ClaimEvent.LOST, "the log says that it is not ours")',
                 "pass",
             ),
@@ -1015,6 +1707,13 @@ _GO_MARSHAL = [
 
 PROTOCOL: tuple[Mutant, ...] = (
     *_THE_FOLD,
+    *_VERSIONS,
+    *_HEARTBEATS,
+    *_MEMBERS,
+    *_CLAIMS,
+    *_GROUPS,
+    *_THE_LOG,
+    *_SNAPSHOTS,
     *_THE_LEASE,
     *_CLAIMING,
     *_ENDING,
