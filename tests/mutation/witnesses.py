@@ -112,10 +112,28 @@ _ROWS_BESIDE_BAD_ONES: Final = (
 )
 
 _PROTOCOL: Final[list[tuple[str, int, Mutant | str]]] = [
+    (
+        "a claim whose position is being set ends",
+        20,
+        "claimant: position set: what is refused is given back",
+    ),
     ("a free cell is claimed", 20, "claimant: claiming: on after a release"),
+    (
+        "a group has one partition",
+        5,
+        _bug(
+            "heartbeats go astray",
+            CLAIMS,
+            (
+                "Claimant.__init__",
+                "self.home = world.home(group_id)",
+                "self.home = (world.home(group_id) + 1) % world.partitions",
+            ),
+        ),
+    ),
     ("a lease that is over lapses", 5, "claimant: lease: a lapse is noticed"),
     ("a pause ends the acting", 20, "claimant: pause: the holder stops"),
-    ("a pause ends the renewing", 20, "claimant: pause: nothing renews"),
+    ("a pause ends the storing", 20, "claimant: changes: not of what is paused"),
     ("a pause is told", 20, "claimant: pause: the user hears of it"),
     (
         "a paused claim is released",
@@ -139,7 +157,7 @@ _PROTOCOL: Final[list[tuple[str, int, Mutant | str]]] = [
             CLAIMS,
             (
                 "Claimant.truncated",
-                'self._end(holding, ClaimEvent.TRUNCATED, "the coordination log was truncated")',
+                "self._end(holding, ClaimEvent.TRUNCATED, why)",
                 "pass",
             ),
         ),
@@ -165,8 +183,8 @@ _PROTOCOL: Final[list[tuple[str, int, Mutant | str]]] = [
             "marshal_py.protocol.rationalizer",
             (
                 "_claim",
-                "                offset,\n                record.interval_ms,",
-                "                offset // 16 * 16,\n                record.interval_ms,",
+                "                epoch,\n                record.interval_ms,",
+                "                epoch // 16 * 16,\n                record.interval_ms,",
             ),
         ),
     ),
@@ -180,7 +198,6 @@ _PROTOCOL: Final[list[tuple[str, int, Mutant | str]]] = [
     ("leaving ends", 100, "claimant: leaving: releases"),
     ("liveness", 5, "fold: resume: it resumes"),
     ("members are seen", 20, "claimant: membership: heartbeats begin"),
-    ("members report at home", 5, "claimant: membership: only at home"),
     ("memory", 10, "claimant: memory: what is settled is forgotten"),
     ("nobody takes from himself", 20, "fold: release: the cell is free"),
     ("nothing raises", 5, "claimant: claiming: the epoch"),
@@ -209,13 +226,18 @@ _PROTOCOL: Final[list[tuple[str, int, Mutant | str]]] = [
             "more is told than is stored",
             CLAIMS,
             (
-                "Claimant._on_renewed",
+                "Claimant._on_stored",
                 '"stored", holding, "", event.next_offset)',
                 '"stored", holding, "", event.next_offset + 1)',
             ),
         ),
     ),
     ("the model agrees", 5, "fold: heartbeat: the position is stored"),
+    (
+        "what nobody wants is given back",
+        100,
+        "claimant: reconcile: what nobody wants is given back",
+    ),
     ("what is stored is told", 5, "claimant: commit: told when stored"),
     ("who has read of a loss knows", 5, "claimant: claiming: another's claim ends its own"),
     ("who leaves holds nothing", 100, "claimant: leaving: waits for its releases"),
@@ -225,7 +247,7 @@ _PROTOCOL: Final[list[tuple[str, int, Mutant | str]]] = [
         _bug(
             "who leaves says nothing",
             CLAIMS,
-            ("Claimant.leave", "self._send_heartbeat(self.home, [], 2, now_ns)", "pass"),
+            ("Claimant.leave", "self._send_heartbeat(self.home, [], [], 2, now_ns)", "pass"),
         ),
     ),
 ]

@@ -139,7 +139,8 @@ _HEARTBEATS = [
         "heartbeat: what the member does not say again stays",
         "_heartbeat",
         "        session.metadata = record.member_metadata\n",
-        '        session.metadata = record.member_metadata\n    else:\n        session.metadata = b""\n',
+        "        session.metadata = record.member_metadata\n"
+        '    else:\n        session.metadata = b""\n',
     ),
     _fold(
         "heartbeat: its levels move",
@@ -455,7 +456,8 @@ _CLAIMS = [
     _fold(
         "claim: again by the same session, which does not end",
         "_claim",
-        "    session.claims[epoch] = unit  # before the old holder's goes: it may be the same session\n"
+        "    session.claims[epoch] = unit"
+        "  # before the old holder's goes: it may be the same session\n"
         "    if cell.holder is not None:\n"
         "        _vacate(state, group, name, cell, offset)\n",
         "    if cell.holder is not None:\n"
@@ -768,7 +770,6 @@ def _refuses(name: str, check: str) -> Mutant:
 
 
 _SNAPSHOTS = [
-    _decodes("the pause", "group.level, group.pause = level, pause", "group.level = level"),
     _decodes("the level", "group.level, group.pause = level, pause", "group.pause = pause"),
     _decodes("the levels of sessions", "group.count(session, +1)"),
     _decodes("members", "group.members[client_id] = session"),
@@ -1277,6 +1278,327 @@ _CLAIMING = [
     ),
 ]
 
+_RECONCILING = [
+    _claimant(
+        "reconcile: it does",
+        "_send_heartbeats",
+        "self._reconcile(coordinator, now_ns)",
+        "pass",
+    ),
+    _claimant(
+        "reconcile: what the log has taken is lost",
+        "_reconcile",
+        'self._end(holding, ClaimEvent.LOST, "the log says that it is not ours")',
+        "pass",
+    ),
+    _claimant(
+        "reconcile: what nobody wants is given back",
+        "_reconcile",
+        "self._give_back(given[epoch], coordinator, epoch, now_ns)",
+        "pass",
+    ),
+    _claimant(
+        "reconcile: not what is being released",
+        "_reconcile",
+        "unknown -= {holding.epoch for holding in self._releasing.values()}",
+        "pass",
+    ),
+    _claimant(
+        "reconcile: not what is being claimed",
+        "_reconcile",
+        "if wanted is None or wanted.state is not ClaimState.CLAIMING:",
+        "if True:",
+    ),
+    _claimant(
+        "reconcile: only what nobody is claiming",
+        "_reconcile",
+        "if wanted is None or wanted.state is not ClaimState.CLAIMING:",
+        "if wanted is None:",
+    ),
+]
+
+_CHANGES = [
+    _claimant(
+        "changes: not of what is paused",
+        "_changes",
+        "if not holding.renewable or ",
+        "if ",
+    ),
+    _claimant(
+        "changes: only of what is ours",
+        "_changes",
+        " or self._ours[coordinator].get(key) is not holding:",
+        ":",
+    ),
+    _claimant(
+        "changes: only a position that moved",
+        "_changes",
+        "if holding.next_offset > holding.stored_offset:",
+        "if True:",
+    ),
+    _claimant(
+        "changes: only metadata that differ",
+        "_changes",
+        "if holding.metadata != holding.stored_metadata:",
+        "if True:",
+    ),
+    _claimant(
+        "changes: epochs are counted from the base",
+        "_changes",
+        "claimed_at = holding.epoch - base",
+        "claimed_at = holding.epoch",
+    ),
+    _claimant(
+        "changes: not of claims of before the last genesis",
+        "_changes",
+        "if claimed_at < 0:",
+        "if False:",
+    ),
+    _claimant(
+        "changes: no more positions than a record may carry",
+        "_changes",
+        "len(positions) == 2 * MAX_ENTRIES or ",
+        "",
+    ),
+    _claimant(
+        "changes: as many positions as a record may carry",
+        "_changes",
+        "len(positions) == 2 * MAX_ENTRIES or ",
+        "len(positions) == MAX_ENTRIES or ",
+    ),
+    _claimant(
+        "changes: no more metadata than a record may carry",
+        "_changes",
+        " or size > MAX_METADATA_AT_ONCE",
+        "",
+    ),
+    _claimant(
+        "changes: metadata are counted by their size",
+        "_changes",
+        "size += 16 + len(holding.metadata)",
+        "size += 1",
+    ),
+    _claimant(
+        "changes: the rest goes with another heartbeat",
+        "_changes",
+        "positions, metadata, size = [], [], 0",
+        "return",
+    ),
+    _claimant(
+        "changes: nothing goes twice",
+        "_changes",
+        "positions, metadata, size = [], [], 0",
+        "size = 0",
+    ),
+    _claimant(
+        "changes: a heartbeat says that it is a member once",
+        "_send_heartbeats",
+        "            membership = 0\n",
+        "            pass\n",
+    ),
+    _claimant(
+        "changes: a position that moved is one",
+        "advance",
+        "self._changed[holding.key] = holding",
+        "pass",
+    ),
+    _claimant(
+        "changes: metadata that are set are one",
+        "set_metadata",
+        "self._changed[holding.key] = holding",
+        "pass",
+    ),
+    _claimant(
+        "changes: what a claim brings with it",
+        "_on_claimed",
+        "self._changed[key] = holding",
+        "pass",
+    ),
+    _claimant(
+        "changes: the metadata of the cell are known",
+        "_on_claimed",
+        "holding.stored_metadata = cell.metadata",
+        "pass",
+    ),
+    _claimant(
+        "changes: what the log has is none any more",
+        "_on_stored",
+        "self._changed.pop(holding.key, None)",
+        "pass",
+    ),
+    _claimant(
+        "changes: what the log does not have stays one, position",
+        "_on_stored",
+        "if holding.stored_offset >= holding.next_offset and (",
+        "if (",
+    ),
+    _claimant(
+        "changes: what the log does not have stays one, metadata",
+        "_on_stored",
+        "holding.stored_metadata == holding.metadata\n",
+        "True\n",
+    ),
+    _claimant(
+        "changes: the metadata in the log are known",
+        "_on_stored",
+        "holding.stored_metadata = cell.metadata",
+        "pass",
+    ),
+    _claimant(
+        "changes: of what ended there are none",
+        "_drop",
+        "del self._changed[holding.key]",
+        "pass",
+    ),
+    _claimant(
+        "changes: after a truncation there are none",
+        "truncated",
+        "self._changed.clear()",
+        "pass",
+    ),
+    _claimant(
+        "changes: what the member says of itself only when it differs",
+        "_send_heartbeat",
+        "None if known or membership != 1 else self.member_metadata",
+        "self.member_metadata",
+    ),
+    _claimant(
+        "changes: what the member says of itself is compared with the log",
+        "_send_heartbeat",
+        "session is not None and session.metadata == self.member_metadata",
+        "session is not None",
+    ),
+]
+
+_THE_LOG_ITSELF = [
+    _claimant(
+        "recovery: no lease is certain",
+        "_on_founded",
+        'self._end(holding, ClaimEvent.LOST, "the coordination log was recovered")',
+        "pass",
+    ),
+    _claimant(
+        "recovery: what was held is given back",
+        "_on_founded",
+        "self._give_back(holding.key, coordinator, holding.epoch, now_ns, holding.next_offset)",
+        "pass",
+    ),
+    _claimant(
+        "recovery: it is heard of",
+        "applied",
+        "self._on_founded(coordinator, event, now_ns)",
+        "pass",
+    ),
+    _claimant(
+        "resume: what was claimed before the last genesis is not known",
+        "_is_of_the_past",
+        "return claimed_at >= 0 or base == self._base_when_caught_up",
+        "return True",
+    ),
+    _claimant(
+        "resume: what was claimed before a genesis that was read at the start",
+        "_is_of_the_past",
+        "return claimed_at >= 0 or base == self._base_when_caught_up",
+        "return claimed_at >= 0",
+    ),
+    _claimant(
+        "resume: the offset counts, not the epoch",
+        "_is_of_the_past",
+        "claimed_at = cell.epoch - base",
+        "claimed_at = cell.epoch",
+    ),
+    _claimant(
+        "resume: the base at the start",
+        "caught_up",
+        "self._base_when_caught_up = self.world.states[coordinator].base",
+        "pass",
+    ),
+    _claimant(
+        "level: looked at when it has caught up",
+        "caught_up",
+        "if not self._can_follow(coordinator):",
+        "if False:",
+    ),
+    _claimant(
+        "level: looked at when it is set", "applied", "self._can_follow(coordinator)", "pass"
+    ),
+    _claimant(
+        "level: looked at when a heartbeat is refused",
+        "_on_rejected",
+        "            self._can_follow(coordinator)\n",
+        "            pass\n",
+    ),
+    _claimant(
+        "level: one that is too high",
+        "_can_follow",
+        "if self._lowest <= level <= self._highest:",
+        "if self._lowest <= level:",
+    ),
+    _claimant(
+        "level: one that is too low",
+        "_can_follow",
+        "if self._lowest <= level <= self._highest:",
+        "if level <= self._highest:",
+    ),
+    _claimant(
+        "level: who cannot follow stops", "_can_follow", "self.stop_claiming(self.refusal)", "pass"
+    ),
+    _claimant(
+        "level: who cannot follow says why",
+        "want",
+        'self.refusal or "the client is closing; make a new one"',
+        '"the client is closing; make a new one"',
+    ),
+    _claimant(
+        "level: its own are told",
+        "_send_heartbeat",
+        "            self._lowest,\n            self._highest,\n",
+        "            1,\n            1,\n",
+    ),
+    _claimant(
+        "pause: one that is over is ended",
+        "end_expired_pause",
+        "self._appends.append(Append(self.home, seq, encode(record)))",
+        "pass",
+    ),
+    _claimant(
+        "pause: one that is not over is not ended",
+        "end_expired_pause",
+        "if group.pause.expires_at_ms <= now_ms:",
+        "if True:",
+    ),
+    _claimant(
+        "pause: ended is the one that was seen",
+        "end_expired_pause",
+        "group.pause.version)",
+        "group.pause.version + 1)",
+    ),
+    _claimant(
+        "pause: who leaves does not end it",
+        "end_expired_pause",
+        "if self.leaving or ",
+        "if ",
+    ),
+    _claimant(
+        "end: a cell that ends goes with its release",
+        "_send_release",
+        "1 if holding.ephemeral else 0",
+        "0",
+    ),
+    _claimant(
+        "end: only a cell that ends goes with its release",
+        "_send_release",
+        "1 if holding.ephemeral else 0",
+        "1",
+    ),
+    _claimant(
+        "end: a cell that ends is asked for",
+        "want",
+        "holding.ephemeral = ephemeral",
+        "pass",
+    ),
+]
+
 _ENDING = [
     _claimant(
         "release: its record is sent",
@@ -1500,9 +1822,6 @@ _ENDING = [
         "self.world.cell(self.group_id, *holding.key).epoch, proposed_offset",
     ),
     _claimant(
-        "membership: only at home", "_send_heartbeats", "coordinator == self.home and", "True and"
-    ),
-    _claimant(
         "membership: heartbeats begin",
         "caught_up",
         "self._heartbeats.arrange(coordinator, now_ns)",
@@ -1538,7 +1857,7 @@ _SILENCE = [
         "what was not seen has no time",
         "Timeline.at",
         "if index == len(self._offsets):\n            return None",
-        "if index == len(self._offsets):\n            return self._times[0] if self._times else None",
+        "if index == len(self._offsets):\n            return self._times[-1] if index else None",
     ),
     _world("old points go", "Timeline.note", "del times[:keep], offsets[:keep]", "pass"),
     _world(
@@ -1716,6 +2035,9 @@ PROTOCOL: tuple[Mutant, ...] = (
     *_SNAPSHOTS,
     *_THE_LEASE,
     *_CLAIMING,
+    *_RECONCILING,
+    *_CHANGES,
+    *_THE_LOG_ITSELF,
     *_ENDING,
     *_SILENCE,
     *_FOUND,
