@@ -77,6 +77,8 @@ class Assignment:
         self._giving: tuple[Unit, float] | None = None
         """What is being given to another member, and since when."""
         self._planned_s = 0.0
+        self._all_units: list[Unit] = []
+        self._units_of: tuple[dict[str, int], bool] = ({}, False)
         self._lags: dict[Unit, int] = {}
         self._looked_at_ends_s = float("-inf")
         self._thread = threading.Thread(target=self._run, name="marshal-assignment", daemon=True)
@@ -205,10 +207,13 @@ class Assignment:
     # The plan
 
     def _units(self) -> list[Unit]:
-        counts = self._topics.counts.items()
-        if self.subscription.entire_topics:
-            return [(topic, 0) for topic, count in counts if count]
-        return [(topic, p) for topic, count in counts for p in range(count)]
+        """Return the units that exist: the same list, as long as the same ones do."""
+        counts, whole = dict(self._topics.counts), self.subscription.entire_topics
+        if self._units_of != (counts, whole):
+            self._units_of = (counts, whole)
+            sizes = [(topic, min(n, 1) if whole else n) for topic, n in counts.items()]
+            self._all_units = [(topic, p) for topic, n in sizes for p in range(n)]
+        return self._all_units
 
     def _plan(self, now_s: float) -> None:
         if now_s - self._planned_s < MIN_GAP_S:

@@ -42,6 +42,8 @@ UNIT_TESTS: Final[dict[str, tuple[str, ...]]] = {
         "marshal_py/protocol/test_claimant_regressions.py",
         "marshal_py/consumer/handlers/test_options.py",
         "marshal_py/protocol/test_balance.py",
+        "marshal_py/protocol/test_shares.py",
+        "marshal_py/consumer/test_group_view.py",
     ),
     "harvesters": (
         "harvest/core/test_mark_actions.py",

@@ -47,6 +47,18 @@ def _assignment(name: str, function: str, old: str, new: str) -> Mutant:
     return _consumers("consumer.assignment", name, f"Assignment.{function}", old, new)
 
 
+def _view(name: str, function: str, old: str, new: str) -> Mutant:
+    return _consumers("consumer.group_view", name, f"GroupView.{function}", old, new)
+
+
+def _shares(name: str, function: str, old: str, new: str) -> Mutant:
+    return _consumers("protocol.shares", name, f"Shares.{function}", old, new)
+
+
+def _balance(name: str, function: str, old: str, new: str) -> Mutant:
+    return _consumers("protocol.balance", name, function, old, new)
+
+
 def _harvest(module: str, name: str, function: str, old: str, new: str) -> Mutant:
     edits = (Edit(function, old, new),)
     return Mutant(f"harvest: {name}", f"harvest.{module}", edits, "harvesters")
@@ -367,29 +379,263 @@ _ASSIGNMENT = [
         "self.by_key.pop(part.key, None)",
         "pass",
     ),
-    _consumers(
-        "consumer.assignor",
+    _view(
         "the dead have no share",
-        "Assignor._is_alive",
-        'if observer.liveness(as_cell, now_ns) == "stale":',
-        "if False:",
+        "_look_at_member",
+        "is_alive = now_ns <= silent_ns and not self._was_dead(member, me, observer)",
+        "is_alive = True",
+    ),
+    _view(
+        "who was dead before has no share",
+        "_look_at_member",
+        " and not self._was_dead(member, me, observer)",
+        "",
+    ),
+    _view(
+        "who was there before is looked at again when this client has joined",
+        "_hear_beat",
+        "self._members_due.update(self._unheard)",
+        "pass",
+    ),
+    _view(
+        "a heartbeat may tell something else", "_hear_beat", "self._members_due.add(name)", "pass"
+    ),
+    _view(
+        "who comes back to life holds what it held",
+        "_hear_beat",
+        "self._units_due.update(doubted)",
+        "pass",
+    ),
+    _view(
+        "silence makes a member due",
+        "_look_at_member",
+        "self._set_timer(silent_ns, (name, _MEMBER))",
+        "pass",
+    ),
+    _view("silence makes a unit due", "_who_holds", "self._set_timer(silent_ns, unit)", "pass"),
+    _view(
+        "the earliest timer counts",
+        "_set_timer",
+        "pending_ns is None or at_ns < pending_ns",
+        "True",
+    ),
+    _view(
+        "a timer that went off can be set again",
+        "_take_timers",
+        "del self._timer_of[key]",
+        "pass",
+    ),
+    _view(
+        "what the dead held is free",
+        "_who_holds",
+        "self._is_alive.get(cell.holder) is False",
+        "False",
+    ),
+    _view("what is silent is free", "_who_holds", "now_ns > silent_ns or ", ""),
+    _view(
+        "what somebody held is looked at when it dies or comes back",
+        "_look_at_member",
+        "self._units_due.update(self._held_by.get(name, ()))",
+        "pass",
+    ),
+    _view(
+        "what somebody gave up is not looked at as if it held it",
+        "_note",
+        "units[before].discard(unit)",
+        "pass",
+    ),
+    _view("a claim is heard", "hear", "Claimed | Released", "Released"),
+    _view("a release is heard", "hear", "Claimed | Released", "Claimed"),
+    _view("a position that is set is heard", "hear", " | PositionSet", ""),
+    _view("whoever leaves is heard", "hear", "MemberJoined | MemberLeft", "MemberJoined"),
+    _view("a group that is forgotten is heard", "hear", "self._all_due = True", "pass"),
+    _view(
+        "a cost that is published is heard",
+        "hear",
+        "self._units_due.add((event.topic, event.partition))\n            return False",
+        "return False",
+    ),
+    _view(
+        "another world is looked at from the start",
+        "refresh",
+        "self._all_due or not _are_same(self._states, world.states)",
+        "self._all_due",
+    ),
+    _view(
+        "who is not in another world is dropped",
+        "_begin_anew",
+        "self._members_due.update(self._is_alive)",
+        "pass",
+    ),
+    _view(
+        "units that are no more are dropped",
+        "refresh",
+        "exist ^ self._exist",
+        "exist - self._exist",
+    ),
+    _view(
+        "costs count once all want them",
+        "refresh",
+        "self._units_due.update(self._exist)",
+        "pass",
+    ),
+    _view(
+        "lags that are not measured any more do not count",
+        "refresh",
+        "self._units_due.update(lags, self._lags)",
+        "self._units_due.update(lags)",
+    ),
+    _view(
+        "what was resumed is not resumed again",
+        "_look_at_unit",
+        "self.to_resume.discard(unit)",
+        "pass",
     ),
     _consumers(
         "consumer.assignor",
-        "what the dead held is free",
-        "Assignor._holder",
-        "return None if known else cell.holder",
-        "return cell.holder",
+        "a plan is made again when something changed",
+        "Assignor.decide",
+        "if self._target_of != (view.shares.version, view.by_lag):",
+        "if self._target_of is None:",
     ),
-    _consumers(
-        "protocol.balance", "shares are evened out", "_by_count", "counts.even_out()", "pass"
+    _shares(
+        "a unit has one holder", "set_unit", "units.discard(unit, before, cost_before)", "pass"
     ),
-    _consumers(
-        "protocol.balance",
+    _shares(
+        "a unit that weighs something else is a change",
+        "set_unit",
+        " and cost_before == cost",
+        "",
+    ),
+    _shares("a change is told", "set_unit", "self.version += 1", "pass"),
+    _shares("a change of members is told", "set_member", "self.version += 1", "pass"),
+    _shares("a unit that goes is a change", "remove_unit", "self.version += 1", "pass"),
+    _shares(
+        "who wants what nobody wanted may hold it",
+        "_change_kind",
+        "is_new or (old is not None and old not in kinds)",
+        "old is not None and old not in kinds",
+    ),
+    _shares(
+        "what nobody wants any more is nobody's",
+        "_change_kind",
+        "is_new or (old is not None and old not in kinds)",
+        "is_new",
+    ),
+    _shares(
+        "who wants as another does may hold the same",
+        "_change_kind",
+        "insort(units.members, name)",
+        "pass",
+    ),
+    _shares(
+        "who wants something else may not hold it",
+        "_change_kind",
+        "_remove(units.members, name)",
+        "pass",
+    ),
+    _shares(
+        "classes come in the order of their members",
+        "classes",
+        "sorted((u for u in found if u.members), key=lambda units: units.members)",
+        "[u for u in found if u.members]",
+    ),
+    Mutant(
+        "consumer: what a holder gives up is off its load",
+        "marshal_py.protocol.shares",
+        (Edit("UnitClass.discard", "self.load[holder] -= cost", "pass"),),
+        "consumers",
+    ),
+    _balance("shares are evened out", "_by_count", "counts.even_out()", "pass"),
+    _balance(
         "a limit is kept",
         "_Counts.can_take",
-        "return self.total[name] < _cap(self.members[name])",
+        "return self.total[name] < self.cap[name]",
         "return True",
+    ),
+    _balance(
+        "a weight counts for who takes",
+        "_Counts.least",
+        "(total[name] + 1) / weight[name]",
+        "(total[name] + 1)",
+    ),
+    _balance(
+        "a weight counts for who has taken",
+        "_Counts.above",
+        "(self.total[name] + 1) / self.weight[name]",
+        "(self.total[name] + 1)",
+    ),
+    _balance(
+        "a weight counts for who gives",
+        "_Counts.level",
+        "self.total[name] / self.weight[name]",
+        "self.total[name]",
+    ),
+    _balance(
+        "a weight counts where much is free",
+        "_Counts._fill_up",
+        "int(surface * self.weight[name]",
+        "int(surface",
+    ),
+    _balance(
+        "a limit counts where much is free",
+        "_Counts._fill_up",
+        "min(max(share, 0), self.cap[name] - self.total[name])",
+        "max(share, 0)",
+    ),
+    _balance(
+        "who has most gets nothing of what is free",
+        "_Counts._fill_up",
+        "if len(below) < len(rising):",
+        "if False:",
+    ),
+    _balance(
+        "units go along chains",
+        "_Counts.even_out",
+        "while (chain := self._best_chain()) is not None:",
+        "while (chain := None) is not None:",
+    ),
+    _balance(
+        "by lag, a weight counts for who takes what is free",
+        "_Loads.taker",
+        "(self.total[name] + cost) / wants.weight",
+        "self.level(name) + cost",
+    ),
+    _balance(
+        "by lag, a weight counts for who takes from another",
+        "_Loads.best_move",
+        "1 / weight + 1 / wants.weight",
+        "1 / weight + 1",
+    ),
+    _balance(
+        "by lag, a weight counts for who gives",
+        "_Loads.best_move",
+        "1 / weight + 1 / wants.weight",
+        "1 + 1 / wants.weight",
+    ),
+    _balance(
+        "by lag, a weight counts for what somebody has",
+        "_Loads.level",
+        "self.total[name] / self.members[name].weight",
+        "self.total[name]",
+    ),
+    _balance(
+        "by lag, a unit does not come back",
+        "_Loads.best_move",
+        "high = min(high, gap * wants.weight * (1 - _ROUNDING))",
+        "pass",
+    ),
+    _balance(
+        "by lag, who has much more weight is another kind of member",
+        "_alike",
+        "wants.weight, wants.prefer",
+        "1.0, wants.prefer",
+    ),
+    _balance(
+        "by lag, what is out of date is passed over",
+        "_Loads.least",
+        "heap[0][0] == self.total[heap[0][1][1]] and ",
+        "",
     ),
 ]
 

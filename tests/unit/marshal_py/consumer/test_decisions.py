@@ -24,9 +24,8 @@ from marshal_py.errors import NotHeld
 from marshal_py.protocol.balance import Plan, Unit
 from marshal_py.protocol.claimant import ClaimState
 from marshal_py.protocol.events import MemberJoined
-from marshal_py.protocol.rationalizer import Member
 from marshal_py.protocol.subscription import Subscription
-from marshal_py.protocol.world import MS, Observer
+from marshal_py.protocol.world import MS
 
 FAR = 2**62
 
@@ -438,7 +437,7 @@ def test_nothing_is_given_up_while_who_joined_takes_nothing_yet() -> None:
 def test_those_who_join_one_after_the_other_are_waited_for_but_not_for_ever() -> None:
     now_ms = [1_000_000]
     marshal: Any = SimpleNamespace(
-        group_id="g", driver=SimpleNamespace(clock=lambda: now_ms[0] * MS)
+        client_id="me", group_id="g", driver=SimpleNamespace(clock=lambda: now_ms[0] * MS)
     )
     assignor = Assignor(marshal, Subscription(frozenset({"t"})), settle_ms=100)
     quiet = []
@@ -451,31 +450,3 @@ def test_those_who_join_one_after_the_other_are_waited_for_but_not_for_ever() ->
     assert not assignor._are_newcomers_settling(now_ms[0] * MS)
     assignor.is_affected_by([MemberJoined(5, "c", "i", "g", 1, 1_000)])
     assert assignor._are_newcomers_settling(now_ms[0] * MS)
-
-
-def test_the_dead_have_no_share_where_no_clock_of_the_broker_tells_of_them() -> None:
-    marshal: Any = SimpleNamespace(settings=SimpleNamespace(cold_start_skew_ms=None))
-    assignor = Assignor(marshal, Subscription(frozenset({"t"})), settle_ms=0)
-    observer = Observer()
-    observer.allow(1_000)
-    observer.caught_up_at_offset = 0
-    observer.seen.note(5, 0)
-    member = Member("i", 5, 1_000, b"")
-    assert assignor._is_alive(member, None, observer, 1_900 * MS)
-    assert not assignor._is_alive(member, None, observer, 2_100 * MS)
-
-
-@pytest.mark.parametrize("is_consumer", [False, True])
-def test_what_a_dead_member_held_is_free_before_its_claim_goes_stale(is_consumer: bool) -> None:
-    """What somebody else holds, who is no consumer, is left alone."""
-    subscription = Subscription(frozenset({"t"})) if is_consumer else None
-    metadata = b"" if subscription is None else subscription.encode()
-    state = SimpleNamespace(members={("g", "dead"): Member("i", 5, 1_000, metadata)})
-    world = SimpleNamespace(states=[state], home=lambda _: 0)
-    marshal: Any = SimpleNamespace(
-        client_id="me", group_id="g", driver=SimpleNamespace(world=world)
-    )
-    assignor = Assignor(marshal, Subscription(frozenset({"t"})), settle_ms=0)
-    observer: Any = SimpleNamespace(liveness=lambda *_: "fresh")
-    cell: Any = SimpleNamespace(holder="dead")
-    assert assignor._holder(cell, {}, observer, 0) == (None if is_consumer else "dead")
