@@ -417,7 +417,7 @@ _ASSIGNMENT = [
         "the earliest timer counts",
         "_set_timer",
         "pending_ns is None or at_ns < pending_ns",
-        "True",
+        "pending_ns is None",
     ),
     _view(
         "a timer that went off can be set again",
@@ -438,16 +438,9 @@ _ASSIGNMENT = [
         "self._units_due.update(self._held_by.get(name, ()))",
         "pass",
     ),
-    _view(
-        "what somebody gave up is not looked at as if it held it",
-        "_note",
-        "units[before].discard(unit)",
-        "pass",
-    ),
     _view("a claim is heard", "hear", "Claimed | Released", "Released"),
     _view("a release is heard", "hear", "Claimed | Released", "Claimed"),
     _view("a position that is set is heard", "hear", " | PositionSet", ""),
-    _view("whoever leaves is heard", "hear", "MemberJoined | MemberLeft", "MemberJoined"),
     _view("a group that is forgotten is heard", "hear", "self._all_due = True", "pass"),
     _view(
         "a cost that is published is heard",
@@ -549,9 +542,9 @@ _ASSIGNMENT = [
     _balance("shares are evened out", "_by_count", "counts.even_out()", "pass"),
     _balance(
         "a limit is kept",
-        "_Counts.can_take",
-        "return self.total[name] < self.cap[name]",
-        "return True",
+        "_Counts.is_over",
+        "return self.total[name] > self.cap[name]",
+        "return False",
     ),
     _balance(
         "a weight counts for who takes",

@@ -118,7 +118,15 @@ class Group:
             p = self.world.coordinator(*unit)
             self.append(p, ReleasingPartition, name, *unit, cell.epoch, -1)
 
-    def beat(self, name: str, *, lag: int = 0, leaves: bool = False, claims: bool = True) -> None:
+    def beat(
+        self,
+        name: str,
+        *,
+        lag: int = 0,
+        leaves: bool = False,
+        claims: bool = True,
+        interval_ms: int = INTERVAL_MS,
+    ) -> None:
         home, wants = self.world.home("g"), self.wants[name]
         metadata = ClaimMetadata(cost=weigh(lag)).encode()
         for p in range(self.coordinators):
@@ -130,8 +138,8 @@ class Group:
             member = (2 if leaves else 1) if p == home and wants is not None else 0
             told = b"" if wants is None or member != 1 else wants.encode()
             if entries or member:
-                interval_ms = INTERVAL_MS if member == 1 else 0
-                self.append(p, Heartbeat, name, entries, member, interval_ms, told)
+                told_ms = interval_ms if member == 1 else 0
+                self.append(p, Heartbeat, name, entries, member, told_ms, told)
 
     def operate(self, what: str, unit: Unit) -> None:
         for p in range(self.coordinators):
@@ -340,8 +348,10 @@ def test_what_a_dead_member_held_is_free_before_its_claim_goes_stale() -> None:
     group.now_ns += 1_500 * MS
     group.claim("b", ("x", 0))
     group.claim("d", ("x", 1))
-    group.now_ns += 600 * MS
     group.beat(ME)
+    assert group.assignor.decide(UNITS).holders["x", 0] == "b"
+    group.now_ns += 600 * MS
+    assert group.assignor.is_due()
     made = group.assignor.decide(UNITS)
     assert (made.holders["x", 0], made.holders["x", 1]) == (None, "d")
     group.beat("b")
@@ -373,6 +383,74 @@ def test_what_others_want_is_heard_with_their_next_heartbeat() -> None:
     group.beat("b")
     assert group.assignor.is_due()
     assert len(group.assignor.decide(UNITS).plan.claim) == 8
+
+
+def test_who_shortens_its_interval_is_missed_sooner() -> None:
+    group = Group()
+    for name in "ab":
+        group.beat(name)
+    group.assignor.decide(UNITS)
+    group.beat("b", interval_ms=100)
+    group.assignor.decide(UNITS)
+    group.now_ns += 250 * MS
+    assert group.assignor.is_due()
+    assert len(group.assignor.decide(UNITS).plan.claim) == 8
+
+
+def test_a_position_that_is_set_frees_the_unit() -> None:
+    group = Group()
+    for name in "ab":
+        group.beat(name)
+    group.claim("b", ("x", 0))
+    assert group.assignor.decide(UNITS).holders["x", 0] == "b"
+    group.operate("pause", ("x", 0))
+    group.operate("set", ("x", 0))
+    made = group.assignor.decide(UNITS)
+    assert made.paused
+    assert made.holders["x", 0] is None
+
+
+def test_what_an_earlier_instance_holds_is_resumed_once() -> None:
+    group = Group()
+    group.claim(ME, ("x", 0))
+    group.instances[ME] = "another"
+    group.assignor = group.new_assignor()
+    group.beat(ME)
+    assert group.assignor.decide(UNITS).resume == (("x", 0),)
+    group.claim(ME, ("x", 0))
+    assert group.assignor.decide(UNITS).resume == ()
+
+
+def test_costs_are_those_measured_last_and_otherwise_those_published() -> None:
+    group = Group()
+    group.wants[ME] = group.assignor.subscription = WANTS[3]
+    group.claim(ME, ("x", 0))
+    group.beat(ME, lag=100)
+    shares = group.assignor._view.shares
+    group.assignor.decide(UNITS, {})
+    assert shares.costs["x", 0] == weigh(100)
+    group.assignor.decide(UNITS, {("x", 0): 5, ("x", 1): 7})
+    assert (shares.costs["x", 0], shares.costs["x", 1]) == (weigh(5), weigh(7))
+    group.assignor.decide(UNITS, {("x", 0): 5})
+    assert (shares.costs["x", 0], shares.costs["x", 1]) == (weigh(5), 1)
+    group.assignor.decide(UNITS, {})
+    assert shares.costs["x", 0] == weigh(100)
+
+
+def test_a_group_that_is_forgotten_is_looked_at_anew() -> None:
+    """Nobody held its cells, but what they were published to weigh is gone with them."""
+    group = Group()
+    group.wants[ME] = group.assignor.subscription = WANTS[3]
+    group.claim(ME, ("x", 0))
+    group.beat(ME, lag=100)
+    group.release(ME, ("x", 0))
+    group.assignor.decide(UNITS)
+    group.operate("pause", ("x", 0))
+    group.check()
+    group.operate("forget", ("x", 0))
+    assert group.world.cell("g", "x", 0) is None
+    group.check()
+    assert group.assignor._view.shares.costs["x", 0] == 1
 
 
 def test_a_look_after_one_event_looks_at_one_unit() -> None:

@@ -15,15 +15,16 @@ from marshal_py.protocol.subscription import Subscription
 
 Change: TypeAlias = tuple[str, object, object, int]
 
+KINDS = [("xy", None), ("xy", None), ("x", None), ("x", None), ("y", None), ("z", "x|y")]
+"""Topics and pattern: few, so that there are several members of most kinds."""
 subscriptions = st.builds(
-    Subscription,
-    topics=st.sampled_from([frozenset("x"), frozenset("y"), frozenset("xy"), frozenset("z")]),
-    pattern=st.sampled_from([None, None, "x|y", "z"]),
+    lambda kind, **wants: Subscription(frozenset(kind[0]), kind[1], **wants),
+    st.sampled_from(KINDS),
     max_claims=st.sampled_from([None, None, 0, 1, 3]),
     weight=st.sampled_from([1.0, 1.0, 2.0, 0.7]),
     prefer=st.sampled_from([(), (), ("x/1",), ("y", "x/2")]),
 )
-members = st.sampled_from("abcde")
+members = st.sampled_from("abcdefg")
 units = st.tuples(st.sampled_from("xyz"), st.integers(0, 5))
 holders = st.one_of(st.none(), members, st.just("stranger"))
 changes = st.one_of(
@@ -33,8 +34,8 @@ changes = st.one_of(
 )
 
 
-@given(st.lists(changes, max_size=60), st.booleans())
-@settings(max_examples=300, deadline=None)
+@given(st.lists(changes, max_size=80), st.booleans())
+@settings(max_examples=400, deadline=None)
 def test_after_any_changes_the_target_is_that_of_the_world_as_a_whole(
     made: list[Change], by_cost: bool
 ) -> None:
@@ -61,6 +62,24 @@ def test_after_any_changes_the_target_is_that_of_the_world_as_a_whole(
         if number % 7 == 0 or number == len(made) - 1:
             whole = target(there, held, costs if by_cost else None)
             assert target_of(shares, by_cost=by_cost) == whole
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_members_that_come_go_and_change_their_minds_leave_no_trace(seed: int) -> None:
+    order = random.Random(seed)
+    shares, there = Shares(), dict[str, Subscription]()
+    held: dict[Unit, str | None] = {}
+    for unit in [(topic, n) for topic in "xyz" for n in range(8)]:
+        held[unit] = order.choice([None, None, *"abcdefgh"])
+        shares.set_unit(unit, held[unit])
+    for _ in range(60):
+        name, (topics, pattern) = order.choice("abcdefgh"), order.choice(KINDS)
+        wants = None if order.random() < 0.3 else Subscription(frozenset(topics), pattern)
+        there.pop(name, None)
+        if wants is not None:
+            there[name] = wants
+        shares.set_member(name, wants)
+        assert target_of(shares) == target(there, held)
 
 
 @pytest.mark.parametrize("by_cost", [False, True])
