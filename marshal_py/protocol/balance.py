@@ -20,6 +20,13 @@ Everything that need not move goes on. The target is sticky, so that this ends:
    go away together, and what the others were given stays as it was. So a herd that starts all at
    once does not claim the same units twice, and needs no coordinator.
 
+By lag, units weigh differently, and the costliest free one goes first to whoever will have least to
+do with it for its weight. What is held moves only if that takes a good part of the gap between two
+members off it, and if its taker will have less to do than its giver had: else it would come back.
+
+A target depends on what there is, not on how it came about (`marshal_py.protocol.shares`), so what
+is kept by change is what would be computed from the start.
+
 Two members may see the world at different times. Then one of them claims in vain, which the log
 rejects, or gives up later than it could: the one with most gives up first, and a unit that was
 given up must have been taken before the next one goes.
