@@ -8,5 +8,6 @@ Read `messages` (the records), then `rationalizer` (the fold), then `claimant` (
 of one client): `claim_states` is the table of its states, `holding` one claim of it, and `timers`,
 `heartbeat_schedule`, `unread_appends` and `cold_start` are its parts. `world` answers questions
 about the state; `balance` says who should hold what, of `shares`; `snapshots` shortens replays;
-`text` is version 1, as Go Marshal speaks it; `history` turns the log into claims, takeovers and anomalies.
+`text` is version 1, as Go Marshal speaks it; `history` turns the log into claims, takeovers and
+anomalies.
 """
