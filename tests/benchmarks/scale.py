@@ -65,7 +65,7 @@ class Group:
         def world() -> Iterator[World]:
             yield self.world
 
-        marshal: Any = SimpleNamespace(
+        self.marshal: Any = SimpleNamespace(
             client_id=self.names[0],
             group_id="billing",
             instance_id=self.names[0],
@@ -73,7 +73,10 @@ class Group:
             driver=SimpleNamespace(clock=lambda: self.now_ns, observers=self.observers),
             settings=SimpleNamespace(cold_start_skew_ms=1_000),
         )
-        self.new_assignor = lambda: Assignor(marshal, subscription, settle_ms=SETTLE_MS)
+        self.subscription = subscription
+
+    def new_assignor(self) -> Assignor:
+        return Assignor(self.marshal, self.subscription, settle_ms=SETTLE_MS)
 
     def append(self, p: int, make: type[Message], name: str, *fields: Any) -> list[Event]:
         self.seq += 1
