@@ -66,12 +66,13 @@ def bare(database: str, servers: str, topic: str, *, read: bool, write: bool) ->
     return seen
 
 
-def slot(database: str, name: str, count: int) -> int:
+def slot(database: str, name: str, source_of: str, count: int) -> int:
     """Only reads a slot and decodes what comes, so many rows."""
     from harvest.core.wal_options import WalOptions
     from harvest.databases.postgres.wal import PostgresWalSource
 
-    source = PostgresWalSource(database, "outbox", WalOptions(slot=name))
+    options = WalOptions("message" if source_of == "message" else "table", slot=name)
+    source = PostgresWalSource(database, "outbox", options)
     stream, _ = source.open(0, None)
     seen = 0
     while seen < count:
@@ -121,7 +122,7 @@ def main() -> None:
         rows = int(count)
     elif side == "slot":
         started, cpu = time.perf_counter(), cpu_s()
-        rows = slot(arguments[0], arguments[1], int(arguments[2]))
+        rows = slot(arguments[0], arguments[1], arguments[2], int(arguments[3]))
         seconds, cpu = time.perf_counter() - started, cpu_s() - cpu
     else:
         database, servers, topic = arguments

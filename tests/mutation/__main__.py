@@ -66,14 +66,15 @@ UNIT_TESTS: Final[dict[str, tuple[str, ...]]] = {
         "harvest/core/test_range.py",
     ),
     "shards": ("harvest/runtime/test_sharded_harvester.py",),
+    "wal": ("harvest/core/test_wal.py",),
     "sinks": (
         "harvest/sinks/test_idempotent_sink.py",
         "harvest/sinks/test_transactional_sink.py",
         "harvest/core/test_kafka_headers.py",
     ),
 }
-NO_HISTORIES: Final = ("sinks",)
-"""Campaigns of what no history plays."""
+NO_HISTORIES: Final = ("sinks", "wal")
+"""Campaigns of what no history of `tests.simulation` plays."""
 """For each campaign, the unit tests that may notice what it does not: files below
 tests/unit, quick ones first."""
 UNIT_TESTS_S: Final = 300
