@@ -499,6 +499,7 @@ class Bridge:
     def _grant(self, part: _Partition) -> None:
         part.trusted = True
         part.grant = self._new.want(GRANT_PREFIX + part.key[0], part.key[1])
+        part.grant.set_metadata(encode_lease(0, self._wall_s()))  # not what the last bridge said
 
     def _pass_leases_on(self) -> None:
         """Put what is left of the leases in version 1 into the grants, before a heartbeat goes."""

@@ -169,7 +169,9 @@ class Grants:
         caught_up_at = observer.caught_up_at_offset
         lease = decode_lease(cell.metadata)
         until_ns = 0 if known is None else known.until_ns
-        if lease is not None and caught_up_at is not None and cell.version >= caught_up_at:
+        is_new = caught_up_at is not None and cell.version >= caught_up_at
+        # What a claim found there was said of another one.
+        if lease is not None and is_new and cell.version > cell.epoch:
             read_ns = now_ns - (observer.silence_ns(cell, now_ns) or 0)
             left_ns = read_ns + lease.remaining_ms * MS
             if self._wall_s is not None:

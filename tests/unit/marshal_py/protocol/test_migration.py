@@ -120,6 +120,25 @@ def test_what_was_said_before_the_worker_had_caught_up_counts_for_nothing() -> N
     assert wanted.held(late.now)
 
 
+def test_what_the_bridge_before_said_counts_for_nothing() -> None:
+    group = Group()
+    group.migrate(0)
+    group.grant(100, 700)
+    late = group.new_worker("late")
+    group.wall_offset_s = -100
+    late.catch_up(5_000)
+    again = Client(group.cluster, "bridge", "b2")  # it finds the metadata, and has set none yet
+    again.catch_up(5_000)
+    again.want(ALL)
+    again.want(GRANT)
+    again.land()
+    late.see(5_010)
+    wanted = late.want()
+    group.turn(5_020, late)
+    assert late.world.cell("g", "t", 0).holder == "late"  # type: ignore[union-attr]
+    assert not wanted.held(late.now)
+
+
 def test_a_grant_that_is_taken_back_ends_the_claim_at_once_and_releases_it() -> None:
     group = Group()
     group.migrate(0)
