@@ -46,6 +46,7 @@ UNIT_TESTS: Final[dict[str, tuple[str, ...]]] = {
         "marshal_py/consumer/test_group_view.py",
     ),
     "harvesters": (
+        "harvest/core/test_pacing.py",
         "harvest/core/test_mark_actions.py",
         "harvest/runtime/test_mark_leader.py",
         "harvest/core/test_mark.py",

@@ -756,6 +756,27 @@ _MARK = [
         "if False:",
     ),
     _harvest(
+        "core.pacing",
+        "after a delivery that failed the next is smaller",
+        "Pace.failed",
+        "max(1, self._failed_rows // _SMALLER)",
+        "self._failed_rows",
+    ),
+    _harvest(
+        "core.pacing",
+        "what is in flight counts, for it is delivered together",
+        "Pace.room",
+        "room = most - records",
+        "room = limits.max_in_flight_records - records",
+    ),
+    _harvest(
+        "core.mark",
+        "what fails late makes nothing larger",
+        "MarkScheduler._settled",
+        "self.state is State.RUNNING and not event.failure.refused",
+        "False",
+    ),
+    _harvest(
         "runtime.publisher",
         "the checkpoint is that of the last batch",
         "Publisher._publish",
