@@ -72,6 +72,7 @@ UNIT_TESTS: Final[dict[str, tuple[str, ...]]] = {
         "harvest/sinks/test_idempotent_sink.py",
         "harvest/sinks/test_transactional_sink.py",
         "harvest/core/test_kafka_headers.py",
+        "harvest/sinks/test_partitioner.py",
     ),
 }
 NO_HISTORIES: Final = ("sinks", "wal")
