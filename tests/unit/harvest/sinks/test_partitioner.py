@@ -37,10 +37,10 @@ JAVA = (  # BuiltInPartitioner.partitionForKey of kafka-clients 4.1.0: key in he
 MOCK = {"test.mock.num.brokers": 1, "bootstrap.servers": "mock"}
 
 
-def partitions_of(settings: dict[str, Any], keys: list[bytes]) -> list[int]:
+def partitions_of(settings: dict[str, Any], keys: list[bytes]) -> list[int | None]:
     """Where a harvester's producer puts these keys, on a topic of four partitions."""
     producer = Producer({**producer_settings({**MOCK, **settings}, None), "log_level": 0})
-    found: list[int] = []
+    found: list[int | None] = []
     for key in keys:
         producer.produce("t", b"v", key, on_delivery=lambda _, m: found.append(m.partition()))
         producer.flush(20)
@@ -63,7 +63,7 @@ def test_an_empty_key_has_one_partition(settings: dict[str, Any]) -> None:
 
 def test_other_keys_are_where_librdkafka_puts_them_by_default() -> None:
     keys = [b"a", b"b", b"key-1", b"key-2", b"customer-42"]
-    found: list[int] = []
+    found: list[int | None] = []
     producer = Producer({**MOCK, "log_level": 0})
     for key in keys:
         producer.produce("t", b"v", key, on_delivery=lambda _, m: found.append(m.partition()))
