@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 import time
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -26,6 +27,7 @@ from marshal_py.consumer.topics import Topics
 from marshal_py.consumer.wakeup import Wakeup
 from marshal_py.errors import BrokerUnavailable, Closed, DuplicateClientId, MarshalError
 from marshal_py.protocol.balance import Unit, weigh
+from marshal_py.protocol.claim_metadata import ClaimMetadata
 from marshal_py.protocol.claimant import ClaimState
 from marshal_py.protocol.events import Event
 from marshal_py.protocol.subscription import Subscription
@@ -148,9 +150,7 @@ class Assignment:
         for key, lag in self._lags.items():
             part = self._partitions.by_key.get(key)
             if part is not None and part.stage is Stage.ACTIVE:
-                self._partitions.publish(
-                    part, msgspec.structs.replace(part.metadata, cost=weigh(lag))
-                )
+                self._partitions.publish(part, partial(_with_cost, weigh(lag)))
         self._wakeup.plan_due = True
 
     # Rounds
@@ -308,3 +308,7 @@ class Assignment:
                         self._wakeup.wake()
                     elif follower.stage is Stage.WANTED:
                         partitions.cancel(follower)
+
+
+def _with_cost(cost: int, told: ClaimMetadata) -> ClaimMetadata:
+    return msgspec.structs.replace(told, cost=cost)
