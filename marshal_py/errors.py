@@ -84,7 +84,7 @@ class DeserializationFailed(MarshalError):
         key = "none" if self.key is None else repr(self.key[:40]) + "…" * (len(self.key) > 40)
         super().__init__(
             f"the {field} of {self.topic}/{self.partition} at offset {self.offset} (key: {key}) "
-            f"cannot be read: its deserializer raised {type(error).__name__}"
+            f"cannot be read: its deserializer raised {repr(error)[:200]}"
         )
 
 

@@ -111,6 +111,7 @@ class Assignment:
         self._wakeup.wake()
         self._settled.wait(max(0.1, deadline - time.monotonic()))
         self._stopped.set()
+        self._topics.stop()
         self._wakeup.wake()
         self._thread.join(max(1.0, deadline - time.monotonic()))
         driver = self._marshal.driver

@@ -275,7 +275,8 @@ class AtMostOnce:
         for _ in range(len(gathered)):
             run = gathered[0]
             part = run.part
-            ours = None if part.parked or not part.claim.held else _claimed_ahead(run)
+            is_last = self._winds_up
+            ours = None if part.parked or not part.claim.held else _claimed_ahead(run, is_last)
             if ours is None:
                 gathered.append(run)
             else:
@@ -503,13 +504,16 @@ def _is_claimed_ahead(run: Run) -> bool:
     return is_ours and part.stage in (Stage.ACTIVE, Stage.DRAINING)
 
 
-def _claimed_ahead(run: Run) -> Run | None:
-    """What of `run` may go out as it was claimed ahead, None if a proposal is still to be made."""
+def _claimed_ahead(run: Run, is_last: bool = False) -> Run | None:
+    """What of `run` may go out as it was claimed ahead, None if a proposal is still to be made.
+
+    `is_last`: none will be.
+    """
     part = run.part
     if not _is_claimed_ahead(run):
         return None
     if run.end <= part.proposed:
         return run
-    if part.stage is Stage.DRAINING:  # no proposal will be made
+    if is_last or part.stage is Stage.DRAINING:
         return Run(part, [message for message in run.messages if message.offset() < part.proposed])
     return None

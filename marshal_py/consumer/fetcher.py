@@ -209,8 +209,10 @@ class Fetcher:
                 self._lock.release()
 
     def _run_commands(self) -> None:
-        while self._commands and not self._is_closed:
-            self._commands.popleft()()
+        while self._commands:
+            command = self._commands.popleft()
+            if not self._is_closed:
+                command()
 
     def _sort_out(self, messages: list[Any]) -> None:
         """Collect what was fetched, by partition; order matters within a partition only.

@@ -121,6 +121,10 @@ class Topics:
         self._on_look = on_look
         self._thread.start()
 
+    def stop(self) -> None:
+        """Look no more: `stopped` is set."""
+        self._hurry.set()
+
     def _wanted(self, found: dict[str, int]) -> dict[str, int]:
         subscription = self._subscription
         return {
@@ -150,7 +154,7 @@ class Topics:
         while not self._stopped.is_set():
             if self._hurry.wait(HURRY_S if self._missing else self._interval_s):
                 self._hurry.clear()
-                self._stopped.wait(HURRY_S)
+                self._stopped.wait(HURRY_S)  # Kafka may not know yet, either
             if not self._stopped.is_set():
                 self._look()
 

@@ -150,8 +150,102 @@ _HANDING_OUT = [
     _partitions(
         "positions go with heartbeats",
         "refresh_offsets",
-        "holding.next_offset = position",
+        "holding.next_offset = max(holding.next_offset, part.position())",
         "pass",
+    ),
+    _partitions(
+        "at most once, a position passes what no message is in",
+        "refresh_offsets",
+        "holding.next_offset = end",
+        "pass",
+    ),
+    _held_partition(
+        "a position passes what no message is in",
+        "_above",
+        "if position == behind and end > position:",
+        "if False:",
+    ),
+    _held_partition(
+        "and nothing that was fetched and is not done",
+        "_above",
+        "if position == behind and end > position:",
+        "if end > position:",
+    ),
+    _held_partition(
+        "what an earlier holder has done is passed over",
+        "without_done",
+        "if not _is_in(ranges, m.offset())",
+        "",
+    ),
+    _held_partition(
+        "an acknowledgement between two runs moves nothing past what is unhandled",
+        "acknowledge",
+        "self._done.add(offset)\n            elif",
+        "self._base = offset + 1\n            elif",
+    ),
+    _held_partition(
+        "a loop that is left has its last message again",
+        "rewind",
+        "max(run.handed_out - 1, 0)",
+        "run.handed_out",
+    ),
+    _held_partition(
+        "what was acknowledged does not come again",
+        "_leave_out_acknowledged",
+        "if m.offset() not in self._done",
+        "",
+    ),
+    _consumers(
+        "consumer.positions",
+        "another id is another topic",
+        "judge",
+        "if is_known and topic_id != known_id:",
+        "if False:",
+    ),
+    _consumers(
+        "consumer.positions",
+        "what was deleted lies below the first message",
+        "judge",
+        "if position < first:",
+        "if position <= first:",
+    ),
+    _consumers(
+        "consumer.positions",
+        "what was truncated lies beyond the end",
+        "judge",
+        "if position > end:",
+        "if position >= end:",
+    ),
+    _consumers(
+        "consumer.positions",
+        "of an unknown topic nobody knows what was truncated",
+        "judge",
+        'return "truncated" if is_known else "unknown"',
+        'return "truncated"',
+    ),
+    _amo(
+        "no more is claimed than a crash may cost",
+        "_room",
+        "self._workers + int(LOSS_S * self._pace) - claimed",
+        "MAX_UNFETCHED",
+    ),
+    _amo(
+        "what handlers have counts",
+        "_room",
+        "self._in_hands() + self._in_hand",
+        "0",
+    ),
+    _amo(
+        "the pace of handlers is measured over some of their turns",
+        "_measure_handlers",
+        "max(PACE_S, 3 * turn_s)",
+        "0",
+    ),
+    _fetcher(
+        "who fetches from a consumer that was closed finds nothing",
+        "fetch",
+        "if self._is_closed:",
+        "if False:",
     ),
     _consumers(
         "client.driver",
@@ -239,9 +333,9 @@ _AT_MOST_ONCE = [
     ),
     _amo(
         "what is claimed ahead is there",
-        "_propose",
-        "min(part.end, end + 2 * self._unfetched_size)",
-        "end + 2 * self._unfetched_size",
+        "_may_claim_to",
+        "return min(part.end, ",
+        "return min(",
     ),
     _amo(
         "what was claimed ahead is fetched before the partition goes",
@@ -258,8 +352,8 @@ _AT_MOST_ONCE = [
     _amo(
         "who ends claims no more",
         "_should_claim_ahead",
-        "part.stage is Stage.ACTIVE and not self._winds_up",
-        "True",
+        " or self._winds_up",
+        "",
     ),
     _amo(
         "who ends fetches what was claimed",
@@ -296,7 +390,7 @@ _AT_MOST_ONCE = [
         "consumer.at_most_once",
         "of what was fetched, only what was claimed goes out in the end",
         "_claimed_ahead",
-        "    if part.stage is Stage.DRAINING:",
+        "    if is_last or part.stage is Stage.DRAINING:",
         "    if False:",
     ),
     _consumers(
@@ -324,14 +418,14 @@ _ASSIGNMENT = [
     _positions(
         "a partition starts at its position",
         "start_of",
-        "position = part.claim.position",
-        "position = -1",
+        "return part.claim.position",
+        "return -1",
     ),
     _positions(
         "at most once, it starts behind what was claimed",
         "start_of",
-        "position = part.claim.position",
-        "position = part.claim.next_offset",
+        "return part.claim.position",
+        "return part.claim.next_offset",
     ),
     _partitions(
         "a pause stops the holder", "advance", "self.drain(part)\n        if", "pass\n        if"

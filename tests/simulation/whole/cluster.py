@@ -20,6 +20,7 @@ from confluent_kafka import (
     KafkaException,
     Message,
     TopicPartition,
+    Uuid,
 )
 
 from tests.simulation.whole.green import MS, Hub, Machine, current_thread, machine
@@ -343,9 +344,23 @@ class SimAdmin:
     def __init__(self, link: Link, config: dict[str, Any]) -> None:
         self.link = link
 
-    def list_topics(self, timeout: float = -1) -> Any:
+    def list_topics(self, topic: str | None = None, timeout: float = -1) -> Any:
         _round_trip(self.link, timeout)
         return _metadata(self.link)
+
+    def describe_topics(self, topics: Any, request_timeout: float) -> dict[str, Any]:
+        _round_trip(self.link, request_timeout)
+        known = self.link.cluster.topics
+        return {
+            name: SimpleNamespace(
+                result=lambda name=name: SimpleNamespace(
+                    partitions=known[name],
+                    topic_id=Uuid(7, len(name)),
+                )
+            )
+            for name in topics.topic_names
+            if name in known
+        }
 
     def list_offsets(
         self, queries: dict[Any, Any], request_timeout: float, isolation_level: object = None

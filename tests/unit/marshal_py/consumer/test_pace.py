@@ -26,7 +26,7 @@ class World:
         self.claim.core.propose = self.propose
         self.part = part_of(self.claim)
         self.part.end = THERE
-        self.part.begin = lambda _: None  # type: ignore[method-assign]
+        self.part.begin = lambda run: None  # type: ignore[method-assign]
         made = consumer("at_most_once")
         self.delivery: Any = made.delivery
         made.fetcher.active[self.part.key] = self.part
