@@ -342,12 +342,12 @@ class HeldPartition:
         """Kafka has nothing below `end` that was not fetched. The loop's."""
         self.tail = (self.last_end, end)
 
-    def done_above(self) -> Ranges:
-        """Return which offsets above the position are done."""
-        position = self.position()
+    def done_above(self) -> tuple[int, Ranges]:
+        """Return the position, or one that was, and which offsets above it are done."""
+        position = max(self.position(), 0)
         before = [(max(f, position), e) for f, e in self.done_before if e > position]
         if not self.manual:
-            return tuple(before)
+            return position, tuple(before)
         found: list[tuple[int, int]] = []
         with self._window_lock:
             done = self._done
@@ -364,7 +364,7 @@ class HeldPartition:
                             first = -1
                 if first >= 0:
                     found.append((first, last + 1))
-        return _merged([*before, *found])
+        return position, _merged([*before, *found])
 
     def _manual_position(self) -> int:
         with self._window_lock:

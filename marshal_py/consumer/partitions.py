@@ -145,14 +145,16 @@ class Partitions:
     def _say_what_is_done(self, part: HeldPartition, *, flush: bool = False) -> None:
         """Publish of which topic the position is, and what is done above it."""
         topic_id = self._positions.topic_id(part)
-        ranges = () if self._delivery.claims_messages else part.done_above()
+        base, ranges = part.done_above()
+        if self._delivery.claims_messages:
+            ranges = ()
         known = part.metadata
         if (topic_id and not known.topic_id) or ranges or known.done:
             self.publish(
                 part,
                 lambda metadata: msgspec.structs.replace(
                     metadata, topic_id=metadata.topic_id or topic_id
-                ).with_done(max(part.position(), 0), ranges),
+                ).with_done(base, ranges),
                 flush=flush,
             )
 
@@ -185,7 +187,7 @@ class Partitions:
             except (NotHeld, Closed):
                 return
             if not self._is_text:
-                self._say_what_is_done(part, flush=bool(part.done_above()))
+                self._say_what_is_done(part, flush=bool(part.done_above()[1]))
         if self._release:
             claim.release(wait=False)
 
@@ -260,7 +262,7 @@ class Partitions:
         with self._marshal.driver.lock:
             before = part.metadata
             part.metadata = change(before)
-            if part.metadata != before and not self._is_text:  # version 1 has no room for it
+            if (flush or part.metadata != before) and not self._is_text:  # which has no room
                 part.claim.set_metadata(part.metadata.encode(), flush=flush)
 
     def refresh_offsets(self) -> None:

@@ -250,7 +250,7 @@ def test_what_an_earlier_holder_has_done_is_not_handed_out_again() -> None:
     for offset in (10, 11):
         part.acknowledge(offset)
     assert part.position() == 14
-    assert part.done_above() == ((15, 30),)
+    assert part.done_above() == (14, ((15, 30),))
     part.acknowledge(14)
     assert part.position() == 30
 
@@ -302,7 +302,7 @@ def test_what_is_done_above_the_position_is_known() -> None:
     for offset in (11, 12, 15, 16, 20):
         part.acknowledge(offset)
     assert part.position() == 10
-    assert part.done_above() == ((11, 17), (20, 21))
+    assert part.done_above() == (10, ((11, 17), (20, 21)))
 
 
 def test_a_partition_tells_about_itself() -> None:
