@@ -10,7 +10,7 @@ The docstring of a class is its default message. `blame` says whose fault it is:
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 Blame = Literal["usage", "configuration", "log", "environment"]
 
@@ -22,6 +22,7 @@ __all__ = [
     "Closed",
     "ConfigurationError",
     "DeadLetterFailed",
+    "DeserializationFailed",
     "DuplicateClientId",
     "GroupInUse",
     "GroupPausedError",
@@ -31,6 +32,7 @@ __all__ = [
     "LogHole",
     "MalformedRecord",
     "MarshalError",
+    "MessagesMissing",
     "NotHeld",
     "NotInVersion1",
     "PartitionCountChanged",
@@ -62,6 +64,34 @@ class NotHeld(MarshalError):
 
 class HandlerFailed(MarshalError):
     """A handler failed with a message for the last time, and on_failure says to stop."""
+
+
+class DeserializationFailed(MarshalError):
+    """A deserializer raised for a message; `__cause__` is what it raised.
+
+    `message` is as it came; `topic`, `partition`, `offset` and `key` say which it is, and `field`
+    what could not be read: "key" or "value". In a loop it comes again with the next one, unless it
+    is acknowledged: ``consumer.ack(error.message)`` passes over it.
+    """
+
+    def __init__(self, message: Any, field: str, error: BaseException) -> None:
+        self.message = message
+        self.field = field
+        self.topic: str = message.topic()
+        self.partition: int = message.partition()
+        self.offset: int = message.offset()
+        self.key: bytes | None = message.key()
+        key = "none" if self.key is None else repr(self.key[:40]) + "…" * (len(self.key) > 40)
+        super().__init__(
+            f"the {field} of {self.topic}/{self.partition} at offset {self.offset} (key: {key}) "
+            f"cannot be read: its deserializer raised {repr(error)[:200]}"
+        )
+
+
+class MessagesMissing(MarshalError):
+    """Kafka has no message at the stored position any more, and on_missing says to stop."""
+
+    blame = "environment"
 
 
 class HandlerProcessDied(MarshalError):

@@ -46,6 +46,7 @@ Mode = RetryMode
 the write-ahead log."""
 
 _DEFAULTS: Final = Limits()
+_PARTITIONERS: Final = {"librdkafka": "consistent", "java": "murmur2"}
 
 
 def _is_other_database(source: str) -> bool:
@@ -191,6 +192,8 @@ class ReaperConfig(StrictModel):
     - `producer`: settings of the producer, over `kafka`.
     - `database`: a libpq connection string, key=value or URL; ``sqlite:///path``;
       ``mysql://user:password@host/database``.
+    - `partitioner`: which partition a key goes to: as librdkafka's producers have it (CRC32, the
+      default), or Java's (murmur2). `producer` may name another one of librdkafka's.
     - `direct_database`: the same database past a pooler (pgbouncer) that `database` goes through,
       for notifications of new rows, which a pooler does not pass on.
     - `outbox`: the table, with its schema or without.
@@ -212,6 +215,7 @@ class ReaperConfig(StrictModel):
     group: str = Field(min_length=1, max_length=200)
     direct_database: str | None = Field(default=None, repr=False, min_length=1)
     producer: dict[str, KafkaValue] = Field(default_factory=dict, repr=False)
+    partitioner: Literal["librdkafka", "java"] | None = None
     outbox: str = "outbox"
     name: str | None = Field(default=None, min_length=1)
     delivery: Literal["transactional", "idempotent"] = "transactional"
@@ -250,6 +254,10 @@ class ReaperConfig(StrictModel):
             raise ConfigurationError(f"wal: this is for mode: wal, and mode is {self.mode}")
         if self.direct_database is not None and _is_other_database(self.database):
             raise ConfigurationError("direct_database: only PostgreSQL has poolers: leave it out")
+        if self.partitioner is not None and "partitioner" in {**self.kafka, **self.producer}:
+            raise ConfigurationError(
+                "partitioner is given twice: leave it out in `kafka` and `producer`"
+            )
         producer_settings(self.producer_config, None)
         self._consistent_destinations()
         self._consistent_primary()
@@ -290,7 +298,10 @@ class ReaperConfig(StrictModel):
     @property
     def producer_config(self) -> dict[str, KafkaValue]:
         """The settings of the producer: its own over those of every client."""
-        return {**self.kafka, **self.producer}
+        settings = {**self.kafka, **self.producer}
+        if self.partitioner is not None:
+            settings["partitioner"] = _PARTITIONERS[self.partitioner]
+        return settings
 
     @property
     def election_name(self) -> str:

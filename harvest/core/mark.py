@@ -307,6 +307,8 @@ class MarkScheduler:
     def _settled(self, event: Settled) -> list[Action]:
         if event.failure is None:
             self._pace.succeeded()
+        elif self.state is State.RUNNING and not event.failure.refused:
+            self._pace.failed(sum([len(self._batches[n].rows) for n in event.batches]))
         for number in event.batches:
             batch = self._batches[number]
             assert batch.published_ids is None

@@ -1,4 +1,10 @@
-"""How much to ask a table for, and when: bounds in rows and bytes, polls that back off. Pure."""
+"""How much to ask a table for, and when: bounds in rows and bytes, polls that back off. Pure.
+
+After a delivery that failed, less is in flight, and so the next one is smaller: what a slow broker
+does not take within the time that a transaction may last is taken in smaller pieces, down to one
+row. What succeeds is followed by more: twice as much up to half of what failed, then little by
+little, for each attempt that is too large costs the whole time.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +15,8 @@ __all__ = ["Limits", "Pace"]
 
 _FIRST_ROWS: Final = 256  # how large a row is, is not known yet
 _RAMP: Final = 4
+_SMALLER: Final = 4
+_GROWTH: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +44,9 @@ class Pace:
     """How long to wait before the next question."""
     asked: int = 0
     """How many rows the last question was for."""
+    most: float | None = None
+    """How many rows may be in flight, if a delivery has failed; None: as many as the limits say."""
+    _failed_rows: int = 0
     _failures: int = 0
     _row_bytes: int = 0
     _ramp: int = _FIRST_ROWS
@@ -48,8 +59,9 @@ class Pace:
         limits = self.limits
         if batches >= limits.max_in_flight_batches:
             return 0
-        wanted = min(limits.mark_query_records, limits.max_in_flight_records, self._ramp)
-        room = limits.max_in_flight_records - records
+        most = limits.max_in_flight_records if self.most is None else int(self.most)
+        wanted = min(limits.mark_query_records, most, self._ramp)
+        room = most - records
         if self._row_bytes:
             room = min(room, (limits.max_in_flight_bytes - size_bytes) // self._row_bytes)
             wanted = min(wanted, max(1, limits.max_in_flight_bytes // self._row_bytes))
@@ -80,8 +92,19 @@ class Pace:
         self.idle_ms = min(max(longer, limits.min_poll_interval_ms), limits.max_poll_interval_ms)
 
     def succeeded(self) -> None:
-        """The next failure is a first one."""
+        """A delivery was made: the next failure is a first one, and the next delivery larger."""
         self._failures = 0
+        if self.most is None:
+            return
+        quickly = 4 * self.most <= self._failed_rows
+        self.most *= 2 if quickly else 1 + 1 / _GROWTH
+        if self.most >= self.limits.max_in_flight_records:
+            self.most = None
+
+    def failed(self, records: int) -> None:
+        """A delivery of so many rows failed, for no row's sake: the next one is smaller."""
+        self._failed_rows = records if self.most is None else min(records, int(self.most))
+        self.most = max(1, self._failed_rows // _SMALLER)
 
     def backoff_ms(self) -> int:
         """How long to wait after one more failure."""

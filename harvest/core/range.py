@@ -545,6 +545,9 @@ class RangeScheduler:
         return send
 
     def _settled(self, event: Settled) -> None:
+        failure = event.failure
+        if failure is not None and self.state is State.RUNNING and not failure.refused:
+            self._pace.failed(sum([len(self._sends[n][0]) for n in event.sends]))
         for number in event.sends:
             rows, size = self._sends.pop(number)
             self.in_flight_records -= len(rows)

@@ -1,4 +1,4 @@
-"""Which database an outbox is in, how far it had come, and who harvests it (specs/HARVEST.md §18).
+"""Which database an outbox is in, how far it had come, and who harvests it (specs/HARVEST.md §20).
 
 A database can come to be another one while nobody looks: a replica that lacked the last commits is
 promoted, a backup is restored, a table is emptied and its ids begin again. What is published then
@@ -20,7 +20,7 @@ from harvest.core.checkpoint_text import reading
 
 __all__ = ["Registration", "Source", "differences", "registration_problem"]
 
-_VERSION: Final = 3
+_VERSION: Final = 4
 
 
 @dataclass(frozen=True, slots=True)

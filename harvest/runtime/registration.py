@@ -1,4 +1,4 @@
-"""One claim per outbox: who harvests it is written down beside it (specs/HARVEST.md §18).
+"""One claim per outbox: who harvests it is written down beside it (specs/HARVEST.md §20).
 
 Claims are of a group and a mode. Two configurations that differ in either, or in the coordination
 topic or the Kafka cluster, would both lead. So the first one is registered in the database, another

@@ -1,4 +1,4 @@
-"""Looks whether the database is still the one whose rows were published (specs/HARVEST.md §18).
+"""Looks whether the database is still the one whose rows were published (specs/HARVEST.md §20).
 
 A leader asks its guard before the first question of a term to the table, which comes after every
 reconnection, too, and every few seconds after that. What does not fit raises `DatabaseChanged`,

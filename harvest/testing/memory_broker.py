@@ -38,7 +38,8 @@ class MemorySink:
     """Writes to a `MemoryBroker`. Implements `harvest.core.interfaces.sink.Sink`.
 
     `fault` makes the next delivery fail: refused; with an outcome that the writer cannot know; or,
-    without atomicity, with every other row (by position) failing.
+    without atomicity, with every other row (by position) failing. `largest`: a delivery of more
+    rows takes too long, and fails.
     """
 
     def __init__(self, broker: MemoryBroker, *, atomic: bool = True) -> None:
@@ -48,6 +49,7 @@ class MemorySink:
         self._still_held: StillHeld = lambda: False
         self.fault: Fault | None = None
         self.fail_open = False
+        self.largest: int | None = None
 
     @property
     def atomic(self) -> bool:
@@ -88,6 +90,9 @@ class MemorySink:
                     self._publish(good, checkpoint)
                 undelivered = None if self._atomic else frozenset(bad)
                 return Failure("bad rows", undelivered, bad, frozenset(bad))
+            if self.largest is not None and len(rows) > self.largest:
+                self._writer = -1
+                return Failure("the transaction timed out")
             if fault is None:
                 self._publish(rows, checkpoint)
                 return None

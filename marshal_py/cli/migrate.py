@@ -5,25 +5,43 @@ from __future__ import annotations
 import signal
 import threading
 import time
+from collections.abc import Iterable
 from contextlib import ExitStack
-from typing import Annotated, Any
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
 
 import typer
 
 from marshal_py.admin.connection import Connection
 from marshal_py.admin.formatting import count, safe
-from marshal_py.admin.migration import Bridge, Step, assess, explain, partitions_of
+from marshal_py.admin.migration import Bridge
+from marshal_py.admin.migration_plan import BLOCKING, Sides, Step, assess, explain, partitions_of
 from marshal_py.cli.command import command
 from marshal_py.cli.exit_codes import FINDING
 from marshal_py.cli.options import JsonFlag
 from marshal_py.cli.output import console, note, print_json, show, table
-from marshal_py.client.marshal import Marshal
+from marshal_py.client.marshal import Claim, Marshal
+from marshal_py.client.settings import new_instance_id
 from marshal_py.client.topics import admin_client
-from marshal_py.errors import ConfigurationError, TopicMissing
+from marshal_py.errors import (
+    BrokerUnavailable,
+    ConfigurationError,
+    DuplicateClientId,
+    TopicMissing,
+)
+from marshal_py.protocol.migration import GRANT_PREFIX, migration_topic
 
 __all__ = ["migrate"]
 
 POLL_S = 0.2
+BUSY_POLL_S = 0.02
+LEADER = "migration"
+"""Whoever leads this in version 2 is the group's bridge; the others stand by."""
+
+HEARTBEATS_PER_INTERVAL = 12
+"""Heartbeats in version 2 for one interval of version 1. They pass its lease on, of which a third
+is gone when the next heartbeat in version 1 is due; and a standby goes on after two of them."""
+MIN_INTERVAL_MS = 500
 
 
 @command(coordination_topic=("--text-topic", "--coordination-topic"))
@@ -87,72 +105,236 @@ def migrate(
 ) -> None:
     """Move a group from version 1 (text, Go Marshal) to version 2 while it works, or back.
 
-    The two versions have a coordination topic each. This command holds every partition on the side
-    where it must not be worked on. Start it; start processes of the new side when it says so; stop
-    those of the old side one by one, in any order: what they leave moves over, with its position.
-    Or stop all of them first, and use --source-stopped.
+    The two versions have a coordination topic each. While this command runs, version 2 works only
+    on what it grants. Start it; start processes of the new side when it says so; stop those of the
+    old side one by one, in any order: what they leave moves over, with its position. Or stop all of
+    them first, and use --source-stopped.
 
-    It has to run until the last process of the old side has been stopped. If it dies, start it
-    again within one heartbeat interval; it goes on where it was.
+    Run it twice, on two machines: the second stands by, and goes on when the first one dies. While
+    none runs, version 1 goes on working, and version 2 stops within one heartbeat interval on what
+    has moved to it. Start it again at any time; it goes on where it was.
     """
     new_topic = new_topic or f"{connection.topic}.v2"
     if new_topic == connection.topic:
         raise ConfigurationError(
             f"--new-topic {new_topic!r} is the topic of version 1: give version 2 one of its own"
         )
-    stop = threading.Event()
-    common: dict[str, Any] = {
-        "group_id": group,
-        "client_id": client_id,
-        "interval_ms": interval_s * 1000,
-        "member": False,
-        "connect_timeout_ms": int(connection.timeout_s * 1000),
-        "close_on_sigterm": False,
-    }
+    run = _Run(
+        connection=connection,
+        group=group,
+        new_topic=new_topic,
+        back=back,
+        source_stopped=source_stopped,
+        only=None if topics is None else {name.strip() for name in topics.split(",")},
+        interval_ms=interval_s * 1000,
+        client_id=client_id,
+        skip_to_target=skip_to_target,
+        give_up_s=give_up_s,
+        as_json=as_json,
+    )
     with ExitStack() as closing:
-        text = Marshal(connection.kafka, topic=connection.topic, wire="text", **common)
-        new = Marshal(connection.kafka, topic=new_topic, create_topics=not dry_run, **common)
-        source, target = (new, text) if back else (text, new)
-        _open(source, closing)
-        moving = _topics_to_move(connection, source, topics)
         if dry_run:
-            _dry_run(source, _open_if_it_exists(target, closing), moving, skip_to_target, as_json)
+            _dry_run(run, closing)
             return
-        _open(target, closing)
-        bridge = Bridge(source, target, moving, skip_to_target=skip_to_target)
+        stop = threading.Event()
         _stop_on_signals(stop, closing)
-        _run(bridge, stop, source_stopped, give_up_s, as_json)
+        run.until_done(stop, closing)
 
 
-def _open(marshal: Marshal, closing: ExitStack) -> None:
+Outcome = Literal["finished", "stopped", "lost its turn", "was taken for another"]
+
+
+@dataclass
+class _Run:
+    """One run of the command: waits for its turn, and is the bridge while it has it."""
+
+    connection: Connection
+    group: str
+    new_topic: str
+    back: bool
+    source_stopped: bool
+    only: set[str] | None
+    interval_ms: int
+    client_id: str
+    skip_to_target: bool
+    give_up_s: float | None
+    as_json: bool
+    started_s: float = 0.0
+
+    def client(self, version: Literal[1, 2], client_id: str, **settings: Any) -> Marshal:
+        common: dict[str, Any] = {
+            "group_id": self.group,
+            "client_id": client_id,
+            "connect_timeout_ms": int(self.connection.timeout_s * 1000),
+            "close_on_sigterm": False,
+            **settings,
+        }
+        if version == 1:
+            return Marshal(
+                self.connection.kafka,
+                topic=self.connection.topic,
+                wire="text",
+                interval_ms=self.interval_ms,
+                **common,
+            )
+        return Marshal(
+            self.connection.kafka,
+            topic=self.new_topic,
+            interval_ms=max(MIN_INTERVAL_MS, self.interval_ms // HEARTBEATS_PER_INTERVAL),
+            member=False,
+            **common,
+        )
+
+    def until_done(self, stop: threading.Event, closing: ExitStack) -> None:
+        self.started_s = time.monotonic()
+        if not self.back:  # whoever is asked for what does not exist should not make a topic
+            with ExitStack() as looking:
+                text = _open(self.client(1, f"{self.client_id}-looks"), looking)
+                _topics_to_move(self.connection, text, self.only)
+        lead = self.client(2, f"{self.client_id}-{new_instance_id()}", create_topics=not self.back)
+        closing.enter_context(lead)
+        while not stop.is_set():
+            claim = lead.want(f"leader:{LEADER}", 0)
+            told = False
+            while not claim.wait_held(POLL_S):
+                if stop.is_set():
+                    return
+                self.check_patience()
+                if claim.reason is not None:
+                    claim = lead.want(f"leader:{LEADER}", 0)
+                lead.driver.check_open()
+                holder = lead.cell(f"leader:{LEADER}", 0)
+                if not told and holder is not None and holder.held:
+                    told = True
+                    self.report("standby", f"{holder.holder} is the bridge; this one stands by")
+            with ExitStack() as clients:
+                outcome = self.be_the_bridge(stop, clients, claim)
+            if outcome in ("finished", "stopped"):
+                return
+            self.report("again", f"this bridge {outcome}; it stands by")
+            stop.wait(1.0)
+
+    def be_the_bridge(self, stop: threading.Event, clients: ExitStack, lead: Claim) -> Outcome:
+        text = _open(self.client(1, self.client_id), clients)
+        new = _open(self.client(2, self.client_id), clients)
+        source, target = (new, text) if self.back else (text, new)
+        bridge = Bridge(
+            source,
+            target,
+            _topics_to_move(self.connection, source, self.only),
+            every=self.only is None,
+            skip_to_target=self.skip_to_target,
+        )
+        try:
+            bridge.block(timeout_s=2.5 * self.interval_ms / 1000 + 30)
+            self.report(
+                "blocked",
+                f"{count(len(bridge.keys), 'partition')} held for the new side: "
+                "its processes may start, and those of the old side be stopped",
+                moved=len(bridge.moved),
+            )
+            outcome = self.move(bridge, source, stop, lead)
+        except DuplicateClientId:
+            # An earlier bridge was not quite dead; but it leads no more, and this one may.
+            outcome = "was taken for another"
+        if outcome in ("lost its turn", "was taken for another"):
+            for side in (text, new):
+                side.driver.abandon()
+        return outcome
+
+    def move(self, bridge: Bridge, source: Marshal, stop: threading.Event, lead: Claim) -> Outcome:
+        announced = False
+        adopt_every_s = self.interval_ms / 4000
+        adopted_s = time.monotonic()
+        while not stop.wait(BUSY_POLL_S if bridge.busy else POLL_S):
+            if not lead.held:
+                return "lost its turn"
+            for step in bridge.step():
+                self.report_moved(step, len(bridge.moved), len(bridge.keys))
+            if bridge.complete and self.source_stopped:
+                bridge.finish()
+                self.report("finished", "everything has moved; the old side is released")
+                return "finished"
+            if bridge.complete and not announced:
+                announced = True
+                self.report(
+                    "complete",
+                    "everything has moved. Stop the last processes of the old "
+                    "side, then end this with Ctrl-C, and run it once more with --source-stopped",
+                )
+            self.check_patience(bridge)
+            if time.monotonic() - adopted_s > adopt_every_s:
+                adopted_s = time.monotonic()
+                self.adopt(bridge, source)
+        self.report(
+            "stopped",
+            f"{_what_is_left(bridge)} Version 2 stops within "
+            f"{self.interval_ms / 1000:g} s on what has moved to it, unless another bridge goes on",
+        )
+        return "stopped"
+
+    def check_patience(self, bridge: Bridge | None = None) -> None:
+        if self.give_up_s is not None and time.monotonic() - self.started_s > self.give_up_s:
+            self.report("gave_up", _what_is_left(bridge) if bridge else "another is the bridge")
+            raise typer.Exit(FINDING)
+
+    def adopt(self, bridge: Bridge, source: Marshal) -> None:
+        try:
+            added = bridge.adopt(_topics_to_move(self.connection, source, self.only))
+        except BrokerUnavailable as error:
+            note(f"the topics could not be looked at, and will be again: {error}")
+            return
+        if added:
+            names = ", ".join(f"{topic}/{p}" for topic, p in added[:5])
+            more = f" and {len(added) - 5} more" if len(added) > 5 else ""
+            self.report(
+                "adopted",
+                f"new: {names}{more}; version 1's until they move",
+                partitions=[list(key) for key in added],
+            )
+
+    def report(self, event: str, text: str, **fields: Any) -> None:
+        if self.as_json:
+            print_json({"event": event, "text": text, **fields}, indent=None)
+        else:
+            console().print(safe(text))
+
+    def report_moved(self, step: Step, done: int, total: int) -> None:
+        if self.as_json:
+            print_json({"event": "moved", **step._asdict()}, indent=None)
+            return
+        console().print(
+            f"[green]moved[/] {safe(step.topic)}/{step.partition} at offset "
+            f"{_offset(step.target_offset)} ({done} of {total})"
+        )
+
+
+def _open(marshal: Marshal, closing: ExitStack) -> Marshal:
     marshal.start()
-    # Whatever happens, nothing is given up by accident: claims are kept for two intervals.
+    # Whatever happens, nothing is given up by accident: the next bridge goes on with the claims.
     closing.callback(marshal.close, release=False)
+    return marshal
 
 
-def _open_if_it_exists(target: Marshal, closing: ExitStack) -> Marshal | None:
-    try:
-        _open(target, closing)
-    except TopicMissing:
-        note(f"{target.settings.topic} does not exist yet; it would be made")
-        return None
-    return target
-
-
-def _topics_to_move(connection: Connection, source: Marshal, only: str | None) -> dict[str, int]:
+def _topics_to_move(
+    connection: Connection, source: Marshal, only: set[str] | None
+) -> dict[str, int]:
     metadata = admin_client(connection.kafka).list_topics(timeout=connection.timeout_s).topics
 
     def count_of(topic: str) -> int:
         return len(metadata[topic].partitions) if topic in metadata else 0
 
     with source.world() as world:
-        cells = [key[1:] for _, key, _ in world.cells(source.group_id)]
-    names = None if only is None else {name.strip() for name in only.split(",")}
-    if names is not None:
-        cells = [cell for cell in cells if cell[0] in names]
-        cells += [(name, 0) for name in names if count_of(name)]
+        cells: Iterable[tuple[str, int]] = [
+            (topic, p)
+            for _, (_, topic, p), _ in world.cells(source.group_id)
+            if topic != f"leader:{LEADER}"
+        ]
+    if only is not None:
+        cells = [cell for cell in cells if cell[0] in only]
+        cells += [(name, 0) for name in only if count_of(name)]
     found = partitions_of(cells, count_of)
-    missing = (names or set()) - set(found)
+    missing = (only or set()) - set(found)
     if missing:
         raise ConfigurationError(f"--topics: there is no topic {sorted(missing)[0]!r}")
     if not found:
@@ -163,52 +345,71 @@ def _topics_to_move(connection: Connection, source: Marshal, only: str | None) -
     return found
 
 
-def _dry_run(
-    source: Marshal,
-    target: Marshal | None,
-    topics: dict[str, int],
-    skip_to_target: bool,
-    as_json: bool,
-) -> None:
+def _dry_run(run: _Run, closing: ExitStack) -> None:
+    text, new = run.client(1, run.client_id), run.client(2, run.client_id)
+    source, target = (new, text) if run.back else (text, new)
+    _open(source, closing)
+    moving = _topics_to_move(run.connection, source, run.only)
+    opened: Marshal | None = target
+    try:
+        _open(target, closing)
+    except TopicMissing:
+        note(f"{target.settings.topic} does not exist yet; it would be made")
+        opened = None
+    is_new_there = run.back or opened is not None
+    begun = [
+        new.cell(migration_topic(topic, every=run.only is None), 0)
+        for topic in ("", *moving)
+        if is_new_there
+    ]
     steps = [
         assess(
             (topic, p),
-            source.cell(topic, p),
-            None if target is None else target.cell(topic, p),
-            source.client_id,
-            skip_to_target=skip_to_target,
+            Sides(
+                source.cell(topic, p),
+                None if opened is None else opened.cell(topic, p),
+                new.cell(GRANT_PREFIX + topic, p) if is_new_there else None,
+            ),
+            run.client_id,
+            back=run.back,
+            resumed=any(cell is not None and cell.holder == run.client_id for cell in begun),
+            skip_to_target=run.skip_to_target,
         )
-        for topic, partitions in topics.items()
+        for topic, partitions in moving.items()
         for p in range(partitions)
     ]
-    bad = [step for step in steps if step.state in ("in_use", "target_ahead")]
-    if as_json:
+    bad = [step for step in steps if step.state in BLOCKING]
+    if run.as_json:
         print_json([step._asdict() for step in steps])
     else:
-        out = console()
-        shown = table("TOPIC", "PARTITION", "STATE", "OLD HOLDER", "OFFSET", "NEW HOLDER", "OFFSET")
-        for step in steps:
-            shown.add_row(
-                safe(step.topic),
-                str(step.partition),
-                f"[{_STYLES[step.state]}]{step.state.replace('_', ' ')}[/]",
-                safe(step.source_holder or "-"),
-                _offset(step.source_offset),
-                safe(step.target_holder or "-"),
-                _offset(step.target_offset),
-            )
-        show(out, shown)
-        for step in bad:
-            note(explain(step))
-        ready = sum(step.state == "free" for step in steps)
-        note(
-            f"{count(len(steps), 'partition')}: {ready} would move at once, "
-            f"{sum(step.state == 'held' for step in steps)} when their holders are stopped, "
-            f"{sum(step.state == 'moved' for step in steps)} have moved, {len(bad)} cannot. "
-            "Nothing was written"
-        )
+        _show(steps, bad)
     if bad:
         raise typer.Exit(FINDING)
+
+
+def _show(steps: list[Step], bad: list[Step]) -> None:
+    out = console()
+    shown = table("TOPIC", "PARTITION", "STATE", "OLD HOLDER", "OFFSET", "NEW HOLDER", "OFFSET")
+    for step in steps:
+        shown.add_row(
+            safe(step.topic),
+            str(step.partition),
+            f"[{_STYLES[step.state]}]{step.state.replace('_', ' ')}[/]",
+            safe(step.source_holder or "-"),
+            _offset(step.source_offset),
+            safe(step.target_holder or "-"),
+            _offset(step.target_offset),
+        )
+    show(out, shown)
+    for step in bad:
+        note(explain(step))
+    ready = sum(step.state == "free" for step in steps)
+    note(
+        f"{count(len(steps), 'partition')}: {ready} would move at once, "
+        f"{sum(step.state == 'held' for step in steps)} when their holders are stopped, "
+        f"{sum(step.state == 'moved' for step in steps)} have moved, {len(bad)} cannot. "
+        "Nothing was written"
+    )
 
 
 _STYLES = {
@@ -224,72 +425,11 @@ def _offset(offset: int) -> str:
     return "-" if offset < 0 else str(offset)
 
 
-def _run(
-    bridge: Bridge,
-    stop: threading.Event,
-    source_stopped: bool,
-    give_up_s: float | None,
-    as_json: bool,
-) -> None:
-    started_s = time.monotonic()
-    bridge.block(timeout_s=2.5 * bridge.target.settings.interval_ms / 1000 + 30)
-    resumed = [step for step in bridge.plan() if step.state == "moved"]
-    _report(
-        as_json,
-        "blocked",
-        f"{count(len(bridge.keys), 'partition')} held for the new side: "
-        "its processes may start, and those of the old side be stopped",
-        moved=len(resumed),
-    )
-    announced = False
-    while not stop.wait(POLL_S):
-        for step in bridge.step():
-            _print_moved(as_json, step, len(bridge.moved), len(bridge.keys))
-        if bridge.complete and source_stopped:
-            bridge.finish()
-            _report(as_json, "finished", "everything has moved; the old side is released")
-            return
-        if bridge.complete and not announced:
-            announced = True
-            _report(
-                as_json,
-                "complete",
-                "everything has moved. Stop the last processes of the old "
-                "side, then end this with Ctrl-C, and run it once more with --source-stopped",
-            )
-        if give_up_s is not None and time.monotonic() - started_s > give_up_s:
-            _report(as_json, "gave_up", _what_is_left(bridge))
-            raise typer.Exit(FINDING)
-    _report(
-        as_json,
-        "stopped",
-        f"{_what_is_left(bridge)} Start this again within one heartbeat interval, or "
-        "stop all processes of one side",
-    )
-
-
 def _what_is_left(bridge: Bridge) -> str:
     left = [step for step in bridge.plan() if step.state != "moved"]
     if not left:
         return "Everything has moved."
     return f"{count(len(left), 'partition')} left: {'; '.join(map(explain, left[:3]))}."
-
-
-def _print_moved(as_json: bool, step: Step, done: int, total: int) -> None:
-    if as_json:
-        print_json({"event": "moved", **step._asdict()}, indent=None)
-        return
-    console().print(
-        f"[green]moved[/] {safe(step.topic)}/{step.partition} at offset "
-        f"{_offset(step.target_offset)} ({done} of {total})"
-    )
-
-
-def _report(as_json: bool, event: str, text: str, **fields: Any) -> None:
-    if as_json:
-        print_json({"event": event, "text": text, **fields}, indent=None)
-    else:
-        console().print(safe(text))
 
 
 def _stop_on_signals(stop: threading.Event, closing: ExitStack) -> None:

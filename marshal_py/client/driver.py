@@ -231,6 +231,14 @@ class Driver:
         self.hooks.close(max(0.5, deadline - time.monotonic()))
         self.take_sigterm_undo()()
 
+    def abandon(self) -> None:
+        """Stop as a killed process does: nothing more is written, and what waits is forgotten."""
+        with self.lock:
+            if self.running:
+                self.claimant.stop_claiming("the client was abandoned")
+                self._writer.purge()
+        self.close(0.0, release=False)
+
     def handle_sigterm(self) -> None:
         """Turn SIGTERM into SystemExit, if that was asked for. Only the main thread can."""
         if self._close_on_sigterm and self._restore_sigterm is None:
@@ -507,6 +515,7 @@ def _new_claimant(settings: ClientSettings, reader: LogReader) -> Claimant:
         member_metadata=settings.member_metadata,
         resume=settings.resume,
         cold_start_skew_ms=settings.cold_start_skew_ms,
+        wall_s=time.time,
     )
 
 

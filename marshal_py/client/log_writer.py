@@ -158,6 +158,11 @@ class LogWriter:
             failures.append(self._failures.popleft())
         return failures
 
+    def purge(self) -> None:
+        """Forget what has not been sent yet."""
+        with contextlib.suppress(*_FATAL):
+            self._producer.purge()
+
     def flush(self, timeout_s: float) -> int:
         """Wait until everything has been delivered; return how many records have not."""
         try:

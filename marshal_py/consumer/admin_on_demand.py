@@ -22,6 +22,8 @@ class AdminOnDemand:
     def __init__(self, kafka: KafkaConfig) -> None:
         self.client: Any = None
         """The client, None before `get`."""
+        self.known_topic: str | None = None
+        """A topic that exists: to connect, its metadata are asked for, not those of all topics."""
         self._kafka = kafka
         self._lock = threading.Lock()
 
@@ -32,5 +34,5 @@ class AdminOnDemand:
                 self.client = connect(AdminClient, self._kafka)
                 # The first request of a client that is not connected may wait for its time-out.
                 with contextlib.suppress(KafkaException):
-                    self.client.list_topics(timeout=CONNECT_S)
+                    self.client.list_topics(self.known_topic, timeout=CONNECT_S)
             return self.client

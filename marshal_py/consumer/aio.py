@@ -100,16 +100,16 @@ class AsyncConsumer:
 
     async def poll(self, timeout_s: float = 1.0) -> Message | None:
         """See `Consumer.poll`."""
-        async for message in self.messages(idle_timeout_s=timeout_s):
+        async for message in _Messages(self, timeout_s, polls=True):
             return message
         return None
 
-    async def enter(self) -> None:
+    async def enter(self, *, polls: bool) -> None:
         """This task iterates from now on. Starts the consumer, if need be. For iterations."""
         if not self._core.started:
             await self.start()
         self._reader = asyncio.current_task()
-        self._core.iteration.enter()
+        self._core.iteration.enter(polls=polls)
 
     async def next_run(self, idle_timeout_s: float | None) -> Run | None:
         """Wait for the next run in hand; None when closed, or after `idle_timeout_s`.
@@ -215,10 +215,13 @@ class AsyncConsumer:
 class _Iteration(Generic[T]):
     """What messages and batches have in common."""
 
-    def __init__(self, consumer: AsyncConsumer, idle_timeout_s: float | None) -> None:
+    def __init__(
+        self, consumer: AsyncConsumer, idle_timeout_s: float | None, *, polls: bool = False
+    ) -> None:
         self._consumer = consumer
         self._core = consumer.sync.core
         self._idle_timeout_s = idle_timeout_s
+        self._polls = polls
         self._entered = False
 
     def __aiter__(self) -> Self:
@@ -228,13 +231,15 @@ class _Iteration(Generic[T]):
         if self._entered:  # the loop was left
             self._core.iteration.leave()
 
-    async def _next_run(self) -> Run:
-        """Return the next run. Raises `StopAsyncIteration`."""
-        consumer = self._consumer
+    async def _enter(self) -> None:
         if not self._entered:
             self._entered = True
-            await consumer.enter()
-        run = await consumer.next_run(self._idle_timeout_s)
+            await self._consumer.enter(polls=self._polls)
+
+    async def _next_run(self) -> Run:
+        """Return the next run. Raises `StopAsyncIteration`."""
+        await self._enter()
+        run = await self._consumer.next_run(self._idle_timeout_s)
         if run is None:
             self._core.iteration.leave()
             raise StopAsyncIteration
@@ -244,21 +249,24 @@ class _Iteration(Generic[T]):
 class _Messages(_Iteration[Message]):
     """Not an async generator: those are closed some time after a loop was left, not at once."""
 
-    def __init__(self, consumer: AsyncConsumer, idle_timeout_s: float | None) -> None:
-        super().__init__(consumer, idle_timeout_s)
+    def __init__(
+        self, consumer: AsyncConsumer, idle_timeout_s: float | None, *, polls: bool = False
+    ) -> None:
+        super().__init__(consumer, idle_timeout_s, polls=polls)
         self._rest: Iterator[Message] = iter(())
 
     async def __anext__(self) -> Message:
         core = self._core
         while True:
             for message in self._rest:
-                return core.deserializers.apply(message) if core.deserializers else message
+                return core.iteration.deserialize(message) if core.deserializers else message
             self._rest = core.iteration.hand_out(await self._next_run())
 
 
 class _Batches(_Iteration[Batch]):
     async def __anext__(self) -> Batch:
         iteration = self._core.iteration
+        await self._enter()
         while True:
             iteration.settle()
             batch = iteration.take_batch(await self._next_run())

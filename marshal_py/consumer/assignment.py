@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 import time
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -26,6 +27,7 @@ from marshal_py.consumer.topics import Topics
 from marshal_py.consumer.wakeup import Wakeup
 from marshal_py.errors import BrokerUnavailable, Closed, DuplicateClientId, MarshalError
 from marshal_py.protocol.balance import Unit, weigh
+from marshal_py.protocol.claim_metadata import ClaimMetadata
 from marshal_py.protocol.claimant import ClaimState
 from marshal_py.protocol.events import Event
 from marshal_py.protocol.subscription import Subscription
@@ -77,6 +79,8 @@ class Assignment:
         self._giving: tuple[Unit, float] | None = None
         """What is being given to another member, and since when."""
         self._planned_s = 0.0
+        self._all_units: list[Unit] = []
+        self._units_of: tuple[dict[str, int], bool] = ({}, False)
         self._lags: dict[Unit, int] = {}
         self._looked_at_ends_s = float("-inf")
         self._thread = threading.Thread(target=self._run, name="marshal-assignment", daemon=True)
@@ -108,6 +112,7 @@ class Assignment:
         self._wakeup.wake()
         self._settled.wait(max(0.1, deadline - time.monotonic()))
         self._stopped.set()
+        self._topics.stop()
         self._wakeup.wake()
         self._thread.join(max(1.0, deadline - time.monotonic()))
         driver = self._marshal.driver
@@ -152,9 +157,7 @@ class Assignment:
         for key, lag in self._lags.items():
             part = self._partitions.by_key.get(key)
             if part is not None and part.stage is Stage.ACTIVE:
-                self._partitions.publish(
-                    part, msgspec.structs.replace(part.metadata, cost=weigh(lag))
-                )
+                self._partitions.publish(part, partial(_with_cost, weigh(lag)))
         self._wakeup.plan_due = True
 
     # Rounds
@@ -211,10 +214,13 @@ class Assignment:
     # The plan
 
     def _units(self) -> list[Unit]:
-        counts = self._topics.counts.items()
-        if self.subscription.entire_topics:
-            return [(topic, 0) for topic, count in counts if count]
-        return [(topic, p) for topic, count in counts for p in range(count)]
+        """Return the units that exist: the same list, as long as the same ones do."""
+        counts, whole = dict(self._topics.counts), self.subscription.entire_topics
+        if self._units_of != (counts, whole):
+            self._units_of = (counts, whole)
+            sizes = [(topic, min(n, 1) if whole else n) for topic, n in counts.items()]
+            self._all_units = [(topic, p) for topic, n in sizes for p in range(n)]
+        return self._all_units
 
     def _plan(self, now_s: float) -> None:
         if now_s - self._planned_s < MIN_GAP_S:
@@ -309,3 +315,7 @@ class Assignment:
                         self._wakeup.wake()
                     elif follower.stage is Stage.WANTED:
                         partitions.cancel(follower)
+
+
+def _with_cost(cost: int, told: ClaimMetadata) -> ClaimMetadata:
+    return msgspec.structs.replace(told, cost=cost)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import Final
 
 from marshal_py.consumer.fetcher import MAX_FETCH, Fetcher
@@ -21,6 +22,7 @@ class AtLeastOnce:
     dropped: Final = 0
     fetch_size: Final = MAX_FETCH
     awaits_log: Final = False
+    is_full: Final = False
     owes: Final = False
 
     def __init__(self, fetcher: Fetcher, wakeup: Wakeup) -> None:
@@ -43,7 +45,9 @@ class AtLeastOnce:
             if part.parked or not part.claim.held:
                 self._parked.add(run)
                 continue
-            return run
+            rest = part.without_done(run)
+            if rest is not None:
+                return rest
         return None
 
     def _unpark(self) -> None:
@@ -78,6 +82,12 @@ class AtLeastOnce:
 
     def close(self, in_hand: Run | None) -> None:
         """What did not go out is delivered again."""
+
+    def serve(self, workers: int, in_hands: Callable[[], int]) -> None:
+        """Nothing depends on it."""
+
+    def done(self, count: int, took_s: float) -> None:
+        """Nothing depends on it."""
 
     def has_claimed(self, part: HeldPartition) -> bool:  # noqa: ARG002 (see `Delivery`)
         """Never: messages are not claimed."""

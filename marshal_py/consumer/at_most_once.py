@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from collections.abc import Callable
 from operator import length_hint
 from typing import Final
 
@@ -29,8 +30,15 @@ from marshal_py.protocol.claimant import Notice
 __all__ = ["AtMostOnce"]
 
 
-TARGET_S: Final = 0.025
+TARGET_S: Final = 0.015
 """A proposal should claim about so much work, so that a crash loses little."""
+
+LOSS_S: Final = 0.08
+"""So much work, at the pace that was measured, is claimed and not done at a time, besides one
+message for each worker: a crash may cost 0.1 s (specs/GUARANTEES.md)."""
+
+PACE_S: Final = 0.5
+"""The pace of handlers is measured over so long, and over three of their turns, at least."""
 
 AHEAD: Final = 3
 """So many proposals' worth is gathered, or being claimed, while the loop works: the log answers in
@@ -40,7 +48,6 @@ AHEAD_BYTES: Final = 16 * 1024 * 1024
 """With so many bytes gathered, as in a few large messages, nothing is fetched."""
 
 MAX_PROPOSAL: Final = 2_000
-MIN_PROPOSAL: Final = 10
 MAX_UNFETCHED: Final = 50_000
 """So many messages of a partition are claimed beyond those that were fetched, at most."""
 
@@ -68,11 +75,23 @@ class AtMostOnce:
         self._log = log
         self._wakeup = wakeup
         self._closing = closing
-        self._proposal_size = min(100, fetcher.batch_size)
+        self._proposal_size = 1
+        self._workers = 1
+        self._in_hands: Callable[[], int] | None = None
+        """Tells how many messages handlers have, or wait for them; None in a loop."""
+        self._in_hand = 0
+        """How many messages the loop has."""
+        self._pace = 0.0
+        """Messages that are done in a second, by the last measurement; 0 before the first."""
+        self._done = 0
+        self._done_s = 0.0
+        """How many messages handlers have done, and how long that took them."""
+        self._paced: tuple[float, int, float] = (time.monotonic(), 0, 0.0)
+        """When the pace of handlers was measured last, and what they had done by then."""
         self._unfetched_size = self._proposal_size
         """How many messages are about `TARGET_S` of work, and may be claimed before the fetch."""
         self._gathered = Runs()
-        fetcher.collect_in(self._gathered, with_ends=True)
+        fetcher.collect_in(self._gathered)
         self._proposed = Runs()
         self._message_bytes = 1024 * 1024
         """The mean size of the last messages that were fetched; as large as may be, at first."""
@@ -117,9 +136,11 @@ class AtMostOnce:
 
     def next_run(self) -> Run | None:
         """Return the next run that the log has given to us; keep the one after it in flight."""
-        if self._handed is not None:
+        if self._in_hands is not None:
+            self._measure_handlers()
+        elif self._handed is not None:
             self._adapt(*self._handed)
-            self._handed = None
+        self._handed, self._in_hand = None, 0
         self._top_up()
         while self._proposed:
             run = self._proposed[0]
@@ -136,6 +157,7 @@ class AtMostOnce:
             if run.seq in self._verdicts:
                 self._forget_verdict(run, rejected=not verdict)
             if verdict and run.part.claim.held and not run.part.parked:
+                self._in_hand = len(run.messages)
                 self._top_up()
                 self._handed = (len(run.messages), time.monotonic())
                 return run
@@ -165,14 +187,46 @@ class AtMostOnce:
         self._worked_s += max(time.monotonic() - since_s, 1e-6)
         if self._worked < self._proposal_size and self._worked_s < TARGET_S:
             return
-        fitting = int(TARGET_S / self._worked_s * self._worked)
+        self._go_at(self._worked / self._worked_s)
+        self._worked, self._worked_s = 0, 0.0
+
+    def _measure_handlers(self) -> None:
+        """Measure the pace of handlers, over some of their turns: they may end all at once."""
+        now_s, done, done_s = time.monotonic(), self._done, self._done_s
+        since_s, done_then, done_s_then = self._paced
+        count = done - done_then
+        if not count:
+            return
+        turn_s = (done_s - done_s_then) / count
+        if now_s - since_s >= max(PACE_S, 3 * turn_s):
+            self._paced = now_s, done, done_s
+            self._go_at(count / (now_s - since_s))
+
+    def _go_at(self, pace: float) -> None:
+        """So many messages are done in a second: claim accordingly."""
+        self._pace = pace
+        fitting = int(TARGET_S * pace)
         most = self._fetcher.batch_size if self._fetcher.batch_size != FETCH else MAX_PROPOSAL
-        self._proposal_size = max(
-            min(fitting, 2 * self._proposal_size, most), min(MIN_PROPOSAL, most)
-        )
+        self._proposal_size = max(1, min(fitting, 2 * self._proposal_size, most))
         most = self._fetcher.batch_size if self._fetcher.batch_size != FETCH else MAX_UNFETCHED
         self._unfetched_size = max(1, min(fitting, 2 * self._unfetched_size, most))
-        self._worked, self._worked_s = 0, 0.0
+
+    @property
+    def _room(self) -> int:
+        """How many messages may be claimed now, so that a crash loses no more than `LOSS_S`."""
+        in_hands = self._in_hand if self._in_hands is None else self._in_hands() + self._in_hand
+        ahead = sum(max(0, p.proposed - p.taken) for p in list(self._fetcher.active.values()))
+        claimed = in_hands + self._proposed.total + ahead
+        return self._workers + int(LOSS_S * self._pace) - claimed
+
+    def serve(self, workers: int, in_hands: Callable[[], int]) -> None:
+        """Handlers take the messages: so many at a time."""
+        self._workers, self._in_hands = workers, in_hands
+
+    def done(self, count: int, took_s: float) -> None:
+        """A handler has done so many messages. Called under one lock."""
+        self._done += count
+        self._done_s += took_s * count
 
     def _top_up(self) -> None:
         """Have the next messages claimed while the last ones are handed out.
@@ -221,12 +275,14 @@ class AtMostOnce:
         for _ in range(len(gathered)):
             run = gathered[0]
             part = run.part
-            ours = None if part.parked or not part.claim.held else _claimed_ahead(run)
+            is_last = self._winds_up
+            ours = None if part.parked or not part.claim.held else _claimed_ahead(run, is_last)
             if ours is None:
                 gathered.append(run)
             else:
                 ours.seq = part.proposed_seq
                 self._proposed.append(ours)
+                part.taken = max(part.taken, ours.end)
                 if self._should_claim_ahead(part, run.end):
                     with contextlib.suppress(NotHeld, Closed):
                         self._propose(part, run.end)
@@ -241,7 +297,7 @@ class AtMostOnce:
             self.is_behind = True
             self._wakeup.wake()
         before = part.proposed
-        part.proposed = max(end, min(part.end, end + 2 * self._unfetched_size), before)
+        part.proposed = max(before, end, self._may_claim_to(part, end))
         try:
             part.proposed_seq = part.claim.core.propose(part.proposed)
         except (NotHeld, Closed):
@@ -252,7 +308,19 @@ class AtMostOnce:
     def _should_claim_ahead(self, part: HeldPartition, end: int) -> bool:
         """Whether what was claimed beyond `end` runs out, and more is there to be claimed."""
         runs_out = part.proposed - end < self._unfetched_size and part.proposed < part.end
-        return runs_out and part.stage is Stage.ACTIVE and not self._winds_up
+        if not runs_out or part.stage is not Stage.ACTIVE or self._winds_up:
+            return False
+        return self._may_claim_to(part, end) > part.proposed
+
+    def _may_claim_to(self, part: HeldPartition, end: int) -> int:
+        """Up to where to claim messages that are there, when those below `end` were taken."""
+        fits = max(part.proposed, end) + max(0, self._room)
+        return min(part.end, end + 2 * self._unfetched_size, fits)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no more can be claimed before handlers have done something."""
+        return not self._proposed and self._room <= 0 and not self._owes_fetches()
 
     @property
     def _winds_up(self) -> bool:
@@ -260,12 +328,13 @@ class AtMostOnce:
         return self._is_ending or self._closing.is_set()
 
     def _propose_ready(self) -> None:
-        """Propose what was gathered: one proposal for each partition.
+        """Propose what was gathered, as far as there is room: one proposal for each partition.
 
         Order matters within a partition alone.
         """
         gathered: dict[HeldPartition, list[Run]] = {}
-        found = list(self._gathered)
+        count = self._cut_gathered(self._room)
+        found = list(self._gathered)[:count]
         for run in found:
             gathered.setdefault(run.part, []).append(run)
         for part, runs in gathered.items():
@@ -285,6 +354,7 @@ class AtMostOnce:
             if not runs:
                 continue
             self._proposed.extend(runs)  # first: it must be found somewhere, always
+            part.taken = max(part.taken, runs[-1].end)
             try:
                 seq = self._propose(part, runs[-1].end)
             except (NotHeld, Closed):
@@ -295,6 +365,19 @@ class AtMostOnce:
                     run.seq = seq
         for _ in found:  # last, for the same reason
             self._gathered.popleft()
+
+    def _cut_gathered(self, room: int) -> int:
+        """Return how many of the runs that were gathered fit; cut the one that does in part."""
+        for number, run in enumerate(list(self._gathered)):
+            if run.part.stage is not Stage.ACTIVE:
+                continue  # nothing is claimed of it any more
+            if room <= 0:
+                return number
+            if len(run.messages) > room:
+                self._gathered.cut(number, room)
+                return number + 1
+            room -= len(run.messages)
+        return len(self._gathered)
 
     def _verdict(self, run: Run) -> bool | None:
         """Whether the log has given the messages of `run` to us; None while nobody knows."""
@@ -421,13 +504,16 @@ def _is_claimed_ahead(run: Run) -> bool:
     return is_ours and part.stage in (Stage.ACTIVE, Stage.DRAINING)
 
 
-def _claimed_ahead(run: Run) -> Run | None:
-    """What of `run` may go out as it was claimed ahead, None if a proposal is still to be made."""
+def _claimed_ahead(run: Run, is_last: bool = False) -> Run | None:
+    """What of `run` may go out as it was claimed ahead, None if a proposal is still to be made.
+
+    `is_last`: none will be.
+    """
     part = run.part
     if not _is_claimed_ahead(run):
         return None
     if run.end <= part.proposed:
         return run
-    if part.stage is Stage.DRAINING:  # no proposal will be made
+    if is_last or part.stage is Stage.DRAINING:
         return Run(part, [message for message in run.messages if message.offset() < part.proposed])
     return None

@@ -25,11 +25,12 @@ from marshal_py.consumer.held_partition import Batch
 from marshal_py.consumer.options import (
     ConsumerOptions,
     Mode,
+    OnMissing,
     Start,
     check,
     check_names,
     client_of,
-    start_ms,
+    start_at,
 )
 from marshal_py.errors import Closed, ConfigurationError, NotHeld
 from marshal_py.protocol.claim_metadata import ClaimMetadata
@@ -62,8 +63,13 @@ class Consumer:
       at most one interval of messages comes again. ``"at_most_once"``: messages are claimed in the
       log before they are handed out; after a crash some are lost, and none comes twice, whatever
       clocks and networks do (specs/PROTOCOL.md §5.11).
-    - `start`: where to begin without a stored position: ``"earliest"``, ``"latest"``, a `datetime`,
-      or milliseconds since 1970.
+    - `start`: where the group begins without a stored position: ``"earliest"``, ``"latest"``, a
+      `datetime`, milliseconds since 1970, or a `timedelta`: so long ago. It is decided once for a
+      group and a topic: partitions that the topic gets later begin at their first message.
+    - `on_missing`: where to go on when messages were deleted before they were consumed: at the
+      ``"earliest"`` that is left, at the ``"latest"``, or ``"stop"``: iterating raises
+      `MessagesMissing`. A topic that was made anew is consumed from its first message, a truncated
+      partition from its end, unless it is ``"stop"``.
     - `auto_ack`: a message (or batch) is done when the loop asks for the next. With False, `ack`
       says so, in any order and from any thread.
     - `greedy`: with ``wire="text"`` alone: take all that is free at once, not one by one.
@@ -98,6 +104,7 @@ class Consumer:
         group_id: str | None = None,
         mode: Mode = "at_least_once",
         start: Start = "earliest",
+        on_missing: OnMissing = "earliest",
         auto_ack: bool = True,
         claim_entire_topic: bool = False,
         max_claims: int | None = None,
@@ -140,7 +147,11 @@ class Consumer:
             raise ConfigurationError(f"mode = {mode!r} must be 'at_least_once' or 'at_most_once'")
         if type(batch_size) is not int or batch_size < 1:
             raise ConfigurationError(f"batch_size = {batch_size!r} must be 1 or more")
-        begin_ms = start_ms(start)
+        if on_missing not in ("earliest", "latest", "stop"):
+            raise ConfigurationError(
+                f"on_missing = {on_missing!r} must be 'earliest', 'latest' or 'stop'"
+            )
+        begin = start_at(start)
         self.mode: Final[Mode] = mode
         self.auto_ack: Final = auto_ack
         self.mirror_offsets: Final = mirror_offsets
@@ -158,7 +169,8 @@ class Consumer:
         options = ConsumerOptions(
             subscription,
             mode,
-            begin_ms,
+            begin,
+            on_missing,
             auto_ack,
             batch_size,
             greedy,
@@ -225,8 +237,10 @@ class Consumer:
         """Hand out messages until `close`, or until none came for `idle_timeout_s`.
 
         A message whose partition was lost meanwhile, or whose lease has lapsed, is not handed out.
-        A loop that is left by `break` may be entered again: it goes on with the next message, and
-        the last one counts as done only then; say `ack(message)` before `break` if it is.
+        A message is done when the loop asks for the next one. So a loop that is left, by an
+        exception, a cancellation or `break`, hands out its last message again when it is entered
+        again (at most once: it goes on with the next); say `ack(message)` before leaving if it is
+        done. Raises `DeserializationFailed` for what a deserializer cannot read.
         """
         return self.core.iteration.messages(idle_timeout_s=idle_timeout_s)
 

@@ -95,8 +95,10 @@ class ConsumerCore:
             marshal,
             self.admin,
             self.delivery,
+            self.topics,
             self.log,
-            start_ms=options.start_ms,
+            start=options.start,
+            on_missing=options.on_missing,
             isolation_level=self.fetcher.isolation_level,
         )
         self.partitions: Final = Partitions(

@@ -7,6 +7,7 @@ given back.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from marshal_py.consumer.held_partition import HeldPartition, Run
@@ -44,6 +45,10 @@ class Delivery(Protocol):
         """Whether something goes out as soon as the log has answered: no need to fetch."""
 
     @property
+    def is_full(self) -> bool:
+        """Whether nothing more can go out before handlers have done something: no need to fetch."""
+
+    @property
     def owes(self) -> bool:
         """Whether messages were claimed, or are being, that did not go out yet."""
 
@@ -70,6 +75,17 @@ class Delivery(Protocol):
 
     def close(self, in_hand: Run | None) -> None:
         """Nothing goes out any more. `in_hand`: what the loop has, and has not finished."""
+
+    # Handlers
+
+    def serve(self, workers: int, in_hands: Callable[[], int]) -> None:
+        """From now on handlers take the messages, so many at a time.
+
+        `in_hands` tells how many they have, or wait for them.
+        """
+
+    def done(self, count: int, took_s: float) -> None:
+        """A handler has done so many messages, in so long. Called under one lock."""
 
     # The thread of the assignment, and the driver
 

@@ -40,6 +40,13 @@ IDLE_WAIT_S: Final = 0.02
 CONNECT_S: Final = 1.0
 """Leaders that have not answered at the start by then are connected to when they are needed."""
 
+_GONE: Final = {
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError.UNKNOWN_TOPIC_ID,
+    KafkaError._UNKNOWN_TOPIC,
+    KafkaError._UNKNOWN_PARTITION,
+}
+
 _message: Final[Any] = Message
 _partition_of: Callable[[Any], int] = _message.partition
 _topic_of: Callable[[Any], str] = _message.topic
@@ -66,6 +73,8 @@ class Fetcher:
         """Partitions that are fetched. Changed between two fetches."""
         self.topics_seen: set[str] = set()
         """Every topic of which something was ever fetched."""
+        self.on_gone: Callable[[str], None] = lambda _: None
+        """Called when Kafka says that it does not know a topic that is fetched. Be quick."""
         self._client_id = marshal.client_id
         self._log = log
         self._wakeup = wakeup
@@ -76,39 +85,42 @@ class Fetcher:
         self._lock = threading.Lock()
         self._commands: deque[Callable[[], None]] = deque()
         self._commanded = threading.Event()
+        self._is_closed = False
 
     @property
     def isolation_level(self) -> str:
         """Which messages are fetched: ``read_committed`` or ``read_uncommitted``."""
         return str(self._config.get("isolation.level", "read_committed"))
 
-    def collect_in(self, runs: deque[Run], *, with_ends: bool = False) -> None:
-        """Put what is fetched at the end of `runs`, from now on.
-
-        `with_ends`: Kafka tells, too, where a partition ends: of offsets without a message. Before
-        `open`.
-        """
+    def collect_in(self, runs: deque[Run]) -> None:
+        """Put what is fetched at the end of `runs`, from now on."""
         self._fetched = runs
-        if with_ends:
-            self._config["enable.partition.eof"] = True
 
     def open(self) -> None:
         """Connect."""
         self._kafka = connect(KafkaConsumer, self._config)
 
     def close(self) -> None:
-        """Disconnect. What was asked for and is not done is forgotten."""
+        """Disconnect. What was asked for and is not done is forgotten, and nothing more comes.
+
+        Whoever iterates in another thread may fetch once more, and finds nothing.
+        """
         with self._lock:
+            self._is_closed = True
             self._commands.clear()
             self._kafka.close()
 
-    def list_topics(self, timeout_s: float) -> Any:
-        """Return all topics, as confluent-kafka does. Raises `KafkaException`."""
-        return self._kafka.list_topics(timeout=timeout_s)
+    def list_topics(self, timeout_s: float, topic: str | None = None) -> Any:
+        """Return `topic`, or all topics, as confluent-kafka does. Raises `KafkaException`."""
+        if topic is None:
+            return self._kafka.list_topics(timeout=timeout_s)
+        return self._kafka.list_topics(topic, timeout=timeout_s)
 
     def fetch(self, most: int, wait_s: float = 0.0) -> int:
         """Fetch up to `most` messages, waiting up to `wait_s` for one. Returns how many."""
         with self._lock:
+            if self._is_closed:
+                return 0
             self._run_commands()
             if wait_s and self.active:
                 message = self._kafka.poll(wait_s)
@@ -198,7 +210,9 @@ class Fetcher:
 
     def _run_commands(self) -> None:
         while self._commands:
-            self._commands.popleft()()
+            command = self._commands.popleft()
+            if not self._is_closed:
+                command()
 
     def _sort_out(self, messages: list[Any]) -> None:
         """Collect what was fetched, by partition; order matters within a partition only.
@@ -248,6 +262,7 @@ class Fetcher:
     def _add(self, part: HeldPartition, messages: list[Any]) -> None:
         run = Run(part, messages)
         self._fetched.append(run)
+        part.last_end = run.end
         part.fetched = max(part.fetched, run.end)  # last: the run must be found somewhere, always
 
     def _on_error(self, message: Any, error: KafkaError) -> None:
@@ -256,7 +271,12 @@ class Fetcher:
         if part is None:
             return
         if code == KafkaError._PARTITION_EOF:
+            part.reached(message.offset())
             part.fetched = max(part.fetched, message.offset())
+            return
+        if code in _GONE:
+            # Of the topic nothing may be left under this name, or another topic.
+            self.on_gone(part.topic)
             return
         if code in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
             part.out_of_range = True
@@ -292,6 +312,9 @@ def _fetch_config(marshal: Marshal, kafka: Mapping[str, Any] | None) -> dict[str
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
         "auto.offset.reset": "error",
+        # Where a partition ends is told, too: offsets without a message (markers of transactions,
+        # what was compacted away) are passed by it alone.
+        "enable.partition.eof": True,
     }
 
 

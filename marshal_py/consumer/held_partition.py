@@ -12,14 +12,16 @@ from __future__ import annotations
 
 import math
 import threading
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator
 from enum import Enum
-from operator import length_hint
+from operator import itemgetter, length_hint
 from typing import Any
 
 from marshal_py.client.marshal import Claim
 from marshal_py.protocol.claim_metadata import ClaimMetadata
+from marshal_py.protocol.done_offsets import Ranges
 
 __all__ = ["Batch", "HeldPartition", "Run", "Runs", "Stage"]
 
@@ -124,6 +126,16 @@ class Runs(deque[Run]):
         """Take the first run."""
         return self._out(super().popleft())
 
+    def cut(self, number: int, count: int) -> None:
+        """Make two runs of the one at `number`: the first of `count` messages."""
+        run = self[number]
+        head = Run(run.part, run.messages[:count])
+        head.seq, head.bytes = run.seq, sum(map(len, head.messages))
+        super().insert(number, head)  # first: it must be found somewhere, always
+        run.messages = run.messages[count:]
+        run.rest = iter(run.messages)
+        run.bytes -= head.bytes
+
     def _in(self, run: Run) -> None:
         if run.bytes < 0:
             run.bytes = sum(map(len, run.messages))
@@ -157,6 +169,17 @@ class HeldPartition:
         """What is published with the claim."""
         self.out_of_range = False
         """Kafka has no message at our position; the assignment finds another."""
+        self.chosen = False
+        """Where to begin was decided under this claim."""
+        self.reset_to: int | None = None
+        """Its position means nothing any more, and is being set to this one."""
+        self.last_end = -1
+        """One beyond the last message that was fetched; where fetching began, before the first."""
+        self.tail: tuple[int, int] = (-1, -1)
+        """Behind the first of these offsets, which was `last_end` then, there was no message below
+        the second: only markers of transactions, or what was compacted away."""
+        self.done_before: Ranges = ()
+        """Offsets that an earlier holder has done, above the position: not handed out again."""
         self.run: Run | None = None
         """What the loop hands out now."""
         self.parked: deque[Run] = deque()
@@ -165,6 +188,8 @@ class HeldPartition:
         """At most once: what had been claimed when this claim began."""
         self.proposed = -1
         """At most once: messages below were proposed under this claim, fetched or not yet."""
+        self.taken = -1
+        """At most once: messages below were fetched and proposed, or passed on as proposed."""
         self.proposed_seq = -1
         """The number of the last proposal."""
         self.fetched = -1
@@ -178,6 +203,7 @@ class HeldPartition:
         self._window: deque[list[int]] = deque()
         """Offsets that were handed out, in order, in lists of which the first may be part gone."""
         self._done: set[int] = set()
+        self._passed_end = -1
         self._withdrawn = 0
         self._window_lock = threading.Lock()
 
@@ -186,9 +212,14 @@ class HeldPartition:
         """What a log record about it carries."""
         return self.claim.core.log_fields
 
-    def start(self, offset: int) -> None:
-        """Begin at `offset`; −1 when the first message will tell."""
-        self._base = offset
+    def start(self, offset: int, done_before: Ranges = ()) -> None:
+        """Begin at `offset`; −1 when the first message will tell.
+
+        `done_before`: what is done above it.
+        """
+        self._base = self.last_end = offset
+        self.tail = (-1, -1)
+        self.done_before = done_before
 
     @property
     def deliverable(self) -> bool:
@@ -202,6 +233,8 @@ class HeldPartition:
         if self.manual:
             with self._window_lock:
                 self._window.append([message.offset() for message in run.messages])
+        elif self._done:
+            self._leave_out_acknowledged(run, 0)
         self.run = run
 
     def finish(self, run: Run, *, returned: Any = None) -> None:
@@ -211,7 +244,43 @@ class HeldPartition:
                 self._unhand(returned.offset())
         else:
             self._base = run.end if returned is None else returned.offset()
+            if self._done:
+                self._done = {offset for offset in self._done if offset >= self._base}
         self.run = None
+
+    def rewind(self, run: Run) -> None:
+        """The loop was left with the last message, or batch, in hand: it comes again.
+
+        But what was acknowledged does not.
+        """
+        if not self.manual:
+            at = 0 if run.whole else max(run.handed_out - 1, 0)
+            run.whole = False
+            self._leave_out_acknowledged(run, at)
+
+    def _leave_out_acknowledged(self, run: Run, at: int) -> None:
+        """Hand out `run` from the message with the number `at` on, but what is done of it."""
+        rest = [m for m in run.messages[at:] if m.offset() not in self._done]
+        run.rest = iter(rest)
+        if rest:  # else all was handed out: its messages say where it ended
+            run.messages = [*run.messages[:at], *rest]
+
+    def without_done(self, run: Run) -> Run | None:
+        """Return what of `run` is to be handed out, None if an earlier holder has done all of it.
+
+        Called in order, for each run once.
+        """
+        ranges = self.done_before
+        if not ranges:
+            return run
+        kept = [m for m in run.messages if not _is_in(ranges, m.offset())]
+        if len(kept) < len(run.messages):
+            # Between the messages there may be offsets without one: they count as done as well.
+            self.done_before = _merged([*ranges, *_gaps(run.messages, kept, self._passed_end)])
+        self._passed_end = run.end
+        if len(kept) == len(run.messages):
+            return run
+        return Run(self, kept) if kept else None
 
     def _unhand(self, offset: int) -> None:
         """Forget that messages from `offset` on were to be handed out."""
@@ -235,8 +304,8 @@ class HeldPartition:
         else:
             run = self.run
             if run is None:
-                if offset >= self._base:
-                    self._base = offset + 1
+                if offset >= self._base:  # it was put back, unhandled: it does not come again
+                    self._done.add(offset)
             elif run.messages[0].offset() <= offset < run.end:
                 # In a loop that acknowledges by itself, this says it a little earlier.
                 self._done.add(offset)
@@ -249,15 +318,53 @@ class HeldPartition:
     def position(self) -> int:
         """Return the lowest offset that is not done, −1 while nothing is known."""
         if self.manual:
-            return self._manual_position()
+            return self._above(self._manual_position())
         run = self.run  # read once: the loop may finish it meanwhile, and sets the base first
         if run is None:
-            return self._base
+            return self._above(self._base)
         in_hand = 0 if run.whole else max(run.handed_out - 1, 0)
         offset: int = run.messages[in_hand].offset()
         if offset in self._done:
             offset += 1
         return max(offset, self._base)
+
+    def _above(self, position: int) -> int:
+        """Return `position`, moved over what an earlier holder did and where no message is."""
+        for first, end in self.done_before:
+            if first <= position < end:
+                position = end
+        behind, end = self.tail
+        if position == behind and end > position:
+            return end
+        return position
+
+    def reached(self, end: int) -> None:
+        """Kafka has nothing below `end` that was not fetched. The loop's."""
+        self.tail = (self.last_end, end)
+
+    def done_above(self) -> tuple[int, Ranges]:
+        """Return the position, or one that was, and which offsets above it are done."""
+        position = max(self.position(), 0)
+        before = [(max(f, position), e) for f, e in self.done_before if e > position]
+        if not self.manual:
+            return position, tuple(before)
+        found: list[tuple[int, int]] = []
+        with self._window_lock:
+            done = self._done
+            if done:
+                first = -1
+                for offsets in self._window:
+                    for offset in offsets:
+                        if offset in done:
+                            if first < 0:
+                                first = offset
+                            last = offset
+                        elif first >= 0:
+                            found.append((first, offset))
+                            first = -1
+                if first >= 0:
+                    found.append((first, last + 1))
+        return position, _merged([*before, *found])
 
     def _manual_position(self) -> int:
         with self._window_lock:
@@ -303,3 +410,29 @@ class HeldPartition:
 
     def __repr__(self) -> str:
         return f"<{self.topic}/{self.partition} {self.stage.value} position={self._base}>"
+
+
+def _is_in(ranges: Ranges, offset: int) -> bool:
+    at = bisect_right(ranges, offset, key=itemgetter(0)) - 1
+    return at >= 0 and offset < ranges[at][1]
+
+
+def _gaps(messages: list[Any], kept: list[Any], before: int) -> Iterator[tuple[int, int]]:
+    """Yield, for messages that are not kept, all offsets since the message before each."""
+    kept_offsets = {message.offset() for message in kept}
+    for message in messages:
+        offset = message.offset()
+        if offset not in kept_offsets:
+            yield (min(before, offset) if before >= 0 else offset), offset + 1
+        before = offset + 1
+
+
+def _merged(ranges: list[tuple[int, int]]) -> Ranges:
+    """Return the same offsets in order, in as few ranges as there can be."""
+    found: list[tuple[int, int]] = []
+    for first, end in sorted(ranges):
+        if found and first <= found[-1][1]:
+            found[-1] = (found[-1][0], max(found[-1][1], end))
+        else:
+            found.append((first, end))
+    return tuple(found)

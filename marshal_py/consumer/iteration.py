@@ -6,13 +6,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from itertools import chain
-from typing import Final
+from typing import Any, Final
 
 from confluent_kafka import Message
 
 from marshal_py.client.marshal import Marshal
 from marshal_py.consumer.delivery import Delivery
-from marshal_py.consumer.deserializers import Deserializers
+from marshal_py.consumer.deserializers import Deserializers, restore
 from marshal_py.consumer.fetcher import IDLE_WAIT_S, Fetcher
 from marshal_py.consumer.held_partition import Batch, HeldPartition, Run, Stage
 from marshal_py.consumer.wakeup import Wakeup
@@ -49,6 +49,8 @@ class Iteration:
         self.is_looping = False
         self.others_acknowledge = False
         """Whether a thread that was not in the loop has acknowledged something."""
+        self._raw: list[tuple[Any, Any, Any]] = []
+        """The messages that were handed out last, with their keys and values as they came."""
         self._marshal = marshal
         self._fetcher = fetcher
         self._delivery = delivery
@@ -59,20 +61,25 @@ class Iteration:
 
     def messages(self, *, idle_timeout_s: float | None = None) -> Iterator[Message]:
         """See `Consumer.messages`."""
-        if self._deserializers:
-            return map(self._deserializers.apply, self._messages(idle_timeout_s))
         return self._messages(idle_timeout_s)
 
-    def _messages(self, idle_timeout_s: float | None) -> Iterator[Message]:
+    def _messages(self, idle_timeout_s: float | None, *, polls: bool = False) -> Iterator[Message]:
         # As against `yield from`, `chain` spends nothing on each message.
-        return chain.from_iterable(self._runs(idle_timeout_s))
+        messages = chain.from_iterable(self._runs(idle_timeout_s, polls=polls))
+        return map(self.deserialize, messages) if self._deserializers else messages
+
+    def deserialize(self, message: Message) -> Message:
+        """Return the message as the deserializers make it. Raises `DeserializationFailed`."""
+        self._raw = [(message, message.key(), message.value())]
+        self._deserializers.apply(message)
+        return message
 
     def batches(self, *, idle_timeout_s: float | None = None) -> Iterator[Batch]:
         """See `Consumer.batches`."""
         self.enter()
         try:
             while True:
-                self.settle()
+                self.settle()  # at first, what comes again is put back: a batch is taken whole
                 run_or_none = self.next_run(idle_timeout_s)
                 if run_or_none is None:
                     return
@@ -85,15 +92,15 @@ class Iteration:
 
     def poll(self, timeout_s: float = 1.0) -> Message | None:
         """See `Consumer.poll`."""
-        messages = self.messages(idle_timeout_s=timeout_s)
+        messages = self._messages(timeout_s, polls=True)
         message = next(messages, None)
         del messages  # which ends the loop, but not the work on the message
         self.is_looping = message is not None
         return message
 
-    def _runs(self, idle_timeout_s: float | None) -> Iterator[Iterator[Message]]:
+    def _runs(self, idle_timeout_s: float | None, *, polls: bool) -> Iterator[Iterator[Message]]:
         """The loop. Keeps no name for a run: it is freed before the next is fetched (`FETCH`)."""
-        self.enter()
+        self.enter(polls=polls)
         try:
             while True:
                 if self.hand is None:
@@ -131,9 +138,21 @@ class Iteration:
         if not self._may_hand_out(part):
             self._put_back(run, run.messages[0])
             return None
-        messages = run.messages
+        messages = list(run.rest)
+        if not messages:  # all of it was acknowledged before
+            part.finish(run)
+            self.hand = None
+            return None
+        run.rest = iter(messages)
         if self._deserializers:
-            messages = [self._deserializers.apply(message) for message in messages]
+            raw = [(message, message.key(), message.value()) for message in messages]
+            try:
+                messages = [self._deserializers.apply(message) for message in messages]
+            except BaseException:
+                for before in raw:
+                    restore(before[0], before[1:])
+                raise
+            self._raw = raw
         run.whole, run.rest = True, iter(())
         return Batch(messages, part.claim)
 
@@ -148,11 +167,22 @@ class Iteration:
         else:
             run.part.finish(run)
 
-    def enter(self) -> None:
-        """This thread is in the loop from now on. Starts the consumer, if need be."""
+    def enter(self, *, polls: bool = False) -> None:
+        """This thread is in the loop from now on. Starts the consumer, if need be.
+
+        What an earlier loop left unfinished comes again, unless this one only `polls`.
+        """
         self._start()
         self.thread = threading.get_ident()
         self.is_looping = True
+        run = self.hand
+        if run is None or polls or self._delivery.claims_messages:
+            return
+        if not run.part.manual:
+            for message, *raw in self._raw:
+                restore(message, (raw[0], raw[1]))
+        self._raw = []
+        run.part.rewind(run)
 
     def leave(self) -> None:
         """Nobody is in the loop."""

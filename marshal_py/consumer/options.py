@@ -5,8 +5,8 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Any, Final, Literal, TypeAlias
+from datetime import datetime, timedelta
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from marshal_py.client.marshal import Marshal
 from marshal_py.client.suggestions import did_you_mean
@@ -14,10 +14,31 @@ from marshal_py.consumer.deserializers import Deserializers
 from marshal_py.errors import ConfigurationError, NotInVersion1
 from marshal_py.protocol.subscription import Subscription
 
-__all__ = ["ConsumerOptions", "Mode", "Start", "check", "check_names", "client_of", "start_ms"]
+__all__ = [
+    "ConsumerOptions",
+    "Mode",
+    "OnMissing",
+    "Start",
+    "StartAt",
+    "check",
+    "check_names",
+    "client_of",
+    "start_at",
+]
 
 Mode: TypeAlias = Literal["at_least_once", "at_most_once"]
-Start: TypeAlias = Literal["earliest", "latest"] | datetime | int
+Start: TypeAlias = Literal["earliest", "latest"] | datetime | timedelta | int
+OnMissing: TypeAlias = Literal["earliest", "latest", "stop"]
+
+
+class StartAt(NamedTuple):
+    """Where a group begins: at the first message, at the next one, or at a time.
+
+    `ms`: since 1970; with kind "ago", before the moment at which the group begins.
+    """
+
+    kind: Literal["earliest", "latest", "time", "ago"]
+    ms: int = 0
 
 
 @dataclass(frozen=True)
@@ -29,7 +50,8 @@ class ConsumerOptions:
 
     subscription: Subscription
     mode: Mode
-    start_ms: int
+    start: StartAt
+    on_missing: OnMissing
     auto_ack: bool
     batch_size: int
     greedy: bool
@@ -144,16 +166,17 @@ def _check_wire(wire: str, wanted: Subscription, mode: Mode, greedy: bool) -> No
         )
 
 
-def start_ms(start: Start) -> int:
-    """Return the offset or the time that `start` stands for: −2, −1, or milliseconds."""
-    if start == "earliest":
-        return -2
-    if start == "latest":
-        return -1
+def start_at(start: Start) -> StartAt:
+    """Return where `start` says to begin. Raises `ConfigurationError`."""
+    if start == "earliest" or start == "latest":
+        return StartAt("earliest" if start == "earliest" else "latest")
     if isinstance(start, datetime):
-        return int(start.timestamp() * 1000)
+        return StartAt("time", int(start.timestamp() * 1000))
+    if isinstance(start, timedelta) and start >= timedelta():
+        return StartAt("ago", start // timedelta(milliseconds=1))
     if type(start) is int and start >= 0:
-        return start
+        return StartAt("time", start)
     raise ConfigurationError(
-        f"start = {start!r} must be 'earliest', 'latest', a datetime, or milliseconds since 1970"
+        f"start = {start!r} must be 'earliest', 'latest', a datetime, a timedelta of 0 or more (so "
+        "long ago), or milliseconds since 1970"
     )

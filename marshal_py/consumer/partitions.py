@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+import msgspec
+
 from marshal_py.client.marshal import Marshal
 from marshal_py.client.structured_logs import Fields
 from marshal_py.consumer.delivery import Delivery
@@ -87,12 +89,17 @@ class Partitions:
         if part.holding.paused and part.stage is Stage.ACTIVE:
             self.drain(part)
         if part.stage is Stage.WANTED:
-            if claim.held:
+            if claim.held and part.reset_to is None:
                 self._activate(part)
         elif part.stage is Stage.ACTIVE:
+            self._positions.look_after(part)
             self._suspend_or_resume(part)
-            if part.out_of_range:
+            if part.out_of_range and part.reset_to is None:
                 self._restart(part)
+            if not self._is_text:
+                self._say_what_is_done(part)
+        if part.reset_to is not None:
+            self._reset(part, part.reset_to)
         if part.stage is Stage.DRAINING:
             if self._is_drained(part):
                 self._give_back(part)
@@ -105,7 +112,8 @@ class Partitions:
         position = self._positions.start_of(part)
         if position is None:
             return
-        part.start(max(position, -1))
+        done = part.metadata.done_ranges
+        part.start(max(position, -1), () if self._delivery.claims_messages else done)
         part.stage = Stage.ACTIVE
         self._fetcher.assign(part, position)
 
@@ -125,6 +133,30 @@ class Partitions:
         self._fetcher.unassign(part)
         part.start(first)  # or what is known of the old position would be stored again
         self._fetcher.assign(part, first)
+
+    def _reset(self, part: HeldPartition, offset: int) -> None:
+        """Set the position, even back, which ends the claim; the next one goes on there."""
+        if part.stage in (Stage.ACTIVE, Stage.DRAINING):
+            part.stage = Stage.RELEASING  # nothing more goes out; what is out counts for nothing
+            self._fetcher.unassign(part)
+        with contextlib.suppress(NotHeld, Closed):
+            part.claim.set_position(offset)
+
+    def _say_what_is_done(self, part: HeldPartition, *, flush: bool = False) -> None:
+        """Publish of which topic the position is, and what is done above it."""
+        topic_id = self._positions.topic_id(part)
+        base, ranges = part.done_above()
+        if self._delivery.claims_messages:
+            ranges = ()
+        known = part.metadata
+        if (topic_id and not known.topic_id) or ranges or known.done:
+            self.publish(
+                part,
+                lambda metadata: msgspec.structs.replace(
+                    metadata, topic_id=metadata.topic_id or topic_id
+                ).with_done(base, ranges),
+                flush=flush,
+            )
 
     # From messages back to a claim
 
@@ -154,6 +186,8 @@ class Partitions:
                 claim.commit(position)
             except (NotHeld, Closed):
                 return
+            if not self._is_text:
+                self._say_what_is_done(part, flush=bool(part.done_above()[1]))
         if self._release:
             claim.release(wait=False)
 
@@ -217,21 +251,32 @@ class Partitions:
         part.throttled = throttled
         self._fetcher.pause_or_resume(part)
 
-    def publish(self, part: HeldPartition, metadata: ClaimMetadata) -> None:
-        """Tell the others, with the claim, how `part` fares."""
-        part.metadata = metadata
-        if not self._is_text:  # records of version 1 have no room for it
-            part.claim.set_metadata(metadata.encode())
+    def publish(
+        self,
+        part: HeldPartition,
+        change: Callable[[ClaimMetadata], ClaimMetadata],
+        *,
+        flush: bool = False,
+    ) -> None:
+        """Tell the others, with the claim, how `part` fares: as `change` makes of what is told."""
+        with self._marshal.driver.lock:
+            before = part.metadata
+            part.metadata = change(before)
+            if (flush or part.metadata != before) and not self._is_text:  # which has no room
+                part.claim.set_metadata(part.metadata.encode(), flush=flush)
 
     def refresh_offsets(self) -> None:
         """Hand the positions to the claims: called before each heartbeat, under the lock."""
-        if self._delivery.claims_messages:
-            return
         for part in self.all():
             holding = part.holding
+            if holding.epoch < 0 or part.stage is Stage.RELEASING:
+                continue
             position = part.position()
-            if holding.epoch >= 0:
-                self._marshal.driver.claimant.advance(holding, position)
+            if self._delivery.claims_messages:
+                # What was claimed is said by the claims; behind it there may be no message.
+                behind, end = part.tail
+                position = end if behind <= part.claim.position < end else -1
+            self._marshal.driver.claimant.advance(holding, position)
 
     def commit(self, timeout_s: float) -> None:
         """See `Consumer.commit`."""
@@ -240,7 +285,9 @@ class Partitions:
             self.refresh_offsets()
         for part in self.all():
             position = part.position()
-            if position < 0 or part.stage not in (Stage.ACTIVE, Stage.DRAINING):
+            if self._delivery.claims_messages or part.stage not in (Stage.ACTIVE, Stage.DRAINING):
+                continue
+            if position < 0:
                 continue
             with contextlib.suppress(NotHeld):
                 part.claim.commit(

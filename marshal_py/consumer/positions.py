@@ -1,12 +1,19 @@
-"""Positions in Kafka: where a partition begins, how far it goes, and what became of a position."""
+"""Positions in Kafka: where a partition begins, how far it goes, and what became of a position.
+
+A position means something in one topic, which Kafka's id names, whatever it is called. The id goes
+with the position, in the metadata of the claim (`protocol.claim_metadata`). Where the id is
+another, or the position lies outside of the messages that there are, `judge` says what happened.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterable
 from functools import partial
-from typing import Any
+from typing import Any, Final, Literal, TypeAlias
 
+import msgspec
 from confluent_kafka import OFFSET_BEGINNING, IsolationLevel, KafkaException, TopicPartition
 from confluent_kafka import admin as kafka_admin
 
@@ -16,17 +23,38 @@ from marshal_py.client.structured_logs import Fields
 from marshal_py.consumer.admin_on_demand import AdminOnDemand
 from marshal_py.consumer.delivery import Delivery
 from marshal_py.consumer.held_partition import HeldPartition
-from marshal_py.errors import BrokerUnavailable
+from marshal_py.consumer.options import OnMissing, StartAt
+from marshal_py.consumer.topics import Topics, describe
+from marshal_py.errors import BrokerUnavailable, MessagesMissing
 from marshal_py.protocol.balance import Unit
+from marshal_py.protocol.claim_metadata import ClaimMetadata
 
-__all__ = ["Positions"]
+__all__ = ["Fate", "Positions", "judge"]
+
+Fate: TypeAlias = Literal["sound", "trimmed", "truncated", "anew", "unknown"]
+"""What became of a position. Unknown: it lies beyond the end, and nobody knows of which topic."""
+
+
+def judge(position: int, first: int, end: int, topic_id: bytes, known_id: bytes) -> Fate:
+    """Say what became of `position`, which is of the topic `known_id`; b"": nobody knows.
+
+    There are messages from `first` to below `end` now, in the topic `topic_id`.
+    """
+    is_known = bool(topic_id and known_id)
+    if is_known and topic_id != known_id:
+        return "anew"
+    if position < first:
+        return "trimmed"
+    if position > end:
+        return "truncated" if is_known else "unknown"
+    return "sound"
 
 
 class Positions:
     """Asks the brokers. For any thread.
 
-    `start_ms`: where to begin without a stored position: −2 for the first message, −1 for the next,
-    or a time in milliseconds.
+    `start`: where a group begins that has no position yet. `on_missing`: where to go on when the
+    messages at a position are gone.
     """
 
     def __init__(
@@ -34,35 +62,41 @@ class Positions:
         marshal: Marshal,
         admin: AdminOnDemand,
         delivery: Delivery,
+        topics: Topics,
         log: Fields,
         *,
-        start_ms: int,
+        start: StartAt,
+        on_missing: OnMissing,
         isolation_level: str,
     ) -> None:
         self._marshal = marshal
         self._admin = admin
         self._delivery = delivery
+        self._topics = topics
         self._log = log
-        self._start_ms = start_ms
+        self._start = start
+        self._on_missing = on_missing
         self._isolation_level = isolation_level
         self._is_text = marshal.settings.wire == "text"
 
     def start_of(self, part: HeldPartition) -> int | None:
         """Return where to begin with a partition that has just been claimed; None: not known yet.
 
-        An offset, or `OFFSET_BEGINNING`.
+        An offset, or `OFFSET_BEGINNING`. A choice that would come out otherwise another time is
+        stored first. May set `HeldPartition.reset_to` instead. Raises `MessagesMissing`.
         """
-        position = part.claim.position
-        if position >= 0:
-            return position
+        if not self._knows_the_topic(part):
+            return None
+        stored = max(part.claim.stored_offset, part.claim.claimed_offset)
         try:
-            if self._is_text:
-                position = committed_position(
-                    self._admin.get(), self._marshal.group_id, *part.key, timeout_s=2.0
-                )
-            if position >= 0:
-                return position
-            return OFFSET_BEGINNING if self._start_ms == -2 else self._look_up(part, self._start_ms)
+            if part.claim.position >= 0:
+                if self._is_of_another_topic(part):
+                    self._begin_anew(part)
+                    return None
+                if part.chosen and stored < part.claim.position:
+                    return None  # on its way to the log
+                return part.claim.position
+            return self._choose(part)
         except KafkaException as error:
             self._log.warning(
                 "%s: no start offset of %s/%d yet: %s",
@@ -74,45 +108,147 @@ class Positions:
             )
             return None
 
+    def _knows_the_topic(self, part: HeldPartition) -> bool:
+        """Whether Kafka has told the id of the topic, or will not."""
+        if not self._is_text and part.metadata == ClaimMetadata():
+            part.metadata = ClaimMetadata.decode(part.claim.metadata).inherited()
+        return not part.metadata.topic_id or self._topics.ids_known.is_set()
+
+    def _is_of_another_topic(self, part: HeldPartition) -> bool:
+        known, now = part.metadata.topic_id, self._topics.ids.get(part.topic, b"")
+        return bool(known and now and known != now)
+
+    def _choose(self, part: HeldPartition) -> int | None:
+        """Nothing is stored: begin where the group says. Raises `KafkaException`."""
+        if self._is_text:
+            committed = committed_position(
+                self._admin.get(), self._marshal.group_id, *part.key, timeout_s=2.0
+            )
+            if committed >= 0:
+                return committed
+        start = self._start
+        began = self._began(part)
+        if start.kind == "earliest" or (began is not None and part.partition >= began.began_with):
+            return OFFSET_BEGINNING  # or the topic has got it since then
+        now_ms = time.time_ns() // 1_000_000
+        began_ms = now_ms if began is None else began.began_ms
+        if start.kind == "latest":
+            offset = self._look_up(part, -1 if began is None else began_ms)
+        elif start.kind == "ago":
+            offset = self._look_up(part, max(0, began_ms - start.ms))
+        else:
+            offset = self._look_up(part, start.ms)
+        if self._is_text:
+            return offset
+        count = self._topics.counts.get(part.topic, 0) if began is None else began.began_with
+        part.metadata = msgspec.structs.replace(
+            part.metadata, began_with=count, began_ms=began_ms, topic_id=self.topic_id(part)
+        )
+        part.chosen = True
+        part.claim.commit(offset)
+        part.claim.set_metadata(part.metadata.encode(), flush=True)
+        return None
+
+    def _began(self, part: HeldPartition) -> ClaimMetadata | None:
+        """Return what the group knows of its beginning with a topic, None before that.
+
+        A group that has positions and does not say has begun when there was no partition.
+        """
+        found: ClaimMetadata | None = None
+        with self._marshal.world() as world:
+            for p in range(self._topics.counts.get(part.topic, 0)):
+                cell = world.cell(self._marshal.group_id, part.topic, p)
+                if cell is None or (p == part.partition and cell.position < 0):
+                    continue
+                about = _NOTHING if self._is_text else ClaimMetadata.decode(cell.metadata)
+                is_better = found is None or 0 < about.began_ms < (found.began_ms or _LATE_MS)
+                if (about.began_ms or cell.position >= 0) and is_better:
+                    found = about
+        return found
+
+    def topic_id(self, part: HeldPartition) -> bytes:
+        """Return Kafka's id of the topic, b"" if it is not known."""
+        return self._topics.ids.get(part.topic, b"")
+
+    def look_after(self, part: HeldPartition) -> None:
+        """See that a partition that is consumed is of the topic it was. Raises `MessagesMissing`.
+
+        Sets `HeldPartition.reset_to` if it is not.
+        """
+        if self._is_of_another_topic(part):
+            with contextlib.suppress(KafkaException):  # the next round tries again
+                self._begin_anew(part)
+
     def restart_of(self, part: HeldPartition) -> int | None:
         """Kafka has nothing at our position: messages were deleted, or the topic was made anew.
 
-        Return where to go on; None: not known yet.
+        Return where to go on; None: not known yet, or `HeldPartition.reset_to` was set. Raises
+        `MessagesMissing`.
         """
+        now = self.topic_id(part)
+        if not self._is_text and (part.metadata.topic_id or now):
+            try:  # what is known may be older than the topic
+                now = describe(self._admin.get(), [part.topic], 2.0)[part.topic].topic_id
+            except (KafkaException, KeyError):
+                return None
+            self._topics.ids[part.topic] = now
         try:
             first, end = self._look_up(part, -2), self._look_up(part, -1)
         except KafkaException:
             return None
         # At most once, what was claimed may lie ahead of what was fetched.
         position = max(part.position(), part.fetched if part.is_owed else part.claim.position)
-        if position <= first:
-            self._log.error(
-                "%s: %s/%d: messages from offset %d on were deleted before they were consumed; "
-                "going on at %d",
-                self._marshal.client_id,
-                part.topic,
-                part.partition,
-                position,
-                first,
-                extra=part.log_fields,
+        fate = judge(position, first, end, now, part.metadata.topic_id)
+        if fate == "sound":  # it was not when Kafka answered: an end that has not got here
+            return position
+        if fate == "anew":
+            self._begin_anew(part)
+            return None
+        if fate == "trimmed":
+            to = end if self._on_missing == "latest" else first
+            self._tell(
+                part,
+                f"messages from offset {position} on were deleted before they were "
+                f"consumed; going on at {to}",
             )
-        else:
-            self._log.error(
-                "%s: %s/%d: the stored position %d lies beyond the end, %d: was the topic created "
-                "anew? Going on at the first message, %d. `marshal group set-position` mends the "
-                "position itself",
-                self._marshal.client_id,
-                part.topic,
-                part.partition,
-                position,
-                end,
-                first,
-                extra=part.log_fields,
+            return to
+        # At most once, nothing comes again; at least once, nothing is left out.
+        to = first if fate == "unknown" and not self._delivery.claims_messages else end
+        self._tell(
+            part,
+            f"the stored position {position} lies beyond the end, {end}: "
+            + (
+                "the partition was truncated"
+                if fate == "truncated"
+                else "the topic was made anew, or truncated"
             )
-            if self._is_text:  # positions of version 1 may go back, and Go would wait for ever
-                with self._marshal.driver.lock:
-                    part.holding.next_offset = part.holding.stored_offset = first
-        return first
+            + f"; going on at {to}",
+        )
+        if self._is_text:  # positions of version 1 may go back, and Go would wait for ever
+            with self._marshal.driver.lock:
+                part.holding.next_offset = part.holding.stored_offset = to
+            return to
+        part.reset_to = to
+        return None
+
+    def _begin_anew(self, part: HeldPartition) -> None:
+        """The topic is another one of the same name. Raises `KafkaException`."""
+        first = self._look_up(part, -2)
+        self._tell(
+            part,
+            f"the topic was made anew, so the position {part.claim.position} means "
+            f"nothing in it; going on at its first message, {first}",
+        )
+        part.reset_to = first
+
+    def _tell(self, part: HeldPartition, what: str) -> None:
+        text = f"{part.topic}/{part.partition}: {what}"
+        if self._on_missing == "stop":
+            raise MessagesMissing(
+                f"{text.partition('; going on')[0]}. Set where to go on with "
+                "`marshal group set-position`, or with on_missing"
+            )
+        self._log.error("%s: %s", self._marshal.client_id, text, extra=part.log_fields)
 
     def request_ends(self, parts: Iterable[HeldPartition]) -> None:
         """Ask how far the messages go, and do not wait for the answer (`HeldPartition.end`)."""
@@ -155,9 +291,15 @@ class Positions:
         special = {-2: specs.earliest, -1: specs.latest}
         query = special[which]() if which in special else specs.for_timestamp(which)
         futures = self._admin.get().list_offsets(
-            {TopicPartition(*key): query for key in keys}, request_timeout=timeout_s
+            {TopicPartition(*key): query for key in keys},
+            isolation_level=IsolationLevel[self._isolation_level.upper()],
+            request_timeout=timeout_s,
         )
         return {(at.topic, at.partition): future.result().offset for at, future in futures.items()}
+
+
+_NOTHING: Final = ClaimMetadata()
+_LATE_MS: Final = 2**63
 
 
 def _set_end(part: HeldPartition, answer: Any) -> None:

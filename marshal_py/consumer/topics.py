@@ -1,13 +1,13 @@
-"""Which topics a consumer wants and how many partitions they have: looked up now and then."""
+"""Which topics a consumer wants, what Kafka calls them, and how many partitions they have."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, Final, NamedTuple
 
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
 
 from marshal_py.client.marshal import Marshal
 from marshal_py.client.structured_logs import Fields
@@ -17,11 +17,28 @@ from marshal_py.consumer.fetcher import Fetcher
 from marshal_py.errors import BrokerUnavailable, TopicMissing
 from marshal_py.protocol.subscription import Subscription
 
-__all__ = ["Topics"]
+__all__ = ["Topics", "describe"]
+
+GONE_AFTER: Final = 3
+"""A topic is gone when so many looks in a row have not found it: one answer may be of a broker that
+does not know yet."""
+
+ONE_BY_ONE: Final = 20
+"""So many topics are asked for by name at the start; with more, one request for all is quicker."""
+
+HURRY_S: Final = 0.5
+"""Between two looks, while Kafka says that a topic is not there."""
+
+
+class Described(NamedTuple):
+    """What Kafka says of a topic: its number of partitions, and its id; b"" where it has none."""
+
+    partitions: int
+    topic_id: bytes
 
 
 class Topics:
-    """The topics of one subscription that exist. From `start` on, a thread looks for new ones."""
+    """The topics of one subscription that exist. From `start` on, a thread looks for changes."""
 
     def __init__(
         self,
@@ -35,15 +52,23 @@ class Topics:
     ) -> None:
         self.counts: dict[str, int] = {}
         """Topics that are wanted and exist → number of partitions."""
+        self.ids: dict[str, bytes] = {}
+        """Topics → Kafka's id of each, where it is known. A topic that is made anew has another."""
+        self.ids_known = threading.Event()
+        """Set when the ids have been asked for: what is not in `ids` has none, or is not told."""
         self._marshal = marshal
         self._admin = admin
         self._fetcher = fetcher
         self._log = log
         self._subscription = subscription
         self._interval_s = discovery_interval_s
+        self._missing: dict[str, int] = {}
+        """Topics that the last looks did not find → how many looks."""
+        self._hurry = threading.Event()
         self._stopped: threading.Event
         self._on_look: Callable[[bool], None]
         self._thread = threading.Thread(target=self._run, name="marshal-topics", daemon=True)
+        fetcher.on_gone = self._on_gone
 
     def wants(self, topic: str) -> bool:
         """Whether the subscription is for this topic, should it exist."""
@@ -57,7 +82,7 @@ class Topics:
             try:
                 # Asked by the consumer, which must be connected anyhow.
                 left_s = max(0.1, deadline - time.monotonic())
-                found = _counts(self._fetcher.list_topics(min(5.0, left_s)))
+                found = self._ask_consumer(min(5.0, left_s))
                 break
             except KafkaException as error:
                 if given_up.is_set() or time.monotonic() >= deadline:
@@ -66,13 +91,26 @@ class Topics:
                     ) from None
         for topic in sorted(self._subscription.topics):
             if topic not in found:
-                raise TopicMissing(f"topic {topic!r} does not exist{did_you_mean(topic, found)}")
+                known = _counts(self._fetcher.list_topics(5.0))
+                raise TopicMissing(f"topic {topic!r} does not exist{did_you_mean(topic, known)}")
         self.counts = self._wanted(found)
+        self._admin.known_topic = next(iter(self.counts), None)
+        ids = threading.Thread(target=self._find_ids, name="marshal-topic-ids", daemon=True)
+        ids.start()
         self._fetcher.connect_to_leaders(self.counts)
         if not self.counts:
             self._log.warning(
                 "%s: no topic matches %r yet", self._marshal.client_id, self._subscription.pattern
             )
+
+    def _ask_consumer(self, timeout_s: float) -> dict[str, int]:
+        names = self._subscription.topics
+        if self._subscription.pattern is not None or len(names) > ONE_BY_ONE:
+            return _counts(self._fetcher.list_topics(timeout_s))
+        found: dict[str, int] = {}
+        for name in sorted(names):
+            found |= _counts(self._fetcher.list_topics(timeout_s, name))
+        return found
 
     def start(self, stopped: threading.Event, on_look: Callable[[bool], None]) -> None:
         """Look every `discovery_interval_s` until `stopped`, and call `on_look(changed)` each time.
@@ -83,6 +121,10 @@ class Topics:
         self._on_look = on_look
         self._thread.start()
 
+    def stop(self) -> None:
+        """Look no more: `stopped` is set."""
+        self._hurry.set()
+
     def _wanted(self, found: dict[str, int]) -> dict[str, int]:
         subscription = self._subscription
         return {
@@ -92,19 +134,67 @@ class Topics:
             or (subscription.wants(name) and not name.startswith("__"))
         }
 
+    def _find_ids(self) -> None:
+        """Ask for the ids of the topics, while the client starts."""
+        try:
+            found = describe(self._admin.get(), self.counts, 5.0)
+            self.ids |= {name: topic.topic_id for name, topic in found.items()}
+        except KafkaException as error:
+            self._log.info(
+                "%s: topic ids are not known: %s", self._marshal.client_id, error.args[0].str()
+            )
+        finally:
+            self.ids_known.set()
+
+    def _on_gone(self, topic: str) -> None:
+        self._missing.setdefault(topic, 0)
+        self._hurry.set()
+
     def _run(self) -> None:
+        while not self._stopped.is_set():
+            if self._hurry.wait(HURRY_S if self._missing else self._interval_s):
+                self._hurry.clear()
+                self._stopped.wait(HURRY_S)  # Kafka may not know yet, either
+            if not self._stopped.is_set():
+                self._look()
+
+    def _look(self) -> None:
         name = self._marshal.client_id
-        while not self._stopped.wait(self._interval_s):
-            try:
-                found = self._wanted(_counts(self._admin.get().list_topics(timeout=5.0)))
-            except KafkaException as error:
-                self._log.info("%s: no metadata: %s", name, error.args[0].str())
-                continue
-            changed = found != self.counts
-            if changed:
-                self._tell_of_changes(found)
-                self.counts = found
-            self._on_look(changed)
+        try:
+            found = self._ask()
+        except KafkaException as error:
+            self._log.info("%s: no metadata: %s", name, error.args[0].str())
+            return
+        ids = {topic: about.topic_id for topic, about in found.items()}
+        renewed = any(self.ids.get(topic, new) != new for topic, new in ids.items())
+        self.ids |= ids
+        counts = {topic: about.partitions for topic, about in found.items()}
+        for topic in self.counts.keys() - counts.keys():
+            looks = self._missing.get(topic, 0) + 1
+            self._missing[topic] = looks
+            if looks < GONE_AFTER:
+                counts[topic] = self.counts[topic]
+        self._missing = {t: looks for t, looks in self._missing.items() if t not in found}
+        changed = counts != self.counts
+        if changed:
+            self._tell_of_changes(counts)
+            self.counts = counts
+        self._on_look(changed or renewed)
+
+    def _ask(self) -> dict[str, Described]:
+        """Return what Kafka says of the topics that are wanted. Raises `KafkaException`."""
+        admin = self._admin.get()
+        wanted: Iterable[str] = self._subscription.topics
+        listed: dict[str, int] = {}
+        if self._subscription.pattern is not None:
+            listed = self._wanted(_counts(admin.list_topics(timeout=5.0)))
+            wanted = listed
+        try:
+            return describe(admin, wanted, 5.0)
+        except KafkaException:
+            # Not every cluster describes topics (librdkafka's mock does not): without ids, then.
+            listed = listed or self._wanted(_counts(admin.list_topics(timeout=5.0)))
+            return {name: Described(count, b"") for name, count in listed.items()}
 
     def _tell_of_changes(self, found: dict[str, int]) -> None:
         name = self._marshal.client_id
@@ -121,6 +211,34 @@ class Topics:
                     before,
                     extra={"topic": topic},
                 )
+
+
+def describe(admin: Any, topics: Iterable[str], timeout_s: float) -> dict[str, Described]:
+    """Return what Kafka says of those of `topics` that exist. Raises `KafkaException`."""
+    names = sorted(topics)
+    if not names:
+        return {}
+    found = {}
+    futures = admin.describe_topics(TopicCollection(names), request_timeout=timeout_s)
+    for name, future in futures.items():
+        try:
+            about = future.result()
+        except KafkaException as error:
+            if error.args[0].code() in _NO_SUCH_TOPIC:
+                continue
+            raise
+        high = about.topic_id.get_most_significant_bits()
+        low = about.topic_id.get_least_significant_bits()
+        topic_id = b"".join((bits % 2**64).to_bytes(8, "big") for bits in (high, low))
+        found[name] = Described(len(about.partitions), topic_id if any(topic_id) else b"")
+    return found
+
+
+_NO_SUCH_TOPIC: Final = {
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError._UNKNOWN_TOPIC,
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+}
 
 
 def _counts(found: Any) -> dict[str, int]:

@@ -20,6 +20,13 @@ Everything that need not move goes on. The target is sticky, so that this ends:
    go away together, and what the others were given stays as it was. So a herd that starts all at
    once does not claim the same units twice, and needs no coordinator.
 
+By lag, units weigh differently, and the costliest free one goes first to whoever will have least to
+do with it for its weight. What is held moves only if that takes a good part of the gap between two
+members off it, and if its taker will have less to do than its giver had: else it would come back.
+
+A target depends on what there is, not on how it came about (`marshal_py.protocol.shares`), so what
+is kept by change is what would be computed from the start.
+
 Two members may see the world at different times. Then one of them claims in vain, which the log
 rejects, or gives up later than it could: the one with most gives up first, and a unit that was
 given up must have been taken before the next one goes.
@@ -28,28 +35,28 @@ given up must have been taken before the next one goes.
 from __future__ import annotations
 
 import heapq
-from bisect import bisect_left
-from collections import deque
-from collections.abc import Iterable, Mapping
+from bisect import bisect_left, insort
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Final, TypeAlias
 
-import mmh3
-
+from marshal_py.protocol.shares import (
+    MemberOrder,
+    Shares,
+    Unit,
+    UnitClass,
+    UnitOrder,
+    member_order,
+    shares_of,
+)
 from marshal_py.protocol.subscription import Subscription
 
-__all__ = ["Plan", "Target", "Unit", "plan", "target", "weigh"]
-
-Unit: TypeAlias = tuple[str, int]
-"""(topic, partition), or (topic, 0) for a topic that is claimed as a whole."""
+__all__ = ["Plan", "Target", "Unit", "plan", "target", "target_of", "weigh"]
 
 Members: TypeAlias = Mapping[str, Subscription]
 Holders: TypeAlias = Mapping[Unit, str | None]
 Costs: TypeAlias = Mapping[Unit, int]
-
-_Class: TypeAlias = tuple[str, ...]
-"""The members that may hold a unit, sorted: units of one class are alike."""
 
 HYSTERESIS: Final = 4
 """With costs, a move must take at least a quarter of the gap between two members off it."""
@@ -101,10 +108,12 @@ def plan(me: str, members: Members, holders: Holders, costs: Costs | None = None
 
 def target(members: Members, holders: Holders, costs: Costs | None = None) -> Target:
     """Return where each unit should be, and what has to move for it."""
-    classes = _classes(members, holders)
-    if costs is None:
-        return _by_count(members, holders, classes)
-    return _by_cost(members, holders, classes, costs)
+    return target_of(shares_of(members, holders, costs), by_cost=costs is not None)
+
+
+def target_of(shares: Shares, *, by_cost: bool = False) -> Target:
+    """Return the same for a world that is kept by change."""
+    return _by_cost(shares) if by_cost else _by_count(shares)
 
 
 def weigh(lag: int) -> int:
@@ -113,39 +122,6 @@ def weigh(lag: int) -> int:
     Coarse on purpose: a lag that changes by a few per cent must not move anything.
     """
     return 1 + max(0, lag).bit_length()
-
-
-# Units that are alike
-
-
-def _classes(members: Members, holders: Holders) -> dict[_Class, list[Unit]]:
-    """Group the units that concern us by the members that may hold them."""
-    by_topic: dict[str, tuple[frozenset[str], list[Unit]]] = {}
-    classes: dict[_Class, list[Unit]] = {}
-    names = sorted(members)
-    for unit, holder in holders.items():
-        topic = by_topic.get(unit[0])
-        if topic is None:
-            able = tuple(name for name in names if members[name].wants(unit[0]))
-            topic = by_topic[unit[0]] = (frozenset(able), classes.setdefault(able, []))
-        eligible, units = topic
-        if eligible and (holder is None or holder in eligible):
-            units.append(unit)
-    return {cls: sorted(classes[cls], key=_unit_order) for cls in sorted(classes) if classes[cls]}
-
-
-def _hash(text: str) -> int:
-    return mmh3.hash(text, signed=False)
-
-
-@lru_cache(1 << 16)
-def _unit_order(unit: Unit) -> tuple[int, Unit]:
-    return (_hash(f"{unit[0]}/{unit[1]}"), unit)
-
-
-@lru_cache(1 << 12)
-def _member_order(name: str) -> tuple[int, str]:
-    return (_hash(name), name)
 
 
 def _cap(subscription: Subscription) -> int:
@@ -161,298 +137,433 @@ _NO_LIMIT: Final = 1 << 60
 class _Counts:
     """How many units of each class each member holds, and should hold."""
 
-    def __init__(self, members: Members, classes: Mapping[_Class, list[Unit]]) -> None:
-        self.members = members
-        self.classes = list(classes)
+    def __init__(self, members: Members, classes: list[UnitClass]) -> None:
+        self.classes = classes
+        self.weight = {name: wants.weight for name, wants in members.items()}
+        self.cap = {name: _cap(wants) for name, wants in members.items()}
         self.total = dict.fromkeys(members, 0)
-        self.held: dict[_Class, dict[str, int]] = {c: dict.fromkeys(c, 0) for c in classes}
+        self.held: dict[UnitClass, dict[str, int]] = {}
+        for cls in classes:
+            held = self.held[cls] = dict.fromkeys(cls.members, 0)
+            for name, units in cls.held.items():
+                if name in held:
+                    held[name] = len(units)
+                    self.total[name] += len(units)
 
     def can_take(self, name: str) -> bool:
-        return self.total[name] < _cap(self.members[name])
+        return self.total[name] < self.cap[name]
 
-    def above(self, name: str) -> tuple[float, tuple[int, str]]:
-        """How much the member would have after one more, and the order between equals."""
-        return ((self.total[name] + 1) / self.members[name].weight, _member_order(name))
+    def above(self, name: str) -> float:
+        """How much the member would have after one more."""
+        return (self.total[name] + 1) / self.weight[name]
 
     def level(self, name: str) -> float:
-        return self.total[name] / self.members[name].weight
+        return self.total[name] / self.weight[name]
 
-    def add(self, cls: _Class, name: str, by: int) -> None:
+    def is_over(self, name: str) -> bool:
+        return self.total[name] > self.cap[name]
+
+    def add(self, cls: UnitClass, name: str, by: int) -> None:
         self.held[cls][name] += by
         self.total[name] += by
 
-    def fill(self, cls: _Class, units: int) -> None:
-        """Give free units, one by one, to whoever has least."""
-        heap = [(*self.above(name), name) for name in cls if self.can_take(name)] if units else []
+    def least(self, cls: UnitClass) -> list[_Level]:
+        """Return a heap of those who can take one more: whoever would have least comes first."""
+        total, weight, cap = self.total, self.weight, self.cap
+        heap = [
+            ((total[name] + 1) / weight[name], member_order(name))
+            for name in cls.members
+            if total[name] < cap[name]
+        ]
         heapq.heapify(heap)
-        held = self.held[cls]
-        while units and heap:
-            name = heap[0][-1]
-            held[name] += 1
-            self.total[name] += 1
-            units -= 1
-            if self.can_take(name):
-                heapq.heapreplace(heap, (*self.above(name), name))
-            else:
-                heapq.heappop(heap)
+        return heap
 
-    def path(self) -> list[tuple[_Class, str, str]] | None:
+    def give_to_least(self, cls: UnitClass, least: list[_Level]) -> None:
+        name = least[0][1][1]
+        self.add(cls, name, 1)
+        if self.can_take(name):
+            heapq.heapreplace(least, (self.above(name), least[0][1]))
+        else:
+            heapq.heappop(least)
+
+    def fill(self, cls: UnitClass) -> None:
+        """Give its free units, one by one, to whoever has least."""
+        free = len(cls.free)
+        while free and (given := self._fill_up(cls, free)):
+            free -= given
+        least = self.least(cls) if free else []
+        while free and least:
+            self.give_to_least(cls, least)
+            free -= 1
+
+    def _fill_up(self, cls: UnitClass, free: int) -> int:
+        """Give many of `free` units at once, as `fill` would; return how many.
+
+        As water would fill the members up: what lies below the surface is given in any order.
+        """
+        given = 0
+        rising = [name for name in cls.members if self.can_take(name)]
+        while free > len(rising) > 0:
+            water = free + sum(self.total[name] for name in rising)
+            surface = water / sum(self.weight[name] for name in rising)
+            below = [name for name in rising if self.level(name) < surface]
+            if len(below) < len(rising):
+                rising = below
+                continue
+            for name in rising:
+                share = int(surface * self.weight[name] - self.total[name] - _ROUNDING)
+                share = min(max(share, 0), self.cap[name] - self.total[name])
+                self.add(cls, name, share)
+                given += share
+            break
+        return given
+
+    def even_out(self) -> None:
+        """Move units from members with more to members with less, until that helps nobody."""
+        moved = True
+        while moved:
+            moved = False
+            for cls in self.classes:
+                moved |= self._even_out_one(cls)
+            if len(self.classes) == 1:
+                return
+        while (chain := self._best_chain()) is not None:
+            for cls, giver, taker in chain:
+                self.add(cls, giver, -1)
+                self.add(cls, taker, 1)
+
+    def _even_out_one(self, cls: UnitClass) -> bool:
+        """Within one class: from the most to the least, until they meet. Whether any moved."""
+        held, least, moved = self.held[cls], self.least(cls), False
+        for name in sorted((m for m in cls.members if self.is_over(m)), key=member_order):
+            while self.is_over(name) and held[name] and least:
+                self.give_to_least(cls, least)
+                self.add(cls, name, -1)
+                moved = True
+        if not least:
+            return moved
+        lowest = least[0][0]
+        most = [
+            (-self.level(m), member_order(m)) for m in held if held[m] and self.level(m) > lowest
+        ]
+        heapq.heapify(most)
+        while most and least:
+            level, giver = -most[0][0], most[0][1][1]
+            if level != self.level(giver):  # it gave or took meanwhile
+                _replace(most, self.level(giver), held[giver])
+                continue
+            if not least[0][0] < level:
+                break
+            self.give_to_least(cls, least)
+            self.add(cls, giver, -1)
+            moved = True
+            _replace(most, self.level(giver), held[giver])
+        return moved
+
+    def _best_chain(self) -> _Chain | None:
         """Return the shortest chain of moves from a member with more to one with less.
 
         Among the shortest the one that evens out most. None when nothing can be improved.
         """
-        best: list[tuple[_Class, str, str]] | None = None
-        best_key: tuple[int, float, tuple[int, str]] | None = None
-        sources = sorted(self.total, key=lambda m: (-self.level(m), _member_order(m)))
-        for source in sources:
-            if best is not None and len(best) == 1:
-                break  # the sources are sorted: a later one has less to give
-            over = self.total[source] > _cap(self.members[source])
-            found = self._shortest(source, over)
-            if found is not None:
-                last = found[-1][2]
-                key = (len(found), self.level(last) - self.level(source), _member_order(last))
-                if best_key is None or key < best_key:
-                    best, best_key = found, key
-        return best
+        best: tuple[int, float, MemberOrder] | None = None
+        best_source = ""
+        ends: dict[tuple[UnitClass, ...], list[_Level]] = {}
+        for source in sorted(self.total, key=lambda m: (-self.level(m), member_order(m))):
+            classes = tuple(cls for cls in self.classes if self.held[cls].get(source, 0) > 0)
+            if classes not in ends:
+                ends[classes] = self._ends(classes)
+            level = self.level(source)
+            limit = float("inf") if self.is_over(source) else level
+            for length, (above, last) in enumerate(ends[classes], 1):
+                if above < limit:
+                    key = (length, self.level(last[1]) - level, last)
+                    if best is None or key < best:
+                        best, best_source = key, source
+                    break
+        return None if best is None else self._chain(best_source, best[2][1])
 
-    def _shortest(self, source: str, over: bool) -> list[tuple[_Class, str, str]] | None:
-        reached: dict[str, tuple[_Class, str] | None] = {source: None}
+    def _ends(self, classes: tuple[UnitClass, ...]) -> list[_Level]:
+        """Return who would have least after one more, of those whom one move reaches, two, …"""
+        ends: list[_Level] = []
+        reached: set[str] = set()
+        visited = set(classes)
+        while classes:
+            near = {name for cls in classes for name in cls.members} - reached
+            able = [(self.above(name), member_order(name)) for name in near if self.can_take(name)]
+            ends.append(min(able, default=_NOBODY))
+            reached |= near
+            classes = tuple(
+                cls
+                for cls in self.classes
+                if cls not in visited and any(self.held[cls].get(name, 0) > 0 for name in near)
+            )
+            visited.update(classes)
+        return ends
+
+    def _chain(self, source: str, end: str) -> _Chain:
+        """Return the first of the shortest chains of moves from one member to another."""
+        reached: dict[str, tuple[UnitClass, str] | None] = {source: None}
         queue = deque([source])
-        depth = {source: 0}
-        ends: list[str] = []
-        while queue:
+        while end not in reached:
             name = queue.popleft()
-            if ends and depth[name] >= depth[ends[0]]:
-                break
             for cls in self.classes:
-                if self.held[cls].get(name, 0) <= 0:
-                    continue
-                for other in cls:
-                    if other in reached:
-                        continue
-                    reached[other] = (cls, name)
-                    depth[other] = depth[name] + 1
-                    queue.append(other)
-                    if self.can_take(other) and (over or self.above(other)[0] < self.level(source)):
-                        ends.append(other)
-        if not ends:
-            return None
-        end = min(ends, key=self.above)
-        chain: list[tuple[_Class, str, str]] = []
+                if self.held[cls].get(name, 0) > 0:
+                    for other in cls.members:
+                        if other not in reached:
+                            reached[other] = (cls, name)
+                            queue.append(other)
+        chain: _Chain = []
         while (step := reached[end]) is not None:
             chain.append((step[0], step[1], end))
             end = step[1]
         return chain[::-1]
 
-    def even_out(self) -> None:
-        if len(self.classes) == 1:
-            self._even_out_one(self.classes[0])
-            return
-        while (chain := self.path()) is not None:
-            for cls, giver, taker in chain:
-                self.add(cls, giver, -1)
-                self.add(cls, taker, 1)
 
-    def _even_out_one(self, cls: _Class) -> None:
-        """The same for units that are all alike: from the most to the least, until they meet."""
-        held = self.held[cls]
-        most = [(-self.level(m), _member_order(m), m) for m in cls if held[m]]
-        least = [(*self.above(m), m) for m in cls if self.can_take(m)]
-        heapq.heapify(most)
-        heapq.heapify(least)
-        over = [m for m in cls if not self.can_take(m) and self.total[m] > _cap(self.members[m])]
-        for name in sorted(over, key=_member_order):
-            while self.total[name] > _cap(self.members[name]) and least:
-                self._move(cls, name, least)
-        while most and least:
-            level, _, giver = heapq.heappop(most)
-            if -level != self.level(giver):
-                if held[giver]:
-                    heapq.heappush(most, (-self.level(giver), _member_order(giver), giver))
-                continue
-            if not least[0][0] < -level:
-                break
-            self._move(cls, giver, least)
-            if held[giver]:
-                heapq.heappush(most, (-self.level(giver), _member_order(giver), giver))
+_Chain: TypeAlias = list[tuple[UnitClass, str, str]]
+"""Moves: of a unit of which class, from whom, to whom."""
 
-    def _move(
-        self, cls: _Class, giver: str, least: list[tuple[float, tuple[int, str], str]]
-    ) -> None:
-        taker = least[0][-1]
-        self.add(cls, giver, -1)
-        self.add(cls, taker, 1)
-        if self.can_take(taker):
-            heapq.heapreplace(least, (*self.above(taker), taker))
-        else:
-            heapq.heappop(least)
+_Level: TypeAlias = tuple[float, MemberOrder]
+
+_NOBODY: Final[_Level] = (float("inf"), (0, ""))
+
+_ROUNDING: Final = 1e-6
+"""Of a unit: what arithmetic may be wrong by."""
 
 
-def _by_count(members: Members, holders: Holders, classes: Mapping[_Class, list[Unit]]) -> Target:
+def _replace(most: list[_Level], level: float, still_holds: int) -> None:
+    """Put the first of a heap of those with most where it belongs now."""
+    if still_holds:
+        heapq.heapreplace(most, (-level, most[0][1]))
+    else:
+        heapq.heappop(most)
+
+
+def _by_count(shares: Shares) -> Target:
+    members, classes = shares.members, shares.classes()
     counts = _Counts(members, classes)
-    for cls, units in classes.items():
-        held = counts.held[cls]
-        for unit in units:
-            holder = holders[unit]
-            if holder is not None:
-                held[holder] += 1
-                counts.total[holder] += 1
     held_now = {cls: dict(held) for cls, held in counts.held.items()}
+    total_now = dict(counts.total)
     load = {name: counts.level(name) for name in members}
-    for cls, units in classes.items():
-        counts.fill(cls, sum(holders[unit] is None for unit in units))
+    for cls in classes:
+        counts.fill(cls)
     counts.even_out()
     gains: dict[Unit, str] = {}
     surplus: dict[str, list[Unit]] = {}
-    for cls, units in classes.items():
-        held, before = counts.held[cls], held_now[cls]
-        change = {m: held[m] - before[m] for m in cls}
-        lack = {m: n for m, n in change.items() if n > 0}
-        gains.update(_hand_out([u for u in units if holders[u] is None], members, lack))
-        for name in cls:
-            too_many = max(-change[name], 0)
-            if too_many:
-                own = [unit for unit in units if holders[unit] == name]
-                surplus.setdefault(name, []).extend(_least_liked(own, name, members)[:too_many])
-    for name in members:  # beyond its own limit a member gives up, whether anyone wants it or not
-        excess = sum(held.get(name, 0) for held in held_now.values()) - _cap(members[name])
-        excess -= len(surplus.get(name, ()))
+    tastes = _Tastes(members)
+    for cls in classes:
+        lack: dict[str, int] = {}
+        for (name, before), after in zip(
+            held_now[cls].items(), counts.held[cls].values(), strict=True
+        ):
+            if after > before:
+                lack[name] = after - before
+            elif after < before:
+                own = tastes.least_liked([unit for _, unit in cls.held[name]], name)
+                surplus.setdefault(name, []).extend(own[: before - after])
+        if cls.free:
+            gains.update(_hand_out(cls.free, tastes, lack))
+    for name, cap in counts.cap.items():
+        # Beyond its own limit a member gives up, whether anyone wants it or not.
+        gone = set(surplus.get(name, ()))
+        excess = total_now[name] - cap - len(gone)
         if excess > 0:
-            gone = set(surplus.get(name, ()))
-            own = [u for us in classes.values() for u in us if holders[u] == name and u not in gone]
-            surplus.setdefault(name, []).extend(_least_liked(own, name, members)[:excess])
+            own = [u for cls in classes for _, u in cls.held.get(name, ()) if u not in gone]
+            surplus.setdefault(name, []).extend(tastes.least_liked(own, name)[:excess])
     return Target(gains, {name: tuple(units) for name, units in surplus.items()}, load)
 
 
-def _hand_out(free: Iterable[Unit], members: Members, lack: dict[str, int]) -> dict[Unit, str]:
+def _hand_out(free: list[UnitOrder], tastes: _Tastes, lack: dict[str, int]) -> dict[Unit, str]:
     """Name who takes which free unit; `lack` says how many each takes."""
     gains: dict[Unit, str] = {}
-    left = list(free)
-    fond = [name for name in lack if members[name].prefer]
-    if fond:
-        for unit in list(left):
-            liking = [m for m in fond if lack[m] > 0 and members[m].likes(unit)]
-            if liking:
-                name = _Ring(liking).take(_unit_order(unit)[0])
-                gains[unit] = name
-                lack[name] -= 1
-                left.remove(unit)
-    ring = _Ring(name for name, n in lack.items() if n > 0)
-    for unit in left:
+    if any(tastes.members[name].prefer for name in lack):
+        free = tastes.hand_out(free, lack, gains)
+    # Units and members are in the order of their hashes: one walk around the ring serves all.
+    ahead = deque(sorted(member_order(name) for name, n in lack.items() if n))
+    behind: deque[MemberOrder] = deque()
+    for order, unit in free:
+        while ahead and ahead[0][0] < order:
+            behind.append(ahead.popleft())
+        ring = ahead or behind
         if not ring:
             break
-        name = ring.take(_unit_order(unit)[0])
+        name = ring[0][1]
         gains[unit] = name
         lack[name] -= 1
         if not lack[name]:
-            ring.remove(name)
+            ring.popleft()
     return gains
 
 
-class _Ring:
-    """Members in the order of their hashes; a unit goes to the next one after its own hash."""
+class _Tastes:
+    """What the members prefer, where any do."""
 
-    def __init__(self, names: Iterable[str]) -> None:
-        self._order = sorted(_member_order(name) for name in names)
+    def __init__(self, members: Members) -> None:
+        self.members = members
+        self._tastes = Counter(wants.prefer for wants in members.values() if wants.prefer)
+        self._of = {wants.prefer: wants for wants in members.values() if wants.prefer}
 
-    def __bool__(self) -> bool:
-        return bool(self._order)
+    def hand_out(
+        self, free: list[UnitOrder], lack: dict[str, int], gains: dict[Unit, str]
+    ) -> list[UnitOrder]:
+        """Give free units to those that like them and lack some; return those that are left."""
+        rings: dict[tuple[str, ...], list[MemberOrder]] = {}
+        for name, n in lack.items():
+            if n and self.members[name].prefer:
+                insort(rings.setdefault(self.members[name].prefer, []), member_order(name))
+        left: list[UnitOrder] = []
+        for order, unit in free:
+            liking = [ring for taste, ring in rings.items() if ring and self._of[taste].likes(unit)]
+            if not liking:
+                left.append((order, unit))
+                continue
+            nexts = [ring[bisect_left(ring, (order, "")) % len(ring)] for ring in liking]
+            at, name = min(nexts, key=lambda o: (o[0] < order, o))
+            gains[unit] = name
+            lack[name] -= 1
+            if not lack[name]:
+                rings[self.members[name].prefer].remove((at, name))
+        return left
 
-    def take(self, at: int) -> str:
-        return self._order[bisect_left(self._order, (at, "")) % len(self._order)][1]
-
-    def remove(self, name: str) -> None:
-        del self._order[bisect_left(self._order, _member_order(name))]
-
-
-def _least_liked(units: list[Unit], name: str, members: Members) -> list[Unit]:
-    """Sort units by how readily their holder gives them up."""
-    if not any(subscription.prefer for subscription in members.values()):
-        return units
-    others = [s for other, s in members.items() if other != name and s.prefer]
-    mine = members[name]
-    return sorted(units, key=lambda u: (mine.likes(u), not any(s.likes(u) for s in others)))
+    def least_liked(self, units: list[Unit], name: str) -> list[Unit]:
+        """Sort units by how readily their holder gives them up."""
+        if not self._tastes:
+            return units
+        mine = self.members[name]
+        others = [self._of[t] for t, n in self._tastes.items() if n > (t == mine.prefer)]
+        return sorted(units, key=lambda u: (mine.likes(u), not any(s.likes(u) for s in others)))
 
 
 # By cost
 
 
-def _by_cost(
-    members: Members, holders: Holders, classes: Mapping[_Class, list[Unit]], costs: Costs
-) -> Target:
+class _Loads:
+    """How much each member has to do, and should have to do."""
+
+    def __init__(self, shares: Shares, classes: list[UnitClass]) -> None:
+        self.members, self.costs = shares.members, shares.costs
+        self.total = dict.fromkeys(self.members, 0)
+        self.room = {name: _cap(wants) for name, wants in self.members.items()}
+        self.surplus: dict[str, list[Unit]] = {}
+        self._classes_of: dict[str, list[UnitClass]] = {name: [] for name in self.members}
+        self._heaps: dict[UnitClass, dict[_Alike, list[tuple[int, MemberOrder]]]] = {}
+        """Whoever has least to do comes first. What is out of date there is passed over."""
+        self._of = {_alike(wants): wants for wants in self.members.values()}
+        for cls in classes:
+            self._heaps[cls] = {}
+            for name in cls.members:
+                self._classes_of[name].append(cls)
+                if name in cls.held:
+                    self.total[name] += cls.load[name]
+                    self.room[name] -= len(cls.held[name])
+        for name in self.members:
+            self._push(name)
+
+    def cost(self, unit: Unit) -> int:
+        return self.costs.get(unit, 1)
+
+    def level(self, name: str) -> float:
+        return self.total[name] / self.members[name].weight
+
+    def add(self, name: str, cost: int, units: int) -> None:
+        self.total[name] += cost
+        self.room[name] -= units
+        self._push(name)
+
+    def _push(self, name: str) -> None:
+        if self.room[name] > 0:
+            alike, entry = _alike(self.members[name]), (self.total[name], member_order(name))
+            for cls in self._classes_of[name]:
+                heapq.heappush(self._heaps[cls].setdefault(alike, []), entry)
+
+    def least(self, cls: UnitClass) -> Iterator[tuple[str, Subscription]]:
+        """Yield whoever has least to do and can take one more, of each kind of members."""
+        for alike, heap in self._heaps[cls].items():
+            while heap and not (
+                heap[0][0] == self.total[heap[0][1][1]] and self.room[heap[0][1][1]] > 0
+            ):
+                heapq.heappop(heap)
+            if heap:
+                yield heap[0][1][1], self._of[alike]
+
+    def taker(self, unit: Unit, cls: UnitClass) -> str | None:
+        """Return who should take a free unit: who will have least to do with it."""
+        cost = self.cost(unit)
+        able = (
+            ((self.total[name] + cost) / wants.weight, not wants.likes(unit), member_order(name))
+            for name, wants in self.least(cls)
+        )
+        best = min(able, default=None)
+        return None if best is None else best[2][1]
+
+    def best_move(self, giver: str) -> tuple[UnitOrder, str | None] | None:
+        """Return the unit that the member should give to whom; None if it should keep all."""
+        best: tuple[float, UnitOrder, str] | None = None
+        is_over = self.room[giver] < 0
+        level, weight = self.level(giver), self.members[giver].weight
+        gone = self.surplus.get(giver, ())
+        for cls in self._classes_of[giver]:
+            own = cls.held.get(giver, ())
+            for taker, wants in self.least(cls) if own else ():
+                gap, shift = level - self.level(taker), 1 / weight + 1 / wants.weight
+                if is_over:
+                    low, high = 0.0, float("inf")
+                elif gap > 1:
+                    # What a move takes off the gap is a good part of it; and the taker will have
+                    # less to do than its giver had, or the unit would come back.
+                    low, high = gap / HYSTERESIS / shift, gap * (2 - 1 / HYSTERESIS) / shift
+                    high = min(high, gap * wants.weight * (1 - _ROUNDING))
+                else:
+                    continue
+                for order in own:
+                    cost = self.costs.get(order[1], 1)
+                    if low <= cost <= high and order[1] not in gone:
+                        move = (abs(gap - cost * shift) - gap, order, taker)
+                        if best is None or move < best:
+                            best = move
+        if best is not None:
+            return best[1], best[2]
+        if is_over:  # beyond its limit, and nobody can take it
+            own = [order for cls in self._classes_of[giver] for order in cls.held.get(giver, ())]
+            rest = [order for order in own if order[1] not in gone]
+            return (min(rest), None) if rest else None
+        return None
+
+
+_Alike: TypeAlias = tuple[float, tuple[str, ...]]
+
+
+def _alike(wants: Subscription) -> _Alike:
+    """Return what tells members apart that have the same to do."""
+    return wants.weight, wants.prefer
+
+
+def _by_cost(shares: Shares) -> Target:
     """As by count, where units weigh differently: the costliest free ones are handed out first.
 
     A held unit moves only if that takes a good part of the gap between two members off it; the
     costs change all the time.
     """
-    total = dict.fromkeys(members, 0.0)
-    owned: dict[str, dict[Unit, _Class]] = {name: {} for name in members}
-    free: list[tuple[Unit, _Class]] = []
-    for cls, units in classes.items():
-        for unit in units:
-            holder = holders[unit]
-            if holder is None:
-                free.append((unit, cls))
-            else:
-                owned[holder][unit] = cls
-                total[holder] += costs.get(unit, 1) / members[holder].weight
-    load = dict(total)
-    room = {name: _cap(members[name]) - len(owned[name]) for name in members}
+    classes = shares.classes()
+    loads = _Loads(shares, classes)
+    load = {name: loads.level(name) for name in shares.members}
     gains: dict[Unit, str] = {}
-    free.sort(key=lambda item: (-costs.get(item[0], 1), _unit_order(item[0])))
-    for unit, cls in free:
-        cost = costs.get(unit, 1)
-        able = [m for m in cls if room[m] > 0]
-        if able:
-            name = min(
-                able,
-                key=lambda m: (
-                    total[m] + cost / members[m].weight,
-                    not members[m].likes(unit),
-                    _hash(f"{m}/{unit}"),
-                ),
-            )
+    free = [(-loads.cost(order[1]), order, cls) for cls in classes for order in cls.free]
+    for negative, (_, unit), cls in sorted(free, key=lambda item: item[:2]):
+        name = loads.taker(unit, cls)
+        if name is not None:
             gains[unit] = name
-            room[name] -= 1
-            total[name] += cost / members[name].weight
-    surplus: dict[str, list[Unit]] = {}
-    while (move := _best_move(members, owned, total, room, costs)) is not None:
-        unit, giver, taker = move
-        del owned[giver][unit]
-        surplus.setdefault(giver, []).append(unit)
-        total[giver] -= costs.get(unit, 1) / members[giver].weight
-        room[giver] += 1
-        if taker is not None:
-            total[taker] += costs.get(unit, 1) / members[taker].weight
-            room[taker] -= 1
-    return Target(gains, {name: tuple(units) for name, units in surplus.items()}, load)
-
-
-def _best_move(
-    members: Members,
-    owned: Mapping[str, Mapping[Unit, _Class]],
-    total: Mapping[str, float],
-    room: Mapping[str, int],
-    costs: Costs,
-) -> tuple[Unit, str, str | None] | None:
-    """Return the move from the most to a less loaded member that evens them out most."""
-    for giver in sorted(members, key=lambda m: (room[m] >= 0, -total[m], _member_order(m))):
-        best: tuple[float, tuple[int, Unit], Unit, str | None] | None = None
-        for unit, cls in owned[giver].items():
-            cost = costs.get(unit, 1)
-            for taker in cls:
-                if taker == giver or room[taker] <= 0:
-                    continue
-                gap = total[giver] - total[taker]
-                after = abs(gap - cost / members[giver].weight - cost / members[taker].weight)
-                gain = gap - after
-                if room[giver] < 0 or (gain > 0 and gain * HYSTERESIS >= gap and gap > 1):
-                    candidate = (-gain, _unit_order(unit), unit, taker)
-                    if best is None or candidate[:2] < best[:2]:
-                        best = candidate
-        if best is not None:
-            return best[2], giver, best[3]
-        if room[giver] < 0 and owned[giver]:  # beyond its limit, and nobody can take it
-            return min(owned[giver], key=_unit_order), giver, None
-    return None
+            loads.add(name, -negative, 1)
+    moved = True
+    while moved:
+        moved = False
+        for giver in sorted(
+            loads.total, key=lambda m: (loads.room[m] >= 0, -loads.level(m), member_order(m))
+        ):
+            while (move := loads.best_move(giver)) is not None:
+                (_, unit), taker = move
+                moved = True
+                loads.surplus.setdefault(giver, []).append(unit)
+                loads.add(giver, -loads.cost(unit), -1)
+                if taker is not None:
+                    loads.add(taker, loads.cost(unit), 1)
+    return Target(gains, {name: tuple(units) for name, units in loads.surplus.items()}, load)

@@ -1,8 +1,9 @@
-"""What a consumer tells the others with each claim: how far behind it is, and which messages fail.
+"""What a consumer tells the others with each claim: what its position means, and what fails.
 
 It travels as the metadata of the claim (at most 256 bytes, specs/PROTOCOL.md §3.3), which the fold
 never looks into: a msgpack map with one-letter keys, of which all may be missing; unknown ones are
-skipped. It goes when the claim goes to somebody else: the counts are of one claim.
+skipped. It stays with the cell when the claim goes to somebody else (§4.4). The next holder takes
+over what says what the position means, and counts failures for itself.
 
 | key | what |
 |---|---|
@@ -13,6 +14,9 @@ skipped. It goes when the claim goes to somebody else: the counts are of one cla
 | ``s`` | messages that failed for good and were skipped |
 | ``o`` | offset of the first message that fails or is stuck now, else of the last one given up |
 | ``e`` | class of the last exception, at most 64 characters |
+| ``t`` | Kafka's id of the topic that the position is of, 16 bytes |
+| ``n``, ``m`` | how many partitions the topic had when the group began with it, and when (ms) |
+| ``f``, ``w`` | what is done above the position: from which offset on, and `done_offsets` |
 """
 
 from __future__ import annotations
@@ -21,6 +25,9 @@ from functools import lru_cache
 from typing import Final
 
 import msgspec
+
+from marshal_py.protocol.done_offsets import Ranges, decode_ranges, encode_ranges
+from marshal_py.protocol.messages import MAX_METADATA_BYTES
 
 __all__ = ["MAX_CLASS", "ClaimMetadata"]
 
@@ -38,6 +45,11 @@ class ClaimMetadata(msgspec.Struct, frozen=True, omit_defaults=True):
     skipped: int = msgspec.field(default=0, name="s")
     offset: int = msgspec.field(default=-1, name="o")
     error: str = msgspec.field(default="", name="e")
+    topic_id: bytes = msgspec.field(default=b"", name="t")
+    began_with: int = msgspec.field(default=0, name="n")
+    began_ms: int = msgspec.field(default=0, name="m")
+    done_from: int = msgspec.field(default=0, name="f")
+    done: bytes = msgspec.field(default=b"", name="w")
 
     @property
     def has_failures(self) -> bool:
@@ -47,6 +59,48 @@ class ClaimMetadata(msgspec.Struct, frozen=True, omit_defaults=True):
     def encode(self) -> bytes:
         """Return the metadata; nothing at all if all is as by default."""
         return b"" if self == _DEFAULTS else _encoder.encode(self)
+
+    def inherited(self) -> ClaimMetadata:
+        """Return what the next holder of the cell takes over: all but the failures."""
+        return msgspec.structs.replace(
+            _DEFAULTS,
+            cost=self.cost,
+            topic_id=self.topic_id,
+            began_with=self.began_with,
+            began_ms=self.began_ms,
+            done_from=self.done_from,
+            done=self.done,
+        )
+
+    def with_failures(self, failures: ClaimMetadata) -> ClaimMetadata:
+        """Return this, with the failures of `failures`; less of what is done, if it must."""
+        changed = msgspec.structs.replace(
+            self,
+            retrying=failures.retrying,
+            stuck=failures.stuck,
+            dead_lettered=failures.dead_lettered,
+            skipped=failures.skipped,
+            offset=failures.offset,
+            error=failures.error,
+        )
+        if len(changed.encode()) <= MAX_METADATA_BYTES:
+            return changed
+        return changed.with_done(self.done_from, self.done_ranges)
+
+    def with_done(self, base: int, ranges: Ranges) -> ClaimMetadata:
+        """Return this, with as much of what is done above `base` as there is room for."""
+        bare = msgspec.structs.replace(self, done_from=0, done=b"")
+        if not ranges:
+            return bare
+        least = msgspec.structs.replace(bare, done_from=base, done=b"-")
+        room = MAX_METADATA_BYTES - len(least.encode())
+        done = encode_ranges(base, ranges, room)
+        return msgspec.structs.replace(bare, done_from=base, done=done) if done else bare
+
+    @property
+    def done_ranges(self) -> Ranges:
+        """The offsets above the position that are done."""
+        return decode_ranges(self.done_from, self.done)
 
     @classmethod
     def decode(cls, data: bytes) -> ClaimMetadata:

@@ -43,7 +43,7 @@ Rules that the argument rests on, each tested by leaving it out (tests/simulatio
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, Final, Literal
 
 from marshal_py.errors import Closed, DuplicateClientId, InvalidArgument, NotHeld
@@ -72,6 +72,7 @@ from marshal_py.protocol.messages import (
     SetPosition,
     encode,
 )
+from marshal_py.protocol.migration import Grants
 from marshal_py.protocol.rationalizer import Cell, PartitionState
 from marshal_py.protocol.timers import Timers
 from marshal_py.protocol.unread_appends import AppendKind, Sent, UnreadAppends
@@ -108,7 +109,8 @@ class Claimant:
     without waiting (§5.8). `cold_start_skew_ms` allows takeovers at start-up by broker timestamps,
     which may be wrong by so much; None switches them off (§5.3). With `member`, the client is
     visible to its group, with `member_metadata` (at most 4,096 bytes). `levels` are the lowest and
-    the highest level that it can follow (§5.15).
+    the highest level that it can follow (§5.15). `wall_s` is the wall clock that the leases of a
+    migration's bridge are compared with (INTEROP.md §7.2), and nothing else.
 
     Not thread-safe, and does no I/O.
 
@@ -136,6 +138,7 @@ class Claimant:
         resume: bool = True,
         cold_start_skew_ms: int | None = 1_000,
         levels: tuple[int, int] = (LEVEL, LEVEL),
+        wall_s: Callable[[], float] | None = None,
     ) -> None:
         if not 0 < margin_ms < interval_ms:
             raise InvalidArgument(
@@ -160,6 +163,9 @@ class Claimant:
         self.leaving = False
         self.silent = False
         self._lowest, self._highest = levels
+        self.heeds_pauses = True
+        """Whether a pause of the group ends our claims. Those of admins and bridges go on."""
+        self.grants = Grants(world, observers, group_id, client_id, wall_s)
 
         count = world.partitions
         self._wanted: dict[tuple[str, int], Holding] = {}
@@ -368,6 +374,7 @@ class Claimant:
 
     def caught_up(self, coordinator: int, now_ns: int) -> None:
         """Say that everything that was in the log at start-up has been applied."""
+        self.grants.caught_up(coordinator)
         if coordinator == self.home:
             self._base_when_caught_up = self.world.states[coordinator].base
             if not self._can_follow(coordinator):
@@ -386,7 +393,7 @@ class Claimant:
         """
         # Waiting claims that may go ahead now: those of these cells, or all of this partition.
         touched: dict[tuple[str, int], None] = {}  # ordered: a set's order differs by process
-        reconsider_all = False
+        reconsider_all = migrates = False
         event: Any
         for event in events:
             kind = type(event)
@@ -398,18 +405,24 @@ class Claimant:
             if kind is ev.Renewed:
                 if event.instance_id == self.instance_id:
                     self._on_stored(coordinator, event)
+                else:
+                    self.grants.renewed(event)
             elif kind is ev.Beat:
                 t_send_ns = self._on_heartbeat(coordinator, event, now_ns)
                 if t_send_ns is not None:
                     self._renew_all(coordinator, t_send_ns, now_ns)
                     if self._cold_start.read(coordinator, event.offset):
                         reconsider_all = True
+                if event.client_id in self.grants.bridges:
+                    migrates = True
             elif kind is ev.Claimed:
                 self._on_claimed(coordinator, event, now_ns)
                 touched[event.topic, event.partition] = None
+                migrates = self.grants.heard(event) or migrates
             elif kind is ev.Released:
                 self._on_released(coordinator, event)
                 touched[event.topic, event.partition] = None
+                migrates = self.grants.heard(event) or migrates
             elif kind is ev.Rejected:
                 self._on_rejected(coordinator, event, now_ns)
             elif kind is ev.MessagesClaimed:
@@ -417,13 +430,16 @@ class Claimant:
             elif kind is ev.PositionSet:
                 self._lose(self._ours[coordinator].get((event.topic, event.partition)), event)
                 touched[event.topic, event.partition] = None
+                migrates = self.grants.heard(event) or migrates
             elif kind is ev.GroupPaused:
                 self._on_paused(coordinator, now_ns)
             elif kind is ev.GroupResumed or kind is ev.GroupForgotten:
                 reconsider_all = True
             elif kind is ev.LevelSet:
                 self._can_follow(coordinator)
-        if reconsider_all:
+        if migrates or (touched and self.grants.bridges):
+            self._look_at_grants(now_ns)
+        if migrates or reconsider_all:
             waiting = self._waiting(coordinator)
         else:
             found = [self._wanted.get(key) for key in touched]
@@ -561,6 +577,10 @@ class Claimant:
         if group is not None and group.pause is not None:
             self._notices.append(Notice("waiting", holding, "the group is paused"))
             return
+        if self.grants.withholds(*holding.key):
+            why = "the migration of its group has not granted it to version 2"
+            self._notices.append(Notice("waiting", holding, why))
+            return
         cell = None if group is None else group.cells.get(holding.key)
         version = NO_OFFSET if group is None else group.version(cell)
         if cell is not None and cell.held:
@@ -628,7 +648,7 @@ class Claimant:
             return
         cell = self.world.states[coordinator].cells.get((self.group_id, *key))
         holding.epoch = event.epoch
-        holding.late_renewals = 0
+        holding.late_renewals = holding.renewed_ns = 0
         holding.claim_seq = -1
         holding.stored_metadata = b""
         if cell is not None:
@@ -721,7 +741,10 @@ class Claimant:
     # The lease (§5.4 to §5.6)
 
     def _extend_lease(self, holding: Holding, t_send_ns: int, now_ns: int) -> None:
+        holding.renewed_ns = max(holding.renewed_ns, t_send_ns)
         until_ns = t_send_ns + self.lease_ns
+        if self.grants.bridges:
+            until_ns = min(until_ns, self.grants.until_ns(*holding.key, now_ns))
         if self.silent or until_ns <= holding.lease_until_ns:
             return
         holding.lease_until_ns = until_ns
@@ -756,22 +779,28 @@ class Claimant:
 
     def _renewed(self, holding: Holding, t_send_ns: int, now_ns: int) -> None:
         self._extend_lease(holding, t_send_ns, now_ns)
-        if holding.lease_until_ns > now_ns:
+        if holding.renewed_ns + self.lease_ns > now_ns:
             holding.late_renewals = 0
             return
         holding.late_renewals += 1
         if holding.late_renewals == MAX_LATE_RENEWALS and not self.silent:
-            self._give_back(
-                holding.key, holding.coordinator, holding.epoch, now_ns, holding.next_offset
-            )
-            if holding.acquired:
-                self._end(
-                    holding,
-                    ClaimEvent.LOST,
-                    "its heartbeats were read too late, again and again",
-                )
-            else:
-                self._wait_on(holding)
+            self._give_up(holding, "its heartbeats were read too late, again and again", now_ns)
+
+    def _look_at_grants(self, now_ns: int) -> None:
+        """Act on what a migration grants, for as long as it does (INTEROP.md §7.2)."""
+        for ours in self._ours:
+            for holding in list(ours.values()):
+                if not holding.renewable or self.silent:
+                    continue
+                if self.grants.withholds(*holding.key):
+                    self._give_up(holding, "its migration took it back to version 1", now_ns)
+                    continue
+                until_ns = self.grants.until_ns(*holding.key, now_ns)
+                if until_ns < holding.lease_until_ns:
+                    holding.lease_until_ns = until_ns
+                    self._let_lapse(holding.coordinator, now_ns)
+                elif holding.renewed_ns:
+                    self._extend_lease(holding, holding.renewed_ns, now_ns)
 
     def _on_stored(self, coordinator: int, event: ev.Renewed) -> None:
         """The log has a position or metadata of ours."""
@@ -898,6 +927,16 @@ class Claimant:
         holding.next_offset = next_offset
         self._start_release(holding, now_ns)
 
+    def _give_up(self, holding: Holding, reason: str, now_ns: int) -> None:
+        """Release what is ours against the will of the user, who hears of it if it was told."""
+        self._give_back(
+            holding.key, holding.coordinator, holding.epoch, now_ns, holding.next_offset
+        )
+        if holding.acquired:
+            self._end(holding, ClaimEvent.LOST, reason)
+        else:
+            self._wait_on(holding)
+
     def _drop(self, holding: Holding) -> None:
         """Take `holding`, and no other one of the same cell, off the lists."""
         for holdings in (self._wanted, self._releasing, self._ours[holding.coordinator]):
@@ -947,6 +986,8 @@ class Claimant:
             self._notices.append(Notice("messages_claimed", sent.holding, "", event.seq))
 
     def _on_paused(self, coordinator: int, now_ns: int) -> None:
+        if not self.heeds_pauses:
+            return
         for holding in list(self._ours[coordinator].values()):
             if holding.paused:
                 continue
@@ -966,21 +1007,23 @@ class Claimant:
     ) -> None:
         if holding is None:
             return
-        if (
-            type(event) is ev.Claimed
-            and event.client_id == self.client_id
-            and self.duplicate_instance_id is None
-        ):
-            self.duplicate_instance_id = event.instance_id
-            self._notices.append(Notice("duplicate_client_id", holding, self._duplicate_text()))
-            for other in list(self._wanted.values()):
-                if other.state in _PENDING:
-                    self._end(other, ClaimEvent.CANCELLED, self._duplicate_text())
+        if type(event) is ev.Claimed and event.client_id == self.client_id:
+            self._meet_twin(holding, event.instance_id)
         if not holding.acquired and self.duplicate_instance_id is None:
             self._wait_on(holding)
             return
         deed = {ev.Claimed: "taken over", ev.Released: "released", ev.PositionSet: "repositioned"}
         self._end(holding, ClaimEvent.LOST, f"{deed[type(event)]} by {event.client_id}")
+
+    def _meet_twin(self, holding: Holding, instance_id: str) -> None:
+        """Claim nothing any more: another live process has our client_id."""
+        if self.duplicate_instance_id is not None:
+            return
+        self.duplicate_instance_id = instance_id
+        self._notices.append(Notice("duplicate_client_id", holding, self._duplicate_text()))
+        for other in list(self._wanted.values()):
+            if other.state in _PENDING:
+                self._end(other, ClaimEvent.CANCELLED, self._duplicate_text())
 
     def _end(self, holding: Holding, event: ClaimEvent, reason: str) -> None:
         if holding.state is ClaimState.ENDED:

@@ -29,6 +29,7 @@ class Holding:
         "paused",
         "reason",
         "release_at_ns",
+        "renewed_ns",
         "repositioned",
         "state",
         "stored_metadata",
@@ -44,6 +45,8 @@ class Holding:
         self.epoch = NO_OFFSET
         self.lease_until_ns = 0
         """The holder may act before this moment; 0 from the decision to release on."""
+        self.renewed_ns = 0
+        """When the newest record that renewed it was sent; 0: none since it was claimed."""
         self.next_offset = NO_OFFSET
         """What the next heartbeat will say."""
         self.stored_offset = NO_OFFSET

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import resource
+import select
 import sys
 import threading
 import time
@@ -65,6 +66,27 @@ def bare(database: str, servers: str, topic: str, *, read: bool, write: bool) ->
     return seen
 
 
+def slot(database: str, name: str, source_of: str, count: int) -> int:
+    """Only reads a slot and decodes what comes, so many rows."""
+    from harvest.core.wal_options import WalOptions
+    from harvest.databases.postgres.wal import PostgresWalSource
+
+    options = WalOptions("message" if source_of == "message" else "table", slot=name)
+    source = PostgresWalSource(database, "outbox", options)
+    stream, _ = source.open(0, None)
+    seen = 0
+    while seen < count:
+        found = stream.read(PAGE, 1 << 24)
+        if found is None:
+            stream.keep_alive()
+            select.select([stream.fileno()], [], [], 0.2)
+        else:
+            seen += sum([len(chunk.rows) for chunk in found.chunks])
+    stream.close()
+    source.close()
+    return seen
+
+
 def ours(config: str, count: int) -> tuple[float, float]:
     """`harvest reap`, from the moment it may publish until everything is published."""
     from harvest.config.load import parse
@@ -98,6 +120,10 @@ def main() -> None:
         config, count = arguments
         seconds, cpu = ours(config, int(count))
         rows = int(count)
+    elif side == "slot":
+        started, cpu = time.perf_counter(), cpu_s()
+        rows = slot(arguments[0], arguments[1], arguments[2], int(arguments[3]))
+        seconds, cpu = time.perf_counter() - started, cpu_s() - cpu
     else:
         database, servers, topic = arguments
         run: Callable[[], int] = lambda: bare(  # noqa: E731

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import sys
 import time
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import psycopg
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
+from harvest.databases.postgres.wal import PostgresWalSource
 from tests.support.messages import value_of
 
 VALUE_BYTES = 256
@@ -171,6 +173,26 @@ def bare(servers: str, dsn: str, transactional: bool) -> None:
             producer.poll(0)
 
 
+def bare_slot(servers: str, dsn: str) -> None:
+    """Slot → produce(acks=all): no checkpoint, no fence, no restart; confirms what it has read."""
+    producer, _ = bare_producer(servers, transactional=False)
+    source = PostgresWalSource(dsn, "outbox")
+    stream, _ = source.open(0, None)
+    print("ready", flush=True)
+    while os.getppid() != 1:
+        found = stream.read(5_000, 1 << 24)
+        if found is None:
+            producer.poll(0)
+            stream.keep_alive()
+            select.select([stream.fileno()], [], [], 0.2)
+            continue
+        for chunk in found.chunks:
+            for row in chunk.rows:
+                producer.produce(row.topic, row.value, row.key)
+        producer.poll(0)
+        stream.confirm(found.lsn)
+
+
 if __name__ == "__main__":
     what, *arguments = sys.argv[1:]
     if what == "write":
@@ -179,5 +201,7 @@ if __name__ == "__main__":
         read(arguments[0], arguments[1], int(arguments[2]), float(arguments[3]))
     elif what == "floor":
         floor(arguments[0], arguments[1], float(arguments[2]), *map(int, arguments[3:]))
+    elif what == "bare-slot":
+        bare_slot(arguments[0], arguments[1])
     else:
         bare(arguments[0], arguments[1], what == "bare-transactions")

@@ -22,6 +22,7 @@ from harvest.databases.postgres.mark import PostgresMarkStore
 from harvest.databases.postgres.range import PostgresRangeStore
 from marshal_py.embedded import EmbeddedKafka, EmbeddedPostgres
 from tests.benchmarks._servers import new_topic
+from tests.benchmarks._wal_logs import Logs
 from tests.benchmarks.harness import Figure, Options, median, run, say
 from tests.support.pgbouncer import Pgbouncer, pgbouncer, pgbouncer_program
 
@@ -82,6 +83,24 @@ SIDES = (
     Side("range, through pgbouncer", "range", pooled=True),
     Side("mark, through pgbouncer", "mark", pooled=True),
 )
+
+
+@dataclass(frozen=True)
+class Log:
+    """What a write-ahead log is filled with: rows with one header."""
+
+    name: str
+    source: str = "table"
+    rows_per_commit: int = 1
+
+
+LOGS = (
+    Log("single-row commits"),
+    Log("messages", "message"),
+    Log("100 rows a commit", rows_per_commit=100),
+)
+DELIVERIES = {"at least once": "idempotent", "exactly once": "transactional"}
+SHARES = {"at least once": 0.9, "exactly once": 0.8}
 TARGETS = {"range": (150_000, 0.8), "mark": (50_000, 0.3)}
 
 
@@ -99,6 +118,7 @@ class Bench:
         self._coordination = new_topic(kafka)
         self._topic = kafka.create_topic(partitions=PARTITIONS)
         self._range_databases: dict[Rows, str] = {}
+        self._logs = Logs(postgres, self._topic, count)
 
     def bare(self, side: str) -> Outcome:
         database = self._range_database(Rows())
@@ -135,7 +155,26 @@ class Bench:
             connection.execute("CHECKPOINT")
         return database
 
-    def _ours(self, database: str, side: Side) -> Outcome:
+    def wal(self, log: Log) -> dict[str, Outcome]:
+        """A log that waits: only decoded, and harvested with either delivery."""
+        database, slots = self._logs.fill(log.source, log.rows_per_commit, 3)
+        outcomes = {
+            f"slot reader, {log.name}": child(
+                "slot", database, slots[0], log.source, str(self._count)
+            )
+        }
+        for slot, (name, delivery) in zip(slots[1:], DELIVERIES.items(), strict=True):
+            side = Side("", "wal", delivery=delivery)
+            wal = {"source": log.source, "slot": slot}
+            if log.source == "table":
+                wal["purge"] = "keep"
+            outcomes[f"wal, {log.name}, {name}"] = self._ours(database, side, wal=wal)
+            with psycopg.connect(database, autocommit=True) as connection:
+                connection.execute("DROP TABLE IF EXISTS outbox_registration")
+        self._logs.drop(database, slots)
+        return outcomes
+
+    def _ours(self, database: str, side: Side, **more: object) -> Outcome:
         before = self._committed()
         if side.pooled and self._pooler is not None:
             database = self._pooler.url(database)
@@ -146,6 +185,7 @@ class Bench:
             "mode": side.mode,
             "delivery": side.delivery,
             "coordination": {"topic": self._coordination},
+            **more,
         }
         outcome = child("ours", json.dumps(config), str(self._count))
         found = self._committed() - before
@@ -189,6 +229,9 @@ def measure(options: Options) -> list[Figure]:
                 outcomes[side].append(bench.bare(side))
             for each in bench.sides:
                 outcomes[each.name].append(bench.ours(each))
+            for log in LOGS:
+                for name, outcome in bench.wal(log).items():
+                    outcomes[name].append(outcome)
             say(", ".join(f"{name} {found[-1].rate:,.0f}" for name, found in outcomes.items()))
     return figures(outcomes)
 
@@ -211,6 +254,20 @@ def figures(outcomes: dict[str, list[Outcome]]) -> list[Figure]:
         met = value >= floor and value >= share * loop
         target = f"≥ {floor:,} and ≥ {share} of loop"
         found.append(Figure(side.name, value, "rows/s", loop, target, met))
+    for log in LOGS:
+        reader = rate[f"slot reader, {log.name}"]
+        found.append(Figure(f"slot reader, {log.name}", reader, "rows/s"))
+        for delivery, share in SHARES.items():
+            name = f"wal, {log.name}, {delivery}"
+            met = rate[name] >= share * reader
+            target = f"≥ {share} of the slot reader"
+            found.append(Figure(name, rate[name], "rows/s", reader, target, met))
+            is_cheap = cpu[name] <= 1.2
+            found.append(
+                Figure(f"CPU, {name}", cpu[name], "s/100,000 rows", None, "≤ 1.2", is_cheap)
+            )
+            fits = peak_mb[name] <= 120
+            found.append(Figure(f"memory, {name}", peak_mb[name], "MB", None, "≤ 120", fits))
     for name in ("range", "mark"):
         if (pooled := rate.get(f"{name}, through pgbouncer")) is not None:
             share = pooled / rate[name]

@@ -18,6 +18,7 @@ import psycopg
 
 from harvest.databases.postgres.mark import PostgresMarkStore
 from harvest.databases.postgres.range import PostgresRangeStore
+from harvest.databases.postgres.wal import PostgresWalSource
 from marshal_py.embedded import EmbeddedKafka, EmbeddedPostgres
 from tests.benchmarks.harness import Figure, Options, median, percentile, run, say
 
@@ -36,6 +37,11 @@ class Side:
     bare: str = "bare"
     """Which bare loop, without `settings`."""
 
+    @property
+    def reads_log(self) -> bool:
+        """Whether it reads a replication slot."""
+        return "wal" in (self.settings or "") or self.bare == "bare-slot"
+
 
 SIDES = (  # each after the bare loop that is its ceiling
     Side("bare transactions", None, bare="bare-transactions"),
@@ -43,6 +49,10 @@ SIDES = (  # each after the bare loop that is its ceiling
     Side("exactly once, mark", "mode: mark"),
     Side("bare loop", None),
     Side("at least once", "delivery: idempotent"),
+    Side("bare slot reader", None, bare="bare-slot"),
+    Side("wal, at least once", "mode: wal\ndelivery: idempotent"),
+    Side("wal, exactly once", "mode: wal"),
+    Side("bare loop again", None),
     Side("at least once, polling", "delivery: idempotent", notify=False),
 )
 
@@ -139,9 +149,13 @@ class Bench:
         dsn = self.postgres.create_database()
         topic = self.kafka.create_topic(partitions=PARTITIONS)
         in_ranges = side.settings is not None and "range" in side.settings
-        store = (PostgresRangeStore if in_ranges else PostgresMarkStore)(dsn, "outbox")
+        store: PostgresRangeStore | PostgresMarkStore | PostgresWalSource
+        if side.reads_log:
+            store = PostgresWalSource(dsn, "outbox")
+        else:
+            store = (PostgresRangeStore if in_ranges else PostgresMarkStore)(dsn, "outbox")
         store.init()
-        if side.notify:
+        if side.notify and not side.reads_log:
             store.install_notify()
         store.close()
         if side.settings is None:
@@ -155,6 +169,9 @@ class Bench:
         finally:
             process.terminate()
             process.wait(_READY_S)
+            if isinstance(store, PostgresWalSource):
+                store.slot.drop()
+                store.close()
             self.postgres.drop_database(dsn.rpartition("/")[2].partition("?")[0])
 
     def _reap(self, side: Side, dsn: str, topic: str) -> subprocess.Popen[str]:

@@ -194,6 +194,13 @@ class Peer:
                     break
                 self.settle()
 
+    def refresh(self) -> None:
+        """See what has grown, as often as Go's cluster looks at the metadata."""
+        topics = self.data.list_topics(timeout=10).topics  # it reads the new ones, too
+        for topic in self.partitions:
+            if topic in topics:
+                self.partitions[topic] = len(topics[topic].partitions)
+
     def settle(self) -> None:
         """Wait, without a limit, until our claim has been read."""
         while self.client.waiting is not None and not self.stop:
@@ -246,12 +253,16 @@ class Peer:
         if self.options.fast_reclaim != "false":
             self.reclaim()
         next_loop = next_read = 0.0
+        next_refresh = time.time() + self.client.jitter()
         while not self.stop:
             if time.time() >= next_read:
                 next_read = time.time() + self.options.poll
                 for message in self.log.consume(1000, 0):
                     if message.error() is None:
                         self.read(message)
+            if time.time() >= next_refresh:
+                next_refresh = time.time() + self.client.jitter()
+                self.refresh()
             if self.client.waiting is None and time.time() >= next_loop:
                 next_loop = time.time() + self.client.rng.uniform(0, self.options.loop)
                 self.claim_loop()

@@ -14,9 +14,11 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import NewPartitions
 
 from marshal_py import ConfigurationError, Marshal, TopicMissing
 from marshal_py.admin.migration import Bridge
+from marshal_py.client.topics import admin_client
 from tests.interop.conftest import HB, Stage
 from tests.interop.processes import PeerProcess
 from tests.support.paths import ROOT
@@ -69,14 +71,14 @@ class Migration(PeerProcess):
 
     event_key = "event"
 
-    def __init__(self, stage: Stage, *args: str) -> None:
-        super().__init__("marshal_py.cli", *command(stage, *args, "--json"), hb=HB)
+    def __init__(self, stage: Stage, *args: str, hb: int = HB) -> None:
+        super().__init__("marshal_py.cli", *command(stage, *args, "--json", hb=hb), hb=hb)
 
 
-def command(stage: Stage, *args: str) -> list[str]:
+def command(stage: Stage, *args: str, hb: int = HB) -> list[str]:
     return [
         *("group", "migrate", stage.group, "-b", stage.brokers, "--text-topic", stage.log),
-        *("--interval", str(HB), *args),
+        *("--interval", str(hb), *args),
     ]
 
 
@@ -219,6 +221,90 @@ def test_with_a_pause_everything_moves_at_once_and_nothing_comes_twice(
         assert max(deliveries([go, new]).values()) == 1
 
 
+def await_holder(stage: Stage, topic: str, partitions: Iterable[int], peer: PeerProcess) -> None:
+    """Wait until the peer says that it holds them."""
+    wanted = {(topic, p) for p in partitions}
+    peer.wait_for(lambda: wanted <= peer.claims(), 120, f"claims of {wanted}")
+
+
+def test_a_bridge_dies_a_standby_goes_on_and_without_one_version_2_stops_first(
+    stage: Stage, flow: Callable[[str], Flow]
+) -> None:
+    hb = 12  # a standby has HB/6 of time to notice, and 0.4 HB to go on
+    topic = stage.topic(partitions=PARTITIONS)
+    messages = flow(topic)
+    go = [stage.go(f"go{n}", topic, "-greedy", "-max-claims", 2, hb=hb) for n in range(2)]
+    for peer in go:
+        peer.expect("claim", count=2)
+        peer.expect("msg", count=20)
+    with Migration(stage, hb=hb) as bridge:
+        bridge.expect("blocked")
+        with Migration(stage, hb=hb) as standby:
+            standby.expect("standby")
+            new = worker(stage, "py", topic)
+            gone = {e["partition"] for e in go[0].said("claim")}
+            assert go[0].terminate() == 0
+            await_holder(stage, topic, gone, new)
+
+            # It dies, and the other one goes on: version 2 never stops.
+            bridge.crash()
+            assert standby.expect("blocked", 60)["moved"] == len(gone)
+            handled = {p: len(new.said("msg", partition=p)) for p in gone}
+            new.wait_for(
+                lambda: all(len(new.said("msg", partition=p)) > handled[p] + 100 for p in gone), 60
+            )
+            assert new.said("unclaim") == []
+
+            # It dies, too, and nobody goes on: version 2 stops before Go takes back.
+            standby.crash()
+        again = stage.go("go2", topic, "-greedy", "-max-claims", 2, hb=hb)
+        await_holder(stage, topic, gone, again)
+        again.expect("msg", count=20)
+        assert {e["partition"] for e in new.said("unclaim")} == gone
+        assert new.claims() == set()
+
+    # The next bridge sees what happened, and moves on.
+    with Migration(stage, hb=hb) as bridge:
+        assert bridge.expect("blocked")["moved"] == 0
+        for peer in (again, go[1]):
+            assert peer.terminate() == 0
+        bridge.expect("complete", 60)
+        await_holder(stage, topic, range(PARTITIONS), new)
+        sent = messages.stop()
+        await_all([*go, again, new], sent)
+        assert bridge.terminate() == 0
+    for partition in gone:
+        stopped = next(e["t"] for e in new.said("unclaim", partition=partition))
+        assert stopped < first([again], partition)
+
+
+def test_a_topic_that_grows_while_it_moves_belongs_to_one_side_from_the_first_moment(
+    stage: Stage, flow: Callable[[str], Flow]
+) -> None:
+    topic = stage.topic(partitions=2)
+    go = stage.go("go", topic, "-greedy")
+    go.expect("claim", count=2)
+    with Migration(stage) as bridge:
+        bridge.expect("blocked")
+        new = worker(stage, "py", topic)  # it wants all four from the beginning
+        new.expect("dialed")
+        admin = admin_client({"bootstrap.servers": stage.brokers})
+        admin.create_partitions([NewPartitions(topic, PARTITIONS)])[topic].result(60)
+        messages = flow(topic)
+        adopted = bridge.expect("adopted", 60)
+        assert adopted["partitions"] == [[topic, 2], [topic, 3]]
+        # Whoever is first in version 1's log gets them: Go, or the bridge for version 2.
+        go.wait_for(lambda: len(go.claims() | new.claims()) == PARTITIONS, 120)
+        go.expect("msg", count=50)
+        assert go.claims() & new.claims() == set()
+        assert go.terminate() == 0
+        await_holder(stage, topic, range(PARTITIONS), new)
+        sent = messages.stop()
+        await_all([go, new], sent)
+        assert bridge.terminate() == 0
+    assert max(deliveries([go, new]).values()) == 1
+
+
 def pair(stage: Stage, closing: list[Marshal]) -> tuple[Marshal, Marshal]:
     common: dict[str, Any] = {
         "group_id": stage.group,
@@ -252,6 +338,8 @@ def test_a_target_that_is_ahead_or_in_use_is_refused(stage: Stage, closing: list
             Bridge(text, new, {topic: 1}).block(10)
         claim.commit(99, wait=True)
         claim.release()
+    while new.cell(topic, 0).held:  # type: ignore[union-attr]
+        time.sleep(0.01)
     with pytest.raises(ConfigurationError, match="beyond"):
         Bridge(text, new, {topic: 1}).block(10)
     bridge = Bridge(text, new, {topic: 1}, skip_to_target=True)
@@ -295,12 +383,20 @@ def test_a_process_of_the_source_that_takes_what_was_moved_is_reported(
         partition=text.driver.world.coordinator(stage.group, topic, 0),
     )
     deadline = time.monotonic() + 120
-    while not bridge.intruders:
+    while not bridge.conflicts:
         assert time.monotonic() < deadline
         bridge.step()
         time.sleep(0.05)
     assert not bridge.complete
     assert "rogue" in caplog.text
+    while new.cell(f"migrated:{topic}", 0).held:  # type: ignore[union-attr]
+        assert time.monotonic() < deadline
+        bridge.step()
+        time.sleep(0.05)
+    while not bridge.complete:  # the rogue is silent from here on
+        assert time.monotonic() < deadline
+        bridge.step()
+        time.sleep(0.05)
 
 
 def test_both_sides_have_to_fit(stage: Stage, closing: list[Marshal]) -> None:

@@ -42,8 +42,11 @@ UNIT_TESTS: Final[dict[str, tuple[str, ...]]] = {
         "marshal_py/protocol/test_claimant_regressions.py",
         "marshal_py/consumer/handlers/test_options.py",
         "marshal_py/protocol/test_balance.py",
+        "marshal_py/protocol/test_shares.py",
+        "marshal_py/consumer/test_group_view.py",
     ),
     "harvesters": (
+        "harvest/core/test_pacing.py",
         "harvest/core/test_mark_actions.py",
         "harvest/runtime/test_mark_leader.py",
         "harvest/core/test_mark.py",
@@ -64,14 +67,16 @@ UNIT_TESTS: Final[dict[str, tuple[str, ...]]] = {
         "harvest/core/test_range.py",
     ),
     "shards": ("harvest/runtime/test_sharded_harvester.py",),
+    "wal": ("harvest/core/test_wal.py",),
     "sinks": (
         "harvest/sinks/test_idempotent_sink.py",
         "harvest/sinks/test_transactional_sink.py",
         "harvest/core/test_kafka_headers.py",
+        "harvest/sinks/test_partitioner.py",
     ),
 }
-NO_HISTORIES: Final = ("sinks",)
-"""Campaigns of what no history plays."""
+NO_HISTORIES: Final = ("sinks", "wal")
+"""Campaigns of what no history of `tests.simulation` plays."""
 """For each campaign, the unit tests that may notice what it does not: files below
 tests/unit, quick ones first."""
 UNIT_TESTS_S: Final = 300

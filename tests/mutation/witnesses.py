@@ -352,9 +352,10 @@ _CONSUMERS: Final[list[tuple[str, int, *tuple[Mutant | str, ...]]]] = [
             "marshal_py.protocol.balance",
             (
                 "_Counts._even_out_one",
-                "if not least[0][0] < -level:",
-                "if not least[0][0] <= -level:",
+                "if not least[0][0] < level:",
+                "if not least[0][0] <= level:",
             ),
+            ("_Counts._even_out_one", "self.level(name) > lowest", "self.level(name) >= lowest"),
         ),
     ),
     (

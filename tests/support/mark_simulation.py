@@ -211,6 +211,8 @@ class World:
     bad: float = 0.0
     """How many of the rows cannot be published."""
     bad_ids: set[int] = field(default_factory=set)
+    largest: int | None = None
+    """How many rows the broker takes within the time that a delivery has."""
     limits: m.Limits = field(
         default_factory=lambda: m.Limits(mark_query_records=4, max_in_flight_records=10)
     )
@@ -233,6 +235,7 @@ class World:
             MemoryMarkStore(self.table),
             MemoryDeadLetters(self.table),
         )
+        leader.sink.largest = self.largest
         self.leaders.append(leader)
         leader.feed(m.Start())
         return leader

@@ -1,4 +1,4 @@
-"""What a harvester asks a database about itself, beside the rows (specs/HARVEST.md §18).
+"""What a harvester asks a database about itself, beside the rows (specs/HARVEST.md §20).
 
 Every store of an outbox is one of these, too: it must be asked on the connection on which rows are
 read. Every method raises `StoreUnavailable`, as those of the store do.

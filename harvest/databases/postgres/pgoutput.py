@@ -29,7 +29,7 @@ _i32: Final = struct.Struct("!i").unpack_from
 
 _BEGIN, _COMMIT, _INSERT, _RELATION, _MESSAGE = b"BCIRM"
 _NO_VALUE: Final = b"nu"  # NULL, or large and unchanged
-_TEXT: Final = ord("t")
+_BRACE: Final = ord("{")
 _BYTEA_OID: Final = 17
 _MAX_TOPICS: Final = 10_000
 
@@ -45,6 +45,8 @@ class Relation:
     kafka: tuple[int, int, int, int, int] = (0, 0, 0, -1, -1)
     """Where topic, key, value and the arrays of headers are; -1: there are none."""
     headers: tuple[tuple[bytes, int], ...] = ()
+    hexadecimal: tuple[int, ...] = ()
+    """Where columns of bytes are, if the stream has them in text form."""
 
 
 @dataclass(slots=True)
@@ -59,6 +61,8 @@ class Decoder:
 
     layout: Layout
     prefix: bytes
+    binary: bool = True
+    """Whether the stream was asked for values in binary form."""
     rows: int = 0
     """How many rows wait to be taken."""
     size_bytes: int = 0
@@ -71,6 +75,7 @@ class Decoder:
     _open: list[Row] = field(default_factory=list)
     _last_id: int = 0
     _topics: dict[bytes, str] = field(default_factory=dict)
+    _headers: dict[bytes | None, tuple[bytes | None, ...]] = field(default_factory=dict)
 
     def take(self) -> Sequence[Chunk]:
         """What was fed since the last time, with the rows of a transaction that is incomplete."""
@@ -123,48 +128,49 @@ class Decoder:
     # --- Rows ---
 
     def _row(self, relation: Relation, data: bytes) -> Row:
-        values: list[tuple[int, bytes] | None] = []
+        values: list[bytes | None] = []
         add = values.append
         at = 33
         for _ in range(_u16(data, 31)[0]):
-            form = data[at]
-            at += 1
-            if form in _NO_VALUE:
+            if data[at] in _NO_VALUE:
                 add(None)
+                at += 1
                 continue
-            end = at + 4 + _u32(data, at)[0]
-            add((form, data[at + 4 : end]))
-            at = end
-        columns = relation.columns
+            start = at + 5
+            at = start + _u32(data, at + 1)[0]
+            add(data[start:at])
         topic_at, key_at, value_at, names_at, values_at = relation.kafka
-        topic = values[topic_at]
-        key, value = values[key_at], values[value_at]
+        if relation.hexadecimal:
+            for place in relation.hexadecimal:
+                values[place] = _from_hex(values[place])
         names: tuple[bytes | None, ...] = ()
         its: tuple[bytes | None, ...] = ()
         if names_at >= 0:
-            names, its = _array(values[names_at]), _array(values[values_at])
-        if relation.headers:
-            for name, at in relation.headers:
-                found = values[at]
-                if found is not None:
-                    names += (name,)
-                    its += (_plain(found, columns[at][1]),)
-        return Row(
-            self._next_id(data),
-            self._topic(b"" if topic is None else topic[1]),
-            None if key is None else _plain(key, columns[key_at][1]),
-            None if value is None else _plain(value, columns[value_at][1]),
-            names,
-            its,
-        )
+            names, its = self._names(values[names_at]), _array(values[values_at])
+        for name, place in relation.headers:
+            found = values[place]
+            if found is not None:
+                names += (name,)
+                its += (found,)
+        topic = self._topics.get(values[topic_at] or b"")
+        if topic is None:
+            topic = self._topic(values[topic_at] or b"")
+        return Row(self._next_id(data), topic, values[key_at], values[value_at], names, its)
+
+    def _names(self, array: bytes | None) -> tuple[bytes | None, ...]:
+        """The names of headers: of most rows the same."""
+        found = self._headers.get(array)
+        if found is None:
+            if len(self._headers) >= _MAX_TOPICS:
+                self._headers.clear()
+            found = self._headers[array] = _array(array)
+        return found
 
     def _topic(self, name: bytes) -> str:
-        topic = self._topics.get(name)
-        if topic is None:
-            if len(self._topics) >= _MAX_TOPICS:
-                self._topics.clear()
-            text = name.decode("utf-8", "replace")
-            topic = self._topics[name] = self.layout.topic_template.replace("{}", text)
+        if len(self._topics) >= _MAX_TOPICS:
+            self._topics.clear()
+        text = name.decode("utf-8", "replace")
+        topic = self._topics[name] = self.layout.topic_template.replace("{}", text)
         return topic
 
     def _record(self, data: bytes, at: int) -> Row:
@@ -220,6 +226,9 @@ class Decoder:
                 place(layout.header_values),
             ),
             tuple([(name.encode(), place(column)) for name, column in layout.headers.items()]),
+            ()
+            if self.binary
+            else tuple([at for at, (_, oid) in enumerate(relation.columns) if oid == _BYTEA_OID]),
         )
 
 
@@ -269,21 +278,18 @@ def _binary_items(data: bytes) -> tuple[bytes | None, ...]:
     return tuple(items)
 
 
-def _array(value: tuple[int, bytes] | None) -> tuple[bytes | None, ...]:
-    if value is None:
+def _array(data: bytes | None) -> tuple[bytes | None, ...]:
+    """The items of an array; its text form begins with a brace, the other with a zero."""
+    if not data or data == b"{}":
         return ()
-    form, data = value
-    if form == _TEXT:
-        return () if data == b"{}" else array_items(data)
-    return _binary_items(data)
+    return array_items(data) if data[0] == _BRACE else _binary_items(data)
 
 
-def _plain(value: tuple[int, bytes], type_oid: int) -> bytes:
-    """A value as it is published; the text form of bytes is not what they are."""
-    form, data = value
-    if form == _TEXT and type_oid == _BYTEA_OID and data.startswith(b"\\x"):
-        return bytes.fromhex(data[2:].decode())
-    return data
+def _from_hex(value: bytes | None) -> bytes | None:
+    """Bytes, of which the text form is not what is to be published."""
+    if value is None or not value.startswith(b"\\x"):
+        return value
+    return bytes.fromhex(value[2:].decode())
 
 
 def _string(data: bytes, at: int) -> tuple[str, int]:

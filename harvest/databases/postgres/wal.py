@@ -123,11 +123,10 @@ class PostgresWalSource(PostgresTable):
         deadline = time.monotonic() + _IN_USE_S
         while True:
             self.slot.end_reader()
-            decoder = Decoder(self.options.layout, self.prefix.encode())
+            binary = self._is_binary()
+            decoder = Decoder(self.options.layout, self.prefix.encode(), binary)
             try:
-                return connection.start(
-                    slot, lsn, self.publication_name, decoder, binary=self._is_binary()
-                )
+                return connection.start(slot, lsn, self.publication_name, decoder, binary=binary)
             except SlotInUse:
                 if time.monotonic() > deadline:
                     raise

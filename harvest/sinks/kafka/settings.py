@@ -32,6 +32,17 @@ _DEFAULTS: Final[dict[str, Any]] = {
     # While Kafka finishes a transaction it says "try again" to the next; librdkafka waits so long.
     "retry.backoff.ms": 1,  # and longer each time it says so again
 }
+# Rows of one key keep their order in one partition, and the empty key is a key like others, though
+# librdkafka's own default (`…_random`) gives its records to random partitions.
+_PARTITIONERS: Final = {
+    "consistent": "consistent",
+    "consistent_random": "consistent",
+    "murmur2": "murmur2",
+    "murmur2_random": "murmur2",
+    "java": "murmur2",  # as Java's producers have it
+    "fnv1a": "fnv1a",
+    "fnv1a_random": "fnv1a",
+}
 _LINGER: Final = ("linger.ms", "queue.buffering.max.ms")
 _TIMEOUTS: Final = ("delivery.timeout.ms", "message.timeout.ms")
 _TRANSACTION_TIMEOUT_MS: Final = 15_000
@@ -69,7 +80,7 @@ def producer_settings(config: Mapping[str, Any], transactional_id: str | None) -
                 f"{' or '.join(sorted(allowed))}: {why}; leave it out"
             )
     settings = {**_DEFAULTS, **settings}
-    settings |= {"enable.idempotence": True}
+    settings |= {"enable.idempotence": True, "partitioner": _partitioner(settings)}
     if transactional_id is None:
         settings["enable.gapless.guarantee"] = True
         if not any(name in settings for name in _LINGER):
@@ -84,6 +95,16 @@ def producer_settings(config: Mapping[str, Any], transactional_id: str | None) -
         given = [int(settings[name]) for name in _TIMEOUTS if name in settings]
         settings["transaction.timeout.ms"] = max([_TRANSACTION_TIMEOUT_MS, *given])
     return settings
+
+
+def _partitioner(settings: Mapping[str, Any]) -> str:
+    name = str(settings.get("partitioner", "consistent"))
+    if name not in _PARTITIONERS:
+        raise ConfigurationError(
+            f"Kafka setting 'partitioner' is {name!r}, must be one of {', '.join(_PARTITIONERS)}: "
+            "the rows of a key stay in one partition, which keeps their order"
+        )
+    return _PARTITIONERS[name]
 
 
 def consumer_settings(config: Mapping[str, Any], group_id: str) -> dict[str, Any]:

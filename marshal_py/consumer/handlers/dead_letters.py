@@ -18,6 +18,7 @@ put back and failed again tells of the last time.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from typing import Any, Final
@@ -29,13 +30,21 @@ from marshal_py.client.acl import REFUSED, denied
 from marshal_py.client.kafka_clients import RECONNECT, connect
 from marshal_py.client.settings import KafkaConfig
 from marshal_py.consumer.handlers.schedule import Item
-from marshal_py.errors import BrokerUnavailable, DeadLetterFailed, TopicMissing
+from marshal_py.errors import (
+    BrokerUnavailable,
+    DeadLetterFailed,
+    DeserializationFailed,
+    TopicMissing,
+)
 
 __all__ = ["PREFIX", "DeadLetters", "headers_of"]
 
 PREFIX: Final = "dlq-"
 MAX_TEXT: Final = 1_000
 DELIVERY_MS: Final = 10_000
+CLOSE_S: Final = 1.0
+
+logger = logging.getLogger("marshal_py.consumer")
 
 _FINAL: Final = {
     KafkaError.MSG_SIZE_TOO_LARGE,
@@ -54,6 +63,8 @@ def headers_of(
     """Return the headers of a dead letter: the message's own, and why it is one."""
     message = item.payload
     kept = [(n, v) for n, v in message.headers() or () if not n.startswith(PREFIX)]
+    if isinstance(error, DeserializationFailed) and error.__cause__ is not None:
+        error = error.__cause__  # what went wrong; where, the other headers say
     kind = type(error)
     timestamp_type, timestamp_ms = message.timestamp()
     told: dict[str, Any] = {
@@ -149,4 +160,10 @@ class DeadLetters:
 
     def close(self) -> None:
         """Wait for what was begun."""
-        self._producer.flush(1.0)
+        left = self._producer.flush(CLOSE_S)
+        if left:
+            logger.error(
+                "%d dead letters were not written within %s s; their messages come again",
+                left,
+                CLOSE_S,
+            )

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 from marshal_py.client.marshal import Claim
 from marshal_py.consumer.handlers.schedule import Ordering
-from marshal_py.errors import ConfigurationError
+from marshal_py.errors import ConfigurationError, DeserializationFailed
 
 __all__ = [
     "ClaimSnapshot",
@@ -228,7 +228,8 @@ class HandlerOptions:
 
     def may_retry(self, error: BaseException, failures: int) -> bool:
         """Whether a message comes again after so many failures, of which `error` was the last."""
-        if isinstance(error, self.not_retriable):
+        cause = error.__cause__ if isinstance(error, DeserializationFailed) else None
+        if isinstance(error, self.not_retriable) or isinstance(cause, self.not_retriable):
             return False
         return self.retries.attempts is None or failures < self.retries.attempts
 

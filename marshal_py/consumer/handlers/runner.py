@@ -15,11 +15,11 @@ from __future__ import annotations
 
 import threading
 import time
+from functools import partial
 from typing import Any, Final
 
-import msgspec
-
 from marshal_py.consumer.core import ConsumerCore
+from marshal_py.consumer.deserializers import restore
 from marshal_py.consumer.handlers.ending import Ending
 from marshal_py.consumer.handlers.options import HandlerOptions
 from marshal_py.consumer.handlers.retries import Retries
@@ -69,6 +69,8 @@ class Runner:
     def run(self) -> None:
         """Feed the workers until stopped, and wind up. Raises what stopped it, if that was bad."""
         self._retries.prepare()
+        schedule = self._tasks.schedule
+        self._core.delivery.serve(self._options.workers, lambda: schedule.count)
         self._workers.start(self)
         try:
             while not self._should_end():
@@ -108,6 +110,8 @@ class Runner:
         run = delivery.next_run()
         if run is not None:
             self._accept(run)
+        elif delivery.is_full:
+            self._wait_for_room()
         elif not delivery.awaits_log and not fetcher.fetch(self._how_many()):
             fetcher.fetch(1, TICK_S)
 
@@ -239,9 +243,8 @@ class Runner:
         message = item.payload
         if item.raw is None:
             item.raw = (message.key(), message.value())
-        else:  # an attempt before this one has, perhaps in part
-            message.set_key(item.raw[0])
-            message.set_value(item.raw[1])
+        else:  # an attempt before this one has
+            restore(message, item.raw)
         self._core.deserializers.apply(message)
 
     def succeeded(self, task: Task) -> None:
@@ -273,9 +276,7 @@ class Runner:
             if part is None:
                 continue
             if part.holding.state is ClaimState.HELD:
-                self._core.partitions.publish(
-                    part, msgspec.structs.replace(metadata, cost=part.metadata.cost)
-                )
+                self._core.partitions.publish(part, partial(_with_failures, metadata))
             else:  # its lease has lapsed: when it is regained
                 with self.lock:
                     failing.publish_again(part.key)
@@ -342,6 +343,10 @@ class Runner:
                 if not self._tasks.schedule.count:
                     return
             self._wait_for_room()
+
+
+def _with_failures(failures: ClaimMetadata, known: ClaimMetadata) -> ClaimMetadata:
+    return known.with_failures(failures)
 
 
 def _size(message: Any) -> int:

@@ -160,6 +160,7 @@ class Tasks:
         """Its messages are done with."""
         self.running.discard(task)
         part = task.part
+        self._core.delivery.done(len(task.items), time.monotonic() - task.since_s)
         if not self._core.delivery.claims_messages:
             for item in task.items:
                 part.acknowledge(item.offset)  # of a claim that has ended: nobody asks it any more

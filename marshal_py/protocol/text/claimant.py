@@ -159,8 +159,6 @@ class TextClaimant(Claimant):
             cold_start_skew_ms=None,
         )
         self.wall_s = wall_s
-        self.heeds_pauses = True
-        """An admin that paused the group claims all the same, to set positions."""
         self.lease_ns = (interval_ms - margin_ms) * MS
         self._interval_s = interval_ms // 1000
         self._heartbeat_every_ns = interval_ms * MS // HEARTBEATS_PER_INTERVAL
@@ -256,12 +254,14 @@ class TextClaimant(Claimant):
                 else:
                     self._note_foreign(event)
                     super()._on_claimed(coordinator, event, now_ns)
+                    self._note_twin(coordinator, event)
             elif kind is ev.Renewed:
                 if own:
                     unread = reclaimed or self._read_back(coordinator, HEARTBEAT, event)
                     self._on_own_renewed(coordinator, event, unread, now_ns)
                 else:
                     self._note_foreign(event)
+                    self._note_twin(coordinator, event)
             elif kind is ev.Released:
                 touched[event.topic, event.partition] = None
                 if own:
@@ -475,6 +475,19 @@ class TextClaimant(Claimant):
         if key in self._wanted or key in self._foreign_at:
             self._foreign_at[key] = event.offset
 
+    def _note_twin(self, coordinator: int, event: ev.Claimed | ev.Renewed) -> None:
+        """Hear of a process that lives under our name and holds what we want.
+
+        What we hold tells by itself. But a twin that flushes often may come between each decision
+        of ours to claim and the record: then nothing is ever won that it could take away.
+        """
+        holding = self._wanted.get((event.topic, event.partition))
+        if event.client_id != self.client_id or holding is None or holding.state not in _PENDING:
+            return
+        caught_up_at = self.observers[coordinator].caught_up_at_offset
+        if caught_up_at is not None and event.offset >= caught_up_at:
+            self._meet_twin(holding, event.instance_id)
+
     def _on_own_claimed(
         self, coordinator: int, event: ev.Claimed, unread: _Unread | None, now_ns: int
     ) -> None:
@@ -489,8 +502,8 @@ class TextClaimant(Claimant):
         wanted = self._wanted.get(key)
         if wanted is None or wanted.state not in _PENDING:
             # Nobody wants it any more. If it was free, it is given back; if somebody held it, that
-            # one may still act, and its next heartbeat puts the log right.
-            if event.previous_holder in (None, self.client_id):
+            # one may still act, and its next heartbeat puts the log right: a twin of ours, too.
+            if event.previous_instance_id in (None, self.instance_id):
                 self._give_back(key, coordinator, event.epoch, now_ns)
             return
         holding = _text(wanted)
@@ -636,6 +649,10 @@ class TextClaimant(Claimant):
             self._flush(holding, now_ns)
 
     def _send_release(self, holding: Holding, now_ns: int) -> None:
+        if self.duplicate_instance_id is not None:
+            # The other client of our name takes it for its own, whatever the instance says.
+            self._end(holding, ClaimEvent.RELEASE_READ, self._duplicate_text())
+            return
         sent = Sent(now_ns, holding.coordinator, "release", holding)
         offset = max(0, holding.next_offset)
         self._send(RELEASING_PARTITION, holding, sent, offset, NO_OFFSET)

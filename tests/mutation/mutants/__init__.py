@@ -12,7 +12,16 @@ from tests.mutation.mutants.planted import PLANTED
 from tests.mutation.mutants.protocol import PROTOCOL
 from tests.mutation.mutants.range_mode import RANGE_MODE
 from tests.mutation.mutants.sinks import SINKS
+from tests.mutation.mutants.wal_mode import WAL_MODE
 
 __all__ = ["MUTANTS"]
 
-MUTANTS: tuple[Mutant, ...] = (*PROTOCOL, *CLIENTS, *RANGE_MODE, *DEAD_LETTERS, *PLANTED, *SINKS)
+MUTANTS: tuple[Mutant, ...] = (
+    *PROTOCOL,
+    *CLIENTS,
+    *RANGE_MODE,
+    *WAL_MODE,
+    *DEAD_LETTERS,
+    *PLANTED,
+    *SINKS,
+)

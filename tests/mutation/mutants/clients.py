@@ -47,6 +47,18 @@ def _assignment(name: str, function: str, old: str, new: str) -> Mutant:
     return _consumers("consumer.assignment", name, f"Assignment.{function}", old, new)
 
 
+def _view(name: str, function: str, old: str, new: str) -> Mutant:
+    return _consumers("consumer.group_view", name, f"GroupView.{function}", old, new)
+
+
+def _shares(name: str, function: str, old: str, new: str) -> Mutant:
+    return _consumers("protocol.shares", name, f"Shares.{function}", old, new)
+
+
+def _balance(name: str, function: str, old: str, new: str) -> Mutant:
+    return _consumers("protocol.balance", name, function, old, new)
+
+
 def _harvest(module: str, name: str, function: str, old: str, new: str) -> Mutant:
     edits = (Edit(function, old, new),)
     return Mutant(f"harvest: {name}", f"harvest.{module}", edits, "harvesters")
@@ -141,6 +153,100 @@ _HANDING_OUT = [
         "self._marshal.driver.claimant.advance(holding, position)",
         "pass",
     ),
+    _partitions(
+        "at most once, a position passes what no message is in",
+        "refresh_offsets",
+        "holding.next_offset = end",
+        "pass",
+    ),
+    _held_partition(
+        "a position passes what no message is in",
+        "_above",
+        "if position == behind and end > position:",
+        "if False:",
+    ),
+    _held_partition(
+        "and nothing that was fetched and is not done",
+        "_above",
+        "if position == behind and end > position:",
+        "if end > position:",
+    ),
+    _held_partition(
+        "what an earlier holder has done is passed over",
+        "without_done",
+        "if not _is_in(ranges, m.offset())",
+        "",
+    ),
+    _held_partition(
+        "an acknowledgement between two runs moves nothing past what is unhandled",
+        "acknowledge",
+        "self._done.add(offset)\n            elif",
+        "self._base = offset + 1\n            elif",
+    ),
+    _held_partition(
+        "a loop that is left has its last message again",
+        "rewind",
+        "max(run.handed_out - 1, 0)",
+        "run.handed_out",
+    ),
+    _held_partition(
+        "what was acknowledged does not come again",
+        "_leave_out_acknowledged",
+        "if m.offset() not in self._done",
+        "",
+    ),
+    _consumers(
+        "consumer.positions",
+        "another id is another topic",
+        "judge",
+        "if is_known and topic_id != known_id:",
+        "if False:",
+    ),
+    _consumers(
+        "consumer.positions",
+        "what was deleted lies below the first message",
+        "judge",
+        "if position < first:",
+        "if position <= first:",
+    ),
+    _consumers(
+        "consumer.positions",
+        "what was truncated lies beyond the end",
+        "judge",
+        "if position > end:",
+        "if position >= end:",
+    ),
+    _consumers(
+        "consumer.positions",
+        "of an unknown topic nobody knows what was truncated",
+        "judge",
+        'return "truncated" if is_known else "unknown"',
+        'return "truncated"',
+    ),
+    _amo(
+        "no more is claimed than a crash may cost",
+        "_room",
+        "self._workers + int(LOSS_S * self._pace) - claimed",
+        "MAX_UNFETCHED",
+    ),
+    _amo(
+        "what handlers have counts",
+        "_room",
+        "self._in_hands() + self._in_hand",
+        "0",
+    ),
+    _amo(
+        "the pace of handlers is measured over some of their turns",
+        "_measure_handlers",
+        "max(PACE_S, 3 * turn_s)",
+        "0",
+    ),
+    _fetcher(
+        "who fetches from a consumer that was closed finds nothing",
+        "fetch",
+        "if self._is_closed:",
+        "if False:",
+    ),
     _consumers(
         "client.driver",
         "positions are refreshed for heartbeats that are due",
@@ -227,9 +333,9 @@ _AT_MOST_ONCE = [
     ),
     _amo(
         "what is claimed ahead is there",
-        "_propose",
-        "min(part.end, end + 2 * self._unfetched_size)",
-        "end + 2 * self._unfetched_size",
+        "_may_claim_to",
+        "return min(part.end, ",
+        "return min(",
     ),
     _amo(
         "what was claimed ahead is fetched before the partition goes",
@@ -246,8 +352,8 @@ _AT_MOST_ONCE = [
     _amo(
         "who ends claims no more",
         "_should_claim_ahead",
-        "part.stage is Stage.ACTIVE and not self._winds_up",
-        "True",
+        " or self._winds_up",
+        "",
     ),
     _amo(
         "who ends fetches what was claimed",
@@ -284,7 +390,7 @@ _AT_MOST_ONCE = [
         "consumer.at_most_once",
         "of what was fetched, only what was claimed goes out in the end",
         "_claimed_ahead",
-        "    if part.stage is Stage.DRAINING:",
+        "    if is_last or part.stage is Stage.DRAINING:",
         "    if False:",
     ),
     _consumers(
@@ -312,14 +418,14 @@ _ASSIGNMENT = [
     _positions(
         "a partition starts at its position",
         "start_of",
-        "position = part.claim.position",
-        "position = -1",
+        "return part.claim.position",
+        "return -1",
     ),
     _positions(
         "at most once, it starts behind what was claimed",
         "start_of",
-        "position = part.claim.position",
-        "position = part.claim.next_offset",
+        "return part.claim.position",
+        "return part.claim.next_offset",
     ),
     _partitions(
         "a pause stops the holder", "advance", "self.drain(part)\n        if", "pass\n        if"
@@ -367,29 +473,256 @@ _ASSIGNMENT = [
         "self.by_key.pop(part.key, None)",
         "pass",
     ),
+    _view(
+        "the dead have no share",
+        "_look_at_member",
+        "is_alive = now_ns <= silent_ns and not self._was_dead(member, me, observer)",
+        "is_alive = True",
+    ),
+    _view(
+        "who was dead before has no share",
+        "_look_at_member",
+        " and not self._was_dead(member, me, observer)",
+        "",
+    ),
+    _view(
+        "who was there before is looked at again when this client has joined",
+        "_hear_beat",
+        "self._members_due.update(self._unheard)",
+        "pass",
+    ),
+    _view(
+        "a heartbeat may tell something else", "_hear_beat", "self._members_due.add(name)", "pass"
+    ),
+    _view(
+        "who comes back to life holds what it held",
+        "_hear_beat",
+        "self._units_due.update(doubted)",
+        "pass",
+    ),
+    _view(
+        "silence makes a member due",
+        "_look_at_member",
+        "self._set_timer(silent_ns, (name, _MEMBER))",
+        "pass",
+    ),
+    _view("silence makes a unit due", "_who_holds", "self._set_timer(silent_ns, unit)", "pass"),
+    _view(
+        "the earliest timer counts",
+        "_set_timer",
+        "pending_ns is None or at_ns < pending_ns",
+        "pending_ns is None",
+    ),
+    _view(
+        "a timer that went off can be set again",
+        "_take_timers",
+        "del self._timer_of[key]",
+        "pass",
+    ),
+    _view(
+        "what the dead held is free",
+        "_who_holds",
+        "self._is_alive.get(cell.holder) is False",
+        "False",
+    ),
+    _view("what is silent is free", "_who_holds", "now_ns > silent_ns or ", ""),
+    _view(
+        "what somebody held is looked at when it dies or comes back",
+        "_look_at_member",
+        "self._units_due.update(self._held_by.get(name, ()))",
+        "pass",
+    ),
+    _view("a claim is heard", "hear", "Claimed | Released", "Released"),
+    _view("a release is heard", "hear", "Claimed | Released", "Claimed"),
+    _view("a position that is set is heard", "hear", " | PositionSet", ""),
+    _view("a group that is forgotten is heard", "hear", "self._all_due = True", "pass"),
+    _view(
+        "a cost that is published is heard",
+        "hear",
+        "self._units_due.add((event.topic, event.partition))\n            return False",
+        "return False",
+    ),
+    _view(
+        "another world is looked at from the start",
+        "refresh",
+        "self._all_due or not _are_same(self._states, world.states)",
+        "self._all_due",
+    ),
+    _view(
+        "who is not in another world is dropped",
+        "_begin_anew",
+        "self._members_due.update(self._is_alive)",
+        "pass",
+    ),
+    _view(
+        "units that are no more are dropped",
+        "refresh",
+        "exist ^ self._exist",
+        "exist - self._exist",
+    ),
+    _view(
+        "costs count once all want them",
+        "refresh",
+        "self._units_due.update(self._exist)",
+        "pass",
+    ),
+    _view(
+        "lags that are not measured any more do not count",
+        "refresh",
+        "self._units_due.update(lags, self._lags)",
+        "self._units_due.update(lags)",
+    ),
+    _view(
+        "what was resumed is not resumed again",
+        "_look_at_unit",
+        "self.to_resume.discard(unit)",
+        "pass",
+    ),
     _consumers(
         "consumer.assignor",
-        "the dead have no share",
-        "Assignor._is_alive",
-        'if observer.liveness(as_cell, now_ns) == "stale":',
+        "a plan is made again when something changed",
+        "Assignor.decide",
+        "if self._target_of != (view.shares.version, view.by_lag):",
+        "if self._target_of is None:",
+    ),
+    _shares(
+        "a unit has one holder", "set_unit", "units.discard(unit, before, cost_before)", "pass"
+    ),
+    _shares(
+        "a unit that weighs something else is a change",
+        "set_unit",
+        " and cost_before == cost",
+        "",
+    ),
+    _shares("a change is told", "set_unit", "self.version += 1", "pass"),
+    _shares("a change of members is told", "set_member", "self.version += 1", "pass"),
+    _shares("a unit that goes is a change", "remove_unit", "self.version += 1", "pass"),
+    _shares(
+        "who wants what nobody wanted may hold it",
+        "_change_kind",
+        "is_new or (old is not None and old not in kinds)",
+        "old is not None and old not in kinds",
+    ),
+    _shares(
+        "what nobody wants any more is nobody's",
+        "_change_kind",
+        "is_new or (old is not None and old not in kinds)",
+        "is_new",
+    ),
+    _shares(
+        "who wants as another does may hold the same",
+        "_change_kind",
+        "insort(units.members, name)",
+        "pass",
+    ),
+    _shares(
+        "who wants something else may not hold it",
+        "_change_kind",
+        "_remove(units.members, name)",
+        "pass",
+    ),
+    _shares(
+        "classes come in the order of their members",
+        "classes",
+        "sorted((u for u in found if u.members), key=lambda units: units.members)",
+        "[u for u in found if u.members]",
+    ),
+    Mutant(
+        "consumer: what a holder gives up is off its load",
+        "marshal_py.protocol.shares",
+        (Edit("UnitClass.discard", "self.load[holder] -= cost", "pass"),),
+        "consumers",
+    ),
+    _balance("shares are evened out", "_by_count", "counts.even_out()", "pass"),
+    _balance(
+        "a limit is kept",
+        "_Counts.is_over",
+        "return self.total[name] > self.cap[name]",
+        "return False",
+    ),
+    _balance(
+        "a weight counts for who takes",
+        "_Counts.least",
+        "(total[name] + 1) / weight[name]",
+        "(total[name] + 1)",
+    ),
+    _balance(
+        "a weight counts for who has taken",
+        "_Counts.above",
+        "(self.total[name] + 1) / self.weight[name]",
+        "(self.total[name] + 1)",
+    ),
+    _balance(
+        "a weight counts for who gives",
+        "_Counts.level",
+        "self.total[name] / self.weight[name]",
+        "self.total[name]",
+    ),
+    _balance(
+        "a weight counts where much is free",
+        "_Counts._fill_up",
+        "int(surface * self.weight[name]",
+        "int(surface",
+    ),
+    _balance(
+        "a limit counts where much is free",
+        "_Counts._fill_up",
+        "min(max(share, 0), self.cap[name] - self.total[name])",
+        "max(share, 0)",
+    ),
+    _balance(
+        "who has most gets nothing of what is free",
+        "_Counts._fill_up",
+        "if len(below) < len(rising):",
         "if False:",
     ),
-    _consumers(
-        "consumer.assignor",
-        "what the dead held is free",
-        "Assignor._holder",
-        "return None if known else cell.holder",
-        "return cell.holder",
+    _balance(
+        "units go along chains",
+        "_Counts.even_out",
+        "while (chain := self._best_chain()) is not None:",
+        "while (chain := None) is not None:",
     ),
-    _consumers(
-        "protocol.balance", "shares are evened out", "_by_count", "counts.even_out()", "pass"
+    _balance(
+        "by lag, a weight counts for who takes what is free",
+        "_Loads.taker",
+        "(self.total[name] + cost) / wants.weight",
+        "self.level(name) + cost",
     ),
-    _consumers(
-        "protocol.balance",
-        "a limit is kept",
-        "_Counts.can_take",
-        "return self.total[name] < _cap(self.members[name])",
-        "return True",
+    _balance(
+        "by lag, a weight counts for who takes from another",
+        "_Loads.best_move",
+        "1 / weight + 1 / wants.weight",
+        "1 / weight + 1",
+    ),
+    _balance(
+        "by lag, a weight counts for who gives",
+        "_Loads.best_move",
+        "1 / weight + 1 / wants.weight",
+        "1 + 1 / wants.weight",
+    ),
+    _balance(
+        "by lag, a weight counts for what somebody has",
+        "_Loads.level",
+        "self.total[name] / self.members[name].weight",
+        "self.total[name]",
+    ),
+    _balance(
+        "by lag, a unit does not come back",
+        "_Loads.best_move",
+        "high = min(high, gap * wants.weight * (1 - _ROUNDING))",
+        "pass",
+    ),
+    _balance(
+        "by lag, who has much more weight is another kind of member",
+        "_alike",
+        "wants.weight, wants.prefer",
+        "1.0, wants.prefer",
+    ),
+    _balance(
+        "by lag, what is out of date is passed over",
+        "_Loads.least",
+        "heap[0][0] == self.total[heap[0][1][1]] and ",
+        "",
     ),
 ]
 
@@ -515,6 +848,27 @@ _MARK = [
         "Publisher.open",
         "if not leadership.may_act():",
         "if False:",
+    ),
+    _harvest(
+        "core.pacing",
+        "after a delivery that failed the next is smaller",
+        "Pace.failed",
+        "max(1, self._failed_rows // _SMALLER)",
+        "self._failed_rows",
+    ),
+    _harvest(
+        "core.pacing",
+        "what is in flight counts, for it is delivered together",
+        "Pace.room",
+        "room = most - records",
+        "room = limits.max_in_flight_records - records",
+    ),
+    _harvest(
+        "core.mark",
+        "what fails late makes nothing larger",
+        "MarkScheduler._settled",
+        "self.state is State.RUNNING and not event.failure.refused",
+        "False",
     ),
     _harvest(
         "runtime.publisher",

@@ -1199,17 +1199,17 @@ _CLAIMING = [
     _claimant("resume: only when asked for", "_may_take", "self.resume and ", ""),
     _claimant("resume: it does", "_may_take", "if self.resume and", "if False and"),
     _claimant(
-        "twin: the loser knows", "_lose", "self.duplicate_instance_id = event.instance_id", "pass"
+        "twin: the loser knows", "_meet_twin", "self.duplicate_instance_id = instance_id", "pass"
     ),
     _claimant(
         "twin: the loser says so",
-        "_lose",
+        "_meet_twin",
         'self._notices.append(Notice("duplicate_client_id", holding, self._duplicate_text()))',
         "pass",
     ),
     _claimant(
         "twin: the loser forgets what it wanted",
-        "_lose",
+        "_meet_twin",
         "self._end(other, ClaimEvent.CANCELLED, self._duplicate_text())",
         "pass",
     ),

@@ -75,6 +75,13 @@ SINKS: tuple[Mutant, ...] = (
         "break",
     ),
     _sink(
+        "sinks.kafka.settings",
+        "an empty key is a key",
+        "producer_settings",
+        '"partitioner": _partitioner(settings)',
+        '"partitioner": settings.get("partitioner", "consistent_random")',
+    ),
+    _sink(
         "core.kafka_headers",
         "two arrays of two lengths are told",
         "_fitting_texts",

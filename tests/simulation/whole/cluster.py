@@ -21,6 +21,7 @@ from confluent_kafka import (
     KafkaException,
     Message,
     TopicPartition,
+    Uuid,
 )
 
 from tests.simulation.whole.green import MS, Hub, Machine, current_thread, machine
@@ -344,25 +345,24 @@ class SimAdmin:
     def __init__(self, link: Link, config: dict[str, Any]) -> None:
         self.link = link
 
-    def list_topics(self, timeout: float = -1) -> Any:
+    def list_topics(self, topic: str | None = None, timeout: float = -1) -> Any:
         _round_trip(self.link, timeout)
         return _metadata(self.link)
 
     def poll(self, timeout: float = 0) -> int:
         return 0
 
-    def describe_topics(
-        self,
-        topics: Any,
-        request_timeout: float,
-    ) -> dict[str, Any]:
+    def describe_topics(self, topics: Any, request_timeout: float) -> dict[str, Any]:
         """No topic is made anew here."""
-        answers: dict[str, Any] = {}
+        _round_trip(self.link, request_timeout)
+        answers: dict[str, Future[Any]] = {}
         for name in topics.topic_names:
-            answer: Future[Any] = Future()
-            partitions = self.link.cluster.topics[name]
-            answer.set_result(SimpleNamespace(topic_id=f"id of {name}", partitions=partitions))
-            answers[name] = answer
+            if name in self.link.cluster.topics:
+                answer = answers[name] = Future()
+                partitions = self.link.cluster.topics[name]
+                answer.set_result(
+                    SimpleNamespace(topic_id=Uuid(7, len(name)), partitions=partitions)
+                )
         return answers
 
     def list_offsets(

@@ -397,6 +397,7 @@ REQUIRED: Final = (
     "restart",
     "row_refused",
     "stop",
+    "transaction_timed_out",
 )
 REQUIRED_COUNTS: Final = (
     "published",

@@ -166,6 +166,8 @@ class Broker(Server):
         super().__init__(hub, "broker")
         self.channels: dict[int, Channel] = {}
         self.refusing_until = 0
+        self.largest = hub.random.choice((None, None, 8, 40))
+        """How many rows fit a transaction, at the rate at which it takes them."""
         self.bad: Collection[int] = ()
         """The ids of rows that are refused however often they are sent."""
         self.unfenced: set[bytes | None] = set()
@@ -234,6 +236,9 @@ class SimSink:
         sleep(hub.random.random() * 0.003)  # the rows are on their way, for nobody to see
         if bad := self._bad(rows):
             return self._failed("too large", refused=bad)
+        if broker.largest is not None and len(rows) > broker.largest:
+            hub.fired["transaction_timed_out"] += 1
+            return self._failed("the transaction timed out")
 
         def commit() -> str:
             if hub.now < broker.refusing_until:

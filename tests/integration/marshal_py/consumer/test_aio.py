@@ -66,6 +66,7 @@ def test_messages_and_batches(
                 numbers.append(int(message.value()))  # type: ignore[arg-type]
                 assert consumer.claim_of(message).held
                 if len(numbers) == 1_500:
+                    consumer.ack(message)
                     break
             async for batch in consumer.batches(idle_timeout_s=8):
                 assert {m.partition() for m in batch} == {batch.partition}

@@ -97,6 +97,18 @@ def test_plain_sink_loses_nothing_and_ends_in_order(seed: int, steps: int, pipel
         assert last_occurrences(world.published_ids(key)) == world.committed[key]
 
 
+@given(seeds, st.integers(20, 300), st.integers(1, 5), st.booleans())
+@settings(max_examples=200, deadline=None)
+def test_a_broker_at_which_one_row_fits_a_delivery_gets_them_all(
+    seed: int, steps: int, largest: int, atomic: bool
+) -> None:
+    limits = m.Limits(mark_query_records=50, max_in_flight_records=100)
+    world = World(random.Random(seed), atomic=atomic, largest=largest, limits=limits)
+    run(world, steps, crashes=True)
+    for key in KEYS:
+        assert last_occurrences(world.published_ids(key)) == world.committed[key]
+
+
 @given(seeds, st.integers(20, 200), st.booleans())
 @settings(max_examples=100, deadline=None)
 def test_without_faults_every_sink_is_exactly_once(seed: int, steps: int, pipelined: bool) -> None:

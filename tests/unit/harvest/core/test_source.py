@@ -19,7 +19,7 @@ def test_a_source_survives_being_written() -> None:
     assert len(longest.encode()) < 250
 
 
-@pytest.mark.parametrize("text", ["[3]", "[2,1,2]", "x", '[3,"a","b",0,"","",1,""]'])
+@pytest.mark.parametrize("text", ["[4]", "[2,1,2]", "x", '[4,"a","b",0,"","",1,""]'])
 def test_other_texts_are_refused(text: str) -> None:
     with pytest.raises(CheckpointError, match="cannot be read"):
         Source.decode(text)

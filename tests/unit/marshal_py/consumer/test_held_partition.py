@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Message
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from marshal_py.consumer.held_partition import Batch, HeldPartition, Run, Runs, Stage
 from marshal_py.protocol.claimant import Holding
@@ -140,12 +142,167 @@ def test_what_is_withdrawn_is_not_waited_for_and_still_ahead() -> None:
     assert (part.ahead, part.position()) == (1, 12)
 
 
-def test_between_two_runs_an_acknowledgement_moves_the_position_up_only() -> None:
+def test_between_two_runs_an_acknowledgement_moves_no_position_past_what_is_unhandled() -> None:
     part = held()
     part.acknowledge(9)
     assert part.position() == 10
     part.acknowledge(12)
-    assert part.position() == 13
+    assert part.position() == 10
+    run = begin(part, 10, 11, 12, 13)
+    assert [message.offset() for message in run.rest] == [10, 11, 13]
+
+
+class Loops(RuleBasedStateMachine):
+    """A loop over one partition, left and entered again, and acknowledgements of any message."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.part = held()
+        self.run: Run | None = None
+        self.next_offset = 10
+        self.handled: set[int] = set()
+        self.taken: list[int] = []
+        self.fetched: list[int] = []
+        self.waiting: list[Any] = []
+
+    @precondition(lambda self: self.run is None)
+    @rule(count=st.integers(1, 5), gap=st.integers(1, 3))
+    def fetch(self, count: int, gap: int) -> None:
+        if not self.waiting:
+            offsets = [self.next_offset + n * gap for n in range(count)]
+            self.next_offset = offsets[-1] + 1
+            self.fetched += offsets
+            self.waiting = messages(*offsets)
+        self.run = Run(self.part, self.waiting)
+        self.waiting = []
+        self.part.last_end = self.run.end
+        self.part.begin(self.run)
+
+    @precondition(lambda self: self.run is not None)
+    @rule()
+    def go_on(self) -> None:
+        assert self.run is not None
+        if self.taken:
+            self.handled.add(self.taken[-1])
+        message = next(self.run.rest, None)
+        if message is None:
+            self.part.finish(self.run)
+            self.run, self.taken = None, []
+        else:
+            self.taken.append(message.offset())
+
+    @precondition(lambda self: self.run is not None and not self.taken and self.has_rest)
+    @rule()
+    def take_all(self) -> None:
+        assert self.run is not None
+        self.run.whole, self.run.rest = True, iter(())
+        self.part.rewind(self.run)  # left by an exception
+
+    @property
+    def has_rest(self) -> bool:
+        return self.run is not None and self.run.handed_out < len(self.run.messages)
+
+    @precondition(lambda self: self.run is not None)
+    @rule()
+    def leave_and_enter(self) -> None:
+        assert self.run is not None
+        self.part.rewind(self.run)
+        self.taken = []
+
+    @precondition(lambda self: self.has_rest)
+    @rule()
+    def lapse(self) -> None:
+        assert self.run is not None
+        if self.taken:
+            self.handled.add(self.taken[-1])
+        rest = list(self.run.rest)
+        self.part.finish(self.run, returned=rest[0])
+        self.waiting, self.run, self.taken = rest, None, []
+
+    @rule(back=st.integers(0, 8))
+    def acknowledge(self, back: int) -> None:
+        if self.fetched:
+            offset = self.fetched[max(0, len(self.fetched) - 1 - back)]
+            self.part.acknowledge(offset)
+            self.handled.add(offset)
+
+    @rule()
+    def reach_the_end(self) -> None:
+        self.part.reached(self.next_offset)
+
+    @invariant()
+    def nothing_unhandled_lies_below_the_position(self) -> None:
+        open_ones = [offset for offset in self.fetched if offset not in self.handled]
+        assert self.part.position() <= min(open_ones, default=self.next_offset)
+
+
+TestLoops = Loops.TestCase
+
+
+def test_what_an_earlier_holder_has_done_is_not_handed_out_again() -> None:
+    part = held(manual=True)
+    part.start(10, ((12, 14), (15, 30)))
+    run = part.without_done(Run(part, messages(10, 11, 12, 13, 14)))
+    assert run is not None
+    assert [message.offset() for message in run.messages] == [10, 11, 14]
+    part.begin(run)
+    assert part.without_done(Run(part, messages(15, 20, 22))) is None
+    for offset in (10, 11):
+        part.acknowledge(offset)
+    assert part.position() == 14
+    assert part.done_above() == (14, ((15, 30),))
+    part.acknowledge(14)
+    assert part.position() == 30
+
+
+@pytest.mark.parametrize("manual", [False, True])
+def test_a_position_passes_offsets_where_no_message_is(manual: bool) -> None:
+    """What was done before lies behind a gap: the offsets between count as done as well."""
+    part = held(manual=manual)
+    part.start(10, ((17, 20),))
+    for offsets in ((10, 11), (17, 19)):
+        whole = Run(part, messages(*offsets))
+        part.last_end = whole.end
+        run = part.without_done(whole)
+        if run is None:
+            continue
+        part.begin(run)
+        list(run.rest)
+        part.finish(run)
+    for offset in (10, 11):
+        part.acknowledge(offset)
+    assert part.position() == 20
+    part.reached(25)
+    assert part.position() == 25
+
+
+@pytest.mark.parametrize("manual", [False, True])
+def test_the_end_of_a_partition_is_reached_when_all_before_it_is_done(manual: bool) -> None:
+    part = held(manual=manual)
+    part.reached(12)  # a transaction that was aborted
+    assert part.position() == 12
+    run = Run(part, messages(12, 13))
+    part.last_end = run.end
+    part.reached(15)
+    assert part.position() == 10 if manual else 12
+    part.begin(run)
+    assert part.position() < 14
+    list(run.rest)
+    assert part.position() < 14
+    part.finish(run)
+    for offset in (12, 13):
+        part.acknowledge(offset)
+    assert part.position() == 15
+
+
+def test_what_is_done_above_the_position_is_known() -> None:
+    part = held(manual=True)
+    for offsets in ((10, 11, 12, 15), (16, 17, 20)):
+        begin(part, *offsets)
+    for offset in (11, 12, 15, 16, 20):
+        part.acknowledge(offset)
+    assert part.position() == 10
+    assert part.done_above() == (10, ((11, 17), (20, 21)))
 
 
 def test_a_partition_tells_about_itself() -> None:

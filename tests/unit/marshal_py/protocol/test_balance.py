@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from dataclasses import replace
 from math import ceil, floor
 
 import pytest
@@ -11,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from marshal_py.errors import ConfigurationError
-from marshal_py.protocol.balance import Plan, Unit, plan, target, weigh
+from marshal_py.protocol.balance import HYSTERESIS, Plan, Unit, plan, target, weigh
+from marshal_py.protocol.shares import member_order, unit_order
 from marshal_py.protocol.subscription import Subscription
 
 Holders = dict[Unit, str | None]
@@ -183,6 +185,138 @@ def test_by_lag_it_converges_to_what_no_large_move_improves(
         assert holder is not None
         gap = total[holder] - min(total.values())
         assert gap - abs(gap - 2 * costs[unit]) <= max(gap / 4, 0) + 1e-9 or gap <= 1
+
+
+@given(mixed_starts(), st.randoms(use_true_random=False), st.data())
+@settings(max_examples=80, deadline=None)
+def test_weights_count_along_chains_of_moves_too(
+    start: tuple[dict[str, Subscription], Holders], order: random.Random, data: st.DataObject
+) -> None:
+    members, holders = start
+    weights = {m: data.draw(st.sampled_from([0.5, 1.0, 3.0])) for m in members}
+    members = {m: replace(wants, weight=weights[m]) for m, wants in members.items()}
+    settle(members, holders, order)
+    count = loads(members, holders)
+    for source in members:
+        reached, todo = {source}, [source]
+        while todo:
+            name = todo.pop()
+            topics = {unit[0] for unit, holder in holders.items() if holder == name}
+            found = {m for m in members for topic in topics if members[m].wants(topic)} - reached
+            reached |= found
+            todo += found
+        for other in reached - {source}:
+            assert count[source] / weights[source] <= (count[other] + 1) / weights[other] + 1e-9
+
+
+@given(starts(), st.randoms(use_true_random=False), st.data())
+@settings(max_examples=80, deadline=None)
+def test_by_lag_weights_count_for_who_gives_and_for_who_takes(
+    start: tuple[dict[str, Subscription], Holders], order: random.Random, data: st.DataObject
+) -> None:
+    members, holders = start
+    weights = {m: data.draw(st.sampled_from([0.5, 1.0, 4.0])) for m in members}
+    members = {m: Subscription(frozenset({"t"}), weight=w) for m, w in weights.items()}
+    costs = {unit: data.draw(st.integers(1, 20)) for unit in holders}
+    settle(members, holders, order, costs)
+    level = {m: sum(costs[u] for u, h in holders.items() if h == m) / weights[m] for m in members}
+    for unit, holder in holders.items():
+        assert holder is not None
+        for weight in set(weights.values()):
+            alike = [m for m in members if weights[m] == weight and m != holder]
+            gap = level[holder] - min((level[m] for m in alike), default=level[holder])
+            after = abs(gap - costs[unit] / weights[holder] - costs[unit] / weight)
+            comes_back = costs[unit] / weight >= gap - 1e-5
+            assert gap <= 1 or comes_back or (gap - after) * HYSTERESIS < gap + 1e-9
+
+
+def test_by_lag_a_unit_is_not_given_to_whom_it_would_come_back_from() -> None:
+    """It would weigh more on the taker than all weighs on the giver now."""
+    members = {
+        "a": Subscription(frozenset({"t"}), weight=0.5),
+        "b": Subscription(frozenset({"t"}), weight=4.0),
+    }
+    holders: Holders = {("t", n): "b" for n in range(3)}
+    costs = {("t", 0): 6, ("t", 1): 1, ("t", 2): 1}
+    settle(members, holders, random.Random(1), costs)
+    assert target(members, holders, costs).moves == 0
+
+
+def test_by_lag_a_free_unit_weighs_less_on_who_has_more_weight() -> None:
+    members = {"a": TOPIC, "b": Subscription(frozenset({"t"}), weight=10.0)}
+    holders: Holders = {("t", 0): "b", ("t", 1): None}
+    goal = target(members, holders, {("t", 0): 10, ("t", 1): 5})
+    assert goal.load == {"a": 0, "b": 1}
+    assert goal.gains == {("t", 1): "b"}, "then b has 1.5 to do; a would have 5"
+
+
+@pytest.mark.parametrize(("weight", "moves"), [(1.0, 0), (8.0, 1)])
+def test_by_lag_what_moves_weighs_less_on_who_has_more_weight(weight: float, moves: int) -> None:
+    """What is left of the gap of 16 is 12 if the taker has 14 more to do, and 0 if 1.75 more."""
+    members = {"a": TOPIC, "b": Subscription(frozenset({"t"}), weight=weight)}
+    holders: Holders = {("t", 0): "a", ("t", 1): "b"}
+    costs = {("t", 0): 17, ("t", 1): int(weight)}
+    assert target(members, holders, costs).moves == moves
+
+
+def test_by_lag_many_kinds_of_members_share_what_is_free_as_if_each_was_asked() -> None:
+    """Whoever would have least to do with it takes the next one, the costliest first."""
+    order = random.Random(8)
+    for _ in range(30):
+        members = {
+            f"m{n}": Subscription(
+                frozenset(order.choice(["x", "y", "xy"])),
+                weight=order.choice([0.5, 1.0, 3.0]),
+                max_claims=order.choice([None, None, 2]),
+                prefer=order.choice([(), ("x/1*",)]),
+            )
+            for n in range(9)
+        }
+        holders: Holders = {(topic, n): None for topic in "xy" for n in range(12)}
+        costs = {unit: order.randint(1, 9) for unit in holders}
+        total, count = Counter[str](), Counter[str]()
+        expected: dict[Unit, str] = {}
+        for unit in sorted(holders, key=lambda u: (-costs[u], unit_order(u))):
+            able = [
+                ((total[m] + costs[unit]) / wants.weight, not wants.likes(unit), member_order(m))
+                for m, wants in members.items()
+                if wants.wants(unit[0]) and count[m] < (wants.max_claims or 99)
+            ]
+            if able:
+                expected[unit] = min(able)[2][1]
+                total[expected[unit]] += costs[unit]
+                count[expected[unit]] += 1
+        assert target(members, holders, costs).gains == expected
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_what_is_free_goes_one_by_one_to_whoever_has_least_for_its_weight(seed: int) -> None:
+    """However many at once: by definition one after the other."""
+    order = random.Random(seed)
+    members = {
+        f"m{n}": Subscription(
+            frozenset({"t"}),
+            weight=order.choice([0.3, 1.0, 1.7, 3.0]),
+            max_claims=order.choice([None, None, 0, 5, 40]),
+        )
+        for n in range(12)
+    }
+    holders: Holders = {("t", n): order.choice([None, None, "m0", "m5"]) for n in range(150)}
+    holders |= {("t", n): None for n in range(150, 400 if seed % 2 else 150)}
+    members["m0"] = members["m5"] = TOPIC
+    count = loads(members, holders)
+    expected = Counter[str]()
+    for _ in range(sum(holder is None for holder in holders.values())):
+        able = [
+            ((count[m] + expected[m] + 1) / wants.weight, member_order(m))
+            for m, wants in members.items()
+            if wants.max_claims is None or count[m] + expected[m] < wants.max_claims
+        ]
+        expected[min(able)[1][1]] += 1
+    goal = target(members, holders)
+    assert sum(expected.values()) == len(goal.gains)
+    if not goal.moves:
+        assert Counter(goal.gains.values()) == expected
 
 
 @given(starts(), st.data())

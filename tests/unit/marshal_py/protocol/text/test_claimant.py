@@ -530,6 +530,61 @@ def test_a_live_process_of_our_name_stops_us() -> None:
         client.want()
 
 
+def test_a_process_of_our_name_that_flushes_between_our_decision_and_our_record_stops_us() -> None:
+    client = Client(Log(beat("py", -1, 5)))
+    holding = client.want()
+    client.log.write(beat("py", 0, 6))  # it lives: this comes before our heartbeat
+    client.settle()
+    assert client.heard("duplicate_client_id") == 1
+    assert holding.state is ClaimState.ENDED
+    said = client.log.said("py")
+    client.run(5 * HB)
+    assert client.log.said("py") == said
+
+
+def test_a_process_of_our_name_that_comes_to_hold_what_we_wait_for_stops_us() -> None:
+    client = Client(Log(beat("go", -1, 5)))
+    holding = client.want()
+    client.settle()
+    client.log.write(release("go", 1, 5), beat("py", 1, 5))
+    client.settle()
+    assert client.claimant.duplicate_instance_id == "py-i"
+    assert holding.state is ClaimState.ENDED
+
+
+def test_what_an_earlier_process_of_our_name_left_stops_nobody() -> None:
+    client = Client(Log(beat("py", -1, 5)))
+    holding = client.want()
+    client.settle()
+    assert holding.held(client.now)
+    assert client.claimant.duplicate_instance_id is None
+
+
+def test_leaving_after_a_twin_was_met_releases_nothing_in_the_log() -> None:
+    log = Log()
+    client = Client(log)
+    first, second = client.want(), client.claimant.want("t", 1, 0)
+    client.settle()
+    assert first.held(client.now)
+    assert second.held(client.now)
+    log.write(beat("py", 1))  # of t/0; it takes t/1 for its own as well, since the name is its own
+    client.settle()
+    assert client.claimant.duplicate_instance_id == "py-i"
+    client.claimant.leave(client.now)
+    client.settle()
+    assert not [said for said in log.said("py") if said.startswith("Releasing")]
+    assert client.claimant.settled
+
+
+def test_a_resumption_that_is_given_up_releases_nothing_that_a_twin_may_hold() -> None:
+    log = Log(beat("py", -1, 5))
+    client = Client(log)
+    holding = client.want()
+    client.claimant.release(holding, client.now)  # the heartbeat is on its way
+    client.settle()
+    assert log.said("py") == ["Heartbeat 5", "Heartbeat 5"]
+
+
 def test_a_truncated_log_drops_every_lease() -> None:
     client, holding = holder()
     client.claimant.truncated()

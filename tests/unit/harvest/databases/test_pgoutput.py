@@ -1,0 +1,142 @@
+"""pgoutput's messages, in text and in binary form; and records as messages."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harvest.core.message import pack_message, unpack_message
+from harvest.core.wal_layout import GOHARVEST
+from harvest.databases.postgres.pgoutput import Decoder, array_items
+from harvest.errors import SchemaError
+
+COLUMNS = (
+    ("kafka_topic", 1043),
+    ("kafka_key", 25),
+    ("kafka_value", 17),
+    ("kafka_header_keys", 1009),
+    ("kafka_header_values", 1009),
+)
+
+
+def data(lsn: int, content: bytes) -> bytes:
+    return b"w" + struct.pack("!QQQ", lsn, lsn, 0) + content
+
+
+def text(value: str) -> bytes:
+    return value.encode() + b"\0"
+
+
+def relation(columns: tuple[tuple[str, int], ...] = COLUMNS) -> bytes:
+    head = b"R" + struct.pack("!I", 7) + text("public") + text("outbox") + b"d"
+    described = [b"\0" + text(name) + struct.pack("!II", oid, 0) for name, oid in columns]
+    return data(0, head + struct.pack("!H", len(columns)) + b"".join(described))
+
+
+def begin(lsn: int) -> bytes:
+    return data(lsn, b"B" + struct.pack("!QQI", lsn, 0, 1))
+
+
+def commit(lsn: int) -> bytes:
+    return data(lsn, b"C\0" + struct.pack("!QQQ", lsn, lsn + 8, 0))
+
+
+def insert(lsn: int, form: bytes, *values: bytes | None) -> bytes:
+    parts = [b"n" if v is None else form + struct.pack("!I", len(v)) + v for v in values]
+    head = b"I" + struct.pack("!I", 7) + b"N" + struct.pack("!H", len(values))
+    return data(lsn, head + b"".join(parts))
+
+
+def decoder(*, binary: bool) -> Decoder:
+    made = Decoder(GOHARVEST, b"harvest.outbox", binary)
+    made.feed(relation())
+    return made
+
+
+def test_a_row_in_text_form() -> None:
+    made = decoder(binary=False)
+    made.feed(begin(200))
+    made.feed(insert(110, b"t", b"t", b"k", b"\\x00ff", b'{a,"b c"}', b'{NULL,"x\\"y"}'))
+    made.feed(insert(110, b"t", b"t", b"k", None, b"{}", b"{}"))
+    made.feed(commit(200))
+    (chunk,) = made.take()
+    assert (chunk.commit_lsn, chunk.first, chunk.end_lsn, made.lsn) == (200, 0, 208, 208)
+    assert tuple(chunk.rows[0]) == (110, "t", b"k", b"\x00\xff", (b"a", b"b c"), (None, b'x"y'))
+    assert tuple(chunk.rows[1]) == (111, "t", b"k", None, (), ())
+
+
+def test_a_row_in_binary_form() -> None:
+    array = struct.pack("!iiI", 1, 1, 25) + struct.pack("!ii", 2, 1)
+    array += struct.pack("!i", 1) + b"a" + struct.pack("!i", -1)
+    made = decoder(binary=True)
+    made.feed(begin(200))
+    made.feed(insert(110, b"b", b"t", b"k", b"\\x00", array, struct.pack("!iiI", 0, 0, 25)))
+    (part,) = made.take()
+    assert part.end_lsn == 0
+    assert tuple(part.rows[0]) == (110, "t", b"k", b"\\x00", (b"a", None), ())
+    made.feed(commit(200))
+    (rest,) = made.take()
+    assert (rest.first, list(rest.rows), rest.end_lsn) == (1, [], 208)
+
+
+def test_a_column_that_is_not_in_the_stream_is_told() -> None:
+    with pytest.raises(SchemaError, match="no column kafka_value"):
+        Decoder(GOHARVEST, b"").feed(relation(COLUMNS[:2]))
+
+
+def message(lsn: int, prefix: str, content: bytes, flags: int = 1) -> bytes:
+    head = b"M" + bytes([flags]) + struct.pack("!Q", lsn) + text(prefix)
+    return data(lsn, head + struct.pack("!I", len(content)) + content)
+
+
+def test_messages_of_other_outboxes_and_outside_of_transactions_are_passed_over() -> None:
+    made = decoder(binary=True)
+    made.feed(begin(200))
+    made.feed(message(110, "harvest.other", pack_message("t", b"k", b"1")))
+    made.feed(message(120, "harvest.outbox", pack_message("t", b"k", b"2"), flags=0))
+    made.feed(message(130, "harvest.outbox", pack_message("t", b"k", b"3")))
+    made.feed(message(140, "harvest.outbox", b"\7 no record"))
+    made.feed(commit(200))
+    (chunk,) = made.take()
+    assert [row.value for row in chunk.rows] == [b"3", b"\7 no record"]
+    assert chunk.rows[1].key is None  # so it is set aside
+
+
+OPTIONAL = st.none() | st.binary(max_size=20)
+
+
+@given(
+    st.text("abc", max_size=9),
+    OPTIONAL,
+    OPTIONAL,
+    st.lists(st.tuples(st.binary(max_size=9), OPTIONAL)),
+)
+def test_a_record_comes_out_of_a_message_as_it_went_in(
+    topic: str, key: bytes | None, value: bytes | None, headers: list[tuple[bytes, bytes | None]]
+) -> None:
+    content = pack_message(topic, key, value, headers)
+    found = unpack_message(content)
+    assert found[:3] == (topic, key, value)
+    assert list(zip(found.header_keys, found.header_values, strict=True)) == headers
+    with pytest.raises(ValueError, match="it "):
+        unpack_message(content + b"x")
+
+
+@given(st.binary(min_size=1, max_size=60))
+def test_other_bytes_are_refused(content: bytes) -> None:
+    with pytest.raises(ValueError, match=r"version|it "):
+        unpack_message(bytes([content[0] | 2]) + content[1:])
+
+
+def test_arrays_in_text_form() -> None:
+    assert array_items(b'{a,"",NULL,"NULL","a,b","\\\\"}') == (
+        b"a",
+        b"",
+        None,
+        b"NULL",
+        b"a,b",
+        b"\\",
+    )

@@ -1,0 +1,282 @@
+"""What became of a position, and where a group begins."""
+
+from __future__ import annotations
+
+import threading
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from confluent_kafka import OFFSET_BEGINNING
+
+from marshal_py import Consumer
+from marshal_py.consumer.held_partition import Stage
+from marshal_py.consumer.positions import judge
+from marshal_py.errors import ConfigurationError, MessagesMissing
+from marshal_py.protocol.claim_metadata import ClaimMetadata
+from marshal_py.protocol.rationalizer import Cell
+from tests.unit.marshal_py.consumer.test_decisions import FakeClaim, part_of, run_of
+
+OLD, NEW = b"o" * 16, b"n" * 16
+
+
+@pytest.mark.parametrize(
+    ("position", "known", "now", "fate"),
+    [
+        (10, OLD, OLD, "sound"),
+        (20, OLD, OLD, "sound"),
+        (9, OLD, OLD, "trimmed"),
+        (21, OLD, OLD, "truncated"),
+        (15, OLD, NEW, "anew"),
+        (5, OLD, NEW, "anew"),
+        (25, OLD, NEW, "anew"),
+        (15, b"", NEW, "sound"),
+        (15, OLD, b"", "sound"),
+        (21, b"", NEW, "unknown"),
+        (21, OLD, b"", "unknown"),
+        (9, b"", b"", "trimmed"),
+    ],
+)
+def test_what_became_of_a_position(position: int, known: bytes, now: bytes, fate: str) -> None:
+    assert judge(position, 10, 20, now, known) == fate
+
+
+class World:
+    """A consumer of topic t, with messages from 10 to below 20, and one partition of it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, **options: Any) -> None:
+        made: Any = Consumer("127.0.0.1:1", group_id="g", topics="t", **options).core
+        self.made: Any = made
+        self.made.topics.counts = {"t": 2}
+        self.made.topics.ids = {"t": NEW}
+        self.made.topics.ids_known.set()
+        self.claim = FakeClaim()
+        self.claim.claimed_offset = -1
+        self.flushed: list[bytes] = []
+        self.committed: list[int] = []
+        self.set_to: list[int] = []
+        claim: Any = self.claim
+        claim.commit = self.committed.append
+        claim.set_metadata = lambda data, flush=False: self.flushed.append(data)
+        claim.set_position = self.set_to.append
+        self.part = part_of(claim)
+        self.part.stage = Stage.WANTED
+        self.cells: dict[int, Cell] = {}
+        self.assigned: list[int] = []
+        made.fetcher.assign = lambda _, at: self.assigned.append(at)
+        made.fetcher.unassign = lambda _: None
+        self.asked: list[int] = []
+        monkeypatch.setattr(self.made.positions, "_offsets", self.offsets)
+        monkeypatch.setattr(type(self.made.marshal), "world", lambda _: self)
+        monkeypatch.setattr(
+            "marshal_py.consumer.positions.describe",
+            lambda *_: {"t": SimpleNamespace(topic_id=self.made.topics.ids["t"])},
+        )
+
+    def __enter__(self) -> World:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def cell(self, group: str, topic: str, partition: int) -> Cell | None:
+        assert (group, topic) == ("g", "t")
+        return self.cells.get(partition)
+
+    def offsets(self, keys: list[Any], which: int, _: float = 2.0) -> dict[Any, int]:
+        self.asked.append(which)
+        return dict.fromkeys(keys, {-2: 10, -1: 20}.get(which, 15))
+
+    def advance(self) -> None:
+        self.made.partitions.advance(self.part)
+
+
+def test_a_group_begins_at_the_latest_and_says_so_before_anything_goes_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World(monkeypatch, start="latest")
+    world.advance()
+    assert (world.committed, world.assigned) == ([20], [])
+    told = ClaimMetadata.decode(world.flushed[-1])
+    assert (told.began_with, told.topic_id) == (2, NEW)
+    assert told.began_ms > 0
+    world.claim.position = 20
+    world.advance()
+    assert world.assigned == [], "it is not stored yet"
+    world.claim.stored_offset = 20
+    world.advance()
+    assert world.assigned == [20]
+
+
+def test_a_partition_that_the_topic_got_later_begins_at_its_first_message(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World(monkeypatch, start="latest")
+    world.part.partition, world.part.key = 1, ("t", 1)
+    begun = ClaimMetadata(began_with=1, began_ms=77).encode()
+    world.cells[0] = Cell("a", "a1", 0, 0, 1, 7, -1, begun)
+    world.advance()
+    assert world.assigned == [OFFSET_BEGINNING]
+
+
+def test_a_partition_that_was_there_begins_when_the_group_began(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World(monkeypatch, start="latest")
+    world.part.partition, world.part.key = 1, ("t", 1)
+    world.cells[0] = Cell(metadata=ClaimMetadata(began_with=2, began_ms=77).encode(), version=0)
+    world.advance()
+    assert world.asked == [77]
+    assert world.committed == [15]
+    assert ClaimMetadata.decode(world.flushed[-1]).began_ms == 77
+
+
+def test_a_group_of_which_nobody_knows_how_it_began_leaves_nothing_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World(monkeypatch, start="latest")
+    world.cells[1] = Cell("a", "a1", 0, 0, 1, 7)
+    world.advance()
+    assert world.assigned == [OFFSET_BEGINNING]
+
+
+def test_a_duration_goes_back_from_when_the_group_began(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(monkeypatch, start=timedelta(hours=1))
+    world.cells[1] = Cell(metadata=ClaimMetadata(began_with=2, began_ms=5_000_000).encode())
+    world.advance()
+    assert world.asked == [5_000_000 - 3_600_000]
+
+
+def test_a_position_of_another_topic_is_set_anew_before_anything_goes_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World(monkeypatch)
+    world.claim.position = 15
+    world.claim.metadata = ClaimMetadata(topic_id=OLD).encode()
+    world.advance()
+    world.advance()  # until the log has it
+    assert world.assigned == []
+    assert world.set_to == [10, 10]
+
+
+def test_nothing_goes_out_before_the_id_of_the_topic_is_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World(monkeypatch)
+    world.made.topics.ids_known = threading.Event()
+    world.claim.position = 15
+    world.claim.metadata = ClaimMetadata(topic_id=OLD).encode()
+    world.advance()
+    assert (world.assigned, world.set_to) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("mode", "known", "position", "to"),
+    [
+        ("at_least_once", NEW, 25, 20),
+        ("at_least_once", b"", 25, 10),
+        ("at_most_once", NEW, 25, 20),
+        ("at_most_once", b"", 25, 20),
+        ("at_least_once", OLD, 25, 10),
+        ("at_most_once", OLD, 25, 10),
+    ],
+)
+def test_a_position_beyond_the_end_is_set_where_nothing_is_lost_or_comes_twice(
+    monkeypatch: pytest.MonkeyPatch, mode: str, known: bytes, position: int, to: int
+) -> None:
+    world = World(monkeypatch, mode=mode)
+    world.part.stage = Stage.ACTIVE
+    world.made.topics.ids = {"t": NEW}
+    world.claim.position = position
+    world.part.start(position)
+    world.part.metadata = ClaimMetadata(topic_id=known)
+    world.part.out_of_range = True
+    world.advance()
+    assert world.set_to == [to]
+    assert world.part.stage is Stage.RELEASING
+
+
+@pytest.mark.parametrize(("on_missing", "to"), [("earliest", 10), ("latest", 20)])
+def test_where_to_go_on_when_messages_were_deleted(
+    monkeypatch: pytest.MonkeyPatch, on_missing: str, to: int
+) -> None:
+    world = World(monkeypatch, on_missing=on_missing)
+    world.part.stage = Stage.ACTIVE
+    world.claim.position = 4
+    world.part.start(4)
+    world.part.out_of_range = True
+    world.advance()
+    assert (world.assigned, world.set_to) == ([to], [])
+
+
+def test_who_wants_to_stop_when_messages_are_gone_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(monkeypatch, on_missing="stop")
+    world.part.stage = Stage.ACTIVE
+    world.claim.position = 4
+    world.part.start(4)
+    world.part.out_of_range = True
+    with pytest.raises(MessagesMissing, match="t/0: messages from offset 4 on were deleted"):
+        world.advance()
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"on_missing": "end"}, "on_missing = 'end'"),
+        ({"start": timedelta(seconds=-1)}, "start = datetime.timedelta"),
+        ({"start": "now"}, "start = 'now'"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(options: dict[str, Any], text: str) -> None:
+    with pytest.raises(ConfigurationError, match=text):
+        Consumer("127.0.0.1:1", group_id="g", topics="t", **options)
+
+
+def test_at_most_once_a_position_passes_what_no_message_is_in(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World(monkeypatch, mode="at_most_once")
+    part, holding = world.part, world.part.holding
+    part.stage = Stage.ACTIVE
+    world.made.partitions.by_key[part.key] = part
+    holding.epoch, holding.next_offset = 3, -1
+    part.start(10)
+    part.last_end = run_of(part, 10, 11).end
+    part.reached(14)
+    told: list[int] = []
+    claimant = SimpleNamespace(advance=lambda _, position: told.append(position))
+    monkeypatch.setattr(world.made.marshal.driver, "claimant", claimant, raising=False)
+    world.claim.position = 11
+    world.made.partitions.refresh_offsets()
+    assert told == [-1], "a message is not claimed yet"
+    world.claim.position = 12
+    world.made.partitions.refresh_offsets()
+    assert told == [-1, 14]
+
+
+class ClosedKafka:
+    """As confluent-kafka's consumer is, once it was closed."""
+
+    def __init__(self) -> None:
+        self.is_closed = False
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    def consume(self, *_: object) -> list[Any]:
+        if self.is_closed:
+            raise RuntimeError("Consumer closed")
+        return []
+
+    poll = consume
+
+
+def test_a_loop_that_goes_on_while_another_thread_closes_finds_nothing() -> None:
+    made: Any = Consumer("127.0.0.1:1", group_id="g", topics="t").core
+    made.fetcher._kafka = ClosedKafka()
+    made.fetcher.active[("t", 0)] = part_of(FakeClaim())
+    made.fetcher.close()
+    assert made.fetcher.fetch(10) == 0
+    assert made.fetcher.fetch(10, 0.1) == 0
+    made.fetcher.pause_or_resume(part_of(FakeClaim()))  # and asks nothing of it
