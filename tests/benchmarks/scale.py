@@ -56,7 +56,7 @@ class Group:
         for number, unit in enumerate(self.units):
             self.claim(self.names[number % members], unit)
         for name in self.names:
-            member = (INTERVAL_MS, 1, [], [], subscription.encode())
+            member: tuple[Any, ...] = (INTERVAL_MS, 1, [], [], subscription.encode())
             self.append(self.world.home("billing"), Heartbeat, name, *member)
         for observer in self.observers:
             observer.caught_up_at_offset = 0
