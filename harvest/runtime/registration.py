@@ -24,6 +24,7 @@ from harvest.core.source import Registration, differences, registration_problem
 from harvest.errors import ConfigurationError, DatabaseChanged, HarvestError, SinkUnavailable
 from harvest.runtime.checkpoints import Checkpoints, alone
 from harvest.runtime.parts import make_any_store, make_range_store, make_record, make_store
+from harvest.runtime.slot_changes import begin_slot
 from harvest.sinks.kafka.settings import connection_settings
 
 __all__ = ["Switch", "check_database", "check_registration", "switch"]
@@ -52,7 +53,8 @@ class Switch:
     """What `switch` does, or would do.
 
     - `deleted`: rows that are published and were still in the table, which the new mode would
-      publish again. `waiting`: rows that are left for the new configuration to publish.
+      publish again. `waiting`: rows that are left for the new configuration to publish; to wal
+      mode, those that are published now, since they are from before the slot.
     - `last_id`: in range mode, the id after which it goes on, by the lowest shard.
     """
 
@@ -81,11 +83,11 @@ def switch(config: ReaperConfig, *, dry_run: bool = False) -> Switch:
             )
         if registration_problem(found, ours) is None:
             return Switch(found, ours)
-        if "wal" in (found.mode, ours.mode):
+        if found.mode == "wal" or (ours.mode == "wal" and found.mode == "relay"):
             raise ConfigurationError(
                 f"{config.outbox}: from mode {found.mode} to {ours.mode}: no command carries the "
-                "position of a slot over yet; publish all that waits with the registered one, then "
-                f"delete the row of {config.table.beside('registration')}"
+                "position over yet; publish all that waits with the registered one, then delete "
+                f"the row of {config.table.beside('registration')}"
             )
         if found.cluster != ours.cluster:
             raise ConfigurationError(
@@ -163,6 +165,11 @@ def _carry_over(
         deleted = _delete_published(old, positions, dry_run=dry_run)
     else:
         deleted = _clear(old, dry_run=dry_run)
+    if new.mode == "wal":
+        if not dry_run:
+            return Switch(before, after, deleted, begin_slot(new))
+        with contextlib.closing(make_store(new)) as rows:
+            return Switch(before, after, deleted, rows.backlog().rows - deleted)
     if new.mode == "range":
         with contextlib.closing(make_range_store(new)) as ranges:
             last_id = ranges.bounds().first - 1
