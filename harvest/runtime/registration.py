@@ -23,7 +23,13 @@ from harvest.core.range_checkpoint import Position
 from harvest.core.source import Registration, differences, registration_problem
 from harvest.errors import ConfigurationError, DatabaseChanged, HarvestError, SinkUnavailable
 from harvest.runtime.checkpoints import Checkpoints, alone
-from harvest.runtime.parts import make_any_store, make_range_store, make_record, make_store
+from harvest.runtime.parts import (
+    make_any_store,
+    make_range_store,
+    make_record,
+    make_store,
+    make_wal_source,
+)
 from harvest.runtime.slot_changes import begin_slot
 from harvest.sinks.kafka.settings import connection_settings
 
@@ -75,7 +81,8 @@ def switch(config: ReaperConfig, *, dry_run: bool = False) -> Switch:
     ours = config.registration(_cluster_id(config))
     store = make_any_store(config)
     with contextlib.closing(store):
-        store.connect()
+        if ours.mode != "wal":  # which asks less of the table
+            store.connect()
         found = store.registration()
         if found is None:
             raise ConfigurationError(
@@ -168,8 +175,9 @@ def _carry_over(
     if new.mode == "wal":
         if not dry_run:
             return Switch(before, after, deleted, begin_slot(new))
-        with contextlib.closing(make_store(new)) as rows:
-            return Switch(before, after, deleted, rows.backlog().rows - deleted)
+        with contextlib.closing(make_wal_source(new)) as source:
+            there = source.count_rows(None) if source.has_table() else 0
+            return Switch(before, after, deleted, there - deleted)
     if new.mode == "range":
         with contextlib.closing(make_range_store(new)) as ranges:
             last_id = ranges.bounds().first - 1
