@@ -636,9 +636,9 @@ _ASSIGNMENT = [
     _balance("shares are evened out", "_by_count", "counts.even_out()", "pass"),
     _balance(
         "a limit is kept",
-        "_Counts.is_over",
-        "return self.total[name] > self.cap[name]",
-        "return False",
+        "_cap",
+        "_NO_LIMIT if subscription.max_claims is None else subscription.max_claims",
+        "_NO_LIMIT",
     ),
     _balance(
         "a weight counts for who takes",
