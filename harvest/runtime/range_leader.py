@@ -251,8 +251,11 @@ class RangeLeader:
     # --- What is done now and then ---
 
     def _save(self, positions: Sequence[Position]) -> None:
+        guard, saver = self._tools.guard, self._tools.saver
         try:
-            self._tools.saver.save(positions[-1])
+            # A database that went back keeps the copy that went back with it: it is the way out.
+            if guard is None or guard.fits(saver):
+                saver.save(positions[-1])
         except HarvestError as error:
             said = "the copy of the checkpoint could not be written: %s"
             self._leadership.log.warning(said, error)

@@ -34,8 +34,8 @@ class Sources(Protocol):
 
 
 class SourceGuard:
-    """The guard of one leadership. Its methods are for the thread that uses `store`, but for `saw`
-    and `log_position`.
+    """The guard of one leadership. Its methods are for the thread that uses `store`, but for `saw`,
+    `fits` and `log_position`.
 
     - `store`: the connection on which rows are read.
     - `exact`: positions in the log are kept with every checkpoint, so that a failover that lost
@@ -108,6 +108,19 @@ class SourceGuard:
         self._busy = True
         if self._exact:
             self._log = max(self._log, store.log_end())
+
+    def fits(self, store: SourceStore) -> bool:
+        """Whether the connection of `store` leads to the database that this term began with."""
+        source = self._source
+        if source is None:
+            return False
+        now = store.source()
+        same = (now.server, now.timeline, now.table) == (
+            source.server,
+            source.timeline,
+            source.table,
+        )
+        return same and differences(source, now) is None
 
     def close(self) -> None:
         """Let go of the brokers."""
