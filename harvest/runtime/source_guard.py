@@ -55,6 +55,8 @@ class SourceGuard:
         self._saved_s = 0.0
         self._busy = False
         """Whether rows were seen since the last visit."""
+        self.row: tuple[int, str] | None = None
+        """A row that was seen: its id and checksum."""
 
     @property
     def log_position(self) -> LogPosition:
@@ -82,6 +84,7 @@ class SourceGuard:
         if before is not None and checkpoint > (before.timeline, before.log):
             before = replace(before, timeline=checkpoint[0], log=checkpoint[1])
         self._compare(before, now)
+        self.row = (before.row_id, before.row) if before is not None and before.row else None
         self._visit()
 
     def look(self) -> bool:
@@ -103,9 +106,13 @@ class SourceGuard:
         self._looked_s = now_s
         return True
 
-    def saw(self, store: SourceStore) -> None:
-        """Rows were marked, read or deleted on the connection of `store`. From any thread."""
+    def saw(self, store: SourceStore, row: tuple[int, str] | None = None) -> None:
+        """Rows were marked, read or deleted on the connection of `store`. From any thread.
+
+        `row`: the id and the checksum of one of them, if ids are the position.
+        """
         self._busy = True
+        self.row = row or self.row
         if self._exact:
             self._log = max(self._log, store.log_end())
 
@@ -140,7 +147,8 @@ class SourceGuard:
         source = self._store.visit(secrets.token_hex(8))
         self._source, self._log = source, source.log
         self._looked_s = time.monotonic()
-        self._sources.save(source)
+        row_id, row = self.row or (0, "")
+        self._sources.save(replace(source, row_id=row_id, row=row))
         self._saved_s = self._looked_s
 
 
