@@ -7,6 +7,7 @@ which ends the leadership before anything is published.
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import time
 from dataclasses import replace
@@ -14,7 +15,7 @@ from typing import Final, Protocol
 
 from harvest.core.interfaces.source_store import SourceStore
 from harvest.core.source import Registration, Source, differences, registration_problem
-from harvest.errors import DatabaseChanged
+from harvest.errors import DatabaseChanged, HarvestError
 
 __all__ = ["LogPosition", "SourceGuard", "Sources"]
 
@@ -130,7 +131,10 @@ class SourceGuard:
         return same and differences(source, now) is None
 
     def close(self) -> None:
-        """Let go of the brokers."""
+        """Let Kafka know of the last row, and let go of the brokers."""
+        if self._source is not None and self._busy:
+            with contextlib.suppress(HarvestError):  # at most 5 s are missing then
+                self._save(self._source, wait=True)
         self._sources.close()
 
     def _compare(self, before: Source | None, now: Source) -> None:
@@ -147,9 +151,12 @@ class SourceGuard:
         source = self._store.visit(secrets.token_hex(8))
         self._source, self._log = source, source.log
         self._looked_s = time.monotonic()
-        row_id, row = self.row or (0, "")
-        self._sources.save(replace(source, row_id=row_id, row=row))
+        self._save(source)
         self._saved_s = self._looked_s
+
+    def _save(self, source: Source, *, wait: bool = False) -> None:
+        row_id, row = self.row or (0, "")
+        self._sources.save(replace(source, row_id=row_id, row=row), wait=wait)
 
 
 _WAY_OUT: Final = (

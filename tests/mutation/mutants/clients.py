@@ -754,7 +754,7 @@ _SOURCE = [
     _guard("it is time to look", "look", "now_s < self._looked_s + _LOOK_S", "True"),
     _guard("a visit while rows are seen", "saw", "self._busy = True", "pass"),
     _guard("the log while rows are seen", "saw", "store.log_end())", "0)"),
-    _guard("Kafka hears of a visit", "_visit", "self._sources.save(", "str("),
+    _guard("Kafka hears of a visit", "_visit", "self._save(source)", "pass"),
     _guard("no copy before the term", "fits", "return False", "return True"),
     _guard("no copy into another database", "fits", "return same and", "return True or"),
 ]

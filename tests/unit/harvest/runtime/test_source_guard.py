@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from harvest.core.source import Registration, Source
 from harvest.errors import DatabaseChanged
-from harvest.runtime import source_guard
 from harvest.runtime.source_guard import SourceGuard
 from harvest.testing.memory_table import MemoryMarkStore, MemoryTable
 
@@ -53,7 +52,7 @@ def guard(store: Store, kafka: Kafka, ours: Registration = OURS) -> SourceGuard:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     now_s = [1_000.0]
-    monkeypatch.setattr(source_guard.time, "monotonic", lambda: now_s[0])
+    monkeypatch.setattr("harvest.runtime.source_guard.time.monotonic", lambda: now_s[0])
     return now_s
 
 
