@@ -36,8 +36,19 @@ def _parse_statuses(value: object) -> object:
 Statuses = Annotated[frozenset[int], BeforeValidator(_parse_statuses)]
 
 
+def _parse_secrets(value: object) -> object:
+    return (value,) if isinstance(value, str) else value
+
+
+Secret = Annotated[str, Field(min_length=1)]
+Secrets = Annotated[tuple[Secret, ...], BeforeValidator(_parse_secrets)]
+
+
 class HttpConfig(StrictModel):
-    """An HTTP endpoint; see `harvest.sinks.http.endpoint.HttpEndpoint`. `sign` is the secret."""
+    """An HTTP endpoint; see `harvest.sinks.http.endpoint.HttpEndpoint`.
+
+    `sign`: the secret, or several while receivers change from one to the next.
+    """
 
     uri: str = Field(min_length=1)
     method: str = "POST"
@@ -47,7 +58,7 @@ class HttpConfig(StrictModel):
     expect: Statuses = frozenset(range(200, 300))
     refuse: Statuses = frozenset({400, 413, 414, 415, 422})
     idempotency_header: str = "Idempotency-Key"
-    sign: str | None = Field(default=None, repr=False, min_length=1)
+    sign: Secrets = Field(default=(), repr=False)
     ca_file: str | None = None
     cert_file: str | None = None
     key_file: str | None = None
@@ -132,7 +143,7 @@ def _http_sink(config: HttpConfig, outbox: str) -> MessageSink:
             headers=tuple(config.headers.items()),
             expected=config.expect,
             refused=config.refuse,
-            signature=None if config.sign is None else Signature(config.sign),
+            signature=Signature(config.sign) if config.sign else None,
         ),
         outbox,
     )

@@ -33,6 +33,7 @@ class Source:
     - `table`: what another table of the same name would not have.
     - `sequence`: the same of what gives ids, where ids are the position (range mode).
     - `visit`, `token`: the last visit, and its random text.
+    - `row_id`, `row`: in range mode, a row that was seen, and the checksum of its contents.
     """
 
     server: str = ""
@@ -42,6 +43,8 @@ class Source:
     sequence: str = ""
     visit: int = 0
     token: str = ""
+    row_id: int = 0
+    row: str = ""
 
     def encode(self) -> str:
         """The source as text of less than 250 characters."""
@@ -52,11 +55,10 @@ class Source:
     def decode(cls, text: str) -> Source:
         """The reverse of `encode`. Raises `CheckpointError`."""
         with reading(text, _VERSION) as values:
-            server, timeline, log, table, sequence, visit, token = values
-            return cls(
-                str(server), int(timeline), int(log), str(table), str(sequence), int(visit),
-                str(token),
-            )  # fmt: skip
+            server, timeline, log, table, sequence, visit, token, row_id, row = values
+            texts = str(table), str(sequence)
+            last = int(visit), str(token), int(row_id), str(row)
+            return cls(str(server), int(timeline), int(log), *texts, *last)
 
 
 @dataclass(frozen=True, slots=True)

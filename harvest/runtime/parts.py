@@ -93,6 +93,7 @@ def make_range_tools(config: ReaperConfig, shard: int) -> RangeTools:
         else None,
         bad_rows=config.bad_rows.policy(),
         guard=make_guard(config, reader, exact=True),
+        checks_rows=config.primary is None,
     )
 
 

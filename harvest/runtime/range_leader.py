@@ -7,6 +7,7 @@ on a second database connection, and look after partitions.
 from __future__ import annotations
 
 import time
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -19,6 +20,7 @@ from harvest.core.interfaces.range_store import Bounds, RangeStore, Window
 from harvest.core.interfaces.sink import Sink
 from harvest.core.pacing import Limits
 from harvest.core.range_checkpoint import Position
+from harvest.core.row import Row
 from harvest.errors import CheckpointError, ConfigurationError, DatabaseChanged, HarvestError
 from harvest.runtime.action_threads import ActionThread
 from harvest.runtime.dead_letters import DeadLetterWriter
@@ -184,7 +186,7 @@ class RangeLeader:
         self._look()
         window = tools.reader.read(after, limit)
         if window.rows and tools.guard is not None:
-            tools.guard.saw(tools.reader)
+            tools.guard.saw(tools.reader, (window.rows[-1][0], _checksum(window.rows[-1])))
         return r.ReadDone(window if tools.until is None else window.upto(tools.until))
 
     def _check_table(self, position: Position | None) -> r.Event:
@@ -197,6 +199,7 @@ class RangeLeader:
         if guard is not None:
             found = self._found
             guard.begin((0, 0) if found is None else (found.timeline, found.log))
+            self._check_row()
             self._leadership.accept_source()
         check_layout(reader, scheduler.shards)
         bounds = reader.bounds()
@@ -218,6 +221,21 @@ class RangeLeader:
         tools = self._tools
         if tools.guard is not None and tools.guard.look():
             _check_bounds(self.scheduler.last_id, tools.reader.bounds())
+            self._check_row()
+
+    def _check_row(self) -> None:
+        """Whether a row that was read is still that row, if it is there: else ids came again."""
+        tools = self._tools
+        if tools.guard is None or tools.guard.row is None or not tools.checks_rows:
+            return
+        row_id, checksum = tools.guard.row
+        rows = tools.reader.fetch([(row_id, row_id)])
+        if rows and _checksum(rows[0]) != checksum:
+            raise DatabaseChanged(
+                f"the row with id {row_id} is another one than was read: ids were given again, and "
+                "rows below the position were not published; `harvest checkpoint reset` starts "
+                "from the first row"
+            )
 
     # --- The sink ---
 
@@ -251,8 +269,11 @@ class RangeLeader:
     # --- What is done now and then ---
 
     def _save(self, positions: Sequence[Position]) -> None:
+        guard, saver = self._tools.guard, self._tools.saver
         try:
-            self._tools.saver.save(positions[-1])
+            # A database that went back keeps the copy that went back with it: it is the way out.
+            if guard is None or guard.fits(saver):
+                saver.save(positions[-1])
         except HarvestError as error:
             said = "the copy of the checkpoint could not be written: %s"
             self._leadership.log.warning(said, error)
@@ -284,6 +305,10 @@ class RangeLeader:
             )
         else:
             log.info("the position moves again, from id %d", self.scheduler.last_id)
+
+
+def _checksum(row: Row) -> str:
+    return f"{zlib.crc32(repr((row[1], row[2], row[3])).encode()):08x}"
 
 
 def _check_bounds(last_id: int, bounds: Bounds) -> None:
@@ -326,6 +351,8 @@ class RangeTools:
     bad_rows: BadRowPolicy = field(default_factory=BadRowPolicy)
     until: int | None = None
     guard: SourceGuard | None = None
+    checks_rows: bool = True
+    """Whether one row by its id can be asked for at any time."""
 
     def connect(self) -> None:
         """See `Tools.connect`."""

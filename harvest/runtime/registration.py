@@ -23,7 +23,14 @@ from harvest.core.range_checkpoint import Position
 from harvest.core.source import Registration, differences, registration_problem
 from harvest.errors import ConfigurationError, DatabaseChanged, HarvestError, SinkUnavailable
 from harvest.runtime.checkpoints import Checkpoints, alone
-from harvest.runtime.parts import make_any_store, make_range_store, make_record, make_store
+from harvest.runtime.parts import (
+    make_any_store,
+    make_range_store,
+    make_record,
+    make_store,
+    make_wal_source,
+)
+from harvest.runtime.slot_changes import begin_slot
 from harvest.sinks.kafka.settings import connection_settings
 
 __all__ = ["Switch", "check_database", "check_registration", "switch"]
@@ -52,7 +59,8 @@ class Switch:
     """What `switch` does, or would do.
 
     - `deleted`: rows that are published and were still in the table, which the new mode would
-      publish again. `waiting`: rows that are left for the new configuration to publish.
+      publish again. `waiting`: rows that are left for the new configuration to publish; to wal
+      mode, those that are published now, since they are from before the slot.
     - `last_id`: in range mode, the id after which it goes on, by the lowest shard.
     """
 
@@ -73,7 +81,8 @@ def switch(config: ReaperConfig, *, dry_run: bool = False) -> Switch:
     ours = config.registration(_cluster_id(config))
     store = make_any_store(config)
     with contextlib.closing(store):
-        store.connect()
+        if ours.mode != "wal":  # which asks less of the table
+            store.connect()
         found = store.registration()
         if found is None:
             raise ConfigurationError(
@@ -81,11 +90,11 @@ def switch(config: ReaperConfig, *, dry_run: bool = False) -> Switch:
             )
         if registration_problem(found, ours) is None:
             return Switch(found, ours)
-        if "wal" in (found.mode, ours.mode):
+        if found.mode == "wal" or (ours.mode == "wal" and found.mode == "relay"):
             raise ConfigurationError(
                 f"{config.outbox}: from mode {found.mode} to {ours.mode}: no command carries the "
-                "position of a slot over yet; publish all that waits with the registered one, then "
-                f"delete the row of {config.table.beside('registration')}"
+                "position over yet; publish all that waits with the registered one, then delete "
+                f"the row of {config.table.beside('registration')}"
             )
         if found.cluster != ours.cluster:
             raise ConfigurationError(
@@ -163,6 +172,12 @@ def _carry_over(
         deleted = _delete_published(old, positions, dry_run=dry_run)
     else:
         deleted = _clear(old, dry_run=dry_run)
+    if new.mode == "wal":
+        if not dry_run:
+            return Switch(before, after, deleted, begin_slot(new))
+        with contextlib.closing(make_wal_source(new)) as source:
+            there = source.count_rows(None) if source.has_table() else 0
+            return Switch(before, after, deleted, there - deleted)
     if new.mode == "range":
         with contextlib.closing(make_range_store(new)) as ranges:
             last_id = ranges.bounds().first - 1

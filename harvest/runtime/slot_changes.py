@@ -24,7 +24,7 @@ from harvest.errors import ConfigurationError, SinkUnavailable
 from harvest.runtime.checkpoints import alone
 from harvest.runtime.parts import make_sink, make_wal_source
 
-__all__ = ["Renewal", "renew_slot"]
+__all__ = ["Renewal", "begin_slot", "renew_slot"]
 
 _PAGE: Final = 5_000
 _AS_BYTES: Final = ("text", "varchar", "bpchar", "json")
@@ -73,6 +73,24 @@ def renew_slot(
             source.close()
 
 
+def begin_slot(config: ReaperConfig) -> int:
+    """Make publication and slot, and publish the rows that are in the table from before; how many.
+
+    Whoever calls holds the leadership, and has deleted the rows that are published. Up to 5,000
+    rows are published in one transaction with the checkpoint; of more, those that are published
+    come again if it is interrupted and repeated.
+    """
+    source = make_wal_source(config)
+    try:
+        source.create_publication()
+        before = source.slot.state()
+        source.slot.drop()
+        has_table = source.options.layout is GOHARVEST and source.has_table()
+        return _renewed(config, source, before, publish_table=has_table, after=None).rows
+    finally:
+        source.close()
+
+
 def _renewed(
     config: ReaperConfig,
     source: PostgresWalSource,
@@ -85,13 +103,16 @@ def _renewed(
     try:
         with source.new_slot() as (position, connection):
             found = sink.open(lambda: True)
-            if found is None:
+            if found is None or publish_table:
                 found = WalPosition(0, position.system, position.timeline, 0).encode()
             published = 0
+            last: list[Row] = []
             for rows in _pages(connection, source, after) if publish_table else ():
-                _deliver(sink, rows, found)
+                if last:
+                    _deliver(sink, last, found)
+                last = rows
                 published += len(rows)
-            _deliver(sink, (), position.encode())
+            _deliver(sink, last, position.encode())
             return Renewal(before, published, format_lsn(position.lsn))
     finally:
         sink.close()

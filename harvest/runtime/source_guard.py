@@ -7,6 +7,7 @@ which ends the leadership before anything is published.
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import time
 from dataclasses import replace
@@ -14,7 +15,7 @@ from typing import Final, Protocol
 
 from harvest.core.interfaces.source_store import SourceStore
 from harvest.core.source import Registration, Source, differences, registration_problem
-from harvest.errors import DatabaseChanged
+from harvest.errors import DatabaseChanged, HarvestError
 
 __all__ = ["LogPosition", "SourceGuard", "Sources"]
 
@@ -34,8 +35,8 @@ class Sources(Protocol):
 
 
 class SourceGuard:
-    """The guard of one leadership. Its methods are for the thread that uses `store`, but for `saw`
-    and `log_position`.
+    """The guard of one leadership. Its methods are for the thread that uses `store`, but for `saw`,
+    `fits` and `log_position`.
 
     - `store`: the connection on which rows are read.
     - `exact`: positions in the log are kept with every checkpoint, so that a failover that lost
@@ -55,6 +56,8 @@ class SourceGuard:
         self._saved_s = 0.0
         self._busy = False
         """Whether rows were seen since the last visit."""
+        self.row: tuple[int, str] | None = None
+        """A row that was seen: its id and checksum."""
 
     @property
     def log_position(self) -> LogPosition:
@@ -82,6 +85,7 @@ class SourceGuard:
         if before is not None and checkpoint > (before.timeline, before.log):
             before = replace(before, timeline=checkpoint[0], log=checkpoint[1])
         self._compare(before, now)
+        self.row = (before.row_id, before.row) if before is not None and before.row else None
         self._visit()
 
     def look(self) -> bool:
@@ -103,14 +107,34 @@ class SourceGuard:
         self._looked_s = now_s
         return True
 
-    def saw(self, store: SourceStore) -> None:
-        """Rows were marked, read or deleted on the connection of `store`. From any thread."""
+    def saw(self, store: SourceStore, row: tuple[int, str] | None = None) -> None:
+        """Rows were marked, read or deleted on the connection of `store`. From any thread.
+
+        `row`: the id and the checksum of one of them, if ids are the position.
+        """
         self._busy = True
+        self.row = row or self.row
         if self._exact:
             self._log = max(self._log, store.log_end())
 
+    def fits(self, store: SourceStore) -> bool:
+        """Whether the connection of `store` leads to the database that this term began with."""
+        source = self._source
+        if source is None:
+            return False
+        now = store.source()
+        same = (now.server, now.timeline, now.table) == (
+            source.server,
+            source.timeline,
+            source.table,
+        )
+        return same and differences(source, now) is None
+
     def close(self) -> None:
-        """Let go of the brokers."""
+        """Let Kafka know of the last row, and let go of the brokers."""
+        if self._source is not None and self._busy:
+            with contextlib.suppress(HarvestError):  # at most 5 s are missing then
+                self._save(self._source, wait=True)
         self._sources.close()
 
     def _compare(self, before: Source | None, now: Source) -> None:
@@ -127,8 +151,12 @@ class SourceGuard:
         source = self._store.visit(secrets.token_hex(8))
         self._source, self._log = source, source.log
         self._looked_s = time.monotonic()
-        self._sources.save(source)
+        self._save(source)
         self._saved_s = self._looked_s
+
+    def _save(self, source: Source, *, wait: bool = False) -> None:
+        row_id, row = self.row or (0, "")
+        self._sources.save(replace(source, row_id=row_id, row=row), wait=wait)
 
 
 _WAY_OUT: Final = (

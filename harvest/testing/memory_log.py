@@ -122,7 +122,7 @@ class MemoryWalSource:
         server = ServerState(log.system, log.timeline, log.end, log.history)
         begin = starting_position(epoch, position, "slot", log.state(), server, "")
         log.reader += 1
-        return MemoryWalStream(log, begin.lsn), begin
+        return MemoryWalStream(log, min(begin.lsn, log.confirmed)), begin
 
     def purge(self, published: Callable[[], int]) -> int | None:
         """See `WalSource.purge`: nothing is kept."""

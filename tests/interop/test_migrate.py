@@ -334,6 +334,8 @@ def test_a_target_that_is_ahead_or_in_use_is_refused(stage: Stage, closing: list
         stage.brokers, topic=new.settings.topic, group_id=stage.group, client_id="other"
     ) as other:
         claim = other.claim(topic, 0, timeout_s=60)
+        while (cell := new.cell(topic, 0)) is None or not cell.held:
+            time.sleep(0.01)
         with pytest.raises(ConfigurationError, match="other of the target holds it"):
             Bridge(text, new, {topic: 1}).block(10)
         claim.commit(99, wait=True)

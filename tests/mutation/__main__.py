@@ -50,6 +50,8 @@ UNIT_TESTS: Final[dict[str, tuple[str, ...]]] = {
         "harvest/core/test_mark_actions.py",
         "harvest/runtime/test_mark_leader.py",
         "harvest/core/test_mark.py",
+        "harvest/core/test_source.py",
+        "harvest/runtime/test_source_guard.py",
         "harvest/runtime/test_harvester.py",
         "harvest/runtime/test_sharded_harvester.py",
     ),

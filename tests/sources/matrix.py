@@ -24,7 +24,7 @@ from harvest import Harvest, OutboxRecord, Stasher
 from harvest.config.model import ReaperConfig
 from harvest.config.validation import validated
 from harvest.databases.registry import database
-from harvest.errors import ConfigurationError
+from harvest.errors import CheckpointError, ConfigurationError
 from harvest.runtime.checkpoint_changes import (
     accept_database,
     reset_checkpoints,
@@ -248,7 +248,10 @@ class _Outbox:
         if self.mode != "range":
             accept_database(config)
         elif "gone back" in result.loud or "promoted" in result.loud:
-            restore_checkpoints(config)
+            try:
+                restore_checkpoints(config)
+            except CheckpointError:  # it went back to before the first copy
+                reset_checkpoints(config, None)
         else:
             reset_checkpoints(config, None)
         return self.wait_published()

@@ -292,6 +292,10 @@ class PostgresWalSource(PostgresTable):
         finally:
             store.close()
 
+    def has_table(self) -> bool:
+        """Whether there is a table of the outbox's name."""
+        return bool(self._types())
+
     def rows_query(self, template: Any, after: int | None) -> sql.Composed:
         """A query of the table's rows above an id, in the columns of `harvest.core.row.Row`."""
         types = self._types()

@@ -50,21 +50,31 @@ class Signature:
     """HMAC-SHA256 as in Standard Webhooks: of id, time and body, in the headers ``webhook-id``,
     ``webhook-timestamp`` and ``webhook-signature``.
 
-    A `secret` that begins with ``whsec_`` is base64 from there on; any other is taken as text.
+    A secret that begins with ``whsec_`` is base64 from there on; any other is taken as text. With
+    several `secrets` there is a signature of each: receivers go from one to the next at their time.
+    The id is the idempotency key, with ``_`` for the dots that would divide what is signed.
     """
 
-    secret: str = field(repr=False)
+    secrets: tuple[str, ...] = field(repr=False)
 
-    def key(self) -> bytes:
-        """The secret as bytes. Raises `ConfigurationError`."""
-        if not self.secret.startswith("whsec_"):
-            return self.secret.encode()
-        try:
-            return base64.b64decode(self.secret.removeprefix("whsec_"), validate=True)
-        except binascii.Error:
-            raise ConfigurationError(
-                "the signing secret begins with whsec_, and what follows is not base64"
-            ) from None
+    def keys(self) -> tuple[bytes, ...]:
+        """The secrets as bytes. Raises `ConfigurationError`."""
+        return tuple([_secret_key(secret) for secret in self.secrets])
+
+
+def _secret_key(secret: str) -> bytes:
+    if not secret.startswith("whsec_"):
+        return secret.encode()
+    encoded = secret.removeprefix("whsec_").rstrip("=")
+    try:
+        key = base64.b64decode(encoded + "=" * (-len(encoded) % 4), validate=True)
+    except binascii.Error:
+        key = b""
+    if not key:
+        raise ConfigurationError(
+            "the signing secret begins with whsec_, and what follows is not base64"
+        )
+    return key
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +121,7 @@ class HttpSink:
             (_header_name(name), Template.parse(text, outbox)) for name, text in endpoint.headers
         ]
         self._idempotency = _header_name(endpoint.idempotency_header)
-        self._secret = None if endpoint.signature is None else endpoint.signature.key()
+        self._secrets = () if endpoint.signature is None else endpoint.signature.keys()
         self._ssl = _ssl_context(endpoint) if self._origin.scheme == "https" else None
         self._local = threading.local()
         self._lock = threading.Lock()
@@ -200,14 +210,15 @@ class HttpSink:
                     raise InvalidRecord(f"{given!r} is no name of an HTTP header")
                 if given.lower() not in ours:
                     headers.append((given, _header_value(given, value or b"")))
-        if self._secret is not None:
+        if self._secrets:
             now = b"%d" % time.time()
-            signed = b".".join((unique, now, body))
-            digest = hmac.new(self._secret, signed, hashlib.sha256).digest()
+            message_id = unique.replace(b".", b"_")
+            signed = b".".join((message_id, now, body))
+            digests = [hmac.new(key, signed, hashlib.sha256).digest() for key in self._secrets]
             headers += [
-                (b"webhook-id", unique),
+                (b"webhook-id", message_id),
                 (b"webhook-timestamp", now),
-                (b"webhook-signature", b"v1," + base64.b64encode(digest)),
+                (b"webhook-signature", b" ".join([b"v1," + base64.b64encode(d) for d in digests])),
             ]
         return headers
 

@@ -636,9 +636,9 @@ _ASSIGNMENT = [
     _balance("shares are evened out", "_by_count", "counts.even_out()", "pass"),
     _balance(
         "a limit is kept",
-        "_Counts.is_over",
-        "return self.total[name] > self.cap[name]",
-        "return False",
+        "_cap",
+        "_NO_LIMIT if subscription.max_claims is None else subscription.max_claims",
+        "_NO_LIMIT",
     ),
     _balance(
         "a weight counts for who takes",
@@ -725,6 +725,40 @@ _ASSIGNMENT = [
         "",
     ),
 ]
+
+
+def _source(name: str, old: str, new: str) -> Mutant:
+    return _harvest("core.source", f"database: {name}", "differences", old, new)
+
+
+def _guard(name: str, function: str, old: str, new: str) -> Mutant:
+    function = f"SourceGuard.{function}"
+    return _harvest("runtime.source_guard", f"database: {name}", function, old, new)
+
+
+_SOURCE = [
+    _source("the server", "before.server != now.server", "False"),
+    _source("a lower visit", "now.visit < before.visit or", "False or"),
+    _source("another text for a visit", "now.token != before.token", "False"),
+    _source("a timeline that went back", "now.timeline < before.timeline", "False"),
+    _source("a replica that was promoted", "if now.timeline > before.timeline:", "if False:"),
+    _source("where it was promoted is not known", "promoted_at is None or", "False and"),
+    _source("it had all that was harvested", "promoted_at < before.log", "False"),
+    _source("the end of the log", "elif now.log < before.log:", "elif False:"),
+    _source("the table", "before.table != now.table", "False"),
+    _source("what gives ids", "before.sequence != now.sequence", "False"),
+    _guard("the registration when a term begins", "begin", "if problem is not None:", "if False:"),
+    _guard("the source when a term begins", "begin", "self._compare(before, now)", "pass"),
+    _guard("what the checkpoint rests on", "begin", "log=checkpoint[1]", "log=before.log"),
+    _guard("the registration later", "look", "if problem is not None:", "if False:"),
+    _guard("it is time to look", "look", "now_s < self._looked_s + _LOOK_S", "True"),
+    _guard("a visit while rows are seen", "saw", "self._busy = True", "pass"),
+    _guard("the log while rows are seen", "saw", "store.log_end())", "0)"),
+    _guard("Kafka hears of a visit", "_visit", "self._save(source)", "pass"),
+    _guard("no copy before the term", "fits", "return False", "return True"),
+    _guard("no copy into another database", "fits", "return same and", "return True or"),
+]
+
 
 _MARK = [
     _mark(
@@ -907,4 +941,4 @@ _MARK = [
     ),
 ]
 
-CLIENTS: tuple[Mutant, ...] = (*_HANDING_OUT, *_AT_MOST_ONCE, *_ASSIGNMENT, *_MARK)
+CLIENTS: tuple[Mutant, ...] = (*_HANDING_OUT, *_AT_MOST_ONCE, *_ASSIGNMENT, *_SOURCE, *_MARK)

@@ -29,6 +29,7 @@ ROWS = 400
 class Relaying:
     def __init__(self, config: ReaperConfig, epoch: int) -> None:
         self.tools = make_relay_tools(config)
+        self.tools.guard = None  # there is no Kafka here
         self.lease = FakeLease(epoch)
         self.stats = Stats()
         self._thread = threading.Thread(target=self._run)

@@ -148,6 +148,20 @@ def test_an_emptied_table_stops_range_mode_until_its_position_is_reset(outbox: O
     outbox.wait(*[f"new{n}" for n in range(80)])
 
 
+def test_ids_that_passed_the_position_again_meanwhile_are_noticed(outbox: Outbox) -> None:
+    config = outbox.config("range")
+    assert _run(outbox, config, "old") == 0
+    outbox.sql("DELETE FROM outbox")
+    outbox.sql("SELECT setval('outbox_id_seq', 1, false)")
+    outbox.insert("new1", "new2", "new3")
+    harvester = outbox.start(config)
+    harvester.wait_said("NOTHING IS PUBLISHED: the row with id 1 is another one")
+    reset = outbox.harvest("checkpoint", "reset", "--config", str(config))
+    assert reset.returncode == 0, reset.stderr
+    outbox.wait("new1", "new2", "new3")
+    assert outbox.values() == ["old", "new1", "new2", "new3"]
+
+
 def test_an_emptied_table_is_no_matter_to_mark_mode(outbox: Outbox) -> None:
     outbox.start(outbox.config("mark"))
     outbox.insert(*[f"old{n}" for n in range(20)])

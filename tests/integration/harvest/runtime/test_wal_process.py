@@ -14,6 +14,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from harvest import OutboxRecord
 from harvest.core.wal_options import WalOptions
+from harvest.databases.postgres.mark import PostgresMarkStore
+from harvest.databases.postgres.range import PostgresRangeStore
 from harvest.databases.postgres.wal import PostgresWalSource
 from marshal_py.embedded import EmbeddedKafka, EmbeddedPostgres
 from tests.support.harvest_world import World, wait_until
@@ -303,3 +305,38 @@ def test_a_table_of_debezium_s_outbox_event_router_is_read(
         source = PostgresWalSource(postgres_database, "outbox")
         source.slot.drop()
         source.close()
+
+
+@pytest.mark.parametrize("mode", ["mark", "range"])
+def test_from_another_mode_nothing_is_lost_and_nothing_comes_twice(
+    mode: str,
+    tmp_path: Path,
+    kafka: EmbeddedKafka,
+    kafka_topic: Callable[..., str],
+    postgres_database: str,
+) -> None:
+    servers = kafka.bootstrap_servers
+    made = World(tmp_path, servers, postgres_database, kafka_topic(partitions=1), mode=mode)
+    store = (PostgresRangeStore if mode == "range" else PostgresMarkStore)(
+        postgres_database, "outbox"
+    )
+    source = PostgresWalSource(postgres_database, "outbox")
+    with made.opened(kafka, store):
+        before = made.harvester()
+        stash(made, record(made, "k", "published"))
+        wait_until(lambda: values(made) == ["published"], "a row", before.log)
+        assert before.stop() == 0
+        stash(made, record(made, "k", "waits"))
+        made.config.write_text(made.config.read_text().replace(f"mode: {mode}", "mode: wal"))
+        refused = made.harvester()
+        assert refused.process.wait(60) == 2
+        planned = json.loads(harvest(made, "switch", "--dry-run", "--json"))
+        assert planned["waiting"] == 1
+        assert json.loads(harvest(made, "switch", "--json"))["waiting"] == 1
+        after = made.harvester()
+        stash(made, record(made, "k", "new"))
+        wait_until(lambda: len(values(made)) >= 3, "all rows", after.log)
+        assert values(made) == ["published", "waits", "new"]
+        assert after.stop() == 0
+    source.slot.drop()
+    source.close()

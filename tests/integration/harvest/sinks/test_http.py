@@ -83,12 +83,37 @@ def test_a_tombstone_has_no_body_and_headers_may_stay_behind(server: HttpServer)
 
 @pytest.mark.parametrize("secret", ["plain", "whsec_" + base64.b64encode(b"plain").decode()])
 def test_a_signature_can_be_verified(server: HttpServer, secret: str) -> None:
-    assert send(server, signature=Signature(secret)).error is None
+    assert send(server, signature=Signature((secret,))).error is None
     headers = server.requests[0].headers
     assert abs(int(headers["webhook-timestamp"]) - time.time()) < 60
     signed = f"{headers['webhook-id']}.{headers['webhook-timestamp']}.".encode() + b'{"n": 1}'
     digest = hmac.new(b"plain", signed, hashlib.sha256).digest()
     assert headers["webhook-signature"] == "v1," + base64.b64encode(digest).decode()
+
+
+@pytest.mark.parametrize("padding", ["", "="])
+def test_the_library_of_standard_webhooks_verifies_what_is_signed(
+    server: HttpServer, padding: str
+) -> None:
+    webhooks = pytest.importorskip("standardwebhooks")
+    old = "whsec_" + base64.b64encode(b"0123456789abcdef0123456789abcde").decode().rstrip("=")
+    new = "whsec_" + base64.b64encode(b"another secret, of 32 bytes or so").decode()
+    assert send(server, signature=Signature((old + padding, new))).error is None
+    (request,) = server.requests
+    assert "." not in request.headers["webhook-id"]
+    for secret in (old, new):
+        webhooks.Webhook(secret).verify(request.body, request.headers)
+    with pytest.raises(webhooks.WebhookVerificationError):
+        webhooks.Webhook("whsec_AAAA").verify(request.body, request.headers)
+
+
+def test_an_id_with_dots_is_signed_without_them(server: HttpServer) -> None:
+    sink = HttpSink(HttpEndpoint(f"{server.url}/x", signature=Signature(("s",))))
+    assert sink.send(row(), "orders.outbox.7", 1).error is None
+    sink.close()
+    headers = server.requests[0].headers
+    assert headers["webhook-id"] == "orders_outbox_7"
+    assert headers["idempotency-key"] == "orders.outbox.7"
 
 
 @pytest.mark.parametrize("status", [200, 204, 299])
@@ -331,3 +356,7 @@ def test_a_configuration_that_works() -> None:
     http = config.destinations["a"].http
     assert http is not None
     assert http.expect == {200, 201, 202, 409}
+    assert http.sign == ("pw-secret",)
+    rotated = parse(BASE + text.replace("sign: pw-secret", "sign: [one, two]"))
+    assert rotated.destinations["a"].http is not None
+    assert rotated.destinations["a"].http.sign == ("one", "two")

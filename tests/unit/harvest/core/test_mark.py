@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import random
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
+from uuid import UUID
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,6 +16,8 @@ from harvest.core.dead_letters import BadRowPolicy
 from harvest.core.failure import Failure
 from harvest.core.mark_checkpoint import Checkpoint, Term
 from harvest.core.row import Row
+from harvest.outbox.record import OutboxRecord
+from harvest.testing.memory_table import MemoryMarkStore, MemoryTransaction
 from tests.support.mark_simulation import KEYS, Leader, World
 
 TERM = Term.of(1)
@@ -122,6 +126,78 @@ def test_without_faults_every_sink_is_exactly_once(seed: int, steps: int, pipeli
     world.run_to_the_end(leader)
     for key in KEYS:
         assert world.published_ids(key) == world.committed[key]
+
+
+# --- A database that goes back in time ---
+
+
+class _CarefulStore(MemoryMarkStore):
+    """Deletes nothing that is not published, by what it contains: its id may be another row's."""
+
+    world: World
+
+    def _published(self, ids: Sequence[int]) -> None:
+        published = {row.value for row in self.world.broker.published}
+        assert {self.table.committed[id].row.value for id in ids} <= published
+
+    def purge(self, ids: Sequence[int], tags: Sequence[UUID]) -> int:
+        there = self.table.committed
+        self._published([id for id in ids if id in there and there[id].tag in tags])
+        return super().purge(ids, tags)
+
+    def clear(self, checkpoint: Checkpoint) -> int:
+        first, last = checkpoint.term.first, checkpoint.term.tag(checkpoint.batch)
+        tags = {id: row.tag for id, row in self.table.committed.items()}
+        within = range(checkpoint.low_id, checkpoint.high_id + 1)
+        self._published(
+            [i for i, tag in tags.items() if i in within and tag and first <= tag <= last]
+        )
+        return super().clear(checkpoint)
+
+
+class _RewoundWorld(World):
+    """Every row has a value of its own."""
+
+    def elect(self) -> Leader:
+        leader = super().elect()
+        leader.store = _CarefulStore(self.table)
+        leader.store.world = self
+        return leader
+
+    def insert(self, transaction: MemoryTransaction, key: str) -> int:
+        self.inserted = getattr(self, "inserted", 0) + 1
+        return transaction.insert(OutboxRecord("t", key, f"{key}{self.inserted}"))
+
+    def backup(self) -> tuple[dict[int, Any], int]:
+        return copy.deepcopy(self.table.committed), self.table.next_id
+
+    def rewind(self, backup: tuple[dict[int, Any], int], leader: Leader) -> None:
+        """What was committed since is gone, ids come again, and connections break."""
+        self.table.committed, self.table.next_id = backup
+        self.table.running.clear()
+        self.open_transactions.clear()
+        leader.store.fail_next = "before"
+
+
+@given(seeds, st.integers(20, 200), st.booleans())
+@settings(max_examples=200, deadline=None)
+def test_no_row_is_deleted_for_another_of_its_id_when_the_database_goes_back(
+    seed: int, steps: int, atomic: bool
+) -> None:
+    world = _RewoundWorld(random.Random(seed), atomic=atomic)
+    leader = world.elect()
+    backup = world.backup()
+    for _ in range(steps):
+        disturb(world, leader)
+        roll = world.random.random()
+        if roll < 0.03:
+            backup = world.backup()
+        elif roll < 0.06:
+            world.rewind(backup, leader)
+            backup = world.backup()
+        if leader.finished:
+            leader = world.elect()
+    world.run_to_the_end(leader)
 
 
 # --- Rows that cannot be published ---

@@ -15,7 +15,9 @@ BEFORE = Source("7312", 1, 0x3_0000_1000, "5.16384", "16385.16385", 7, "aa")
 
 def test_a_source_survives_being_written() -> None:
     assert Source.decode(BEFORE.encode()) == BEFORE
-    longest = Source("9" * 20, 2**31, 2**63, "1." + "9" * 20, "9" * 21, 2**62, "f" * 16)
+    longest = Source(
+        "9" * 20, 2**31, 2**63, "1." + "9" * 20, "9" * 21, 2**62, "f" * 16, 2**62, "f" * 8
+    )
     assert len(longest.encode()) < 250
 
 

@@ -241,3 +241,15 @@ def test_a_position_reads_as_it_was_written() -> None:
     assert parse_lsn("16/B374D848") == 0x16_B374_D848
     with pytest.raises(CheckpointError):
         WalPosition.decode('[2,0,0,1,5,""]')
+
+
+def test_a_stopped_leader_saves_what_is_published_before_it_ends() -> None:
+    scheduler = opened(atomic=False)
+    (send, _) = scheduler.step(w.ReadDone([w.Chunk(200, 0, [row(110)], 210)]))
+    assert isinstance(send, w.Send)
+    assert scheduler.step(w.Stop()) == []
+    (save,) = scheduler.step(w.Settled((send.number,)))
+    assert isinstance(save, w.Save)
+    assert save.position.lsn == 210
+    ended = scheduler.step(w.Saved(save.position))
+    assert ended == [w.Confirm(210), w.Finish("stopped")]

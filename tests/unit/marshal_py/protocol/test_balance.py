@@ -238,7 +238,6 @@ def test_by_lag_a_unit_is_not_given_to_whom_it_would_come_back_from() -> None:
     }
     holders: Holders = {("t", n): "b" for n in range(3)}
     costs = {("t", 0): 6, ("t", 1): 1, ("t", 2): 1}
-    settle(members, holders, random.Random(1), costs)
     assert target(members, holders, costs).moves == 0
 
 
@@ -408,6 +407,17 @@ def test_a_member_of_double_weight_has_the_double() -> None:
     holders: Holders = {("t", n): "a" for n in range(9)}
     assert settle(members, holders, random.Random(2)) == (6, 6)
     assert loads(members, holders) == {"a": 3, "b": 6}
+
+
+def test_members_of_little_weight_share_what_is_free() -> None:
+    members = dict.fromkeys("ab", Subscription(frozenset({"t"}), weight=0.1))
+    goal = target(members, {("t", n): None for n in range(100)})
+    assert Counter(goal.gains.values()) == {"a": 50, "b": 50}
+
+
+def test_much_that_is_free_stays_free_beyond_the_limits() -> None:
+    members = {"a": Subscription(frozenset({"t"}), max_claims=5)}
+    assert len(target(members, {("t", n): None for n in range(100)}).gains) == 5
 
 
 def test_what_is_above_a_limit_goes_to_whoever_has_room() -> None:

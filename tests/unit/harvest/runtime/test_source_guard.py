@@ -1,0 +1,149 @@
+"""A guard lets nothing be published from a database that is not the one it was."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harvest.core.source import Registration, Source
+from harvest.errors import DatabaseChanged
+from harvest.runtime.source_guard import SourceGuard
+from harvest.testing.memory_table import MemoryMarkStore, MemoryTable
+
+OURS = Registration("", "t", "g", "mark")
+
+
+class Kafka:
+    """Keeps the source."""
+
+    def __init__(self) -> None:
+        self.source: Source | None = None
+
+    def load(self) -> Source | None:
+        return self.source
+
+    def save(self, source: Source, *, wait: bool = False) -> None:
+        del wait
+        self.source = source
+
+    def close(self) -> None: ...
+
+
+class Store(MemoryMarkStore):
+    """With a log, and a replica that may have been promoted."""
+
+    promoted: int | None = None
+
+    def promoted_at(self) -> int | None:
+        return self.promoted
+
+    def log_end(self) -> int:
+        return self.table.source.log
+
+
+def guard(store: Store, kafka: Kafka, ours: Registration = OURS) -> SourceGuard:
+    return SourceGuard(store, kafka, ours, exact=True)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    now_s = [1_000.0]
+    monkeypatch.setattr("harvest.runtime.source_guard.time.monotonic", lambda: now_s[0])
+    return now_s
+
+
+@given(st.integers(0, 2**32))
+@settings(max_examples=200, deadline=None)
+def test_no_term_begins_on_a_database_that_went_back_past_a_visit(seed: int) -> None:
+    rnd = random.Random(seed)
+    kafka, store = Kafka(), Store(MemoryTable())
+    backups: list[Source] = []
+    for _ in range(rnd.randint(1, 30)):
+        if rnd.random() < 0.3:
+            backups.append(store.table.source)
+        elif rnd.random() < 0.7 or not backups:
+            guard(store, kafka).begin()
+        else:
+            newest = store.table.source
+            store.table.source = rnd.choice(backups)
+            if rnd.random() < 0.5:  # and others have visited it since, without our Kafka
+                for _ in range(newest.visit - store.table.source.visit):
+                    store.visit("other")
+            if store.table.source == newest:
+                continue
+            with pytest.raises(DatabaseChanged):
+                guard(store, kafka).begin()
+            store.table.source = newest
+
+
+def test_a_term_begins_only_with_the_registered_configuration() -> None:
+    kafka, store = Kafka(), Store(MemoryTable())
+    guard(store, kafka).begin()
+    with pytest.raises(DatabaseChanged, match="two configurations"):
+        guard(store, kafka, replace(OURS, mode="range")).begin()
+
+
+def test_what_happens_during_a_term_is_seen_when_it_is_time_to_look(clock: list[float]) -> None:
+    kafka, store = Kafka(), Store(MemoryTable())
+    looking = guard(store, kafka)
+    looking.begin()
+    fitting = store.table.source
+    store.table.source = replace(fitting, server="another")
+    assert not looking.look()
+    clock[0] += 6
+    with pytest.raises(DatabaseChanged, match="another server"):
+        looking.look()
+    store.table.source = fitting
+    assert looking.look()
+    store.register_anew(replace(OURS, group="h"))
+    clock[0] += 6
+    with pytest.raises(DatabaseChanged, match="was changed by `harvest switch`"):
+        looking.look()
+
+
+def test_no_copy_of_a_position_is_written_into_a_database_that_went_back() -> None:
+    store = Store(MemoryTable())
+    backup = replace(store.table.source, timeline=1)
+    watching = guard(store, Kafka())
+    assert not watching.fits(store), "the term has not begun"
+    store.table.source = backup
+    watching.begin()
+    assert watching.fits(store)
+    begun = store.table.source
+    for changed in (backup, replace(begun, timeline=2), replace(begun, server="another")):
+        store.table.source = changed
+        assert not watching.fits(store)
+
+
+def test_kafka_hears_of_a_visit_while_rows_are_seen(clock: list[float]) -> None:
+    kafka, store = Kafka(), Store(MemoryTable())
+    looking = guard(store, kafka)
+    looking.begin()
+    clock[0] += 6
+    assert looking.look()
+    assert kafka.source is not None
+    assert kafka.source.visit == 1, "nothing was seen"
+    looking.saw(store)
+    clock[0] += 6
+    assert looking.look()
+    assert kafka.source.visit == store.table.source.visit == 2
+
+
+def test_a_promoted_replica_is_accepted_if_it_had_what_the_checkpoint_rests_on() -> None:
+    kafka, store = Kafka(), Store(MemoryTable())
+    store.table.source = Source("memory", 1, 100)
+    first = guard(store, kafka)
+    first.begin()
+    store.table.source = replace(store.table.source, log=250)
+    first.saw(store)
+    assert first.log_position == (1, 250)
+    store.table.source = replace(store.table.source, timeline=2, log=300)
+    store.promoted = 249
+    with pytest.raises(DatabaseChanged, match="a replica was promoted"):
+        guard(store, kafka).begin(first.log_position)
+    store.promoted = 250
+    guard(store, kafka).begin(first.log_position)
