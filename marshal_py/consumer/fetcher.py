@@ -99,6 +99,7 @@ class Fetcher:
     def open(self) -> None:
         """Connect."""
         self._kafka = connect(KafkaConsumer, self._config)
+        self._is_closed = False  # a start that failed may be tried again
 
     def close(self) -> None:
         """Disconnect. What was asked for and is not done is forgotten, and nothing more comes.

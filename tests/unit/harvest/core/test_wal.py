@@ -11,6 +11,7 @@ from harvest.core.dead_letters import BadRowPolicy
 from harvest.core.pacing import Limits
 from harvest.core.row import Row
 from harvest.core.wal_position import WalPosition, format_lsn, parse_lsn
+from harvest.core.wal_slot import ServerState, SlotState, TimelineSwitch, starting_position
 from harvest.errors import CheckpointError
 from harvest.testing.memory_broker import Fault
 from tests.support.wal_simulation import Leader, World
@@ -253,3 +254,11 @@ def test_a_stopped_leader_saves_what_is_published_before_it_ends() -> None:
     assert save.position.lsn == 210
     ended = scheduler.step(w.Saved(save.position))
     assert ended == [w.Confirm(210), w.Finish("stopped")]
+
+
+def test_after_a_promotion_the_position_goes_back_to_where_the_timelines_parted() -> None:
+    """Behind the last rows it had passed what is not on the new timeline: other rows are there."""
+    found = WalPosition(1, "s", 1, 500, row_lsn=300)
+    server = ServerState("s", 2, 420, [TimelineSwitch(1, 400)])
+    begin = starting_position(2, found, "slot", SlotState("slot", confirmed_lsn=350), server, "")
+    assert (begin.timeline, begin.lsn, begin.row_lsn) == (2, 400, 300)
