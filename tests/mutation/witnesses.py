@@ -355,7 +355,7 @@ _CONSUMERS: Final[list[tuple[str, int, *tuple[Mutant | str, ...]]]] = [
                 "if not least[0][0] < level:",
                 "if not least[0][0] <= level:",
             ),
-            ("_Counts._even_out_one", "self.level(name) > lowest", "self.level(name) >= lowest"),
+            ("_Counts._even_out_one", "self.level(m) > lowest", "self.level(m) >= lowest"),
         ),
     ),
     (
