@@ -90,6 +90,8 @@ class Checker:
                 self._nobody_acts(key, -1, event.instance_id, type(event).__name__)
                 if isinstance(event, ev.PositionSet):
                     self._reset(key, event.next_offset)
+            elif isinstance(event, ev.LevelSet):
+                self._level_set(event)
             elif isinstance(event, ev.MessagesClaimed):
                 self._messages_claimed(event)
             elif isinstance(event, ev.Beat) and event.membership:
@@ -99,6 +101,17 @@ class Checker:
                 for key in list(self.committed):
                     if key[0] == event.group_id and self.sim.coordinator(key) == p:
                         self._reset(key, -1)
+
+    def _level_set(self, event: ev.LevelSet) -> None:
+        """Whoever acts follows the level of its group: from the record that sets it on."""
+        self.sim.fired["level_set"] += 1
+        for process in self.sim.alive:
+            lowest, highest = process.levels
+            if process.group_id != event.group_id or lowest <= event.level <= highest:
+                continue
+            now = process.clock.at(self.sim.now)
+            if self.sim.exclusive and any(h.held(now) for h in process.user.holdings):
+                self.fail("who acts follows the level", f"{process.name} at level {event.level}")
 
     def _claimed(self, p: int, event: ev.Claimed) -> None:
         key = (event.group_id, event.topic, event.partition)

@@ -167,6 +167,24 @@ class Incidents:
         self.sim.operator.forgets.update((name, p) for p in range(self.sim.scenario.partitions))
         self.sim.operator.step()
 
+    def _do_upgrade(self, slot: int, levels: tuple[int, int], leaves: bool) -> None:
+        """The process ends, in peace or not; whoever starts in its place follows other levels."""
+        process = self._process(slot)
+        if process is not None:
+            self.sim.fired["upgrade"] += 1
+            self.sim.tell(process.name, f"is replaced by one that follows {levels}")
+            if leaves:
+                process.call(process.user.leave)
+            else:
+                self.sim.crash(process, lose_in_flight=False)
+        self.sim.scenario.processes[slot].levels = (levels[0], levels[1])
+
+    def _do_set_level(self, group: int, level: int) -> None:
+        self.sim.operator.set_level(self.sim.scenario.groups[group], level)
+
+    def _do_recover(self, p: int) -> None:
+        self.sim.operator.recover(p)
+
     def _do_stop_claiming(self, slot: int) -> None:
         process = self._process(slot)
         if process is not None:

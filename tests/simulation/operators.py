@@ -159,6 +159,18 @@ class Operator:
         self.resuming.add(group)
         self._try_resume(group)
 
+    def set_level(self, group: str, level: int) -> None:
+        p = self._home(group)
+        present = self.states[p].level(group)
+        self.sim.tell("operator", f"sets the level of {group} from {present} to {level}")
+        self._send(p, SetLevel(2, "op", "op.1", group, self._seq(), level, present))
+
+    def recover(self, p: int) -> None:
+        self.sim.fired["recover"] += 1
+        state, seq = self.states[p], self._seq()
+        identity = (f"log {seq}", state.identity or "", state.base + 10**6)
+        self._send(p, Genesis(2, "op", "op.1", "-", seq, *identity, len(self.states), 0))
+
     def _home(self, group: str) -> int:
         return self.sim.world.home(group)
 

@@ -47,7 +47,9 @@ class Process:
             member=spec.member,
             resume=spec.resume,
             cold_start_skew_ms=spec.cold_start_skew_ms,
+            levels=spec.levels,
         )
+        self.levels = spec.levels
         self.dead = False
         self.loses_in_flight = False
         self.booted = [False] * count

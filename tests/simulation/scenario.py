@@ -26,6 +26,7 @@ KINDS: Final = {
     "duplicates": (8, "the producer is not idempotent: records may be written twice"),
     "truncation": (5, "the log loses acknowledged records: no exclusion until all have noticed"),
     "gray": (5, "one process reads too late for good: the others get everything"),
+    "levels": (6, "members of different versions: rolling upgrades and downgrades"),
 }
 
 
@@ -63,6 +64,8 @@ class ProcessSpec:
     resume: bool = True
     cold_start_skew_ms: int | None = None
     staggered: bool = False
+    levels: tuple[int, int] = (1, 1)
+    """The lowest and the highest level that it can follow."""
     snapshots: bool = False
     """Starts from a snapshot where there is one, and knows one append time of its whole replay."""
 
@@ -92,7 +95,7 @@ class Scenario:
     @property
     def exclusive(self) -> bool:
         """Whether two processes with different client ids may never act at the same time."""
-        return self.kind in ("plain", "twins", "duplicates", "gray")
+        return self.kind in ("plain", "twins", "duplicates", "gray", "levels")
 
     @property
     def fenced(self) -> bool:
@@ -177,6 +180,8 @@ class _Generator:
                 length = int(self.interval * rng.uniform(0.5, 4))
                 delay = int(self.interval * rng.choice((0.01, 0.5, 1.5, 3)))
                 self._add(self._when(), "duplicate", self._slot(), length, delay)
+        if self.kind == "levels":
+            self._rolling_upgrade()
         if self.kind == "skew":
             for _ in range(3):
                 p = rng.randrange(self.partitions)
@@ -275,6 +280,7 @@ class _Generator:
             self._log_oddity,
             *[self._stranger] * 2,
             self._stop_claiming,
+            self._recover,
             *([self._cold_start] * 2 if self.skew_ms is not None else []),
         ]
 
@@ -429,6 +435,28 @@ class _Generator:
         if self.rng.random() < 0.5:
             self._add(at + self.interval * self.rng.choice((1, 4)), "crash", slot, False)
             self._add(at + self.interval * 5, "restart", slot)
+
+    def _recover(self, at: int) -> None:
+        """The operator gives a coordination partition a new identity."""
+        self._add(at, "recover", self.rng.randrange(self.partitions))
+
+    def _rolling_upgrade(self) -> None:
+        """Processes of version 1, of 2, and of both; they are replaced, and the level is set."""
+        rng = self.rng
+        for spec in self.processes:
+            spec.levels = rng.choice(((1, 1), (1, 1), (1, 2), (2, 2)))
+        for _ in range(rng.randint(1, 3)):
+            levels = rng.choice(((1, 2), (1, 2), (2, 2), (1, 1), (2, 3)))
+            at = self._when()
+            for slot in rng.sample(range(len(self.processes)), len(self.processes)):
+                if rng.random() < 0.8:
+                    self._add(at, "upgrade", slot, levels, rng.random() < 0.5)
+                    self._add(at + rng.uniform(0.01, 0.5) * self.interval, "restart", slot)
+                at += int(rng.uniform(0, 1) * self.interval)
+        for _ in range(rng.randint(2, 6)):
+            self._add(
+                self._when(), "set_level", rng.randrange(self.n_groups), rng.choice((1, 2, 2))
+            )
 
     def _twin(self, at: int) -> None:
         """Another process under the same client_id, beside the first or while that one sleeps."""
