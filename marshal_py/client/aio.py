@@ -205,24 +205,38 @@ class AsyncMarshal:
             restore()
 
     async def claim(
-        self, topic: str, partition: int, *, timeout_s: float | None = None
+        self,
+        topic: str,
+        partition: int,
+        *,
+        timeout_s: float | None = None,
+        ephemeral: bool = False,
     ) -> AsyncClaim:
         """See `Marshal.claim`. Cancelled, it wants the claim no longer."""
-        return (await self.claim_many([(topic, partition)], timeout_s=timeout_s))[0]
+        key = (topic, partition)
+        return (await self.claim_many([key], timeout_s=timeout_s, ephemeral=ephemeral))[0]
 
     async def claim_many(
-        self, keys: Iterable[tuple[str, int]], *, timeout_s: float | None = None
+        self,
+        keys: Iterable[tuple[str, int]],
+        *,
+        timeout_s: float | None = None,
+        ephemeral: bool = False,
     ) -> list[AsyncClaim]:
         """See `Marshal.claim_many`."""
-        claims = await drive(self.sync.driver.lock, self.sync.registry.claim_many(keys, timeout_s))
+        registry = self.sync.registry
+        claims = await drive(
+            self.sync.driver.lock, registry.claim_many(keys, timeout_s, ephemeral=ephemeral)
+        )
         return [AsyncClaim(claim) for claim in claims]
 
     async def try_claim(
-        self, topic: str, partition: int, *, timeout_s: float = 10.0
+        self, topic: str, partition: int, *, timeout_s: float = 10.0, ephemeral: bool = False
     ) -> AsyncClaim | None:
         """See `Marshal.try_claim`."""
         claim = await drive(
-            self.sync.driver.lock, self.sync.registry.try_claim(topic, partition, timeout_s)
+            self.sync.driver.lock,
+            self.sync.registry.try_claim(topic, partition, timeout_s, ephemeral=ephemeral),
         )
         return None if claim is None else AsyncClaim(claim)
 

@@ -27,12 +27,12 @@ class ClaimRegistry:
         driver.on_notice = self._hear
         driver.on_stopped = self._end
 
-    def want(self, topic: str, partition: int) -> Claim:
+    def want(self, topic: str, partition: int, *, ephemeral: bool = False) -> Claim:
         """See `Marshal.want`."""
         driver = self.driver
         with driver.lock:
             driver.check_open()
-            holding = driver.claimant.want(topic, partition, driver.clock())
+            holding = driver.claimant.want(topic, partition, driver.clock(), ephemeral=ephemeral)
             claim = self._claims.get(id(holding))
             if claim is None:
                 claim = self._claims[id(holding)] = Claim(driver, holding)
@@ -45,11 +45,11 @@ class ClaimRegistry:
             return [claim for claim in self._claims.values() if claim.held]
 
     def claim_many(
-        self, keys: Iterable[tuple[str, int]], timeout_s: float | None
+        self, keys: Iterable[tuple[str, int]], timeout_s: float | None, *, ephemeral: bool = False
     ) -> Steps[list[Claim]]:
         """See `Marshal.claim_many`."""
         had = set(self._claims.values())
-        claims = [self.want(topic, partition) for topic, partition in keys]
+        claims = [self.want(*key, ephemeral=ephemeral) for key in keys]
         try:
             yield from self.wait_held(claims, timeout_s)
         except BaseException:
@@ -59,9 +59,11 @@ class ClaimRegistry:
             raise
         return claims
 
-    def try_claim(self, topic: str, partition: int, timeout_s: float) -> Steps[Claim | None]:
+    def try_claim(
+        self, topic: str, partition: int, timeout_s: float, *, ephemeral: bool = False
+    ) -> Steps[Claim | None]:
         """See `Marshal.try_claim`."""
-        claim = self.want(topic, partition)
+        claim = self.want(topic, partition, ephemeral=ephemeral)
         core = claim.core
         yield Wait(core.changed, lambda: core.decided, timeout_s)
         if claim.held:

@@ -179,35 +179,61 @@ class Marshal:
 
     # Claims
 
-    def claim(self, topic: str, partition: int, *, timeout_s: float | None = None) -> Claim:
+    def claim(
+        self,
+        topic: str,
+        partition: int,
+        *,
+        timeout_s: float | None = None,
+        ephemeral: bool = False,
+    ) -> Claim:
         """Claim (topic, partition) for this client and wait until it is held.
 
         Any names will do: a claim need not be about a Kafka topic that exists. A free cell takes
         one round trip; one whose holder died, two of the holder's intervals. Raises `ClaimTimeout`
         after `timeout_s` (None: wait for ever), `DuplicateClientId`, `InvalidArgument`, `Closed`.
         Claiming what this client has already returns the same claim, once it is held.
+
+        With `ephemeral`, nothing is left of the cell once the claim is released: no position, no
+        epoch to compare with. For locks that are used once, a job's for one, of which there would
+        be ever more. Epochs grow all the same (§4.5).
         """
-        return self.claim_many([(topic, partition)], timeout_s=timeout_s)[0]
+        return self.claim_many([(topic, partition)], timeout_s=timeout_s, ephemeral=ephemeral)[0]
 
     def claim_many(
-        self, keys: Iterable[tuple[str, int]], *, timeout_s: float | None = None
+        self,
+        keys: Iterable[tuple[str, int]],
+        *,
+        timeout_s: float | None = None,
+        ephemeral: bool = False,
     ) -> list[Claim]:
         """Claim several (topic, partition) at once; wait until all are held.
 
         Raises as `claim` does; those that this call has won are then released again.
         """
-        return block(self.driver.lock, self.registry.claim_many(keys, timeout_s))
+        return block(
+            self.driver.lock, self.registry.claim_many(keys, timeout_s, ephemeral=ephemeral)
+        )
 
-    def try_claim(self, topic: str, partition: int, *, timeout_s: float = 10.0) -> Claim | None:
-        """Claim (topic, partition) if that is possible now; None if a live client holds it."""
-        return block(self.driver.lock, self.registry.try_claim(topic, partition, timeout_s))
+    def try_claim(
+        self, topic: str, partition: int, *, timeout_s: float = 10.0, ephemeral: bool = False
+    ) -> Claim | None:
+        """Claim (topic, partition) if that is possible now; None if a live client holds it.
 
-    def want(self, topic: str, partition: int) -> Claim:
+        `ephemeral` as for `claim`.
+        """
+        return block(
+            self.driver.lock,
+            self.registry.try_claim(topic, partition, timeout_s, ephemeral=ephemeral),
+        )
+
+    def want(self, topic: str, partition: int, *, ephemeral: bool = False) -> Claim:
         """Ask for a claim without waiting: it is held some time later, see `Claim.held`.
 
-        The client goes on trying until it wins, or `Claim.release` is called.
+        The client goes on trying until it wins, or `Claim.release` is called. `ephemeral` as for
+        `claim`.
         """
-        return self.registry.want(topic, partition)
+        return self.registry.want(topic, partition, ephemeral=ephemeral)
 
     def claims(self) -> list[Claim]:
         """Return the claims that this client holds now."""

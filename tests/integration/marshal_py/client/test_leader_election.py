@@ -132,9 +132,9 @@ def test_a_candidate_whose_leadership_lapsed_waits_until_it_comes_back(
     wants: list[str] = []
     want = marshal.registry.want
 
-    def counted(topic: str, partition: int) -> Claim:
+    def counted(topic: str, partition: int, *, ephemeral: bool = False) -> Claim:
         wants.append(topic)
-        return want(topic, partition)
+        return want(topic, partition, ephemeral=ephemeral)
 
     marshal.registry.want = counted  # type: ignore[method-assign]
     kafka.pause(0)

@@ -108,6 +108,19 @@ def test_a_release_hands_over_with_the_position(client: Client) -> None:
     assert claim.reason == "released"
 
 
+def test_nothing_is_left_of_an_ephemeral_claim(client: Client) -> None:
+    first, second = client("a"), client("b")
+    with first.claim("job", 4711, timeout_s=60, ephemeral=True) as claim:
+        claim.commit(41, wait=True)
+        assert second.try_claim("job", 4711, ephemeral=True) is None
+        epoch = claim.epoch
+    with first.world() as world:
+        assert world.cell(first.group_id, "job", 4711) is None
+    again = second.claim("job", 4711, timeout_s=60, ephemeral=True)
+    assert again.epoch > epoch
+    assert again.position == -1
+
+
 def test_a_commit_is_in_the_log_when_wait_returns(client: Client) -> None:
     first, second = client("a"), client("b")
     claim = first.claim("t", 0, timeout_s=60)
