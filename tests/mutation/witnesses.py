@@ -316,8 +316,8 @@ _CONSUMERS: Final[list[tuple[str, int, *tuple[Mutant | str, ...]]]] = [
             CLAIMS,
             (
                 "Claimant._lose",
-                "            and event.client_id == self.client_id\n",
-                "",
+                " and event.client_id == self.client_id:",
+                ":",
             ),
         ),
     ),
