@@ -241,7 +241,16 @@ _PROTOCOL: Final[list[tuple[str, int, Mutant | str]]] = [
     (
         "what nobody wants is given back",
         100,
-        "claimant: reconcile: what nobody wants is given back",
+        _bug(
+            "a release is not sent, and nobody compares",
+            CLAIMS,
+            (
+                "Claimant._start_release",
+                "self._send_release(holding, now_ns)",
+                'self._end(holding, ClaimEvent.RELEASE_READ, "released")',
+            ),
+            ("Claimant._send_heartbeats", "self._reconcile(coordinator, now_ns)", "pass"),
+        ),
     ),
     ("what is stored is told", 5, "claimant: commit: told when stored"),
     ("who has read of a loss knows", 5, "claimant: claiming: another's claim ends its own"),
