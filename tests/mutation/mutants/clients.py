@@ -156,8 +156,8 @@ _HANDING_OUT = [
     _partitions(
         "at most once, a position passes what no message is in",
         "refresh_offsets",
-        "holding.next_offset = end",
-        "pass",
+        "position = end if behind <= part.claim.position < end else -1",
+        "position = -1",
     ),
     _held_partition(
         "a position passes what no message is in",

@@ -254,12 +254,6 @@ _MEMBERS = [
         "pass",
     ),
     _fold(
-        "members: the newest instance is the member",
-        "_membership",
-        "group.members[client_id] = session",
-        "group.members.setdefault(client_id, session)",
-    ),
-    _fold(
         "members: who joins was heard",
         "_membership",
         "_heard(state, (name, client_id, session.instance_id), session)",
@@ -282,12 +276,6 @@ _MEMBERS = [
         "_no_member",
         "_end_if_idle(state, group, name, client_id, session)",
         "pass",
-    ),
-    _fold(
-        "sessions: a member stays without cells",
-        "_end_if_idle",
-        "if session.member or session.claims:",
-        "if session.claims:",
     ),
     _fold(
         "sessions: who holds stays without membership",
@@ -344,12 +332,6 @@ _MEMBERS = [
         "_drop_silent_members",
         "session.version + MEMBER_HORIZON + 1",
         "session.version + MEMBER_HORIZON + 2",
-    ),
-    _fold(
-        "members: without members, the next look is at the next record",
-        "_drop_silent_members",
-        "offset + 1 if not silent",
-        "offset + MEMBER_HORIZON if not silent",
     ),
     _fold(
         "members: whoever gave up its cells may be silent for too long",
@@ -787,7 +769,7 @@ _SNAPSHOTS = [
     _decodes(
         "a holder without a session is refused",
         '_require(key in group.sessions, f"{unit}: its holder has no session")',
-        "if key not in group.sessions: group.sessions[key] = Session(key[1], 0, 0)",
+        "pass",
     ),
     _decodes(
         "a group that comes twice is refused",

@@ -1143,3 +1143,119 @@ def test_a_claim_that_waits_for_its_own_release_is_made_when_that_is_refused() -
     client.land()
     client.see(20)
     assert client.held(wanted)
+
+
+def beats(client: Client) -> list[m.Heartbeat]:
+    """Let what was sent land, and return the heartbeats among it."""
+    return [record for record in client.land() if isinstance(record, m.Heartbeat)]
+
+
+def test_a_heartbeat_says_what_the_log_does_not_have_and_says_it_once() -> None:
+    cluster = Cluster()
+    cluster.append(m.Genesis(2, "o", "o", "-", 0, "one", "", 1_000, 1, 0))
+    client = cluster.client(member=True)
+    holding = client.hold()
+    client.want(partition=1)
+    client.land()
+    client.see(10)
+    assert holding.epoch > 1_000
+    beats(client)
+    client.see(20)
+    client.claimant.set_metadata(holding, b"x")
+    client.do("commit", holding, 7, flush=True)
+    (said,) = beats(client)
+    claimed_at = holding.epoch - 1_000
+    assert said.positions == [claimed_at, 7]
+    assert said.metadata == [m.MetadataEntry(claimed_at, b"x")]
+    client.claimant.advance(holding, 8)
+    client.see(30)  # 7 is in the log, 8 is not
+    assert holding.stored_offset == 7
+    (said,) = [beat for at in range(40, 3 * I, 100) for beat in beats(client.at(at))][:1]
+    assert said.positions == [claimed_at, 8]
+    assert said.metadata == []
+    client.see(3 * I)
+    for at in range(3 * I, 6 * I, 100):
+        for said in beats(client.at(at)):
+            assert (said.positions, said.metadata) == ([], [])
+        client.see()
+    assert client.claimant._changed == {}
+
+
+def test_more_positions_than_a_record_may_carry_go_with_several_heartbeats() -> None:
+    cluster = Cluster()
+    client = cluster.client(member=True)
+    for n in range(m.MAX_ENTRIES + 1):
+        client.want(partition=n)
+    client.land()
+    client.see(10)
+    beats(client)
+    client.see(20)
+    holdings = list(client.claimant.holdings())
+    for holding in holdings:
+        client.claimant.advance(holding, 5)
+    client.do("renew", holdings[0])
+    first, second = beats(client)
+    assert [len(first.positions), len(second.positions)] == [2 * m.MAX_ENTRIES, 2]
+    assert (first.membership, second.membership) == (1, 0)
+    client.see(30)
+    assert {holding.stored_offset for holding in holdings} == {5}
+
+
+@pytest.mark.parametrize("genesis_at", [0, 1])
+def test_what_an_earlier_instance_claimed_is_resumed_whatever_the_base(genesis_at: int) -> None:
+    cluster = Cluster()
+    records: list[m.Message] = [m.ClaimingPartition(2, "a", "before", "g", 0, "t", 0, I, -1)]
+    records.insert(genesis_at, m.Genesis(2, "o", "o", "-", 0, "one", "", 1_000, 1, 0))
+    for record in records:
+        cluster.append(record)
+    client = cluster.client()
+    client.want()
+    assert kinds(client.outbox()) == ["ClaimingPartition"]
+
+
+def test_what_a_twin_claimed_is_not_resumed_after_a_genesis() -> None:
+    cluster = Cluster()
+    client = cluster.client()
+    cluster.append(m.ClaimingPartition(2, "a", "twin", "g", 0, "t", 0, I, -1))
+    cluster.append(m.Genesis(2, "o", "o", "-", 0, "one", "", 1_000, 1, 0))
+    client.see(10)
+    client.want()
+    assert client.outbox() == []
+
+
+def test_who_is_no_member_hears_of_a_level_that_it_cannot_follow() -> None:
+    cluster = Cluster()
+    client = cluster.client()
+    cluster.append(m.SetLevel(2, "o", "o", "g", 0, 2, 1))
+    client.see(10)
+    assert client.claimant.refusal is not None
+
+
+def test_a_refused_heartbeat_says_that_a_level_cannot_be_followed() -> None:
+    cluster = Cluster()
+    client = cluster.client(member=True)
+    assert kinds(client.outbox()) == ["Heartbeat"]
+    cluster.append(m.SetLevel(2, "o", "o", "g", 0, 2, 1))
+    client._fold(0, None)  # as in a snapshot: nobody says that it was set
+    client.land()
+    client.see(10)
+    assert client.claimant.refusal is not None
+    assert client.claimant._heartbeats.unread == [0]
+
+
+def test_a_level_may_be_too_low_to_follow() -> None:
+    assert Cluster().client(levels=(2, 3)).claimant.refusal is not None
+
+
+def test_a_heartbeat_says_which_levels_its_sender_can_follow() -> None:
+    (said,) = beats(Cluster().client(member=True, levels=(1, 2)))
+    assert (said.lowest, said.highest) == (1, 2)
+
+
+def test_who_leaves_ends_no_pause() -> None:
+    cluster = Cluster()
+    cluster.append(m.ReleaseGroup(2, "o", "o", "g", 0, 5))
+    client = cluster.client()
+    client.do("leave")
+    client.claimant.end_expired_pause(10)
+    assert client.claimant.take_appends() == []

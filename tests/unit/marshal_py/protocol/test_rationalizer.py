@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import sys
 from collections.abc import Callable
 from typing import Any, TypeAlias
@@ -942,3 +943,114 @@ def test_no_record_costs_what_the_state_holds() -> None:
 def test_other_bytes_are_no_state(data: bytes) -> None:
     with pytest.raises(msgspec.MsgspecError):
         PartitionState.decode(data)
+
+
+@spec("F-50")
+@pytest.mark.parametrize("says", [beat(), member()])
+def test_whoever_speaks_leaves_after_those_who_do_not(says: m.Message) -> None:
+    log = Log()
+    log.add(member(), at=0)
+    log.add(member(B), at=1)
+    log.add(says, at=50_000)
+    assert log.add(b"", at=65_600)[:1] == [ev.MemberLeft(65_600, "b", "b1", "g", "expired")]
+
+
+@spec("F-50")
+def test_who_gives_up_its_cells_after_a_long_silence_leaves_with_the_next_record() -> None:
+    log = Log()
+    log.add(member(), at=0)
+    log.add(claim(), at=1)
+    log.add(member(B), at=60_000)
+    assert type(log.add(b"", at=66_000)[0]) is ev.Ignored
+    log.add(release(1), at=66_001)
+    assert log.add(b"", at=66_002)[:1] == [ev.MemberLeft(66_002, "a", "a1", "g", "expired")]
+
+
+def test_the_silent_of_a_forgotten_group_are_forgotten_with_it() -> None:
+    log = Log(member(), pause(), forget(), resume(1))
+    assert log.add(b"", at=70_000) == [ev.Ignored(70_000, "undecodable")]
+    assert not log.state.silent
+
+
+def test_who_left_is_not_waited_for() -> None:
+    log = Log(member(), claim(), leave())
+    assert not log.state.silent
+
+
+def test_the_goodbye_of_an_earlier_instance_that_still_holds_hides_nobody() -> None:
+    log = Log(member(), claim(), member(("a", "a2", "g", 1)))
+    log.add(leave())
+    assert log.state.members["g", "a"].instance_id == "a2"
+
+
+def test_a_pause_stays_when_the_last_member_goes() -> None:
+    log = Log(member(), pause(), leave())
+    assert log.state.paused == {"g": 99}
+
+
+def test_who_has_left_keeps_no_level_down() -> None:
+    log = Log(member(), member(B, levels=(1, 2)), leave())
+    assert log.add(set_level(2, 1)) == [ev.LevelSet(3, *OPERATOR, 2, 1)]
+
+
+def test_metadata_name_a_claim_by_its_offset_not_by_its_epoch() -> None:
+    log = Log(genesis("one", "", 1_000), claim(), beat(metadata={1: b"x"}))
+    assert log.cell.metadata == b"x"
+
+
+def test_what_was_forgotten_is_freed_a_few_at_a_time() -> None:
+    log = Log()
+    for n in range(200):
+        log.add(m.ClaimingPartition(2, *A, "t", n, 1000, -1))
+        log.add(m.ReleasingPartition(2, *A, "t", n, 2 * n, -1))
+    log.add(pause())
+    log.add(forget())
+    cells = next(pieces for pieces in log.state.forgotten if pieces)
+    left = [len(cells)]
+    while log.state.forgotten:
+        log.add(b"")
+        left.append(len(cells))
+    assert left[0] == 200
+    assert left[-1] == 0
+    assert all(0 <= before - after <= 64 for before, after in itertools.pairwise(left))
+    assert len(left) < 10
+
+
+def test_a_claim_renews_nothing_else_of_its_session() -> None:
+    log = Log(claim(), m.ClaimingPartition(2, *A, "t", 1, 1000, -1))
+    assert log.state.version("g", "t", 0) == 0
+
+
+def test_every_instance_has_a_session_of_its_own() -> None:
+    log = Log(claim(), m.ClaimingPartition(2, "a", "a2", "g", 1, "t", 1, 1000, -1))
+    assert set(log.state.groups["g"].sessions) == {("a", "a1"), ("a", "a2")}
+
+
+def test_a_session_that_claims_its_only_cell_again_goes_on() -> None:
+    log = Log(claim(), claim(expected_version=0))
+    session = log.state.session("g", "a", "a1")
+    assert session is not None
+    assert session.claims == {1: ("t", 0)}
+    assert type(log.add(release(1))[0]) is ev.Released
+
+
+@pytest.mark.parametrize(
+    "records", [(pause(), resume(0)), (set_level(2, 1), set_level(1, 2)), (set_level(1, 1),)]
+)
+def test_a_group_of_which_nothing_is_left_is_as_if_it_had_never_been(
+    records: tuple[m.Message, ...],
+) -> None:
+    assert Log(*records).state.groups == {}
+
+
+def test_a_group_that_is_not_paused_is_not_forgotten_though_nobody_holds() -> None:
+    Log(claim(), release(0)).rejects(forget(), "not_paused")
+
+
+def test_the_order_of_silence_comes_back_with_a_state() -> None:
+    log = Log(member(B), member(), claim())
+    assert list(PartitionState.decode(log.state.encode()).silent) == list(log.state.silent)
+    log.add(b"", at=100_000)  # a holds a cell, and stays, but is not waited for
+    assert log.state.members
+    assert not log.state.silent
+    assert not PartitionState.decode(log.state.encode()).silent
