@@ -263,11 +263,14 @@ class Marshal:
             self.driver.check_open()
             yield self.driver.world
 
-    def cell(self, topic: str, partition: int, *, group_id: str | None = None) -> Cell | None:
-        """Return a copy of one cell, None if it was never touched."""
+    def cell(self, topic: str, partition: int) -> Cell | None:
+        """Return a copy of one cell of the group, None if it was never touched.
+
+        A client reads its own group and no others (§2.2): `marshal claims` shows them all.
+        """
         with self.driver.lock:
             self.driver.check_open()
-            cell = self.driver.world.cell(group_id or self.group_id, topic, partition)
+            cell = self.driver.world.cell(self.group_id, topic, partition)
             return None if cell is None else _copy(cell)
 
     def liveness(self, topic: str, partition: int) -> Liveness | None:
