@@ -34,6 +34,7 @@ from marshal_py.protocol.rationalizer import apply
 from marshal_py.protocol.shares import Shares, Unit
 from marshal_py.protocol.subscription import Subscription
 from marshal_py.protocol.world import MS, Observer, World
+from tests.benchmarks import _scale_log
 from tests.benchmarks.harness import Figure, Options, median, run, say
 
 INTERVAL_MS = 5_000
@@ -188,7 +189,7 @@ def measure(options: Options) -> list[Figure]:
         say(f"all start within {spread_ms} ms: {intervals:.2f} intervals, {start.moves} moves")
         name = f"mass start within {spread_ms / 1_000:g} s settles (simulated, {of})"
         figures.append(Figure(name, intervals, "intervals", None, "≤ 3", intervals <= 3))
-    return figures
+    return figures + _scale_log.figures(options)
 
 
 if __name__ == "__main__":
