@@ -550,10 +550,17 @@ def memory(group: SyntheticGroup) -> list[Figure]:
     """Return what a cell takes of a client's memory: read from the log, and from a snapshot."""
 
     def changed_hands() -> PartitionState:
+        """Half of the cells are taken over, half are released first."""
         state = group.state()
         for cell in range(group.cells):
+            owner, claimed_at = cell // group.each, group.first + 1 + cell
+            if cell % 2:
+                released = ReleasingPartition(
+                    *group.sender(owner, cell), TOPIC, cell, BASE + claimed_at, NO_OFFSET
+                )
+                apply(state, state.next_offset, encode(released))
             version = state.version(GROUP, TOPIC, cell)
-            heir = (cell // group.each + 1) % group.clients
+            heir = (owner + 1) % group.clients
             apply(state, state.next_offset, group.claim(heir, cell, version))
         return state
 
