@@ -617,7 +617,7 @@ def _changes(
 ) -> None:
     """Take in what a heartbeat says of single claims: positions first, then metadata."""
     cells, claims, base = group.cells, session.claims, state.base
-    sender = _from(offset, record)
+    _, client_id, instance_id, name, seq = _from(offset, record)
     pairs = iter(record.positions)
     for claimed_at, next_offset in zip(pairs, pairs, strict=False):
         unit = claims.get(base + claimed_at)
@@ -629,7 +629,20 @@ def _changes(
         if next_offset > cell.next_offset:
             cell.next_offset = next_offset
         if events is not None:
-            events.append(ev.Renewed(*sender, *unit, cell.epoch, cell.next_offset))
+            topic, partition = unit  # and no starred arguments, which take half as long again
+            events.append(
+                ev.Renewed(
+                    offset,
+                    client_id,
+                    instance_id,
+                    name,
+                    seq,
+                    topic,
+                    partition,
+                    cell.epoch,
+                    cell.next_offset,
+                )
+            )
     for entry in record.metadata:
         unit = claims.get(base + entry.claimed_at)
         if unit is None:
@@ -639,7 +652,7 @@ def _changes(
         cell = cells[unit]
         cell.metadata = entry.metadata
         if events is not None:
-            events.append(ev.Renewed(*sender, *unit, cell.epoch, cell.next_offset))
+            events.append(ev.Renewed(*_from(offset, record), *unit, cell.epoch, cell.next_offset))
 
 
 def _membership(
