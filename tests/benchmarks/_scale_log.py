@@ -9,13 +9,13 @@ import math
 import multiprocessing
 import time
 import tracemalloc
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing.synchronize import Event as Stop
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, TopicPartition
 
 from marshal_py import Marshal
 from marshal_py.client.log_reader import LogReader
@@ -42,7 +42,7 @@ from marshal_py.protocol.rationalizer import BOUNDARY, MEMBER_HORIZON, Partition
 from marshal_py.protocol.snapshots import encode_snapshot
 from marshal_py.protocol.state_image import image_of
 from marshal_py.protocol.world import MS, Observer, World
-from tests.benchmarks._servers import new_topic
+from tests.benchmarks._servers import append_all, new_topic
 from tests.benchmarks._synthetic_group import (
     BASE,
     GROUP,
@@ -50,6 +50,7 @@ from tests.benchmarks._synthetic_group import (
     TOPIC,
     Sender,
     SyntheticGroup,
+    group_of,
     position,
 )
 from tests.benchmarks.harness import Figure, Options, median, say
@@ -298,8 +299,8 @@ def live(
     kafka: EmbeddedKafka, clients: int, cells: int, options: Options, *, moving: bool
 ) -> list[Figure]:
     """Run one real client of the group, while another process writes what the others write."""
-    topic, group = new_group(kafka, clients, cells, absent=1)
-    fill(kafka, topic, group, group.opening())
+    topic, group = new_topic(kafka), group_of(clients, cells, absent=1)
+    append_all(kafka, topic, group.home, group.opening())
     settings: dict[str, Any] = {"group_id": GROUP, "client_id": "measured", "topic": topic}
     with (
         _under_load(kafka, topic, group, moving),
@@ -371,48 +372,16 @@ def received_bytes_s(kafka: EmbeddedKafka, topic: str, p: int, seconds: float) -
 # Starts
 
 
-def new_group(
-    kafka: EmbeddedKafka, clients: int, cells: int, *, absent: int = 0
-) -> tuple[str, SyntheticGroup]:
-    """Create a coordination topic, and return it with a group whose records are to go there."""
-    partitions = 8
-    home = World(partitions).home(GROUP)
-    return new_topic(kafka, partitions), SyntheticGroup(
-        clients, cells, absent=absent, partitions=partitions, home=home
-    )
-
-
-def fill(kafka: EmbeddedKafka, topic: str, group: SyntheticGroup, records: Iterable[bytes]) -> None:
-    """Append records, each in a batch of its own, as clients that write one now and then do."""
-    producer = Producer(
-        {
-            "bootstrap.servers": kafka.bootstrap_servers,
-            "enable.idempotence": True,
-            "batch.num.messages": 1,
-            "linger.ms": 0,
-        }
-    )
-    for record in records:
-        while True:
-            try:
-                producer.produce(topic, record, partition=group.home)
-                break
-            except BufferError:
-                producer.poll(0.1)
-    if producer.flush(120):
-        raise RuntimeError("the log could not be filled")
-
-
 def starts(
     kafka: EmbeddedKafka, clients: int, cells: int, options: Options, *, moving: bool
 ) -> list[Figure]:
     """Read a log to its end: from a snapshot that is due to be replaced, and without one."""
-    topic, group = new_group(kafka, clients, cells)
-    fill(kafka, topic, group, group.opening())
+    topic, group = new_topic(kafka), group_of(clients, cells)
+    append_all(kafka, topic, group.home, group.opening())
     write_snapshot(kafka, topic, group.home)
     turns = range((2_000 if options.quick else SNAPSHOT_EVERY) // clients)
     beats = (group.interval(turn, moving=moving) for turn in turns)
-    fill(kafka, topic, group, itertools.chain.from_iterable(beats))
+    append_all(kafka, topic, group.home, itertools.chain.from_iterable(beats))
     what = f"{len(turns) * clients:,} heartbeats"
     found = []
     for use_snapshots, origin in ((True, "a snapshot"), (False, f"the log: {cells:,} claims")):

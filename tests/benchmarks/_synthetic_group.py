@@ -19,6 +19,7 @@ from marshal_py.protocol.messages import (
 )
 from marshal_py.protocol.rationalizer import PartitionState, apply
 from marshal_py.protocol.subscription import Subscription
+from marshal_py.protocol.world import coordinating_partition
 
 Sender: TypeAlias = tuple[Literal[2], str, str, str, int]
 
@@ -98,6 +99,12 @@ class SyntheticGroup:
         for offset, record in enumerate(self.opening(), self.first):
             apply(state, offset, record)
         return state
+
+
+def group_of(clients: int, cells: int, *, absent: int = 0, partitions: int = 8) -> SyntheticGroup:
+    """Return a group in a log of so many coordination partitions."""
+    home = coordinating_partition(GROUP, partitions)
+    return SyntheticGroup(clients, cells, absent=absent, partitions=partitions, home=home)
 
 
 def position(cell: int, turn: int) -> int:
