@@ -1,9 +1,9 @@
 """What the log of a group of 1,000 clients at 5 s costs the brokers and each of them.
 
-- `records/s`, `log GB/day`, `egress MB/s`: an interval's records go one by one through a client's
-  `LogWriter` to a real broker, each in a batch of its own as it happens with 1,000 clients, and what
-  its segment files grow by is counted. Egress is that for each client; what the answers to fetches
-  add is measured beside it, by a consumer under the group's real load.
+- `records/s`, `log GB/day`, `egress MB/s`: the records of an interval go one by one through
+  the `LogWriter` of a client to a real broker, each in a batch of its own, as with 1,000 clients;
+  what its segment files grow by is counted. Egress is that for each client; what the answers to
+  fetches add is measured beside it, by a consumer under the real load of the group.
 - `core share %`: processor time of `apply` and `Claimant` over simulated intervals; of a whole
   client (both, the driver, librdkafka's threads) that reads the real load from a broker; and of
   comparing snapshots (§6.5), one each 50,000 records.
@@ -551,7 +551,7 @@ def memory(group: SyntheticGroup) -> list[Figure]:
             positions: list[int] = []
             for epoch, (_, cell) in session.claims.items():
                 positions += (epoch - BASE, position(cell, 1))
-            sender = (VERSION, client_id, instance_id, GROUP, 1)
+            sender: Sender = (VERSION, client_id, instance_id, GROUP, 1)
             record = encode(Heartbeat(*sender, INTERVAL_MS, 1, positions))
             apply(state, state.next_offset, record)
 
