@@ -17,10 +17,10 @@ with many rows, of one key too, in each stage at once, and keeps these invariant
    ends, and the next one sends it.
 3. *Only what the sink has acknowledged is purged*, one purge at a time, in the order of the sends,
    and named by id and tag: a row that came under the id of a published one is none of ours.
-4. *After a failure, everything stops*, drains, and starts again as if by a new leader: open the
-   sink (which fences every earlier writer and tells the committed checkpoint), delete what the
-   checkpoint says is published, take a new term, and mark from the head of the table. There is no
-   other recovery path, so takeover and repair are the same code.
+4. *After a failure*, of a purge, too, everything stops, drains, and starts again as if by a new
+   leader: open the sink (which fences every earlier writer and tells the committed checkpoint),
+   delete what the checkpoint says is published, take a new term, and mark from the head of the
+   table. There is no other recovery path, so takeover and repair are the same code.
 
 Why order survives a failure, without a barrier of one row in flight per key:
 
@@ -366,6 +366,9 @@ class MarkScheduler:
 
     def _purge_failed(self) -> list[Action]:
         self._purging = {}
+        # If the database went back in time, rows that we purged are there again, under our own
+        # tags: only another term marks them. This may be all that is heard of it.
+        self._fail()
         if self.state is not State.STOPPING:
             return self._purge(self._pace.backoff_ms())
         # What stays is tagged, and the next leader decides on it; a later purge would overtake it.

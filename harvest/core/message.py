@@ -2,8 +2,8 @@
 
 The layout, big-endian, for writers in other languages (specs/HARVEST.md §18): a byte 1; the lengths
 of topic (2 bytes), key (4) and value (4), and the number of headers (2); then topic, key and value;
-then for each header the lengths of name (2) and value (4), name and value. A length of -1 is NULL:
-of a value, a tombstone. Text is UTF-8.
+then for each header the lengths of name (2) and value (4), name and value. A length of -1 is NULL,
+0 is empty; a NULL value is a tombstone, a NULL key makes a dead letter. Text is UTF-8.
 """
 
 from __future__ import annotations

@@ -51,6 +51,11 @@ class Pace:
     _row_bytes: int = 0
     _ramp: int = _FIRST_ROWS
 
+    @property
+    def most_records(self) -> int:
+        """How many rows may be in flight now."""
+        return self.limits.max_in_flight_records if self.most is None else int(self.most)
+
     def room(self, batches: int, records: int, size_bytes: int) -> int:
         """For how many rows to ask while so much is in flight; 0: wait until there is more room.
 
@@ -59,7 +64,7 @@ class Pace:
         limits = self.limits
         if batches >= limits.max_in_flight_batches:
             return 0
-        most = limits.max_in_flight_records if self.most is None else int(self.most)
+        most = self.most_records
         wanted = min(limits.mark_query_records, most, self._ramp)
         room = most - records
         if self._row_bytes:

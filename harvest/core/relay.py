@@ -12,7 +12,7 @@ the table is the checkpoint. Invariants:
    the order of their ids, and of each group one is under way (`harvest.core.dispatcher`).
 2. *An id is known from its mark until its purge.* A known row that a mark returns is not offered
    again, so a new term, which makes every row foreign, is harmless while messages are under way.
-   Another row that came under a known id is marked again when that is forgotten.
+   Another row that came under a known id is marked again when that is forgotten, unpurged.
 3. *Only what was delivered is purged*, one purge at a time, in the order of the deliveries, and
    named by id and tag.
 4. *A message that is given up* is a dead letter before anything behind it in its group is sent
@@ -22,8 +22,9 @@ When there is no more room, what waits for a destination that takes nothing, but
 of it, is *shed*: forgotten, and its tags left in the table, so that the marks go on to the rows of
 other destinations. As soon as the destination takes a message, a new term begins.
 
-If a mark may have been committed and its rows are unknown, or a row did not become a dead letter, a
-new term begins: every row that is not known is then marked again, in the order of the ids.
+If a mark may have been committed and its rows are unknown, a purge failed, or a row did not become
+a dead letter, a new term begins: every row that is not known is then marked again, in the order of
+the ids.
 """
 
 # ruff: noqa: S101 - an invariant that does not hold must stop the harvest
@@ -235,6 +236,9 @@ class RelayScheduler:
             case PurgeFailed():
                 self._delivered = [*self._purging, *self._delivered]
                 self._purging = {}
+                # What we purged may be there again under our tags (see `MarkScheduler`).
+                self._open = False
+                self._forget_succeeded()
                 actions = [] if self._stopping else self._purge(self._pace.backoff_ms())
                 if self._stopping:
                     self._delivered = []  # the next leader delivers them again
@@ -260,6 +264,7 @@ class RelayScheduler:
                 return [Finish("the lease is lost")]
             case Stop():
                 self._stopping = True
+        self._forget_succeeded()
         return actions + self._continue(first=isinstance(event, Start))
 
     def _marked(self, batch: int, rows: Sequence[Row]) -> None:
@@ -342,6 +347,15 @@ class RelayScheduler:
         if self._bad_rows:
             return  # the store does not know of these yet
         self.row_filter.waiting = dict(waiting)
+
+    def _forget_succeeded(self) -> None:
+        """Purge no id under which another row has come: ours is gone.
+
+        The other one may have a tag that the purge names for a third row's sake.
+        """
+        for row_id in self._succeeded.intersection(self._delivered):
+            self._delivered.remove(row_id)
+            self._forget(row_id)
 
     def _forget(self, row_id: int) -> None:
         known = self._known.pop(row_id, None)

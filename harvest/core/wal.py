@@ -17,7 +17,9 @@ the log, each at or behind the one before:
 3. *At least once*: rows are sent without waiting for those before. Sends settle in any order; the
    checkpoint follows the longest beginning that is settled. After a failure everything behind it is
    sent again, in order.
-4. *Large transactions* are sent in parts, since they are committed when the first row is read; the
+4. *Progress*: after a delivery that failed for no row's sake, less is in flight, down to one row
+   (harvest/core/pacing.py).
+5. *Large transactions* are sent in parts, since they are committed when the first row is read; the
    checkpoint then says how many rows of which transaction are published. Rows that are read and not
    settled are bounded, and nothing is read without room: the server keeps the rest on its disk.
 
@@ -402,7 +404,6 @@ class WalScheduler:
         rows, position = self._new_rows(event.chunks)
         if event.lsn:
             position = position.passed(event.lsn)
-        self._pace.succeeded()
         self._asked = self._asked or event.asked
         if not rows:
             self.position = position
@@ -458,6 +459,8 @@ class WalScheduler:
     def _settled(self, event: Settled) -> list[Action]:
         failure = event.failure
         if failure is not None:
+            if self.in_flight_records and self.state is State.RUNNING and not failure.refused:
+                self._pace.failed(self.in_flight_records)
             for number in event.sends:
                 sent = self._sends[number]
                 blamed = self.row_filter.find_refused(sent.rows, failure)
@@ -468,6 +471,8 @@ class WalScheduler:
             for number in [n for n, sent in self._sends.items() if sent.is_settled]:
                 self._forget(number)
             return self._fail()
+        if not self._broken:
+            self._pace.succeeded()
         for number in event.sends:
             self._sends[number].is_settled = True
             if self._broken:
@@ -574,7 +579,7 @@ class WalScheduler:
         if self._reading or self._adding:
             return []
         limits = self.limits
-        room = limits.max_in_flight_records - self.in_flight_records
+        room = self._pace.most_records - self.in_flight_records
         room_bytes = limits.max_in_flight_bytes - self.in_flight_bytes
         if (room <= 0 or room_bytes <= 0) and self._sends:
             return []

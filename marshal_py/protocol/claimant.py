@@ -397,17 +397,19 @@ class Claimant:
         event: Any
         for event in events:
             kind = type(event)
+            if kind is ev.Renewed:  # the most frequent by far: one for each position that moved
+                if event.instance_id == self.instance_id:
+                    if event.group_id == self.group_id:
+                        self._on_stored(coordinator, event)
+                elif self.grants.exist and event.group_id == self.group_id:
+                    self.grants.renewed(event)
+                continue
             if kind is ev.Founded:
                 self._on_founded(coordinator, event, now_ns)
                 continue
             if kind is ev.Ignored or event.group_id != self.group_id:
                 continue
-            if kind is ev.Renewed:
-                if event.instance_id == self.instance_id:
-                    self._on_stored(coordinator, event)
-                else:
-                    self.grants.renewed(event)
-            elif kind is ev.Beat:
+            if kind is ev.Beat:
                 t_send_ns = self._on_heartbeat(coordinator, event, now_ns)
                 if t_send_ns is not None:
                     self._renew_all(coordinator, t_send_ns, now_ns)

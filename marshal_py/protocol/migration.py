@@ -95,6 +95,8 @@ class Grants:
     ) -> None:
         self.bridges: frozenset[str] = frozenset()
         """The client ids of the bridges that move the group's topics: mostly none."""
+        self.exist = False
+        """Whether there is, or was, a cell of a grant: else nothing that is said bears on any."""
         self._world = world
         self._observers = observers
         self._group_id = group_id
@@ -119,6 +121,7 @@ class Grants:
             if partition == 0 and topic.startswith(MIGRATION_PREFIX):
                 self._note(topic, cell.holder)
             elif topic.startswith(GRANT_PREFIX):  # what was said before counts for nothing
+                self.exist = True
                 unit = (topic.removeprefix(GRANT_PREFIX), partition)
                 self._known[unit] = _Known(cell.metadata, 0)
         self.bridges = frozenset(self._migrations.values())
@@ -132,6 +135,7 @@ class Grants:
             self._note(topic, event.client_id if isinstance(event, ev.Claimed) else None)
             self.bridges = frozenset(self._migrations.values())
         elif isinstance(event, ev.Claimed):
+            self.exist = True
             # What a claim found there was said of another one.
             self._said.discard((topic.removeprefix(GRANT_PREFIX), event.partition))
         return True

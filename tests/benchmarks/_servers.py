@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import uuid
+from collections.abc import Iterable
 from typing import Literal
 
 from confluent_kafka import Producer
@@ -29,6 +30,28 @@ def one_group_each(partitions: int) -> list[str]:
         if len(found) == partitions:
             return [found[p] for p in range(partitions)]
     raise AssertionError("unreachable")
+
+
+def append_all(
+    kafka: EmbeddedKafka, topic: str, p: int, records: Iterable[bytes], *, together: bool = False
+) -> None:
+    """Append records, each in a batch of its own, as clients that write one now and then do.
+
+    With `together`, in batches as large as they get.
+    """
+    batches = {"linger.ms": 5} if together else {"linger.ms": 0, "batch.num.messages": 1}
+    producer = Producer(
+        {"bootstrap.servers": kafka.bootstrap_servers, "enable.idempotence": True, **batches}
+    )
+    for record in records:
+        while True:
+            try:
+                producer.produce(topic, record, partition=p)
+                break
+            except BufferError:
+                producer.poll(0.1)
+    if producer.flush(120):
+        raise RuntimeError("the log could not be filled")
 
 
 def fill_with_heartbeats(

@@ -1,13 +1,14 @@
-"""What a group of 1,000 members and 10,000 partitions costs each of them, and how fast it settles.
+"""What a group of 1,000 members costs each of them and the brokers, and how fast it settles.
 
-No broker takes part: records are folded as a client folds what it reads. `look after one event` is
-what a member computes after each claim or release of another (processor time), beside a look at
-everything, as a member does it once when it starts.
+`look after one event` is what a member computes after each claim or release of another (processor
+time, 10,000 partitions), beside a look at everything, as a member does it once when it starts.
 
 A mass start is simulated: every record is seen by all `ROUND_TRIP_MS` after it was written, and
 everybody acts on what it sees as a `Consumer` does, by its plan and with its patience. Settled is
 the group when each partition has a holder and no plan asks for anything; the time counts from the
 first start.
+
+What the log of such a group costs is measured in `_scale_log`.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from marshal_py.protocol.rationalizer import apply
 from marshal_py.protocol.shares import Shares, Unit
 from marshal_py.protocol.subscription import Subscription
 from marshal_py.protocol.world import MS, Observer, World
+from tests.benchmarks import _scale_log
 from tests.benchmarks.harness import Figure, Options, median, run, say
 
 INTERVAL_MS = 5_000
@@ -188,7 +190,7 @@ def measure(options: Options) -> list[Figure]:
         say(f"all start within {spread_ms} ms: {intervals:.2f} intervals, {start.moves} moves")
         name = f"mass start within {spread_ms / 1_000:g} s settles (simulated, {of})"
         figures.append(Figure(name, intervals, "intervals", None, "≤ 3", intervals <= 3))
-    return figures
+    return figures + _scale_log.figures(options)
 
 
 if __name__ == "__main__":

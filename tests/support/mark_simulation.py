@@ -269,9 +269,11 @@ class World:
         return row_id
 
     def run_to_the_end(self, leader: Leader) -> None:
-        """Without further faults, until the table is empty; then stop, and let it finish."""
-        leader.store.fail_next, leader.sink.fault, leader.sink.fail_open = None, None, False
-        leader.dead_letters.fail_next = None
+        """Without further faults, until the table is empty; then stop, and let it finish.
+
+        A connection that is broken stays so: whoever uses it next hears of it.
+        """
+        leader.sink.fault, leader.sink.fail_open = None, False
         for _ in range(2_000):
             if leader.finished:
                 leader = self.elect()

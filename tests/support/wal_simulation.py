@@ -168,7 +168,8 @@ class Leader:
             elif row.key not in self.refused_keys:
                 good.append(row)
         failure: Failure | None = None
-        timed_out = choose.random() < world.fault
+        too_many = world.largest and self.scheduler.in_flight_records > world.largest
+        timed_out = choose.random() < world.fault or too_many
         if timed_out:
             good = [row for row in good if choose.random() < 0.5]
         if timed_out or len(good) < len(send.rows):
@@ -246,6 +247,8 @@ class World:
     """How many of the rows cannot be published."""
     fault: float = 0.0
     """How many sends fail, at least once."""
+    largest: int | None = None
+    """How many rows the broker takes within the time that a delivery has."""
     bad_ids: set[int] = field(default_factory=set)
     log: MemoryLog = field(default_factory=MemoryLog)
     broker: MemoryBroker = field(default_factory=MemoryBroker)
@@ -266,6 +269,7 @@ class World:
             MemorySink(self.broker),
             MemoryWalSource(self.log),
         )
+        leader.sink.largest = self.largest
         self.leaders.append(leader)
         leader.feed(w.Start())
         return leader

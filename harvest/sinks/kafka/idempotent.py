@@ -1,4 +1,4 @@
-"""Kafka as a sink without transactions: at least once, in order (specs/HARVEST.md §5.3).
+"""Kafka as a sink without transactions: at least once, in order (specs/HARVEST.md §5).
 
 Theory of operation
 -------------------

@@ -812,6 +812,7 @@ _MARK = [
         "return self._purge(self._pace.backoff_ms())",
         "return []",
     ),
+    _mark("a purge that failed ends the term", "_purge_failed", "self._fail()", "pass"),
     _mark("what is purged is forgotten", "_purged", "self._forget(number)", "pass"),
     _mark(
         "another row of a known id is no repetition",

@@ -390,7 +390,7 @@ _CLAIMS = [
         "if cell is None:\n        cell = group.cells[unit] = Cell()\n",
         "if cell is None or cell.holder is None:\n        cell = group.cells[unit] = Cell()\n",
     ),
-    _fold("claim: the holder", "_claim", "cell.holder = record.client_id", "pass"),
+    _fold("claim: the holder", "_claim", "cell.holder = _same(record.client_id)", "pass"),
     _fold("claim: the instance", "_claim", "cell.instance_id = session.instance_id", "pass"),
     _fold(
         "claim: a new epoch", "_claim", "cell.epoch = epoch\n", "cell.epoch = max(cell.epoch, 0)\n"
@@ -400,7 +400,7 @@ _CLAIMS = [
     _fold(
         "claim: the interval of the holder",
         "_claim",
-        "cell.interval_ms = record.interval_ms",
+        "cell.interval_ms = _same(record.interval_ms)",
         "cell.interval_ms = cell.interval_ms or record.interval_ms",
     ),
     _fold(
@@ -751,11 +751,15 @@ def _refuses(name: str, check: str) -> Mutant:
     return _fold(f"snapshot: {name} is refused", "_check", check, "pass")
 
 
+def _refuses_a_cell(name: str, check: str, instead: str = "False") -> Mutant:
+    return _fold(f"snapshot: {name} is refused", "_check_cells", check, instead)
+
+
 _SNAPSHOTS = [
     _decodes("the level", "group.level, group.pause = level, pause", "group.pause = pause"),
     _decodes("the levels of sessions", "group.count(session, +1)"),
     _decodes("members", "group.members[client_id] = session"),
-    _decodes("what a session holds", "group.sessions[key].claims[cell.epoch] = unit"),
+    _decodes("what a session holds", "session.claims[cell.epoch] = unit"),
     _decodes("how much is held", "group.held += 1"),
     _decodes("who may be silent for too long", "state.silent[who] = session"),
     _decodes(
@@ -768,7 +772,7 @@ _SNAPSHOTS = [
     ),
     _decodes(
         "a holder without a session is refused",
-        '_require(key in group.sessions, f"{unit}: its holder has no session")',
+        '_require(key in group.sessions, "the holder of a cell has no session")',
         "pass",
     ),
     _decodes(
@@ -837,37 +841,18 @@ _SNAPSHOTS = [
         "a client that is a member twice",
         '_require(members == len(group.members), f"a client of {name!r} is a member twice")',
     ),
-    _refuses("a topic that no record can name", "check_names(topic=topic)"),
-    _refuses("a partition out of range", "_require(0 <= partition <= MAX_PARTITION, what)"),
-    _refuses(
-        "half a holder",
-        '_require((cell.holder is None) == (cell.instance_id is None), f"{what}: half a holder")',
+    _refuses_a_cell("a topic that no record can name", "check_names(topic=topic)", "pass"),
+    _refuses_a_cell("a partition out of range", "not 0 <= partition <= MAX_PARTITION"),
+    _refuses_a_cell("half a holder", "(cell.holder is None) != (cell.instance_id is None)"),
+    _refuses_a_cell("a version of the future", "not 0 <= cell.version < end"),
+    _refuses_a_cell("an epoch of the future", "not NO_OFFSET <= cell.epoch < epochs_end"),
+    _refuses_a_cell("a claim under no epoch", "cell.holder is not None and cell.epoch < 0"),
+    _refuses_a_cell(
+        "an interval out of range of a cell", "not 0 <= cell.interval_ms <= MAX_INTERVAL_MS"
     ),
-    _refuses(
-        "a version of the future",
-        '_require(0 <= cell.version < end, f"the version of {what} is of the future")',
-    ),
-    _refuses(
-        "an epoch of the future",
-        '_require(NO_OFFSET <= cell.epoch < state.base + end, f"the epoch of {what}")',
-    ),
-    _refuses(
-        "a claim under no epoch",
-        '_require(cell.holder is None or cell.epoch >= 0, f"{what} is held under no epoch")',
-    ),
-    _refuses(
-        "an interval out of range of a cell",
-        '_require(0 <= cell.interval_ms <= MAX_INTERVAL_MS, f"the interval of {what}")',
-    ),
-    _refuses(
-        "a position below none",
-        "_require(min(cell.next_offset, cell.claimed_offset) >= NO_OFFSET, "
-        'f"the position of {what}")',
-    ),
-    _refuses(
-        "too much metadata of a cell",
-        '_require(len(cell.metadata) <= MAX_METADATA_BYTES, f"the metadata of {what}")',
-    ),
+    _refuses_a_cell("a position below none", "cell.next_offset < NO_OFFSET"),
+    _refuses_a_cell("a claimed position below none", "cell.claimed_offset < NO_OFFSET"),
+    _refuses_a_cell("too much metadata of a cell", "len(cell.metadata) > MAX_METADATA_BYTES"),
     _refuses(
         "an epoch under which two cells are held",
         '_require(held == group.held, f"two cells of {name!r} are held under one epoch")',

@@ -42,6 +42,16 @@ WAL_MODE: tuple[Mutant, ...] = (
         "after a failure nothing behind it counts", "_settled", "self._broken = True", "pass"
     ),
     _scheduler(
+        "after a failure less is in flight",
+        "_settled",
+        "self._pace.failed(self.in_flight_records)",
+        "pass",
+    ),
+    _scheduler(
+        "after success as much is read as ever", "_settled", "self._pace.succeeded()", "pass"
+    ),
+    _scheduler("what is refused makes nothing smaller", "_settled", "and not failure.refused", ""),
+    _scheduler(
         "a new sink says what is published",
         "_opened",
         "self.settled = found",

@@ -83,4 +83,4 @@ def test_the_sizes_in_the_operators_guide() -> None:
         apply(state, p, encode(record))
     grown = tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()
-    assert 350 < grown / cells < 650
+    assert 250 < grown / cells < 450

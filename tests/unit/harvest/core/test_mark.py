@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 from uuid import UUID
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from harvest.core import mark as m
@@ -180,6 +180,7 @@ class _RewoundWorld(World):
 
 
 @given(seeds, st.integers(20, 200), st.booleans())
+@example(6_187_780_179, 147, False)  # only a purge hears of it
 @settings(max_examples=200, deadline=None)
 def test_no_row_is_deleted_for_another_of_its_id_when_the_database_goes_back(
     seed: int, steps: int, atomic: bool
@@ -405,6 +406,17 @@ def test_a_purge_that_failed_is_tried_again() -> None:
     assert isinstance(again, m.Purge)
     assert again.ids == [1]
     assert again.delay_ms > 0
+
+
+def test_after_a_purge_that_failed_a_new_term_marks_what_is_in_the_table() -> None:
+    """Rows that were purged may be there again, under tags of this term."""
+    scheduler, first = running()
+    _, second = scheduler.step(m.Marked(first.batch, rows(1)))
+    assert isinstance(second, m.Mark)
+    scheduler.step(m.Settled((first.batch,)))
+    only(scheduler.step(m.PurgeFailed()), m.Purge)
+    assert scheduler.step(m.Marked(second.batch, rows(2))) == []
+    only(scheduler.step(m.Purged()), m.Open)
 
 
 def test_stopping_finishes_what_is_in_flight_and_hands_back_what_was_not_sent() -> None:

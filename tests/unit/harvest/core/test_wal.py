@@ -8,6 +8,7 @@ import pytest
 
 from harvest.core import wal as w
 from harvest.core.dead_letters import BadRowPolicy
+from harvest.core.failure import Failure
 from harvest.core.pacing import Limits
 from harvest.core.row import Row
 from harvest.core.wal_position import WalPosition, format_lsn, parse_lsn
@@ -99,6 +100,15 @@ def test_at_least_once_rows_that_are_refused_are_found_and_set_aside(seed: int) 
     assert refused <= world.bad_ids
 
 
+@pytest.mark.parametrize("atomic", [True, False])
+@pytest.mark.parametrize("seed", range(30))
+def test_a_broker_at_which_one_row_fits_a_delivery_gets_them_all(seed: int, atomic: bool) -> None:
+    limits = Limits(mark_query_records=50, max_in_flight_records=100)
+    world = World(random.Random(seed), atomic=atomic, limits=limits, largest=1 + seed % 5)
+    history(world, zombies=atomic)
+    world.assert_last_in_order()
+
+
 @pytest.mark.parametrize("seed", range(50))
 def test_a_slot_that_is_lost_or_made_anew_is_refused_and_not_read(seed: int) -> None:
     choose = random.Random(seed)
@@ -182,6 +192,48 @@ def test_nothing_is_read_without_room_for_it() -> None:
     assert [type(a) for a in actions] == [w.Send]
     actions = scheduler.step(w.Settled((0,)))
     assert [type(a) for a in actions] == [w.Confirm, w.Read]
+
+
+def read_again(scheduler: w.WalScheduler, sent: int, failure: Failure) -> tuple[int, int]:
+    """A send of so many rows fails: how long it waits, and for how many rows it asks then."""
+    rows = [row(110 + n) for n in range(sent)]
+    send, *_ = scheduler.step(w.ReadDone([w.Chunk(200, 0, rows, 210)]))
+    assert isinstance(send, w.Send)
+    close, again = scheduler.step(w.Settled((send.number,), failure))
+    assert isinstance(close, w.CloseStream)
+    if isinstance(again, w.AddRows):
+        (again,) = scheduler.step(w.DeadLettersAdded(frozenset({110}), {}))
+    assert isinstance(again, w.Open)
+    scheduler.step(w.Opened(scheduler.saved))
+    (read,) = scheduler.step(w.StreamOpened(WalPosition(0, "s", 1, 100)))
+    assert isinstance(read, w.Read)
+    return again.delay_ms, read.limit
+
+
+@pytest.mark.parametrize("atomic", [True, False])
+def test_after_a_delivery_that_failed_less_is_read_and_later_until_one_succeeds(
+    atomic: bool,
+) -> None:
+    limits = Limits(mark_query_records=100, max_in_flight_records=100, io_error_backoff_ms=100)
+    scheduler = opened(atomic, limits)
+    assert read_again(scheduler, 80, Failure("timed out")) == (100, 20)
+    assert read_again(scheduler, 20, Failure("timed out")) == (200, 5)
+    for n in range(60):
+        chunk = w.Chunk(300 + 10 * n, 0, [row(295 + 10 * n)], 305 + 10 * n)
+        send, *_ = scheduler.step(w.ReadDone([chunk]))
+        assert isinstance(send, w.Send)
+        scheduler.step(w.Settled((send.number,)))
+    assert scheduler.step(w.StreamFailed())[-1] == w.Open(100)
+    scheduler.step(w.Opened(scheduler.saved))
+    assert scheduler.step(w.StreamOpened(WalPosition(0, "s", 1, 900)))[-1] == w.Read(
+        100, limits.max_in_flight_bytes
+    )
+
+
+def test_after_rows_that_are_refused_as_much_is_read_as_before() -> None:
+    scheduler = opened(limits=Limits(mark_query_records=100, max_in_flight_records=100))
+    refused = Failure("refused", None, {110: "refused"}, frozenset({110}))
+    assert read_again(scheduler, 80, refused) == (0, 100)
 
 
 def test_the_slot_is_told_nothing_that_is_not_saved() -> None:

@@ -125,6 +125,19 @@ def test_a_record_comes_out_of_a_message_as_it_went_in(
         unpack_message(content + b"x")
 
 
+def test_a_key_that_is_null_is_no_empty_one() -> None:
+    """A length of -1 says so: 4 bytes behind the version and the length of the topic."""
+    null, empty = (pack_message("t", key, b"v") for key in (None, b""))
+    assert (null[3:7], empty[3:7]) == (b"\xff\xff\xff\xff", bytes(4))
+    made = decoder(binary=True)
+    made.feed(begin(200))
+    made.feed(message(110, "harvest.outbox", null))
+    made.feed(message(120, "harvest.outbox", empty))
+    made.feed(commit(200))
+    (chunk,) = made.take()
+    assert [row.key for row in chunk.rows] == [None, b""]
+
+
 @given(st.binary(min_size=1, max_size=60))
 def test_other_bytes_are_refused(content: bytes) -> None:
     with pytest.raises(ValueError, match=r"version|it "):

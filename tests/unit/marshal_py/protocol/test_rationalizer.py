@@ -901,6 +901,21 @@ def test_what_no_log_leads_to_is_no_state(change: Callable[[PartitionState], Non
         PartitionState.decode(state.encode())
 
 
+def test_cells_share_names_and_numbers_that_are_equal() -> None:
+    """Each record brings its own: a reader of many cells would keep them all."""
+    log = Log()
+    for n in range(2):
+        log.add(m.ClaimingPartition(2, "a client", "an instance", "g", 1, "a topic", n, 1000, -1))
+    for state in (log.state, PartitionState.decode(log.state.encode())):
+        (_, one), (_, other) = state.groups["g"].cells.items()
+        (session,) = state.groups["g"].sessions.values()
+        assert one.holder is other.holder
+        assert one.instance_id is other.instance_id
+        assert one.interval_ms is other.interval_ms
+        topics = {id(topic) for topic, _ in [*state.groups["g"].cells, *session.claims.values()]}
+        assert len(topics) == 1
+
+
 @spec("F-55")
 def test_no_record_costs_what_the_state_holds() -> None:
     """Counted in steps of Python, not in time: the same for a group of 10 cells and of 10,000."""
