@@ -4,6 +4,10 @@
  * cell whenever it likes, goes on under an epoch that was lost long ago, gives up waiting for an
  * answer at any moment, and crashes; records arrive late or never. What is left is the log.
  *
+ * Heartbeats are not here: to messages, they matter as little as leases. All that one can do is make
+ * a claim of the cell stale, which is as if that were lost. Nor does anybody set a position, end the
+ * cell or forget the group, which takes the promise back on purpose.
+ *
  * Histories are of any length, as in claims.pml: what would be rejected is dropped, what both have
  * read is forgotten, and at most UNREAD accepted records may lie unread. (A consumer that waits for
  * the answer to a record that was dropped gives up, as it may at any time.)

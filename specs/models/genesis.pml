@@ -12,7 +12,7 @@
  */
 
 #ifndef TICKS
-#define TICKS 4
+#define TICKS 3
 #endif
 #define OFFSETS 4		/* in a log, at most */
 #define CLIENTS 2
