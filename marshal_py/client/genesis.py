@@ -40,9 +40,23 @@ def new_genesis(
     now_ns = time.time_ns()
     base = min(MAX_BASE, max(now_ns // 1_000, above + 1))
     made_ms = now_ns // 1_000_000
+    client_id, instance_id, _, seq = sender
     return Genesis(
-        VERSION, *sender, identity or new_identity(), previous, base, partitions, made_ms
+        VERSION,
+        client_id,
+        instance_id,
+        _NO_GROUP,
+        seq,
+        identity or new_identity(),
+        previous,
+        base,
+        partitions,
+        made_ms,
     )
+
+
+_NO_GROUP: Final = "-"
+"""A genesis belongs to no group (§3.10)."""
 
 
 def counts_told(

@@ -217,7 +217,11 @@ def test_a_transaction_comes_in_parts_that_fit_together(bench: WalBench) -> None
     chunks = read(bench, stream, 10, limit=3)
     assert values(chunks) == [str(n) for n in range(10)]
     assert len({chunk.commit_lsn for chunk in chunks}) == 1
-    assert [chunk.first for chunk in chunks if chunk.rows] == [0, 3, 6, 9]
+    parts = [chunk for chunk in chunks if chunk.rows]
+    assert max(len(part.rows) for part in parts) <= 3
+    assert [part.first for part in parts] == [
+        sum(len(before.rows) for before in parts[:number]) for number in range(len(parts))
+    ]
     assert chunks[-1].end_lsn
     stream.close()
 

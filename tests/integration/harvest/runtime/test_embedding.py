@@ -185,7 +185,7 @@ def healthz(port: int) -> dict[str, Any]:
 def published(kafka: EmbeddedKafka, topic: str) -> dict[str, Any]:
     """What the leader shows beside its claim."""
     with (
-        Marshal(kafka.bootstrap_servers, group_id="onlooker", topic=f"{topic}.marshal") as marshal,
+        Marshal(kafka.bootstrap_servers, group_id=topic, topic=f"{topic}.marshal") as marshal,
         marshal.world() as world,
     ):
         (cell,) = [cell for _, (_, name, _), cell in world.cells() if name.endswith(":outbox")]

@@ -222,8 +222,12 @@ def test_tail_since(cli: Cli, client: Callable[..., Marshal]) -> None:
     assert second is first
     first.release()
     again = a.claim("orders", 0, timeout_s=60)
-    found = lines(cli("tail", "--json", "--since", str(again.epoch), "--topic", "orders").stdout)
-    assert [(e["event"], e["offset"]) for e in found] == [("Claimed", again.epoch)]
+    cell = a.cell("orders", 0)
+    assert cell is not None
+    since = str(cell.version)
+    found = lines(cli("tail", "--json", "--since", since, "--topic", "orders").stdout)
+    assert [(e["event"], e["offset"]) for e in found] == [("Claimed", cell.version)]
+    assert found[0]["epoch"] == again.epoch
     by_time = lines(cli("tail", "--json", "--since", found[0]["time"], "-t", "orders").stdout)
     assert found[0] in by_time
     assert all(e["timestamp_ms"] >= found[0]["timestamp_ms"] for e in by_time)
