@@ -87,8 +87,6 @@ Client c[CLIENTS];
 /* `found`: how many of the records that x has not read make a claim stale that it writes now. */
 #if defined(NO_SESSION_VERSION)
 #define counts(x) (log[n].kind != BEAT)
-#elif defined(NO_OWN_VERSION)
-#define counts(x) (log[n].kind == CLAIM || (log[n].kind == BEAT && log[n].who + 1 == c[x].holder))
 #else
 #define counts(x) true
 #endif
@@ -347,6 +345,9 @@ inline restart(x) {
 /* Claims what is free, stale, or this client's own. */
 inline claim(x) {
 	look(x);
+#ifdef NO_OWN_VERSION
+	found = (c[x].holder && former -> 1 : found);	/* another session would have to be told apart */
+#endif
 	if
 	:: found == 0 ->
 		c[x].out.kind = CLAIM;
