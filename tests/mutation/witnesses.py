@@ -223,7 +223,7 @@ _PROTOCOL: Final[list[tuple[str, int, Mutant | str]]] = [
     ("only holders", 5, "claimant: commit: only what is held"),
     ("only the past is resumed", 200, "claimant: resume: only when asked for"),
     ("positions go up", 5, "fold: claim: positions are kept"),
-    ("silence", 5, "claimant: partition count changed: silence"),
+    ("silence", 100, "claimant: partition count changed: silence"),
     (
         "stored is in the log",
         20,
@@ -238,6 +238,7 @@ _PROTOCOL: Final[list[tuple[str, int, Mutant | str]]] = [
         ),
     ),
     ("the model agrees", 5, "fold: heartbeat: the position is stored"),
+    ("who acts follows the level", 400, "fold: level: everybody can follow"),
     (
         "what nobody wants is given back",
         100,
@@ -394,7 +395,7 @@ _CONSUMERS: Final[list[tuple[str, int, *tuple[Mutant | str, ...]]]] = [
 
 _HARVESTERS: Final[list[tuple[str, int, str, Mutant | str]]] = [
     ("every committed row", 20, "ranges", "range: all merged sends are settled"),
-    ("exactly once", 100, "", "harvest: the checkpoint is that of the last batch"),
+    ("exactly once", 400, "", "harvest: the checkpoint is that of the last batch"),
     ("only committed rows", 5, "", _UNDONE),
     (
         "order of a key",
