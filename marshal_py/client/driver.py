@@ -364,9 +364,11 @@ class Driver:
     def _replay(self) -> None:
         for _ in range(5):
             try:
-                self.reader.open(self.settings.connect_timeout_ms / 1000)
-                if self.running:
-                    self.claimant.reshape()
+                try:
+                    self.reader.open(self.settings.connect_timeout_ms / 1000)
+                finally:  # it may fail with the number of partitions changed already
+                    if self.running:
+                        self.claimant.reshape()
                 self.reader.replay()
                 if self.reader.partition_count_error is not None:
                     raise self.reader.partition_count_error

@@ -491,13 +491,20 @@ class Claimant:
             self._timers.set(oldest_ns + self._answer_timeout_ns, "unread", 0)
 
     def truncated(self, why: str = "the coordination log was truncated") -> None:
-        """Drop every lease: the log is not what was read, and will be replayed (§7)."""
+        """Drop every lease: the log is not what was read, and will be replayed (§7).
+
+        Nothing is sent before `caught_up`: what is wanted meanwhile waits for the log that is read.
+        """
+        for observer in self.observers:
+            observer.caught_up_at_offset = None
         for holding in [*self._wanted.values(), *self._releasing.values()]:
             if holding.state in _PENDING:
                 holding.on(ClaimEvent.TRUNCATED)
             else:
                 self._end(holding, ClaimEvent.TRUNCATED, why)
         self._changed.clear()
+        self._timers.clear()
+        self._watches_sent = False
         self._heartbeats.clear()
         self._cold_start.clear()
         self._sent.clear()

@@ -49,6 +49,10 @@ class Timers:
             return heapq.heappop(self.pending)
         return None
 
+    def clear(self) -> None:
+        """Forget all."""
+        self.pending.clear()
+
     @property
     def next_ns(self) -> int | None:
         """When the earliest is due, None if there is none."""

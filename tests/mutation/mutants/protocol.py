@@ -1731,6 +1731,19 @@ _ENDING = [
         "pass",
     ),
     _claimant(
+        "truncation: nothing is sent before the log was read anew",
+        "truncated",
+        "observer.caught_up_at_offset = None",
+        "pass",
+    ),
+    _claimant("truncation: what was due is forgotten", "truncated", "self._timers.clear()", "pass"),
+    _claimant(
+        "truncation: answers are watched for anew",
+        "truncated",
+        "self._watches_sent = False",
+        "pass",
+    ),
+    _claimant(
         "partition count changed: silence",
         "stop_claiming",
         "self.leaving = self.silent = True",

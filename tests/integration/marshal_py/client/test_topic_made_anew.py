@@ -102,21 +102,22 @@ def test_a_topic_made_anew_ends_the_leases_on_the_old_one(
 
 
 @spec("L-4")
+@pytest.mark.parametrize("group_id", ["g", "h"], ids=["home 0", "home 1"])
 @pytest.mark.parametrize("partitions", [1, 5])
 def test_a_topic_made_anew_may_have_another_number_of_partitions(
-    kafka: EmbeddedKafka, topic: str, client: Client, partitions: int
+    kafka: EmbeddedKafka, topic: str, client: Client, partitions: int, group_id: str
 ) -> None:
-    marshal = client("a", member_metadata=b"m")
+    marshal = client("a", group_id=group_id, member_metadata=b"m")
     claim = marshal.claim("t", 0, timeout_s=60)
     delete(kafka, topic, f"{topic}.snapshots")
     create(kafka, topic, partitions)
     assert claim.wait_lost(60)
     again = marshal.claim("t", 0, timeout_s=60)
     assert again.epoch > claim.epoch
-    other = client("b")
+    other = client("b", group_id=group_id)
     with other.world() as world:
         assert world.partitions == partitions
-        cell = world.cell("g", "t", 0)
+        cell = world.cell(group_id, "t", 0)
         assert cell is not None
         assert cell.holder == "a"
     assert marshal.failure is None

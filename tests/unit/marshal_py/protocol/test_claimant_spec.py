@@ -104,6 +104,15 @@ class Client:
             self.claimant.caught_up(p, self.now)
         self._take()
 
+    def made_anew(self, partitions: int, at_ms: float) -> None:
+        """Find the log empty, with so many partitions; `truncated` was said before."""
+        self.cluster.records = [[] for _ in range(partitions)]
+        self.world.states[:] = [PartitionState(p) for p in range(partitions)]
+        self.observers[:] = [Observer() for _ in range(partitions)]
+        self.read = [0] * partitions
+        self.claimant.reshape()
+        self.catch_up(at_ms)
+
     def _fold(self, p: int, events: list[ev.Event] | None) -> None:
         records = self.cluster.records[p]
         for offset in range(self.read[p], len(records)):
@@ -1009,6 +1018,52 @@ def test_a_truncated_log_ends_every_lease() -> None:
     client.claimant.truncated()
     assert not client.held(holding)
     assert "lost" in client.notices()
+
+
+@spec("L-4")
+@pytest.mark.parametrize("partitions", [1, 3, 5])
+def test_a_claim_made_before_a_topic_made_anew_was_read_waits_for_that(partitions: int) -> None:
+    client = Cluster(3).client(member=True)
+    client.hold()
+    client.lose()
+    client.claimant.truncated()
+    wanted = client.want()
+    assert client.outbox() == []
+    client.made_anew(partitions, at_ms=100)
+    assert {append.coordinator for append in client.sent} == {client.world.home("g")}
+    client.land()
+    client.see(200)
+    assert client.held(wanted)
+
+
+@spec("L-4")
+@pytest.mark.parametrize("partitions", [1, 3, 5])
+def test_what_was_due_in_a_log_that_is_no_more_is_not_done_in_a_new_one(partitions: int) -> None:
+    client = Cluster(3).client(member=True)
+    client.hold()
+    client.want(partition=1)
+    client.lose()
+    client.claimant.truncated()
+    assert client.claimant.next_deadline_ns() is None
+    client.made_anew(partitions, at_ms=100)
+    holding = client.want()
+    for at_ms in range(200, 20 * I, 100):
+        client.land()
+        client.see(at_ms)
+    assert client.held(holding)
+
+
+def test_a_claim_that_got_lost_in_a_new_log_is_made_again() -> None:
+    client = Cluster().client()
+    client.want()
+    client.lose()
+    client.claimant.truncated()
+    client.made_anew(1, at_ms=100)
+    assert kinds(client.outbox()) == ["ClaimingPartition"]
+    client.lose()
+    for at_ms in range(200, 20 * I, 100):
+        client.at(at_ms)
+    assert kinds(client.outbox()) == ["ClaimingPartition"]
 
 
 @spec("L-2")
