@@ -80,8 +80,10 @@ class SourceGuard:
                 f"{problem}: two configurations would publish rows twice; stop the other one, or "
                 "run `harvest switch` with this one"
             )
-        now = self._store.source()
+        # In this order: a visit is in the database before Kafka knows of it, and another shard's
+        # may come in between.
         before = self._sources.load()
+        now = self._store.source()
         if before is not None and checkpoint > (before.timeline, before.log):
             before = replace(before, timeline=checkpoint[0], log=checkpoint[1])
         self._compare(before, now)

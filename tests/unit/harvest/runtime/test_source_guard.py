@@ -147,3 +147,21 @@ def test_a_promoted_replica_is_accepted_if_it_had_what_the_checkpoint_rests_on()
         guard(store, kafka).begin(first.log_position)
     store.promoted = 250
     guard(store, kafka).begin(first.log_position)
+
+
+def test_another_shards_visit_between_the_looks_is_no_way_back_in_time() -> None:
+    """Kafka is asked before the database: what it knows of was in the database before."""
+    asked: list[str] = []
+
+    class Asked(Kafka):
+        def load(self) -> Source | None:
+            asked.append("kafka")
+            return super().load()
+
+    class Watched(Store):
+        def source(self) -> Source:
+            asked.append("database")
+            return super().source()
+
+    guard(Watched(MemoryTable()), Asked()).begin()
+    assert asked == ["kafka", "database"]
