@@ -296,7 +296,7 @@ class AnomalyChecks:
 
     def _refused_genesis(self, event: ev.Rejected, record: Message) -> None:
         memory = self.memory
-        if UNKNOWN < memory.founded_ms and memory.at_ms <= memory.founded_ms + an.FOUNDING_MS:
+        if memory.at_ms <= memory.founded_ms + an.FOUNDING_MS:
             return  # its sender may have founded the log at the same time (§5.16)
         identity = getattr(record, "identity", "?")
         self.report(
