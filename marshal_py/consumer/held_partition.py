@@ -167,6 +167,8 @@ class HeldPartition:
         """`Consumer.run` has enough of it for now, and fetching pauses."""
         self.metadata = ClaimMetadata()
         """What is published with the claim."""
+        self.sent_metadata = b""
+        """What a heartbeat was sent for, when a partition was given back."""
         self.out_of_range = False
         """Kafka has no message at our position; the assignment finds another."""
         self.chosen = False

@@ -188,8 +188,18 @@ class Partitions:
                 return
             if not self._is_text:
                 self._say_what_is_done(part, flush=bool(part.done_above()[1]))
+        self._store_metadata(part)
         if self._release:
             claim.release(wait=False)
+
+    def _store_metadata(self, part: HeldPartition) -> None:
+        """What no heartbeat has carried yet would be lost with the claim: no release carries it."""
+        holding = part.holding
+        if self._is_text or holding.metadata in (holding.stored_metadata, part.sent_metadata):
+            return
+        part.claim.set_metadata(holding.metadata, flush=True)
+        for each in self.all():  # the heartbeat carried what is new of all
+            each.sent_metadata = each.holding.metadata
 
     def cancel(self, part: HeldPartition) -> None:
         """Want it no more; the claim was never held."""

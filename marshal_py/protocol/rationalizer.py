@@ -617,7 +617,6 @@ def _changes(
 ) -> None:
     """Take in what a heartbeat says of single claims: positions first, then metadata."""
     cells, claims, base = group.cells, session.claims, state.base
-    _, client_id, instance_id, name, seq = _from(offset, record)
     pairs = iter(record.positions)
     for claimed_at, next_offset in zip(pairs, pairs, strict=False):
         unit = claims.get(base + claimed_at)
@@ -633,10 +632,10 @@ def _changes(
             events.append(
                 ev.Renewed(
                     offset,
-                    client_id,
-                    instance_id,
-                    name,
-                    seq,
+                    record.client_id,
+                    record.instance_id,
+                    record.group_id,
+                    record.seq,
                     topic,
                     partition,
                     cell.epoch,

@@ -73,6 +73,9 @@ FLAPPING_CHANGES: Final = 6
 FLAPPING_INTERVALS: Final = 12
 """So many changes of client within so many heartbeat intervals are flapping."""
 
+FOUNDING_MS: Final = 10_000
+"""Clients that start together on a new log each send a genesis; one so late was not on its way."""
+
 DRIFT_GAPS: Final = 20
 """A window of so many gaps between heartbeats is looked at together."""
 

@@ -111,6 +111,7 @@ class AnomalyChecks:
 
     def founded(self, event: ev.Founded) -> None:
         """Check that a genesis speaks of the log that it is in."""
+        self.memory.founded_ms = self.memory.at_ms
         if event.partitions != self.partitions:
             self.report(
                 "wrong_genesis",
@@ -294,6 +295,9 @@ class AnomalyChecks:
             )
 
     def _refused_genesis(self, event: ev.Rejected, record: Message) -> None:
+        memory = self.memory
+        if memory.at_ms <= memory.founded_ms + an.FOUNDING_MS:
+            return  # its sender may have founded the log at the same time (§5.16)
         identity = getattr(record, "identity", "?")
         self.report(
             "second_genesis",

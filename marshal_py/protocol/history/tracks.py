@@ -157,6 +157,7 @@ class _Saved(Struct, array_like=True):
     records: int
     value: bytes | None
     create_time: bool
+    founded_ms: int
 
 
 _decoder: Final = msgspec.msgpack.Decoder(_Saved)
@@ -169,6 +170,7 @@ class PartitionMemory:
         "at_ms",
         "cells",
         "create_time",
+        "founded_ms",
         "instances",
         "latest_ms",
         "lost",
@@ -190,6 +192,8 @@ class PartitionMemory:
         self.records = 0
         self.create_time = False
         """Whether a record carried its sender's time."""
+        self.founded_ms = UNKNOWN
+        """When the log's genesis came."""
         self.at_ms = UNKNOWN
         """When the record came that is being looked at."""
         self.value: bytes | None = None
@@ -221,6 +225,7 @@ class PartitionMemory:
                 self.records,
                 self.value,
                 self.create_time,
+                self.founded_ms,
             )
         )
 
@@ -237,6 +242,7 @@ class PartitionMemory:
         memory.records = saved.records
         memory.value = saved.value
         memory.create_time = saved.create_time
+        memory.founded_ms = saved.founded_ms
         return memory
 
 

@@ -215,6 +215,19 @@ def test_a_new_consumer_goes_on_where_the_last_one_stopped(
     assert take(make("c", topic), 1) == [51]
 
 
+def test_of_which_topic_a_position_is_outlives_a_consumer_that_sent_no_heartbeat(
+    kafka: EmbeddedKafka, make: Make, topic: str
+) -> None:
+    for name in ("a", "b"):
+        fill(kafka.bootstrap_servers, topic, 40, partitions=4)
+        consumer = make(name, topic, interval_ms=60_000)
+        numbers = [number_of(m) for m in consumer.messages(idle_timeout_s=8)]
+        assert sorted(numbers) == list(range(40)), "all that the topic of that name has now"
+        consumer.close()
+        kafka.delete_topic(topic)
+        kafka.create_topic(topic, partitions=4)
+
+
 def test_poll_hands_out_one_at_a_time(
     kafka: EmbeddedKafka, make: Make, kafka_topic: Callable[..., str]
 ) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from marshal_py.protocol import events as ev
-from marshal_py.protocol.history.anomalies import KINDS, MEANING
+from marshal_py.protocol.history.anomalies import FOUNDING_MS, KINDS, MEANING
 from marshal_py.protocol.history.partition_history import PartitionHistory
 from marshal_py.protocol.history.snapshot_checks import SnapshotSeen
 from marshal_py.protocol.messages import (
@@ -323,6 +323,7 @@ def wrong_genesis(script: Script) -> None:
 
 def second_genesis(script: Script) -> None:
     genesis(script)
+    script.wait(FOUNDING_MS + 1)
     script.put(Genesis, "b", "mine", "", 10**7, 1, START_MS)
 
 
@@ -469,6 +470,19 @@ def test_records_that_overtake_each_other_are_no_anomaly() -> None:
     script.seqs["a-1"] = 6
     script.beat("a", epoch, 70)
     assert rows(script.history(), "anomalies") == []
+
+
+@pytest.mark.parametrize("late_ms", [0, FOUNDING_MS, FOUNDING_MS + 1])
+def test_clients_that_found_a_log_at_once_are_no_anomaly(late_ms: int) -> None:
+    script = Script()
+    script.put(Genesis, "a", "its", "", 10**6, 1, START_MS)
+    history = PartitionHistory.decode(script.history().encode(), 1)
+    script.wait(late_ms)
+    script.put(Genesis, "b", "mine", "", 10**7, 1, START_MS)
+    offset, value, at_ms = script.records[-1]
+    history.feed([offset], [value], [at_ms])
+    found = [a["kind"] for a in rows(history, "anomalies")]
+    assert found == (["second_genesis"] if late_ms > FOUNDING_MS else [])
 
 
 def test_every_kind_has_a_meaning() -> None:
