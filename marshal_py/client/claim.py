@@ -287,6 +287,7 @@ class Claim:
         with driver.lock:
             driver.claimant.set_metadata(self.core.holding, metadata)
             if flush and driver.running:
+                driver.refresh_offsets()  # the heartbeat carries all claims
                 driver.claimant.renew(self.core.holding, driver.clock())
                 driver.carry_out()
 

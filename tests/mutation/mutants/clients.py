@@ -261,6 +261,13 @@ _HANDING_OUT = [
         "self.driver.refresh_offsets()",
         "pass",
     ),
+    _consumers(
+        "client.claim",
+        "positions are refreshed when what goes with a claim is flushed",
+        "Claim.set_metadata",
+        "driver.refresh_offsets()",
+        "pass",
+    ),
     _held_partition(
         "a message in hand is not done",
         "position",
