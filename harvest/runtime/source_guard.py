@@ -73,7 +73,7 @@ class SourceGuard:
         `SinkUnavailable`.
         """
         self._source = None
-        registration = self._store.register(self._registration)
+        registration = self._registered()
         problem = registration_problem(registration, self._registration)
         if problem is not None:
             raise DatabaseChanged(
@@ -95,10 +95,7 @@ class SourceGuard:
         now_s = time.monotonic()
         if self._source is None or now_s < self._looked_s + _LOOK_S:
             return False
-        registration = self._store.registration()
-        if registration is None:
-            raise DatabaseChanged(f"nobody is registered any more for the outbox; {_WAY_OUT}")
-        problem = registration_problem(registration, self._registration)
+        problem = registration_problem(self._registered(), self._registration)
         if problem is not None:
             raise DatabaseChanged(f"{problem}: the configuration was changed by `harvest switch`")
         now = self._store.source()
@@ -138,6 +135,13 @@ class SourceGuard:
             with contextlib.suppress(HarvestError):  # at most 5 s are missing then
                 self._save(self._source, wait=True)
         self._sources.close()
+
+    def _registered(self) -> Registration:
+        """Who began is written down before the first term (`check_registration`)."""
+        registration = self._store.registration()
+        if registration is None:
+            raise DatabaseChanged(f"nobody is registered any more for the outbox; {_WAY_OUT}")
+        return registration
 
     def _compare(self, before: Source | None, now: Source) -> None:
         if before is None:

@@ -8,6 +8,7 @@ then stays in the positions, for the harvester that comes afterwards.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -23,6 +24,7 @@ from harvest.errors import ConfigurationError, HarvestError
 from harvest.runtime.checkpoints import Checkpoints
 from harvest.runtime.parts import make_range_store
 from harvest.runtime.range_leader import check_layout
+from harvest.runtime.registration import check_registration
 from harvest.sinks.kafka.settings import connection_settings
 from harvest.spark.shard import CLAIM_LOST, Job, Outcome, SinkWrapper, publish_together
 from marshal_py import ClaimTimeout, Marshal
@@ -160,11 +162,11 @@ def _jobs(
     """The shards that are not finished; their end is what it was when the job began."""
     jobs = []
     for config, epochs in zip(configs, claims, strict=True):
-        store = make_range_store(config)
-        store.connect()
-        check_layout(store, config.shards)
-        until = store.bounds().last
-        store.close()
+        with contextlib.closing(make_range_store(config)) as store:
+            store.connect()
+            check_layout(store, config.shards)
+            check_registration(config, store)
+            until = store.bounds().last
         for shard, epoch in enumerate(epochs):
             result = results.get((config.sink_name, shard))
             if result is None:

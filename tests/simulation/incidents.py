@@ -167,17 +167,17 @@ class Incidents:
         self.sim.operator.forgets.update((name, p) for p in range(self.sim.scenario.partitions))
         self.sim.operator.step()
 
-    def _do_upgrade(self, slot: int, levels: tuple[int, int], leaves: bool) -> None:
+    def _do_upgrade(self, slot: int, lowest: int, highest: int, leaves: bool) -> None:
         """The process ends, in peace or not; whoever starts in its place follows other levels."""
         process = self._process(slot)
         if process is not None:
             self.sim.fired["upgrade"] += 1
-            self.sim.tell(process.name, f"is replaced by one that follows {levels}")
+            self.sim.tell(process.name, f"is replaced by one of levels {lowest} to {highest}")
             if leaves:
                 process.call(process.user.leave)
             else:
                 self.sim.crash(process, lose_in_flight=False)
-        self.sim.scenario.processes[slot].levels = (levels[0], levels[1])
+        self.sim.scenario.processes[slot].levels = (lowest, highest)
 
     def _do_set_level(self, group: int, level: int) -> None:
         self.sim.operator.set_level(self.sim.scenario.groups[group], level)

@@ -450,7 +450,7 @@ class _Generator:
             at = self._when()
             for slot in rng.sample(range(len(self.processes)), len(self.processes)):
                 if rng.random() < 0.8:
-                    self._add(at, "upgrade", slot, levels, rng.random() < 0.5)
+                    self._add(at, "upgrade", slot, *levels, rng.random() < 0.5)
                     self._add(at + rng.uniform(0.01, 0.5) * self.interval, "restart", slot)
                 at += int(rng.uniform(0, 1) * self.interval)
         for _ in range(rng.randint(2, 6)):

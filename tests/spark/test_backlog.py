@@ -23,6 +23,7 @@ from harvest.config.load import load, parse
 from harvest.config.model import ReaperConfig
 from harvest.databases.postgres.range import PostgresRangeStore
 from harvest.errors import ConfigurationError
+from harvest.runtime.parts import make_range_store
 from harvest.spark import backlog as backlog_module
 from harvest.spark.backlog import Backlog, Progress, backlog
 from harvest.spark.shard import Job, Outcome, publish
@@ -93,6 +94,11 @@ def test_everything_is_published_once_and_in_order_and_then_nothing(
     first = backlog(spark, [config(world)], on_progress=seen.append)
     assert_published(world, first)
     assert first.published == 3_000
+    with contextlib.closing(make_range_store(config(world))) as store:
+        store.connect()
+        registered = store.registration()
+    assert registered is not None
+    assert registered.cluster, "a harvester of another cluster is refused, and one of this is not"
     assert [shard.outcome.dead_ids for shard in first.shards] == [7, 7]
     fill(world, 3_001, 3_100)
     second = backlog(spark, [config(world)])

@@ -46,6 +46,7 @@ def test_a_recipe_runs(kafka: EmbeddedKafka, database: str, tmp_path: Path, numb
     code = BLOCKS[number].replace("localhost:9092", kafka.bootstrap_servers)
     code = code.replace('topics="orders"', f'topics="{orders}", topic="{topic}"')
     code = code.replace('"taxed"', f'"{taxed}"')
+    code = code.replace('group_id="jobs"', f'group_id="jobs", topic="{topic}"')
     done = subprocess.run(
         [sys.executable, "-c", code],
         env={**os.environ, "DSN": database},

@@ -45,6 +45,12 @@ class Store(MemoryMarkStore):
         return self.table.source.log
 
 
+def registered() -> Store:
+    store = Store(MemoryTable())
+    store.register(OURS)
+    return store
+
+
 def guard(store: Store, kafka: Kafka, ours: Registration = OURS) -> SourceGuard:
     return SourceGuard(store, kafka, ours, exact=True)
 
@@ -60,7 +66,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 @settings(max_examples=200, deadline=None)
 def test_no_term_begins_on_a_database_that_went_back_past_a_visit(seed: int) -> None:
     rnd = random.Random(seed)
-    kafka, store = Kafka(), Store(MemoryTable())
+    kafka, store = Kafka(), registered()
     backups: list[Source] = []
     for _ in range(rnd.randint(1, 30)):
         if rnd.random() < 0.3:
@@ -81,14 +87,21 @@ def test_no_term_begins_on_a_database_that_went_back_past_a_visit(seed: int) -> 
 
 
 def test_a_term_begins_only_with_the_registered_configuration() -> None:
-    kafka, store = Kafka(), Store(MemoryTable())
+    kafka, store = Kafka(), registered()
     guard(store, kafka).begin()
     with pytest.raises(DatabaseChanged, match="two configurations"):
         guard(store, kafka, replace(OURS, mode="range")).begin()
 
 
-def test_what_happens_during_a_term_is_seen_when_it_is_time_to_look(clock: list[float]) -> None:
+def test_a_term_registers_nobody_since_it_does_not_know_the_cluster() -> None:
     kafka, store = Kafka(), Store(MemoryTable())
+    with pytest.raises(DatabaseChanged, match="nobody is registered any more"):
+        guard(store, kafka).begin()
+    assert store.registration() is None
+
+
+def test_what_happens_during_a_term_is_seen_when_it_is_time_to_look(clock: list[float]) -> None:
+    kafka, store = Kafka(), registered()
     looking = guard(store, kafka)
     looking.begin()
     fitting = store.table.source
@@ -106,7 +119,7 @@ def test_what_happens_during_a_term_is_seen_when_it_is_time_to_look(clock: list[
 
 
 def test_no_copy_of_a_position_is_written_into_a_database_that_went_back() -> None:
-    store = Store(MemoryTable())
+    store = registered()
     backup = replace(store.table.source, timeline=1)
     watching = guard(store, Kafka())
     assert not watching.fits(store), "the term has not begun"
@@ -120,7 +133,7 @@ def test_no_copy_of_a_position_is_written_into_a_database_that_went_back() -> No
 
 
 def test_kafka_hears_of_a_visit_while_rows_are_seen(clock: list[float]) -> None:
-    kafka, store = Kafka(), Store(MemoryTable())
+    kafka, store = Kafka(), registered()
     looking = guard(store, kafka)
     looking.begin()
     clock[0] += 6
@@ -134,7 +147,7 @@ def test_kafka_hears_of_a_visit_while_rows_are_seen(clock: list[float]) -> None:
 
 
 def test_a_promoted_replica_is_accepted_if_it_had_what_the_checkpoint_rests_on() -> None:
-    kafka, store = Kafka(), Store(MemoryTable())
+    kafka, store = Kafka(), registered()
     store.table.source = Source("memory", 1, 100)
     first = guard(store, kafka)
     first.begin()
@@ -163,5 +176,7 @@ def test_another_shards_visit_between_the_looks_is_no_way_back_in_time() -> None
             asked.append("database")
             return super().source()
 
-    guard(Watched(MemoryTable()), Asked()).begin()
+    store = Watched(MemoryTable())
+    store.register(OURS)
+    guard(store, Asked()).begin()
     assert asked == ["kafka", "database"]
