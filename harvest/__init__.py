@@ -1,7 +1,6 @@
 """Transactional-outbox harvester: rows committed in a database reach Kafka, in order, once."""
 
 import importlib
-import logging
 from typing import TYPE_CHECKING
 
 from harvest.errors import (
@@ -80,6 +79,3 @@ def __getattr__(name: str) -> object:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
-
-
-logging.getLogger(__name__).addHandler(logging.NullHandler())

@@ -1,7 +1,6 @@
 """Coordination on nothing but Kafka: claims, leases, fencing epochs and leader election."""
 
 import importlib
-import logging
 from typing import TYPE_CHECKING
 
 from marshal_py.client.leader_election import Leader, Leadership, LeaderWatch
@@ -9,6 +8,7 @@ from marshal_py.client.marshal import Claim, Marshal
 from marshal_py.consumer.consumer import Batch, Consumer
 from marshal_py.errors import (
     AccessDenied,
+    AuthenticationFailed,
     BrokerUnavailable,
     ClaimTimeout,
     Closed,
@@ -46,6 +46,7 @@ __all__ = [
     "AsyncConsumer",
     "AsyncLeadership",
     "AsyncMarshal",
+    "AuthenticationFailed",
     "Batch",
     "BrokerUnavailable",
     "Claim",
@@ -110,5 +111,3 @@ def __dir__() -> list[str]:
 
 
 __version__ = "0.1.0"
-
-logging.getLogger(__name__).addHandler(logging.NullHandler())

@@ -16,6 +16,7 @@ Blame = Literal["usage", "configuration", "log", "environment"]
 
 __all__ = [
     "AccessDenied",
+    "AuthenticationFailed",
     "Blame",
     "BrokerUnavailable",
     "ClaimTimeout",
@@ -122,6 +123,10 @@ class ConfigurationError(MarshalError, ValueError):
 
 class AccessDenied(ConfigurationError):
     """The brokers refuse this client something that it needs; an ACL is missing."""
+
+
+class AuthenticationFailed(ConfigurationError):
+    """The brokers and this client do not accept each other: SASL or TLS failed."""
 
 
 class TopicMissing(MarshalError):

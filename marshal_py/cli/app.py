@@ -8,6 +8,7 @@ without it.
 from __future__ import annotations
 
 import io
+import logging
 import sys
 
 from marshal_py.cli import group, metrics, topic
@@ -62,4 +63,6 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):  # a terminal that lacks a character is no failure
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+    # Commands say what they find; what the library logs besides is shown by --verbose.
+    logging.getLogger("marshal_py").addHandler(logging.NullHandler())
     app(prog_name="marshal")

@@ -32,6 +32,7 @@ from marshal_py.client.signals import exit_on_sigterm
 from marshal_py.client.snapshots import next_offset_in
 from marshal_py.client.topic_watch import LOOK_EVERY_S
 from marshal_py.errors import (
+    AuthenticationFailed,
     BrokerUnavailable,
     Closed,
     DuplicateClientId,
@@ -451,7 +452,7 @@ class Driver:
                         start_over(str(error))
                 self.log.warning("%s: has read the log anew and goes on", client_id)
                 return
-            except (BrokerUnavailable, TopicMissing) as problem:
+            except (AuthenticationFailed, BrokerUnavailable, TopicMissing) as problem:
                 for observer in self.observers:  # nothing is claimed before there is a log
                     observer.caught_up_at_offset = None
                 self.log.warning("%s: %s; trying on", client_id, problem)

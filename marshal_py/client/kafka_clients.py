@@ -14,7 +14,12 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from marshal_py.client.acl import REFUSED, denied
 from marshal_py.client.settings import KafkaConfig
-from marshal_py.errors import BrokerUnavailable, ConfigurationError
+from marshal_py.errors import (
+    AuthenticationFailed,
+    BrokerUnavailable,
+    ConfigurationError,
+    MarshalError,
+)
 
 __all__ = [
     "FINAL",
@@ -22,6 +27,7 @@ __all__ = [
     "RECONNECT",
     "ConnectionErrors",
     "connect",
+    "patience",
     "rdkafka_logger",
     "read_to_end",
 ]
@@ -48,47 +54,101 @@ FINAL: Final = {
 """Errors that trying again cannot mend."""
 
 
+_MUTUAL: Final = {
+    KafkaError._AUTHENTICATION,
+    KafkaError._SSL,
+    KafkaError.SASL_AUTHENTICATION_FAILED,
+    KafkaError.UNSUPPORTED_SASL_MECHANISM,
+}
+"""Those of them by which brokers and client do not accept each other."""
+
+
+def patience(deadline: float) -> Iterator[float]:
+    """Yield for how many seconds to wait for each answer, until `deadline` (`time.monotonic`).
+
+    librdkafka tells what is wrong between two attempts only: so the first ones are short.
+    """
+    wait_s = 0.25
+    while True:
+        yield max(0.1, min(wait_s, deadline - time.monotonic()))
+        wait_s = min(5.0, 2 * wait_s)
+
+
 class ConnectionErrors:
-    """Why a client gets no answer from its brokers: what TLS or SASL said last, and how often."""
+    """Why a client gets no answer from its brokers: what was said last, and how often.
+
+    What TLS or SASL said counts most: trying again does not mend it.
+    """
 
     def __init__(self) -> None:
         self.last = ""
         self.count = 0
-        self._logged_s = -OUTAGE_WARNING_S
+        self._code = 0
+        self._unreachable = ""
+        self._mismatch = ""
+        """How librdkafka says that one side speaks TLS and the other does not."""
+        self._logged_s = self._warned_s = -OUTAGE_WARNING_S
 
     @property
     def repeated(self) -> bool:
         """Whether it came often enough to be no accident, as of a broker that is killed."""
-        return self.count >= 5
+        return self.count >= 4
 
-    def note(self, text: str) -> None:
-        """Keep it, and log it once in a while."""
-        self.last, self.count = text, self.count + 1
+    def note(self, code: int, text: str) -> None:
+        """Keep what trying again cannot mend, and log it once in a while."""
+        self.last, self.count, self._code = text, self.count + 1, code
         if time.monotonic() - self._logged_s >= OUTAGE_WARNING_S:
             self._logged_s = time.monotonic()
-            logger.error("%s", text)
+            logger.error("the brokers cannot be used: %s", text)
+
+    def note_outage(self, code: int, text: str) -> None:
+        """Keep why a broker cannot be reached, and log it once in a while."""
+        if code == KafkaError._ALL_BROKERS_DOWN and time.monotonic() - self._warned_s < 1:
+            return  # it follows what was said of the last of them
+        self._unreachable = text
+        if "listener?" in text:
+            self._mismatch = text
+        elif "in state CONNECT" in text:
+            self._mismatch = ""
+        if time.monotonic() - self._warned_s >= OUTAGE_WARNING_S:
+            self._warned_s = time.monotonic()
+            logger.warning("no connection: %s; trying on", text)
+
+    def log(self, level: int, text: str, *arguments: object) -> None:
+        """Take a line of librdkafka's own log: of some mismatches it tells nowhere else."""
+        rdkafka_logger.log(level, text, *arguments)
+        line = text % arguments if arguments else text
+        if "FAIL" not in line:
+            return
+        what = line.rpartition("]: ")[2]
+        if "in state APIVERSION_QUERY" in what and "listener?" not in what:
+            what += ": connecting to a TLS listener? See security.protocol"
+        if "listener?" in what:
+            self.note_outage(KafkaError._TRANSPORT, what)
+
+    def failure(self, error: KafkaError) -> MarshalError:
+        """Return what to raise when giving up after `error`: it says which broker, and why."""
+        if self._code in _MUTUAL or error.code() in _MUTUAL or self._mismatch:
+            return AuthenticationFailed(self.last or self._mismatch or error.str())
+        return BrokerUnavailable(
+            f"no answer from the brokers: {self.last or self._unreachable or error.str()}"
+        )
 
 
 def connect(kind: Any, config: KafkaConfig, errors: ConnectionErrors | None = None) -> Any:
     """Make a Consumer or Producer; a setting that it refuses becomes a `ConfigurationError`."""
-
-    last_warning_s = -OUTAGE_WARNING_S
     errors = errors or ConnectionErrors()
 
     def on_error(error: KafkaError) -> None:
-        nonlocal last_warning_s
         if error.code() in REFUSED:
             pass  # whoever asked is told, and tells which right is missing
         elif error.fatal() or error.code() in FINAL:
-            errors.note(f"{kind.__name__}: {error.str()}")
-        elif time.monotonic() - last_warning_s >= OUTAGE_WARNING_S:
-            last_warning_s = time.monotonic()
-            logger.warning(
-                "%s: %s; reconnecting for as long as it takes", kind.__name__, error.str()
-            )
+            errors.note(error.code(), error.str())
+        else:
+            errors.note_outage(error.code(), error.str())
 
     try:
-        return kind({"error_cb": on_error, **config}, logger=rdkafka_logger)
+        return kind({"error_cb": on_error, **config}, logger=errors)
     except (KafkaException, TypeError, ValueError) as error:
         problem = error.args[0] if error.args else error
         text = problem.str() if isinstance(problem, KafkaError) else str(problem)

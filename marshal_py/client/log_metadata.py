@@ -10,7 +10,7 @@ from typing import Any, Final
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from marshal_py.client.acl import REFUSED, denied
-from marshal_py.client.kafka_clients import FINAL, ConnectionErrors
+from marshal_py.client.kafka_clients import FINAL, ConnectionErrors, patience
 from marshal_py.client.settings import KafkaConfig
 from marshal_py.errors import BrokerUnavailable, ConfigurationError, TopicMissing
 
@@ -26,8 +26,8 @@ _EARLIEST: Final = -2
 class LogMetadata:
     """Asks the brokers until they answer, or until a deadline (of `time.monotonic`).
 
-    Every call raises `BrokerUnavailable` at the deadline, or when the brokers refuse this client;
-    `AccessDenied` when a right is missing.
+    Every call raises `BrokerUnavailable` at the deadline; sooner, `AuthenticationFailed` when
+    brokers and client do not accept each other, and `AccessDenied` when a right is missing.
     """
 
     def __init__(
@@ -49,11 +49,9 @@ class LogMetadata:
 
         Raises `TopicMissing`, `ConfigurationError`.
         """
-        while True:
+        for wait_s in patience(deadline):
             try:
-                topics = self._consumer.list_topics(
-                    self.topic, timeout=max(0.1, min(5.0, deadline - time.monotonic()))
-                ).topics
+                topics = self._consumer.list_topics(self.topic, timeout=wait_s).topics
                 error = topics[self.topic].error
                 if error is None and topics[self.topic].partitions:
                     snapshots = self._snapshot_partitions(deadline) if with_snapshots else 0
@@ -71,6 +69,7 @@ class LogMetadata:
             except KafkaException as problem:
                 self._give_up(problem.args[0], deadline)
             self._pause(deadline, "no metadata of the coordination topic")
+        raise AssertionError  # `patience` has no end
 
     def _snapshot_partitions(self, deadline: float) -> int:
         found = None
@@ -137,8 +136,7 @@ class LogMetadata:
             raise denied(self._config, self.topic, "Read", "Write") from None
         self._consumer.poll(0)  # to hear what TLS and SASL have said
         if time.monotonic() >= deadline or self._errors.repeated:
-            why = self._errors.last or error.str()
-            raise BrokerUnavailable(f"no answer from the brokers: {why}") from None
+            raise self._errors.failure(error) from None
         if error.code() in FINAL:
             raise BrokerUnavailable(f"the brokers refused: {error.str()}") from None
 

@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from marshal_py.client.acl import REFUSED, denied
-from marshal_py.client.kafka_clients import rdkafka_logger
+from marshal_py.client.kafka_clients import ConnectionErrors, connect, patience, rdkafka_logger
 from marshal_py.client.settings import DEFAULT_TOPIC, kafka_config
 from marshal_py.errors import BrokerUnavailable, ConfigurationError
 
@@ -109,12 +109,13 @@ def create_topics(
 
     `choices` are those of `plan_topics`. A topic that exists is left as it is and returned with
     `existed`. Returns once every partition has a leader. Raises `ConfigurationError`,
-    `BrokerUnavailable`.
+    `AuthenticationFailed`, `BrokerUnavailable`.
     """
-    admin = admin_client(config)
+    errors = ConnectionErrors()
+    admin = connect(AdminClient, kafka_config(config), errors)
     deadline = time.monotonic() + timeout_s
     try:
-        found = admin.list_topics(timeout=timeout_s)
+        found = _all_topics(admin, errors, deadline)
         there = found.topics.get(choices.get("topic", DEFAULT_TOPIC))
         if there is not None and there.partitions:  # the snapshot topic has to have as many
             choices["partitions"] = len(there.partitions)
@@ -126,6 +127,17 @@ def create_topics(
         if problem.code() in (KafkaError._TRANSPORT, KafkaError._TIMED_OUT):
             raise BrokerUnavailable(f"no answer from the brokers: {problem.str()}") from None
         raise ConfigurationError(f"the brokers refused: {problem.str()}") from None
+
+
+def _all_topics(admin: AdminClient, errors: ConnectionErrors, deadline: float) -> Any:
+    for wait_s in patience(deadline):
+        try:
+            return admin.list_topics(timeout=wait_s)
+        except KafkaException as error:
+            admin.poll(0)  # to hear what TLS, SASL and the network have said
+            if errors.repeated or time.monotonic() >= deadline:
+                raise errors.failure(error.args[0]) from None
+    raise AssertionError  # `patience` has no end
 
 
 def ensure_topics(

@@ -23,7 +23,7 @@ from marshal_py.consumer.partitions import Partitions
 from marshal_py.consumer.positions import Positions
 from marshal_py.consumer.topics import Topics
 from marshal_py.consumer.wakeup import Wakeup
-from marshal_py.errors import Closed, MarshalError
+from marshal_py.errors import AuthenticationFailed, BrokerUnavailable, Closed, MarshalError
 
 if TYPE_CHECKING:  # what only some need is imported there: a restart is mostly imports
     import asyncio
@@ -190,7 +190,11 @@ class ConsumerCore:
         try:
             driver.connect()
         except MarshalError as error:
+            if isinstance(error, AuthenticationFailed | BrokerUnavailable):
+                given_up.set()  # they ask the same brokers; this one says why there is no answer
             discovery.join()
+            if given_up.is_set():
+                failures.clear()
             failures.append(error)
         except BaseException:
             given_up.set()

@@ -17,7 +17,7 @@ from confluent_kafka import OFFSET_END, KafkaError, KafkaException, Message, Top
 from confluent_kafka import Consumer as KafkaConsumer
 
 from marshal_py.client.acl import REFUSED, denied
-from marshal_py.client.kafka_clients import RECONNECT, connect
+from marshal_py.client.kafka_clients import RECONNECT, ConnectionErrors, connect
 from marshal_py.client.marshal import Marshal
 from marshal_py.client.settings import kafka_config
 from marshal_py.client.structured_logs import Fields
@@ -79,6 +79,7 @@ class Fetcher:
         self._log = log
         self._wakeup = wakeup
         self._config = _fetch_config(marshal, kafka)
+        self._errors = ConnectionErrors()
         self._kafka: Any = None
         """The confluent-kafka consumer, once open."""
         self._fetched: deque[Run] = deque()
@@ -98,7 +99,7 @@ class Fetcher:
 
     def open(self) -> None:
         """Connect."""
-        self._kafka = connect(KafkaConsumer, self._config)
+        self._kafka = connect(KafkaConsumer, self._config, self._errors)
         self._is_closed = False  # a start that failed may be tried again
 
     def close(self) -> None:
@@ -116,6 +117,11 @@ class Fetcher:
         if topic is None:
             return self._kafka.list_topics(timeout=timeout_s)
         return self._kafka.list_topics(topic, timeout=timeout_s)
+
+    def hear_errors(self) -> ConnectionErrors:
+        """Return why brokers do not answer. For the start: nothing is assigned yet."""
+        self._kafka.poll(0)
+        return self._errors
 
     def fetch(self, most: int, wait_s: float = 0.0) -> int:
         """Fetch up to `most` messages, waiting up to `wait_s` for one. Returns how many."""

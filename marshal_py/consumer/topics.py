@@ -9,12 +9,13 @@ from typing import Any, Final, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 
+from marshal_py.client.kafka_clients import patience
 from marshal_py.client.marshal import Marshal
 from marshal_py.client.structured_logs import Fields
 from marshal_py.client.suggestions import did_you_mean
 from marshal_py.consumer.admin_on_demand import AdminOnDemand
 from marshal_py.consumer.fetcher import Fetcher
-from marshal_py.errors import BrokerUnavailable, TopicMissing
+from marshal_py.errors import TopicMissing
 from marshal_py.protocol.subscription import Subscription
 
 __all__ = ["Topics", "describe"]
@@ -75,20 +76,21 @@ class Topics:
         return self._subscription.wants(topic)
 
     def discover_at_start(self, given_up: threading.Event) -> None:
-        """Look for the topics. Raises `TopicMissing`, naming what is close, `BrokerUnavailable`."""
-        timeout_s = self._marshal.settings.connect_timeout_ms / 1000
-        deadline = time.monotonic() + timeout_s
-        while True:
+        """Look for the topics.
+
+        Raises `TopicMissing`, naming what is close; `BrokerUnavailable`,
+        `AuthenticationFailed`.
+        """
+        deadline = time.monotonic() + self._marshal.settings.connect_timeout_ms / 1000
+        for wait_s in patience(deadline):
             try:
                 # Asked by the consumer, which must be connected anyhow.
-                left_s = max(0.1, deadline - time.monotonic())
-                found = self._ask_consumer(min(5.0, left_s))
+                found = self._ask_consumer(wait_s)
                 break
             except KafkaException as error:
-                if given_up.is_set() or time.monotonic() >= deadline:
-                    raise BrokerUnavailable(
-                        f"no answer from the brokers within {timeout_s:g} s: {error.args[0].str()}"
-                    ) from None
+                errors = self._fetcher.hear_errors()
+                if given_up.is_set() or errors.repeated or time.monotonic() >= deadline:
+                    raise errors.failure(error.args[0]) from None
         for topic in sorted(self._subscription.topics):
             if topic not in found:
                 known = _counts(self._fetcher.list_topics(5.0))

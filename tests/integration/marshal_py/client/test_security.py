@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from marshal_py import AccessDenied, BrokerUnavailable, ConfigurationError, Marshal
+from marshal_py import AccessDenied, AuthenticationFailed, ConfigurationError, Consumer, Marshal
 from marshal_py.client.topics import create_topics
 from marshal_py.protocol.messages import ReleaseGroup, encode
 from tests.support.secure_kafka import ADMIN_PASSWORD, SecureKafka, secure_kafka
@@ -168,23 +168,48 @@ def test_a_right_that_is_taken_away_ends_the_lease_and_may_come_back(
 def test_a_wrong_password_is_named_as_the_reason(
     secure: SecureKafka, user: str, topic: str
 ) -> None:
-    with pytest.raises(BrokerUnavailable, match="SASL authentication error") as refused:
-        claims(secure, user, topic, password="pw-that-is-wrong")
+    # Long before the client would give up waiting for brokers.
+    with pytest.raises(AuthenticationFailed, match="SASL authentication error") as refused:
+        claims(secure, user, topic, password="pw-that-is-wrong", connect_timeout_ms=3_600_000)
     assert "pw-that-is-wrong" not in str(refused.value)
+    assert secure.server.bootstrap_servers in str(refused.value)
+
+
+@pytest.mark.parametrize("create_topics", [False, True])
+def test_a_consumer_is_told_of_a_wrong_password_as_well(
+    secure: SecureKafka, user: str, topic: str, create_topics: bool
+) -> None:
+    config = secure.config(user, "pw-that-is-wrong")
+    consumer = Consumer(
+        config,
+        group_id="g",
+        topics="t",
+        topic=topic,
+        create_topics=create_topics,
+        connect_timeout_ms=3_600_000,
+    )
+    with pytest.raises(AuthenticationFailed, match="SASL authentication error"):
+        consumer.start()
+
+
+def test_plaintext_against_tls_is_told_as_what_it_is(secure: SecureKafka, topic: str) -> None:
+    config = {"bootstrap.servers": secure.server.bootstrap_servers}
+    with pytest.raises(AuthenticationFailed, match="TLS listener"):
+        Marshal(config, group_id="g", topic=topic, connect_timeout_ms=1_000).start()
 
 
 def test_an_unknown_authority_is_named_as_the_reason(secure: SecureKafka, topic: str) -> None:
     config = secure.config("admin", ADMIN_PASSWORD, mechanism="PLAIN")
     del config["ssl.ca.location"]
-    marshal = Marshal(config, group_id="g", topic=topic, connect_timeout_ms=6_000)
-    with pytest.raises(BrokerUnavailable, match="certificate"):
+    marshal = Marshal(config, group_id="g", topic=topic, connect_timeout_ms=3_600_000)
+    with pytest.raises(AuthenticationFailed, match="certificate"):
         marshal.start()
 
 
 def test_errors_come_once_in_a_while_not_with_every_attempt(
     secure: SecureKafka, user: str, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with pytest.raises(BrokerUnavailable):
+    with pytest.raises(AuthenticationFailed):
         claims(secure, user, topic, password="wrong")
     assert len([r for r in caplog.records if r.levelno >= logging.ERROR]) <= 2
 
@@ -242,7 +267,7 @@ def test_the_command_line_takes_a_password_from_a_file_and_shows_it_nowhere(
     assert PASSWORD not in shown + said
 
 
-def test_a_wrong_password_on_the_command_line_is_an_environment_error(
+def test_a_wrong_password_on_the_command_line_is_an_error_of_configuration(
     secure: SecureKafka, user: str, topic: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "client.properties"
@@ -252,7 +277,7 @@ def test_a_wrong_password_on_the_command_line_is_an_environment_error(
     done = subprocess.run(
         [*command, "--topic", topic], capture_output=True, text=True, timeout=120, check=False
     )
-    assert done.returncode == 3, done.stderr
+    assert done.returncode == 2, done.stderr
     assert "SASL" in done.stderr
     assert "pw-that-is-wrong" not in done.stdout + done.stderr
 

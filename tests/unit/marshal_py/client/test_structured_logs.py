@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import subprocess
-import sys
 from typing import Any
 
 from marshal_py import Marshal
@@ -49,12 +47,6 @@ def test_a_client_logs_who_it_is() -> None:
         "client_id": "a",
         "instance_id": marshal.instance_id,
     }
-
-
-def test_nothing_is_printed_by_default() -> None:
-    code = "import marshal_py, logging; logging.getLogger('marshal_py').error('unasked')"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 def test_what_a_harvester_says_of_a_leadership_carries_its_epoch_and_shard() -> None:

@@ -40,7 +40,7 @@ class StubAdmin:
 
 def with_answers(monkeypatch: pytest.MonkeyPatch, *answers: int | None) -> StubAdmin:
     stub = StubAdmin(list(answers))
-    monkeypatch.setattr(admin, "admin_client", lambda _: stub)
+    monkeypatch.setattr(admin, "connect", lambda *_: stub)
     return stub
 
 

@@ -1,0 +1,108 @@
+"""What is said when no broker can be used: at once, with host, port and cause."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError
+
+from marshal_py import AuthenticationFailed, BrokerUnavailable, Consumer, Marshal
+from marshal_py.client.kafka_clients import ConnectionErrors
+
+NOT_YET_S = 0.8
+
+
+def start(kind: str, config: dict[str, Any]) -> None:
+    """Start a client that gives up within a second."""
+    timeout_ms = int(NOT_YET_S * 1000)
+    if kind == "Marshal":
+        Marshal(config, group_id="g", connect_timeout_ms=timeout_ms).start()
+    else:
+        Consumer(config, group_id="g", topics="t", connect_timeout_ms=timeout_ms).start()
+
+
+@pytest.fixture
+def hangs_up() -> Iterator[str]:
+    """The address of a server that hangs up on what it does not understand, as Kafka does."""
+    server = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        while True:
+            try:
+                connection, _ = server.accept()
+            except OSError:
+                return
+            with connection:
+                connection.recv(1)
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    yield f"127.0.0.1:{server.getsockname()[1]}"
+    server.shutdown(socket.SHUT_RDWR)
+    server.close()
+    thread.join()
+
+
+@pytest.mark.parametrize("kind", ["Marshal", "Consumer"])
+@pytest.mark.parametrize(
+    ("where", "cause"),
+    [("127.0.0.1:1", "Connection refused"), ("no-such-host.invalid:9092", "Failed to resolve")],
+)
+def test_who_cannot_be_reached_is_told_with_the_cause(
+    kind: str, where: str, cause: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(BrokerUnavailable, match=cause) as refused:
+        start(kind, {"bootstrap.servers": where})
+    assert where in str(refused.value)
+    warnings = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
+    assert where in warnings[0]
+    assert cause in warnings[0]
+
+
+@pytest.mark.parametrize("kind", ["Marshal", "Consumer"])
+def test_tls_against_plaintext_is_told_as_what_it_is(
+    kind: str, hangs_up: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(AuthenticationFailed, match="PLAINTEXT broker listener") as refused:
+        start(kind, {"bootstrap.servers": hangs_up, "security.protocol": "SSL"})
+    assert hangs_up in str(refused.value)
+    assert not isinstance(refused.value, BrokerUnavailable)
+    assert "PLAINTEXT broker listener" in caplog.text
+
+
+def test_one_refusal_may_be_an_accident_and_several_are_none() -> None:
+    errors = ConnectionErrors()
+    for _ in range(3):
+        errors.note(KafkaError._AUTHENTICATION, "broker:1: wrong password")
+    assert not errors.repeated
+    errors.note(KafkaError._AUTHENTICATION, "broker:1: wrong password")
+    assert errors.repeated
+
+
+def test_a_broker_that_is_gone_is_no_mismatch_of_protocols() -> None:
+    errors = ConnectionErrors()
+    timed_out = KafkaError(KafkaError._TIMED_OUT)
+    errors.note_outage(KafkaError._TRANSPORT, "b:1: hung up: connecting to a TLS listener?")
+    assert isinstance(errors.failure(timed_out), AuthenticationFailed)
+    errors.note_outage(KafkaError._TRANSPORT, "b:1: Connection refused (in state CONNECT)")
+    assert isinstance(errors.failure(timed_out), BrokerUnavailable)
+
+
+@pytest.mark.parametrize("package", ["marshal_py", "harvest"])
+def test_without_logging_configured_warnings_reach_standard_error(package: str) -> None:
+    program = (
+        f"import logging, {package}\n"
+        f"logging.getLogger('{package}.somewhere').info('not this')\n"
+        f"logging.getLogger('{package}.somewhere').warning('three messages are lost')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stderr == "three messages are lost\n"
