@@ -150,7 +150,7 @@ class GroupAdmin:
     @property
     def _state(self) -> GroupState:
         """What the log says of the group."""
-        return self.world.states[self._log.home].groups.get(self.group_id) or GroupState()
+        return self.world.group(self.group_id) or GroupState()
 
     def exists(self) -> bool:
         """Whether the log knows the group: it has cells, members or a pause."""

@@ -153,7 +153,7 @@ def _add_pauses(status: Status, found: WorldView) -> None:
             continue
         if found.is_text and expires_ms <= now_ms:
             continue  # a pause of version 1 ends by itself
-        state = found.world.states[found.world.home(name)].groups.get(name)
+        state = found.world.group(name)
         version = NO_OFFSET if state is None or state.pause is None else state.pause.version
         pause = Pause(name, version, iso_utc(expires_ms), expires_ms, expires_ms <= now_ms)
         status.pauses.append(pause)

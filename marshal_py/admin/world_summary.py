@@ -136,7 +136,7 @@ def paused_until_ms(world: World, group: str) -> int | None:
     """
     if isinstance(world, TextWorld):
         return max((s.paused[group] for s in world.states if group in s.paused), default=None)
-    found = world.states[world.home(group)].groups.get(group)
+    found = world.group(group)
     return None if found is None or found.pause is None else found.pause.expires_at_ms
 
 

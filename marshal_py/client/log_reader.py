@@ -26,6 +26,7 @@ from marshal_py.client.settings import KafkaConfig
 from marshal_py.client.snapshots import Boundary, SnapshotDesk, newest_snapshots
 from marshal_py.client.topic_watch import LOOK_EVERY_S, TopicFacts, TopicWatch
 from marshal_py.errors import (
+    BrokerUnavailable,
     LogHole,
     MalformedRecord,
     PartitionCountChanged,
@@ -206,11 +207,7 @@ class LogReader:
         takes.
         """
         deadline = time.monotonic() + timeout_s
-        self._watch.ask()
-        count, snapshot_partitions = self._metadata.describe(
-            deadline, with_snapshots=self.wire.has_snapshots
-        )
-        facts = self._watch.wait(min(deadline, time.monotonic() + _FIRST_LOOK_S))
+        count, snapshot_partitions, facts = self._describe(deadline)
         is_anew = self._is_another(facts)
         if self._partitions and count != self._partitions and not is_anew:
             raise self._changed(count)
@@ -267,6 +264,27 @@ class LogReader:
                 TopicPartition(self.snapshot_topic, p, end) for p, end in snapshot_ends.items()
             ]
         self._consumer.assign(assignment)
+
+    def _describe(self, deadline: float) -> tuple[int, int, TopicFacts | None]:
+        """Return how many partitions log and snapshots have, and what topic the log is.
+
+        These are two answers, and the topic may be made anew between them: they are asked for until
+        they tell of the same number of partitions.
+        """
+        while True:
+            self._watch.ask()
+            count, snapshot_partitions = self._metadata.describe(
+                deadline, with_snapshots=self.wire.has_snapshots
+            )
+            facts = self._watch.wait(min(deadline, time.monotonic() + _FIRST_LOOK_S))
+            if facts is None or facts.partitions == count:
+                return count, snapshot_partitions, facts
+            if time.monotonic() >= deadline:
+                raise BrokerUnavailable(
+                    f"the brokers do not agree how many partitions topic {self.topic!r} has: "
+                    f"{count} or {facts.partitions}"
+                )
+            self._consumer.poll(0.05)
 
     def _partitions_read(self, count: int) -> tuple[int, ...]:
         if self._groups is None or self.wire.home is None:

@@ -148,7 +148,7 @@ class GroupView:
         group = self._marshal.group_id
         self._all_due = False
         self._states = list(world.states)
-        self._members_due.update(_group_in(world, group).members)
+        self._members_due.update((world.group(group) or _NOTHING).members)
         self._members_due.update(self._is_alive)
         self._units_due.update(self._exist)
 
@@ -174,7 +174,7 @@ class GroupView:
     def _look_at_member(self, world: World, name: str, now_ns: int) -> bool:
         marshal = self._marshal
         home = world.home(marshal.group_id)
-        members = _group_in(world, marshal.group_id).members
+        members = (world.group(marshal.group_id) or _NOTHING).members
         observer = marshal.driver.observers[home]
         member, me = members.get(name), members.get(marshal.client_id)
         if me is not None and me.instance_id != marshal.instance_id:
@@ -218,7 +218,7 @@ class GroupView:
 
     def _look_at_unit(self, world: World, unit: Unit, now_ns: int) -> bool:
         marshal, shares = self._marshal, self.shares
-        group = _group_in(world, marshal.group_id)
+        group = world.group(marshal.group_id) or _NOTHING
         cell = group.cells.get(unit) if unit in self._exist else None
         observer = marshal.driver.observers[world.home(marshal.group_id)]
         holder = self._who_holds(unit, cell, group.version(cell), observer, now_ns)
@@ -276,11 +276,6 @@ class GroupView:
 
 
 _NOTHING: Final = GroupState()
-
-
-def _group_in(world: World, group_id: str) -> GroupState:
-    """What the log says of the group: nothing, it may be."""
-    return world.states[world.home(group_id)].groups.get(group_id, _NOTHING)
 
 
 def _are_same(some: list[PartitionState], others: list[PartitionState]) -> bool:

@@ -324,7 +324,7 @@ class Claimant:
 
         Whoever else does so too is refused, and nothing waits for the outcome.
         """
-        group = self.world.states[self.home].groups.get(self.group_id)
+        group = self.world.group(self.group_id)
         if self.leaving or group is None or group.pause is None:
             return
         if group.pause.expires_at_ms <= now_ms:
@@ -720,7 +720,8 @@ class Claimant:
         return False
 
     def _on_founded(self, coordinator: int, event: ev.Founded, now_ns: int) -> None:  # noqa: ARG002
-        """The log has another identity: its operator recovered it, and no lease is certain."""
+        """The log has another identity: it was founded, recovered, or lifted above epochs that some
+        client had seen. What is held from before may be lost to it (§5.16)."""
         for holding in list(self._ours[coordinator].values()):
             self._give_back(holding.key, coordinator, holding.epoch, now_ns, holding.next_offset)
             self._end(holding, ClaimEvent.LOST, "the coordination log was recovered")

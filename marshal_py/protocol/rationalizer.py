@@ -702,7 +702,8 @@ def _no_member(
 def _end_if_idle(
     state: PartitionState, group: GroupState, name: str, client_id: str, session: Session
 ) -> None:
-    if session.member or session.claims:
+    """End the session of an instance that is no member, if it holds nothing either."""
+    if session.claims:
         return
     del group.sessions[client_id, session.instance_id]
     group.count(session, -1)

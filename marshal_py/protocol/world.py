@@ -12,7 +12,7 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 
 import mmh3
 
-from marshal_py.protocol.rationalizer import Cell, CellKey, Member, PartitionState
+from marshal_py.protocol.rationalizer import Cell, CellKey, GroupState, Member, PartitionState
 
 __all__ = [
     "LEADER_PREFIX",
@@ -68,6 +68,12 @@ class World:
         """Return the coordination partition of the group."""
         return coordinating_partition(group_id, len(self.states))
 
+    def group(self, group_id: str) -> GroupState | None:
+        """Return what the log says of a group, None for nothing. Version 1 keeps no groups."""
+        if not self.states:
+            return None
+        return self.states[self.home(group_id)].groups.get(group_id)
+
     def cell(self, group_id: str, topic: str, partition: int) -> Cell | None:
         """Return the cell, or None if it was never touched (or was forgotten)."""
         state = self.states[self.coordinator(group_id, topic, partition)]
@@ -80,17 +86,27 @@ class World:
 
     def cells(self, group_id: str | None = None) -> Iterator[tuple[int, CellKey, Cell]]:
         """Yield (coordination partition, key, cell) of one group or, by default, of all."""
+        if group_id is not None:
+            group = self.group(group_id)
+            if group is not None:
+                home = self.home(group_id)
+                for (topic, partition), cell in group.cells.items():
+                    yield home, (group_id, topic, partition), cell
+            return
         for state in self.states:
             for key, cell in state.cells.items():
-                if group_id is None or key[0] == group_id:
-                    yield state.partition, key, cell
+                yield state.partition, key, cell
 
     def members(self, group_id: str | None = None) -> Iterator[MemberView]:
         """Yield the members of one group or, by default, of all."""
+        if group_id is not None:
+            found = self.group(group_id)
+            for client, member in found.members.items() if found is not None else ():
+                yield MemberView(group_id, client, member)
+            return
         for state in self.states:
             for (group, client), member in state.members.items():
-                if group_id is None or group == group_id:
-                    yield MemberView(group, client, member)
+                yield MemberView(group, client, member)
 
     def groups(self) -> list[str]:
         """Return the names of all groups that have cells, members or a pause, sorted."""
@@ -103,7 +119,7 @@ class World:
 
     def paused(self, group_id: str) -> bool:
         """Say whether the group is paused."""
-        group = self.states[self.home(group_id)].groups.get(group_id) if self.states else None
+        group = self.group(group_id)
         return group is not None and group.pause is not None
 
 

@@ -140,5 +140,5 @@ def _counts(world: World, group_id: str) -> tuple[int, int, int]:
     if isinstance(world, TextWorld):
         cells = [cell.held for _, _, cell in world.cells(group_id)]
         return len(cells), sum(cells), 0
-    group = world.states[world.home(group_id)].groups.get(group_id)
+    group = world.group(group_id)
     return (0, 0, 0) if group is None else (len(group.cells), group.held, len(group.members))

@@ -8,6 +8,7 @@ import time
 
 from marshal_py import Claim, Marshal
 from marshal_py.embedded.kafka import EmbeddedKafka
+from marshal_py.protocol.events import Beat, Claimed
 from tests.benchmarks._servers import new_topic
 from tests.benchmarks.harness import Figure, Options, median, percentile, run, say
 
@@ -60,31 +61,26 @@ def takeover_s(
         raise RuntimeError("nobody took over")
     taken = time.perf_counter()
     # Both are append times of one broker: of the claim, and of the last record before it.
-    with standby.world():
-        stamped = standby.driver.observers[claim.core.holding.coordinator].stamped
-        last = _last_record_before(standby, claim)
-        assert last is not None
-        append_ms, last_ms = stamped.at(claim.epoch), stamped.at(last)
+    with standby.world() as world:
+        coordinator = claim.core.holding.coordinator
+        stamped = standby.driver.observers[coordinator].stamped
+        claimed_at = claim.epoch - world.states[coordinator].base
+        last = max(offset for offset in _heard[f"victim-{n}"] if offset < claimed_at)
+        append_ms, last_ms = stamped.at(claimed_at), stamped.at(last)
     claim.release()
     assert append_ms is not None
     assert last_ms is not None
     return (append_ms - last_ms) / 1_000, taken - killed
 
 
-_versions: dict[tuple[str, int], list[int]] = {}
-
-
-def _last_record_before(standby: Marshal, claim: Claim) -> int | None:
-    versions = [v for v in _versions.get((claim.topic, claim.partition), []) if v < claim.epoch]
-    return versions[-1] if versions else None
+_heard: dict[str, list[int]] = {}
+"""client_id → the offsets of what renewed its claims."""
 
 
 def _note(_: int, events: list[object]) -> None:
     for event in events:
-        topic = getattr(event, "topic", None)
-        if topic is not None and type(event).__name__ in ("Claimed", "Renewed"):
-            key = (topic, event.partition)  # type: ignore[attr-defined]
-            _versions.setdefault(key, []).append(event.offset)  # type: ignore[attr-defined]
+        if isinstance(event, Claimed | Beat):
+            _heard.setdefault(event.client_id, []).append(event.offset)
 
 
 def measure(options: Options) -> list[Figure]:

@@ -37,7 +37,7 @@ has are skipped.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from marshal_py.errors import MalformedRecord
@@ -129,6 +129,12 @@ class TextWorld(World):
     def coordinator(self, group_id: str, topic: str, partition: int) -> int:  # noqa: ARG002
         """Return the coordination partition of the topic; nothing else matters."""
         return coordinating_partition(topic, len(self.states))
+
+    def cells(self, group_id: str | None = None) -> Iterator[tuple[int, CellKey, Cell]]:
+        """Yield (coordination partition, key, cell) of one group or, by default, of all."""
+        for found in super().cells():
+            if group_id is None or found[1][0] == group_id:
+                yield found
 
     def paused(self, group_id: str) -> bool:
         """Say whether the group is paused at `at_ms`."""

@@ -280,8 +280,8 @@ _MEMBERS = [
     _fold(
         "sessions: who holds stays without membership",
         "_end_if_idle",
-        "if session.member or session.claims:",
-        "if session.member:",
+        "if session.claims:",
+        "if False:",
     ),
     _fold(
         "sessions: one that ends counts for no level",

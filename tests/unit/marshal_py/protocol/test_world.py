@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from typing import Literal, NoReturn
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from marshal_py.protocol.messages import ClaimingPartition, Heartbeat, ReleaseGroup, encode
-from marshal_py.protocol.rationalizer import apply
+from marshal_py.protocol.rationalizer import GroupState, apply
 from marshal_py.protocol.world import (
     MS,
     Observer,
@@ -222,3 +223,31 @@ def test_every_point_of_a_timeline_can_be_found() -> None:
     for wanted in range(298):
         expected = offsets[bisect_right(offsets, wanted - 1)] * 2
         assert timeline.at(wanted) == expected
+
+
+def test_what_a_group_has_is_looked_up_and_not_searched_for() -> None:
+    """Other groups, however many, are not walked through."""
+
+    class Watched(dict[str, GroupState]):
+        def __iter__(self) -> NoReturn:
+            raise AssertionError("all groups were walked through")
+
+        items = values = keys = __iter__
+
+    world = World(2)
+    assert (world.group("g"), world.paused("g")) == (None, False)
+    home = world.home("g")
+    head: tuple[Literal[2], str, str, str, int] = (2, "a", "i", "g", 0)
+    apply(world.states[home], 0, encode(ClaimingPartition(*head, "t", 3, 1_000, -1)))
+    apply(world.states[home], 1, encode(Heartbeat(*head, 1_000, 1)))
+    world.states[home].groups = Watched(world.states[home].groups)
+    cell = world.cell("g", "t", 3)
+    assert list(world.cells("g")) == [(home, ("g", "t", 3), cell)]
+    assert [(view.group_id, view.client_id) for view in world.members("g")] == [("g", "a")]
+    assert not [*world.cells("h"), *world.members("h")]
+
+
+def test_a_world_of_no_partitions_has_no_groups() -> None:
+    world = World(0)
+    assert world.group("g") is None
+    assert not [*world.cells("g"), *world.members("g")]
