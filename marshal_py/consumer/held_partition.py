@@ -200,6 +200,7 @@ class HeldPartition:
         """At most once: messages below are there to be read, by the last look; −1: unknown."""
         self.owed_until_s = math.inf
         """At most once: who gives the partition back waits until then for what is to be fetched."""
+        self._start = -1
         self._base = -1
         """Everything below is done; −1: nothing is known."""
         self._window: deque[list[int]] = deque()
@@ -219,9 +220,14 @@ class HeldPartition:
 
         `done_before`: what is done above it.
         """
-        self._base = self.last_end = offset
+        self._start = self._base = self.last_end = offset
         self.tail = (-1, -1)
         self.done_before = done_before
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether Kafka has had something where it began, or that was up to Kafka."""
+        return self._start < 0 or self.last_end != self._start or self.tail != (-1, -1)
 
     @property
     def deliverable(self) -> bool:

@@ -144,7 +144,8 @@ class Partitions:
 
     def _say_what_is_done(self, part: HeldPartition, *, flush: bool = False) -> None:
         """Publish of which topic the position is, and what is done above it."""
-        topic_id = self._positions.topic_id(part)
+        # Of which topic an inherited position is, nobody knows before there was something at it.
+        topic_id = self._positions.topic_id(part) if part.has_begun else b""
         base, ranges = part.done_above()
         if self._delivery.claims_messages:
             ranges = ()

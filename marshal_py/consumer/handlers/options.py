@@ -254,15 +254,29 @@ def _is_coroutine_function(handler: Callable[..., Any]) -> bool:
 
 
 def _claim_as(handler: Callable[..., Any]) -> Literal["no", "second", "keyword"]:
+    """Say how the claim is given to `handler`; its first argument is the message, whatever its name.
+
+    Raises `ConfigurationError` if it cannot be called with the two.
+    """
     try:
-        parameters = inspect.signature(handler).parameters
+        signature = inspect.signature(handler)
     except (TypeError, ValueError):
         return "no"
-    if "claim" in parameters:
-        return "keyword"
-    required = [
-        p
-        for p in parameters.values()
-        if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+    message, claim = object(), object()
+    ways: list[tuple[Literal["keyword", "no", "second"], Callable[[], inspect.BoundArguments]]] = [
+        ("keyword", lambda: signature.bind(message, claim=claim)),
+        ("no", lambda: signature.bind(message)),
+        ("second", lambda: signature.bind(message, claim)),
     ]
-    return "second" if len(required) > 1 else "no"
+    for way, bind in ways:
+        if way == "keyword" and "claim" not in signature.parameters:
+            continue  # what takes any keyword did not ask for this one
+        try:
+            bind()
+        except TypeError:
+            continue
+        return way
+    raise ConfigurationError(
+        f"handler = {getattr(handler, '__name__', handler)!r} takes {signature}: it must take the "
+        "message, or the message and the claim"
+    )

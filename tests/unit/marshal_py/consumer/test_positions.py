@@ -160,6 +160,45 @@ def test_a_position_of_another_topic_is_set_anew_before_anything_goes_out(
     assert world.set_to == [10, 10]
 
 
+@pytest.mark.parametrize("what_is_there", ["a message", "the end"])
+def test_an_inherited_position_gets_the_id_of_a_topic_that_has_something_there(
+    monkeypatch: pytest.MonkeyPatch, what_is_there: str
+) -> None:
+    world = World(monkeypatch)
+    world.claim.position = 15
+    world.made.fetcher.active[world.part.key] = world.part
+    world.advance()
+    world.advance()
+    assert (world.assigned, world.flushed) == ([15], []), "it may be of an earlier topic"
+    if what_is_there == "a message":
+        world.made.fetcher._sort_out(run_of(world.part, 15).messages)
+    else:
+        world.part.reached(15)
+    world.advance()
+    assert [ClaimMetadata.decode(data).topic_id for data in world.flushed] == [NEW]
+
+
+def test_an_inherited_position_beyond_the_end_is_not_taken_for_a_truncation(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World(monkeypatch)
+    world.claim.position = 25
+    world.advance()
+    world.advance()
+    world.part.out_of_range = True
+    world.advance()
+    assert world.set_to == [10]
+
+
+def test_a_position_that_begins_with_the_topic_has_its_id_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World(monkeypatch)
+    world.advance()
+    world.advance()
+    assert [ClaimMetadata.decode(data).topic_id for data in world.flushed] == [NEW]
+
+
 def test_nothing_goes_out_before_the_id_of_the_topic_is_known(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

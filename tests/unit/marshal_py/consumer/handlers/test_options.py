@@ -116,6 +116,32 @@ def test_a_dead_letter_of_a_message_with_nothing() -> None:
     assert headers["dlq-attempts"] == b"2"
 
 
+def test_a_message_may_be_called_claim() -> None:
+    def insurance(claim: Any) -> Any:
+        return claim
+
+    def by_position(message: Any, claim: Any, /) -> Any:
+        return message, claim
+
+    def any_keyword(message: Any, **rest: Any) -> Any:
+        return message, rest
+
+    claim: Any = "claim"
+    assert HandlerOptions(insurance).call("m", claim) == "m"
+    assert HandlerOptions(by_position).call("m", claim) == ("m", "claim")
+    assert HandlerOptions(any_keyword).call("m", claim) == ("m", {})
+
+
+def test_a_handler_that_no_message_can_be_given_to_is_told_at_once() -> None:
+    def three(message: Any, claim: Any, more: Any) -> Any: ...
+
+    def none() -> Any: ...
+
+    for handler, text in [(three, r"'three' takes \(message: 'Any'"), (none, "'none' takes")]:
+        with pytest.raises(ConfigurationError, match=text):
+            HandlerOptions(handler)
+
+
 # What is published with a claim
 
 
