@@ -179,8 +179,6 @@ class RelayScheduler:
     """The rows of the purge under way, and the tags of each when it began."""
     _purges_foreign: bool = False
     """Whether there are rows in it that a mark would tag anew."""
-    _purged_meanwhile: dict[int, _Known] = field(default_factory=dict)
-    """Since the mark under way began: it may have seen these rows all the same."""
     _succeeded: set[int] = field(default_factory=set)
     """Known ids under which other rows have come: those are marked once ours are forgotten."""
     _shed: set[Key] = field(default_factory=set)
@@ -188,7 +186,7 @@ class RelayScheduler:
     _shed_destinations: set[str] = field(default_factory=set)
     _shed_after_ms: float = float("-inf")
     _bad_rows: list[BadRow] = field(default_factory=list)
-    _adding: Sequence[BadRow] = ()
+    _adding: tuple[BadRow, ...] = ()
     _asked: int = 0
     _stopping: bool = False
     _done: bool = False
@@ -224,8 +222,6 @@ class RelayScheduler:
                 self._marking = False
                 self._marked(batch, rows)
             case Purged():
-                if self._marking:
-                    self._purged_meanwhile.update((i, self._known[i]) for i in self._purging)
                 for row_id, tags in self._purging.items():
                     if self._known[row_id].tags == tags:
                         self._forget(row_id)
@@ -253,6 +249,7 @@ class RelayScheduler:
                 pass
             case Opened(term, waiting, retries):
                 self._opening, self._open, self._term, self._batch = False, True, term, 0
+                self._purges_foreign = bool(self._purging)  # it began in an earlier term
                 self.row_filter.waiting = dict(waiting)
                 self._shed.clear()
                 self._shed_destinations.clear()
@@ -279,12 +276,8 @@ class RelayScheduler:
                 else:
                     self._succeeded.add(row.id)
                 continue
-            purged = self._purged_meanwhile.get(row.id)
             self._known[row.id] = _Known(row, (tag,), size := payload_bytes((row,)))
             self.in_flight_bytes += size
-            if purged is not None and purged.row == row:
-                self._delivered.append(row.id)  # the purge may have missed it under its new tag
-                continue
             if self.row_filter.waits(row):
                 self._bad_rows.append(waiting_row(row))
                 continue
@@ -296,20 +289,15 @@ class RelayScheduler:
                 self._forget(row.id)
             else:
                 messages.append(message)
-        self._purged_meanwhile.clear()
         self.dispatcher.offer(messages, self.now())
 
     def _mark_failed(self, batch: int) -> None:
-        """Every row may have the tag of this mark now; what was purged meanwhile, is once more."""
+        """Every row that had a tag of an earlier term may have that of this mark now."""
         assert self._term is not None
         tag = self._term.tag(batch)
-        for row_id, purged in self._purged_meanwhile.items():
-            self._known[row_id] = purged
-            self.in_flight_bytes += purged.size
-            self._delivered.append(row_id)
-        self._purged_meanwhile.clear()
         for known in self._known.values():
-            known.tags = (*known.tags, tag)
+            if self._foreign(known.tags):
+                known.tags = (*known.tags, tag)
 
     def _sent(self, row_id: int, outcome: Outcome) -> list[Action]:
         verdict = self.dispatcher.finished(row_id, outcome, self.now())
@@ -336,6 +324,17 @@ class RelayScheduler:
             self.row_filter.hold_back(message.key, message.row.id)
             behind = self.dispatcher.withdraw(message.key)
             self._bad_rows += [waiting_row(one.row) for one in behind]
+
+    def _add_dead_letters(self) -> list[Action]:
+        """Before their term ends, and not while a mark may find other rows under their ids."""
+        if self._marking or self._adding or self._opening or self._term is None:
+            return []
+        bad_rows, self._bad_rows = self._bad_rows, []
+        self._adding = tuple([row for row in bad_rows if row.id not in self._succeeded])
+        for row in bad_rows:
+            if row.id in self._succeeded:
+                self._forget(row.id)
+        return [AddDeadLetters(self._term, self._adding)] if self._adding else []
 
     def _dead_letters_added(self, ids: frozenset[int], waiting: Mapping[Key, int]) -> None:
         """Dead letters are not ours any more. What is none will be marked again, in a new term."""
@@ -370,10 +369,7 @@ class RelayScheduler:
     def _continue(self, *, first: bool) -> list[Action]:
         if self._stopping:
             return self._finish()
-        actions: list[Action] = []
-        if self._bad_rows and not (self._adding or self._opening) and self._term is not None:
-            self._adding, self._bad_rows = tuple(self._bad_rows), []  # before their term ends
-            actions.append(AddDeadLetters(self._term, tuple(self._adding)))
+        actions = self._add_dead_letters()
         if self._open:
             actions += self._mark()
         elif not (self._opening or self._marking or self._adding):
@@ -429,10 +425,11 @@ class RelayScheduler:
 
         The purge would then miss it, and delete later ones of its group; so the two take turns.
         """
+        return any(self._foreign(self._known[row_id].tags) for row_id in self._delivered)
+
+    def _foreign(self, tags: tuple[UUID, ...]) -> bool:
         assert self._term is not None
-        first, last = self._term.first, self._term.last
-        found = [self._known[row_id].tags for row_id in self._delivered]
-        return any(len(tags) > 1 or not first <= tags[0] <= last for tags in found)
+        return len(tags) > 1 or not self._term.first <= tags[0] <= self._term.last
 
     def _finish(self) -> list[Action]:
         """Wait for what is under way; what was not sent is the next leader's."""

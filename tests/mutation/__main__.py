@@ -78,6 +78,7 @@ UNIT_TESTS: Final[dict[str, tuple[str, ...]]] = {
         "harvest/sinks/test_transactional_sink.py",
         "harvest/core/test_kafka_headers.py",
         "harvest/sinks/test_partitioner.py",
+        "harvest/core/test_relay.py",
     ),
 }
 NO_HISTORIES: Final = ("sinks", "wal")

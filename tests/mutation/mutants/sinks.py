@@ -88,4 +88,25 @@ SINKS: tuple[Mutant, ...] = (
         "if len(keys) != len(values):",
         "if False:",
     ),
+    _sink(
+        "core.relay",
+        "a term marks nothing while a purge of an earlier one is under way",
+        "RelayScheduler.step",
+        "self._purges_foreign = bool(self._purging)",
+        "pass",
+    ),
+    _sink(
+        "core.relay",
+        "no row is set aside for another of its id",
+        "RelayScheduler._add_dead_letters",
+        "if row.id not in self._succeeded",
+        "",
+    ),
+    _sink(
+        "core.relay",
+        "nothing is set aside while a mark may find other rows",
+        "RelayScheduler._add_dead_letters",
+        "if self._marking or self._adding",
+        "if self._adding",
+    ),
 )

@@ -448,6 +448,8 @@ class World:
 
 @settings(max_examples=120, deadline=None)
 @given(seed=st.integers(0, 2**32))
+@example(1_447)  # a purge of an earlier term is under way when a term begins
+@example(2_377_791_161)
 def test_order_holds_and_nothing_is_lost(seed: int) -> None:
     world = World(seed)
     world.run(400)
@@ -501,6 +503,7 @@ class _RewoundWorld(World):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.store = _AnsweringStore(self.table)
+        self.failed: set[int] = set()
         self.save()
 
     def write(self) -> None:
@@ -511,6 +514,12 @@ class _RewoundWorld(World):
     def receive(self, sent: Row) -> None:
         assert sent.value is not None
         self.got.append(int(sent.value))
+
+    def post(self, sent: Row) -> r.Sent:
+        answer = super().post(sent)
+        if answer.outcome.error is not None:
+            self.failed.add(int(sent.value or b""))
+        return answer
 
     def save(self) -> None:
         self.backup = copy.deepcopy(self.table.committed), self.table.next_id
@@ -527,6 +536,8 @@ class _RewoundWorld(World):
             stored.row for row_id, stored in before.items() if row_id not in self.table.committed
         ]
         assert {int(row.value or b"") for row in gone} <= set(self.got)
+        for row, bad in self.table.dead_letters.values():
+            assert bad.waits or int(row.value or b"") in self.failed
         return answer
 
 
@@ -534,6 +545,8 @@ class _RewoundWorld(World):
 @given(seed=st.integers(0, 2**32))
 @example(44)  # only a purge hears of it
 @example(31)
+@example(1_756_167_986)  # a purge of an earlier term is under way when a term begins
+@example(3_518_792_266)
 def test_everything_is_delivered_when_the_database_goes_back(seed: int) -> None:
     world = _RewoundWorld(seed)
     for _ in range(60):
@@ -565,6 +578,36 @@ def test_a_row_that_came_under_the_id_of_a_delivered_one_is_not_purged() -> None
     assert [purge.ids for purge in purges] == [(1,)]
     opened = [scheduler.step(Purged()), scheduler.step(Marked(2, []))]
     assert any(isinstance(action, Open) for actions in opened for action in actions)
+
+
+def test_a_row_that_came_under_the_id_of_a_refused_one_is_no_dead_letter() -> None:
+    scheduler = r.RelayScheduler(
+        1, Dispatcher({"t": Policy(concurrency=9)}, lambda: 0.5), Router(["t"]).message
+    )
+    scheduler.step(Start())
+    scheduler.step(r.Opened(Term.of(1), {}))
+    old = Row(2, "t", b"x", b"old")
+    scheduler.step(Marked(0, [old]))
+    actions = [
+        *scheduler.step(r.Sent(2, BAD)),  # the mark under way finds another row in its place
+        *scheduler.step(Marked(1, [old._replace(value=b"new")])),
+    ]
+    assert not any(isinstance(action, AddDeadLetters) for action in actions)
+    assert any(isinstance(action, Open) for action in actions)
+
+
+def test_a_term_marks_nothing_while_a_purge_of_an_earlier_one_is_under_way() -> None:
+    """A mark may tag anew only the first rows that the purge names: the later ones would go."""
+    scheduler = r.RelayScheduler(1, Dispatcher({"t": Policy()}, lambda: 0.5), Router(["t"]).message)
+    scheduler.step(Start())
+    scheduler.step(r.Opened(Term.of(1), {}))
+    scheduler.step(Marked(0, [Row(1, "t", b"x", b"v")]))
+    sent = scheduler.step(r.Sent(1, OK))
+    assert any(isinstance(action, Purge) for action in sent)
+    scheduler.step(MarkFailed(1))
+    opened = scheduler.step(r.Opened(Term.of(2), {}))
+    assert not any(isinstance(action, Mark) for action in opened)
+    assert any(isinstance(action, Mark) for action in scheduler.step(Purged()))
 
 
 @pytest.mark.parametrize("seed", range(5))
