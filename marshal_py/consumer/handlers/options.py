@@ -254,7 +254,7 @@ def _is_coroutine_function(handler: Callable[..., Any]) -> bool:
 
 
 def _claim_as(handler: Callable[..., Any]) -> Literal["no", "second", "keyword"]:
-    """Say how the claim is given to `handler`; its first argument is the message, whatever its name.
+    """Say how the claim is given to `handler`; its first argument is the message, however named.
 
     Raises `ConfigurationError` if it cannot be called with the two.
     """
