@@ -4,9 +4,9 @@ Fixtures, from the top: `kafka`, `kafka_topic`, `postgres` and `postgres_databas
 package's own pytest plugin (marshal_py/embedded/pytest_plugin.py); those of a folder are in its
 conftest.py (integration, contract, interop, spark). `python -m pytest --fixtures FOLDER` lists all.
 
-Hypothesis runs 200 examples of a property, the same ones each time: what fails in CI fails everywhere,
-and what it finds in the campaigns (MARSHAL_HYPOTHESIS=thorough: other examples each time, and far more)
-is kept as an explicit example.
+Hypothesis runs 200 examples of a property, the same ones each time: what fails in CI fails
+everywhere. MARSHAL_HYPOTHESIS=thorough runs far more, and others each time; what it finds is kept
+as an explicit example.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where CI runs everything is installed: a test that is skipped there fails (`-p tests.support.no_skips`)."""
+"""Where CI runs everything is installed: a skip is a failure (`-p tests.support.no_skips`)."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from tests.support.paths import ROOT
 FAIL = {
     "inside": "import pytest\ndef test(): pytest.skip('this tool is not installed')",
     "collected": "import pytest\npytest.importorskip('no_such_module')\ndef test(): pass",
-    "marked": "import pytest\n@pytest.mark.skipif(True, reason='there is no tool')\ndef test(): pass",
+    "marked": "import pytest\n@pytest.mark.skipif(1, reason='there is no tool')\ndef test(): pass",
 }
 STAY = {
     "case": "import pytest\ndef test(): pytest.skip('only transactions fence')",
