@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -137,7 +138,11 @@ def test_a_handler_that_no_message_can_be_given_to_is_told_at_once() -> None:
 
     def none() -> Any: ...
 
-    for handler, text in [(three, r"'three' takes \(message: 'Any'"), (none, "'none' takes")]:
+    refused: list[tuple[Callable[..., Any], str]] = [
+        (three, r"'three' takes \(message: 'Any'"),
+        (none, "'none' takes"),
+    ]
+    for handler, text in refused:
         with pytest.raises(ConfigurationError, match=text):
             HandlerOptions(handler)
 
