@@ -476,6 +476,7 @@ class LogReader:
     def _replay_batch(self, messages: list[Any]) -> None:
         """Apply a batch without events. This loop is the start-up time of every process."""
         states, topic, last, apply = self.world.states, self.topic, {}, self.wire.apply
+        replayed = 0
         for message in messages:
             p = message.partition()
             error = message.error()
@@ -499,7 +500,8 @@ class LogReader:
             if not apply(state, offset, message.value(), None):
                 self._met_foreign(p, message.value())
             last[p] = message
-            self.replayed += 1
+            replayed += 1
+        self.replayed += replayed
         for p, message in last.items():
             self._last_value[p] = message.value()
             kind, stamp_ms = message.timestamp()

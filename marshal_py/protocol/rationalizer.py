@@ -54,6 +54,7 @@ from __future__ import annotations
 import hashlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from typing import Any, Final, TypeAlias, TypeVar
 
@@ -148,7 +149,8 @@ class Cell(Struct, array_like=True, gc=False):
         return max(self.next_offset, self.claimed_offset)
 
 
-class Session(Struct, array_like=True):
+@dataclass(slots=True)
+class Session:
     """One instance of a client that holds cells or is a member, as its last heartbeat left it."""
 
     instance_id: str
@@ -159,7 +161,7 @@ class Session(Struct, array_like=True):
     """1 if this is the client's instance in the group's membership, 0 otherwise."""
     lowest: int = LEVEL
     highest: int = LEVEL
-    claims: dict[int, Unit] = {}
+    claims: dict[int, Unit] = field(default_factory=dict)
     """Epoch → (topic, partition) of each cell that it holds. Follows from the cells."""
 
 
@@ -618,7 +620,10 @@ def _changes(
     """Take in what a heartbeat says of single claims: positions first, then metadata."""
     cells, claims, base = group.cells, session.claims, state.base
     pairs = iter(record.positions)
-    for claimed_at, next_offset in zip(pairs, pairs, strict=False):
+    for claimed_at in pairs:
+        next_offset = next(pairs, None)
+        if next_offset is None:
+            break  # an odd one speaks of no position
         unit = claims.get(base + claimed_at)
         if unit is None:
             if events is not None:
@@ -988,7 +993,8 @@ def _drop_silent_members(state: PartitionState, offset: int, events: list[Event]
         is_there = state.session(*who) is session  # its group may have been forgotten
         if is_there and not session.claims:
             dropped.append((session.version, who, session))
-    state.sweep_at = offset + 1 if not silent else session.version + MEMBER_HORIZON + 1
+    oldest = session.version if silent else offset  # who is heard of from here on is younger
+    state.sweep_at = oldest + MEMBER_HORIZON + 1
     for _, (name, client_id, instance_id), session in sorted(dropped, key=_by_key):
         _no_member(state, state.groups[name], name, client_id, session)
         if events is not None:

@@ -330,8 +330,8 @@ _MEMBERS = [
     _fold(
         "members: the next look at the silent, not later",
         "_drop_silent_members",
-        "session.version + MEMBER_HORIZON + 1",
-        "session.version + MEMBER_HORIZON + 2",
+        "oldest + MEMBER_HORIZON + 1",
+        "oldest + MEMBER_HORIZON + 2",
     ),
     _fold(
         "members: whoever gave up its cells may be silent for too long",

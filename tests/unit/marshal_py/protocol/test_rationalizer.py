@@ -981,6 +981,18 @@ def test_who_gives_up_its_cells_after_a_long_silence_leaves_with_the_next_record
     assert log.add(b"", at=66_002)[:1] == [ev.MemberLeft(66_002, "a", "a1", "g", "expired")]
 
 
+@spec("F-50")
+@pytest.mark.parametrize("joins_at", [0, 7, 8])
+def test_who_joins_when_nobody_was_there_leaves_by_the_same_offset(joins_at: int) -> None:
+    log = Log()
+    if joins_at:
+        log.add(b"", at=7 if joins_at == 8 else 6)
+    log.add(member(), at=joins_at)
+    at = joins_at + MEMBER_HORIZON
+    assert log.add(b"", at=at) == [ev.Ignored(at, "undecodable")]
+    assert log.add(b"", at=at + 1)[0] == ev.MemberLeft(at + 1, "a", "a1", "g", "expired")
+
+
 def test_the_silent_of_a_forgotten_group_are_forgotten_with_it() -> None:
     log = Log(member(), pause(), forget(), resume(1))
     assert log.add(b"", at=70_000) == [ev.Ignored(70_000, "undecodable")]
