@@ -1,5 +1,25 @@
-"""`python -m harvest.cli`."""
+"""`harvest`, and `python -m harvest.cli`."""
 
-from harvest.cli.app import main
+import sys
 
-main()
+from harvest.cli.stop_signals import STOP_SIGNALS
+
+__all__ = ["main"]
+
+
+def main() -> None:
+    """Entry point: of a harvesting process, signals are handled before anything else is done."""
+    harvests = sys.argv[1:2] == ["reap"]
+    if harvests:
+        STOP_SIGNALS.install()
+    try:
+        from harvest.cli import app
+
+        app.main()
+    finally:
+        if harvests:
+            STOP_SIGNALS.ignore()
+
+
+if __name__ == "__main__":
+    main()

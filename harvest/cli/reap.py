@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import logging
-import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import FrameType
-from typing import Annotated, Final, NoReturn
+from typing import Annotated, Final
 
 import typer
 
 from harvest.cli.options import ConfigFile
+from harvest.cli.stop_signals import STOP_SIGNALS
 from harvest.config.load import load
 from harvest.config.model import ReaperConfig
 from harvest.runtime.monitor import Monitor
@@ -59,24 +58,9 @@ def reap(
 
 
 def _run(settings: ReaperConfig, listen: tuple[str, int] | None) -> None:
-    stopped = False
-
-    def before(_number: int, _: FrameType | None) -> NoReturn:
-        raise SystemExit(0)
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, before)
+    STOP_SIGNALS.install()
     with process(settings) as running, _status_server(running, listen):
-
-        def stop(number: int, _: FrameType | None) -> None:
-            nonlocal stopped
-            if stopped and number == signal.SIGINT:
-                raise KeyboardInterrupt
-            stopped = True
-            running.harvester.stop()
-
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, stop)
+        STOP_SIGNALS.call(running.harvester.stop)
         running.harvester.run()
     _LOG.info("stopped: %d rows published", running.harvester.stats.published)
 

@@ -31,7 +31,7 @@ def for_servers(text: str, kafka: EmbeddedKafka) -> str:
 
 
 def harvest(*arguments: str) -> list[str]:
-    return [sys.executable, "-c", "from harvest.cli.app import main; main()", *arguments]
+    return [sys.executable, "-c", "from harvest.cli.__main__ import main; main()", *arguments]
 
 
 @pytest.mark.parametrize("number", range(len(BLOCKS)))

@@ -79,7 +79,7 @@ coordination: {{topic: {made}}}
         [
             sys.executable,
             "-c",
-            "from harvest.cli.app import main; main()",
+            "from harvest.cli.__main__ import main; main()",
             "reap",
             "-c",
             "/dev/stdin",
