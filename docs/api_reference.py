@@ -16,6 +16,7 @@ MODULES: Final = (
     "marshal_py.protocol.events",
     "marshal_py.telemetry",
     "marshal_py.testing",
+    "marshal_py.testing.broker",
     "marshal_py.embedded.kafka",
     "marshal_py.embedded.postgres",
     "harvest",

@@ -50,13 +50,21 @@ class Checkpoints:
 
     def read_mark(self) -> Checkpoint | None:
         """The same as `read`, of mark mode."""
-        found = self._read(f"harvest.{self._config.sink_name}", "the checkpoint")
+        found = self.text()
         return None if found is None else Checkpoint.decode(found)
+
+    def text(self) -> str | None:
+        """The same in mark or wal mode, as it is kept."""
+        return self._read(f"harvest.{self._config.sink_name}", "the checkpoint")
+
+    def write_text(self, text: str) -> None:
+        """The same as `write`, in mark or wal mode."""
+        name = f"harvest.{self._config.sink_name}"
+        self._write({name: text}, [name])
 
     def write_mark(self, checkpoint: Checkpoint) -> None:
         """The same as `write`, of mark mode."""
-        name = f"harvest.{self._config.sink_name}"
-        self._write({name: checkpoint.encode()}, [name])
+        self.write_text(checkpoint.encode())
 
     def fence(self) -> None:
         """Let nobody publish who began before, in the mode of the configuration."""

@@ -6,6 +6,9 @@ checkpoint and the new slot do not belong together, and a harvester refuses them
 
 from __future__ import annotations
 
+import contextlib
+import select
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
@@ -15,16 +18,20 @@ from psycopg.rows import tuple_row
 from psycopg.types.string import ByteaBinaryLoader
 
 from harvest.config.model import ReaperConfig
+from harvest.core import wal as w
+from harvest.core.dead_letters import BadRowFilter, BadRowPolicy
+from harvest.core.interfaces.sink import Sink
+from harvest.core.interfaces.wal_stream import WalStream
 from harvest.core.row import Row
 from harvest.core.wal_layout import GOHARVEST
 from harvest.core.wal_position import WalPosition, format_lsn
 from harvest.core.wal_slot import SlotState
 from harvest.databases.postgres.wal import PostgresWalSource
-from harvest.errors import ConfigurationError, SinkUnavailable
+from harvest.errors import CheckpointError, ConfigurationError, SinkUnavailable
 from harvest.runtime.checkpoints import alone
-from harvest.runtime.parts import make_sink, make_wal_source
+from harvest.runtime.parts import make_dead_letters, make_sink, make_wal_source
 
-__all__ = ["Renewal", "begin_slot", "renew_slot"]
+__all__ = ["Left", "Renewal", "begin_slot", "drop_slot", "goes_on", "leave_slot", "renew_slot"]
 
 _PAGE: Final = 5_000
 _AS_BYTES: Final = ("text", "varchar", "bpchar", "json")
@@ -89,6 +96,120 @@ def begin_slot(config: ReaperConfig) -> int:
         return _renewed(config, source, before, publish_table=has_table, after=None).rows
     finally:
         source.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """What `leave_slot` did, or would do: rows published from the log, rows deleted."""
+
+    published: int
+    deleted: int
+
+
+def leave_slot(config: ReaperConfig, found: str | None, *, dry_run: bool = False) -> Left:
+    """Publish what the log has up to a place, and delete what the table has from before it.
+
+    So the rows that are left in the table are those that are not published. `found`: the saved
+    position. Whoever calls holds the leadership. Interrupted, it can be repeated. Raises as a
+    harvester does where slot and position do not belong together, and `ConfigurationError` while
+    there are dead letters.
+    """
+    if config.wal.layout != "goharvest":
+        raise ConfigurationError(
+            f"{config.table} has the columns of {config.wal.layout}: only wal mode reads these"
+        )
+    with contextlib.closing(make_dead_letters(config)) as letters:
+        count = letters.count()
+    if count:
+        raise ConfigurationError(
+            f"{config.table} has {count} dead letters, which only wal mode puts back: run `harvest "
+            "dead-letters retry` or `drop` first, with the configuration as it was"
+        )
+    source = make_wal_source(config)
+    sink = None if dry_run else make_sink(config)
+    try:
+        with source.leaving() as (lsn, delete):
+            published = _publish_up_to(lsn, source, sink, found, config)
+            if sink is not None:
+                return Left(published, delete())
+            there = 0 if source.options.source == "message" else source.count_rows(None)
+            return Left(published, there)
+    finally:
+        source.close()
+        if sink is not None:
+            sink.close()
+
+
+def drop_slot(config: ReaperConfig) -> None:
+    """Drop slot and publication, if they are there: nobody reads them any more."""
+    with contextlib.closing(make_wal_source(config)) as source:
+        source.slot.drop()
+        source.drop_publication()
+
+
+def goes_on(config: ReaperConfig, found: str | None) -> bool:
+    """Whether the text `found` is a position, and the slot goes on there."""
+    try:
+        position = None if found is None else WalPosition.decode(found)
+        if position is None:
+            return False
+        with contextlib.closing(make_wal_source(config)) as source:
+            source.begin(position)
+    except (CheckpointError, ConfigurationError):
+        return False
+    return True
+
+
+def _publish_up_to(
+    lsn: int,
+    source: PostgresWalSource,
+    sink: Sink | None,
+    found: str | None,
+    config: ReaperConfig,
+) -> int:
+    """Harvest what begins to be committed below `lsn`; without a sink, only count it."""
+    # A row that cannot be published stops it, as one that Kafka refuses does.
+    row_filter = BadRowFilter(BadRowPolicy(on_bad_row="stop"))
+    scheduler = w.WalScheduler(0, True, config.limits.limits(), row_filter)
+    events: deque[w.Event] = deque([w.Start()])
+    stream: WalStream | None = None
+    wanted: w.Read | None = None
+    rows = 0
+    try:
+        while True:
+            while events:
+                for action in scheduler.step(events.popleft()):
+                    match action:
+                        case w.Open():
+                            text = found if sink is None else sink.open(lambda: True)
+                            events.append(
+                                w.Opened(None if text is None else WalPosition.decode(text))
+                            )
+                        case w.OpenStream(position):
+                            stream, begin = source.open(0, position)
+                            events.append(w.StreamOpened(begin))
+                        case w.Read():
+                            wanted = action
+                        case w.Send(number, its, position):
+                            if sink is not None:
+                                _deliver(sink, its, position.encode())
+                            rows += len(its)
+                            events.append(w.Settled((number,)))
+                        case w.Finish():
+                            return rows
+            assert stream is not None and wanted is not None  # noqa: S101, PT018 - it runs
+            stream.keep_alive()
+            done = stream.read(wanted.limit, wanted.limit_bytes)
+            if done is None:
+                select.select([stream.fileno()], [], [], 1.0)
+                continue
+            chunks = [chunk for chunk in done.chunks if chunk.commit_lsn < lsn]
+            events.append(w.ReadDone(chunks, min(done.lsn, lsn)))
+            if done.lsn >= lsn or len(chunks) < len(done.chunks):
+                events.append(w.Stop())
+    finally:
+        if stream is not None:
+            stream.close()
 
 
 def _renewed(

@@ -27,6 +27,7 @@ __all__ = [
     "RECONNECT",
     "ConnectionErrors",
     "connect",
+    "describes_topics",
     "patience",
     "rdkafka_logger",
     "read_to_end",
@@ -133,6 +134,14 @@ class ConnectionErrors:
         return BrokerUnavailable(
             f"no answer from the brokers: {self.last or self._unreachable or error.str()}"
         )
+
+
+def describes_topics(cluster: Any) -> bool:
+    """Whether brokers of which these are the metadata tell a topic's id.
+
+    librdkafka's mock cluster does not: a request for it would wait for its time-out.
+    """
+    return not (cluster.cluster_id or "").startswith("mockCluster")
 
 
 def connect(kind: Any, config: KafkaConfig, errors: ConnectionErrors | None = None) -> Any:

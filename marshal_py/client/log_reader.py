@@ -276,6 +276,8 @@ class LogReader:
             count, snapshot_partitions = self._metadata.describe(
                 deadline, with_snapshots=self.wire.has_snapshots
             )
+            if not self._metadata.tells_ids:
+                self._watch.give_up()
             facts = self._watch.wait(min(deadline, time.monotonic() + _FIRST_LOOK_S))
             if facts is None or facts.partitions == count:
                 return count, snapshot_partitions, facts

@@ -58,10 +58,16 @@ class TopicWatch:
         self._answer: Future[Any] | None = None
         self._due_s = time.monotonic()
         self._missing = False
+        self._given_up = False
+
+    def give_up(self) -> None:
+        """Ask no more: these brokers do not answer."""
+        self._given_up = True
+        self.close()
 
     def ask(self) -> None:
         """Ask now, if no answer is awaited already."""
-        if self._answer is not None:
+        if self._answer is not None or self._given_up:
             return
         if self._admin is None:
             self._admin = connect(AdminClient, self._config)

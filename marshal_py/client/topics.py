@@ -120,7 +120,12 @@ def create_topics(
         if there is not None and there.partitions:  # the snapshot topic has to have as many
             choices["partitions"] = len(there.partitions)
         plans = plan_topics(len(found.brokers), **choices)
-        done = [_create(admin, config, plan, deadline) for plan in plans]
+        done = [
+            TopicPlan(plan.name, 0, 0, existed=True)
+            if plan.name in found.topics
+            else _create(admin, config, plan, deadline)
+            for plan in plans
+        ]
         return [_await_leaders(admin, plan, deadline) for plan in done]
     except KafkaException as error:
         problem = error.args[0]

@@ -9,7 +9,7 @@ from typing import Any
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from marshal_py.client.kafka_clients import connect
+from marshal_py.client.kafka_clients import connect, describes_topics
 from marshal_py.client.settings import KafkaConfig
 from marshal_py.consumer.fetcher import CONNECT_S
 
@@ -24,6 +24,8 @@ class AdminOnDemand:
         """The client, None before `get`."""
         self.known_topic: str | None = None
         """A topic that exists: to connect, its metadata are asked for, not those of all topics."""
+        self.tells_ids = True
+        """Whether the brokers know the ids of topics; `get` finds out."""
         self._kafka = kafka
         self._lock = threading.Lock()
 
@@ -34,5 +36,6 @@ class AdminOnDemand:
                 self.client = connect(AdminClient, self._kafka)
                 # The first request of a client that is not connected may wait for its time-out.
                 with contextlib.suppress(KafkaException):
-                    self.client.list_topics(self.known_topic, timeout=CONNECT_S)
+                    found = self.client.list_topics(self.known_topic, timeout=CONNECT_S)
+                    self.tells_ids = describes_topics(found)
             return self.client

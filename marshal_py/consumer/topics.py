@@ -139,7 +139,8 @@ class Topics:
     def _find_ids(self) -> None:
         """Ask for the ids of the topics, while the client starts."""
         try:
-            found = describe(self._admin.get(), self.counts, 5.0)
+            admin = self._admin.get()
+            found = describe(admin, self.counts, 5.0) if self._admin.tells_ids else {}
             self.ids |= {name: topic.topic_id for name, topic in found.items()}
         except KafkaException as error:
             self._log.info(
@@ -192,11 +193,12 @@ class Topics:
             listed = self._wanted(_counts(admin.list_topics(timeout=5.0)))
             wanted = listed
         try:
-            return describe(admin, wanted, 5.0)
+            if self._admin.tells_ids:
+                return describe(admin, wanted, 5.0)
         except KafkaException:
-            # Not every cluster describes topics (librdkafka's mock does not): without ids, then.
-            listed = listed or self._wanted(_counts(admin.list_topics(timeout=5.0)))
-            return {name: Described(count, b"") for name, count in listed.items()}
+            pass  # not every cluster describes topics: without ids, then
+        listed = listed or self._wanted(_counts(admin.list_topics(timeout=5.0)))
+        return {name: Described(count, b"") for name, count in listed.items()}
 
     def _tell_of_changes(self, found: dict[str, int]) -> None:
         name = self._marshal.client_id

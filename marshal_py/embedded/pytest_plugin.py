@@ -1,8 +1,10 @@
-"""pytest fixtures: real Kafka and PostgreSQL, started at their first use, once a session.
+"""pytest fixtures: a mock Kafka for each test; real Kafka and PostgreSQL, once a session.
 
 Registered as a pytest plugin by the package: nothing needs to be imported. Nothing is imported or
 started before a fixture is asked for.
 
+- `mock_kafka`: a `TestBroker` of the test's own, in the test's process, up in milliseconds: to send
+  messages and to run handlers (see `marshal_py.testing`).
 - `kafka`: a running `EmbeddedKafka` with one broker.
 - `kafka_cluster`: the same with three brokers.
 - `kafka_topic`: a function that creates a topic on `kafka` and returns its name:
@@ -28,6 +30,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
+    from marshal_py.testing import TestBroker
+
     from .kafka import EmbeddedKafka
     from .mariadb import EmbeddedMariaDB
     from .postgres import EmbeddedPostgres
@@ -39,6 +43,15 @@ def _require(*modules: str) -> None:
     missing = [name for name in modules if importlib.util.find_spec(name) is None]
     if missing:
         pytest.fail(f"This fixture needs {', '.join(missing)}: {_EXTRA}.", pytrace=False)
+
+
+@pytest.fixture
+def mock_kafka() -> Iterator[TestBroker]:
+    """A Kafka of the test's own, inside the test's process: librdkafka's mock cluster."""
+    from marshal_py.testing import TestBroker
+
+    with TestBroker() as broker:
+        yield broker
 
 
 @pytest.fixture(scope="session")

@@ -29,7 +29,7 @@ MODULES: Final = (
     "marshal_py/protocol/holding.py",
     "marshal_py/protocol/timers.py",
     "marshal_py/protocol/unread_appends.py",
-    "marshal_py/testing.py",
+    "marshal_py/testing/memory_log.py",
     "marshal_py/protocol/world.py",
     "tests/simulation/checks.py",
     "tests/simulation/common.py",

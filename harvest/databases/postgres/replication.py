@@ -64,17 +64,21 @@ class ReplicationConnection:
             history = _history(content)
         return ServerState(system.decode(), int(its), parse_lsn(lsn.decode()), history)
 
-    def create_slot(self, name: str, *, failover: bool = False) -> tuple[int, str]:
+    def create_slot(
+        self, name: str, *, failover: bool = False, temporary: bool = False
+    ) -> tuple[int, str]:
         """Make a logical slot; where it begins, and a snapshot of what was committed before.
 
-        The snapshot can be used until the next command on this connection.
+        The snapshot can be used until the next command on this connection; a slot that is
+        `temporary` is dropped with the connection.
         """
         if self.version >= 150000:
             options = "SNAPSHOT 'export'" + (", FAILOVER true" if failover else "")
             options = f"({options})"
         else:
             options = "EXPORT_SNAPSHOT"
-        command = f"CREATE_REPLICATION_SLOT {_quoted(name)} LOGICAL pgoutput {options}"
+        kept = " TEMPORARY" if temporary else ""
+        command = f"CREATE_REPLICATION_SLOT {_quoted(name)}{kept} LOGICAL pgoutput {options}"
         ((_, lsn, snapshot, _),) = self._ask(command)
         return parse_lsn(lsn.decode()), snapshot.decode()
 

@@ -6,6 +6,7 @@ streamed: of the outbox alone, and of no table where records are messages (specs
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -110,14 +111,25 @@ class PostgresWalSource(PostgresTable):
             server = connection.server(None if position is None else position.timeline)
             if self.options.standby is not None and position is not None:
                 _wait_for_standby(server, position)
-            name, state = self.slot.name, self.slot.state()
-            database = self._connected().info.dbname
-            begin = starting_position(epoch, position, name, state, server, database)
-            stream = self._start(connection, name, begin.lsn)
+            begin = self._begin(epoch, position, server)
+            stream = self._start(connection, self.slot.name, begin.lsn)
         except BaseException:
             connection.close()
             raise
         return stream, begin
+
+    def begin(self, position: WalPosition) -> None:
+        """Whether the slot goes on at `position`: raises as `open` does, and reads nothing."""
+        connection = ReplicationConnection(self._stream_conninfo)
+        try:
+            self._begin(0, position, connection.server(position.timeline))
+        finally:
+            connection.close()
+
+    def _begin(self, epoch: int, position: WalPosition | None, server: ServerState) -> WalPosition:
+        name, state = self.slot.name, self.slot.state()
+        database = self._connected().info.dbname
+        return starting_position(epoch, position, name, state, server, database)
 
     def _start(self, connection: ReplicationConnection, slot: str, lsn: int) -> PostgresWalStream:
         deadline = time.monotonic() + _IN_USE_S
@@ -256,6 +268,43 @@ class PostgresWalSource(PostgresTable):
         except psycopg.Error as error:
             said = " ".join(str(error).split())
             raise StoreUnavailable(f"the slot {name} could not be made: {said}") from error
+        finally:
+            replication.close()
+
+    @contextmanager
+    def leaving(self) -> Iterator[tuple[int, Callable[[], int]]]:
+        """A place in the log, and what deletes the rows of the table that were committed before it.
+
+        Those that begin to be committed at that place or behind stay: for the next mode. Raises
+        `ConfigurationError` where a replica is read, `StoreUnavailable`, `SchemaError`.
+        """
+        if self.options.standby is not None:
+            raise ConfigurationError(
+                "wal.standby: the place where wal mode ends is found on the primary only: let "
+                "`harvest slot renew` make a slot there, without standby, and switch then"
+            )
+        replication = ReplicationConnection(self._stream_conninfo)
+        try:
+            name = f"harvest_leaving_{secrets.token_hex(8)}"
+            lsn, snapshot = replication.create_slot(name, temporary=True)
+            with psycopg.connect(self._conninfo) as connection:
+                connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+                connection.execute(
+                    sql.SQL("SET TRANSACTION SNAPSHOT {s}").format(s=sql.Literal(snapshot))
+                )
+                connection.execute("SELECT")  # from here on the snapshot is its own
+
+                def delete() -> int:
+                    if self.options.source == "message":
+                        return 0
+                    statement = sql.SQL("DELETE FROM {t}").format(t=self._identifier)
+                    return connection.execute(statement).rowcount
+
+                yield lsn, delete
+        except psycopg.Error as error:
+            said = " ".join(str(error).split())
+            text = f"the table {self._table} was not left: {said}; try again"
+            raise StoreUnavailable(text) from error
         finally:
             replication.close()
 

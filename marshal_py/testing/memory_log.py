@@ -1,4 +1,4 @@
-"""Test without a broker: an in-memory coordination log and clocks that obey.
+"""Without a broker: an in-memory coordination log and clocks that obey.
 
 The protocol does no I/O, so a test can drive it record by record: append to a `MemoryLog`, fold it
 with `marshal_py.protocol.rationalizer.apply`, and give a `Claimant` whatever time a `VirtualClock`
