@@ -1,10 +1,11 @@
-"""Events and actions that every harvesting algorithm has."""
+"""Events, actions and states that every harvesting algorithm has."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 
-__all__ = ["Finish", "LeaseLost", "Open", "OpenFailed", "Start", "Stop", "Tick"]
+__all__ = ["Finish", "LeaseLost", "Open", "OpenFailed", "Start", "State", "Stop", "Tick"]
 
 # --- Events ---
 
@@ -49,3 +50,17 @@ class Finish:
     """The end. Nothing more will be asked for."""
 
     reason: str
+
+
+# --- States ---
+
+
+class State(Enum):
+    """Where a scheduler is."""
+
+    NEW = "new"
+    OPENING = "opening"  # the sink is being opened, what was left is being looked at
+    RUNNING = "running"
+    RECOVERING = "recovering"  # something failed: waiting for everything to come back
+    STOPPING = "stopping"
+    DONE = "done"

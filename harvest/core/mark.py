@@ -49,10 +49,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
 from uuid import UUID
 
-from harvest.core.actions import Finish, LeaseLost, Open, OpenFailed, Start, Stop
+from harvest.core.actions import Finish, LeaseLost, Open, OpenFailed, Start, State, Stop
 from harvest.core.dead_letters import (
     AddDeadLetters,
     AddFailed,
@@ -113,17 +112,6 @@ __all__ = [
     "State",
     "Stop",
 ]
-
-
-class State(Enum):
-    """Where a scheduler is."""
-
-    NEW = "new"
-    OPENING = "opening"  # sink being opened, published rows being deleted
-    RUNNING = "running"
-    RECOVERING = "recovering"  # something failed: waiting for everything to come back
-    STOPPING = "stopping"
-    DONE = "done"
 
 
 @dataclass(slots=True)

@@ -50,7 +50,7 @@ from enum import Enum
 from operator import itemgetter
 from typing import Final, TypeAlias
 
-from harvest.core.actions import Finish, LeaseLost, Open, OpenFailed, Start, Stop
+from harvest.core.actions import Finish, LeaseLost, Open, OpenFailed, Start, State, Stop
 from harvest.core.dead_letters import (
     AddDeadLetters,
     AddFailed,
@@ -242,17 +242,6 @@ class Send:
 Action: TypeAlias = (
     Open | CheckTable | Read | AskHolders | Lookup | Fetch | Send | AddDeadLetters | Finish
 )
-
-
-class State(Enum):
-    """Where a scheduler is."""
-
-    NEW = "new"
-    OPENING = "opening"  # sink being opened, table being looked at
-    RUNNING = "running"
-    RECOVERING = "recovering"  # something failed: waiting for everything to come back
-    STOPPING = "stopping"
-    DONE = "done"
 
 
 class _Question(Enum):

@@ -34,10 +34,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from enum import Enum
 from typing import Final, NamedTuple, TypeAlias
 
-from harvest.core.actions import Finish, LeaseLost, Open, OpenFailed, Start, Stop
+from harvest.core.actions import Finish, LeaseLost, Open, OpenFailed, Start, State, Stop
 from harvest.core.dead_letters import AddFailed, BadRow, BadRowFilter, DeadLettersAdded, Key
 from harvest.core.failure import Failure
 from harvest.core.pacing import Limits, Pace
@@ -241,17 +240,6 @@ class AddRows:
 Action: TypeAlias = (
     Open | OpenStream | CloseStream | Read | Send | Save | Confirm | AddRows | Finish
 )
-
-
-class State(Enum):
-    """Where a scheduler is."""
-
-    NEW = "new"
-    OPENING = "opening"  # sink and stream being opened
-    RUNNING = "running"
-    RECOVERING = "recovering"  # something failed: waiting for everything to come back
-    STOPPING = "stopping"
-    DONE = "done"
 
 
 @dataclass(slots=True)
