@@ -2,8 +2,9 @@
 
 Kafka refuses some rows however often they are sent: the topic's name is invalid, the topic does not
 exist or may not be written, the record is too large, the header arrays do not match, there is no
-key. One such row must not hold up the table. It is *set aside*: it becomes a *dead
-letter*, a row of another table, with its error, and everything else goes on (specs/HARVEST.md §11).
+key, the database itself cannot hand the row over. One such row must not hold up the table. It is
+*set aside*: it becomes a *dead letter*, a row of another table, with its error, and everything else
+goes on (specs/HARVEST.md §11).
 
 One design for every mode: the scheduler decides, and asks its leader for `AddDeadLetters`.
 
@@ -35,7 +36,7 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 from harvest.core.failure import Failure
 from harvest.core.kafka_headers import header_problem, headers_fit
 from harvest.core.mark_checkpoint import Term
-from harvest.core.row import Row, named
+from harvest.core.row import Row, Unreadable, named
 
 __all__ = [
     "MISSING_TOPIC",
@@ -92,6 +93,8 @@ def missing_topic_pattern() -> str:
 
 def problem(row: Row) -> str | None:
     """What is wrong with the row itself, whatever the broker says; None if nothing is."""
+    if isinstance(row.header_keys, Unreadable):
+        return row.header_keys.why
     if not _TOPIC.fullmatch(row.topic) or row.topic in (".", ".."):
         return (
             f"the topic {row.topic!r} is no name that Kafka allows: 1 to 249 of the characters "

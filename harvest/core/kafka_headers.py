@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final
 
-from harvest.core.row import Row
+from harvest.core.row import Row, Unreadable
 from harvest.errors import InvalidRecord
 
 __all__ = ["Headers", "header_problem", "headers_fit", "kafka_headers", "produced_headers"]
@@ -51,6 +51,8 @@ def headers_fit(keys: Sequence[bytes | None] | None, values: Sequence[bytes | No
 
 
 def _fitting_texts(keys: Sequence[bytes | None], values: Sequence[bytes | None]) -> tuple[str, ...]:
+    if isinstance(keys, Unreadable):
+        raise InvalidRecord(keys.why)
     if len(keys) != len(values):
         raise InvalidRecord(
             f"{len(keys)} header keys and {len(values)} header values: the two arrays must have "

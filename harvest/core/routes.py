@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection
 from typing import Final
 
 from harvest.core.dispatcher import Message
-from harvest.core.row import Row
+from harvest.core.row import Row, Unreadable
 from harvest.core.templates import Template, header
 from harvest.errors import ConfigurationError, InvalidRecord
 
@@ -54,6 +54,8 @@ class Router:
         try:
             if row.key is None:
                 raise InvalidRecord("the key is NULL: it decides the order; it may be empty")
+            if isinstance(row.header_keys, Unreadable):
+                raise InvalidRecord(row.header_keys.why)
             if len(row.header_keys) != len(row.header_values):
                 raise InvalidRecord(
                     f"{len(row.header_keys)} header keys and {len(row.header_values)} header "

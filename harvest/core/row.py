@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-__all__ = ["Row", "named", "payload_bytes"]
+__all__ = ["Row", "Unreadable", "named", "payload_bytes", "unreadable"]
 
 _OVERHEAD_BYTES: Final = 64  # what a row costs beside its payload, roughly
 
@@ -26,6 +26,27 @@ class Row(NamedTuple):
     value: bytes | None
     header_keys: tuple[bytes | None, ...] = ()
     header_values: tuple[bytes | None, ...] = ()
+
+
+class Unreadable(tuple[bytes | None, ...]):
+    """In the place of the header keys: the database cannot hand the row over; `why`.
+
+    It fits no headers, so nobody publishes such a row; see `harvest.core.dead_letters.problem`.
+    """
+
+    why: str
+
+    @classmethod
+    def because(cls, why: str) -> Unreadable:
+        """One header key, for which there is no value."""
+        made = cls((None,))
+        made.why = why
+        return made
+
+
+def unreadable(row_id: int, topic: str, key: bytes | None, why: str) -> Row:
+    """A row of which only the id, and what could be had of topic and key, are known."""
+    return Row(row_id, topic, key, None, Unreadable.because(why), ())
 
 
 def named(rows: Sequence[Row]) -> list[Row]:

@@ -128,7 +128,7 @@ class PortableDeadLetters(ABC):
         if not self._exists():
             return set()
         found = self._execute(self._text(_MISSING), (missing_topic_pattern(),))
-        return {topic.decode() for (topic,) in found}
+        return {topic.decode(errors="replace") for (topic,) in found}
 
     def count(self, selection: Selection = Selection()) -> int:  # noqa: B008 - immutable
         """See `DeadLetterTable.count`."""
@@ -154,7 +154,7 @@ class PortableDeadLetters(ABC):
         return [
             DeadLetter(
                 row_id,
-                topic.decode(),
+                topic.decode(errors="replace"),
                 as_bytes(key),
                 size,
                 error.decode(),
@@ -218,7 +218,7 @@ class PortableDeadLetters(ABC):
         """Every row that is aside, in the order of the ids."""
         found = self._execute(self._text(_KEYS))
         return [
-            _There(row_id, (topic.decode(), as_bytes(key)), bool(waits))
+            _There(row_id, (topic.decode(errors="replace"), as_bytes(key)), bool(waits))
             for row_id, topic, key, waits in found
         ]
 
@@ -227,7 +227,7 @@ class PortableDeadLetters(ABC):
         condition = "" if term is None else _OF_TERM
         tags = () if term is None else (term.first.bytes, term.last.bytes)
         return {
-            row_id: (topic.decode(), as_bytes(key))
+            row_id: (topic.decode(errors="replace"), as_bytes(key))
             for chunk in _chunks(ids)
             for row_id, topic, key in self._execute(
                 self._text(_OURS + condition, ids=_listed(chunk)), tags

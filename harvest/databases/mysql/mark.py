@@ -98,7 +98,7 @@ class MysqlMarkStore(MysqlSources):
     def backlog(self) -> Backlog:
         """See `MarkStore.backlog`."""
         ((rows, tagged, age_s),) = self._execute(self._sql(_BACKLOG))
-        return Backlog(rows, tagged, age_s)
+        return Backlog(rows, tagged, None if age_s is None else float(age_s))
 
     def init(self, *, value_type: Literal["text", "bytes"] = "text") -> bool:
         """See `MarkStore.init`."""
@@ -143,7 +143,7 @@ def _row(row: tuple[Any, ...]) -> Row:
     id, topic, key, value, names, values = row
     return Row(
         id,
-        topic.decode(),
+        topic.decode(errors="replace"),
         as_bytes(key),
         as_bytes(value),
         headers_from_json(names) or (),

@@ -69,7 +69,7 @@ class MysqlPartitions(MysqlSweptRows):
         if not ranges:
             return super().inventory()
         ((drawn,),) = self._execute(_DRAWN, self._where) or ((0,),)
-        partitions = [p._replace(age_s=self._one(_AGE, p.name)) for p in ranges if p.name != _REST]
+        partitions = [p._replace(age_s=self._age_s(p.name)) for p in ranges if p.name != _REST]
         ended = any(p.name == _REST for p in ranges)
         stray = int(self._one(_STRAY, _REST) or 0) if ended else 0
         return Inventory(partitions, int(drawn or 0), stray, ended)
@@ -160,6 +160,10 @@ class MysqlPartitions(MysqlSweptRows):
             if self._connection is not None:
                 self._execute("UNLOCK TABLES")
                 self._execute("SELECT RELEASE_LOCK(%s)", (lock,))
+
+    def _age_s(self, part: str) -> float | None:
+        age_s = self._one(_AGE, part)
+        return None if age_s is None else float(age_s)
 
     def _one(self, template: str, part: str) -> Any:
         """The only value of the only row; None if there is none."""

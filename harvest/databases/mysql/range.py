@@ -185,7 +185,7 @@ class MysqlRangeStore(MysqlSources, CheckpointCopies):
             position = next((p for p in self.saved() if p.shard == self._shard), None)
         after = self.bounds().first - 1 if position is None else position.last_id
         ((rows, age_s),) = self._execute(self._sql(_AGE), (after, self._shard))
-        return Backlog(rows, 0, age_s)
+        return Backlog(rows, 0, None if age_s is None else float(age_s))
 
     def init(self, *, value_type: Literal["text", "bytes"] = "text") -> bool:
         """See `RangeStore.init`."""
@@ -284,7 +284,7 @@ class MysqlRangeStore(MysqlSources, CheckpointCopies):
             if name is None:
                 if len(topics) > 10_000:
                     topics.clear()
-                name = topics[topic] = topic.decode()
+                name = topics[topic] = topic.decode(errors="replace")
             if names is not None or values is not None:
                 names, values = headers_from_json(names), headers_from_json(values)
             rows.append((id, name, as_bytes(key), as_bytes(value), names, values))

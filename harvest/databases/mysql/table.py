@@ -115,7 +115,7 @@ class MysqlTable:
             f"SELECT DISTINCT kafka_topic FROM (SELECT kafka_topic FROM {self._name} "  # noqa: S608
             "ORDER BY id LIMIT 10000) AS t ORDER BY 1"
         )
-        return [topic.decode() for (topic,) in found]
+        return [topic.decode(errors="replace") for (topic,) in found]
 
     def check_around(self) -> list[Finding]:
         """What `check` says beside the table."""
@@ -289,10 +289,7 @@ class MysqlTable:
             FIELD_TYPE.INT24: int,
             FIELD_TYPE.LONG: int,
             FIELD_TYPE.LONGLONG: int,
-            FIELD_TYPE.FLOAT: float,
-            FIELD_TYPE.DOUBLE: float,
-            FIELD_TYPE.NEWDECIMAL: float,
-        }
+        }  # others as the server writes them: a key that is a DECIMAL keeps all its digits
         defaults = {"connect_timeout": 10, "read_timeout": 30, "write_timeout": 30}
         return pymysql.connect(
             **{**defaults, **self._arguments},

@@ -25,7 +25,7 @@ from harvest.core.interfaces.dead_letter_store import (
 from harvest.core.mark_checkpoint import Term
 from harvest.core.table_name import TableName
 from harvest.databases.postgres.attempts import attempts_name
-from harvest.databases.postgres.table import PostgresTable, readable
+from harvest.databases.postgres.table import PostgresTable, UnreadableRows, readable
 from harvest.errors import StoreUnavailable, TableMissing
 
 __all__ = ["PostgresDeadLetters"]
@@ -65,12 +65,16 @@ copied AS (
 SELECT id FROM copied UNION SELECT id FROM {dead_letters} WHERE id = ANY (%(ids)s)
 """
 _KEYS: Final = "SELECT {topic}, {key}, min(id) FROM {dead_letters} GROUP BY 1, 2"
+_EVERY: Final = "SELECT id FROM {dead_letters}"
+_CHOSEN: Final = """
+SELECT s.id FROM {dead_letters} s WHERE {condition} ORDER BY s.id LIMIT %(limit)s
+"""
 _MISSING: Final = "SELECT DISTINCT {topic} FROM {dead_letters} WHERE error LIKE %(start)s"
 _IDS: Final = "SELECT id FROM {dead_letters} WHERE id BETWEEN %(low)s AND %(high)s"
 _COUNT: Final = "SELECT count(*) FROM {dead_letters} s WHERE {condition}"
 _ROWS: Final = """
 SELECT s.id, {topic}, {key}, octet_length({value}), s.error, s.waits, s.dead_lettered_at,
-       s.create_time{noted}
+       CASE WHEN s.create_time BETWEEN '0001-01-02' AND '9999-12-30' THEN s.create_time END{noted}
 FROM {dead_letters} s {notes} WHERE {condition} ORDER BY s.id LIMIT %(limit)s
 """
 _NOTED: Final = ", a.destination, a.retries, a.destination_response_status"
@@ -122,7 +126,7 @@ class PostgresDeadLetters(PostgresTable):
                     continue
                 given = {
                     "ids": [row.id for row in chosen],
-                    "errors": [row.error for row in chosen],
+                    "errors": [self._storable(row.error) for row in chosen],
                     "waits": waits,
                     "first": term and term.first,
                     "last": term and term.last,
@@ -139,8 +143,15 @@ class PostgresDeadLetters(PostgresTable):
         """See `DeadLetterStore.waiting_keys`."""
         if not self._exists():
             return {}
-        found = self._execute(self._format(_KEYS), binary=True).fetchall()
-        return {(topic.decode(), key): low for topic, key, low in found}
+        try:
+            found = self._execute(self._format(_KEYS), binary=True).fetchall()
+        except UnreadableRows:
+            lowest: dict[Key, int] = {}
+            for (id,) in self._execute(self._format(_EVERY)).fetchall():
+                topic, key = self._topic_and_key(id)
+                lowest[topic, key] = min(id, lowest.get((topic, key), id))
+            return lowest
+        return {(topic.decode(errors="replace"), key): low for topic, key, low in found}
 
     def missing_topics(self) -> set[str]:
         """See `DeadLetterTable.missing_topics`."""
@@ -149,7 +160,7 @@ class PostgresDeadLetters(PostgresTable):
         found = self._execute(
             self._format(_MISSING), {"start": missing_topic_pattern()}, binary=True
         )
-        return {topic.decode() for (topic,) in found.fetchall()}
+        return {topic.decode(errors="replace") for (topic,) in found.fetchall()}
 
     def count(self, selection: Selection = Selection()) -> int:  # noqa: B008 - immutable
         """See `DeadLetterTable.count`."""
@@ -171,13 +182,52 @@ class PostgresDeadLetters(PostgresTable):
             noted=sql.SQL(_NOTED if noted else ""),
             notes=self._format(_NOTES) if noted else sql.SQL(""),
         )
-        found = self._execute(statement, {**given, "limit": limit}, binary=True).fetchall()
+        given["limit"] = limit
+        try:
+            found = self._execute(statement, given, binary=True).fetchall()
+        except UnreadableRows:
+            return self._rows_alone(condition, given)
         return [
             DeadLetter(
-                r[0], r[1].decode(), r[2], r[3], r[4].decode(), r[5], r[6], r[7], *_noted(r[8:])
+                r[0],
+                r[1].decode(errors="replace"),
+                r[2],
+                r[3],
+                r[4].decode(),
+                r[5],
+                r[6],
+                r[7],
+                *_noted(r[8:]),
             )
             for r in found
         ]
+
+    def _rows_alone(self, condition: sql.Composable, given: dict[str, Any]) -> Sequence[DeadLetter]:
+        """The same where some cannot be read: what can be had of topic and key, one by one."""
+        found = self._execute(self._format(_CHOSEN, condition=condition), given).fetchall()
+        rows = []
+        for (id,) in found:
+            query = "SELECT error, waits, dead_lettered_at FROM {dead_letters} WHERE id = %s"
+            ((error, waits, at),) = self._execute(
+                self._format(query), (id,), binary=True
+            ).fetchall()
+            rows.append(
+                DeadLetter(id, *self._topic_and_key(id), None, error.decode(), waits, at, None)
+            )
+        return rows
+
+    def _topic_and_key(self, id: int) -> Key:
+        self._format("")  # which looks at the types
+        topic, key = [
+            self._one_value(self._dead_letters, id, self._parts[name]) for name in ("topic", "key")
+        ]
+        return (topic or b"").decode(errors="replace"), key
+
+    def _storable(self, error: str) -> str:
+        """What our own words have, the database's encoding may not."""
+        if self._connected().info.parameter_status("server_encoding") == "UTF8":
+            return error
+        return error.encode("ascii", "backslashreplace").decode()
 
     def ids(self, low: int, high: int) -> frozenset[int]:
         """See `DeadLetterTable.ids`."""

@@ -22,7 +22,7 @@ from harvest.core.row import Row
 from harvest.core.table_name import TableName
 from harvest.databases.postgres.header_arrays import array_of, with_headers
 from harvest.databases.postgres.sources import PostgresSources
-from harvest.databases.postgres.table import readable
+from harvest.databases.postgres.table import UnreadableRows, readable
 
 __all__ = ["PostgresMarkStore"]
 
@@ -45,7 +45,7 @@ WHERE id = ANY (ARRAY (
   WHERE leader_id IS NULL OR leader_id < %s OR leader_id > %s
   ORDER BY id LIMIT CASE WHEN clock_timestamp() < to_timestamp(%s) THEN %s ELSE 0 END
 ))
-RETURNING id, {topic}, {key}, {value}, {header_keys}, {header_values}
+RETURNING {columns}
 """
 _CLOCK: Final = "SELECT extract(epoch FROM clock_timestamp())::float8"
 _ASK_CLOCK_EVERY_S: Final = 10.0  # it may be set while we run
@@ -58,7 +58,9 @@ _CLEAR: Final = """
 DELETE FROM {table} WHERE id BETWEEN %s AND %s AND leader_id BETWEEN %s AND %s
 """
 _BACKLOG: Final = """
-SELECT count(*), count(leader_id), extract(epoch FROM now() - min(create_time))::float8 FROM {table}
+SELECT count(*), count(leader_id), extract(
+  epoch FROM now() - min(create_time) FILTER (WHERE isfinite(create_time))
+)::float8 FROM {table}
 """
 
 
@@ -79,6 +81,8 @@ class PostgresMarkStore(PostgresSources):
         if not durable:
             self._settings = {**self._settings, "synchronous_commit": "off"}
         self._mark_sql: sql.Composed | None = None
+        self._mark_only_sql: sql.Composed | None = None
+        self._topic_and_key: Sequence[sql.Composable] = ()
         self._clock_asked_s = float("-inf")
         self._clock_ahead = 0.0
         self._topics: dict[bytes, str] = {}
@@ -93,8 +97,14 @@ class PostgresMarkStore(PostgresSources):
         until_s = time.monotonic() + valid_ms / 1000  # before anything that may take long
         statement = self._mark_statement()
         until_s += self._clock_ahead_s()
-        parameters = (term.tag(batch), term.first, term.last, until_s, limit)
-        rows = with_headers(self._execute(statement, parameters, binary=True).fetchall())
+        parameters = (term.tag(batch), term.first, term.last, until_s)
+        try:
+            found = self._execute(statement, (*parameters, limit), binary=True).fetchall()
+        except UnreadableRows as error:
+            if limit == 1:
+                return self._mark_unreadable(parameters, error)
+            return self.mark(term, batch, limit // 2, valid_ms)
+        rows = with_headers(found)
         rows.sort(key=_id)  # RETURNING promises no order
         topics = self._topics
         try:
@@ -102,8 +112,15 @@ class PostgresMarkStore(PostgresSources):
         except KeyError:
             if len(topics) > 10_000:
                 topics.clear()
-            topics.update({r[1]: r[1].decode() for r in rows})
+            topics.update({r[1]: r[1].decode(errors="replace") for r in rows})
             return [Row(r[0], topics[r[1]], r[2], r[3], r[4] or (), r[5] or ()) for r in rows]
+
+    def _mark_unreadable(self, parameters: Sequence[object], error: UnreadableRows) -> list[Row]:
+        """Mark the lowest row, which cannot be read, without reading it."""
+        self._mark_statement()
+        assert self._mark_only_sql is not None  # noqa: S101
+        found = self._execute(self._mark_only_sql, (*parameters, 1)).fetchall()
+        return [self._unreadable(id, self._topic_and_key, error) for (id,) in found]
 
     def purge(self, ids: Sequence[int], tags: Sequence[UUID]) -> int:
         """See `MarkStore.purge`."""
@@ -159,14 +176,17 @@ class PostgresMarkStore(PostgresSources):
         """The mark, which depends on the types of the columns; they are looked up once."""
         if self._mark_sql is None:
             types = self._usable_types()
-            self._mark_sql = sql.SQL(_MARK).format(
-                table=self._identifier,
-                topic=readable(types, "kafka_topic"),
-                key=readable(types, "kafka_key"),
-                value=readable(types, "kafka_value"),
-                header_keys=array_of("kafka_header_keys"),
-                header_values=array_of("kafka_header_values"),
+            id = sql.Identifier("id")
+            self._topic_and_key = (readable(types, "kafka_topic"), readable(types, "kafka_key"))
+            rest = (
+                readable(types, "kafka_value"),
+                array_of("kafka_header_keys"),
+                array_of("kafka_header_values"),
             )
+            columns = sql.SQL(", ").join([id, *self._topic_and_key, *rest])
+            template = sql.SQL(_MARK)
+            self._mark_sql = template.format(table=self._identifier, columns=columns)
+            self._mark_only_sql = template.format(table=self._identifier, columns=id)
         return self._mark_sql
 
 

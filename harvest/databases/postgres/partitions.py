@@ -35,7 +35,8 @@ WHERE i.inhparent = to_regclass(%s)
 _KIND: Final = "SELECT relkind::text FROM pg_class WHERE oid = to_regclass(%s)"
 _DRAWN: Final = "SELECT pg_sequence_last_value(pg_get_serial_sequence(%s, 'id')::regclass)"
 _AGE: Final = """
-SELECT extract(epoch FROM now() - create_time)::float8 FROM {part} ORDER BY id DESC LIMIT 1
+SELECT CASE WHEN isfinite(create_time) THEN extract(epoch FROM now() - create_time) ELSE 0
+       END::float8 FROM {part} ORDER BY id DESC LIMIT 1
 """
 _SWEEP: Final = """
 DELETE FROM {part} WHERE id < %s AND create_time < now() - make_interval(secs => %s)

@@ -21,19 +21,20 @@ from harvest.core.interfaces.mark_store import Backlog, Finding
 from harvest.core.interfaces.range_store import Bounds, Window
 from harvest.core.range_checkpoint import Position
 from harvest.core.row import Row
-from harvest.core.shards import HEX_DIGITS
+from harvest.core.shards import HEX_DIGITS, shard_of
 from harvest.core.source import Source
 from harvest.core.table_name import TableName
 from harvest.databases.postgres.header_arrays import array_of, with_headers
 from harvest.databases.postgres.partitions import PostgresPartitions
 from harvest.databases.postgres.sources import PostgresSources
-from harvest.databases.postgres.table import readable
+from harvest.databases.postgres.table import UnreadableRows, readable
 from harvest.errors import SchemaError
 from harvest.maintenance.partitions import PartitionPolicy, carry_out, plan
 
 __all__ = ["PostgresRangeStore"]
 
 _READ: Final = "SELECT {columns} FROM {table} WHERE id > %s ORDER BY id LIMIT %s"
+_NEXT: Final = "SELECT id FROM {table} WHERE id > %s ORDER BY id LIMIT 1"
 _READ_ALL: Final = "SELECT {columns}, {shard} FROM {table} WHERE id > %s ORDER BY id LIMIT %s"
 # The rows of one shard, and one row about the page that they are from. All in one statement: they
 # must be of one moment. The ids of the page are needed only if some are missing.
@@ -175,6 +176,7 @@ class PostgresRangeStore(PostgresSources):
         self._shard = shard
         self._shards = shards
         self._parts: dict[str, sql.Composable] | None = None
+        self._topic_and_key: Sequence[sql.Composable] = ()
         self._sequence: _Sequence | None = None
 
     @property
@@ -199,14 +201,27 @@ class PostgresRangeStore(PostgresSources):
 
     def read(self, after: int, limit: int) -> Window:
         """See `RangeStore.read`."""
-        if self._shards > 1:
-            return self._read_shard(after, limit)
-        return _window(self._fetch_rows(_READ, (after, limit)), after, limit)
+        try:
+            if self._shards > 1:
+                return self._read_shard(after, limit)
+            return _window(self._fetch_rows(_READ, (after, limit)), after, limit)
+        except UnreadableRows as error:
+            if limit > 1:
+                return self.read(after, limit // 2)
+            window, row = self._read_unreadable(after, error)
+            return window if self._is_ours(row) else window._replace(rows=())
 
     def read_all(self, after: int, limit: int) -> tuple[Window, list[list[Row]]]:
         """The `limit` lowest rows above `after`, and the same divided into the shards."""
-        window = _window(self._fetch_rows(_READ_ALL, (after, limit)), after, limit)
         shards: list[list[Row]] = [[] for _ in range(self._shards)]
+        try:
+            window = _window(self._fetch_rows(_READ_ALL, (after, limit)), after, limit)
+        except UnreadableRows as error:
+            if limit > 1:
+                return self.read_all(after, limit // 2)
+            window, row = self._read_unreadable(after, error)
+            shards[shard_of(row.key, self._shards)].append(row)
+            return window, shards
         for row in window.rows:
             shards[row[6]].append(row)  # type: ignore[misc]  # one column more than a row has
         return window, shards
@@ -226,9 +241,34 @@ class PostgresRangeStore(PostgresSources):
 
     def fetch(self, ids: Sequence[Range]) -> list[Row]:
         """See `RangeStore.fetch`."""
-        rows = self._fetch_rows(_FETCH, _columns(ids))
+        try:
+            rows = self._fetch_rows(_FETCH, _columns(ids))
+        except UnreadableRows as error:
+            return self._fetch_halves(ids, error)
         rows.sort(key=_id)
         return rows
+
+    def _fetch_halves(self, ids: Sequence[Range], error: UnreadableRows) -> list[Row]:
+        """The same, of each half of the ids: what cannot be read comes to be one alone."""
+        (low, high), *_ = ids
+        if len(ids) > 1:
+            half = len(ids) // 2
+            return [*self.fetch(ids[:half]), *self.fetch(ids[half:])]
+        if low < high:
+            middle = (low + high) // 2
+            return [*self.fetch([(low, middle)]), *self.fetch([(middle + 1, high)])]
+        row = self._unreadable(low, self._topic_and_key, error)
+        return [row] if self._is_ours(row) else []
+
+    def _read_unreadable(self, after: int, error: UnreadableRows) -> tuple[Window, Row]:
+        """The lowest row above `after`, which cannot be read."""
+        ((id,),) = self._fetch(_NEXT, (after,))
+        row = self._unreadable(id, self._topic_and_key, error)
+        return _window([row], after, 1), row
+
+    def _is_ours(self, row: Row) -> bool:
+        """Of a row that cannot be read: by its key as it can be had, which all shards agree on."""
+        return shard_of(row.key, self._shards) == self._shard
 
     def holders(self) -> Holders:
         """See `RangeStore.holders`."""
@@ -338,6 +378,7 @@ class PostgresRangeStore(PostgresSources):
                 sql.SQL("{} AS header_keys").format(array_of("kafka_header_keys")),
                 sql.SQL("{} AS header_values").format(array_of("kafka_header_values")),
             ]
+            self._topic_and_key = (sql.SQL("kafka_topic::bpchar"), _readable(types, "kafka_key"))
             shard: sql.Composable = sql.SQL("0")
             if self._shards > 1:
                 shard = sql.SQL("('x' || left(md5({}), {}))::bit({})::int %% {}").format(

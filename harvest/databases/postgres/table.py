@@ -17,12 +17,13 @@ from psycopg.rows import TupleRow, tuple_row
 from psycopg.types.string import ByteaBinaryLoader
 
 from harvest.core.interfaces.mark_store import Finding
+from harvest.core.row import Row, unreadable
 from harvest.core.table_name import TableName
 from harvest.databases.postgres import notify
 from harvest.databases.schema import column_findings
 from harvest.errors import ConfigurationError, SchemaError, StoreUnavailable, TableMissing
 
-__all__ = ["PostgresTable", "readable"]
+__all__ = ["PostgresTable", "UnreadableRows", "readable"]
 
 _CONNECT_DEFAULTS: Final = {
     "application_name": "harvest",
@@ -34,11 +35,25 @@ _ISOLATION: Final = {"default_transaction_isolation": "read committed"}
 _AS_BYTES: Final = ("text", "varchar", "bpchar", "json")
 _READ_AS_IS: Final = {"text", "character varying", "character", "bytea", "json"}
 _CLOCK_WARNING_S: Final = 2.0
+_OF_ROWS: Final = (
+    psycopg.DataError,  # no text in the encoding that it should be of, for one
+    psycopg.errors.ProgramLimitExceeded,  # more than a message holds
+    psycopg.errors.DataCorrupted,
+)
+"""What fails for what is in a row, and again whenever it is read."""
 _COLUMN_TYPES: Final = """
 SELECT a.attname, format_type(a.atttypid, NULL), a.attnotnull
 FROM pg_attribute a
 WHERE a.attrelid = to_regclass(%s) AND a.attnum > 0 AND NOT a.attisdropped
 """
+
+
+class UnreadableRows(StoreUnavailable):
+    """The database cannot hand over what is in a row; it does not say which."""
+
+    def row_problem(self) -> str:
+        """What is wrong with the row, when it was the only one."""
+        return f"the database cannot hand it over: {self.__cause__ and _said(self.__cause__)}"
 
 
 class PostgresTable:
@@ -91,10 +106,11 @@ class PostgresTable:
     def topics(self) -> list[str]:
         """The topics of the first 10,000 rows that wait."""
         query = self._sql(
-            "SELECT DISTINCT kafka_topic::text FROM "
+            "SELECT DISTINCT convert_to(kafka_topic::text, getdatabaseencoding()) FROM "
             "(SELECT kafka_topic FROM {table} ORDER BY id LIMIT 10000) t ORDER BY 1"
         )
-        return [row[0].decode() for row in self._execute(query, binary=True).fetchall()]
+        found = self._execute(query, binary=True).fetchall()
+        return [row[0].decode(errors="replace") for row in found]
 
     def check_around(self) -> list[Finding]:
         """What `check` says beside the table: the trigger, rows set aside, the clock."""
@@ -295,11 +311,36 @@ class PostgresTable:
         except psycopg.errors.ReadOnlySqlTransaction as error:
             self.close()  # the next connection finds the primary, if there is one
             raise StoreUnavailable(f"the database is read-only: {_said(error)}") from error
+        except _OF_ROWS as error:
+            text = f"the database cannot hand over a row: {_said(error)}"
+            raise UnreadableRows(text) from error
         except psycopg.Error as error:
             if connection.broken:
                 self.close()
             raise StoreUnavailable(f"the database broke off a statement: {_said(error)}") from error
         return cursor
+
+    # --- Rows that cannot be read ---
+
+    def _unreadable(
+        self, row_id: int, columns: Sequence[sql.Composable], error: UnreadableRows
+    ) -> Row:
+        """The row, with what can be had of it; `columns`: how topic and key are selected."""
+        topic, key = [self._one_value(self._identifier, row_id, column) for column in columns]
+        return unreadable(row_id, (topic or b"").decode(errors="replace"), key, error.row_problem())
+
+    def _one_value(
+        self, table: sql.Identifier, row_id: int, column: sql.Composable
+    ) -> bytes | None:
+        """In UTF-8; if that is not possible, as it is stored; None if it cannot be had at all."""
+        stored = sql.SQL("convert_to({}::text, getdatabaseencoding())").format(column)
+        for wanted in (column, stored):
+            query = sql.SQL("SELECT {} FROM {} WHERE id = %s").format(wanted, table)
+            with contextlib.suppress(UnreadableRows):
+                found = self._execute(query, (row_id,), binary=True).fetchall()
+                value = found[0][0] if found else None
+                return value.encode() if isinstance(value, str) else value
+        return None
 
 
 def _in_transaction(connection: psycopg.Connection[Any]) -> bool:
@@ -321,5 +362,5 @@ def readable(types: Mapping[str, tuple[str, bool]], column: str) -> sql.Composab
     return name if types[column][0] in _READ_AS_IS else name + sql.SQL("::text")
 
 
-def _said(error: psycopg.Error) -> str:
+def _said(error: BaseException) -> str:
     return " ".join(str(error).split()) or type(error).__name__

@@ -1,0 +1,227 @@
+"""Rows that the database cannot hand over: they are set aside, and all others are published."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from typing import Any
+
+import psycopg
+import pymysql
+import pytest
+
+from harvest import Harvest
+from harvest.config.model import ReaperConfig
+from harvest.config.validation import validated
+from harvest.core.dead_letters import BadRow, BadRowFilter
+from harvest.core.interfaces.dead_letter_store import Selection
+from harvest.core.mark_checkpoint import Term
+from harvest.core.row import Row, named
+from harvest.databases.mysql.dead_letters import MysqlDeadLetters
+from harvest.databases.mysql.mark import MysqlMarkStore
+from harvest.databases.mysql.range import MysqlRangeStore
+from harvest.databases.mysql.table import connect_arguments
+from harvest.databases.postgres.dead_letters import PostgresDeadLetters
+from harvest.databases.postgres.mark import PostgresMarkStore
+from harvest.databases.postgres.range import PostgresRangeStore
+from marshal_py.embedded import EmbeddedKafka, EmbeddedPostgres
+from tests.support.harvest_world import forget, wait_until
+from tests.support.http_server import http_server
+from tests.support.kafka_reader import read_topic
+
+TERM = Term.of(1)
+LONG_MS = 60_000.0
+ALL = Selection()
+BAD = b"caf\xe9"  # Latin-1, in a database that does not mind
+ROWS: list[tuple[str | bytes, bytes]] = [
+    ("a", b"1"),
+    ("b", BAD),
+    ("c", b"3"),
+    (BAD, b"4"),
+    ("e", b"5"),
+    ("b", b"6"),
+    ("g", b"7"),
+]
+"""Keys and values."""
+GOOD = {b"1", b"3", b"5", b"7"}
+
+
+@pytest.fixture
+def url(postgres: EmbeddedPostgres) -> Iterator[str]:
+    """A database that takes any bytes for text."""
+    name = f"test_{uuid.uuid4().hex[:12]}"
+    with psycopg.connect(postgres.dsn, autocommit=True) as connection:
+        connection.execute(
+            f"CREATE DATABASE {name} ENCODING 'SQL_ASCII' LOCALE 'C' TEMPLATE template0"
+        )
+    yield postgres.dsn_of(name)
+    postgres.drop_database(name)
+
+
+def insert(url: str, topic: str = "t") -> None:
+    with psycopg.connect(url, client_encoding="SQL_ASCII") as connection:
+        for key, value in ROWS:
+            connection.execute(
+                "INSERT INTO outbox (create_time, kafka_topic, kafka_key, kafka_value, "
+                "kafka_header_keys, kafka_header_values) VALUES "
+                "(now(), %s, convert_from(%s, 'SQL_ASCII'), convert_from(%s, 'SQL_ASCII'), "
+                "'{}', '{}')",
+                (topic, key if isinstance(key, bytes) else key.encode(), value),
+            )
+
+
+def test_mark_mode_marks_every_row_and_says_which_cannot_be_read(url: str) -> None:
+    with closing(PostgresMarkStore(url, "outbox")) as store:
+        store.init()
+        insert(url)
+        assert store.topics() == ["t"]
+        rows: list[Row] = []
+        for batch in range(20):
+            rows += store.mark(TERM, batch, 100, LONG_MS)
+        assert [row.id for row in rows] == [1, 2, 3, 4, 5, 6, 7]
+        bad = BadRowFilter().find_bad(rows)
+        assert [(row.id, row.waits) for row in bad] == [(2, False), (4, False), (6, True)]
+        assert 'invalid byte sequence for encoding "UTF8": 0xe9' in bad[0].error
+        with closing(PostgresDeadLetters(url, "outbox")) as dead_letters:
+            assert dead_letters.add(bad, TERM) == {2, 4, 6}
+            assert dead_letters.waiting_keys() == {("t", b"b"): 2, ("t", BAD): 4}
+            found = dead_letters.rows(ALL, 10)
+            assert [(row.id, row.topic, row.key) for row in found] == [
+                (2, "t", b"b"),
+                (4, "t", BAD),
+                (6, "t", b"b"),
+            ]
+            assert dead_letters.retry(Selection(topic="t"), mode="mark") == 3
+        assert store.backlog().rows == 7
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_range_mode_gives_each_row_to_one_shard(url: str, shards: int) -> None:
+    stores = [PostgresRangeStore(url, "outbox", shard=n, shards=shards) for n in range(shards)]
+    stores[0].init()
+    insert(url)
+    windows: list[Row] = []
+    fetched: list[Row] = []
+    for store in stores:
+        after, full = 0, True
+        while full:
+            window = store.read(after, 100)
+            assert window.missing == ()
+            windows += named(window.rows)
+            after, full = window.last_id, window.full
+        assert after == len(ROWS)
+        fetched += named(store.fetch([(1, 2), (3, len(ROWS))]))
+    together, divided = stores[0].read_all(1, 1)  # which cannot be read
+    assert together.last_id == 2
+    assert [row[0] for rows in divided for row in rows] == [2]
+    for rows in (windows, fetched):
+        rows.sort()
+        assert [row.id for row in rows] == [1, 2, 3, 4, 5, 6, 7]
+        assert [r.id for r in BadRowFilter().find_bad(rows) if not r.waits] == [2, 4]
+    for store in stores:
+        store.close()
+
+
+def test_times_that_python_does_not_have(postgres_database: str) -> None:
+    with closing(PostgresMarkStore(postgres_database, "outbox")) as store:
+        store.init()
+        with psycopg.connect(postgres_database, autocommit=True) as connection:
+            for time in ("-infinity", "infinity", "4000-01-01 BC", "20000-01-01"):
+                connection.execute(
+                    "INSERT INTO outbox (create_time, kafka_topic, kafka_key, kafka_header_keys, "
+                    "kafka_header_values) VALUES (%s, 't', 'k', '{}', '{}')",
+                    (time,),
+                )
+        assert (store.backlog().oldest_age_s or 0) > 5_900 * 365 * 86_400
+        store.mark(TERM, 0, 10, LONG_MS)
+        with closing(PostgresDeadLetters(postgres_database, "outbox")) as dead_letters:
+            dead_letters.add([BadRow(n, "bad") for n in (1, 2, 3, 4)], TERM)
+            assert [row.create_time for row in dead_letters.rows(ALL, 10)] == [None] * 4
+
+
+def test_what_our_words_have_and_a_database_has_not(postgres: EmbeddedPostgres) -> None:
+    name = f"test_{uuid.uuid4().hex[:12]}"
+    with psycopg.connect(postgres.dsn, autocommit=True) as connection:
+        connection.execute(
+            f"CREATE DATABASE {name} ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0"
+        )
+    url = postgres.dsn_of(name)
+    with closing(PostgresMarkStore(url, "outbox")) as store:
+        store.init()
+        insert(url)  # all of it is text in Latin-1
+        rows = store.mark(TERM, 0, 100, LONG_MS)
+        assert rows[3].key == "café".encode()
+        with closing(PostgresDeadLetters(url, "outbox")) as dead_letters:
+            dead_letters.add([BadRow(1, "5 → 6")], TERM)
+            assert dead_letters.rows(ALL, 10)[0].error == "5 \\u2192 6"
+    postgres.drop_database(name)
+
+
+@pytest.mark.kafka
+@pytest.mark.parametrize("mode", ["mark", "idempotent", "range", "relay"])
+def test_all_others_are_published(
+    url: str, mode: str, kafka: EmbeddedKafka, kafka_topic: Callable[..., str]
+) -> None:
+    topic = kafka_topic()
+    store_class = PostgresRangeStore if mode == "range" else PostgresMarkStore
+    with closing(store_class(url, "outbox")) as store:
+        store.init()
+    insert(url, topic)
+    with http_server() as receiver:
+        given: dict[str, Any] = {
+            "kafka": {"bootstrap.servers": kafka.bootstrap_servers},
+            "database": url,
+            "group": topic,
+            "mode": "range" if mode == "range" else "mark",
+            "delivery": "idempotent" if mode == "idempotent" else "transactional",
+            "coordination": {"topic": f"{topic}.marshal", "create_topics": True},
+        }
+        if mode == "relay":
+            given["destinations"] = {"hook": {"http": {"uri": f"{receiver.url}/"}}}
+        harvest = Harvest(validated(ReaperConfig, given, "the test")).start()
+
+        def published() -> list[bytes]:
+            found = read_topic(kafka.bootstrap_servers, topic)
+            return [value or b"" for _, value, _ in found] + list(receiver.bodies())
+
+        with closing(PostgresDeadLetters(url, "outbox")) as dead_letters:
+            wait_until(lambda: set(published()) == GOOD, "the good rows")
+            wait_until(lambda: dead_letters.count() == 3, "the others are set aside")
+            assert "cannot hand it over" in dead_letters.rows(ALL, 1)[0].error
+        assert sorted(published()) == sorted(GOOD)
+        harvest.stop()
+        harvest.await_(30)
+    forget(kafka, topic)
+
+
+@pytest.mark.parametrize("store_class", [MysqlMarkStore, MysqlRangeStore])
+def test_columns_of_other_types_in_mariadb(
+    mariadb_database: str, store_class: type[MysqlMarkStore | MysqlRangeStore]
+) -> None:
+    with closing(store_class(mariadb_database, "outbox")) as store:
+        store.init()
+        with pymysql.connect(**connect_arguments(mariadb_database), autocommit=True) as connection:
+            cursor = connection.cursor()
+            cursor.execute(
+                "ALTER TABLE outbox MODIFY kafka_topic VARBINARY(249) NOT NULL, "
+                "MODIFY kafka_key DECIMAL(40, 2) NOT NULL"
+            )
+            cursor.execute(
+                "INSERT INTO outbox (kafka_topic, kafka_key, kafka_value, kafka_header_keys, "
+                "kafka_header_values) VALUES ('t', 12345678901234567890.12, '1', '[]', '[]'), "
+                "(X'CAFE', 1, '2', '[]', '[]'), ('t', 2, '3', '[\"\\\\ud800\"]', '[\"x\"]')"
+            )
+        if isinstance(store, MysqlMarkStore):
+            rows = store.mark(TERM, 0, 10, LONG_MS)
+        else:
+            rows = named(store.read(0, 10).rows)
+        assert (rows[0].topic, rows[0].key) == ("t", b"12345678901234567890.12")
+        bad = BadRowFilter().find_bad(rows)
+        assert [row.id for row in bad] == [2, 3]
+        assert store.backlog().rows == 3
+        assert isinstance(store.backlog().oldest_age_s, float)
+        with closing(MysqlDeadLetters(mariadb_database, "outbox")) as dead_letters:
+            term = TERM if isinstance(store, MysqlMarkStore) else None
+            assert dead_letters.add(bad, term) == {2, 3}
+            assert [row.id for row in dead_letters.rows(ALL, 10)] == [2, 3]
