@@ -115,7 +115,7 @@ class ClaimingPartition(_Record, tag=1, frozen=True, array_like=True, gc=False):
     expected_version: Offset
 
 
-class Heartbeat(_Record, tag=2, frozen=True, array_like=True):
+class Heartbeat(_Record, tag=2, frozen=True, array_like=True, gc=False):
     """Renew everything that the instance holds; say what has changed since the last time.
 
     `positions` holds two numbers for each claim whose position moved: the offset of the claim in

@@ -901,6 +901,134 @@ def test_what_no_log_leads_to_is_no_state(change: Callable[[PartitionState], Non
         PartitionState.decode(state.encode())
 
 
+def set_to(value: Any, *path: int) -> Callable[[list[Any]], None]:
+    """Set what lies at `path` in the canonical array of a state."""
+
+    def change(array: list[Any]) -> None:
+        for step in path[:-1]:
+            array = array[step]
+        array[path[-1]] = value
+
+    return change
+
+
+def add(value: Any, *path: int) -> Callable[[list[Any]], None]:
+    """Append to the list at `path` in the canonical array of a state."""
+
+    def change(array: list[Any]) -> None:
+        for step in path:
+            array = array[step]
+        array.append(value)
+
+    return change
+
+
+_G = (5, 0)  # the group g, its session and its cell
+_SESSION = (*_G, 3, 0)
+_CELL = (*_G, 4, 0, 1)
+_END = 8  # the next offset of `everything`; its base is 1000
+
+
+@spec("S-6")
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (set_to(None, 2), "an identity without its partitions"),
+        (set_to(0, 4), "an identity without its partitions"),
+        (set_to(-1, 3), "its base"),
+        (set_to(2**62 + 1, 3), "its base"),
+        (add(["e", 1, None, [], []], 5), "group 'e' is empty"),
+        (add(["g", 2, None, [], []], 5), "a group comes twice"),
+        (set_to("", *_G, 0), "group_id of 0 characters"),
+        (set_to(0, *_G, 1), "the level of 'g'"),
+        (set_to(256, *_G, 1), "the level of 'g'"),
+        (set_to([_END, 5], *_G, 2), "the pause of 'g' is of the future"),
+        (set_to([-1, 5], *_G, 2), "the pause of 'g' is of the future"),
+        (set_to([0, -1], *_G, 2), "the pause of 'g'$"),
+        (add(["a", "a1", 4, 1, b"", 1, 1, 2], *_G, 3), "a session of 'g' comes twice"),
+        (add(["a", "i", 4, 1, b"", 1, 1, 2], *_G, 3), "a client of 'g' is a member twice"),
+        (add(["b", "i", 4, 1, b"", 0, 1, 2], *_G, 3), "'b' holds nothing"),
+        (add(["", "i", 4, 1, b"", 1, 1, 2], *_G, 3), "client_id of 0 characters"),
+        (add(["b", "", 4, 1, b"", 1, 1, 2], *_G, 3), "instance_id of 0 characters"),
+        (set_to(_END, *_SESSION, 2), "the session of 'a' is of the future"),
+        (set_to(-1, *_SESSION, 2), "the session of 'a' is of the future"),
+        (set_to(-1, *_SESSION, 3), "the interval of 'a'"),
+        (set_to(86_400_001, *_SESSION, 3), "the interval of 'a'"),
+        (set_to(b"x" * 4097, *_SESSION, 4), "a member's metadata"),
+        (set_to(2, *_SESSION, 5), "the membership of 'a'"),
+        (set_to(-1, *_SESSION, 5), "the membership of 'a'"),
+        (set_to(0, *_SESSION, 6), "the levels of 'a'"),
+        (set_to(256, *_SESSION, 6), "the levels of 'a'"),
+        (set_to(0, *_SESSION, 7), "the levels of 'a'"),
+        (set_to(256, *_SESSION, 7), "the levels of 'a'"),
+        (add([["t", 0], [None, None, -1, 0, 0, -1, -1, b""]], *_G, 4), "a cell of 'g' comes twice"),
+        (
+            add([["t", 1], ["a", "a1", 1001, 1, 1000, 7, -1, b""]], *_G, 4),
+            "two cells of 'g' are held under one epoch",
+        ),
+        (add([["", 0], [None, None, -1, 0, 0, -1, -1, b""]], *_G, 4), "topic of 0 characters"),
+        (add([["t", -1], [None, None, -1, 0, 0, -1, -1, b""]], *_G, 4), "'t'/-1: its number"),
+        (
+            add([["t", 2**31], [None, None, -1, 0, 0, -1, -1, b""]], *_G, 4),
+            "'t'/2147483648: its number",
+        ),
+        (set_to("b", *_CELL, 0), "the holder of a cell has no session"),
+        (set_to(None, *_CELL, 0), "'t'/0: half a holder"),
+        (set_to(_END, *_CELL, 3), "'t'/0: its version is of the future"),
+        (set_to(-1, *_CELL, 3), "'t'/0: its version is of the future"),
+        (set_to(1000 + _END, *_CELL, 2), "'t'/0: its epoch is of the future"),
+        (set_to(-2, *_CELL, 2), "'t'/0: its epoch is of the future"),
+        (set_to(-1, *_CELL, 2), "'t'/0: it is held under no epoch"),
+        (set_to(-1, *_CELL, 4), "'t'/0: its interval"),
+        (set_to(86_400_001, *_CELL, 4), "'t'/0: its interval"),
+        (set_to(-2, *_CELL, 5), "'t'/0: its position"),
+        (set_to(-2, *_CELL, 6), "'t'/0: its position"),
+        (set_to(b"x" * 257, *_CELL, 7), "'t'/0: its metadata"),
+    ],
+)
+def test_a_state_is_refused_for_what_is_wrong_with_it(
+    change: Callable[[list[Any]], None], why: str
+) -> None:
+    array = msgspec.msgpack.decode(everything().state.encode())
+    change(array)
+    with pytest.raises(msgspec.ValidationError, match=why):
+        PartitionState.decode(msgspec.msgpack.encode(array))
+
+
+@spec("S-6")
+@pytest.mark.parametrize(
+    "change",
+    [
+        set_to(2**62, 3),
+        set_to(1, *_G, 1),
+        set_to(255, *_G, 1),
+        set_to([_END - 1, 0], *_G, 2),
+        set_to([0, 0], *_G, 2),
+        set_to(_END - 1, *_SESSION, 2),
+        set_to(0, *_SESSION, 2),
+        set_to(0, *_SESSION, 3),
+        set_to(86_400_000, *_SESSION, 3),
+        set_to(b"x" * 4096, *_SESSION, 4),
+        set_to(0, *_SESSION, 5),
+        set_to(255, *_SESSION, 6),
+        set_to(255, *_SESSION, 7),
+        add([["t", 1], [None, None, -1, 0, 0, -1, -1, b""]], *_G, 4),
+        add([["t", 2**31 - 1], [None, None, 0, 0, 86_400_000, 0, 0, b"x" * 256]], *_G, 4),
+        set_to(_END - 1, *_CELL, 3),
+        set_to(0, *_CELL, 3),
+        set_to(1000 + _END - 1, *_CELL, 2),
+        set_to(0, *_CELL, 2),
+    ],
+)
+def test_a_state_at_the_edge_of_what_may_be_is_none_the_less_one(
+    change: Callable[[list[Any]], None],
+) -> None:
+    array = msgspec.msgpack.decode(everything().state.encode())
+    change(array)
+    data = msgspec.msgpack.encode(array)
+    assert PartitionState.decode(data).encode() == data
+
+
 def test_cells_share_names_and_numbers_that_are_equal() -> None:
     """Each record brings its own: a reader of many cells would keep them all."""
     log = Log()
