@@ -25,6 +25,7 @@ __all__ = [
     "DeadLetterFailed",
     "DeserializationFailed",
     "DuplicateClientId",
+    "Forked",
     "GroupInUse",
     "GroupPausedError",
     "HandlerFailed",
@@ -139,6 +140,12 @@ class DuplicateClientId(MarshalError):
     """Another process uses the same client_id and group_id; this one has stopped claiming."""
 
     blame = "configuration"
+
+
+class Forked(MarshalError):
+    """The client was made before the process forked: it is the parent's, and of no use here."""
+
+    blame = "usage"
 
 
 class PartitionCountChanged(MarshalError):

@@ -22,6 +22,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
+from marshal_py.client import forks
 from marshal_py.client.genesis import new_genesis
 from marshal_py.client.hooks import HookThread
 from marshal_py.client.log_reader import LogReader, Truncated, boottime_ns
@@ -36,6 +37,7 @@ from marshal_py.errors import (
     BrokerUnavailable,
     Closed,
     DuplicateClientId,
+    Forked,
     MarshalError,
     SnapshotMismatch,
     TopicMissing,
@@ -191,6 +193,7 @@ class Driver:
         """Begin to take part, after `connect`."""
         self.claimant = _new_claimant(self.settings, self.reader)
         self.running = True
+        forks.watch(self)
         with self.lock:
             self._caught_up()
         self._thread = threading.Thread(target=self._run, name="marshal-driver", daemon=True)
@@ -200,6 +203,8 @@ class Driver:
 
     def close(self, timeout_s: float, *, release: bool) -> None:
         """See `Marshal.close`."""
+        if isinstance(self.failure, Forked):
+            return
         with self.lock:
             if not self.running:
                 self._stop.set()
@@ -240,6 +245,12 @@ class Driver:
                 self._writer.purge()
         self.close(0.0, release=False)
 
+    def forked(self, error: Forked) -> None:
+        """See `forks.Forkable`: no thread of this client is in this process."""
+        self.running, self.failure = False, error
+        self.claimant.disown(str(error))
+        self.on_stopped()
+
     def handle_sigterm(self) -> None:
         """Turn SIGTERM into SystemExit, if that was asked for. Only the main thread can."""
         if self._close_on_sigterm and self._restore_sigterm is None:
@@ -254,6 +265,7 @@ class Driver:
 
     def check_open(self) -> None:
         """Raise `Closed` unless this client runs, and what made it stop claiming."""
+        self.check_fork()
         if not self.running:
             raise Closed(
                 "the client has been closed; make a new one"
@@ -261,6 +273,11 @@ class Driver:
                 else "the client was not started: use `with Marshal(...)`, or call start()"
             )
         if self.failure is not None and not isinstance(self.failure, DuplicateClientId):
+            raise self.failure
+
+    def check_fork(self) -> None:
+        """Raise `Forked` if this client was made before the process forked, in the parent."""
+        if isinstance(self.failure, Forked):
             raise self.failure
 
     def carry_out(self) -> None:

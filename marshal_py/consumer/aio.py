@@ -108,6 +108,7 @@ class AsyncConsumer:
         """This task iterates from now on. Starts the consumer, if need be. For iterations."""
         if not self._core.started:
             await self.start()
+        self.sync.marshal.driver.check_fork()  # the thread that fetches is the parent's
         self._reader = asyncio.current_task()
         self._core.iteration.enter(polls=polls)
 

@@ -8,6 +8,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Final, Protocol
 
+from marshal_py.client import forks
 from marshal_py.client.marshal import Claim, Marshal
 from marshal_py.client.structured_logs import Fields
 from marshal_py.consumer.admin_on_demand import AdminOnDemand
@@ -23,7 +24,13 @@ from marshal_py.consumer.partitions import Partitions
 from marshal_py.consumer.positions import Positions
 from marshal_py.consumer.topics import Topics
 from marshal_py.consumer.wakeup import Wakeup
-from marshal_py.errors import AuthenticationFailed, BrokerUnavailable, Closed, MarshalError
+from marshal_py.errors import (
+    AuthenticationFailed,
+    BrokerUnavailable,
+    Closed,
+    Forked,
+    MarshalError,
+)
 
 if TYPE_CHECKING:  # what only some need is imported there: a restart is mostly imports
     import asyncio
@@ -131,6 +138,14 @@ class ConsumerCore:
             self.mirror = OffsetMirror(marshal.settings.kafka, options.mirror_group, self.claims)
         self._life = threading.Lock()
 
+    @property
+    def lock(self) -> threading.RLock:
+        """See `forks.Forkable`: nothing of it is used in a child, so any lock will do."""
+        return self.marshal.driver.lock
+
+    def forked(self, error: Forked) -> None:
+        """See `forks.Forkable`: the loop asks the client why it should stop."""
+
     def claims(self) -> list[Claim]:
         """Return the claims of all partitions that are fetched, lapsed ones included."""
         return [part.claim for part in list(self.fetcher.active.values())]
@@ -145,6 +160,8 @@ class ConsumerCore:
 
     def start(self) -> None:
         """Connect and begin to claim; once is enough. Raises as `Consumer.start` does."""
+        if isinstance(self.marshal.failure, Forked):
+            raise self.marshal.failure
         with self._life:
             if self.started:
                 if self.closing.is_set():
@@ -159,6 +176,7 @@ class ConsumerCore:
                 ):
                     self.marshal.set_member_metadata(metadata)
                 self.assignment.start()
+                forks.watch(self)
                 if self.mirror is not None:
                     self.mirror.start()
             except BaseException:
@@ -214,6 +232,8 @@ class ConsumerCore:
 
         `mine`: who closes is who iterates, so nothing that it has in hand is waited for.
         """
+        if isinstance(self.marshal.failure, Forked):
+            return
         with self._life:
             if self.closing.is_set():
                 return

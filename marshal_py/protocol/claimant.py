@@ -530,6 +530,13 @@ class Claimant:
             if holding.state in _PENDING:
                 self._end(holding, ClaimEvent.CANCELLED, reason)
 
+    def disown(self, reason: str) -> None:
+        """Hold nothing and say nothing: this is a copy, and the claims are the original's."""
+        self.leaving = self.silent = True
+        for holdings in (self._wanted, *self._ours, self._releasing):
+            for holding in holdings.values():
+                holding.lease_until_ns, holding.reason = 0, reason
+
     def tick(self, now_ns: int) -> None:
         """Do what is due: send heartbeats, let leases lapse, look again at waiting claims."""
         while (timer := self._timers.pop_due(now_ns)) is not None:
