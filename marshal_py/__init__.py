@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from marshal_py.consumer.handlers.options import Failure, Retry, Stuck
     from marshal_py.consumer.handlers.run_stats import RunStats
     from marshal_py.consumer.transactions import Transactions
+    from marshal_py.consumer.typed import TypedMessage
 
 __all__ = [
     "AccessDenied",
@@ -83,6 +84,7 @@ __all__ = [
     "Stuck",
     "TopicMissing",
     "Transactions",
+    "TypedMessage",
 ]
 
 _MODULES = {
@@ -96,6 +98,7 @@ _MODULES = {
     "RunStats": "consumer.handlers.run_stats",
     "Stuck": "consumer.handlers.options",
     "Transactions": "consumer.transactions",
+    "TypedMessage": "consumer.typed",
 }
 
 

@@ -11,11 +11,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Generic, Self, Unpack
 
 from confluent_kafka import Message
 
 from marshal_py.client.marshal import Claim, Marshal
+from marshal_py.client.options import ClientOptions
 from marshal_py.client.signals import StopRequests
 from marshal_py.consumer.core import ConsumerCore
 from marshal_py.consumer.deserializers import Deserializers
@@ -32,6 +33,7 @@ from marshal_py.consumer.options import (
     client_of,
     start_at,
 )
+from marshal_py.consumer.typed import Decode, Handler, TypedMessage, V, decoder
 from marshal_py.errors import Closed, ConfigurationError, NotHeld
 from marshal_py.protocol.claim_metadata import ClaimMetadata
 from marshal_py.protocol.subscription import Subscription
@@ -46,7 +48,7 @@ __all__ = ["Batch", "Consumer", "Mode", "Start"]
 _offset_of: Callable[[Any], int] = Message.offset  # type: ignore[assignment]
 
 
-class Consumer:
+class Consumer(Generic[V]):
     """Consumes topics together with the other members of a group.
 
     ::
@@ -84,6 +86,11 @@ class Consumer:
       the group's name (or the name given here), for lag exporters. No other Kafka consumer group of
       that name may be in use. A failure is a warning, and stops nothing.
     - `kafka`: librdkafka settings for the messages alone, such as ``isolation.level``.
+    - `decode`: what a value is: a pydantic model, or a type that msgspec knows (a Struct, a
+      dataclass, a `TypedDict`), of which it is the JSON; or a function of its bytes. With
+      ``decode=Order`` this is a `Consumer[Order]` for type checkers, and `value()` of its messages
+      an `Order`, or None for a tombstone. What cannot be read raises `DeserializationFailed`; with
+      `run` it goes the way of messages that failed.
     - `key_deserializer`, `value_deserializer`: as for confluent-kafka's DeserializingConsumer.
     - `settings`: all else is for `Marshal`: `client_id`, `interval_ms`, `create_topics`, ...
 
@@ -119,11 +126,16 @@ class Consumer:
         kafka: Mapping[str, Any] | None = None,
         key_deserializer: Callable[..., Any] | None = None,
         value_deserializer: Callable[..., Any] | None = None,
+        decode: Decode[V] | None = None,
         discovery_interval_s: float = 10.0,
         settle_ms: int = 100,
-        **settings: Any,
+        **settings: Unpack[ClientOptions],
     ) -> None:
         check_names(settings, Consumer.__init__)
+        if decode is not None:
+            if value_deserializer is not None:
+                raise ConfigurationError("decode and value_deserializer: give one of them")
+            value_deserializer = decoder(decode)
         check(
             topics=topics,
             auto_ack=auto_ack,
@@ -165,7 +177,7 @@ class Consumer:
             dict(labels or {}),
             tuple(prefer),
         )
-        marshal = client_of(config, group_id, settings, subscription, mode=mode, greedy=greedy)
+        marshal = client_of(config, group_id, {**settings}, subscription, mode=mode, greedy=greedy)
         options = ConsumerOptions(
             subscription,
             mode,
@@ -229,11 +241,11 @@ class Consumer:
 
     # Iterating
 
-    def __iter__(self) -> Iterator[Message]:
+    def __iter__(self) -> Iterator[TypedMessage[V]]:
         """Hand out messages, one by one, until `close`. See `messages`."""
         return self.messages()
 
-    def messages(self, *, idle_timeout_s: float | None = None) -> Iterator[Message]:
+    def messages(self, *, idle_timeout_s: float | None = None) -> Iterator[TypedMessage[V]]:
         """Hand out messages until `close`, or until none came for `idle_timeout_s`.
 
         A message whose partition was lost meanwhile, or whose lease has lapsed, is not handed out.
@@ -242,7 +254,9 @@ class Consumer:
         again (at most once: it goes on with the next); say `ack(message)` before leaving if it is
         done. Raises `DeserializationFailed` for what a deserializer cannot read.
         """
-        return self.core.iteration.messages(idle_timeout_s=idle_timeout_s)
+        return self.core.iteration.messages(  # type: ignore[return-value]
+            idle_timeout_s=idle_timeout_s
+        )
 
     def batches(self, *, idle_timeout_s: float | None = None) -> Iterator[Batch]:
         """Hand out messages in batches, each of one partition, of at most `batch_size`.
@@ -252,18 +266,18 @@ class Consumer:
         """
         return self.core.iteration.batches(idle_timeout_s=idle_timeout_s)
 
-    def poll(self, timeout_s: float = 1.0) -> Message | None:
+    def poll(self, timeout_s: float = 1.0) -> TypedMessage[V] | None:
         """Return the next message, None if there is none within `timeout_s`.
 
         The message before it is done (`auto_ack`).
         """
-        return self.core.iteration.poll(timeout_s)
+        return self.core.iteration.poll(timeout_s)  # type: ignore[return-value]
 
     # Handlers
 
     def run(
         self,
-        handler: Callable[..., Any],
+        handler: Handler[V],
         *,
         workers: int = 8,
         ordering: Ordering = "key",

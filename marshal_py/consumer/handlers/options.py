@@ -183,6 +183,12 @@ class HandlerOptions:
             if not (isinstance(kind, type) and issubclass(kind, BaseException)):
                 raise ConfigurationError(f"not_retriable: {kind!r} is no type of exception")
         object.__setattr__(self, "claim_as", _claim_as(self.handler))
+        claim = {"no": ((1,), {}), "second": ((1, 2), {}), "keyword": ((1,), {"claim": 2})}
+        _takes("handler", self.handler, "(message), or (message, claim)", *claim[self.claim_as])
+        if callable(self.on_failure):
+            _takes("on_failure", self.on_failure, "(failure)", (1,), {})
+        if self.on_stuck is not None:
+            _takes("on_stuck", self.on_stuck, "(stuck)", (1,), {})
 
     def _check_executor(self) -> None:
         is_coroutine = _is_coroutine_function(self.handler)
@@ -239,6 +245,24 @@ def _whole(name: str, value: Any, least: int, most: int) -> None:
         raise ConfigurationError(
             f"{name} = {value!r} must be a whole number from {least:,} to {most:,}"
         )
+
+
+def _takes(
+    name: str, function: Any, called: str, given: tuple[Any, ...], named: dict[str, Any]
+) -> None:
+    """Refuse a function that cannot be called as it will be."""
+    if not callable(function):
+        raise ConfigurationError(f"{name} = {function!r} must be a function")
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # some written in C tell nothing
+        return
+    try:
+        signature.bind(*given, **named)
+    except TypeError as error:
+        raise ConfigurationError(
+            f"{name} = {function!r} takes {signature} and is called with {called}: {error}"
+        ) from None
 
 
 def _one_of(name: str, value: Any, choices: tuple[str, ...]) -> None:
