@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -17,6 +18,10 @@ __all__ = ["switch"]
 
 def switch(
     config: ConfigFile,
+    old: Annotated[
+        Path | None,
+        typer.Option(help="The configuration as it was: with its slot.", show_default=False),
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only say what would be done.")
     ] = False,
@@ -31,9 +36,15 @@ def switch(
     From range mode to mark mode, the rows that are published and still in the table are deleted,
     as mark mode deletes what it has published.
 
+    From wal mode, what the log still has is published first; then the rows of the table that are
+    published are deleted, and slot and publication dropped. With other names than the default
+    ones in `wal:`, or messages for rows, give the configuration as it was: --old. Writers of
+    messages write to the table before that.
+
     [dim]Example:[/dim] harvest switch --config new.yaml --dry-run
     """
-    done = switch_to(load(config), dry_run=dry_run)
+    before_it = None if old is None else load(old)
+    done = switch_to(load(config), old=before_it, dry_run=dry_run)
     if as_json:
         typer.echo(json.dumps({"dry_run": dry_run, **asdict(done)}))
         return
@@ -44,6 +55,8 @@ def switch(
     would = "would be" if dry_run else "were"
     typer.echo(f"from mode {before.mode}, group {before.group}, topic {before.topic}")
     typer.echo(f"to   mode {after.mode}, group {after.group}, topic {after.topic}")
+    if before.mode == "wal":
+        typer.echo(f"{done.published} rows {would} published from the log")
     typer.echo(f"{done.deleted} published rows {would} deleted")
     if done.last_id is not None:
         typer.echo(f"it goes on after id {done.last_id}")

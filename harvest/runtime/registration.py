@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from confluent_kafka import KafkaException
@@ -21,7 +21,14 @@ from harvest.core.interfaces.source_store import SourceStore
 from harvest.core.mark_checkpoint import Checkpoint, Term
 from harvest.core.range_checkpoint import Position
 from harvest.core.source import Registration, differences, registration_problem
-from harvest.errors import ConfigurationError, DatabaseChanged, HarvestError, SinkUnavailable
+from harvest.core.wal_position import WalPosition
+from harvest.errors import (
+    CheckpointError,
+    ConfigurationError,
+    DatabaseChanged,
+    HarvestError,
+    SinkUnavailable,
+)
 from harvest.runtime.checkpoints import Checkpoints, alone
 from harvest.runtime.parts import (
     make_any_store,
@@ -30,7 +37,7 @@ from harvest.runtime.parts import (
     make_store,
     make_wal_source,
 )
-from harvest.runtime.slot_changes import begin_slot
+from harvest.runtime.slot_changes import begin_slot, drop_slot, goes_on, leave_slot
 from harvest.sinks.kafka.settings import connection_settings
 
 __all__ = ["Switch", "check_database", "check_registration", "switch"]
@@ -61,6 +68,7 @@ class Switch:
     - `deleted`: rows that are published and were still in the table, which the new mode would
       publish again. `waiting`: rows that are left for the new configuration to publish; to wal
       mode, those that are published now, since they are from before the slot.
+    - `published`: rows that were in the log, and that leaving wal mode publishes first.
     - `last_id`: in range mode, the id after which it goes on, by the lowest shard.
     """
 
@@ -69,10 +77,16 @@ class Switch:
     deleted: int = 0
     waiting: int = 0
     last_id: int | None = None
+    published: int = 0
 
 
-def switch(config: ReaperConfig, *, dry_run: bool = False) -> Switch:
+def switch(
+    config: ReaperConfig, *, old: ReaperConfig | None = None, dry_run: bool = False
+) -> Switch:
     """Let `config` harvest the outbox from now on, and carry over what was published.
+
+    `old`: the configuration as it was. From wal mode its slot and publication are needed, where
+    they have other names than those that are made of the outbox's, or records are messages.
 
     While no harvester of either configuration runs. Interrupted at any moment, it can be repeated:
     the new one is registered last. Raises `ConfigurationError`, `SchemaError`, `DatabaseChanged`,
@@ -89,13 +103,9 @@ def switch(config: ReaperConfig, *, dry_run: bool = False) -> Switch:
                 f"{config.outbox}: nobody is registered: start `harvest reap` with this one"
             )
         if registration_problem(found, ours) is None:
+            if old is not None and old.mode == "wal" != ours.mode and not dry_run:
+                drop_slot(old)  # it was interrupted before that
             return Switch(found, ours)
-        if found.mode == "wal" or (ours.mode == "wal" and found.mode == "relay"):
-            raise ConfigurationError(
-                f"{config.outbox}: from mode {found.mode} to {ours.mode}: no command carries the "
-                "position over yet; publish all that waits with the registered one, then delete "
-                f"the row of {config.table.beside('registration')}"
-            )
         if found.cluster != ours.cluster:
             raise ConfigurationError(
                 f"{config.outbox}: it is harvested with the Kafka cluster {found.cluster!r} and "
@@ -103,26 +113,38 @@ def switch(config: ReaperConfig, *, dry_run: bool = False) -> Switch:
                 "configuration of that cluster. If it is gone for good, delete the row of "
                 f"{config.table.beside('registration')}: rows may be published again"
             )
-        old = _configured(config, found)
+        old = _configured(config, old, found)
         with contextlib.ExitStack() as stack:
             for one in (old,) if dry_run else (old, config):
                 if one is old or _claims(old) != _claims(config):
                     stack.enter_context(alone(one, one.shards))
             if not dry_run:
                 Checkpoints(old).fence()
-            _check_source(old)
+            if found.mode != "wal":  # which compares slot and position with the server itself
+                _check_source(old)
             done = _carry_over(old, config, found, ours, dry_run=dry_run)
             if not dry_run:
                 store.register_anew(ours)
                 record = make_record(config)
                 record.save(store.visit(secrets.token_hex(8)), wait=True)
                 record.close()
+                if found.mode == "wal" != ours.mode:
+                    drop_slot(old)  # which would keep the server's log
         return done
 
 
-def _configured(config: ReaperConfig, found: Registration) -> ReaperConfig:
+def _configured(
+    config: ReaperConfig, given: ReaperConfig | None, found: Registration
+) -> ReaperConfig:
     """`config` as it was for the registered mode, group and coordination topic."""
-    mode = "range" if found.mode == "range" else "mark"
+    mode = found.mode if found.mode in ("range", "wal") else "mark"
+    if given is not None:
+        if (given.table, given.registration().mode) != (config.table, found.mode):
+            raise ConfigurationError(
+                f"the old configuration is of {given.outbox} in mode {given.registration().mode}, "
+                f"must be of {config.outbox} in mode {found.mode}, which is registered"
+            )
+        config = config.model_copy(update={"database": given.database, "wal": given.wal})
     old = config.model_copy(
         update={
             "group": found.group,
@@ -165,6 +187,10 @@ def _carry_over(
     *,
     dry_run: bool,
 ) -> Switch:
+    if before.mode == "wal":
+        return _from_wal(old, new, before, after, dry_run=dry_run)
+    if new.mode == "wal" and goes_on(new, Checkpoints(new).text()):
+        return Switch(before, after)  # it was interrupted after this
     if before.mode == "range":
         positions = [Checkpoints(old).read(shard) for shard in range(old.shards)]
         if new.mode == "range":
@@ -178,10 +204,46 @@ def _carry_over(
         with contextlib.closing(make_wal_source(new)) as source:
             there = source.count_rows(None) if source.has_table() else 0
             return Switch(before, after, deleted, there - deleted)
+    return _begin(new, before, after, deleted, dry_run=dry_run)
+
+
+def _from_wal(
+    old: ReaperConfig,
+    new: ReaperConfig,
+    before: Registration,
+    after: Registration,
+    *,
+    dry_run: bool,
+) -> Switch:
+    """Publish what is in the log, up to a place; then only the rest is in the table."""
+    found = Checkpoints(old).text()
+    if new.mode == "wal":
+        if found is not None and not dry_run:
+            Checkpoints(new).write_text(WalPosition.decode(found).encode())
+        return Switch(before, after)
+    if found is not None and _is_of_mark_mode(found):
+        return _begin(new, before, after, 0, dry_run=dry_run)  # it was interrupted after this
+    left = leave_slot(old, found, dry_run=dry_run)
+    done = _begin(new, before, after, left.deleted, dry_run=dry_run)
+    return replace(done, published=left.published)
+
+
+def _is_of_mark_mode(text: str) -> bool:
+    try:
+        Checkpoint.decode(text)
+    except CheckpointError:
+        return False
+    return True
+
+
+def _begin(
+    new: ReaperConfig, before: Registration, after: Registration, deleted: int, *, dry_run: bool
+) -> Switch:
+    """Begin with the first row, where those that are published are deleted."""
     if new.mode == "range":
         with contextlib.closing(make_range_store(new)) as ranges:
             last_id = ranges.bounds().first - 1
-            waiting = ranges.backlog(Position(0, 0, 1, last_id)).rows
+            waiting = ranges.backlog(Position(0, 0, 1, last_id)).rows - (deleted if dry_run else 0)
             if not dry_run:
                 anew = [Position(0, s, new.shards, last_id) for s in range(new.shards)]
                 Checkpoints(new).write(anew, fence=new.shards)

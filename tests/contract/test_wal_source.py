@@ -178,7 +178,7 @@ def test_what_is_committed_comes_in_the_order_of_the_commits(bench: WalBench) ->
     assert values(chunks) == ["a", "b", "late", "c"]
     lsns = [chunk.commit_lsn for chunk in chunks]
     assert lsns == sorted(lsns)
-    last = chunks[-1].rows[-1]
+    last = [row for chunk in chunks for row in chunk.rows][-1]
     assert (last.topic, last.key, last.header_keys, last.header_values) == (
         "t",
         b"k",
@@ -257,3 +257,21 @@ def test_a_position_that_the_server_has_not_reached_is_refused(bench: WalBench) 
     ahead = WalPosition(1, begin.system, begin.timeline, 1 << 60, row_lsn=1 << 60)
     with pytest.raises(CheckpointError, match="without the last"):
         bench.source().open(2, ahead)
+
+
+def test_who_leaves_wal_mode_deletes_what_was_committed_before_a_place_and_no_more(
+    postgres_database: str,
+) -> None:
+    bench = PostgresBench(postgres_database, "table")
+    source = bench.source()
+    stream, _ = source.open(1, None)
+    insert(bench, "before")
+    with source.leaving() as (lsn, delete):
+        insert(bench, "after")
+        assert delete() == 1
+    before, after = [chunk.commit_lsn for chunk in read(bench, stream, 2) if chunk.rows]
+    assert before < lsn <= after
+    with psycopg.connect(postgres_database) as connection:
+        assert connection.execute("SELECT kafka_value FROM outbox").fetchall() == [("after",)]
+    stream.close()
+    bench.close()

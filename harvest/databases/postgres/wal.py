@@ -292,7 +292,6 @@ class PostgresWalSource(PostgresTable):
                 connection.execute(
                     sql.SQL("SET TRANSACTION SNAPSHOT {s}").format(s=sql.Literal(snapshot))
                 )
-                connection.execute("SELECT")  # from here on the snapshot is its own
 
                 def delete() -> int:
                     if self.options.source == "message":
