@@ -1,15 +1,11 @@
 """The `harvest` command: here the commands are mounted.
 
-Exit codes: 0 done; 1 a finding or a failure; 2 wrong usage or configuration; 3 the environment
-(a server that cannot be reached).
+Exit codes are those of `marshal` (marshal_py/cli/exit_codes.py).
 """
 
 from __future__ import annotations
 
 import sys
-from typing import Final
-
-import typer
 
 from harvest.cli import checkpoint, dead_letters, slot
 from harvest.cli.bench import bench
@@ -22,19 +18,19 @@ from harvest.cli.spark import backlog, reconcile
 from harvest.cli.stash import stash
 from harvest.cli.switch import switch
 from harvest.errors import HarvestError
+from marshal_py.cli.command import EXIT_CODES_HELP, new_app, version_flag
+from marshal_py.cli.exit_codes import EXIT_CODES, say_error
+from marshal_py.cli.output import prepare_output
 from marshal_py.errors import MarshalError
 
 __all__ = ["app", "main"]
 
-_EXIT_CODES: Final = {"usage": 2, "configuration": 2, "log": 3, "environment": 3}
-
-app = typer.Typer(
+app = new_app(
     name="harvest",
     help="Publish the rows of an outbox table to Kafka: in order, and only what was committed.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
+    epilog=EXIT_CODES_HELP,
 )
+app.callback()(version_flag)
 app.command()(init)
 app.command()(reap)
 app.command()(stash)
@@ -54,8 +50,9 @@ app.add_typer(slot.app, name="slot")
 
 def main() -> None:
     """Entry point: errors become one line and an exit code."""
+    prepare_output()
     try:
-        app()
+        app(prog_name="harvest")
     except (HarvestError, MarshalError) as error:
-        typer.echo(f"harvest: {error}", err=True)
-        sys.exit(_EXIT_CODES[error.blame])
+        say_error(str(error))
+        sys.exit(EXIT_CODES[error.blame])

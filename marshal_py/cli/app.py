@@ -7,20 +7,19 @@ without it.
 
 from __future__ import annotations
 
-import io
 import logging
-import sys
 
 from marshal_py.cli import group, metrics, topic
 from marshal_py.cli.audit import audit
 from marshal_py.cli.claims import claims
-from marshal_py.cli.command import global_flags, new_app
+from marshal_py.cli.command import EXIT_CODES_HELP, global_flags, new_app
 from marshal_py.cli.dashboard import dashboard
 from marshal_py.cli.demo.command import demo
 from marshal_py.cli.doctor import doctor
 from marshal_py.cli.explain import explain
 from marshal_py.cli.groups import groups, members
 from marshal_py.cli.lag import lag
+from marshal_py.cli.output import prepare_output
 from marshal_py.cli.snapshot import snapshot
 from marshal_py.cli.status import status
 from marshal_py.cli.tail import tail
@@ -31,10 +30,7 @@ __all__ = ["app", "main"]
 
 app = new_app(
     help="Look after coordination on Kafka: who holds what, who leads, and the log behind it.",
-    epilog=(
-        "Exit codes: 0 all well, 1 a finding, 2 wrong usage or configuration, 3 the environment "
-        "(no broker, no topic, a package missing)."
-    ),
+    epilog=EXIT_CODES_HELP,
 )
 app.callback()(global_flags)
 app.command()(status)
@@ -60,9 +56,7 @@ app.add_typer(group.app, name="group")
 
 def main() -> None:
     """Run the command line."""
-    for stream in (sys.stdout, sys.stderr):  # a terminal that lacks a character is no failure
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
+    prepare_output()
     # Commands say what they find; what the library logs besides is shown by --verbose.
     logging.getLogger("marshal_py").addHandler(logging.NullHandler())
     app(prog_name="marshal")

@@ -10,8 +10,9 @@ import logging
 import os
 import sys
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -26,7 +27,26 @@ from marshal_py.cli.options import (
     coordination_topic_option,
 )
 
-__all__ = ["command", "global_flags", "new_app", "reflow"]
+__all__ = ["EXIT_CODES_HELP", "command", "global_flags", "new_app", "reflow", "version_flag"]
+
+EXIT_CODES_HELP: Final = (
+    "Exit codes: 0 all well, 1 a finding, 2 wrong usage or configuration, 3 the environment "
+    "(no broker, no topic, a package missing)."
+)
+
+
+def _show_version(ctx: typer.Context, wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"{ctx.info_name} {version('marshal-py')}")
+        raise typer.Exit
+
+
+Version = Annotated[
+    bool,
+    typer.Option(
+        "--version", help="Show the version and end.", callback=_show_version, is_eager=True
+    ),
+]
 
 
 def new_app(**settings: Any) -> typer.Typer:
@@ -103,9 +123,12 @@ def global_flags(
     coordination_topic: coordination_topic_option("--topic", "--coordination-topic") = None,  # type: ignore[valid-type]
     timeout_s: Timeout = None,
     verbose: Verbose = False,
+    show_version: Version = False,
 ) -> None:
     """Keep the flags that stand before the command's name, and the environment's, for it."""
-    given = _flags({name: value for name, value in locals().items() if name != "ctx"})
+    given = _flags(
+        {name: value for name, value in locals().items() if name not in ("ctx", "show_version")}
+    )
     config = os.environ.get("MARSHAL_CONFIG")
     environment = Flags(
         os.environ.get("MARSHAL_BOOTSTRAP_SERVERS"),
@@ -113,6 +136,11 @@ def global_flags(
         topic=os.environ.get("MARSHAL_TOPIC"),
     )
     ctx.obj = given.over(environment)
+
+
+def version_flag(show_version: Version = False) -> None:
+    """Let a program without flags of its own know `--version`."""
+    del show_version  # done by its callback
 
 
 def _flags(given: dict[str, Any]) -> Flags:

@@ -20,14 +20,14 @@ from marshal_py.admin.formatting import safe
 from marshal_py.cli.output import console
 from marshal_py.errors import Blame, MarshalError, TopicMissing
 
-__all__ = ["ENVIRONMENT", "FINDING", "errors_as_exit_codes", "fail"]
+__all__ = ["ENVIRONMENT", "EXIT_CODES", "FINDING", "errors_as_exit_codes", "fail", "say_error"]
 
 FINDING: Final = 1
 USAGE: Final = 2
 ENVIRONMENT: Final = 3
 INTERRUPTED: Final = 130
 
-_EXIT_CODES: Final[dict[Blame, int]] = {
+EXIT_CODES: Final[dict[Blame, int]] = {
     "usage": USAGE,
     "configuration": USAGE,
     "log": FINDING,
@@ -35,16 +35,21 @@ _EXIT_CODES: Final[dict[Blame, int]] = {
 }
 
 
-def fail(message: str, code: int) -> NoReturn:
-    """End the command with one line on standard error."""
+def say_error(message: str) -> None:
+    """One line on standard error, in both programs alike; nothing of a stranger's is raw."""
     text = "\n".join(map(safe, message.splitlines()))
     console(stderr=True).print(f"[bold red]error:[/] {text}")
+
+
+def fail(message: str, code: int) -> NoReturn:
+    """End the command with one line on standard error."""
+    say_error(message)
     raise typer.Exit(code)
 
 
 def exit_code(error: MarshalError) -> int:
     """Return the exit code that tells whose fault `error` is."""
-    return ENVIRONMENT if isinstance(error, TopicMissing) else _EXIT_CODES[error.blame]
+    return ENVIRONMENT if isinstance(error, TopicMissing) else EXIT_CODES[error.blame]
 
 
 @contextlib.contextmanager

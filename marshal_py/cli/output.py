@@ -5,6 +5,7 @@ Standard output is for what was asked; notes and errors go to standard error.
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 from typing import Final
@@ -14,9 +15,16 @@ from rich.table import Table
 
 from marshal_py.admin.formatting import safe
 
-__all__ = ["console", "note", "print_json", "show", "table"]
+__all__ = ["console", "note", "prepare_output", "print_json", "show", "table"]
 
 _WIDE: Final = 10_000
+
+
+def prepare_output() -> None:
+    """Let a character that the terminal lacks be written as an escape: it is no failure."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def console(*, stderr: bool = False, wide: bool = True) -> Console:

@@ -6,6 +6,8 @@ import functools
 import re
 import shlex
 from collections.abc import Iterator
+from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ import typer.main
 from typer.testing import CliRunner
 
 from harvest.cli.app import app as harvest_app
+from harvest.cli.app import main as harvest_main
 from marshal_py.cli.app import app as marshal_app
 
 PROGRAMS = {"marshal": marshal_app, "harvest": harvest_app}
@@ -93,3 +96,29 @@ def test_the_examples_in_a_help_are_understood(path: tuple[str, ...]) -> None:
             example = re.sub(r"\s{2,}\(.*", "", found[1])
             if example.count("'") % 2 == 0:
                 check_command_line(example)
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_both_programs_tell_their_version_and_know_the_short_flag(program: str) -> None:
+    told = CliRunner().invoke(PROGRAMS[program], ["--version"], prog_name=program)
+    assert told.output == f"{program} {version('marshal-py')}\n"
+    whole, short = (CliRunner().invoke(PROGRAMS[program], [flag]) for flag in ("--help", "-h"))
+    assert short.exit_code == 0
+    assert short.output == whole.output
+    assert "Exit codes: 0" in whole.output
+
+
+def test_an_error_of_harvest_looks_like_one_of_marshal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """One prefix, one exit code for one kind of fault, and no escape code of a stranger's."""
+    config = tmp_path / "harvest.yaml"
+    config.write_text('"\\e[31mred": 1\n')
+    monkeypatch.setattr("sys.argv", ["harvest", "check", "--config", str(config)])
+    with pytest.raises(SystemExit) as ended:
+        harvest_main()
+    assert ended.value.code == 2
+    said = capsys.readouterr().err
+    assert said.startswith("error: ")
+    assert "\x1b" not in said
+    assert "red" in said
