@@ -89,16 +89,21 @@ class KafkaConfig(StrictModel):
 
 
 class DestinationConfig(StrictModel):
-    """Where messages are sent, and how it is treated; see `harvest.core.dispatcher.Policy`."""
+    """Where messages are sent, and how it is treated; see `harvest.core.dispatcher.Policy`.
+
+    `backoff_ms`, doubled up to `max_backoff_ms`, instead of `pauses_ms`.
+    """
 
     http: HttpConfig | None = None
     nats: NatsConfig | None = None
     kafka: KafkaConfig | None = None
     concurrency: int = Field(default=_POLICY.concurrency, ge=1, le=256)
     priority: int = _POLICY.priority
+    rate_per_s: float | None = Field(default=_POLICY.rate_per_s, gt=0)
     attempts: int = Field(default=_POLICY.attempts, ge=1)
-    backoff_ms: int = Field(default=_POLICY.backoff_ms, ge=1)
-    max_backoff_ms: int = Field(default=_POLICY.max_backoff_ms, ge=1)
+    pauses_ms: tuple[Annotated[int, Field(ge=1)], ...] = Field(_POLICY.pauses_ms, min_length=1)
+    backoff_ms: int | None = Field(default=None, ge=1)
+    max_backoff_ms: int = Field(default=60_000, ge=1)
     breaker_failures: int = Field(default=_POLICY.breaker_failures, ge=1)
     breaker_open_ms: int = Field(default=_POLICY.breaker_open_ms, ge=1)
     max_breaker_open_ms: int = Field(default=_POLICY.max_breaker_open_ms, ge=1)
@@ -108,11 +113,18 @@ class DestinationConfig(StrictModel):
     def _one_kind(self) -> DestinationConfig:
         if [self.http, self.nats, self.kafka].count(None) != 2:
             raise ConfigurationError("a destination needs one kind: give http, nats or kafka")
+        if self.backoff_ms is not None and "pauses_ms" in self.model_fields_set:
+            raise ConfigurationError("backoff_ms and pauses_ms say two things: give one of them")
+        if self.backoff_ms is None and "max_backoff_ms" in self.model_fields_set:
+            raise ConfigurationError("max_backoff_ms bounds a backoff_ms: give that, too")
         return self
 
     def policy(self) -> Policy:
         """As the dispatcher takes it."""
-        return Policy(**self.model_dump(exclude={"http", "nats", "kafka"}))
+        given = self.model_dump(exclude={"http", "nats", "kafka", "backoff_ms", "max_backoff_ms"})
+        if self.backoff_ms is not None:
+            given["pauses_ms"] = _doubled(self.backoff_ms, self.max_backoff_ms)
+        return Policy(**given)
 
     def sink(self, outbox: str, kafka: Mapping[str, Any]) -> MessageSink:
         """What sends there; connects when it is first used. `kafka`: the producer's settings.
@@ -131,6 +143,13 @@ class DestinationConfig(StrictModel):
             raise ConfigurationError(
                 f"{error.name} is missing: run `pip install 'marshal-py[{extra}]'`"
             ) from None
+
+
+def _doubled(backoff_ms: int, most_ms: int) -> tuple[int, ...]:
+    pauses_ms = [min(backoff_ms, most_ms)]
+    while pauses_ms[-1] < most_ms:
+        pauses_ms.append(min(2 * pauses_ms[-1], most_ms))
+    return tuple(pauses_ms)
 
 
 def _http_sink(config: HttpConfig, outbox: str) -> MessageSink:

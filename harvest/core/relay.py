@@ -20,7 +20,8 @@ the table is the checkpoint. Invariants:
 
 When there is no more room, what waits for a destination that takes nothing, but for one message
 of it, is *shed*: forgotten, and its tags left in the table, so that the marks go on to the rows of
-other destinations. As soon as the destination takes a message, a new term begins.
+other destinations. As soon as the destination takes a message, a new term begins. So is what waits
+behind a message that waits for its time or its next attempt, until that is decided.
 
 If a mark may have been committed and its rows are unknown, a purge failed, or a row did not become
 a dead letter, a new term begins: every row that is not known is then marked again, in the order of
@@ -31,6 +32,7 @@ the ids.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
@@ -303,6 +305,7 @@ class RelayScheduler:
         verdict = self.dispatcher.finished(row_id, outcome, self.now())
         if not isinstance(verdict, Failed) and (
             verdict.message.destination in self._shed_destinations
+            or verdict.message.key in self._shed
         ):
             self._open = False  # it takes messages again, or there is none to try it with
         match verdict:
@@ -401,13 +404,13 @@ class RelayScheduler:
             return 0
         self._shed_after_ms = now_ms + _SHED_EVERY_MS
         shed = self.dispatcher.shed(now_ms)
-        for destination, messages in shed.items():
-            self._shed_destinations.add(destination)
-            for message in messages:
-                self._shed.add(message.key)
-                self._forget(message.row.id)
+        self._shed_destinations.update(shed.by_destination)
+        forgotten = [*itertools.chain(*shed.by_destination.values()), *shed.behind]
+        for message in forgotten:
+            self._shed.add(message.key)
+            self._forget(message.row.id)
         batches = 1 if self._known else 0
-        return self._pace.room(batches, len(self._known), self.in_flight_bytes) if shed else 0
+        return self._pace.room(batches, len(self._known), self.in_flight_bytes) if forgotten else 0
 
     def _purge(self, delay_ms: int) -> list[Action]:
         if self._purging or not self._delivered:

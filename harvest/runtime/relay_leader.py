@@ -16,7 +16,7 @@ from typing import Any, Final
 from harvest.core import relay as r
 from harvest.core.actions import LeaseLost, Open, OpenFailed
 from harvest.core.dead_letters import AddDeadLetters, BadRowFilter, BadRowPolicy
-from harvest.core.dispatcher import Dispatcher, Message, Outcome, Policy
+from harvest.core.dispatcher import Destination, Dispatcher, Message, Outcome, Policy
 from harvest.core.interfaces.dead_letter_store import DeadLetterStore
 from harvest.core.interfaces.mark_store import MarkStore
 from harvest.core.interfaces.message_sink import MessageSink
@@ -92,20 +92,28 @@ class RelayLeader:
         )
         self._leadership = leadership
         self._tools = tools
+        self._left_alone: set[str] = set()
+        """Destinations of which the log says so."""
+        self._errors: dict[str, str | None] = {}
+        """What went wrong last, by destination."""
 
     # --- Leader ---
 
     def observe(self, event: Any) -> None:
         """See `Leader.observe`."""
         leadership, stats = self._leadership, self._leadership.stats
+        for name, destination in self.scheduler.dispatcher.destinations.items():
+            if destination.takes_none != (name in self._left_alone):
+                self._tell_of(name, destination)
         match event:
             case Marked(_, rows):
                 stats.marked += len(rows)
-            case r.Sent(_, outcome, destination):
+            case r.Sent(_, outcome, name):
                 stats.deliveries += 1
                 stats.failed_deliveries += outcome.error is not None
                 how = "unavailable" if outcome.unavailable else "failed"
-                stats.messages[destination, "delivered" if outcome.error is None else how] += 1
+                stats.messages[name, "delivered" if outcome.error is None else how] += 1
+                self._errors[name] = outcome.error
             case Purged():
                 stats.published = stats.purged + stats.purged_by_others
             case r.Opened(term, _, _):
@@ -113,6 +121,18 @@ class RelayLeader:
                 epoch = leadership.lease.epoch
                 leadership.log.info("relaying as leader id %s…, epoch %d", term, epoch)
                 leadership.on_event(LeaderRefreshed(epoch, term))
+
+    def _tell_of(self, name: str, destination: Destination) -> None:
+        """Log that a destination is left alone, or no more."""
+        self._left_alone ^= {name}
+        log, error = self._leadership.log, self._errors.get(name)
+        if destination.gone:
+            said = "destination %r is gone: nothing is sent there until a process leads anew: %s"
+            log.error(said, name, error)
+        elif destination.takes_none:
+            log.warning("destination %r is left alone, but for probes: %s", name, error)
+        else:
+            log.info("destination %r takes messages again", name)
 
     def every_tick(self) -> None:
         """See `Leader.every_tick`: nothing."""

@@ -41,6 +41,7 @@ _RESERVED: Final = frozenset(
 )
 _TARGET: Final = re.compile(rb"[\x21-\x7e]+")
 _UNAVAILABLE: Final = frozenset({408, 425, 429, 502, 503, 504})
+_GONE: Final = 410
 _SHOWN_BYTES: Final = 200
 _PORTS: Final = {"http": 80, "https": 443}
 
@@ -233,8 +234,10 @@ class HttpSink:
             error += f": {shown}"
         lasting = status in self._endpoint.refused
         unavailable = status in _UNAVAILABLE and not lasting
-        wait_ms = retry_after_ms(answer.headers, time.time()) if unavailable else 0.0
-        return Outcome(status, error, unavailable, lasting, wait_ms)
+        wait_ms = 0.0 if lasting else retry_after_ms(answer.headers, time.time())
+        return Outcome(
+            status, error, unavailable, lasting, wait_ms, gone=status == _GONE and not lasting
+        )
 
 
 def retry_after_ms(headers: Sequence[tuple[bytes, bytes]], now_s: float) -> float:

@@ -89,6 +89,27 @@ SINKS: tuple[Mutant, ...] = (
         "if False:",
     ),
     _sink(
+        "core.dispatcher",
+        "nothing is given up before another is confirmed",
+        "Dispatcher.finished",
+        "its_own |= destination.confirmed > self._confirmed_before[row_id]",
+        "its_own = True",
+    ),
+    _sink(
+        "core.dispatcher",
+        "one message that fails does not open the breaker",
+        "Destination.learn",
+        "if not (outcome.unavailable or self.failed_others):",
+        "if False:",
+    ),
+    _sink(
+        "core.dispatcher",
+        "what is gone is sent nothing more",
+        "Destination.room",
+        "if self.gone or ",
+        "if ",
+    ),
+    _sink(
         "core.relay",
         "a term marks nothing while a purge of an earlier one is under way",
         "RelayScheduler.step",

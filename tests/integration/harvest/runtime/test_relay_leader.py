@@ -83,6 +83,51 @@ def test_leaders_that_follow_one_another_keep_the_order(postgres_database: str) 
     assert got.keys() == expected.keys()
 
 
+def test_destinations_that_are_down_lose_nothing_and_hold_up_nobody(postgres_database: str) -> None:
+    """500 to all, and 410; few attempts and short pauses, so that an hour is over soon."""
+    store = PostgresMarkStore(postgres_database, "outbox")
+    store.init()
+    store.close()
+    with psycopg.connect(postgres_database) as connection:
+        for n in range(90):
+            to = ("down", "gone", "up")[n % 3]
+            Stasher().stash(connection, OutboxRecord(to, f"k{n % 9}", str(n)))
+    with http_server() as receiver:
+        receiver.script.update({"/down": 500, "/gone": 410})
+        policy = "attempts: 2, pauses_ms: [1], max_breaker_open_ms: 2, breaker_open_ms: 1"
+        kinds = [
+            f"  {name}: {{http: {{uri: '{receiver.url}/{name}/{{key}}'}}, {policy}}}\n"
+            for name in ("down", "gone", "up")
+        ]
+        config = parse(
+            f"kafka: {{bootstrap.servers: x}}\ngroup: g\ndatabase: {postgres_database}\n"
+            "limits: {max_in_flight_records: 20}\ndestinations:\n" + "".join(kinds)
+        )
+
+        def count(name: str) -> int:
+            return sum(r.target.startswith(f"/{name}") for r in list(receiver.requests))
+
+        leadership = Relaying(config, 1)
+        wait_until(lambda: leadership.stats.purged == 30 and count("down") > 100, "the others")
+        assert _rows(postgres_database) == 60
+        assert count("gone") <= 3  # one of each key, all at once
+        receiver.script["/down"] = 204
+        wait_until(lambda: leadership.stats.purged == 60, "all that is not gone")
+        gone = count("gone")
+        leadership.end()
+        receiver.script["/gone"] = 204
+        leadership = Relaying(config, 2)
+        wait_until(lambda: leadership.stats.purged == 30, "the next leader asks again")
+        leadership.end()
+        assert count("gone") - gone >= 30
+        delivered: dict[str, list[int]] = defaultdict(list)
+        for request in receiver.requests:
+            delivered[request.target].append(int(request.body))
+    assert _rows(postgres_database) == 0
+    for bodies in delivered.values():
+        assert list(dict.fromkeys(bodies)) == sorted(set(bodies))
+
+
 @pytest.mark.kafka
 def test_one_relay_sends_to_http_and_to_kafka(
     kafka: EmbeddedKafka, kafka_topic: Callable[..., str], postgres_database: str

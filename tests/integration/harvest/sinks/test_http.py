@@ -17,7 +17,7 @@ import pytest
 import trustme
 
 from harvest.config.load import parse
-from harvest.core.dispatcher import Outcome
+from harvest.core.dispatcher import STANDARD_WEBHOOKS_MS, Outcome
 from harvest.core.row import Row
 from harvest.errors import ConfigurationError
 from harvest.sinks.http.endpoint import HttpEndpoint, HttpSink, Signature, retry_after_ms
@@ -234,6 +234,15 @@ def test_retry_after(server: HttpServer) -> None:
     for text in (b"", b"soon", b"-1", b"9" * 30, b"Thu, 99 Jan 1970 00:01:00 GMT"):
         assert retry_after_ms([(b"Retry-After", text)], 0.0) == 0
     assert retry_after_ms([], 0.0) == 0
+    server.script["/x"] = answer.replace(b"503", b"500")
+    assert send(server).retry_after_ms == 7_000
+
+
+def test_an_endpoint_that_is_gone(server: HttpServer) -> None:
+    server.script["/x"] = 410
+    assert send(server).gone
+    assert not send(server, expected=frozenset({410})).gone
+    assert not send(server, refused=frozenset({410})).gone
 
 
 def test_connections_are_kept_and_made_anew(server: HttpServer) -> None:
@@ -336,6 +345,10 @@ destinations:
         ("  a: {http: {uri: 'http://x/', sign: 'whsec_pw-secret'}}", "not base64"),
         ("  a: {http: {uri: 'https://x/', ca_file: /no/such/file}}", "certificates"),
         ("  a: {http: {uri: 'http://x/'}, concurency: 3}", "did you mean 'concurrency'"),
+        ("  a: {http: {uri: 'http://x/'}, pauses_ms: [1], backoff_ms: 2}", "give one of them"),
+        ("  a: {http: {uri: 'http://x/'}, max_backoff_ms: 2}", "bounds a backoff_ms"),
+        ("  a: {http: {uri: 'http://x/'}, pauses_ms: []}", "destinations.a.pauses_ms"),
+        ("  a: {http: {uri: 'http://x/'}, rate_per_s: 0}", "destinations.a.rate_per_s"),
         ("  a: {http: {uri: 'http://x/'}}\nroute: b", "no such destination"),
         ("  a: {http: {uri: 'http://x/'}}\nmode: range", "destinations need mode: mark"),
         ("  {}\nroute: b", "there are no destinations"),
@@ -360,3 +373,18 @@ def test_a_configuration_that_works() -> None:
     rotated = parse(BASE + text.replace("sign: pw-secret", "sign: [one, two]"))
     assert rotated.destinations["a"].http is not None
     assert rotated.destinations["a"].http.sign == ("one", "two")
+
+
+def test_pauses_are_given_or_doubled_or_those_of_standard_webhooks() -> None:
+    def pauses_ms(more: str) -> tuple[int, ...]:
+        return (
+            parse(BASE + f"  a: {{http: {{uri: 'http://x/'}}{more}}}")
+            .destinations["a"]
+            .policy()
+            .pauses_ms
+        )
+
+    assert pauses_ms("") == STANDARD_WEBHOOKS_MS
+    assert pauses_ms(", pauses_ms: [5, 60]") == (5, 60)
+    assert pauses_ms(", backoff_ms: 100, max_backoff_ms: 500") == (100, 200, 400, 500)
+    assert pauses_ms(", backoff_ms: 100_000") == (60_000,)

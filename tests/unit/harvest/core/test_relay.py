@@ -76,7 +76,7 @@ def test_one_of_each_group_is_under_way_and_the_others_follow() -> None:
 
 
 def test_a_group_that_fails_waits_and_the_others_go_on() -> None:
-    d = dispatcher(backoff_ms=100, max_backoff_ms=300)
+    d = dispatcher(pauses_ms=(100, 200, 300))
     d.offer([message(1, "x"), message(2, "x"), message(3, "y")], 0)
     assert ids(d.start(0)) == [1, 3]
     due = []
@@ -90,26 +90,35 @@ def test_a_group_that_fails_waits_and_the_others_go_on() -> None:
         now = verdict.due_ms
         assert d.due_ms(now - 1) == now
         assert ids(d.start(now)) == [1]
-    assert due == [100, 200, 300, 300]
+    assert due == pytest.approx([120, 240, 360, 360])
     d.finished(3, OK, now)
     d.finished(1, OK, now)
     assert ids(d.start(now)) == [2]
 
 
-def test_jitter_spreads_a_backoff_over_its_second_half() -> None:
-    d = Dispatcher({"a": Policy(backoff_ms=100)}, random=lambda: 0.0)
-    d.offer([message(1, "x")], 0)
+def test_by_default_attempts_follow_the_schedule_of_standard_webhooks() -> None:
+    """The table in its specification, "Deliverability and reliability", from the first failure."""
+    d = Dispatcher({"a": Policy()}, random=lambda: 0.0)
+    d.offer([message(1, "x"), message(2, "y")], 0)
     d.start(0)
-    verdict = d.finished(1, WRONG, 0)
-    assert isinstance(verdict, Failed)
-    assert verdict.due_ms == 50
+    d.finished(2, OK, 0)
+    now, began = 0.0, []
+    while isinstance(verdict := d.finished(1, WRONG, now), Failed):
+        now = verdict.due_ms
+        began.append(now / 1000)
+        assert ids(d.start(now)) == [1]
+    table = ["00:05", "05:05", "35:05", "155:05", "455:05", "1055:05", "1895:05", "3095:05"]
+    assert began == [60 * int(m) + int(s) for m, s in (t.split(":") for t in [*table, "4535:05"])]
+    assert isinstance(verdict, GivenUp)
+    assert verdict.retries == 10
 
 
 def test_after_so_many_failures_a_message_is_given_up() -> None:
     d = dispatcher(attempts=2)
     d.remember({1: 1})
-    d.offer([message(1, "x"), message(2, "x")], 0)
+    d.offer([message(1, "x"), message(2, "x"), message(3, "y")], 0)
     d.start(0)
+    d.finished(3, OK, 0)
     verdict = d.finished(1, WRONG, 0)
     assert isinstance(verdict, GivenUp)
     assert verdict.retries == 2
@@ -126,7 +135,7 @@ def test_nothing_is_given_up_where_nothing_can_be_set_aside() -> None:
 
 
 def test_the_breaker_opens_probes_and_closes() -> None:
-    d = dispatcher(breaker_failures=2, breaker_open_ms=1_000, backoff_ms=1, concurrency=8)
+    d = dispatcher(breaker_failures=2, breaker_open_ms=1_000, pauses_ms=(1,), concurrency=8)
     d.offer([message(n, str(n)) for n in range(1, 5)], 0)
     assert len(d.start(0)) == 4
     d.finished(1, DOWN, 0)
@@ -147,7 +156,7 @@ def test_the_breaker_opens_probes_and_closes() -> None:
 
 
 def test_an_outage_gives_nothing_up() -> None:
-    d = dispatcher(attempts=3, breaker_failures=2, breaker_open_ms=10, backoff_ms=1)
+    d = dispatcher(attempts=3, breaker_failures=2, breaker_open_ms=10, pauses_ms=(1,))
     d.offer([message(1, "x")], 0)
     now = 0.0
     for _ in range(50):
@@ -169,7 +178,7 @@ def test_other_destinations_are_not_affected_by_an_outage() -> None:
 
 
 def test_retry_after_holds_for_the_destination() -> None:
-    d = dispatcher(breaker_failures=100, max_retry_after_ms=5_000)
+    d = dispatcher(breaker_failures=100, max_retry_after_ms=5_000, pauses_ms=(1,))
     d.offer([message(1, "x"), message(2, "y")], 0)
     d.start(0)
     busy = Outcome(503, "HTTP 503", unavailable=True, retry_after_ms=2_000)
@@ -202,12 +211,93 @@ def test_a_message_waits_for_its_time_and_its_group_for_it() -> None:
 
 
 def test_what_could_not_be_asked_says_nothing_about_the_destination() -> None:
-    d = dispatcher(breaker_failures=1, backoff_ms=1)
+    d = dispatcher(breaker_failures=1, pauses_ms=(1,))
     d.offer([message(1, "x"), message(2, "y")], 0)
     d.start(0)
     d.finished(1, DOWN, 0)
     d.finished(2, Outcome(error="no such header", lasting=True), 0)
     assert d.start(999) == []
+
+
+@pytest.mark.parametrize("status", [500, 401, 404, 301])
+@pytest.mark.parametrize("groups", [1, 2, 1_000])
+def test_an_hour_of_wrong_answers_sets_nothing_aside(status: int, groups: int) -> None:
+    """Whatever they are, they say nothing of a message as long as none is confirmed."""
+    down = Outcome(status, f"HTTP {status}")
+    d = dispatcher(attempts=3, pauses_ms=(10, 1_000))
+    d.offer([message(n, str(n)) for n in range(groups)], 0)
+    now, sent = 0.0, 0
+    while now < 3_600_000:
+        for one in d.start(now):
+            sent += 1
+            assert isinstance(d.finished(one.row.id, down, now), Failed)
+        due = d.due_ms(now)
+        assert due is not None
+        now = due
+    assert len(d) == groups
+    if groups > 1:
+        assert sent < 200  # it is left alone, but for a probe a minute
+    for _ in range(groups):
+        for one in d.start(now):
+            assert isinstance(d.finished(one.row.id, OK, now), Delivered)
+        now = d.due_ms(now) or now
+    assert len(d) == 0
+
+
+def test_a_message_that_fails_while_others_succeed_is_given_up() -> None:
+    d = dispatcher(attempts=20, pauses_ms=(10,))
+    d.offer([message(1, "x"), message(2, "y")], 0)
+    d.start(0)
+    d.finished(2, OK, 0)
+    now = 0.0
+    while isinstance(verdict := d.finished(1, WRONG, now), Failed):
+        now = verdict.due_ms
+        assert ids(d.start(now)) == [1]  # and the breaker does not open for its sake
+    assert isinstance(verdict, GivenUp)
+    assert verdict.retries == 20
+
+
+def test_what_is_gone_is_sent_nothing_more_and_gives_nothing_up() -> None:
+    d = dispatcher(attempts=1, pauses_ms=(10,))
+    d.offer([message(1, "x"), message(2, "y"), message(3, "z", "b")], 0)
+    assert len(d.start(0)) == 3
+    d.finished(2, OK, 0)
+    verdict = d.finished(1, Outcome(410, "HTTP 410", gone=True), 0)
+    assert isinstance(verdict, Failed)
+    assert verdict.retries == 0
+    d.offer([message(4, "w"), message(5, "v", "b")], 0)
+    assert ids(d.start(0)) == [5]
+    assert d.start(1e12) == []
+    assert d.due_ms(1e12) is None
+    assert ids(d.shed(1e12).by_destination["a"]) == [4]
+
+
+def test_a_rate_is_kept_evenly() -> None:
+    d = dispatcher(rate_per_s=10, concurrency=50)
+    d.offer([message(n, str(n)) for n in range(50)], 0)
+    at: list[float] = []
+    now = 1_000.0
+    while len(at) < 50:
+        at += [now for _ in d.start(now)]
+        now = d.due_ms(now) or now
+    assert at == [1_000.0 + 100 * n for n in range(50)]
+
+
+def test_who_is_called_a_little_late_catches_up_on_a_rate() -> None:
+    d = dispatcher(rate_per_s=1_000, concurrency=5_000)
+    d.offer([message(n, str(n)) for n in range(5_000)], 0)
+    assert sum(len(d.start(now)) for now in range(0, 1_000, 4)) == pytest.approx(1_000, abs=10)
+    assert len(d.start(60_000)) <= 11
+
+
+def test_what_waits_behind_a_message_that_waits_is_shed() -> None:
+    d = dispatcher()
+    d.offer([message(1, "x"), message(2, "x"), message(3, "y"), message(4, "y")], 0)
+    d.start(0)
+    assert d.shed(0).behind == []
+    d.finished(1, WRONG, 0)
+    assert ids(d.shed(1).behind) == [2]
+    assert d.shed(1).behind == []
 
 
 # --- Routes and templates ---
@@ -297,7 +387,7 @@ class World:
 
     def begin(self) -> None:
         policies = {
-            name: Policy(concurrency=2, attempts=3, backoff_ms=10, breaker_failures=2)
+            name: Policy(concurrency=2, attempts=3, pauses_ms=(10, 20, 40), breaker_failures=2)
             for name in ("t", "u")
         }
         limits = Limits(mark_query_records=4, max_in_flight_records=9, io_error_backoff_ms=1)
