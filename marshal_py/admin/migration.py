@@ -140,6 +140,8 @@ class Bridge:
         self.skip_to_target = skip_to_target
         self.conflicts: dict[Key, str] = {}
         """Partitions that version 1 took by force from version 2, and by what."""
+        self.ended = False
+        """An earlier bridge was ending: there is nothing to move, only `finish` is left."""
         self._text, self._new = (target, source) if self.back else (source, target)
         self._wall_s = wall_s
         self._admin: Any = None
@@ -251,6 +253,11 @@ class Bridge:
         me, parts = self._new.client_id, self._in_order
         migrations = [self._new.cell(topic, 0) for topic in self._migration_topics()]
         self._resumed = any(cell is not None and cell.holder == me for cell in migrations)
+        if not self._resumed and not self.back:
+            self.ended = any(self._is_granted(part) for part in parts)
+        if self.ended:
+            yield from self._find_what_is_left()
+            return
         if not self._resumed:
             self._check()
             if self.back:  # version 2 goes on working: it is granted what it has
@@ -273,16 +280,31 @@ class Bridge:
             yield from self._until_held([part.data for part in parts])
         self._resumed = True
 
+    def _find_what_is_left(self) -> Iterator[None]:
+        """Take over the grants that an earlier bridge had not released when it died at the end.
+
+        Without a migration they bind nobody. What it still held in version 1 runs out by itself.
+        """
+        self._resumed = True
+        for part in self._in_order:
+            if self._is_granted(part):
+                self._grant(part)
+            part.moved = True
+        yield from self._until_held([part.grant for part in self._in_order if part.grant])
+
+    def _is_granted(self, part: _Partition) -> bool:
+        grant = self._grant_cell(part.key)
+        return grant is not None and grant.holder == self._new.client_id
+
     def _migration_topics(self) -> list[str]:
         topics = {topic for topic, _ in self._partitions} | ({""} if self.every else set())
         return sorted({migration_topic(topic, every=self.every) for topic in topics})
 
     def _resume(self, part: _Partition) -> None:
         """Go on where an earlier bridge of this name was."""
-        me = self._text.client_id
-        grant, cell = self._grant_cell(part.key), self._text.cell(*part.key)
-        is_granted = grant is not None and grant.holder == me
-        is_held = cell is not None and cell.holder == me
+        cell = self._text.cell(*part.key)
+        is_granted = self._is_granted(part)
+        is_held = cell is not None and cell.holder == self._text.client_id
         part.trusted = True
         if is_granted:
             self._grant(part)
@@ -342,9 +364,7 @@ class Bridge:
         Call it again and again, a few times a second, and at once while it is `busy`. Raises what
         the clients raise when one of them has failed for good.
         """
-        for side in (self._text, self._new):
-            if side.failure is not None:
-                raise side.failure
+        self._check_sides()
         for name, claim in self._migrations.items():
             if claim.reason is not None:
                 self._migrations[name] = self._new.want(name, 0)
@@ -356,6 +376,11 @@ class Bridge:
             except NotHeld as error:
                 logger.info("%s/%d: %s; trying again", *part.key, error)
         return done
+
+    def _check_sides(self) -> None:
+        for side in (self._text, self._new):
+            if side.failure is not None:
+                raise side.failure
 
     def _advance(self, part: _Partition) -> bool:
         """Do what is next for a partition; say whether it has just been moved."""
@@ -508,25 +533,32 @@ class Bridge:
             grant, text = part.grant, part.text
             if grant is None or text is None or part.revoking:
                 continue
-            remaining_ms = text.remaining_ms
-            if remaining_ms > 0:
-                grant.set_metadata(encode_lease(remaining_ms, wall_s))
+            # Also that nothing is left: what a heartbeat said before goes out again until it is read.
+            grant.set_metadata(encode_lease(text.remaining_ms, wall_s))
 
     # Ending
 
     def finish(self, timeout_s: float = 30.0) -> None:
         """Release everything. Only when no process of the source runs any more."""
-        # Version 2 is bound by grants until it has read that there is no migration any more.
-        for claim in self._migrations.values():
-            claim.release(timeout_s=timeout_s)
+        deadline = time.monotonic() + timeout_s
+        for _ in self.end():
+            if time.monotonic() >= deadline:
+                raise ClaimTimeout(f"the releases were not seen within {timeout_s:g} s")
+            time.sleep(LOOK_S)
+
+    def end(self) -> Iterator[None]:
+        """Do what `finish` does, yielding while there is something to wait for."""
+        # Version 2 is bound by grants until it has read that there is no migration any more. Grants
+        # go last: by one that is left, the next run sees that this one was ending (`ended`).
+        parts = self._in_order
+        for claims in (
+            list(self._migrations.values()),
+            [claim for part in parts for claim in (part.text, part.data) if claim is not None],
+            [part.grant for part in parts if part.grant is not None],
+        ):
+            for claim in claims:
+                claim.release(wait=False)
+            while any(claim.reason is None for claim in claims):
+                self._check_sides()
+                yield
         self._migrations.clear()
-        claims = [
-            claim
-            for part in self._in_order
-            for claim in (part.grant, part.text, part.data)
-            if claim is not None
-        ]
-        for claim in claims:
-            claim.release(wait=False)
-        for claim in claims:
-            claim.release(timeout_s=timeout_s)

@@ -98,8 +98,8 @@ def explain(step: Step) -> str:
     name = f"{step.topic}/{step.partition}"
     if step.state == "in_use":
         return (
-            f"{name}: {step.target_holder} of the target holds it already, without a bridge: stop "
-            "it first"
+            f"{name}: {step.target_holder} of the target holds it already, without a bridge: if "
+            "the group has moved, there is nothing left to do; otherwise stop it first"
         )
     if step.state == "target_ahead":
         return (

@@ -227,6 +227,8 @@ class _Run:
         )
         try:
             bridge.block(timeout_s=2.5 * self.interval_ms / 1000 + 30)
+            if bridge.ended:
+                return self.finish(bridge)
             self.report(
                 "blocked",
                 f"{count(len(bridge.keys), 'partition')} held for the new side: "
@@ -252,9 +254,7 @@ class _Run:
             for step in bridge.step():
                 self.report_moved(step, len(bridge.moved), len(bridge.keys))
             if bridge.complete and self.source_stopped:
-                bridge.finish()
-                self.report("finished", "everything has moved; the old side is released")
-                return "finished"
+                return self.finish(bridge)
             if bridge.complete and not announced:
                 announced = True
                 self.report(
@@ -272,6 +272,11 @@ class _Run:
             f"{self.interval_ms / 1000:g} s on what has moved to it, unless another bridge goes on",
         )
         return "stopped"
+
+    def finish(self, bridge: Bridge) -> Outcome:
+        bridge.finish()
+        self.report("finished", "everything has moved; the old side is released")
+        return "finished"
 
     def check_patience(self, bridge: Bridge | None = None) -> None:
         if self.give_up_s is not None and time.monotonic() - self.started_s > self.give_up_s:

@@ -6,7 +6,7 @@ stand-ins of `gomodel`. What is looked at is who works on a partition when, on w
 messages each side has handled.
 
 Time is in nanoseconds. Every process has a wall clock of its own, reads with delays of its own, may
-be killed, stopped, or cut off from the brokers; the topic grows.
+be killed, stopped, or cut off from one log or both; topics grow, and new ones come.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from typing import Any, Literal
 
 import msgspec
 
-from marshal_py import DuplicateClientId, MarshalError
+from marshal_py import ConfigurationError, DuplicateClientId, MarshalError
 from marshal_py.admin.migration import Bridge
+from marshal_py.admin.migration_plan import Key, partitions_of
 from marshal_py.protocol import rationalizer
 from marshal_py.protocol.claimant import Claimant, Holding
 from marshal_py.protocol.events import Event
@@ -65,11 +66,22 @@ class Plan:
     """SIGSTOPs, of up to 3 HB."""
     go_stops: float = 0.0
     """SIGSTOPs of Go clients: then one takes by force what has been moved, when it wakes."""
+    bridge_stops: float | None = None
+    """SIGSTOPs of bridges, where not as many as others'."""
     cuts: float = 3.0
     """From the brokers, for up to 3 HB."""
+    one_log: bool = False
+    """An outage may also be of one log alone: its partition has no leader."""
     growths: float = 10.0
+    new_topics: float = 0.0
     releases: float = 18.0
     """A process of the source is stopped in order, and started again some time later."""
+    turn: bool = False
+    """Halfway, Go is stopped, the migration ends, and the group moves back."""
+    kill_at: int = 0
+    """With its record of this number a bridge dies, counted over all bridges."""
+    kill_loses: bool = False
+    """That record has not left the process."""
 
 
 @dataclass
@@ -78,7 +90,7 @@ class Act:
 
     who: str
     side: Side
-    partition: int
+    partition: Key
     start: int
     end: int
 
@@ -107,11 +119,14 @@ class Migration:
         self.rng = random.Random(plan.seed)
         self.now = 0
         self.logs: dict[Side, Log] = {1: Log(1), 2: Log(2)}
-        self.partitions = plan.partitions
+        self.counts = {TOPIC: plan.partitions}
+        """Topic → partitions that there are by now."""
         self.acts: list[Act] = []
-        self.handled: dict[tuple[int, int], set[Side]] = {}
+        self.handled: dict[tuple[Key, int], set[Side]] = {}
         """(partition, offset) → the sides that handled it."""
-        self.moves = self.conflicts = self.takeovers = self.taken_back = 0
+        self.moves = self.conflicts = self.takeovers = self.refusals = self.bridge_records = 0
+        self.back = plan.back
+        self.turning = self.turned = False
         self.may_start_target = False
         self._events: list[_Event] = []
         self._order = itertools.count()
@@ -141,6 +156,9 @@ class Migration:
         for process in self.processes:
             self._plague(process)
         self._again(plan.growths, self._grow)
+        self._again(plan.new_topics, self._new_topic)
+        if plan.turn:
+            self.after(plan.duration_s / 2, self._turn)
         end = (plan.duration_s + plan.quiet_s) * S
         while self._events and self._events[0].at <= end:
             event = heapq.heappop(self._events)
@@ -156,12 +174,15 @@ class Migration:
         plan = self.plan
         is_bridge, is_go = isinstance(process, BridgeProcess), isinstance(process, GoProcess)
         self._again(plan.bridge_kills if is_bridge else plan.kills, process.kill)
-        self._again(plan.go_stops if is_go else plan.stops, process.freeze)
+        stops = plan.go_stops if is_go else plan.stops
+        if is_bridge and plan.bridge_stops is not None:
+            stops = plan.bridge_stops
+        self._again(stops, process.freeze)
         self._again(plan.cuts, process.cut)
-        if process in self.source:
-            self._again(plan.releases, process.leave)
+        if process in self.source or (plan.turn and not is_bridge):
+            self._again(plan.releases, lambda: process in self.source and process.leave())
 
-    def _again(self, per_hour: float, run: Callable[[], None]) -> None:
+    def _again(self, per_hour: float, run: Callable[[], object]) -> None:
         if per_hour <= 0:
             return
         at = self.now + int(self.rng.expovariate(per_hour / 3600) * S)
@@ -173,21 +194,50 @@ class Migration:
         if at < self.plan.duration_s * S:
             self.at(at, happen)
 
+    @property
+    def partitions(self) -> int:
+        return sum(self.counts.values())
+
+    def keys(self) -> list[Key]:
+        """Return every partition that there is."""
+        return [(topic, p) for topic, count in self.counts.items() for p in range(count)]
+
     def _grow(self) -> None:
-        self.partitions = min(self.partitions + self.rng.randrange(1, 3), 7)
+        topic = self.rng.choice(list(self.counts)) if len(self.counts) > 1 else TOPIC
+        self.counts[topic] = min(self.counts[topic] + self.rng.randrange(1, 3), 7)
+
+    def _new_topic(self) -> None:
+        if len(self.counts) < 3:
+            self.counts[f"{TOPIC}{len(self.counts)}"] = self.rng.randrange(1, 4)
 
     def start_target(self) -> None:
         if not self.may_start_target:
             self.may_start_target = True
             for process in self.target:
+                process.is_retired = False
                 process.start()
+
+    def _turn(self) -> None:
+        """The last processes of the source are stopped, for good."""
+        self.turning = True
+        for process in self.source:
+            process.is_retired = True
+            if self.now < process.frozen_until:
+                process.kill()
+            process.leave()
+
+    def turn_round(self) -> None:
+        """The migration has ended: the way back begins."""
+        self.turning, self.turned, self.back = False, True, not self.back
+        self.source, self.target = self.target, self.source
+        self.may_start_target = False
 
     # What is asked when it is over
 
     def overlaps(self) -> list[tuple[float, Act, Act]]:
         """Return (seconds, one, other) of the times in which both sides worked on a partition."""
         found = []
-        by_partition: dict[int, list[Act]] = {}
+        by_partition: dict[Key, list[Act]] = {}
         for act in sorted(self.acts, key=lambda act: act.start):
             by_partition.setdefault(act.partition, []).append(act)
         for acts in by_partition.values():
@@ -200,10 +250,17 @@ class Migration:
     def handled_on_both_sides(self) -> int:
         return sum(len(sides) == 2 for sides in self.handled.values())
 
-    def idle(self) -> set[int]:
+    def skipped(self) -> set[tuple[Key, int]]:
+        """Return the messages that nobody handled, although later ones were."""
+        last: dict[Key, int] = {}
+        for key, offset in self.handled:
+            last[key] = max(last.get(key, -1), offset)
+        return {(key, n) for key, end in last.items() for n in range(end)} - self.handled.keys()
+
+    def idle(self) -> set[Key]:
         """Return the partitions on which nobody worked at the end."""
         busy = {act.partition for act in self.acts if act.end >= self.now - S}
-        return set(range(self.partitions)) - busy
+        return set(self.keys()) - busy
 
 
 class Process:
@@ -217,16 +274,18 @@ class Process:
         self.wall_offset_s = EPOCH_S + sim.rng.uniform(-sim.plan.skew_s, sim.plan.skew_s)
         self.alive = False
         self.run_number = 0
+        self.is_retired = False
+        """It was stopped for good; nothing starts it again."""
         self.frozen_until = 0
-        self.cut_until = 0
+        self.cut_until: dict[Side, int] = {1: 0, 2: 0}
         self.members: list[Member] = []
-        self._acting: dict[int, int] = {}
+        self._acting: dict[Key, int] = {}
 
     def wall_s(self) -> float:
         return self.sim.now / S + self.wall_offset_s
 
     def start(self) -> None:
-        if not self.alive:
+        if not self.alive and not self.is_retired:
             self.alive, self.frozen_until = True, 0
             self.run_number += 1
             self.begin()
@@ -275,7 +334,12 @@ class Process:
             self.sim.at(self.frozen_until, self.look)
 
     def cut(self) -> None:
-        self.cut_until = self.sim.now + int(self.sim.rng.uniform(0, 3 * self.sim.plan.hb) * S)
+        until = self.sim.now + int(self.sim.rng.uniform(0, 3 * self.sim.plan.hb) * S)
+        sides: tuple[Side, ...] = (1, 2)
+        if self.sim.plan.one_log:
+            sides = self.sim.rng.choice(((1,), (2,), (1, 2)))
+        for side in sides:
+            self.cut_until[side] = until
 
     def leave(self) -> None:
         """Leave in order, and come back."""
@@ -296,7 +360,7 @@ class Process:
     def look(self) -> None:
         """Bring what is known of who works up to date."""
 
-    def note(self, partition: int, acts: bool, until: int | None = None) -> None:
+    def note(self, partition: Key, acts: bool, until: int | None = None) -> None:
         if acts and self.sim.now < self.frozen_until:
             return
         since = self._acting.get(partition)
@@ -311,7 +375,11 @@ class Process:
         for partition in list(self._acting):
             self.note(partition, False)
 
-    def handle(self, partition: int, offset: int) -> bool:
+    def may_send(self) -> bool:
+        """Say whether a record leaves the process."""
+        return True
+
+    def handle(self, partition: Key, offset: int) -> bool:
         """Handle a message, if it is there already; one comes every two seconds."""
         if offset * 2 * S > self.sim.now:
             return False
@@ -337,13 +405,16 @@ class Member:
 
     def send(self, value: bytes, failed: Callable[[], None] | None = None) -> None:
         sim, process = self.sim, self.process
+        if not process.may_send():
+            return
         at = max(self._append_free, sim.now + int(sim.rng.uniform(0.001, 0.05) * S))
-        if at < process.cut_until:
-            if process.cut_until - sim.now > self.give_up_s * S:
+        cut_until = process.cut_until[self.log.side]
+        if at < cut_until:
+            if cut_until - sim.now > self.give_up_s * S:
                 if failed is not None:
                     sim.after(self.give_up_s, failed)
                 return
-            at = process.cut_until
+            at = cut_until
         self._append_free = at
         at_once = at < sim.now + S
 
@@ -366,7 +437,7 @@ class Member:
 
     def _read(self) -> None:
         process = self.process
-        blocked_until = max(process.frozen_until, process.cut_until)
+        blocked_until = max(process.frozen_until, process.cut_until[self.log.side])
         if self.gone:
             return
         if self.sim.now < blocked_until:
@@ -395,18 +466,18 @@ class GoProcess(Process):
             f"{self.name}-{self.run_number}",
             sim.rng,
         )
-        self.known = sim.partitions
+        self.known = sim.keys()
         for value in sim.logs[1].values:
             self.client.world.read(value, int(self.wall_s()))
         self.member = _GoMember(self, sim.logs[1])
-        for partition in range(self.known):
-            self.write(self.client.fast_reclaim(TOPIC, partition, self.wall_s()))
+        for key in self.known:
+            self.write(self.client.fast_reclaim(*key, self.wall_s()))
         self.every(0.01, 3, self._claim_loop)
         self.every(15, 45, self._refresh)
         self.every(1, 2, self._work)
 
     def _refresh(self) -> None:
-        self.known = self.sim.partitions
+        self.known = self.sim.keys()
 
     def write(self, values: list[bytes]) -> None:
         for value in values:
@@ -429,20 +500,19 @@ class GoProcess(Process):
 
     def look(self) -> None:
         if self.alive:
-            held = {number for _, number in self.client.claims}
-            for partition in range(self.sim.partitions):
-                self.note(partition, partition in held)
+            for key in self.sim.keys():
+                self.note(key, key in self.client.claims)
 
     def _claim_loop(self) -> None:
         for key, claim in list(self.client.claims.items()):
             if self.wall_s() >= claim.beat_at:
                 self.write(self.client.health(key, self.wall_s()))
-        partition = self.sim.rng.randrange(self.known)
-        self.write(self.client.try_claim(TOPIC, partition, self.wall_s()))
+        key = self.sim.rng.choice(self.known)
+        self.write(self.client.try_claim(*key, self.wall_s()))
 
     def _work(self) -> None:
-        for (_, number), claim in self.client.claims.items():
-            while self.handle(number, claim.offset):
+        for key, claim in self.client.claims.items():
+            while self.handle(key, claim.offset):
                 claim.offset += 1
 
     def freeze(self) -> None:
@@ -643,9 +713,9 @@ class NewProcess(Process):
     side: Side = 2
 
     def begin(self) -> None:
-        self.claims: dict[int, SimClaim] = {}
-        self._until: dict[int, int] = {}
-        self.offsets: dict[int, int] = {}
+        self.claims: dict[Key, SimClaim] = {}
+        self._until: dict[Key, int] = {}
+        self.offsets: dict[Key, int] = {}
         self.leaving = False
         self.client = Client(self, 2, self.name, 5_000, f"{self.name}-{self.run_number}")
         self.every(0.5, 2, self._work)
@@ -653,11 +723,11 @@ class NewProcess(Process):
     def _work(self) -> None:
         if self.leaving:
             return
-        for partition in range(self.sim.partitions):
-            claim = self.claims.get(partition)
+        for key in self.sim.keys():
+            claim = self.claims.get(key)
             if claim is None or claim.reason is not None:
-                claim = self.claims[partition] = self.client.want(TOPIC, partition)
-                self.offsets.pop(partition, None)
+                claim = self.claims[key] = self.client.want(*key)
+                self.offsets.pop(key, None)
         self.look()
         for partition, claim in self.claims.items():
             if not claim.held:
@@ -702,6 +772,9 @@ class BridgeProcess(Process):
     def begin(self) -> None:
         self.bridge: Bridge | None = None
         self._beginning: Iterator[None] | None = None
+        self._ending: Iterator[None] | None = None
+        self._leads = 0
+        self._is_doomed = False
         instance = f"{self.name}-{self.run_number}"
         self.lock = Client(self, 2, instance, self.sim.plan.hb * 1000 // 12, instance)
         self.lead = self.lock.want("leader:migration", 0)
@@ -709,8 +782,21 @@ class BridgeProcess(Process):
         self.every(0.2, 0.3, self._look_round)
         self.every(15, 16, self._adopt)
 
-    def topics(self) -> Mapping[str, int]:
-        return {TOPIC: self.sim.partitions}
+    def topics(self, source: Client) -> Mapping[str, int]:
+        """What the group has on the source side."""
+        with source.world() as world:
+            cells = [key for _, (_, *key), _ in world.cells(GROUP)]
+        found = partitions_of(((t, p) for t, p in cells), lambda t: self.sim.counts.get(t, 0))
+        return {topic: count for topic, count in found.items() if topic in self.sim.counts}
+
+    def may_send(self) -> bool:
+        plan, sim = self.sim.plan, self.sim
+        sim.bridge_records += 1
+        was_doomed = self._is_doomed
+        if sim.bridge_records == plan.kill_at:
+            self._is_doomed = True
+            sim.at(sim.now, self.kill)
+        return not (was_doomed or (self._is_doomed and plan.kill_loses))
 
     def _look_round(self) -> None:
         """A few times a second while something is under way; less often otherwise."""
@@ -729,33 +815,63 @@ class BridgeProcess(Process):
                     if self.lead.reason is not None:
                         self.lead = self.lock.want("leader:migration", 0)
                     return
-                instance = f"{self.name}-{self.run_number}"
-                text = Client(self, 1, "bridge", sim.plan.hb * 1000, instance)
-                new = Client(self, 2, "bridge", sim.plan.hb * 1000 // 12, instance)
-                sides: list[Any] = [new, text] if sim.plan.back else [text, new]
-                self.bridge = _Bridge(sides[0], sides[1], self.topics(), wall_s=self.wall_s)
-                self._beginning = self.bridge.begin()
-                sim.takeovers += 1
+                self._lead()
+                if self.bridge is None:
+                    return
             if self._beginning is not None:
                 for _ in self._beginning:
                     return
                 self._beginning = None
                 sim.start_target()
             known = len(self.bridge.conflicts)
-            sim.moves += len(self.bridge.step())
+            if self._ending is None:
+                sim.moves += len(self.bridge.step())
             sim.conflicts += max(0, len(self.bridge.conflicts) - known)
+            if self._ending is None and self.bridge.back == sim.back:
+                if self.bridge.ended or (sim.turning and self.bridge.complete):
+                    self._ending = self.bridge.end()
+            if self._ending is not None:
+                for _ in self._ending:
+                    return
+                self._abandon()
+                if sim.turning:
+                    sim.turn_round()
         except DuplicateClientId:
             self._abandon()  # the one before it was not quite dead, but has no lead any more
+        except ConfigurationError:
+            self._abandon()
+            if sim.turning:  # the one before it died when all was done, and the error says so
+                sim.turn_round()
+            else:
+                sim.refusals += 1
+
+    def _lead(self) -> None:
+        sim = self.sim
+        self._leads += 1
+        instance = f"{self.name}-{self.run_number}-{self._leads}"
+        text = Client(self, 1, "bridge", sim.plan.hb * 1000, instance)
+        new = Client(self, 2, "bridge", sim.plan.hb * 1000 // 12, instance)
+        sides = (new, text) if sim.back else (text, new)
+        topics = self.topics(sides[0])
+        if not topics:  # nobody has claimed anything yet
+            self._abandon()
+            return
+        source: Any = sides[0]
+        target: Any = sides[1]
+        self.bridge = _Bridge(source, target, topics, wall_s=self.wall_s)
+        self._beginning = self.bridge.begin()
+        sim.takeovers += 1
 
     def _abandon(self) -> None:
         for member in self.members[1:]:
             member.gone = True
         del self.members[1:]
-        self.bridge = self._beginning = None
+        self.bridge = self._beginning = self._ending = None
 
     def _adopt(self) -> None:
-        if self.bridge is not None and self._beginning is None:
-            self.bridge.adopt(self.topics())
+        if self.bridge is not None and self._beginning is None and self._ending is None:
+            source: Any = self.bridge.source
+            self.bridge.adopt(self.topics(source))
 
     def say_goodbye(self) -> None:
         raise AssertionError

@@ -10,8 +10,11 @@ from typing import Any
 import pytest
 
 from marshal_py.admin.migration import Bridge
-from marshal_py.protocol.migration import UNLIMITED_NS, Grants, encode_lease
-from tests.interop.migration_simulation import Migration, Plan
+from marshal_py.protocol.migration import UNLIMITED_NS, Grants, decode_lease, encode_lease
+from tests.interop.migration_simulation import TOPIC, Migration, Plan, S
+
+WILD: dict[str, Any] = {"one_log": True, "bridge_stops": 12.0, "new_topics": 6.0}
+"""Outages of one log alone, standbys that are stopped when they are needed, topics that are added."""
 
 CALM: dict[str, Any] = {"kills": 0, "stops": 0, "cuts": 0, "releases": 6}
 """Only bridges die, the topic grows, and processes of the source leave in order."""
@@ -42,6 +45,9 @@ def runs(seeds: int, **changes: Any) -> Iterator[Migration]:
 def check(sim: Migration) -> None:
     assert sim.overlaps() == [], sim.plan
     assert sim.idle() == set(), sim.plan
+    assert sim.skipped() == set(), sim.plan
+    assert sim.refusals == 0, sim.plan
+    assert sim.turned == sim.plan.turn, sim.plan
 
 
 def test_both_sides_never_work_on_a_partition_at_once_whoever_dies() -> None:
@@ -56,10 +62,75 @@ def test_both_sides_never_work_on_a_partition_at_once_whoever_dies() -> None:
     assert grown > 20
 
 
-@pytest.mark.campaign
-def test_a_thousand_migrations() -> None:
-    for sim in runs(1_000):
+def wild(seeds: int) -> Iterator[Migration]:
+    for seed in range(seeds):
+        changes = {"turn": seed % 4 == 0, "bridges": 1 + seed % 3}
+        yield Migration(plan_of(seed, **WILD | changes)).run()
+
+
+def test_outages_of_one_log_stopped_standbys_new_topics_and_the_way_back() -> None:
+    turned = topics = 0
+    for sim in wild(8):
         check(sim)
+        turned += sim.turned
+        topics += len(sim.counts) - 1
+    assert turned == 2
+    assert topics > 4
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(7200)
+def test_a_thousand_migrations() -> None:
+    for sim in wild(1_000):
+        check(sim)
+
+
+STEPS: dict[str, Any] = {
+    **dict.fromkeys(("kills", "stops", "cuts", "bridge_kills", "growths"), 0.0),
+    **{"bridges": 1, "go": 1, "new": 1, "partitions": 2, "releases": 60, "bridge_back_s": 20},
+    **{"skew_s": 0.5, "duration_s": 200, "quiet_s": 250, "seed": 5},
+}
+"""One process of each kind, and nothing fails but what a test says."""
+
+
+def died_at(record: int, **plan: Any) -> Migration:
+    sim = Migration(Plan(**STEPS | plan, kill_at=record)).run()
+    check(sim)
+    return sim
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_bridge_may_die_with_any_record_of_the_end(lost: bool) -> None:
+    runs = [died_at(record, turn=True, kill_loses=lost) for record in range(54, 63)]
+    assert any(sim.takeovers == 3 for sim in runs)  # it ended what the one before had left
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("lost", [False, True])
+@pytest.mark.parametrize("where", [{}, {"back": True}, {"turn": True}])
+def test_a_bridge_may_die_with_any_record(where: dict[str, bool], lost: bool) -> None:
+    record, written = 0, 1
+    while record < written:
+        record += 1
+        written = died_at(record, kill_loses=lost, **where).bridge_records
+
+
+def test_a_lease_that_is_over_in_version_1_is_not_passed_on_again() -> None:
+    sim = Migration(Plan(**STEPS | {"releases": 0, "quiet_s": 0}))
+
+    def outage() -> None:
+        for bridge in sim.bridges:
+            bridge.cut_until[1] = 1_000 * S
+
+    sim.after(60, sim.go[0].leave)
+    sim.after(90, outage)
+    sim.run()
+    cell = sim.new[0].client.cell(f"migrated:{TOPIC}", 0)
+    assert cell is not None
+    lease = decode_lease(cell.metadata)
+    assert lease is not None
+    assert lease.remaining_ms == 0
 
 
 @pytest.mark.parametrize("back", [False, True])
