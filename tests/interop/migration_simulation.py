@@ -198,7 +198,7 @@ class Migration:
     def partitions(self) -> int:
         return sum(self.counts.values())
 
-    def keys(self) -> list[Key]:
+    def units(self) -> list[Key]:
         """Return every partition that there is."""
         return [(topic, p) for topic, count in self.counts.items() for p in range(count)]
 
@@ -260,7 +260,7 @@ class Migration:
     def idle(self) -> set[Key]:
         """Return the partitions on which nobody worked at the end."""
         busy = {act.partition for act in self.acts if act.end >= self.now - S}
-        return set(self.keys()) - busy
+        return set(self.units()) - busy
 
 
 class Process:
@@ -466,7 +466,7 @@ class GoProcess(Process):
             f"{self.name}-{self.run_number}",
             sim.rng,
         )
-        self.known = sim.keys()
+        self.known = sim.units()
         for value in sim.logs[1].values:
             self.client.world.read(value, int(self.wall_s()))
         self.member = _GoMember(self, sim.logs[1])
@@ -477,7 +477,7 @@ class GoProcess(Process):
         self.every(1, 2, self._work)
 
     def _refresh(self) -> None:
-        self.known = self.sim.keys()
+        self.known = self.sim.units()
 
     def write(self, values: list[bytes]) -> None:
         for value in values:
@@ -500,7 +500,7 @@ class GoProcess(Process):
 
     def look(self) -> None:
         if self.alive:
-            for key in self.sim.keys():
+            for key in self.sim.units():
                 self.note(key, key in self.client.claims)
 
     def _claim_loop(self) -> None:
@@ -723,7 +723,7 @@ class NewProcess(Process):
     def _work(self) -> None:
         if self.leaving:
             return
-        for key in self.sim.keys():
+        for key in self.sim.units():
             claim = self.claims.get(key)
             if claim is None or claim.reason is not None:
                 claim = self.claims[key] = self.client.want(*key)
@@ -827,9 +827,9 @@ class BridgeProcess(Process):
             if self._ending is None:
                 sim.moves += len(self.bridge.step())
             sim.conflicts += max(0, len(self.bridge.conflicts) - known)
-            if self._ending is None and self.bridge.back == sim.back:
-                if self.bridge.ended or (sim.turning and self.bridge.complete):
-                    self._ending = self.bridge.end()
+            is_over = self.bridge.ended or (sim.turning and self.bridge.complete)
+            if self._ending is None and is_over and self.bridge.back == sim.back:
+                self._ending = self.bridge.end()
             if self._ending is not None:
                 for _ in self._ending:
                     return
