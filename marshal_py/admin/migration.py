@@ -533,7 +533,7 @@ class Bridge:
             grant, text = part.grant, part.text
             if grant is None or text is None or part.revoking:
                 continue
-            # Also that nothing is left: what a heartbeat said before goes out again until it is read.
+            # Also when nothing is left: what was said before goes out again until it is read.
             grant.set_metadata(encode_lease(text.remaining_ms, wall_s))
 
     # Ending
