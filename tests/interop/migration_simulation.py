@@ -180,9 +180,13 @@ class Migration:
         self._again(stops, process.freeze)
         self._again(plan.cuts, process.cut)
         if process in self.source or (plan.turn and not is_bridge):
-            self._again(plan.releases, lambda: process in self.source and process.leave())
+            self._again(plan.releases, lambda: self._leave_if_source(process))
 
-    def _again(self, per_hour: float, run: Callable[[], object]) -> None:
+    def _leave_if_source(self, process: Process) -> None:
+        if process in self.source:
+            process.leave()
+
+    def _again(self, per_hour: float, run: Callable[[], None]) -> None:
         if per_hour <= 0:
             return
         at = self.now + int(self.rng.expovariate(per_hour / 3600) * S)
@@ -785,8 +789,8 @@ class BridgeProcess(Process):
     def topics(self, source: Client) -> Mapping[str, int]:
         """What the group has on the source side."""
         with source.world() as world:
-            cells = [key for _, (_, *key), _ in world.cells(GROUP)]
-        found = partitions_of(((t, p) for t, p in cells), lambda t: self.sim.counts.get(t, 0))
+            cells = [(topic, p) for _, (_, topic, p), _ in world.cells(GROUP)]
+        found = partitions_of(cells, lambda t: self.sim.counts.get(t, 0))
         return {topic: count for topic, count in found.items() if topic in self.sim.counts}
 
     def may_send(self) -> bool:
