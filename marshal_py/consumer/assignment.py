@@ -29,13 +29,16 @@ from marshal_py.errors import BrokerUnavailable, Closed, DuplicateClientId, Mars
 from marshal_py.protocol.balance import Unit, weigh
 from marshal_py.protocol.claim_metadata import ClaimMetadata
 from marshal_py.protocol.claimant import ClaimState
-from marshal_py.protocol.events import Event
+from marshal_py.protocol.events import Beat, Event
 from marshal_py.protocol.subscription import Subscription
 
 __all__ = ["Assignment"]
 
 MIN_GAP_S: Final = 0.005
 """Between two plans: a flood of events must not keep the thread busy."""
+
+TWIN_INTERVALS: Final = 3
+"""So long another instance of our client_id must be heard: one that is closing is not, by then."""
 
 LOOK_AT_ENDS_S: Final = 0.5
 """At most once: between two looks at how many messages wait, while there are many."""
@@ -78,6 +81,8 @@ class Assignment:
         self._settled = threading.Event()
         self._giving: tuple[Unit, float] | None = None
         """What is being given to another member, and since when."""
+        self._twin: tuple[str, float, float] | None = None
+        """Another instance of our client_id, and when its heartbeats were read: first and last."""
         self._planned_s = 0.0
         self._all_units: list[Unit] = []
         self._units_of: tuple[dict[str, int], bool] = ({}, False)
@@ -133,6 +138,18 @@ class Assignment:
         self._wakeup.wake()
 
     def _on_events(self, _: int, events: list[Event]) -> None:
+        me = self._marshal
+        for event in events:
+            if (
+                type(event) is Beat
+                and event.client_id == me.client_id
+                and event.instance_id != me.instance_id
+                and event.group_id == me.group_id
+            ):
+                now_s, before = time.monotonic(), self._twin
+                is_same = before is not None and before[0] == event.instance_id
+                since_s = before[1] if before is not None and is_same else now_s
+                self._twin = (event.instance_id, since_s, now_s)
         if self._assignor.is_affected_by(events):
             self._wakeup.plan_due = True
             self._wakeup.wake()
@@ -207,9 +224,36 @@ class Assignment:
             if not self._is_text:
                 self._positions.request_ends(list(self._fetcher.active.values()))
         plan_again_s = self._marshal.settings.interval_ms / 2_000
+        self._look_for_a_twin(now_s)
         is_due = self._wakeup.plan_due or now_s - self._planned_s > plan_again_s
         if is_due or self._assignor.is_due():
             self._plan(now_s)
+
+    def _look_for_a_twin(self, now_s: float) -> None:
+        """End if another process has our client_id, and all there is for us, for good.
+
+        Who has something hears of it when it is taken away (PROTOCOL.md §5.8); who has nothing
+        would wait for ever.
+        """
+        if self._twin is None or self._wakeup.failure is not None:
+            return
+        instance_id, since_s, last_s = self._twin
+        interval_s = self._marshal.settings.interval_ms / 1000
+        if last_s - since_s < TWIN_INTERVALS * interval_s or now_s - last_s > 2 * interval_s:
+            return
+        wanted = self._partitions.all()
+        if not wanted or any(part.stage is not Stage.WANTED for part in wanted):
+            return
+        cells = [self._marshal.cell(*part.key) for part in wanted]
+        if all(cell is not None and cell.instance_id == instance_id for cell in cells):
+            name, group_id = self._marshal.client_id, self._marshal.group_id
+            error = DuplicateClientId(
+                f"client_id {name!r} is used by another live process in group {group_id!r} "
+                f"(instance {instance_id}), which holds all that this one wants; give each process "
+                "its own client_id"
+            )
+            self._log.error("%s: %s", name, error)
+            self._wakeup.fail(error)
 
     # The plan
 

@@ -458,6 +458,22 @@ def test_two_live_consumers_of_one_name_are_told(make: Make, topic: str) -> None
     second.close()
 
 
+def test_who_waits_for_what_another_process_of_its_name_holds_is_told(
+    make: Make, topic: str
+) -> None:
+    first, second = (Loop(make("a", topic, max_claims=0, interval_ms=500)) for _ in range(2))
+    until(lambda: first.consumer.core.started and second.consumer.core.started)
+    first.consumer.set_max_claims(None)
+    until(lambda: len(first.partitions) == 4)  # which the second did not find when it came
+    second.consumer.set_max_claims(None)
+    until(lambda: second.error is not None, 30)
+    assert isinstance(second.error, DuplicateClientId)
+    assert "give each process its own client_id" in str(second.error)
+    assert (len(first.partitions), first.error) == (4, None)
+    second.consumer.close()
+    first.close()
+
+
 def test_a_marshal_of_ones_own(kafka: EmbeddedKafka, coordination: str, topic: str) -> None:
     fill(kafka.bootstrap_servers, topic, 8, partitions=4)
     with Marshal(kafka.bootstrap_servers, group_id="own", topic=coordination) as marshal:
