@@ -144,10 +144,11 @@ def _round_trip(link: Link, timeout_s: float) -> None:
 
 def _metadata(link: Link) -> Any:
     return SimpleNamespace(
+        cluster_id="simulated",
         topics={
             name: SimpleNamespace(error=None, partitions=dict.fromkeys(range(len(partitions))))
             for name, partitions in link.cluster.topics.items()
-        }
+        },
     )
 
 
