@@ -215,7 +215,7 @@ class AtMostOnce:
     def _room(self) -> int:
         """How many messages may be claimed now, so that a crash loses no more than `LOSS_S`."""
         in_hands = self._in_hand if self._in_hands is None else self._in_hands() + self._in_hand
-        ahead = sum(max(0, p.proposed - p.taken) for p in list(self._fetcher.active.values()))
+        ahead = sum(map(_is_to_come, list(self._fetcher.active.values())))
         claimed = in_hands + self._proposed.total + ahead
         return self._workers + int(LOSS_S * self._pace) - claimed
 
@@ -495,6 +495,16 @@ class AtMostOnce:
         elif notice.kind != "stored":
             self._decided.set()
             self._wakeup.wake()
+
+
+def _is_to_come(part: HeldPartition) -> int:
+    """How many messages of `part`, at most, were claimed and are still to be fetched.
+
+    Where Kafka has said that none is (aborted ones, markers), none is waited for.
+    """
+    behind, end = part.tail
+    taken = max(part.taken, end) if 0 <= behind <= part.taken else part.taken
+    return max(0, part.proposed - taken)
 
 
 def _is_claimed_ahead(run: Run) -> bool:

@@ -198,6 +198,18 @@ def test_what_is_lost_with_the_claim_is_counted(world: World) -> None:
     assert world.made.delivery.dropped == 2 * AHEAD
 
 
+def test_what_was_claimed_ahead_where_no_message_is_takes_no_room(world: World) -> None:
+    delivery = world.made.delivery
+    before = delivery._room
+    world.fetch(0)
+    delivery._top_up()
+    world.claim.claimed_offset = 1 + 2 * AHEAD
+    assert world.handed_out() == [0]
+    assert delivery._room == before - 2 * AHEAD
+    world.part.reached(1_000)  # the rest was aborted
+    assert delivery._room == before
+
+
 def test_after_a_rejection_what_is_fetched_is_claimed_anew(world: World) -> None:
     world.fetch(0)
     world.made.delivery._top_up()
