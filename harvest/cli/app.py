@@ -11,6 +11,7 @@ from harvest.cli import checkpoint, dead_letters, slot
 from harvest.cli.bench import bench
 from harvest.cli.check import check
 from harvest.cli.init import init
+from harvest.cli.pause import pause, resume
 from harvest.cli.range_mode import orphans, partitions, shards
 from harvest.cli.reap import reap
 from harvest.cli.replay import replay
@@ -43,6 +44,8 @@ app.command()(shards)
 app.command()(orphans)
 app.command()(replay)
 app.command()(switch)
+app.command()(pause)
+app.command()(resume)
 app.add_typer(dead_letters.app, name="dead-letters")
 app.add_typer(checkpoint.app, name="checkpoint")
 app.add_typer(slot.app, name="slot")

@@ -70,7 +70,7 @@ def _status_server(running: Process, listen: tuple[str, int] | None) -> Iterator
     if listen is None:
         yield
         return
-    monitor = Monitor(running.harvester, running.probes())
+    monitor = Monitor(running.harvester, running.probes(), max_age_s=running.max_age_s)
     with StatusServer(monitor, listen):
         monitor.start()
         try:

@@ -15,11 +15,13 @@ from harvest.config.destinations import DestinationConfig
 from harvest.config.routes import load_route
 from harvest.config.validation import StrictModel
 from harvest.core.dead_letters import BadRowPolicy
+from harvest.core.envelope import CloudEvents, Envelope
 from harvest.core.interfaces.dead_letter_store import RetryMode
 from harvest.core.pacing import Limits
 from harvest.core.routes import Router
 from harvest.core.source import Registration
 from harvest.core.table_name import TableName
+from harvest.core.templates import Template
 from harvest.core.wal_layout import DEBEZIUM, GOHARVEST
 from harvest.core.wal_options import WalOptions
 from harvest.errors import ConfigurationError
@@ -29,6 +31,7 @@ from marshal_py.client.leader_election import leader_topic
 
 __all__ = [
     "BadRowsConfig",
+    "CloudEventsConfig",
     "CoordinationConfig",
     "LimitsConfig",
     "LoggingConfig",
@@ -54,7 +57,10 @@ def _is_other_database(source: str) -> bool:
 
 
 class LimitsConfig(StrictModel):
-    """Bounds of a harvester; see `harvest.core.mark.Limits`."""
+    """Bounds of a harvester; see `harvest.core.mark.Limits`.
+
+    `max_row_age_ms`: `/healthz` says that it is ill while the oldest row that waits is older.
+    """
 
     mark_query_records: int = Field(default=_DEFAULTS.mark_query_records, ge=1)
     max_in_flight_records: int = Field(default=_DEFAULTS.max_in_flight_records, ge=1)
@@ -66,10 +72,11 @@ class LimitsConfig(StrictModel):
     io_error_backoff_ms: int = Field(default=_DEFAULTS.io_error_backoff_ms, ge=1)
     max_io_error_backoff_ms: int = Field(default=_DEFAULTS.max_io_error_backoff_ms, ge=1)
     drain_timeout_ms: int = Field(default=10_000, ge=0)
+    max_row_age_ms: int | None = Field(default=None, ge=1)
 
     def limits(self) -> Limits:
         """As the scheduler takes them."""
-        return Limits(**self.model_dump(exclude={"drain_timeout_ms"}))
+        return Limits(**self.model_dump(exclude={"drain_timeout_ms", "max_row_age_ms"}))
 
 
 class BadRowsConfig(StrictModel):
@@ -108,6 +115,18 @@ class LoggingConfig(StrictModel):
         """The level as `logging` counts."""
         levels = {"trace": 10, "debug": 10, "info": 20, "warn": 30, "warning": 30, "error": 40}
         return levels[self.level]
+
+
+class CloudEventsConfig(StrictModel):
+    """Records as CloudEvents 1.0; see `harvest.core.envelope.CloudEvents`.
+
+    `source` and `type` are templates of a row. The id is what `idempotency_key` says.
+    """
+
+    source: str = Field(min_length=1)
+    type: str = Field(default="{topic}", min_length=1)
+    mode: Literal["binary", "structured"] = "binary"
+    content_type: str = Field(default="application/json", min_length=1)
 
 
 class PartitionsConfig(StrictModel):
@@ -207,6 +226,9 @@ class ReaperConfig(StrictModel):
     - `primary`: the application's database, if `database` has only the payloads; in range mode.
     - `destinations`: by name, where messages are sent instead of Kafka, at least once; in mark
       mode. `route`: which of them a row goes to (`harvest.core.routes`).
+    - `harvest_id`: a name for the database. Every record gets a header ``harvest-id``:
+      NAME/OUTBOX/ID, by which consumers recognise a row that comes again, and find it.
+    - `cloudevents`: publish CloudEvents.
     - `idempotency_key`: the template of what the receiver knows a repeated message by.
     """
 
@@ -224,6 +246,8 @@ class ReaperConfig(StrictModel):
     destinations: dict[str, DestinationConfig] = Field(default_factory=dict)
     route: str | None = Field(default=None, min_length=1)
     idempotency_key: str = Field(default="{outbox}.{id}", min_length=1)
+    harvest_id: str | None = Field(default=None, min_length=1, max_length=200)
+    cloudevents: CloudEventsConfig | None = None
     primary: PrimaryConfig | None = None
     partitions: PartitionsConfig = PartitionsConfig()
     wal: WalConfig = WalConfig()
@@ -259,6 +283,11 @@ class ReaperConfig(StrictModel):
                 "partitioner is given twice: leave it out in `kafka` and `producer`"
             )
         producer_settings(self.producer_config, None)
+        if self.envelope() is not None and self.destinations:
+            raise ConfigurationError(
+                "harvest_id and cloudevents are for Kafka without destinations, which send an "
+                "idempotency key of their own: leave them out"
+            )
         self._consistent_destinations()
         self._consistent_primary()
         return self
@@ -319,6 +348,23 @@ class ReaperConfig(StrictModel):
     def sink_name(self) -> str:
         """What the transactional.id and the checkpoint's group are made of."""
         return f"{self.group}.{self.table}"
+
+    def envelope(self) -> Envelope | None:
+        """What is added to every record; None for nothing. Raises `ConfigurationError`."""
+        if self.harvest_id is None and self.cloudevents is None:
+            return None
+        made, name = None, self.sink_name
+        if self.cloudevents is not None:
+            given = self.cloudevents
+            made = CloudEvents(
+                Template.parse(self.idempotency_key, name),
+                Template.parse(given.source, name),
+                Template.parse(given.type, name),
+                given.mode,
+                given.content_type,
+            )
+        prefix = None if self.harvest_id is None else f"{self.harvest_id}/{self.table}"
+        return Envelope(prefix, made)
 
     @property
     def listened_database(self) -> str:

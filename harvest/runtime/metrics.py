@@ -34,7 +34,7 @@ class HarvestMetrics(Collector):
 
     Counters: ``published_rows_total`` and others, see above, and of a relay
     ``destination_messages_total{destination,outcome}``. Gauges: ``up`` (1 if healthy),
-    ``leading``, ``refused``, ``rows_in_flight``, ``gaps``, ``backlog_rows``,
+    ``leading``, ``refused``, ``paused``, ``rows_in_flight``, ``gaps``, ``backlog_rows``,
     ``backlog_marked_rows``, ``oldest_row_age_seconds`` (0 for an empty table),
     ``dead_letters_waiting``, and ``holder{shard,holder}`` with the value 1 for each shard that
     somebody leads.
@@ -76,6 +76,7 @@ class HarvestMetrics(Collector):
             "Whether it publishes nothing, since the database is not the one that it was.",
             harvester.refusal is not None,
         )
+        yield gauge("paused", "Whether the outbox is paused.", monitor.paused)
         yield gauge("rows_in_flight", "Rows that are not settled.", harvester.in_flight)
         yield gauge("gaps", "Ranges of missing ids that may still appear.", harvester.stats.gaps)
         backlog = monitor.backlog

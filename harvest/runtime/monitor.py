@@ -61,6 +61,9 @@ class Probes(Protocol):
     def holders(self) -> dict[str, str]:
         """Who leads: election name to client."""
 
+    def paused(self) -> bool:
+        """Whether somebody has paused the outbox."""
+
     def publish(self, facts: dict[str, float]) -> None:
         """Show `facts`, by name, beside what this process leads."""
 
@@ -77,7 +80,10 @@ class Health:
 
 
 class Monitor:
-    """Looks every `interval_s` seconds, between `start` and `close`."""
+    """Looks every `interval_s` seconds, between `start` and `close`.
+
+    `max_age_s`: a row that waits for longer is a problem, unless the outbox is paused.
+    """
 
     def __init__(
         self,
@@ -86,7 +92,10 @@ class Monitor:
         *,
         interval_s: float = 5.0,
         on_meter: Callable[[MeterRead], None] | None = None,
+        max_age_s: float | None = None,
     ) -> None:
+        self._max_age_s = max_age_s
+        self.paused = False
         self.backlog: Backlog | None = None
         self.dead_letters: int | None = None
         self.slot: SlotHealth | None = None
@@ -126,6 +135,11 @@ class Monitor:
             problems.append("it has stopped, or not started")
         if self._harvester.stuck_s > _STUCK_S:
             problems.append(f"it leads, and has not been able to work for {_STUCK_S:.0f} s")
+        age_s = self.backlog and self.backlog.oldest_age_s
+        if self._max_age_s is not None and not self.paused and (age_s or 0) > self._max_age_s:
+            problems.append(f"the oldest row in the table waits for {age_s or 0:.0f} s")
+        if self.paused and state == "standing by":
+            state = "paused"
         return Health(not problems, state, tuple(problems))
 
     def _run(self) -> None:
@@ -181,6 +195,7 @@ class Monitor:
 
     def _ask_holders(self) -> None:
         self.holders = self._probes.holders()
+        self.paused = self._probes.paused()
 
     def _count(self) -> None:
         started_s = time.monotonic()

@@ -121,12 +121,14 @@ def make_relay_tools(config: ReaperConfig) -> RelayTools:
 def make_wal_tools(config: ReaperConfig) -> WalTools:
     """What a leadership in wal mode works with."""
     at_least_once = config.delivery == "idempotent"
-    waits = _waits_for_topics(config)
+    waits, envelope = _waits_for_topics(config), config.envelope()
     return WalTools(
         make_wal_source(config),
         make_wal_source(config),
         make_sink(config),
-        IdempotentSink(config.producer_config, wait_for_topics=waits) if at_least_once else None,
+        IdempotentSink(config.producer_config, wait_for_topics=waits, envelope=envelope)
+        if at_least_once
+        else None,
         config.limits.limits(),
         database(config.database).wal_dead_letters(config.table, config.wal.options()),
         config.bad_rows.policy(),
@@ -184,15 +186,16 @@ def make_range_store(config: ReaperConfig, shard: int = 0) -> RangeStore:
 
 def make_sink(config: ReaperConfig, name: str | None = None) -> Sink:
     """The sink of `config`; `name` is that of the outbox, or of a shard of it."""
-    waits = _waits_for_topics(config)
+    waits, envelope = _waits_for_topics(config), config.envelope()
     if config.delivery == "idempotent" and config.mode == "mark":
-        return IdempotentSink(config.producer_config, wait_for_topics=waits)
+        return IdempotentSink(config.producer_config, wait_for_topics=waits, envelope=envelope)
     return TransactionalSink(
         config.producer_config,
         base_config=config.kafka,
         name=name or config.sink_name,
         checkpoint_topic=config.coordination.topic,
         wait_for_topics=waits,
+        envelope=envelope,
     )
 
 

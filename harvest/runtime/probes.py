@@ -69,6 +69,11 @@ class ServerProbes:
                 if cell.holder is not None
             }
 
+    def paused(self) -> bool:
+        """See `Probes.paused`."""
+        with self._marshal.world() as world:
+            return world.paused(self._marshal.group_id)
+
     def publish(self, facts: dict[str, float]) -> None:
         """See `Probes.publish`: as metadata of the claims, a JSON object."""
         for claim in self._marshal.claims():

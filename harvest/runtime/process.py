@@ -40,6 +40,12 @@ class Process:
     marshal: Marshal
     harvester: Harvester
 
+    @property
+    def max_age_s(self) -> float | None:
+        """How old the oldest row that waits may be, where that counts as health."""
+        limit_ms = self.config.limits.max_row_age_ms
+        return None if limit_ms is None else limit_ms / 1000
+
     def probes(self) -> ServerProbes:
         """Questions to its servers, on connections of their own."""
         config = self.config

@@ -67,7 +67,7 @@ _CACHED_S: Final = 0.105
 _LOOKS: Final = 30
 _AGE: Final = """
 SELECT COUNT(*), GREATEST(0, TIMESTAMPDIFF(MICROSECOND, MIN(create_time), NOW(6))) / 1000000
-FROM {table} WHERE id > %s AND {shard} = %s
+FROM {table} WHERE (id > %s{gaps}) AND {shard} = %s
 """
 _CREATE_POSITIONS: Final = """
 CREATE TABLE IF NOT EXISTS {positions} (
@@ -184,7 +184,9 @@ class MysqlRangeStore(MysqlSources, CheckpointCopies):
         if position is None:
             position = next((p for p in self.saved() if p.shard == self._shard), None)
         after = self.bounds().first - 1 if position is None else position.last_id
-        ((rows, age_s),) = self._execute(self._sql(_AGE), (after, self._shard))
+        # In gaps, rows may wait, too.
+        gaps = "".join([f" OR {part}" for part in within(position.gaps if position else ())])
+        ((rows, age_s),) = self._execute(self._sql(_AGE, gaps=gaps), (after, self._shard))
         return Backlog(rows, 0, None if age_s is None else float(age_s))
 
     def init(self, *, value_type: Literal["text", "bytes"] = "text") -> bool:

@@ -96,8 +96,17 @@ WHERE locktype = 'relation' AND mode = 'RowExclusiveLock' AND granted
 """
 _BOUNDS: Final = "SELECT min(id), max(id) FROM {table}"
 _BACKLOG: Final = """
-SELECT count(*), extract(epoch FROM now() - min(create_time))::float8 FROM {table}
-WHERE id > %s AND {shard} = {mine}
+SELECT count(*), extract(
+  epoch FROM now() - min(create_time) FILTER (WHERE isfinite(create_time))
+)::float8
+FROM (
+  SELECT create_time, kafka_key FROM {table} WHERE id > %s
+  UNION ALL
+  SELECT create_time, kafka_key
+  FROM unnest(%s::bigint[], %s::bigint[]) AS open (low, high)
+  JOIN {table} ON id BETWEEN low AND high
+) AS waiting
+WHERE {shard} = {mine}
 """
 _CREATE: Final = """
 CREATE TABLE IF NOT EXISTS {table} (
@@ -311,7 +320,8 @@ class PostgresRangeStore(PostgresSources):
         if position is None:
             position = next((p for p in self.saved() if p.shard == self._shard), None)
         after = self.bounds().first - 1 if position is None else position.last_id
-        ((rows, age_s),) = self._execute(self._range_sql(_BACKLOG), (after,)).fetchall()
+        gaps = _columns(() if position is None else position.gaps)  # in which rows may wait, too
+        ((rows, age_s),) = self._execute(self._range_sql(_BACKLOG), (after, *gaps)).fetchall()
         return Backlog(rows, 0, age_s)
 
     def init(self, *, value_type: Literal["text", "bytes"] = "text") -> bool:

@@ -27,6 +27,7 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
+from harvest.core.envelope import Envelope
 from harvest.core.failure import Failure
 from harvest.core.interfaces.sink import Settle, StillHeld
 from harvest.core.row import Row
@@ -51,8 +52,15 @@ class IdempotentSink:
 
     atomic = False
 
-    def __init__(self, config: Mapping[str, Any], *, wait_for_topics: bool = False) -> None:
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        *,
+        wait_for_topics: bool = False,
+        envelope: Envelope | None = None,
+    ) -> None:
         self._producers = Producers(config, None)
+        self._envelope = envelope
         self._wait_for_topics = wait_for_topics
         self._line: _Line | None = None
 
@@ -64,7 +72,7 @@ class IdempotentSink:
         """See `Sink.open`."""
         self.close()
         errors = RowErrors(wait_for_topics=self._wait_for_topics)
-        self._line = _Line(self._producers, still_held, errors)
+        self._line = _Line(self._producers, still_held, errors, self._envelope)
         return None
 
     def submit(self, rows: Sequence[Row], settle: Settle) -> None:
@@ -118,7 +126,14 @@ class _Delivery:
 class _Line:
     """The deliveries of one producer, and the thread that hears of its acknowledgements."""
 
-    def __init__(self, producers: Producers, still_held: StillHeld, errors: RowErrors) -> None:
+    def __init__(
+        self,
+        producers: Producers,
+        still_held: StillHeld,
+        errors: RowErrors,
+        envelope: Envelope | None,
+    ) -> None:
+        self._envelope = envelope
         self._producer: Producer = producers.take()
         self._settings = producers.settings
         self._still_held = still_held
@@ -154,7 +169,7 @@ class _Line:
 
         try:
             self._topics.look(self._producer, delivery.rows, self._errors)
-            produce(self._producer, delivery.rows, report, self._make_room)
+            produce(self._producer, delivery.rows, report, self._make_room, self._envelope)
         except BadTopics:
             self._fail("topics that cannot be written to")
         except RowError as error:

@@ -10,8 +10,9 @@ from typing import Any, Final, TypeAlias
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
+from harvest.core.envelope import Envelope
 from harvest.core.kafka_headers import produced_headers
-from harvest.core.row import Row
+from harvest.core.row import Row, named
 from harvest.errors import ConfigurationError, InvalidRecord, SinkUnavailable
 from harvest.sinks.kafka.refusals import RowError
 from harvest.sinks.kafka.settings import producer_settings
@@ -71,12 +72,14 @@ def produce(
     rows: Sequence[Row],
     report: Callable[[int], Report] | None,
     make_room: Callable[[], None],
+    envelope: Envelope | None = None,
 ) -> None:
     """Hand rows to the producer, in their order.
 
     - `rows` may be plain tuples; see `harvest.core.row.Row`.
     - `report`: makes what is called with the fate of the row of an id; None: nothing is. It is
       asked before each row, also before the one that then cannot be handed over.
+    - `envelope`: what is added to every record.
     - `make_room` is called when the producer's queue is full, until it is not. It may raise.
 
     Raises `RowError` for a row that cannot be handed over; those after it were not.
@@ -88,9 +91,12 @@ def produce(
         more: dict[str, Any] = {}
         if report is not None:
             more["on_delivery"] = report(row_id)
-        if row[4] or row[5]:
+        if row[4] or row[5] or envelope is not None:
             try:
                 more["headers"] = produced_headers(row[4] or (), row[5] or ())
+                if envelope is not None:
+                    (whole,) = named((row,))
+                    value, more["headers"] = envelope.wrap(whole, more["headers"])
             except InvalidRecord as error:
                 raise RowError(row_id, str(error)) from None
         while True:

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
+from harvest.core.envelope import Envelope
 from harvest.core.failure import Failure
 from harvest.core.interfaces.sink import StillHeld
 from harvest.core.row import Row
@@ -64,6 +65,7 @@ class TransactionalSink:
       and the consumer group that keeps the checkpoint are both ``harvest.NAME``.
     - `checkpoint_topic`: a topic that exists; its partition 0 is what the offset is committed for.
     - `wait_for_topics`: rows of topics that do not exist (yet) are not reported as refused.
+    - `envelope`: what is added to every record.
     """
 
     atomic = True
@@ -76,8 +78,10 @@ class TransactionalSink:
         name: str,
         checkpoint_topic: str,
         wait_for_topics: bool = False,
+        envelope: Envelope | None = None,
     ) -> None:
         self._producers = Producers(config, f"harvest.{name}")
+        self._envelope = envelope
         self._producer: Producer | None = None
         """From `open` to the first failure."""
         self._still_held: StillHeld = lambda: False
@@ -185,7 +189,7 @@ class TransactionalSink:
                 self._send_position(producer, checkpoint)
             # Without reports of single rows: whether all were written, the commit says.
             report = self._report if self._failed_before else None
-            produce(producer, rows, report, self._make_room)
+            produce(producer, rows, report, self._make_room, self._envelope)
             if not position_first:
                 self._send_position(producer, checkpoint)
             began_s = time.monotonic()
