@@ -20,6 +20,7 @@ from marshal_py.cli.explain import explain
 from marshal_py.cli.groups import groups, members
 from marshal_py.cli.lag import lag
 from marshal_py.cli.output import prepare_output
+from marshal_py.cli.run import run
 from marshal_py.cli.snapshot import snapshot
 from marshal_py.cli.status import status
 from marshal_py.cli.tail import tail
@@ -45,6 +46,7 @@ app.command()(verify)
 app.command()(doctor)
 app.command()(snapshot)
 app.command()(demo)
+app.command()(run)
 app.command(
     epilog="Example: marshal audit -b localhost:9092 --out audit && open audit/report.html"
 )(audit)

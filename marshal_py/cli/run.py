@@ -1,0 +1,160 @@
+"""`marshal run`: a handler as a service, without a program around it."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, Any, Final, NoReturn
+
+import typer
+
+from marshal_py.admin.connection import Connection
+from marshal_py.cli.command import command
+from marshal_py.client.suggestions import did_you_mean
+from marshal_py.consumer.consumer import Consumer
+from marshal_py.consumer.options import Mode
+from marshal_py.errors import ConfigurationError
+
+__all__ = ["load_handler", "run"]
+
+_LOOK_S: Final = 0.3
+
+
+@command(coordination_topic=("--coordination-topic",))
+def run(
+    connection: Connection,
+    handler: Annotated[
+        str, typer.Argument(metavar="MODULE:HANDLER", help="The function that is given messages.")
+    ],
+    topics: Annotated[
+        list[str], typer.Option("--topic", "-t", metavar="TOPIC", help="May be repeated.")
+    ],
+    group: Annotated[str, typer.Option("--group", "-g", metavar="GROUP", help="Who shares.")],
+    workers: Annotated[int, typer.Option("--workers", min=1, metavar="N", help="At a time.")] = 8,
+    mode: Annotated[Mode, typer.Option("--mode", help="What is promised.")] = "at_least_once",
+    on_failure: Annotated[
+        str,
+        typer.Option("--on-failure", help="What then: stop, skip, dead_letter."),
+    ] = "stop",
+    create_topics: Annotated[
+        bool, typer.Option("--create-topics", help="Make the coordination topics if need be.")
+    ] = False,
+    reload: Annotated[
+        bool, typer.Option("--reload", help="Begin again whenever a .py file here has changed.")
+    ] = False,
+) -> None:
+    """Run a handler for each message of some topics, until Ctrl-C or SIGTERM.
+
+    The module is looked for here, too. The handler is called as `Consumer.run` calls it: with the
+    message, and the claim if it takes one; in threads, or as coroutines if it is `async def`.
+
+    [bold]Examples[/]
+
+      marshal run billing:handle -b localhost:9092 --topic orders --group billing
+
+      marshal run billing:handle -t orders -g billing --workers 16 --reload
+    """
+    if reload:
+        _reload([argument for argument in sys.argv[1:] if argument != "--reload"])
+        return
+    logging.basicConfig(
+        stream=sys.stderr, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s"
+    )
+    logging.getLogger("marshal_py").setLevel(logging.INFO)
+    function = load_handler(handler)
+    consumer = Consumer(
+        connection.kafka,
+        topics=topics,
+        group_id=group,
+        mode=mode,
+        topic=connection.topic,
+        create_topics=create_topics,
+        connect_timeout_ms=int(connection.timeout_s * 1000),
+    )
+    options: Any = {"workers": workers, "on_failure": on_failure}
+    try:
+        stats = consumer.run(function, **options)
+    except KeyboardInterrupt:  # let through when all was wound up
+        stats = consumer.stats()
+    except SystemExit:
+        stats = consumer.stats()
+    typer.echo(f"handled {stats.handled}, failed {stats.failures}", err=True)
+
+
+def load_handler(where: str) -> Callable[..., Any]:
+    """Import ``module:handler``; what is in the current folder is found. `ConfigurationError`."""
+    module_name, _, path = where.partition(":")
+    if not module_name or not path:
+        raise ConfigurationError(f"{where!r} must be MODULE:HANDLER, such as billing:handle")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        found: Any = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+            raise
+        raise ConfigurationError(
+            f"there is no module {error.name!r}, here or where Python looks"
+        ) from None
+    for name in path.split("."):
+        if not hasattr(found, name):
+            raise ConfigurationError(
+                f"{where!r}: no {name!r} there{did_you_mean(name, dir(found))}"
+            )
+        found = getattr(found, name)
+    if not callable(found):
+        raise ConfigurationError(f"{where!r} is a {type(found).__name__}, not a function")
+    function: Callable[..., Any] = found
+    return function
+
+
+def _reload(arguments: list[str]) -> None:
+    """Run the command in a process of its own, anew after each change, until Ctrl-C."""
+    program = [sys.executable, "-m", "marshal_py.cli", *arguments]
+
+    def end(_number: int, _: FrameType | None) -> NoReturn:
+        raise SystemExit(0)
+
+    signal.signal(signal.SIGTERM, end)
+    while True:
+        before = _changes()
+        process = subprocess.Popen(program)
+        try:
+            while process.poll() is None and _changes() == before:
+                time.sleep(_LOOK_S)
+            if process.poll() is None:
+                typer.echo("a file has changed: beginning again", err=True)
+                process.terminate()
+            else:
+                typer.echo("it has ended: waiting for a change", err=True)
+                while _changes() == before:
+                    time.sleep(_LOOK_S)
+            process.wait()
+        except BaseException:  # Ctrl-C went to the process, too: it finishes what is in flight
+            if process.poll() is None:
+                process.terminate()
+            process.wait()
+            raise
+
+
+def _changes() -> dict[Path, int]:
+    """Return when each source file below the current folder was changed."""
+    found = {}
+    for folder, below, names in os.walk("."):
+        below[:] = [name for name in below if not name.startswith((".", "__"))]
+        for name in names:
+            if name.endswith(".py"):
+                path = Path(folder, name)
+                try:
+                    found[path] = path.stat().st_mtime_ns
+                except OSError:  # it is gone by now
+                    continue
+    return found
