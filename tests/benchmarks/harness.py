@@ -15,8 +15,9 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
-__all__ = ["Figure", "Options", "conditions", "median", "percentile", "run", "say"]
+__all__ = ["Figure", "Options", "compiled", "conditions", "median", "percentile", "run", "say"]
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,16 @@ def percentile(values: Iterable[float], percent: float) -> float:
     """Return the smallest value that at least `percent` % of the values do not exceed."""
     ordered = sorted(values)
     return ordered[max(0, -(-len(ordered) * int(percent * 10) // 1000) - 1)]
+
+
+def compiled(folder: Path) -> dict[str, str]:
+    """The environment of a process that finds its imports compiled, as installed packages are.
+
+    A start is mostly imports. Without this, where Python may not write next to the sources, ours
+    alone would be compiled anew at each start, confluent-kafka being installed.
+    """
+    kept = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+    return {**kept, "PYTHONPYCACHEPREFIX": str(folder / "compiled")}
 
 
 def say(text: str) -> None:

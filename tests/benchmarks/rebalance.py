@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -27,7 +26,7 @@ from confluent_kafka import Producer
 
 from marshal_py.embedded.kafka import EmbeddedKafka
 from tests.benchmarks._servers import new_topic
-from tests.benchmarks.harness import Figure, Options, median, run, say
+from tests.benchmarks.harness import Figure, Options, compiled, median, run, say
 
 PARTITIONS = 12
 EVERY_S = 0.01
@@ -73,16 +72,6 @@ consumer.close()
 """
 
 _groups = itertools.count()
-
-
-def compiled(folder: Path) -> dict[str, str]:
-    """The environment of a process that finds its imports compiled, as installed packages are.
-
-    A restart is mostly imports. Without this, where Python may not write next to the sources, ours
-    alone would be compiled anew at each start, confluent-kafka being installed.
-    """
-    kept = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
-    return {**kept, "PYTHONPYCACHEPREFIX": str(folder / "compiled")}
 
 
 class Writer:
