@@ -7,6 +7,7 @@ interrupted (specs/HARVEST.md §16). All raise `ConfigurationError` while a harv
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 from dataclasses import dataclass, replace
 
@@ -46,20 +47,18 @@ def accept_database(config: ReaperConfig, *, dry_run: bool = False) -> Acceptanc
     """
     if config.mode == "wal":
         raise ConfigurationError("mode: wal compares the slot with its position by itself")
-    store = make_any_store(config)
-    try:
+    with contextlib.closing(make_any_store(config)) as store:
         check_registration(config, store)
         found = _compared(config, store)
         if not dry_run:
             with alone(config, config.shards):
                 _accept(config, store)
         return found
-    finally:
-        store.close()
 
 
 def _compared(config: ReaperConfig, store: SourceStore) -> Acceptance:
-    now, before = store.source(), make_record(config).load()
+    with contextlib.closing(make_record(config)) as record:
+        now, before = store.source(), record.load()
     log = _log_of_checkpoints(config)
     if before is not None and log > (before.timeline, before.log):
         before = replace(before, timeline=log[0], log=log[1])
@@ -84,7 +83,8 @@ def _accept(config: ReaperConfig, store: AnyStore) -> None:
     if config.mode == "range":
         found = [checkpoints.read(shard) for shard in range(config.shards)]
         positions = [replace(p, timeline=0, log=0) for p in found if p is not None]
-        last = make_range_store(config).bounds().last
+        with contextlib.closing(make_range_store(config)) as ranges:
+            last = ranges.bounds().last
         if any(p.last_id > last for p in positions):
             raise CheckpointError(
                 f"the position is above all ids of the table, the last of which is {last}: new "
@@ -101,19 +101,17 @@ def _accept(config: ReaperConfig, store: AnyStore) -> None:
 
 def keep_source(config: ReaperConfig, store: SourceStore) -> None:
     """Let Kafka know the database as it is now."""
-    record = make_record(config)
-    try:
+    with contextlib.closing(make_record(config)) as record:
         record.save(store.visit(secrets.token_hex(8)), wait=True)
-    finally:
-        record.close()
 
 
 def change_shards(config: ReaperConfig, number: int) -> int:
     """Divide the outbox into `number` shards; return how many there were."""
-    store = make_range_store(config)
-    store.connect()
-    before = store.layout()
-    with alone(config, before):
+    with contextlib.ExitStack() as stack:
+        store = stack.enter_context(contextlib.closing(make_range_store(config)))
+        store.connect()
+        before = store.layout()
+        stack.enter_context(alone(config, before))
         checkpoints = Checkpoints(config)
         found = [checkpoints.read(shard) for shard in range(max(before, number))]
         new = [p for p in found if p is not None and p.shards == number]
@@ -126,21 +124,23 @@ def change_shards(config: ReaperConfig, number: int) -> int:
                 )
             new = []
             if old:
+                as_before = config.model_copy(update={"shards": before})
                 one_each = [
-                    make_range_store(config.model_copy(update={"shards": before}), shard)
+                    stack.enter_context(contextlib.closing(make_range_store(as_before, shard)))
                     for shard in range(before)
                 ]
                 new = divided(one_each, old, number)
                 checkpoints.write(new, fence=before)
         store.rewrite(number, new)
-    store.close()
     return before
 
 
 def restore_checkpoints(config: ReaperConfig) -> list[Position]:
     """Write the copies that the database has into Kafka; return them."""
-    store = make_range_store(config)
-    with alone(config, config.shards):
+    with (
+        contextlib.closing(make_range_store(config)) as store,
+        alone(config, config.shards),
+    ):
         copies = [p for p in store.saved() if p.shards == config.shards]
         if not copies:
             raise CheckpointError("the database has no copies: there is nothing to restore")
@@ -149,19 +149,17 @@ def restore_checkpoints(config: ReaperConfig) -> list[Position]:
         )
         check_registration(config, store)
         keep_source(config, store)
-    store.close()
     return copies
 
 
 def reset_checkpoints(config: ReaperConfig, after: int | None) -> int:
     """Let all shards go on after this id, None: before the first row; return the id."""
-    store = make_range_store(config)
-    last_id = store.bounds().first - 1 if after is None else after
-    with alone(config, config.shards):
-        new = [Position(0, s, config.shards, last_id) for s in range(config.shards)]
-        Checkpoints(config).write(new, fence=config.shards)
-        store.rewrite(config.shards, new)
-        check_registration(config, store)
-        keep_source(config, store)
-    store.close()
+    with contextlib.closing(make_range_store(config)) as store:
+        last_id = store.bounds().first - 1 if after is None else after
+        with alone(config, config.shards):
+            new = [Position(0, s, config.shards, last_id) for s in range(config.shards)]
+            Checkpoints(config).write(new, fence=config.shards)
+            store.rewrite(config.shards, new)
+            check_registration(config, store)
+            keep_source(config, store)
     return last_id
