@@ -11,7 +11,7 @@ from typing import Any
 from harvest.core.actions import LeaseLost, Open, OpenFailed
 from harvest.core.failure import Failure
 from harvest.core.interfaces.sink import PipelinedSink, Sink
-from harvest.errors import HarvestError
+from harvest.errors import CheckpointError, HarvestError
 from harvest.runtime.action_threads import ActionThread
 from harvest.runtime.leadership import Leadership
 
@@ -22,7 +22,8 @@ class Publisher:
     """Opens a sink and publishes to it. What waits is published together, up to `most_rows` rows.
 
     - `opened`: the event for the checkpoint that the sink was opened with. What it raises is a
-      failure to open, but for errors of the type `fatal`, which end the leadership.
+      failure to open, but for `CheckpointError`, which ends the process: whoever goes on without
+      knowing what is published repeats or loses it.
     - `checkpoint`: that of a send (of type `send`). `settled`: the event that says what became of
       sends; called from any thread.
     """
@@ -37,7 +38,6 @@ class Publisher:
         checkpoint: Callable[[Any], str],
         settled: Callable[[Sequence[Any], Failure | None], Any],
         most_rows: int,
-        fatal: type[HarvestError] | tuple[()] = (),
     ) -> None:
         self._leadership = leadership
         self._sink = sink
@@ -46,7 +46,6 @@ class Publisher:
         self._checkpoint = checkpoint
         self._settled = settled
         self._most_rows = most_rows
-        self._fatal = fatal
         self._told: Failure | None = None
         self.thread: ActionThread[Any] = ActionThread("sink", self._work, (Open, send))
 
@@ -77,7 +76,7 @@ class Publisher:
             return LeaseLost()
         try:
             return self._opened(self._sink.open(leadership.may_act))
-        except self._fatal:
+        except CheckpointError:
             raise
         except HarvestError as error:
             leadership.log.warning("the sink could not be opened: %s", error)

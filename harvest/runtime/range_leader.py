@@ -64,7 +64,6 @@ class RangeLeader:
             checkpoint=self._checkpoint,
             settled=self._settled,
             most_rows=_MERGED_ROWS,
-            fatal=CheckpointError,
         )
         questions = (r.CheckTable, r.Read, r.AskHolders, r.Lookup, r.Fetch, r.AddDeadLetters)
         table: ActionThread[r.Action] = ActionThread(

@@ -60,7 +60,6 @@ class WalLeader:
             checkpoint=lambda action: action.position.encode(),
             settled=settled,
             most_rows=_MERGED_ROWS,
-            fatal=CheckpointError,
         )
         slot: dict[type, Handler] = {
             w.OpenStream: self._open_stream,

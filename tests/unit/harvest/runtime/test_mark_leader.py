@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from harvest.core import mark as m
 from harvest.core.mark_checkpoint import Term
 from harvest.core.row import Row
+from harvest.errors import CheckpointError
 from harvest.runtime.leadership import Leadership
 from harvest.runtime.mark_leader import MarkLeader, MarkTools
 from tests.unit.harvest.runtime.test_range_leader import Lease, Sink
@@ -43,6 +46,13 @@ def test_a_sink_that_opens_slowly_hears_that_the_lease_is_lost() -> None:
     sink = Sink()
     assert isinstance(leader(Lease(True, False), sink=sink).publisher.open(m.Open(0)), m.Opened)
     assert sink.told == [False]
+
+
+def test_a_checkpoint_that_cannot_be_read_ends_the_process() -> None:
+    """As in the other modes: nobody knows what is published, and trying again changes nothing."""
+    sink = Sink("no checkpoint")
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        leader(Lease(True, True), sink=sink).publisher.open(m.Open(0))
 
 
 def test_a_mark_is_good_for_what_is_left_of_the_lease() -> None:

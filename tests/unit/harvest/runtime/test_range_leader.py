@@ -25,11 +25,13 @@ class Lease:
 class Sink:
     """Notes whether it was opened, and what it was told of the lease."""
 
-    def __init__(self) -> None:
+    def __init__(self, checkpoint: str | None = None) -> None:
+        self.checkpoint = checkpoint
         self.told: list[bool] = []
 
-    def open(self, still_held: Callable[[], bool]) -> None:
+    def open(self, still_held: Callable[[], bool]) -> str | None:
         self.told.append(still_held())
+        return self.checkpoint
 
 
 class Store:

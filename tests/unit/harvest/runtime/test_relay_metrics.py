@@ -17,6 +17,7 @@ def monitor(stats: Stats) -> Any:
         backlog=None,
         dead_letters=None,
         slot=None,
+        paused=False,
         holders={},
     )
 
