@@ -79,9 +79,10 @@ ASSIGNMENT: Final = "marshal_py.consumer.assignment"
 
 # What more than one witness has.
 _STRANGE_EPOCH: Final = _bug(
-    "an epoch is not the log's",
+    "an epoch is not the log's, and nobody compares them",
     CLAIMS,
     ("Claimant._on_claimed", "holding.epoch = event.epoch", "holding.epoch = 1 << 60"),
+    ("Claimant._send_heartbeats", "self._reconcile(coordinator, now_ns)", "pass"),
 )
 _STUMBLES: Final = _bug(
     "the assignment stumbles over what is gone",
@@ -167,12 +168,7 @@ _PROTOCOL: Final[list[tuple[str, int, Mutant | str]]] = [
     (
         "a zombie's epoch is smaller",
         100,
-        _bug(
-            "an epoch is not the log's, and nobody compares them",
-            CLAIMS,
-            ("Claimant._on_claimed", "holding.epoch = event.epoch", "holding.epoch = 1 << 60"),
-            ("Claimant._send_heartbeats", "self._reconcile(coordinator, now_ns)", "pass"),
-        ),
+        _STRANGE_EPOCH,
     ),
     ("at most once", 60, "claimant: claiming: what was claimed of the messages"),
     ("at most once: accepted", 20, "claimant: messages: of unknown outcome are not accepted"),

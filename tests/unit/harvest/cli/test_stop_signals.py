@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -45,6 +46,7 @@ def test_a_signal_never_kills(when: str, code: int, said: str, tmp_path: Path) -
         text=True,
         timeout=120,
         check=False,
+        env={**os.environ, "COLUMNS": "300"},  # no line is broken
     )
     assert done.returncode == code, done.stderr
     assert said in done.stderr
