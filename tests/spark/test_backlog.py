@@ -24,6 +24,7 @@ from harvest.config.model import ReaperConfig
 from harvest.databases.postgres.range import PostgresRangeStore
 from harvest.errors import ConfigurationError
 from harvest.runtime.parts import make_range_store
+from harvest.runtime.registration import check_registration
 from harvest.spark import backlog as backlog_module
 from harvest.spark.backlog import Backlog, Progress, backlog
 from harvest.spark.shard import Job, Outcome, publish
@@ -246,6 +247,9 @@ def test_shards_whose_claim_was_lost_are_claimed_again(
 
 
 def driver(settings: ReaperConfig, client_id: str = "driver") -> Marshal:
+    """What a driver does before its tasks begin; whoever enters it claims."""
+    with contextlib.closing(make_range_store(settings)) as store:
+        check_registration(settings, store)
     return Marshal(
         dict(settings.kafka),
         group_id=settings.group,
