@@ -8,7 +8,6 @@ interrupted (specs/HARVEST.md §16). All raise `ConfigurationError` while a harv
 from __future__ import annotations
 
 import contextlib
-import secrets
 from dataclasses import dataclass, replace
 
 from harvest.config.model import ReaperConfig
@@ -18,7 +17,7 @@ from harvest.core.source import Source, differences
 from harvest.errors import CheckpointError, ConfigurationError
 from harvest.runtime.checkpoints import Checkpoints, alone, divided
 from harvest.runtime.parts import AnyStore, make_any_store, make_range_store, make_record
-from harvest.runtime.registration import check_registration
+from harvest.runtime.registration import check_registration, keep_source
 
 __all__ = [
     "Acceptance",
@@ -97,12 +96,6 @@ def _accept(config: ReaperConfig, store: AnyStore) -> None:
         if checkpoint is not None:
             checkpoints.write_mark(replace(checkpoint, timeline=0, log=0))
     keep_source(config, store)
-
-
-def keep_source(config: ReaperConfig, store: SourceStore) -> None:
-    """Let Kafka know the database as it is now."""
-    with contextlib.closing(make_record(config)) as record:
-        record.save(store.visit(secrets.token_hex(8)), wait=True)
 
 
 def change_shards(config: ReaperConfig, number: int) -> int:

@@ -40,7 +40,7 @@ from harvest.runtime.parts import (
 from harvest.runtime.slot_changes import begin_slot, drop_slot, goes_on, leave_slot
 from harvest.sinks.kafka.settings import connection_settings
 
-__all__ = ["Switch", "check_database", "check_registration", "switch"]
+__all__ = ["Switch", "check_database", "check_registration", "keep_source", "switch"]
 
 _ASK_TIMEOUT_S: Final = 15.0
 _PAGE: Final = 5_000
@@ -125,12 +125,16 @@ def switch(
             done = _carry_over(old, config, found, ours, dry_run=dry_run)
             if not dry_run:
                 store.register_anew(ours)
-                record = make_record(config)
-                record.save(store.visit(secrets.token_hex(8)), wait=True)
-                record.close()
+                keep_source(config, store)
                 if found.mode == "wal" != ours.mode:
                     drop_slot(old)  # which would keep the server's log
         return done
+
+
+def keep_source(config: ReaperConfig, store: SourceStore) -> None:
+    """Let Kafka know the database as it is now."""
+    with contextlib.closing(make_record(config)) as record:
+        record.save(store.visit(secrets.token_hex(8)), wait=True)
 
 
 def _configured(

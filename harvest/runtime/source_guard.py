@@ -73,8 +73,7 @@ class SourceGuard:
         `SinkUnavailable`.
         """
         self._source = None
-        registration = self._registered()
-        problem = registration_problem(registration, self._registration)
+        problem = registration_problem(self._registered(), self._registration)
         if problem is not None:
             raise DatabaseChanged(
                 f"{problem}: two configurations would publish rows twice; stop the other one, or "
