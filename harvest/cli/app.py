@@ -20,7 +20,7 @@ from harvest.cli.stash import stash
 from harvest.cli.switch import switch
 from harvest.errors import HarvestError
 from marshal_py.cli.command import EXIT_CODES_HELP, new_app, version_flag
-from marshal_py.cli.exit_codes import EXIT_CODES, say_error
+from marshal_py.cli.exit_codes import EXIT_CODES, exit_code, say_error
 from marshal_py.cli.output import prepare_output
 from marshal_py.errors import MarshalError
 
@@ -56,6 +56,9 @@ def main() -> None:
     prepare_output()
     try:
         app(prog_name="harvest")
-    except (HarvestError, MarshalError) as error:
+    except MarshalError as error:
+        say_error(str(error))
+        sys.exit(exit_code(error))
+    except HarvestError as error:
         say_error(str(error))
         sys.exit(EXIT_CODES[error.blame])

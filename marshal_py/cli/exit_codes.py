@@ -20,7 +20,15 @@ from marshal_py.admin.formatting import safe
 from marshal_py.cli.output import console
 from marshal_py.errors import Blame, MarshalError, TopicMissing
 
-__all__ = ["ENVIRONMENT", "EXIT_CODES", "FINDING", "errors_as_exit_codes", "fail", "say_error"]
+__all__ = [
+    "ENVIRONMENT",
+    "EXIT_CODES",
+    "FINDING",
+    "errors_as_exit_codes",
+    "exit_code",
+    "fail",
+    "say_error",
+]
 
 FINDING: Final = 1
 USAGE: Final = 2
