@@ -171,7 +171,8 @@ class Claimant:
         self._wanted: dict[tuple[str, int], Holding] = {}
         self._releasing: dict[tuple[str, int], Holding] = {}
         self._ours: list[dict[tuple[str, int], Holding]] = [{} for _ in range(count)]
-        self._base_when_caught_up = 0
+        self._past_epochs_end = 0
+        """Claims of smaller epochs were made before this client had caught up."""
         self._changed: dict[tuple[str, int], Holding] = {}
         """Claims whose position or metadata the log does not have yet."""
         self._seq = itertools.count()
@@ -376,7 +377,8 @@ class Claimant:
         """Say that everything that was in the log at start-up has been applied."""
         self.grants.caught_up(coordinator)
         if coordinator == self.home:
-            self._base_when_caught_up = self.world.states[coordinator].base
+            caught_up_at = self.observers[coordinator].caught_up_at_offset or 0
+            self._past_epochs_end = self.world.states[coordinator].base + caught_up_at
             if not self._can_follow(coordinator):
                 return
         if self.member and coordinator == self.home:
@@ -626,7 +628,7 @@ class Claimant:
         if cell.holder == self.client_id:
             if cell.instance_id == self.instance_id:
                 return True  # ours by the log, though we dropped the lease: nobody else acts on it
-            if self.resume and self._is_of_the_past(cell, coordinator):
+            if self.resume and cell.epoch < self._past_epochs_end:  # §5.8
                 return True
         silence_ns = observer.silence_ns(version, now_ns)
         if silence_ns is not None and silence_ns > 2 * cell.interval_ms * MS:
@@ -634,16 +636,6 @@ class Claimant:
         if self._cold_start.ask(coordinator):
             self._heartbeats.arrange(coordinator, now_ns)
         return self._cold_start.is_stale(version, cell.interval_ms, observer, coordinator)
-
-    def _is_of_the_past(self, cell: Cell, coordinator: int) -> bool:
-        """Say whether a cell was claimed before this client caught up (§5.8)."""
-        caught_up_at = self.observers[coordinator].caught_up_at_offset
-        base = self.world.states[coordinator].base
-        claimed_at = cell.epoch - base
-        if caught_up_at is None or claimed_at >= caught_up_at:
-            return False
-        # Where it was claimed before the last genesis is not known: before that, at least.
-        return claimed_at >= 0 or base == self._base_when_caught_up
 
     def _on_claimed(self, coordinator: int, event: ev.Claimed, now_ns: int) -> None:
         key = (event.topic, event.partition)

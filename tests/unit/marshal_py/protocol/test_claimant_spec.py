@@ -1268,6 +1268,16 @@ def test_what_an_earlier_instance_claimed_is_resumed_whatever_the_base(genesis_a
     assert kinds(client.outbox()) == ["ClaimingPartition"]
 
 
+def test_a_genesis_that_came_after_catching_up_does_not_hide_the_past() -> None:
+    cluster = Cluster()
+    cluster.append(m.ClaimingPartition(2, "a", "before", "g", 0, "t", 0, I, -1))
+    client = cluster.client()
+    cluster.append(m.Genesis(2, "o", "o", "-", 0, "one", "", 1_000, 1, 0))
+    client.see(10)
+    client.want()
+    assert kinds(client.outbox()) == ["ClaimingPartition"]
+
+
 def test_what_a_twin_claimed_is_not_resumed_after_a_genesis() -> None:
     cluster = Cluster()
     client = cluster.client()
