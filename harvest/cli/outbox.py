@@ -17,7 +17,13 @@ from harvest.databases.registry import AnyMarkStore, AnyRangeStore, Database
 from harvest.errors import ConfigurationError
 from harvest.outbox.stasher import Stasher
 
-__all__ = ["Outbox", "load_range_config", "load_wal_config", "open_outbox"]
+__all__ = [
+    "Outbox",
+    "load_partitioned_config",
+    "load_range_config",
+    "load_wal_config",
+    "open_outbox",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +99,11 @@ def load_range_config(path: Path) -> ReaperConfig:
     if settings.mode != "range":
         raise ConfigurationError(f"{path} has mode: {settings.mode}; this is for mode: range")
     return settings
+
+
+def load_partitioned_config(path: Path) -> ReaperConfig:
+    """Read a configuration of a mode with partitions. Raises `ConfigurationError`."""
+    return load_wal_config(path) if load(path).mode == "wal" else load_range_config(path)
 
 
 def load_wal_config(path: Path) -> ReaperConfig:

@@ -1,4 +1,4 @@
-"""`harvest partitions | shards | orphans`: looking after an outbox in range mode."""
+"""`harvest partitions | shards | orphans`: looking after an outbox in range mode, mostly."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from harvest.cli.options import DryRunCount, JsonFlag, RangeConfigFile
-from harvest.cli.outbox import load_range_config
+from harvest.cli.outbox import load_partitioned_config, load_range_config
 from harvest.databases.postgres.two_databases import PostgresIds, archive_name
 from harvest.errors import ConfigurationError
 from harvest.maintenance.partitions import Partition
@@ -48,12 +48,14 @@ def partitions(
 
     A partition is dropped only when all of it is below what Kafka has committed for every shard,
     no gap is open in it, and its newest row is older than the retention. With an archive, all its
-    rows are on the disk before that. Exit code 1: something could not be archived, and stays.
+    rows are on the disk before that. In wal mode (`purge: partitions`), one is dropped when nobody
+    writes to it and all that is in it is behind the position. Exit code 1: something could not be
+    archived, and stays.
     Where a table has no partitions (SQLite, MariaDB, MySQL), old published rows are deleted.
 
     [dim]Example:[/dim] harvest partitions --config reaper.yaml --dry-run
     """
-    settings = load_range_config(config)
+    settings = load_partitioned_config(config)
     changes: dict[str, Any] = {}
     if create_ahead is not None:
         changes["ahead"] = create_ahead

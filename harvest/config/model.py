@@ -130,7 +130,9 @@ class CloudEventsConfig(StrictModel):
 
 
 class PartitionsConfig(StrictModel):
-    """Range partitions, in range mode; see `partitions`. `automatic`: while harvesting.
+    """Range partitions, in range mode, and in wal mode with `purge: partitions`.
+
+    `automatic`: they are looked after while harvesting.
 
     `archive`: a folder where the rows of a partition are kept as a Parquet file before it is
     dropped (`harvest.maintenance.archive`).
@@ -167,7 +169,8 @@ class WalConfig(StrictModel):
     - `layout`: the table's columns: ``goharvest``, or ``debezium`` (of its Outbox Event Router).
     - `topic`: for debezium, the topic, ``{}`` being the `aggregatetype`.
     - `headers`: for debezium, headers by name, and the column of each.
-    - `purge`: whether published rows are deleted; by default those of goharvest's layout are.
+    - `purge`: published rows are deleted (``delete``, the default for goharvest's layout), dropped
+      with their ``partitions``, or left (``keep``).
     - `standby`: a libpq connection string of a replica that is read instead (PostgreSQL 16).
     """
 
@@ -178,7 +181,7 @@ class WalConfig(StrictModel):
     layout: Literal["goharvest", "debezium"] = "goharvest"
     topic: str = Field(default=DEBEZIUM.topic_template, min_length=2)
     headers: dict[str, str] = Field(default_factory=lambda: dict(DEBEZIUM.headers))
-    purge: Literal["delete", "keep"] | None = None
+    purge: Literal["delete", "partitions", "keep"] | None = None
     standby: str | None = Field(default=None, repr=False, min_length=1)
 
     @model_validator(mode="after")
@@ -187,8 +190,15 @@ class WalConfig(StrictModel):
             raise ConfigurationError(
                 "topic and headers are for layout: debezium; goharvest's has columns for them"
             )
-        if self.source == "message" and self.purge == "delete":
-            raise ConfigurationError("purge is delete: messages are in no table; leave it out")
+        if self.source == "message" and self.purge in ("delete", "partitions"):
+            raise ConfigurationError(
+                f"purge is {self.purge}: messages are in no table; leave it out"
+            )
+        if self.layout == "debezium" and self.purge == "partitions":
+            raise ConfigurationError(
+                "purge is partitions, which are ranges of goharvest's ids, and layout is debezium: "
+                "write keep, and drop partitions of your own behind `harvest slot show`"
+            )
         if "{}" not in self.topic:
             raise ConfigurationError("topic has no '{}', where the aggregatetype goes: add it")
         return self

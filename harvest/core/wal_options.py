@@ -17,7 +17,7 @@ class WalOptions:
 
     - `source`: rows of the table, or logical messages.
     - `slot`, `publication`, `prefix`: their names; None for those that are made of the outbox's.
-    - `purge`: whether published rows are deleted.
+    - `purge`: whether published rows are deleted, or the partitions that they are in dropped.
     - `standby`: the connection string of the replica that is read instead (PostgreSQL 16).
     """
 
@@ -26,7 +26,7 @@ class WalOptions:
     publication: str | None = None
     prefix: str | None = None
     layout: Layout = GOHARVEST
-    purge: Literal["delete", "keep"] = "delete"
+    purge: Literal["delete", "partitions", "keep"] = "delete"
     standby: str | None = None
 
 

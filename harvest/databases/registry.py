@@ -30,6 +30,7 @@ from harvest.databases.postgres.partitions import PostgresPartitions
 from harvest.databases.postgres.range import PostgresRangeStore
 from harvest.databases.postgres.wal import PostgresWalSource
 from harvest.databases.postgres.wal_dead_letters import PostgresWalDeadLetters
+from harvest.databases.postgres.wal_partitions import PostgresWalPartitions
 from harvest.databases.sqlite.dead_letters import SqliteDeadLetters
 from harvest.databases.sqlite.mark import SqliteMarkStore
 from harvest.databases.sqlite.range import SqliteRangeStore
@@ -71,6 +72,9 @@ class Database(Protocol):
     def wal_dead_letters(self, table: TableName, options: WalOptions) -> PostgresWalDeadLetters:
         """The rows that cannot be published, in wal mode."""
 
+    def wal_partitions(self, table: TableName, published: Callable[[], int]) -> PartitionStore:
+        """The partitions of the table, in wal mode; `published`: a place in the log."""
+
     def listener(self, table: TableName) -> Listener | None:
         """What hears of new rows; None where there is only polling."""
 
@@ -108,6 +112,9 @@ class _Postgres:
     def wal_dead_letters(self, table: TableName, options: WalOptions) -> PostgresWalDeadLetters:
         return PostgresWalDeadLetters(self._conninfo, table, options.prefix)
 
+    def wal_partitions(self, table: TableName, published: Callable[[], int]) -> PartitionStore:
+        return PostgresWalPartitions(self._conninfo, table, published)
+
     def listener(self, table: TableName) -> Listener:
         return PostgresListener(self.mark_store(table).conninfo, table)
 
@@ -131,6 +138,10 @@ class _NoLog:
         raise ConfigurationError("mode: wal is for PostgreSQL: write mode: mark or range")
 
     wal_dead_letters = wal_source
+
+    def wal_partitions(self, table: TableName, published: Callable[[], int]) -> NoReturn:
+        del published
+        self.wal_source(table, WalOptions())
 
 
 class _Sqlite(_NoLog):

@@ -25,6 +25,7 @@ __all__ = [
     "PartitionStore",
     "carry_out",
     "plan",
+    "plan_below",
 ]
 
 
@@ -125,6 +126,11 @@ def plan(
 ) -> PartitionPlan:
     """`positions` are the checkpoints of all shards; None for one that has none yet."""
     floor = min([p.low_id if p is not None else 0 for p in positions], default=0)
+    return plan_below(found, floor, policy)
+
+
+def plan_below(found: Inventory, floor: int, policy: PartitionPolicy) -> PartitionPlan:
+    """The same, where all ids below `floor` are published, or the store sees to that itself."""
     if not found.partitioned:
         return PartitionPlan(sweep_below=floor if found.stray else None)
     create = []

@@ -1,15 +1,17 @@
-"""Partitions of an outbox in range mode, as configured: created in time, dropped when published."""
+"""Partitions of an outbox, as configured: created in time, dropped when published."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Final
 
 from harvest.config.model import ReaperConfig
+from harvest.core.wal_position import WalPosition
 from harvest.databases.registry import database
 from harvest.errors import ConfigurationError
 from harvest.maintenance.archive import ParquetArchive
-from harvest.maintenance.partitions import PartitionPlan, carry_out, plan
+from harvest.maintenance.partitions import PartitionPlan, carry_out, plan, plan_below
 from harvest.runtime.checkpoints import Checkpoints
 
 __all__ = ["maintain_partitions", "maintain_partitions_and_tell", "make_archive"]
@@ -17,11 +19,19 @@ __all__ = ["maintain_partitions", "maintain_partitions_and_tell", "make_archive"
 _LOG: Final = logging.getLogger("harvest")
 
 
-def maintain_partitions(config: ReaperConfig, *, dry_run: bool = False) -> PartitionPlan:
+def maintain_partitions(
+    config: ReaperConfig,
+    *,
+    dry_run: bool = False,
+    published: Callable[[], int] | None = None,
+) -> PartitionPlan:
     """Create, drop and delete what is due; return what was done, or would be.
 
+    `published`: in wal mode, the place in the log up to which all is; by default as Kafka has it.
     Raises `HarvestError`.
     """
+    if config.mode == "wal":
+        return _maintain_behind(config, published or _saved_place(config), dry_run=dry_run)
     if config.primary is not None:
         raise ConfigurationError(
             "partitions are not dropped where there are two databases: the positions are ids of "
@@ -38,9 +48,36 @@ def maintain_partitions(config: ReaperConfig, *, dry_run: bool = False) -> Parti
         store.close()
 
 
-def maintain_partitions_and_tell(config: ReaperConfig) -> None:
+def _maintain_behind(
+    config: ReaperConfig, published: Callable[[], int], *, dry_run: bool
+) -> PartitionPlan:
+    """The same in wal mode, where the store finds out what is published."""
+    if config.wal.purge != "partitions":
+        raise ConfigurationError(
+            f"wal.purge is {config.wal.options().purge}: partitions are made and dropped with "
+            "purge: partitions"
+        )
+    store = database(config.database).wal_partitions(config.table, published)
+    policy = config.partitions.policy()
+    try:
+        found = store.inventory()
+        todo = plan_below(found, found.drawn + 1, policy)
+        return todo if dry_run else carry_out(todo, store, policy, make_archive(config))
+    finally:
+        store.close()
+
+
+def _saved_place(config: ReaperConfig) -> Callable[[], int]:
+    text = Checkpoints(config).text()
+    lsn = 0 if text is None else WalPosition.decode(text).lsn
+    return lambda: lsn
+
+
+def maintain_partitions_and_tell(
+    config: ReaperConfig, published: Callable[[], int] | None = None
+) -> None:
     """The same, with what was done in the log. Raises `HarvestError`."""
-    done = maintain_partitions(config)
+    done = maintain_partitions(config, published=published)
     for low, high in done.create:
         _LOG.info("a partition for ids from %d to %d is ready", low, high - 1)
     for partition in done.drop:

@@ -56,7 +56,10 @@ def make_tools(config: ReaperConfig, shard: int = 0) -> Tools:
             tools.maintain = partial(maintain_partitions_and_tell, config)
         return tools
     if config.mode == "wal":
-        return make_wal_tools(config)
+        wal_tools = make_wal_tools(config)
+        if config.wal.purge == "partitions" and config.partitions.automatic:
+            wal_tools.maintain = partial(maintain_partitions_and_tell, config)
+        return wal_tools
     if config.destinations:
         return make_relay_tools(config)
     return make_mark_tools(config)

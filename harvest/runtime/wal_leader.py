@@ -12,7 +12,7 @@ import select
 import socket
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -36,6 +36,7 @@ _MERGED_ROWS: Final = 20_000
 _RENEW_S: Final = 3600.0
 """A checkpoint is renewed long before Kafka forgets it (`offsets.retention.minutes`)."""
 _PURGE_S: Final = 1.0
+_MAINTAIN_S: Final = 60.0
 _KEEP_ALIVE_S: Final = 1.0
 
 
@@ -75,11 +76,13 @@ class WalLeader:
         self._purging: ActionThread[None] = ActionThread(
             "purge", self._purge, cancel=tools.purger.cancel
         )
+        self._maintenance: ActionThread[None] = ActionThread("maintain", self._maintain)
         self.threads: Sequence[ActionThread[Any]] = (
             InlineActions(inline),
             ActionThread.answering("slot", slot, leadership.report, cancel=tools.source.cancel),
             self.publisher.thread,
             self._purging,
+            self._maintenance,
         )
         self._leadership = leadership
         self._tools = tools
@@ -95,6 +98,7 @@ class WalLeader:
         self._committed_s = time.monotonic()
         self._purged_s = float("-inf")
         self._purged_at = -1
+        self._maintained_s = float("-inf")
         self._told: Failure | None = None
         leadership.listen(self)
 
@@ -121,7 +125,7 @@ class WalLeader:
                 leadership.on_event(LeaderRefreshed(epoch, None, leadership.shard))
 
     def every_tick(self) -> None:
-        """See `Leader.every_tick`: save the checkpoint and purge now and then."""
+        """See `Leader.every_tick`: save the checkpoint, purge and maintain now and then."""
         now_s = time.monotonic()
         self._leadership.report(w.Refresh(anyway=now_s > self._committed_s + _RENEW_S))
         published = self._leadership.stats.published
@@ -129,6 +133,10 @@ class WalLeader:
         if is_due and self._purging.wait_idle(0):
             self._purged_s, self._purged_at = now_s, published
             self._purging.put(None)
+        is_due = self.scheduler.running and now_s > self._maintained_s + _MAINTAIN_S
+        if self._tools.maintain is not None and is_due:
+            self._maintained_s = now_s
+            self._maintenance.put(None)
 
     def due_s(self) -> float | None:
         """See `Leader.due_s`: never."""
@@ -266,6 +274,14 @@ class WalLeader:
         else:
             self._leadership.stats.purged += purged
 
+    def _maintain(self, _: Sequence[None]) -> None:
+        if self._tools.maintain is None or not self._leadership.may_act():
+            return
+        try:
+            self._tools.maintain(self._published_lsn)
+        except HarvestError as error:
+            self._leadership.log.warning("the partitions could not be looked after: %s", error)
+
     def _published_lsn(self) -> int:
         settled = self.scheduler.settled
         return 0 if settled is None or not self._leadership.may_act() else settled.lsn
@@ -289,6 +305,9 @@ class WalTools:
     limits: Limits = field(default_factory=Limits)
     dead_letters: RowDeadLetterStore | None = None
     bad_rows: BadRowPolicy = field(default_factory=BadRowPolicy)
+    maintain: Callable[[Callable[[], int]], None] | None = None
+    """What is done about partitions once a minute, told how far the log is published; raises
+    `HarvestError`."""
 
     def connect(self) -> None:
         """See `Tools.connect`."""

@@ -138,19 +138,29 @@ class PostgresPartitions(PostgresTable):
                 found = self._run(sql.SQL(_EXTENT).format(part=part)).fetchall()
                 if Extent(*found[0]) != expected:
                     return False
+            if not self._may_go(part):
+                return False
             self._run(sql.SQL("DROP TABLE {}").format(part))
             return True
         return False
 
     def sweep(self, below: int, retain_s: float) -> int:
         """See `PartitionStore.sweep`."""
-        for schema, table, bounds in self._execute(
-            sql.SQL(_LIST), (self._table.quoted(),)
-        ).fetchall():
-            if bounds == "DEFAULT":
-                statement = sql.SQL(_SWEEP).format(part=sql.Identifier(schema, table))
-                return self._execute(statement, (below, retain_s)).rowcount
-        return 0
+        part = self._default()
+        if part is None:
+            return 0
+        return self._execute(sql.SQL(_SWEEP).format(part=part), (below, retain_s)).rowcount
+
+    def _default(self) -> sql.Identifier | None:
+        """The partition of what is in no other."""
+        found = self._execute(sql.SQL(_LIST), (self._table.quoted(),)).fetchall()
+        its = [sql.Identifier(schema, table) for schema, table, b in found if b == "DEFAULT"]
+        return its[0] if its else None
+
+    def _may_go(self, part: sql.Identifier) -> bool:
+        """Whether it may be dropped, in the transaction that does."""
+        del part
+        return True
 
     @contextlib.contextmanager
     def _managing(self) -> Iterator[bool]:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from typing import Any, Final, Literal
 
 import psycopg
@@ -23,7 +23,9 @@ from harvest.core.wal_options import WalOptions, message_prefix
 from harvest.core.wal_position import WalPosition, format_lsn
 from harvest.core.wal_slot import ServerState, SlotHealth, starting_position
 from harvest.databases.postgres.mark import PostgresMarkStore
+from harvest.databases.postgres.partitions import PostgresPartitions
 from harvest.databases.postgres.pgoutput import Decoder
+from harvest.databases.postgres.range import PostgresRangeStore
 from harvest.databases.postgres.replication import (
     PostgresWalStream,
     ReplicationConnection,
@@ -99,13 +101,13 @@ class PostgresWalSource(PostgresTable):
         """See `WalSource.connect`."""
         self._connected()
         self.slot.connect()
-        self._check_publication()
+        self._check(self._publication_findings() + self._partition_findings())
 
     def open(
         self, epoch: int, position: WalPosition | None
     ) -> tuple[PostgresWalStream, WalPosition]:
         """See `WalSource.open`."""
-        self._check_publication()
+        self._check(self._publication_findings())
         connection = ReplicationConnection(self._stream_conninfo)
         try:
             server = connection.server(None if position is None else position.timeline)
@@ -151,7 +153,7 @@ class PostgresWalSource(PostgresTable):
         `published` has passed that, all rows of the snapshot are published. So no list of rows is
         needed, and what a killed leader left behind is deleted, too.
         """
-        if self.options.source == "message" or self.options.purge == "keep":
+        if self.options.source == "message" or self.options.purge != "delete":
             return 0
         connection = self._connected()
         try:
@@ -203,9 +205,12 @@ class PostgresWalSource(PostgresTable):
         """
         made = False
         if self.options.source == "table" and self.options.layout is GOHARVEST:
-            store = PostgresMarkStore(self._conninfo, self._table)
-            made = store.init(value_type=value_type)
-            store.close()
+            partitioned = self.options.purge == "partitions"
+            kind = PostgresRangeStore if partitioned else PostgresMarkStore
+            with closing(kind(self._conninfo, self._table)) as store:
+                made = store.init(value_type=value_type)
+            if partitioned:
+                self._check(self._partition_findings())
         made |= self.create_publication()
         if self.slot.state() is not None:
             return made
@@ -332,7 +337,7 @@ class PostgresWalSource(PostgresTable):
 
     def backlog(self) -> Backlog | None:
         """What waits in the table, where published rows are deleted; else nobody knows."""
-        if self.options.source == "message" or self.options.purge == "keep":
+        if self.options.source == "message" or self.options.purge != "delete":
             return None
         store = PostgresMarkStore(self._conninfo, self._table)
         try:
@@ -368,9 +373,9 @@ class PostgresWalSource(PostgresTable):
             return []
         return super().topics()
 
-    def _check_publication(self) -> None:
-        """Raises `ConfigurationError`, `TableMissing`: without it, rows would be passed over."""
-        wrong = [f for f in self._publication_findings() if f.level == "error"]
+    def _check(self, findings: Sequence[Finding]) -> None:
+        """Raises `ConfigurationError`, `TableMissing` for errors."""
+        wrong = [f for f in findings if f.level == "error"]
         if wrong:
             kind = TableMissing if wrong[0].subject == "table" else ConfigurationError
             raise kind("; ".join(f.text for f in wrong))
@@ -413,6 +418,18 @@ class PostgresWalSource(PostgresTable):
             return [Finding("publication", "error", text)]
         return [Finding("publication", "ok", f"{name}, for {schema}.{table}")]
 
+    def _partition_findings(self) -> list[Finding]:
+        if self.options.purge != "partitions":
+            return []
+        with closing(PostgresPartitions(self._conninfo, self._table)) as partitions:
+            if partitions.inventory().partitioned:
+                return [Finding("partitions", "ok", "dropped when they are published")]
+        text = (
+            f"wal.purge is partitions, and {self._table} is not partitioned: write purge: delete, "
+            "or harvest another outbox, which `harvest init` makes partitioned"
+        )
+        return [Finding("partitions", "error", text)]
+
     # --- check ---
 
     def check(self) -> list[Finding]:
@@ -428,7 +445,7 @@ class PostgresWalSource(PostgresTable):
             text = f"{where}: a standby can be read from PostgreSQL 16 on"
             return [Finding("server", "error", text)]
         findings += self.slot.server_findings()
-        findings += self._publication_findings()
+        findings += self._publication_findings() + self._partition_findings()
         if self.options.source == "table" and self.options.purge == "delete":
             findings += self._check_privileges(("SELECT", "DELETE"))
         return findings + self.slot.findings()

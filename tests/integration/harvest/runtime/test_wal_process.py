@@ -42,7 +42,7 @@ def world(
     topic = kafka_topic(partitions=3)
     servers = kafka.bootstrap_servers
     made = World(tmp_path, servers, postgres_database, topic, delivery, mode="wal", more=more)
-    options = WalOptions("message" if "message" in more else "table")
+    options = load(made.config).wal.options()
     source = PostgresWalSource(postgres_database, "outbox", options)
     with made.opened(kafka, source):
         yield made
@@ -265,6 +265,25 @@ def test_a_database_that_shuts_down_does_not_wait_for_the_harvester(
     stash(world, record(world, "k", "2"))
     wait_until(lambda: values(world) == ["1", "2"], "a row after the restart", harvester.log)
     assert harvester.stop() == 0
+
+
+PARTITIONS = "wal: {purge: partitions}\npartitions: {retain_hours: 0}\n"
+
+
+@pytest.mark.parametrize("world", [("transactional", PARTITIONS)], indirect=True)
+def test_a_partition_that_is_published_is_dropped(world: World) -> None:
+    leader = world.harvester()
+    stash(world, record(world, "k", "1"))
+    wait_until(lambda: values(world) == ["1"], "a row", leader.log)
+    assert leader.stop() == 0
+    with psycopg.connect(world.database) as connection:
+        connection.execute("SELECT setval('outbox_id_seq', 1000000)")  # it is full
+    stash(world, record(world, "k", "2"))
+    second = world.harvester()
+    second.wait_said("partition public.outbox_p0 is dropped: all published")
+    assert values(world) == ["1", "2"]
+    assert world.rows_left() == 1
+    assert second.stop() == 0
 
 
 DEBEZIUM = """

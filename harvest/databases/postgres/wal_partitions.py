@@ -1,0 +1,74 @@
+"""Range partitions of an outbox in wal mode: dropped once all their rows are published.
+
+No id says what is published, a place in the log does. So a partition is closed to writers first:
+then all that is in it was committed before the log's end as it is then, and when the position has
+passed that, the partition may go. What the slot still has of it is decoded as it was.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+import psycopg
+from psycopg import sql
+
+from harvest.core.table_name import TableName
+from harvest.databases.postgres.partitions import PostgresPartitions
+from harvest.errors import StoreUnavailable
+
+__all__ = ["PostgresWalPartitions"]
+
+_WAIT_S: Final = 2.0
+_RETRY_S: Final = 0.02
+_NO_WRITES: Final = "LOCK TABLE {part} IN SHARE MODE"
+_LOG_END: Final = "SELECT (pg_current_wal_insert_lsn() - '0/0')::numeric::text"
+_SWEEP: Final = """
+DELETE FROM {part} WHERE id < %s AND create_time < now() - make_interval(secs => %s)
+"""
+
+
+class PostgresWalPartitions(PostgresPartitions):
+    """The partitions of the outbox `table`.
+
+    `published`: all rows of transactions whose commit record begins below it are, by now.
+    """
+
+    def __init__(self, conninfo: str, table: str | TableName, published: Callable[[], int]) -> None:
+        super().__init__(conninfo, table)
+        self._published = published
+
+    def sweep(self, below: int, retain_s: float) -> int:
+        """See `PartitionStore.sweep`: what one snapshot shows, once that is published."""
+        part = self._default()
+        if part is None:
+            return 0
+        connection = self._connected()
+        try:
+            with connection.transaction():
+                self._run(sql.SQL("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"))
+                self._run(sql.SQL("SELECT FROM {part} LIMIT 1").format(part=part))
+                if not self._is_published():
+                    return 0
+                statement = sql.SQL(_SWEEP).format(part=part)
+                return self._run(statement, (below, retain_s)).rowcount
+        except psycopg.Error as error:
+            if connection.broken:
+                self.close()
+            said = " ".join(str(error).split())
+            raise StoreUnavailable(f"published rows could not be deleted: {said}") from error
+
+    def _may_go(self, part: sql.Identifier) -> bool:
+        self._run(sql.SQL(_NO_WRITES).format(part=part))
+        return self._is_published()
+
+    def _is_published(self) -> bool:
+        """Whether all that is in the log is published, or will be in two seconds."""
+        ((end,),) = self._run(sql.SQL(_LOG_END)).fetchall()
+        deadline = time.monotonic() + _WAIT_S
+        while self._published() < int(end):
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(_RETRY_S)
+        return True
