@@ -30,7 +30,8 @@ POLICY = PartitionPolicy(rows=100, ahead=2, retain_s=0)
 OPTIONS = WalOptions(purge="partitions")
 INSERT = (
     "INSERT INTO outbox (create_time, kafka_topic, kafka_key, kafka_value, kafka_header_keys, "
-    "kafka_header_values) SELECT now() - interval '1 h', 't', 'k', n::text, '{}', '{}' FROM generate_series(1, %s) n"
+    "kafka_header_values) SELECT now() - interval '1 h', 't', 'k', n::text, '{}', '{}' "
+    "FROM generate_series(1, %s) n"
 )
 
 
