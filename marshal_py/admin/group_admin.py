@@ -17,7 +17,7 @@ from typing import Any, Final, Self, TypeAlias
 
 from confluent_kafka import KafkaException
 
-from marshal_py.admin.operator import Head, Make, Operator
+from marshal_py.admin.operator import Make, Operator
 from marshal_py.admin.positions import (
     Change,
     Key,
@@ -44,6 +44,7 @@ from marshal_py.protocol import events as ev
 from marshal_py.protocol.messages import (
     LEVEL,
     MAX_LEVEL,
+    NO_OFFSET,
     ForgetGroup,
     ReleaseGroup,
     ResumeGroup,
@@ -539,16 +540,21 @@ class GroupAdmin:
                 + ": stop its clients first"
             )
         with self.while_paused(timeout_s + 2 * RESTORE_S, timeout_s=timeout_s):
+            pause = self.standing_pause
+            version = NO_OFFSET if pause is None else pause.version
             # What a client that died still holds is freed first; the fold forgets no held cell.
             held = {key: max(0, c.position) for key, c in self.cells().items() if c.held}
             self._await_settable(list(held), deadline)
             self._set(held, deadline)
-            answer = self._log.write_one(_forget, max(1.0, deadline - time.monotonic()))
-            pause = self.standing_pause
-            if isinstance(answer, ev.GroupForgotten) and pause is not None:
-                self._log.write_one(
-                    _resume(pause.version), RESTORE_S
-                )  # nothing of it is to be left
+            answer = self._log.write_one(_forget(version), max(1.0, deadline - time.monotonic()))
+            if isinstance(answer, ev.GroupForgotten):  # nothing of it is to be left
+                self._log.write_one(_resume(version), RESTORE_S)
+        if isinstance(answer, ev.Rejected) and answer.reason == "stale_version":
+            raise GroupInUse(
+                f"group {self.group_id!r} was paused anew meanwhile, by somebody else: that pause "
+                "stands, and nothing was forgotten. Look who did it (`marshal tail`), and run this "
+                "again"
+            )
         if not isinstance(answer, ev.GroupForgotten):
             raise GroupInUse(
                 f"group {self.group_id!r} was claimed or resumed meanwhile: stop its clients"
@@ -574,5 +580,5 @@ def _who(item: tuple[tuple[str, str], Session]) -> tuple[str, str]:
     return item[0]
 
 
-def _forget(head: Head) -> ForgetGroup:
-    return ForgetGroup(*head)
+def _forget(version: int) -> Make:
+    return lambda head: ForgetGroup(*head, version)

@@ -18,7 +18,14 @@ from marshal_py.client.log_writer import LogWriter
 from marshal_py.client.settings import KafkaConfig, new_instance_id
 from marshal_py.errors import BrokerUnavailable
 from marshal_py.protocol import events as ev
-from marshal_py.protocol.messages import MAX_LEVEL, VERSION, ForgetGroup, Heartbeat, Message, encode
+from marshal_py.protocol.messages import (
+    MAX_LEVEL,
+    VERSION,
+    Heartbeat,
+    Message,
+    ReleaseGroup,
+    encode,
+)
 from marshal_py.protocol.world import MS, World
 
 __all__ = ["Head", "Make", "Operator"]
@@ -53,7 +60,7 @@ class Operator:
         """Clients of the group that were heard since the log was replayed, and did not leave."""
         self._who = (client_id, new_instance_id())
         self._seq = itertools.count()
-        encode(ForgetGroup(*self._head(0)))
+        encode(ReleaseGroup(*self._head(0), 0))
         self._skew_ms = cold_start_skew_ms
         self._connect_timeout_s = connect_timeout_s
         self._reader = LogReader(

@@ -174,7 +174,9 @@ class SetPosition(_Record, tag=7, frozen=True, array_like=True, gc=False):
 
 
 class ForgetGroup(_Record, tag=8, frozen=True, array_like=True, gc=False):
-    """Remove the cells and members of a paused group that holds none."""
+    """Remove all of a group that holds nothing, while the pause from `expected_version` stands."""
+
+    expected_version: Offset
 
 
 class Genesis(_Record, tag=9, frozen=True, array_like=True, gc=False):

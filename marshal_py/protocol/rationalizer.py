@@ -36,7 +36,8 @@ SetPosition          group paused or held by the sender,             holder = no
                      expected_version = version                      next_offset = claimed_offset
                                                                      = the given offset,
                                                                      metadata empty
-ForgetGroup          group paused, none of its cells held            its cells and members go
+ForgetGroup          paused by the record at expected_version,       its cells and members go
+                     none of its cells held
 Genesis              previous = the log's identity, base higher      the log's identity and base
 SetLevel             expected_level = level, all sessions can follow the group's level
 ===================  ==============================================  ===============================
@@ -870,13 +871,18 @@ def _forget_group(
     state: PartitionState, offset: int, record: ForgetGroup, events: list[Event] | None
 ) -> None:
     group = state.groups.get(record.group_id)
-    if group is None or group.pause is None or group.held:
+    pause = None if group is None else group.pause
+    if group is None or pause is None or pause.version != record.expected_version or group.held:
         if events is not None:
-            paused = group is not None and group.pause is not None
-            _reject(events, offset, record, "still_held" if paused else "not_paused")
+            reason: Reason = "not_paused"
+            if pause is not None:
+                stale = pause.version != record.expected_version
+                reason = "stale_version" if stale else "still_held"
+            version = NO_OFFSET if pause is None else pause.version
+            _reject(events, offset, record, reason, version=version)
         return
     left = state.groups[record.group_id] = GroupState()
-    left.pause = group.pause
+    left.pause = pause
     if events is not None:
         events.append(ev.GroupForgotten(*_from(offset, record), len(group.cells)))
     state.forgotten += [group.cells, group.sessions]

@@ -479,8 +479,8 @@ def worst_record(group: SyntheticGroup, options: Options) -> Figure:
         fold("SetLevel", state, encode(SetLevel(*sender(), 1, 1)))
         fold("undecodable", state, b"\xc1" * 1_000)
         fold("ReleaseGroup", state, encode(ReleaseGroup(*sender(), 2**40)))
-        fold("ForgetGroup refused", state, encode(ForgetGroup(*sender())))
-        paused = state.next_offset - 2
+        paused = state.next_offset - 1
+        fold("ForgetGroup refused", state, encode(ForgetGroup(*sender(), paused)))
         fold("ResumeGroup", state, encode(ResumeGroup(*sender(), paused)))
     for n in range(repeats):
         other, unit = n % (group.clients - 1), (TOPIC, cell + n % each)
@@ -507,7 +507,7 @@ def worst_record(group: SyntheticGroup, options: Options) -> Figure:
             held.holder = held.instance_id = None
         full.held = 0
         fold("ReleaseGroup", state, encode(ReleaseGroup(*sender(), 2**40)))
-        fold("ForgetGroup", state, encode(ForgetGroup(*sender())))
+        fold("ForgetGroup", state, encode(ForgetGroup(*sender(), state.next_offset - 1)))
         for _ in range(repeats):
             fold("after a ForgetGroup", state, b"\xc1")
     state = PartitionState(0)

@@ -36,7 +36,7 @@ RECORDS: Final = [
         ReleasingPartition(*_HEAD, "t", 0, 0, 7),
         ReleaseGroup(*_HEAD, 5),
         SetPosition(*_HEAD, "t", 0, 3, 3),
-        ForgetGroup(*_HEAD),
+        ForgetGroup(*_HEAD, 4),
         ResumeGroup(*_HEAD, 4),
         Genesis(*_HEAD, "a1", "", 1_000, 1, 5),
         SetLevel(*_HEAD, 1, 1),

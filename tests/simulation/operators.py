@@ -109,7 +109,10 @@ class Operator:
         else:
             self.sim.fired["forget_group"] += 1
             self.forgets.discard((group, p))
-        self._send(p, ForgetGroup(2, "op", "op.1", group, self._seq()))
+        pause = state.groups[group].pause
+        version = -1 if pause is None else pause.version
+        for meant in (version - 1, version):  # nothing may come of one that means another pause
+            self._send(p, ForgetGroup(2, "op", "op.1", group, self._seq(), max(-1, meant)))
 
     def meddle(self, p: int, which: int) -> None:
         """A client with bugs writes what no client should: the fold must refuse nearly all of it.
@@ -137,7 +140,7 @@ class Operator:
             ClaimingMessages(*who, self._seq(), *at, wrong, 9**9),
             ClaimingMessages(*who, self._seq(), *at, cell.epoch, max(0, cell.claimed_offset)),
             SetPosition(*who, self._seq(), *at, 0, old),
-            ForgetGroup(*who, self._seq()),
+            ForgetGroup(*who, self._seq(), old),
             ResumeGroup(*who, self._seq(), old),
             Genesis(*who, self._seq(), "another", "", 2**50, 1, 0),
             SetLevel(*who, self._seq(), 2, 1),

@@ -126,8 +126,8 @@ def position(
     return [*common(7, client, group), topic, 0, next_offset, expected_version]
 
 
-def forget(client: str = "o", group: str = "g") -> list[Any]:
-    return common(8, client, group)
+def forget(expected_version: int, client: str = "o", group: str = "g") -> list[Any]:
+    return [*common(8, client, group), expected_version]
 
 
 def genesis(identity: str, previous: str, base: int, partitions: int = 8) -> list[Any]:
@@ -349,7 +349,7 @@ history(
     leave("a"),
     release("c", 7),
     pause(),
-    forget(),
+    forget(15),
 )
 history(
     "levels",
@@ -675,24 +675,32 @@ history(
     release("a", 0),
     pause(),
     [*common(3, "b"), "t", 1, 1, -1],
-    forget(),
+    forget(6),
     resume(6),
     claim("a", -1),
 )
 history(
     "groups",
     "forget refused",
-    "Not paused comes before held; one held cell is enough.",
-    forget(),
+    "Not paused comes before another pause, which comes before held; one held cell is enough. What "
+    "was sent under one pause does nothing under the next.",
+    forget(-1),
     claim("a", -1),
-    forget(),
+    forget(1),
     claim("b", -1, partition=1),
     release("a", 1),
     pause(),
-    forget(),
+    forget(-1),
+    forget(5),
     [*common(3, "b"), "t", 1, 3, 7],
-    forget(),
-    forget(),
+    forget(4),
+    pause(),
+    forget(5),
+    resume(10),
+    forget(10),
+    pause(),
+    forget(14),
+    forget(14),
 )
 
 # ------------------------------------------------------------------ foreign records
@@ -769,9 +777,9 @@ history(
     [10, 2, "o", "i", "g", 1, 0, 1],
     [10, 2, "o", "i", "g", 1, 1, 256],
     [4, 2, "a", "i", "g", 1, "t", 0, 0, -1],
-    pack([8, 2, "a", "i", "g", 1]) + b"\x00",
-    pack([8, 2, "a", "i", "g", 1])[:-1],
-    b"\x96\x08\x02\xa1\xff" + pack([8, 2, "a", "i", "g", 1])[5:],
+    pack([8, 2, "a", "i", "g", 1, 0]) + b"\x00",
+    pack([8, 2, "a", "i", "g", 1, 0])[:-1],
+    b"\x97\x08\x02\xa1\xff" + pack([8, 2, "a", "i", "g", 1, 0])[5:],
 )
 history(
     "foreign",
@@ -784,23 +792,23 @@ history(
     [*release("a", 0, 5), msgpack.ExtType(5, b"\x00")],
     [*pause(), 0],
     [*position(1, 3), 0],
-    [*forget(), 0],
+    [*forget(4), 0],
     [*resume(4), b"\xff"],
     [*genesis("one", "", 1), 0],
     [*set_level(2, 1), 0],
     b"\x97" + pack([5, 2, "o", "i", "g", 90, 7])[1:-1] + b"\x07",
     b"\x98" + pack([5, 2, "o", "i", "g", 91, 7])[1:] + b"\xa1\xff",
-    b"\x97" + pack([8, 2, "o", "i", "g", 92])[1:] + b"\xc7\x05\xff\x01\x02\x03\x04\x05",
+    b"\x98" + pack([8, 2, "o", "i", "g", 92, 7])[1:] + b"\xc7\x05\xff\x01\x02\x03\x04\x05",
 )
 history(
     "foreign",
     "nesting",
     "Arrays and maps may lie 32 deep in each other, the record's own array included, no deeper.",
     b"\x98" + pack([5, 2, "o", "i", "g", 1, 7])[1:] + b"\x91" * 31 + b"\xc0",
-    b"\x97" + pack([8, 2, "o", "i", "g", 2])[1:] + b"\x91" * 32 + b"\xc0",
-    b"\x97" + pack([8, 2, "o", "i", "g", 3])[1:] + b"\x81\xc0" * 32 + b"\xc0",
-    b"\x97" + pack([8, 2, "o", "i", "g", 4])[1:] + b"\x91" * 2000 + b"\xc0",
-    b"\x97" + pack([8, 2, "o", "i", "g", 5])[1:] + b"\x81\xc0" * 31 + b"\xc0",
+    b"\x98" + pack([8, 2, "o", "i", "g", 2, 7])[1:] + b"\x91" * 32 + b"\xc0",
+    b"\x98" + pack([8, 2, "o", "i", "g", 3, 7])[1:] + b"\x81\xc0" * 32 + b"\xc0",
+    b"\x98" + pack([8, 2, "o", "i", "g", 4, 7])[1:] + b"\x91" * 2000 + b"\xc0",
+    b"\x98" + pack([8, 2, "o", "i", "g", 5, 7])[1:] + b"\x81\xc0" * 31 + b"\xc0",
 )
 history(
     "foreign",

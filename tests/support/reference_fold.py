@@ -247,7 +247,7 @@ def read_known_record(data: bytes) -> dict[str, Any]:
         "seq": integer(elements[5], 0, INT64_MAX),
     }
     rest = elements[6:]
-    needed = {1: 4, 2: 1, 3: 4, 4: 4, 5: 1, 6: 1, 7: 4, 8: 0, 9: 5, 10: 2}[number]
+    needed = {1: 4, 2: 1, 3: 4, 4: 4, 5: 1, 6: 1, 7: 4, 8: 1, 9: 5, 10: 2}[number]
     if len(rest) < needed:
         raise Foreign("undecodable")
     if number in (1, 3, 4, 7):
@@ -267,7 +267,7 @@ def read_known_record(data: bytes) -> dict[str, Any]:
         record["proposed_offset"] = integer(rest[3], 0, INT64_MAX)
     elif number == 5:
         record["expires_at_ms"] = integer(rest[0], 0, INT64_MAX)
-    elif number == 6:
+    elif number in (6, 8):
         record["expected_version"] = integer(rest[0], -1, INT64_MAX)
     elif number == 7:
         record["next_offset"] = integer(rest[2], 0, INT64_MAX)
@@ -676,10 +676,13 @@ def set_position(state: State, offset: int, record: dict[str, Any]) -> list[Even
 def forget_group(state: State, offset: int, record: dict[str, Any]) -> list[Event]:
     group = record["group_id"]
     mine = [c for c in state["cells"] if c["group_id"] == group]
-    if not is_paused(state, record):
+    pause = find(state["pauses"], group_id=group)
+    if pause is None:
         return rejected(offset, record, "not_paused")
+    if pause["version"] != record["expected_version"]:
+        return rejected(offset, record, "stale_version", version=pause["version"])
     if any(c["holder"] is not None for c in mine):
-        return rejected(offset, record, "still_held")
+        return rejected(offset, record, "still_held", version=pause["version"])
     state["cells"] = [c for c in state["cells"] if c["group_id"] != group]
     state["sessions"] = [one for one in state["sessions"] if one["group_id"] != group]
     state["levels"] = [row for row in state["levels"] if row["group_id"] != group]

@@ -54,7 +54,7 @@ messages_claims = st.builds(m.ClaimingMessages, *_common, *_place, log_offsets, 
 pauses = st.builds(m.ReleaseGroup, *_common, st.integers(0, 10))
 resumes = st.builds(m.ResumeGroup, *_common, small_offsets)
 positions = st.builds(m.SetPosition, *_common, *_place, log_offsets, small_offsets)
-forgets = st.builds(m.ForgetGroup, *_common)
+forgets = st.builds(m.ForgetGroup, *_common, small_offsets)
 identities = st.sampled_from(["one", "two"])
 geneses = st.builds(
     m.Genesis,
@@ -114,7 +114,7 @@ any_records: st.SearchStrategy[m.Message] = st.one_of(
     st.builds(m.ReleaseGroup, *_any_common, any_log_offsets),
     st.builds(m.ResumeGroup, *_any_common, any_offsets),
     st.builds(m.SetPosition, *_any_common, *_any_place, any_log_offsets, any_offsets),
-    st.builds(m.ForgetGroup, *_any_common),
+    st.builds(m.ForgetGroup, *_any_common, any_offsets),
     st.builds(
         m.Genesis,
         *_any_common,
@@ -318,10 +318,11 @@ def _fitting(rng: Random, state: PartitionState) -> m.Message:
             return m.ClaimingMessages(2, *sender, *place, epoch, near)
         case "pause":
             return m.ReleaseGroup(2, *sender, rng.randrange(9))
-        case "resume":
+        case "resume" | "forget":
             found = state.groups.get(group)
             pause = -1 if found is None or found.pause is None else found.pause.version
-            return m.ResumeGroup(2, *sender, pause if rng.random() < 0.8 else version)
+            ends = m.ResumeGroup if kind == "resume" else m.ForgetGroup
+            return ends(2, *sender, pause if rng.random() < 0.8 else version)
         case "position":
             return m.SetPosition(2, *sender, *place, near, version)
         case "genesis":
@@ -331,7 +332,7 @@ def _fitting(rng: Random, state: PartitionState) -> m.Message:
         case "level":
             return m.SetLevel(2, *sender, rng.choice([1, 2, 3]), max(1, rng.choice([level, 1])))
         case _:
-            return m.ForgetGroup(2, *sender)
+            raise AssertionError(kind)
 
 
 def _broken(rng: Random, value: bytes) -> bytes:

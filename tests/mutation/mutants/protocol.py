@@ -609,39 +609,46 @@ _GROUPS = [
     _fold(
         "forget: only a paused group",
         "_forget_group",
-        "group is None or group.pause is None or group.held",
-        "group is None or group.held",
+        "group is None or pause is None or pause.version != record.expected_version or group.held",
+        "group is None or pause is not None and pause.version != record.expected_version"
+        " or group.held",
+    ),
+    _fold(
+        "forget: only under the pause that is meant",
+        "_forget_group",
+        "pause.version != record.expected_version or group.held",
+        "group.held",
     ),
     _fold(
         "forget: nothing that is held",
         "_forget_group",
-        "group is None or group.pause is None or group.held",
-        "group is None or group.pause is None",
+        "pause.version != record.expected_version or group.held",
+        "pause.version != record.expected_version",
     ),
     _fold(
         "forget: the cells go",
         "_forget_group",
-        "left.pause = group.pause",
-        "left.pause = group.pause; left.cells = dict(group.cells)",
+        "left.pause = pause",
+        "left.pause = pause; left.cells = dict(group.cells)",
     ),
     _fold(
         "forget: the members go",
         "_forget_group",
-        "left.pause = group.pause",
-        "left.pause, left.sessions, left.members, left.ranges = group.pause,"
+        "left.pause = pause",
+        "left.pause, left.sessions, left.members, left.ranges = pause,"
         " dict(group.sessions), group.members, group.ranges",
     ),
     _fold(
         "forget: the pause stays",
         "_forget_group",
-        "left.pause = group.pause",
+        "left.pause = pause",
         "pass",
     ),
     _fold(
         "forget: the level goes",
         "_forget_group",
-        "left.pause = group.pause",
-        "left.pause, left.level = group.pause, group.level",
+        "left.pause = pause",
+        "left.pause, left.level = pause, group.level",
     ),
 ]
 

@@ -517,7 +517,9 @@ class World:
                     again = True
                 elif any(k[0] == GROUP for k in state.cells):
                     self.hub.fired["forget_group"] += 1
-                    self._send(p, ForgetGroup(2, "op", "op.1", GROUP, self._next()))
+                    pause = state.groups[GROUP].pause
+                    version = -1 if pause is None else pause.version
+                    self._send(p, ForgetGroup(2, "op", "op.1", GROUP, self._next(), version))
         if again:
             self.hub.at(self.hub.now + 20 * MS, self.do_forget_group, 0)
 

@@ -32,6 +32,7 @@ from marshal_py.admin.positions import Change, committed_offsets
 from marshal_py.client.topics import create_topics
 from marshal_py.embedded.kafka import EmbeddedKafka
 from marshal_py.protocol import events as ev
+from marshal_py.protocol.rationalizer import Cell
 from tests.support.consumers import Loop, fill, pid_suffix, until
 from tests.support.spec import spec
 
@@ -530,6 +531,30 @@ def test_a_dead_group_is_forgotten(client: Client, admin: Admin) -> None:
     with pytest.raises(InvalidArgument, match="knows no group 'g'"):
         operator.forget()
     assert client("b").claim("t", 0, timeout_s=60).position == -1
+
+
+@spec("O-9")
+def test_a_group_that_somebody_paused_anew_is_not_forgotten(
+    client: Client, admin: Admin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    marshal = client("a")
+    marshal.claim("t", 0, timeout_s=60)
+    marshal.close(timeout_s=60)
+    operator, other = admin(), admin(client_id="another-operator")
+    look, until_ms = operator.cells, list[int]()
+
+    def look_and_be_late() -> dict[tuple[str, int], Cell]:
+        if operator.paused and not until_ms:
+            until_ms.append(other.pause(3_600))
+        return look()
+
+    monkeypatch.setattr(operator, "cells", look_and_be_late)
+    with pytest.raises(GroupInUse, match="paused anew meanwhile, by somebody else: that pause"):
+        operator.forget(timeout_s=60)
+    assert operator.paused_until_ms == until_ms[0], "theirs stands"
+    assert list(operator.cells()) == [("t", 0)]
+    assert operator.forget(timeout_s=60) == 1, "who runs it again means that pause"
+    assert not operator.exists()
 
 
 @spec("O-5")

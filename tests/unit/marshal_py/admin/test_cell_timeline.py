@@ -141,7 +141,7 @@ def test_a_lost_race_a_pause_and_messages_claimed_twice() -> None:
     assert "set the position to 50 (it was 100)" in log.entry("position_set").sentence
     log.claim("b")
     assert "the group is paused" in log.timeline.entries[-1].sentence
-    log.write(ForgetGroup(*log._head("ops")))
+    log.write(ForgetGroup(*log._head("ops"), paused))
     log.write(ResumeGroup(*log._head("ops"), paused))
     assert [e.kind for e in log.timeline.entries][-2:] == ["forgotten", "resumed_group"]
     assert log.timeline.status(log.now).holder is None

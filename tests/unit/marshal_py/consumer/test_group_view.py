@@ -142,12 +142,11 @@ class Group:
         p = self.world.home("g")
         if what == "pause":
             self.append(p, ReleaseGroup, "d", (self.now_ns // MS) + 1_000_000)
-        elif what == "resume":
+        elif what in ("resume", "forget"):
             group = self.world.states[p].groups.get("g")
             pause = None if group is None else group.pause
-            self.append(p, ResumeGroup, "d", -1 if pause is None else pause.version)
-        elif what == "forget":
-            self.append(p, ForgetGroup, "d")
+            kind = ResumeGroup if what == "resume" else ForgetGroup
+            self.append(p, kind, "d", -1 if pause is None else pause.version)
         elif what == "set":
             self.append(p, SetPosition, "d", *unit, 5, self.world.version("g", *unit))
 

@@ -280,7 +280,7 @@ def test_a_forgotten_group_goes_and_a_paused_one_says_so() -> None:
     stage.live.document(stage.now_ms)
     assert stage.alerts("pause_expired")[0][1]
     stage.put(ReleasingPartition, "a", "t", 0, epoch, 3)
-    stage.put(ForgetGroup, "op")
+    stage.put(ForgetGroup, "op", paused)
     stage.put(ResumeGroup, "op", paused)
     document = stage.live.document(stage.now_ms)
     assert (document["rows"], document["groups"]) == ([], [])

@@ -490,7 +490,7 @@ def test_forgotten_cell_starts_anew(bench: Bench) -> None:
     a.release(holding)
     a.turn()
     pause(bench)
-    bench.write(ForgetGroup(2, "op", "op.1", "g", 3))
+    bench.write(ForgetGroup(2, "op", "op.1", "g", 3, bench.paused_at))
     resume(bench)
     a.turn()
     again = a.get()

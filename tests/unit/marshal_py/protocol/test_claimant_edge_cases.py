@@ -376,9 +376,9 @@ def test_a_claim_that_was_forgotten_before_it_was_heard_of_is_not_held(bench: Be
     a = bench.client("a")
     holding = a.want()
     (claim,) = a.send()
-    bench.write(ReleaseGroup(2, "op", "op.1", "g", 1, 0))
+    pause = bench.write(ReleaseGroup(2, "op", "op.1", "g", 1, 0))
     bench.write(SetPosition(2, "op", "op.1", "g", 2, "t", 0, 70, claim))
-    bench.write(ForgetGroup(2, "op", "op.1", "g", 3))
+    bench.write(ForgetGroup(2, "op", "op.1", "g", 3, pause))
     a.read()
     assert a.cell() is None
     assert not a.held(holding)

@@ -31,7 +31,7 @@ MINIMAL: dict[int, list[Any]] = {
     5: [5, 2, *COMMON, 0],
     6: [6, 2, *COMMON, -1],
     7: [7, 2, *COMMON, "t", 0, 0, -1],
-    8: [8, 2, *COMMON],
+    8: [8, 2, *COMMON, -1],
     9: [9, 2, *COMMON, "one", "", 0, 1, 0],
     10: [10, 2, *COMMON, 1, 1],
 }
@@ -189,7 +189,7 @@ def test_unknown_elements_are_skipped(added: bytes, times: int) -> None:
     "added", [b"", b"\xc1", b"\xa5ab", b"\x91", b"\xdd\xff\xff\xff\xff", b"\xd9"]
 )
 def test_an_unknown_element_must_still_be_whole(added: bytes) -> None:
-    assert not decodes(b"\x97" + pack(SHORTEST)[1:] + added)
+    assert not decodes(b"\x98" + pack(SHORTEST)[1:] + added)
 
 
 def sample(opcode: int) -> bytes:
@@ -218,11 +218,11 @@ def sample(opcode: int) -> bytes:
 def test_every_opcode_is_skipped_as_a_whole(opcode: int) -> None:
     value = sample(opcode)
     record = pack(SHORTEST)[1:]
-    for header in (b"\x97", b"\xdc\x00\x07", b"\xdd\x00\x00\x00\x07"):
+    for header in (b"\x98", b"\xdc\x00\x08", b"\xdd\x00\x00\x00\x08"):
         assert decodes(header + record + value)
         assert not decodes(header + record + value[:-1])
         assert not decodes(header + record + value + b"\xc0")
-    assert decodes(b"\x98" + record + value + b"\xc0")
+    assert decodes(b"\x99" + record + value + b"\xc0")
     inside = b"\x9a" + pack([*WITH_ENTRY[:9], []])[1:-1] + b"\x91\x93" + pack([5, b"e"])[1:]
     assert decodes(inside + value)
     assert not decodes(inside + value[:-1])
@@ -239,7 +239,7 @@ def test_nothing_may_follow_the_array() -> None:
 
 def nested(depth: int, opener: bytes = b"\x91") -> bytes:
     """A record whose added element consists of `depth` arrays or maps within one another."""
-    return b"\x97" + pack(SHORTEST)[1:] + opener * depth + b"\xc0"
+    return b"\x98" + pack(SHORTEST)[1:] + opener * depth + b"\xc0"
 
 
 @spec("R-9")
@@ -337,6 +337,7 @@ BOUNDS: dict[tuple[int, tuple[int, ...]], tuple[int, int]] = {
     (6, (6,)): (-1, 2**63 - 1),
     (7, (8,)): (0, 2**63 - 1),
     (7, (9,)): (-1, 2**63 - 1),
+    (8, (6,)): (-1, 2**63 - 1),
     (9, (8,)): (0, 2**62),
     (9, (9,)): (1, 2**31 - 1),
     (9, (10,)): (0, 2**63 - 1),
@@ -439,13 +440,13 @@ def test_entries_are_an_array_of_arrays() -> None:
 @pytest.mark.parametrize(
     "octets",
     [
-        b"\xdc\x00\x06\x08\x02",
-        b"\xdd\x00\x00\x00\x06\x08\x02",
-        b"\x96\xcc\x08\x02",
-        b"\x96\xcd\x00\x08\xce\x00\x00\x00\x02",
-        b"\x96\xcf" + b"\x00" * 7 + b"\x08\xd0\x02",
-        b"\x96\xd1\x00\x08\xd2\x00\x00\x00\x02",
-        b"\x96\xd3" + b"\x00" * 7 + b"\x08\x02",
+        b"\xdc\x00\x07\x08\x02",
+        b"\xdd\x00\x00\x00\x07\x08\x02",
+        b"\x97\xcc\x08\x02",
+        b"\x97\xcd\x00\x08\xce\x00\x00\x00\x02",
+        b"\x97\xcf" + b"\x00" * 7 + b"\x08\xd0\x02",
+        b"\x97\xd1\x00\x08\xd2\x00\x00\x00\x02",
+        b"\x97\xd3" + b"\x00" * 7 + b"\x08\x02",
     ],
 )
 def test_longer_forms_of_numbers_and_headers_are_read(octets: bytes) -> None:
@@ -457,7 +458,7 @@ def test_longer_forms_of_numbers_and_headers_are_read(octets: bytes) -> None:
 @spec("R-15")
 @pytest.mark.parametrize("octets", [b"\xd9\x01c", b"\xda\x00\x01c", b"\xdb\x00\x00\x00\x01c"])
 def test_longer_forms_of_strings_are_read(octets: bytes) -> None:
-    data = b"\x96\x08\x02" + octets + pack(SHORTEST)[5:]
+    data = b"\x97\x08\x02" + octets + pack(SHORTEST)[5:]
     assert m.decode(data) == m.decode(pack(SHORTEST))
     assert decodes(data + b"") is True
 

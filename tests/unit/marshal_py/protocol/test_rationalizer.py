@@ -114,8 +114,8 @@ def position(next_offset: int, expected_version: int) -> m.Message:
     return m.SetPosition(2, *OPERATOR, "t", 0, next_offset, expected_version)
 
 
-def forget() -> m.Message:
-    return m.ForgetGroup(2, *OPERATOR)
+def forget(expected_version: int) -> m.Message:
+    return m.ForgetGroup(2, *OPERATOR, expected_version)
 
 
 def genesis(identity: str, previous: str, base: int, partitions: int = 8) -> m.Message:
@@ -421,7 +421,7 @@ def test_nothing_of_who_cannot_follow_counts(levels: tuple[int, int]) -> None:
 
 @spec("F-36")
 def test_the_level_of_a_forgotten_group_is_forgotten() -> None:
-    log = Log(set_level(2, 1), pause(), forget())
+    log = Log(set_level(2, 1), pause(), forget(1))
     assert log.state.level("g") == 1
 
 
@@ -578,7 +578,7 @@ def test_a_position_needs_a_pause_and_then_the_version() -> None:
 def test_a_forgotten_group_leaves_only_its_pause() -> None:
     other = ("c", "c1", "other", 7)
     log = Log(claim(), claim(other), member(), member(other), release(0), pause())
-    assert log.add(forget()) == [ev.GroupForgotten(6, *OPERATOR, 1)]
+    assert log.add(forget(5)) == [ev.GroupForgotten(6, *OPERATOR, 1)]
     assert set(log.state.cells) == {("other", "t", 0)}
     assert set(log.state.members) == {("other", "c")}
     assert log.state.paused == {"g": 99}
@@ -590,16 +590,27 @@ def test_a_forgotten_group_leaves_only_its_pause() -> None:
 @spec("F-35")
 def test_to_forget_needs_a_pause_and_then_no_holder() -> None:
     log = Log()
-    rejected = log.rejects(forget(), "not_paused")
+    rejected = log.rejects(forget(-1), "not_paused")
     assert (rejected.topic, rejected.partition, rejected.holder) == (None, None, None)
+    assert rejected.version == -1
     log.add(claim())
-    log.rejects(forget(), "not_paused")
+    log.rejects(forget(-1), "not_paused")
     log.add(pause())
-    rejected = log.rejects(forget(), "still_held")
+    rejected = log.rejects(forget(3), "still_held")
     assert (rejected.topic, rejected.holder, rejected.epoch) == (None, None, -1)
+    assert rejected.version == 3
     log.add(release(1))
-    assert log.add(forget()) == [ev.GroupForgotten(6, *OPERATOR, 1)]
-    assert log.add(forget()) == [ev.GroupForgotten(7, *OPERATOR, 0)]
+    assert log.add(forget(3)) == [ev.GroupForgotten(6, *OPERATOR, 1)]
+    assert log.add(forget(3)) == [ev.GroupForgotten(7, *OPERATOR, 0)]
+
+
+@spec("F-35")
+@pytest.mark.parametrize("meant", [-1, 1, 2, 4, 5])
+def test_a_forgetting_under_another_pause_forgets_nothing(meant: int) -> None:
+    log = Log(claim(), pause(), release(0), pause())
+    rejected = log.rejects(forget(meant), "stale_version")
+    assert (rejected.version, rejected.topic) == (3, None)
+    assert len(log.state.cells) == 1
 
 
 # ------------------------------------------------------------------ foreign records, position
@@ -692,7 +703,7 @@ def test_the_fold_sees_offset_and_value_only() -> None:
         set_level(2, 1),
         position(1, 1),
         position(1, 9),
-        forget(),
+        forget(9),
         None,
     ],
     ids=str,
@@ -1075,7 +1086,9 @@ def test_no_record_costs_what_the_state_holds() -> None:
         for n in range(cells):
             epoch = log.state.cells["g", "t", n].epoch
             log.add(m.ReleasingPartition(2, *A, "t", n, epoch, -1))
-        found["ForgetGroup"] = steps_of(forget())
+        pauses = (group.pause for group in log.state.groups.values())
+        paused_at = next(pause.version for pause in pauses if pause is not None)
+        found["ForgetGroup"] = steps_of(forget(paused_at))
         return found
 
     few, many = steps(10), steps(2_000)
@@ -1122,7 +1135,7 @@ def test_who_joins_when_nobody_was_there_leaves_by_the_same_offset(joins_at: int
 
 
 def test_the_silent_of_a_forgotten_group_are_forgotten_with_it() -> None:
-    log = Log(member(), pause(), forget(), resume(1))
+    log = Log(member(), pause(), forget(1), resume(1))
     assert log.add(b"", at=70_000) == [ev.Ignored(70_000, "undecodable")]
     assert not log.state.silent
 
@@ -1159,7 +1172,7 @@ def test_what_was_forgotten_is_freed_a_few_at_a_time() -> None:
         log.add(m.ClaimingPartition(2, *A, "t", n, 1000, -1))
         log.add(m.ReleasingPartition(2, *A, "t", n, 2 * n, -1))
     log.add(pause())
-    log.add(forget())
+    log.add(forget(400))
     cells = next(pieces for pieces in log.state.forgotten if pieces)
     left = [len(cells)]
     while log.state.forgotten:
@@ -1199,7 +1212,7 @@ def test_a_group_of_which_nothing_is_left_is_as_if_it_had_never_been(
 
 
 def test_a_group_that_is_not_paused_is_not_forgotten_though_nobody_holds() -> None:
-    Log(claim(), release(0)).rejects(forget(), "not_paused")
+    Log(claim(), release(0)).rejects(forget(-1), "not_paused")
 
 
 def test_the_order_of_silence_comes_back_with_a_state() -> None:

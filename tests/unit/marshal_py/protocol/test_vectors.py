@@ -95,6 +95,7 @@ def test_the_histories_cover_the_transition_table() -> None:
         ("SetPosition", "stale_version"),
         ("GroupForgotten", None),
         ("ForgetGroup", "not_paused"),
+        ("ForgetGroup", "stale_version"),
         ("ForgetGroup", "still_held"),
         ("Ignored", "undecodable"),
         ("Ignored", "unknown_type"),

@@ -177,9 +177,9 @@ def test_positions_are_sampled_and_the_last_is_kept() -> None:
 
 def test_operations() -> None:
     script = Script()
-    script.put(ReleaseGroup, "op", START_MS + 1_000)
+    paused = script.put(ReleaseGroup, "op", START_MS + 1_000)
     script.put(SetPosition, "op", "t", 0, 7, -1)
-    script.put(ForgetGroup, "op")
+    script.put(ForgetGroup, "op", paused)
     found = rows(script.history(), "operations")
     assert [(o["what"], o["detail"]) for o in found] == [
         ("pause", f"until {START_MS + 1_000} ms"),
