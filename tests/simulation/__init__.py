@@ -1,6 +1,6 @@
 """Deterministic simulation and exhaustive exploration of the protocol's real code, under faults.
 
-``python -m tests.simulation --histories 20000`` runs random histories, ``python -m
+``python -m tests.simulation --histories 10000`` runs random histories, ``python -m
 tests.simulation.explore`` every interleaving of small worlds, and ``python -m tests.mutation``
 shows that a missing guard would be noticed.
 

@@ -60,7 +60,7 @@ def main(
 
     Exit status: 0 all held; 1 one was violated, or a kind of fault never fired.
 
-    Example: python -m tests.simulation --histories 20000 --seed 1 --json
+    Example: python -m tests.simulation --histories 10000 --seed 1 --json
     """
     if replay is not None or show:
         scenario = (

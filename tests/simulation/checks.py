@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from marshal_py.protocol import events as ev
 from marshal_py.protocol.claimant import ClaimState, Holding, Notice
 from marshal_py.protocol.rationalizer import Cell, CellKey
-from tests.simulation.common import MS
+from tests.simulation.common import MS, cell_of, is_paused
 from tests.support import reference_fold, vector_format
 
 if TYPE_CHECKING:
@@ -222,14 +222,14 @@ class Checker:
             self.fail("a lease that is over lapses", f"{process.name} {holding!r} after a tick")
         if not holding.acquired:
             self.fail("held is announced", f"{process.name} {holding!r} without notice")
-        if process.group_id in process.world.states[holding.coordinator].paused:
+        if is_paused(process.world.states[holding.coordinator], process.group_id):
             self.fail("a pause ends the acting", f"{process.name} {holding!r}")
         self.may_act(process, holding, "holds")
 
     def _is_ours(self, process: Process, holding: Holding) -> None:
         """What a process takes for its own agrees with what it has read, and is looked after."""
         claimant, p = process.claimant, holding.coordinator
-        cell = process.world.states[p].cells.get((process.group_id, *holding.key))
+        cell = cell_of(process.world.states[p], process.group_id, holding.key)
         if cell is None or cell.epoch != holding.epoch or cell.holder is None:
             self.fail("who has read of a loss knows", f"{process.name} {holding!r}: {_of(cell)}")
         if holding.acquired and process.user.stored[holding] != holding.stored_offset:
@@ -305,9 +305,9 @@ class Checker:
         state = process.world.states[p]
         if observer.caught_up_at_offset is None or claimant.leaving or claimant.silent:
             return
-        if process.group_id in state.paused or holding.key in claimant._releasing:
+        if holding.key in claimant._releasing or is_paused(state, process.group_id):
             return
-        cell = state.cells.get((process.group_id, *holding.key))
+        cell = cell_of(state, process.group_id, holding.key)
         past = observer.caught_up_at_offset
         due = holding.check_at_ns
         its_past = (

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from marshal_py.protocol import events as ev
 from marshal_py.protocol.messages import ResumeGroup, encode
+from marshal_py.protocol.rationalizer import Cell, PartitionState
 
 US: Final = 1_000
 """Nanoseconds in a microsecond."""
@@ -23,6 +24,17 @@ GARBAGE: Final[tuple[bytes | None, ...]] = (
     b"\x96\x0b\x02\xa1a\xa1b\xa1g\x00",
     b"\x96\x02\x03\xa1a\xa1b\xa1g\x00",
 )
+
+
+def cell_of(state: PartitionState, group_id: str, unit: tuple[str, int]) -> Cell | None:
+    """As `state.cells.get`, without a view of all groups: it is asked in each step."""
+    group = state.groups.get(group_id)
+    return None if group is None else group.cells.get(unit)
+
+
+def is_paused(state: PartitionState, group_id: str) -> bool:
+    group = state.groups.get(group_id)
+    return group is not None and group.pause is not None
 
 
 def describe(events: list[ev.Event]) -> str:

@@ -22,7 +22,7 @@ from marshal_py.protocol.messages import (
 from marshal_py.protocol.rationalizer import CellKey, PartitionState, apply
 from marshal_py.protocol.world import Observer
 from marshal_py.testing import VirtualClock
-from tests.simulation.common import MS
+from tests.simulation.common import MS, cell_of, is_paused
 
 if TYPE_CHECKING:
     from tests.simulation.simulator import Simulation
@@ -81,9 +81,9 @@ class Operator:
         sim = self.sim
         p = sim.coordinator(key)
         state = self.states[p]
-        if key[0] not in state.paused:
+        if not is_paused(state, key[0]):
             return
-        cell = state.cells.get(key)
+        cell = cell_of(state, key[0], key[1:])
         if cell is not None and cell.held:
             silence = self.observers[p].silence_ns(state.version(*key), now) or 0
             wait = 2 * cell.interval_ms * MS + 1 - silence
@@ -101,7 +101,7 @@ class Operator:
 
     def _try_forget(self, group: str, p: int) -> None:
         state = self.states[p]
-        if group not in state.paused:
+        if not is_paused(state, group):
             return
         if any(key[0] == group and cell.held for key, cell in state.cells.items()):
             if self.sim.noise() < 0.9:
@@ -146,7 +146,7 @@ class Operator:
             SetLevel(*who, self._seq(), 2, 1),
         )
         record = records[which % len(records)]
-        if group in state.paused and not isinstance(record, Heartbeat):
+        if is_paused(state, group) and not isinstance(record, Heartbeat):
             return  # then some of these would be right
         self.sim.write(None, p, encode(record))
 

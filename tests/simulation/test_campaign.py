@@ -14,7 +14,7 @@ from tests.simulation.shrink import timeline
 from tests.simulation.simulator import run
 
 HISTORIES = campaign.RICH
-"""CI runs 20,000 beside the tests: ``python -m tests.simulation --histories 20000 --compiled``."""
+"""CI runs 10,000 beside the tests: ``python -m tests.simulation --histories 10000 --compiled``."""
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from marshal_py.errors import Closed, DuplicateClientId, NotHeld
 from marshal_py.protocol.claimant import ClaimState, Holding, Notice
 from marshal_py.protocol.rationalizer import Cell
-from tests.simulation.common import MS, US
+from tests.simulation.common import MS, US, cell_of
 
 if TYPE_CHECKING:
     from tests.simulation.process import Process
@@ -48,8 +48,8 @@ class User:
 
     def true_cell(self, holding: Holding) -> Cell | None:
         """What the log, not this process, knows of the cell."""
-        key = (self.process.group_id, *holding.key)
-        return self.sim.truth[holding.coordinator].cells.get(key)
+        truth = self.sim.truth[holding.coordinator]
+        return cell_of(truth, self.process.group_id, holding.key)
 
     # Wanting and giving up
 
