@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from enum import StrEnum
 from typing import Annotated
@@ -12,6 +11,7 @@ import typer
 from harvest.cli.options import ConfigFile, JsonFlag
 from harvest.config.load import load
 from harvest.runtime.benchmark import Work, check_reachable, drain_benchmark
+from marshal_py.cli.output import print_json, say
 
 __all__ = ["bench"]
 
@@ -46,12 +46,12 @@ def bench(
     work = Work(rows, value_bytes, keys, partitions)
     results = [drain_benchmark(settings, chosen.value, work) for chosen in mode or Mode]
     if as_json:
-        typer.echo(json.dumps({"results": [asdict(result) for result in results]}))
+        print_json({"results": [asdict(result) for result in results]}, indent=None)
         return
-    typer.echo(f"{rows} rows of {value_bytes} bytes, {keys} keys, {partitions} partitions")
-    typer.echo(f"{'mode':<22}{'rows/s':>10}{'CPU s/100,000':>16}{'peak MB':>10}")
+    say(f"{rows} rows of {value_bytes} bytes, {keys} keys, {partitions} partitions")
+    say(f"{'mode':<22}{'rows/s':>10}{'CPU s/100,000':>16}{'peak MB':>10}")
     for result in results:
-        typer.echo(
+        say(
             f"{result.mode:<22}{result.drain_rows_per_s:>10,.0f}{result.cpu_s_per_100k:>16.2f}"
             f"{result.peak_mb:>10.0f}"
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import closing
 from typing import Any
 
@@ -12,6 +11,7 @@ from harvest.cli.options import DatabaseOption, JsonFlag, OptionalConfigFile, Ta
 from harvest.cli.outbox import open_outbox
 from harvest.runtime.kafka_check import check_kafka
 from harvest.runtime.registration import check_database
+from marshal_py.cli.output import print_json, say
 
 __all__ = ["check"]
 
@@ -60,12 +60,12 @@ def check(
         if backlog is not None:
             report["backlog_rows"] = backlog.rows
             report["oldest_age_s"] = backlog.oldest_age_s
-        typer.echo(json.dumps(report))
+        print_json(report, indent=None)
     else:
         for finding in findings:
-            typer.echo(f"{finding.level:<8}{finding.subject:<11}{finding.text}")
+            say(f"{finding.level:<8}{finding.subject:<11}{finding.text}")
         if backlog is not None:
             age = "" if backlog.oldest_age_s is None else f", oldest {backlog.oldest_age_s:.1f} s"
-            typer.echo(f"{'ok':<8}{'backlog':<11}{backlog.rows} rows{age}")
+            say(f"{'ok':<8}{'backlog':<11}{backlog.rows} rows{age}")
     if wrong:
         raise typer.Exit(1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from typing import Annotated, Any
 
@@ -18,6 +17,7 @@ from harvest.runtime.checkpoint_changes import (
     restore_checkpoints,
 )
 from harvest.runtime.checkpoints import Checkpoints
+from marshal_py.cli.output import print_json, say
 
 __all__ = ["app"]
 
@@ -37,14 +37,14 @@ def show(config: RangeConfigFile, as_json: JsonFlag = False) -> None:
     checkpoints = Checkpoints(settings)
     found = [(shard, checkpoints.read(shard)) for shard in range(settings.shards)]
     if as_json:
-        typer.echo(json.dumps([_described(shard, position) for shard, position in found]))
+        print_json([_described(shard, position) for shard, position in found], indent=None)
         return
     for shard, position in found:
         if position is None:
-            typer.echo(f"shard {shard}: none yet")
+            say(f"shard {shard}: none yet")
             continue
         gaps = f", {len(position.gaps)} gaps from id {position.low_id}" if position.gaps else ""
-        typer.echo(
+        say(
             f"shard {shard} of {position.shards}: up to id {position.last_id}{gaps}, "
             f"epoch {position.epoch}"
         )
@@ -61,7 +61,7 @@ def restore(config: RangeConfigFile) -> None:
     """
     copies = restore_checkpoints(load_range_config(config))
     for position in copies:
-        typer.echo(f"shard {position.shard}: goes on after id {position.last_id}")
+        say(f"shard {position.shard}: goes on after id {position.last_id}")
 
 
 @app.command()
@@ -78,7 +78,7 @@ def reset(
     """
     settings = load_range_config(config)
     last_id = reset_checkpoints(settings, after)
-    typer.echo(f"{settings.outbox}: goes on after id {last_id}")
+    say(f"{settings.outbox}: goes on after id {last_id}")
 
 
 @app.command()
@@ -107,11 +107,11 @@ def accept(
     if as_json:
         before = None if found.before is None else asdict(found.before)
         report = {"dry_run": dry_run, "difference": found.difference, "before": before}
-        typer.echo(json.dumps({**report, "now": asdict(found.now)}))
+        print_json({**report, "now": asdict(found.now)}, indent=None)
     else:
-        typer.echo(found.difference or "the database is the one that it was")
+        say(found.difference or "the database is the one that it was")
         if not dry_run:
-            typer.echo("accepted as it is now")
+            say("accepted as it is now")
     raise typer.Exit(1 if dry_run and found.difference else 0)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from datetime import datetime
 from typing import Annotated, Final
 
@@ -18,6 +17,7 @@ from harvest.cli.options import (
 from harvest.cli.outbox import open_outbox
 from harvest.core.interfaces.dead_letter_store import DeadLetter, Selection
 from harvest.errors import ConfigurationError
+from marshal_py.cli.output import print_json, say
 
 __all__ = ["app"]
 
@@ -62,17 +62,17 @@ def list_(
     selection = _selection(id_, topic, key, destination, since, until)
     count, rows = store.count(selection), store.rows(selection, limit)
     if as_json:
-        typer.echo(json.dumps({"count": count, "rows": [_as_json(row) for row in rows]}))
+        print_json({"count": count, "rows": [_as_json(row) for row in rows]}, indent=None)
     else:
         for row in rows:
             shown = _text(row.key)
             if len(shown) > _KEY_WIDTH:
                 shown = shown[: _KEY_WIDTH - 1] + "…"
-            typer.echo(
+            say(
                 f"{row.id:>12}  {row.topic}  {shown}  {row.dead_lettered_at:%Y-%m-%d %H:%M:%S}  "
                 f"{row.error}"
             )
-        typer.echo(f"{store.name}: {count} rows" + (f", {limit} shown" if count > limit else ""))
+        say(f"{store.name}: {count} rows" + (f", {limit} shown" if count > limit else ""))
     if count:
         raise typer.Exit(1)
 
@@ -103,9 +103,9 @@ def retry(
     selection = _selected(_selection(id_, topic, key, destination, since, until), all_=all_)
     count = store.retry(selection, mode=outbox.mode, dry_run=dry_run)
     if as_json:
-        typer.echo(json.dumps({"retried": count, "dry_run": dry_run}))
+        print_json({"retried": count, "dry_run": dry_run}, indent=None)
     else:
-        typer.echo(f"{count} rows {'would go' if dry_run else 'went'} back into the outbox")
+        say(f"{count} rows {'would go' if dry_run else 'went'} back into the outbox")
 
 
 @app.command()
@@ -133,9 +133,9 @@ def drop(
     found = store.drop(selection, mode=outbox.mode, dry_run=dry_run)
     if as_json:
         report = {"dropped": found.rows, "released": found.released, "dry_run": dry_run}
-        typer.echo(json.dumps(report))
+        print_json(report, indent=None)
     else:
-        typer.echo(
+        say(
             f"{found.rows} rows {'would be' if dry_run else 'were'} dropped"
             + ("" if dry_run else f", {found.released} that waited for them are in the outbox")
         )

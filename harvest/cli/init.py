@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import closing
 from typing import Annotated, Literal
 
@@ -12,6 +11,7 @@ from harvest.cli.options import DatabaseOption, JsonFlag, OptionalConfigFile, Ta
 from harvest.cli.outbox import open_outbox
 from harvest.config.model import Mode
 from harvest.databases.postgres.wal import PostgresWalSource
+from marshal_py.cli.output import print_json, say
 
 __all__ = ["init"]
 
@@ -79,4 +79,8 @@ def init(
         report["notify"] = notify
         state = "there" if notify else "not there"
         messages.append(f"{name}: the trigger is {state}{'' if changed else ' already'}")
-    typer.echo(json.dumps(report) if as_json else "\n".join(messages))
+    if as_json:
+        print_json(report, indent=None)
+        return
+    for message in messages:
+        say(message)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
@@ -15,6 +14,7 @@ from harvest.config.load import load
 from harvest.errors import ConfigurationError
 from harvest.sinks.kafka.settings import connection_settings
 from marshal_py.admin.group_admin import GroupAdmin
+from marshal_py.cli.output import print_json, say
 
 __all__ = ["pause", "resume"]
 
@@ -49,11 +49,11 @@ def pause(
         group = admin.group_id
     until = datetime.fromtimestamp(until_ms / 1000, UTC).isoformat(timespec="seconds")
     if as_json:
-        typer.echo(json.dumps({"group": group, "paused_until": until, "released": not held}))
+        print_json({"group": group, "paused_until": until, "released": not held}, indent=None)
     else:
-        typer.echo(f"{group} is paused until {until}")
+        say(f"{group} is paused until {until}")
         if held:
-            typer.echo(f"still leading: {', '.join(sorted(set(held.values())))}", err=True)
+            say(f"still leading: {', '.join(sorted(set(held.values())))}", stderr=True)
     if held and wait_s:
         raise typer.Exit(1)
 
@@ -67,9 +67,9 @@ def resume(config: ConfigFile, as_json: JsonFlag = False) -> None:
         was_paused = admin.resume()
         group = admin.group_id
     if as_json:
-        typer.echo(json.dumps({"group": group, "was_paused": was_paused}))
+        print_json({"group": group, "was_paused": was_paused}, indent=None)
     else:
-        typer.echo(f"{group} goes on" if was_paused else f"{group} was not paused")
+        say(f"{group} goes on" if was_paused else f"{group} was not paused")
 
 
 def _admin(path: Path) -> GroupAdmin:

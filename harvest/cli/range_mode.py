@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import closing
 from typing import Annotated, Any
 
@@ -16,6 +15,7 @@ from harvest.maintenance.partitions import Partition
 from harvest.outbox.outbound_stasher import archive_orphans
 from harvest.runtime.checkpoint_changes import change_shards
 from harvest.runtime.partition_upkeep import maintain_partitions, make_archive
+from marshal_py.cli.output import print_json, say
 
 __all__ = ["orphans", "partitions", "shards"]
 
@@ -79,23 +79,23 @@ def partitions(
             "swept_rows": done.swept,
             "kept": [{**_bounds(p), "why": why} for p, why in done.kept],
         }
-        typer.echo(json.dumps(report))
+        print_json(report, indent=None)
         raise typer.Exit(1 if done.unarchived else 0)
     for low, high in done.create:
-        typer.echo(f"{'create' if dry_run else 'created':<9}ids {low} to {high - 1}")
+        say(f"{'create' if dry_run else 'created':<9}ids {low} to {high - 1}")
     for one in done.drop:
-        typer.echo(
+        say(
             f"{'drop' if dry_run else 'dropped':<9}{one.name}, ids {one.low} to {one.high - 1}"
             + ("" if files is None else f", archived in {files.path(one)}")
         )
     for one, why in done.unarchived:
-        typer.echo(f"{'NOT':<9}dropped: {one.name}, ids {one.low} to {one.high - 1}: {why}")
+        say(f"{'NOT':<9}dropped: {one.name}, ids {one.low} to {one.high - 1}: {why}")
     for one, why in done.kept:
-        typer.echo(f"{'kept':<9}{one.name}, ids {one.low} to {one.high - 1}: {why}")
+        say(f"{'kept':<9}{one.name}, ids {one.low} to {one.high - 1}: {why}")
     if done.swept:
-        typer.echo(f"{'deleted':<9}{done.swept} published rows of no partition")
+        say(f"{'deleted':<9}{done.swept} published rows of no partition")
     if not (done.create or done.drop or done.kept or done.swept or done.unarchived):
-        typer.echo("nothing to do")
+        say("nothing to do")
     raise typer.Exit(1 if done.unarchived else 0)
 
 
@@ -114,9 +114,9 @@ def shards(
     settings = load_range_config(config)
     before = change_shards(settings, number)
     if as_json:
-        typer.echo(json.dumps({"before": before, "shards": number}))
+        print_json({"before": before, "shards": number}, indent=None)
     else:
-        typer.echo(f"{settings.outbox}: {before} shards before, {number} now")
+        say(f"{settings.outbox}: {before} shards before, {number} now")
 
 
 def orphans(
@@ -143,10 +143,10 @@ def orphans(
             settings.database, settings.table, primary, older_than_hours * 3600, dry_run=dry_run
         )
     if as_json:
-        typer.echo(json.dumps({"orphans": count, "dry_run": dry_run}))
+        print_json({"orphans": count, "dry_run": dry_run}, indent=None)
         return
     where = archive_name(settings.table)
-    typer.echo(f"{count} orphans {'would go' if dry_run else 'went'} to {where}")
+    say(f"{count} orphans {'would go' if dry_run else 'went'} to {where}")
 
 
 def _bounds(partition: Partition) -> dict[str, Any]:

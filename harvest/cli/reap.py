@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated, Final
@@ -17,6 +16,7 @@ from harvest.config.model import ReaperConfig
 from harvest.runtime.monitor import Monitor
 from harvest.runtime.process import Process, process
 from harvest.runtime.status_server import StatusServer, parse_address
+from marshal_py.cli.output import log_to_stderr
 
 __all__ = ["reap"]
 
@@ -49,9 +49,7 @@ def reap(
     if create_topics:
         coordination = settings.coordination.model_copy(update={"create_topics": True})
         settings = settings.model_copy(update={"coordination": coordination})
-    logging.basicConfig(
-        stream=sys.stderr, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s"
-    )
+    log_to_stderr()
     logging.getLogger("harvest").setLevel(settings.logging.python_level())
     logging.getLogger("marshal_py").setLevel(settings.logging.python_level())
     _run(settings, None if listen is None else parse_address(listen))

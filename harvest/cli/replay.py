@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated
 
 import typer
@@ -11,6 +10,7 @@ from harvest.cli.options import JsonFlag, RangeConfigFile
 from harvest.config.load import load
 from harvest.runtime.replay import Replay, Replayed
 from harvest.runtime.replay import replay as publish_again
+from marshal_py.cli.output import print_json, say
 
 __all__ = ["replay"]
 
@@ -43,7 +43,7 @@ def replay(
         settings = settings.model_copy(update={"partitions": partitions})
 
     def progress(done: Replayed) -> None:
-        typer.echo(f"{done.rows} rows are published again, up to id {done.last_id}", err=True)
+        say(f"{done.rows} rows are published again, up to id {done.last_id}", stderr=True)
 
     wanted = Replay(low, high, topic, into or topic)
     done = publish_again(settings, wanted, dry_run=dry_run, progress=progress)
@@ -57,12 +57,12 @@ def replay(
             "first_id": done.first_id,
             "last_id": done.last_id,
         }
-        typer.echo(json.dumps(report))
+        print_json(report, indent=None)
     elif not done.rows:
-        typer.echo(f"no rows of {topic} have ids from {low} to {high}")
+        say(f"no rows of {topic} have ids from {low} to {high}")
     else:
         what = "to be published again" if dry_run else "published again"
-        typer.echo(
+        say(
             f"{done.rows} rows {what}, ids {done.first_id} to {done.last_id}, "
             f"{done.payload_bytes} bytes, into {wanted.into}"
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import closing
 from typing import Annotated
 
@@ -15,6 +14,7 @@ from harvest.core.wal_slot import SlotState
 from harvest.errors import ConfigurationError
 from harvest.runtime.parts import make_wal_source
 from harvest.runtime.slot_changes import renew_slot
+from marshal_py.cli.output import print_json, say
 
 __all__ = ["app"]
 
@@ -41,12 +41,12 @@ def show(config: RangeConfigFile, as_json: JsonFlag = False) -> None:
             "behind_bytes": health.behind_bytes,
             "safe_bytes": health.safe_bytes,
         }
-        typer.echo(json.dumps(report))
+        print_json(report, indent=None)
     elif slot is None:
-        typer.echo(f"{name}: there is none")
+        say(f"{name}: there is none")
     else:
         safe = "" if health.safe_bytes is None else f", lost after {health.safe_bytes} bytes more"
-        typer.echo(
+        say(
             f"{_described(slot)}; {health.pinned_bytes} bytes of log are kept for it, "
             f"{health.behind_bytes} are not harvested{safe}"
         )
@@ -85,12 +85,12 @@ def renew(
     done = renew_slot(settings, publish_table=publish_table, after=after, dry_run=dry_run)
     if as_json:
         report = {"dry_run": dry_run, "published": done.rows, "begins_at": done.begins_at}
-        typer.echo(json.dumps(report))
+        print_json(report, indent=None)
         return
-    typer.echo("before: " + ("no slot" if done.before is None else _described(done.before)))
-    typer.echo(f"{done.rows} rows {'would be' if dry_run else 'were'} published from the table")
+    say("before: " + ("no slot" if done.before is None else _described(done.before)))
+    say(f"{done.rows} rows {'would be' if dry_run else 'were'} published from the table")
     if done.begins_at is not None:
-        typer.echo(f"it goes on at {done.begins_at}")
+        say(f"it goes on at {done.begins_at}")
 
 
 def _described(slot: SlotState) -> str:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -15,6 +14,7 @@ import typer
 from harvest.cli.options import JsonFlag, SparkMaster
 from harvest.config.load import load
 from harvest.errors import ConfigurationError
+from marshal_py.cli.output import print_json, say
 
 if TYPE_CHECKING:
     from harvest.spark.backlog import Backlog, Progress
@@ -114,7 +114,7 @@ def reconcile(
         out.mkdir(parents=True, exist_ok=True)
         (out / "report.html").write_text(render(result))
     if as_json:
-        typer.echo(json.dumps({**asdict(result), "clean": result.clean}))
+        print_json({**asdict(result), "clean": result.clean}, indent=None)
     else:
         _show(result)
     if not result.clean:
@@ -133,21 +133,19 @@ def _moment(name: str, text: str | None) -> int | None:
 
 
 def _show(result: Reconciliation) -> None:
-    typer.echo(
-        f"{result.rows:,} rows, {result.records:,} records, compared in {result.seconds:.1f} s"
-    )
+    say(f"{result.rows:,} rows, {result.records:,} records, compared in {result.seconds:.1f} s")
     if result.pending:
-        typer.echo(f"{result.pending:,} young rows are not in Kafka yet")
+        say(f"{result.pending:,} young rows are not in Kafka yet")
     if result.outstanding:
-        typer.echo(f"{result.outstanding:,} rows that were reported as missing still are")
+        say(f"{result.outstanding:,} rows that were reported as missing still are")
     for kind, count in result.findings.items():
-        typer.echo(f"{kind}: {count:,}")
+        say(f"{kind}: {count:,}")
     if result.clean:
-        typer.echo("everything arrived: once, unaltered, in the order of its key")
+        say("everything arrived: once, unaltered, in the order of its key")
     for sample in result.samples[:10]:
         where = "" if sample["offset"] is None else f" at {sample['partition']}/{sample['offset']}"
         row = "" if sample["id"] is None else f" row {sample['id']}"
-        typer.echo(f"  {sample['kind']}:{row} {sample['topic']} key {sample['key']!r}{where}")
+        say(f"  {sample['kind']}:{row} {sample['topic']} key {sample['key']!r}{where}")
 
 
 def backlog(
@@ -207,7 +205,7 @@ def backlog(
             for s in result.shards
         ]
         report = {"done": result.done, "published": result.published, "seconds": result.seconds}
-        typer.echo(json.dumps({**report, "shards": shards}))
+        print_json({**report, "shards": shards}, indent=None)
     else:
         _show_backlog(result)
     if not result.done:
@@ -223,14 +221,14 @@ def _show_progress(progress: Progress) -> None:
     if sys.stderr.isatty():
         typer.echo(f"\r\033[K{text}", nl=False, err=True)
     else:
-        typer.echo(text, err=True)
+        say(text, stderr=True)
 
 
 def _show_backlog(result: Backlog) -> None:
     if sys.stderr.isatty():
         typer.echo("\r\033[K", nl=False, err=True)
     rate = result.published / result.seconds if result.seconds else 0.0
-    typer.echo(f"{result.published:,} rows in {result.seconds:.1f} s, {rate:,.0f} rows/s")
+    say(f"{result.published:,} rows in {result.seconds:.1f} s, {rate:,.0f} rows/s")
     for shard in result.shards:
         outcome = shard.outcome
         if outcome.error or outcome.gaps or outcome.dead_lettered:
@@ -241,4 +239,4 @@ def _show_backlog(result: Backlog) -> None:
                 notes.append(
                     f"{outcome.dead_lettered} rows are set aside: `harvest dead-letters list`"
                 )
-            typer.echo(f"  {shard.outbox}, shard {shard.shard}: {'; '.join(notes)}")
+            say(f"  {shard.outbox}, shard {shard.shard}: {'; '.join(notes)}")

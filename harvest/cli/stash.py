@@ -10,6 +10,7 @@ from harvest.cli.options import DatabaseOption, OptionalConfigFile, TableOption
 from harvest.cli.outbox import open_outbox
 from harvest.errors import ConfigurationError
 from harvest.outbox.record import OutboxRecord
+from marshal_py.cli.output import say
 
 __all__ = ["stash"]
 
@@ -37,7 +38,7 @@ def stash(
     outbox.store().connect()
     with outbox.database.transaction() as connection:
         outbox.stasher().stash(connection, record)
-    typer.echo(f"{outbox.name}: one row for {topic}, key {key!r}")
+    say(f"{outbox.name}: one row for {topic}, key {key!r}")
 
 
 def _parse_header(text: str) -> tuple[str, str]:

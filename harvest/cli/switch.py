@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -12,6 +11,7 @@ import typer
 from harvest.cli.options import ConfigFile, JsonFlag
 from harvest.config.load import load
 from harvest.runtime.registration import switch as switch_to
+from marshal_py.cli.output import print_json, say
 
 __all__ = ["switch"]
 
@@ -46,18 +46,18 @@ def switch(
     before_it = None if old is None else load(old)
     done = switch_to(load(config), old=before_it, dry_run=dry_run)
     if as_json:
-        typer.echo(json.dumps({"dry_run": dry_run, **asdict(done)}))
+        print_json({"dry_run": dry_run, **asdict(done)}, indent=None)
         return
     before, after = done.before, done.after
     if before == after:
-        typer.echo("it is registered already: nothing to do")
+        say("it is registered already: nothing to do")
         return
     would = "would be" if dry_run else "were"
-    typer.echo(f"from mode {before.mode}, group {before.group}, topic {before.topic}")
-    typer.echo(f"to   mode {after.mode}, group {after.group}, topic {after.topic}")
+    say(f"from mode {before.mode}, group {before.group}, topic {before.topic}")
+    say(f"to   mode {after.mode}, group {after.group}, topic {after.topic}")
     if before.mode == "wal":
-        typer.echo(f"{done.published} rows {would} published from the log")
-    typer.echo(f"{done.deleted} published rows {would} deleted")
+        say(f"{done.published} rows {would} published from the log")
+    say(f"{done.deleted} published rows {would} deleted")
     if done.last_id is not None:
-        typer.echo(f"it goes on after id {done.last_id}")
-    typer.echo(f"{done.waiting} rows wait to be published")
+        say(f"it goes on after id {done.last_id}")
+    say(f"{done.waiting} rows wait to be published")

@@ -6,3 +6,7 @@ In: a configuration. Out: published rows, health, metrics. Read `process` (how i
 `range_leader`, `relay_leader`, and what they share: `marked_rows`, `publisher`). `embedding` is
 `harvest.Harvest`, which runs it inside another program.
 """
+
+from marshal_py.printable import escape_logs
+
+escape_logs(("harvest", "harvest.kafka", "harvest.rdkafka"))

@@ -9,6 +9,7 @@ from typing import Final
 from rich.markup import escape
 
 from marshal_py.errors import InvalidArgument
+from marshal_py.printable import printable
 
 __all__ = [
     "age",
@@ -67,7 +68,7 @@ def liveness_style(liveness: str | None) -> str:
 
 def safe(text: str) -> str:
     """Return text from the log for rich: nothing in it is markup, or moves the cursor."""
-    return escape("".join(c if c.isprintable() else ascii(c)[1:-1] for c in text))
+    return escape(printable(text))
 
 
 def parse_since(text: str, now_ms: int) -> tuple[int | None, int | None]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import inspect
 import logging
 import os
-import sys
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
@@ -26,6 +25,7 @@ from marshal_py.cli.options import (
     Verbose,
     coordination_topic_option,
 )
+from marshal_py.cli.output import log_to_stderr
 
 __all__ = ["EXIT_CODES_HELP", "command", "global_flags", "new_app", "reflow", "version_flag"]
 
@@ -145,7 +145,7 @@ def version_flag(show_version: Version = False) -> None:
 
 def _flags(given: dict[str, Any]) -> Flags:
     if given["verbose"]:
-        logging.basicConfig(stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
+        log_to_stderr("%(levelname)s %(name)s: %(message)s")
         logging.getLogger("marshal_py").setLevel(logging.INFO)
     return Flags(
         given["bootstrap_servers"],

@@ -1,23 +1,60 @@
 """What commands print: tables, notes, JSON.
 
-Standard output is for what was asked; notes and errors go to standard error.
+Standard output is for what was asked; notes and errors go to standard error. All that commands
+print leaves by one of these functions, and none lets a control character of a stranger's through
+(`marshal_py.printable`): `say` and `note` take a line of plain text, `console` rich's markup, in
+which what strangers wrote must be `safe`, so that it is no markup and starts no line of its own.
 """
 
 from __future__ import annotations
 
 import io
 import json
+import logging
 import sys
-from typing import Final
+from collections.abc import Iterable
+from typing import Any, Final
 
-from rich.console import Console, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.table import Table
 
 from marshal_py.admin.formatting import safe
+from marshal_py.printable import LineFormatter, printable, printable_json
 
-__all__ = ["console", "note", "prepare_output", "print_json", "show", "table"]
+__all__ = [
+    "console",
+    "log_to_stderr",
+    "note",
+    "prepare_output",
+    "print_json",
+    "say",
+    "show",
+    "table",
+]
 
 _WIDE: Final = 10_000
+
+
+def log_to_stderr(fmt: str | None = None) -> None:
+    """Let logs go to standard error, unless the program has set up its own."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(LineFormatter() if fmt is None else LineFormatter(fmt))
+    logging.basicConfig(handlers=[handler])
+
+
+class _Console(Console):
+    """Lets no control character through that is not rich's own."""
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        """Yield the segments of what is printed."""
+        for segment in super().render(renderable, options):
+            if segment.control or segment.text.isprintable():
+                yield segment
+            else:
+                yield Segment(printable(segment.text, lines=True), segment.style)
 
 
 def prepare_output() -> None:
@@ -35,7 +72,7 @@ def console(*, stderr: bool = False, wide: bool = True) -> Console:
     """
     stream = sys.stderr if stderr else sys.stdout
     width = _WIDE if wide or not stream.isatty() else None
-    return Console(stderr=stderr, highlight=False, soft_wrap=True, width=width)
+    return _Console(stderr=stderr, highlight=False, soft_wrap=True, width=width, emoji=False)
 
 
 def show(out: Console, *renderables: RenderableType) -> None:
@@ -59,6 +96,13 @@ def table(*columns: str, right: tuple[str, ...] = ()) -> Table:
     return made
 
 
+def say(text: str, *, stderr: bool = False) -> None:
+    """Print one line of plain text; whoever wrote it, it stays one line."""
+    stream: Any = sys.stderr if stderr else sys.stdout
+    stream.write(printable(text) + "\n")
+    stream.flush()
+
+
 def note(text: str) -> None:
     """Say something about the answer, on standard error."""
     console(stderr=True).print(safe(text), style="dim")
@@ -66,5 +110,6 @@ def note(text: str) -> None:
 
 def print_json(document: object, *, indent: int | None = 2) -> None:
     """Print one JSON document."""
-    sys.stdout.write(json.dumps(document, indent=indent, ensure_ascii=False) + "\n")
+    text = json.dumps(document, indent=indent, ensure_ascii=False)
+    sys.stdout.write(printable_json(text) + "\n")
     sys.stdout.flush()

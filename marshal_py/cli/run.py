@@ -18,6 +18,7 @@ import typer
 
 from marshal_py.admin.connection import Connection
 from marshal_py.cli.command import command
+from marshal_py.cli.output import log_to_stderr, say
 from marshal_py.client.suggestions import did_you_mean
 from marshal_py.consumer.consumer import Consumer
 from marshal_py.consumer.options import Mode
@@ -65,9 +66,7 @@ def run(
     if reload:
         _reload([argument for argument in sys.argv[1:] if argument != "--reload"])
         return
-    logging.basicConfig(
-        stream=sys.stderr, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s"
-    )
+    log_to_stderr()
     logging.getLogger("marshal_py").setLevel(logging.INFO)
     function = load_handler(handler)
     consumer = Consumer(
@@ -86,7 +85,7 @@ def run(
         stats = consumer.stats()
     except SystemExit:
         stats = consumer.stats()
-    typer.echo(f"handled {stats.handled}, failed {stats.failures}", err=True)
+    say(f"handled {stats.handled}, failed {stats.failures}", stderr=True)
 
 
 def load_handler(where: str) -> Callable[..., Any]:
@@ -131,10 +130,10 @@ def _reload(arguments: list[str]) -> None:
             while process.poll() is None and _changes() == before:
                 time.sleep(_LOOK_S)
             if process.poll() is None:
-                typer.echo("a file has changed: beginning again", err=True)
+                say("a file has changed: beginning again", stderr=True)
                 process.terminate()
             else:
-                typer.echo("it has ended: waiting for a change", err=True)
+                say("it has ended: waiting for a change", stderr=True)
                 while _changes() == before:
                     time.sleep(_LOOK_S)
             process.wait()

@@ -6,3 +6,24 @@ from), lets the fold and the claimant work, and appends what they ask for (`log_
 `marshal` first, then `driver`, `claim` and `claims`; `leader_election` and `aio` (asyncio) stand on
 them, `kafka_clients` makes the connections, `acl` says what a refused right was needed for.
 """
+
+from marshal_py.printable import escape_logs
+
+escape_logs(
+    "marshal_py" + part
+    for part in (
+        "",
+        ".consumer",
+        ".dashboard",
+        ".demo",
+        ".doctor.features",
+        ".groups",
+        ".log",
+        ".metrics",
+        ".migrate",
+        ".rdkafka",
+        ".spark",
+        ".text",
+        ".transactions",
+    )
+)

@@ -16,6 +16,8 @@ import logging
 from collections.abc import MutableMapping
 from typing import Any, Final
 
+from marshal_py.printable import printable_json
+
 __all__ = ["FIELDS", "Fields", "JsonFormatter"]
 
 FIELDS: Final = ("group_id", "client_id", "instance_id", "topic", "partition", "epoch")
@@ -54,4 +56,4 @@ class JsonFormatter(logging.Formatter):
         document |= {name: getattr(record, name) for name in FIELDS if hasattr(record, name)}
         if record.exc_info:
             document["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(document, ensure_ascii=False, default=str)
+        return printable_json(json.dumps(document, ensure_ascii=False, default=str))
