@@ -61,6 +61,7 @@ class AsyncConsumer:
 
     async def start(self) -> Self:
         """See `Consumer.start`."""
+        self._core.callbacks.event_loop = asyncio.get_running_loop()
         await call_in_thread(self.sync.start, undo=self.sync.close)
         self._handle_sigterm()
         return self
@@ -145,6 +146,24 @@ class AsyncConsumer:
         """See `Consumer.commit`."""
         await call_in_thread(partial(self.sync.commit, timeout_s))
 
+    def pause(self, topic: str, partition: int) -> None:
+        """See `Consumer.pause`."""
+        self.sync.pause(topic, partition)
+
+    def resume(self, topic: str, partition: int) -> None:
+        """See `Consumer.resume`."""
+        self.sync.resume(topic, partition)
+
+    def paused(self) -> list[tuple[str, int]]:
+        """See `Consumer.paused`."""
+        return self.sync.paused()
+
+    async def seek(
+        self, topic: str, partition: int, offset: int, *, timeout_s: float = 10.0
+    ) -> None:
+        """See `Consumer.seek`."""
+        await call_in_thread(partial(self.sync.seek, topic, partition, offset, timeout_s=timeout_s))
+
     async def lag(self, *, timeout_s: float = 5.0) -> dict[tuple[str, int], int]:
         """See `Consumer.lag`."""
         return await call_in_thread(partial(self.sync.lag, timeout_s=timeout_s))
@@ -155,6 +174,7 @@ class AsyncConsumer:
         The cancellation is let through when all is wound up; a second one shortens that.
         """
         self._core.event_loop = asyncio.get_running_loop()
+        self._core.callbacks.event_loop = self._core.event_loop
         self._handle_sigterm()
         undo = self._take_sigterm_undo()
         try:

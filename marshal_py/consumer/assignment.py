@@ -209,11 +209,13 @@ class Assignment:
     def _remove_all(self) -> None:
         for part in self._partitions.all():
             self._partitions.remove(part)
+        self._partitions.tell_of_lost(now=True)
         self._settled.set()
 
     def _round(self) -> None:
         for part in self._partitions.all():
             self._partitions.advance(part)
+        self._partitions.tell_of_lost()
         if self._closing:
             if self._partitions.wind_up():
                 self._settled.set()

@@ -42,7 +42,7 @@ class AtLeastOnce:
             part = run.part
             if not self.delivers(part):
                 continue
-            if part.parked or not part.claim.held:
+            if part.parked or part.is_paused or not part.claim.held:
                 self._parked.add(run)
                 continue
             rest = part.without_done(run)
@@ -54,7 +54,7 @@ class AtLeastOnce:
         """Take up what was put back when leases lapsed, where they have been regained."""
         for part in self._parked.partitions():
             is_gone = part.claim.core.ended.is_set() or not self.delivers(part)
-            if is_gone or part.claim.held:
+            if is_gone or (part.claim.held and not part.is_paused):
                 if not is_gone:
                     self._ready.extendleft(reversed(part.parked))
                 self._parked.clear(part)

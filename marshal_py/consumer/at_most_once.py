@@ -308,7 +308,7 @@ class AtMostOnce:
     def _should_claim_ahead(self, part: HeldPartition, end: int) -> bool:
         """Whether what was claimed beyond `end` runs out, and more is there to be claimed."""
         runs_out = part.proposed - end < self._unfetched_size and part.proposed < part.end
-        if not runs_out or part.stage is not Stage.ACTIVE or self._winds_up:
+        if not runs_out or not part.flows or self._winds_up:
             return False
         return self._may_claim_to(part, end) > part.proposed
 
@@ -341,7 +341,8 @@ class AtMostOnce:
             is_going = part.stage is not Stage.ACTIVE
             if is_going:  # nothing more is claimed of it, but what was goes out
                 runs = list(filter(None, map(_claimed_ahead, runs)))
-            if runs and (part.parked or not part.claim.held):
+            is_paused = part.is_paused and not is_going
+            if runs and (part.parked or is_paused or not part.claim.held):
                 for run in runs:
                     self._parked.add(run)
                 continue
@@ -407,7 +408,8 @@ class AtMostOnce:
         """Take up what was put back when leases lapsed, where they have been regained."""
         for part in self._parked.partitions():
             is_gone = part.claim.core.ended.is_set() or not self.delivers(part)
-            if is_gone or part.claim.held:
+            is_paused = part.is_paused and part.stage is Stage.ACTIVE
+            if is_gone or (part.claim.held and not is_paused):
                 if not is_gone:
                     # What the log has given to us goes out before what was proposed after it.
                     self._proposed.extendleft(r for r in reversed(part.parked) if r.seq >= 0)

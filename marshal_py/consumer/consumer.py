@@ -9,7 +9,7 @@ move.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Generic, Self, Unpack
 
@@ -18,11 +18,12 @@ from confluent_kafka import Message
 from marshal_py.client.marshal import Claim, Marshal
 from marshal_py.client.options import ClientOptions
 from marshal_py.client.signals import StopRequests
+from marshal_py.consumer.callbacks import OnPartition
 from marshal_py.consumer.core import ConsumerCore
 from marshal_py.consumer.deserializers import Deserializers
 from marshal_py.consumer.fetcher import FETCH, key_of
 from marshal_py.consumer.handlers.schedule import Ordering
-from marshal_py.consumer.held_partition import Batch
+from marshal_py.consumer.held_partition import Batch, HeldPartition
 from marshal_py.consumer.options import (
     ConsumerOptions,
     Mode,
@@ -34,11 +35,18 @@ from marshal_py.consumer.options import (
     start_at,
 )
 from marshal_py.consumer.typed import Decode, Handler, TypedMessage, V, decoder
-from marshal_py.errors import Closed, ConfigurationError, NotHeld
+from marshal_py.errors import (
+    Closed,
+    ConfigurationError,
+    InvalidArgument,
+    NotHeld,
+    NotInVersion1,
+)
 from marshal_py.protocol.claim_metadata import ClaimMetadata
 from marshal_py.protocol.subscription import Subscription
 
 if TYPE_CHECKING:  # what only some need is imported there: a restart is mostly imports
+    from marshal_py.consumer.handlers.middleware import Middleware
     from marshal_py.consumer.handlers.options import Executor, OnFailure, Retry, Stuck
     from marshal_py.consumer.handlers.run_stats import RunStats
     from marshal_py.consumer.handlers.runner import Runner
@@ -92,6 +100,14 @@ class Consumer(Generic[V]):
       an `Order`, or None for a tombstone. What cannot be read raises `DeserializationFailed`; with
       `run` it goes the way of messages that failed.
     - `key_deserializer`, `value_deserializer`: as for confluent-kafka's DeserializingConsumer.
+    - `on_assigned`, `on_revoked`: called with the claim of each partition that comes, before its
+      first message, and that goes, when nothing of it is in the program's hands any more, and
+      before others can have it. In a thread of the consumer's, one at a time, whatever the loop or
+      the handlers do meanwhile; coroutines (`AsyncConsumer`) in its event loop. No other partition
+      moves until they return, and leases stand meanwhile. What `on_assigned` raises stops the
+      consumer (`HandlerFailed`); what `on_revoked` raises is logged. Of a partition that was lost
+      (`claim.reason`), others may have messages already; and a handler that does not return within
+      `drain_timeout_s` (after a loss: 30 s) is not waited for.
     - `settings`: all else is for `Marshal`: `client_id`, `interval_ms`, `create_topics`, ...
 
     Raises `ConfigurationError` before anything touches the network; starting (`with`, or the first
@@ -129,6 +145,8 @@ class Consumer(Generic[V]):
         decode: Decode[V] | None = None,
         discovery_interval_s: float = 10.0,
         settle_ms: int = 100,
+        on_assigned: OnPartition | None = None,
+        on_revoked: OnPartition | None = None,
         **settings: Unpack[ClientOptions],
     ) -> None:
         check_names(settings, Consumer.__init__)
@@ -192,6 +210,8 @@ class Consumer(Generic[V]):
             Deserializers(key_deserializer, value_deserializer),
             discovery_interval_s,
             settle_ms,
+            on_assigned,
+            on_revoked,
         )
         self.marshal: Final = marshal
         self.core: Final = ConsumerCore(
@@ -283,7 +303,7 @@ class Consumer(Generic[V]):
         ordering: Ordering = "key",
         executor: Executor | None = None,
         batch_size: int | None = None,
-        retry: Retry | None = None,
+        retry: Retry | Mapping[str, Retry] | None = None,
         on_failure: OnFailure = "stop",
         not_retriable: type[BaseException] | tuple[type[BaseException], ...] = (),
         dead_letter_topic: str = "{topic}.dlq",
@@ -293,6 +313,8 @@ class Consumer(Generic[V]):
         stuck_after_s: float | None = 60.0,
         on_stuck: Callable[[Stuck], None] | None = None,
         drain_timeout_s: float = 30.0,
+        middleware: Sequence[Middleware] = (),
+        filter: Callable[[TypedMessage[V]], object] | None = None,
     ) -> RunStats:
         """Call `handler(message)`, or `handler(message, claim)`, for each message, side by side.
 
@@ -307,9 +329,15 @@ class Consumer(Generic[V]):
           (``"key"``; those without a key have no order), all of a partition, or none.
         - `batch_size`: the handler is given a `Batch` of up to so many messages of one partition,
           as many as are there. A batch that fails is split, and its messages come one by one.
-        - `retry`: how often and when a message comes again that a handler failed with; by default
-          3 attempts. Only what is behind it in order waits. `not_retriable`: exceptions after which
-          there is no other attempt.
+        - `middleware`: functions around the handler, the first outermost:
+          ``each(message, call_next)``, which returns ``call_next(message)``; ``async def``, with
+          ``await call_next(message)``, if the handler is. With `batch_size`, the message is a
+          `Batch`. See `marshal_py.consumer.handlers.middleware`.
+        - `filter`: a quick function of a message; those for which it is false are done without the
+          handler, and counted (`RunStats.filtered`). What it raises counts as a failed attempt.
+        - `retry`: how often and when a message comes again that a handler failed with, or a mapping
+          of that by topic; by default 3 attempts. Only what is behind it in order waits.
+          `not_retriable`: exceptions after which there is no other attempt.
         - `on_failure`: then ``"stop"`` (`run` raises `HandlerFailed`), ``"dead_letter"`` (it is
           written to `dead_letter_topic` before it counts as done: see
           `marshal_py.consumer.handlers.dead_letters`), ``"skip"``, or a function that is given a
@@ -353,6 +381,8 @@ class Consumer(Generic[V]):
             on_stuck,
             drain_timeout_s,
             self.mode == "at_most_once",
+            middleware,
+            filter,
         )
         return self._run(Runner(self.core, options, workers_for(options, self.core.event_loop)))
 
@@ -414,6 +444,48 @@ class Consumer(Generic[V]):
         that are lost meanwhile are passed over.
         """
         self.core.partitions.commit(timeout_s)
+
+    # Single partitions
+
+    def pause(self, topic: str, partition: int) -> None:
+        """Hand out nothing more of a partition that is held, until `resume`, and keep its claim.
+
+        What was fetched waits; with ``mode="at_most_once"``, what was claimed already may still
+        come. It ends with the claim: whoever holds the partition next is not paused. (To stop a
+        whole group: `marshal group pause`.) For any thread. Raises `NotHeld`.
+        """
+        self.core.partitions.pause(self._held(topic, partition), True)
+
+    def resume(self, topic: str, partition: int) -> None:
+        """Go on with a partition that was paused. For any thread. Raises `NotHeld`."""
+        self.core.partitions.pause(self._held(topic, partition), False)
+
+    def paused(self) -> list[tuple[str, int]]:
+        """Return the partitions that are paused (`pause`): topic and number."""
+        return [part.key for part in self.core.partitions.all() if part.is_paused]
+
+    def seek(self, topic: str, partition: int, offset: int, *, timeout_s: float = 10.0) -> None:
+        """Go on with a partition at `offset`, forth or back.
+
+        It goes by way of the log: the claim ends, what is in work under it counts for nothing, and
+        the next claim, under a new epoch, begins there; `on_revoked` and `on_assigned` are called.
+        Waits until the position is in the log; within `on_assigned` it does not, and the partition
+        is assigned again, there. Going back repeats messages, whatever the `mode`.
+
+        Raises `NotHeld`, `ClaimTimeout` after `timeout_s`, `InvalidArgument`, and `NotInVersion1`
+        with ``wire="text"``.
+        """
+        if self.marshal.settings.wire == "text":
+            raise NotInVersion1("seek: positions of version 1 (wire='text') only go forth")
+        if type(offset) is not int or not 0 <= offset < 2**63:
+            raise InvalidArgument(f"offset = {offset!r} must be 0 or more")
+        self.core.partitions.seek(self._held(topic, partition), offset, timeout_s)
+
+    def _held(self, topic: str, partition: int) -> HeldPartition:
+        part = self.core.partitions.by_key.get((topic, partition))
+        if part is None or not part.claim.held:
+            raise NotHeld(f"{topic}/{partition} is not held")
+        return part
 
     # Looking
 

@@ -15,6 +15,7 @@ from marshal_py.consumer.admin_on_demand import AdminOnDemand
 from marshal_py.consumer.assignment import Assignment
 from marshal_py.consumer.at_least_once import AtLeastOnce
 from marshal_py.consumer.at_most_once import AtMostOnce
+from marshal_py.consumer.callbacks import Callbacks
 from marshal_py.consumer.delivery import Delivery
 from marshal_py.consumer.fetcher import Fetcher
 from marshal_py.consumer.held_partition import HeldPartition
@@ -48,6 +49,9 @@ class Handlers(Protocol):
     def busy_with(self, part: HeldPartition) -> bool:
         """Whether `part` should not be given back yet."""
 
+    def runs(self, part: HeldPartition) -> bool:
+        """Whether a handler works on something of `part` now."""
+
     def stop(self, drain_timeout_s: float | None = None) -> None:
         """Finish what is in flight, and end."""
 
@@ -72,6 +76,9 @@ class ConsumerCore:
         """Where handlers that are coroutines run, None for a loop of their own."""
         self.deserializers: Final = options.deserializers
         self.wakeup: Final = Wakeup()
+        self.callbacks: Final = Callbacks(
+            options.on_assigned, options.on_revoked, self.log, self.wakeup, marshal.client_id
+        )
         self.fetcher: Final = Fetcher(
             marshal, options.kafka, self.log, self.wakeup, batch_size=options.batch_size
         )
@@ -115,7 +122,9 @@ class ConsumerCore:
             self.positions,
             self.log,
             self.wakeup,
+            callbacks=self.callbacks,
             busy_with=self.busy_with,
+            in_use=self.in_use,
             manual=not options.auto_ack and not self.delivery.claims_messages,
         )
         self.assignment: Final = Assignment(
@@ -156,6 +165,12 @@ class ConsumerCore:
             return self.delivery.has_claimed(part) or self.handlers.busy_with(part)
         return self.iteration.busy_with(part)
 
+    def in_use(self, part: HeldPartition) -> bool:
+        """Whether the user works on a message of `part` now."""
+        if self.handlers is not None:
+            return self.handlers.runs(part)
+        return self.iteration.is_looping and part.run is not None
+
     # Life
 
     def start(self) -> None:
@@ -167,6 +182,7 @@ class ConsumerCore:
                 if self.closing.is_set():
                     raise Closed("the consumer has been closed; make a new one")
                 return
+            self.callbacks.check()
             self.fetcher.open()
             try:
                 self._discover_and_join()

@@ -191,7 +191,8 @@ class Fetcher:
                 return
             where = [TopicPartition(part.topic, part.partition)]
             is_over = part.stage is Stage.DRAINING and not part.is_owed
-            if part.suspended or part.throttled or is_over:
+            is_paused = part.is_paused and not part.is_owed
+            if part.suspended or part.throttled or is_paused or is_over:
                 self._kafka.pause(where)
             else:
                 self._kafka.resume(where)

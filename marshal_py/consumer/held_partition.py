@@ -157,7 +157,10 @@ class HeldPartition:
         self.topic: str = claim.topic
         self.partition: int = claim.partition
         self.key = (self.topic, self.partition)
-        self.stage = Stage.WANTED
+        self.flows = False
+        """It is active, and not paused: whatever the lease says, its messages go out."""
+        self._stage = Stage.WANTED
+        self._is_paused = False
         self.manual = manual
         self.assigned = False
         """Whether Kafka is asked for its messages."""
@@ -165,6 +168,8 @@ class HeldPartition:
         """The lease has lapsed, and fetching pauses until it is regained."""
         self.throttled = False
         """`Consumer.run` has enough of it for now, and fetching pauses."""
+        self.is_told = False
+        """`on_assigned` was called, and `on_revoked` was not."""
         self.metadata = ClaimMetadata()
         """What is published with the claim."""
         self.sent_metadata = b""
@@ -228,6 +233,26 @@ class HeldPartition:
     def has_begun(self) -> bool:
         """Whether Kafka has had something where it began, or that was up to Kafka."""
         return self._start < 0 or self.last_end != self._start or self.tail != (-1, -1)
+
+    @property
+    def stage(self) -> Stage:
+        """Where in its life it is."""
+        return self._stage
+
+    @stage.setter
+    def stage(self, stage: Stage) -> None:
+        self._stage = stage
+        self.flows = stage is Stage.ACTIVE and not self._is_paused
+
+    @property
+    def is_paused(self) -> bool:
+        """The user wants none of its messages for now (`Consumer.pause`)."""
+        return self._is_paused
+
+    @is_paused.setter
+    def is_paused(self, is_paused: bool) -> None:
+        self._is_paused = is_paused
+        self.flows = self._stage is Stage.ACTIVE and not is_paused
 
     @property
     def deliverable(self) -> bool:

@@ -113,18 +113,14 @@ class Iteration:
 
     def hand_out(self, run: Run) -> Iterator[Message]:
         """Hand out what is left of the run in hand, for as long as that is allowed."""
-        part, holding, active, now_s = run.part, run.part.holding, Stage.ACTIVE, time.monotonic
+        part, holding, now_s = run.part, run.part.holding, time.monotonic
         clock, look_s, until_ns = self._marshal.driver.clock, 0.0, -1
         for message in run.rest:
             # Every single time: the process may have been stopped since the last one.
-            if (
-                now_s() >= look_s
-                or holding.lease_until_ns is not until_ns
-                or part.stage is not active
-            ):
+            if now_s() >= look_s or holding.lease_until_ns is not until_ns or not part.flows:
                 looked_s, until_ns = now_s(), holding.lease_until_ns
                 left_s = (until_ns - clock()) / 1e9
-                if (left_s <= 0 or part.stage is not active) and not self._may_hand_out(part):
+                if (left_s <= 0 or not part.flows) and not self._may_hand_out(part):
                     self._put_back(run, message)
                     return
                 look_s = looked_s + min(LOOK_S, left_s)
@@ -206,6 +202,8 @@ class Iteration:
 
     def _may_hand_out(self, part: HeldPartition) -> bool:
         """Whether a message that was fetched (at most once: and claimed) may still go out."""
+        if part.is_paused and not self._delivery.claims_messages:
+            return False
         if not part.claim.held:
             return False
         return self._delivery.delivers(part)

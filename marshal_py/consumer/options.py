@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
-from marshal_py.client.marshal import Marshal
+from marshal_py.client.marshal import Claim, Marshal
 from marshal_py.client.suggestions import did_you_mean
 from marshal_py.consumer.deserializers import Deserializers
+from marshal_py.consumer.signatures import takes
 from marshal_py.errors import ConfigurationError, NotInVersion1
 from marshal_py.protocol.subscription import Subscription
 
@@ -61,6 +62,13 @@ class ConsumerOptions:
     deserializers: Deserializers
     discovery_interval_s: float
     settle_ms: int
+    on_assigned: Callable[[Claim], object] | None
+    on_revoked: Callable[[Claim], object] | None
+
+    def __post_init__(self) -> None:
+        for name in ("on_assigned", "on_revoked"):
+            if (function := getattr(self, name)) is not None:
+                takes(name, function, "(claim)", (1,))
 
 
 def _a_number(value: object) -> bool:

@@ -15,12 +15,13 @@ import msgspec
 
 from marshal_py.client.marshal import Marshal
 from marshal_py.client.structured_logs import Fields
+from marshal_py.consumer.callbacks import Callbacks
 from marshal_py.consumer.delivery import Delivery
 from marshal_py.consumer.fetcher import Fetcher
 from marshal_py.consumer.held_partition import HeldPartition, Stage
 from marshal_py.consumer.positions import Positions
 from marshal_py.consumer.wakeup import Wakeup
-from marshal_py.errors import Closed, NotHeld
+from marshal_py.errors import ClaimTimeout, Closed, NotHeld
 from marshal_py.protocol.balance import Unit
 from marshal_py.protocol.claim_metadata import ClaimMetadata
 
@@ -29,12 +30,15 @@ __all__ = ["Partitions"]
 OWED_INTERVALS: Final = 2
 """At most once: what was claimed ahead has so long to be fetched before its partition goes."""
 
+LEFT_S: Final = 30.0
+"""`on_revoked` waits so long for what still runs of a partition that was lost."""
+
 
 class Partitions:
     """All partitions that are wanted, held or being given back.
 
     `busy_with` says whether something of a partition is in the user's hands; `manual`, whether
-    messages are acknowledged one by one.
+    messages are acknowledged one by one; `in_use`, whether the user works on a message of it now.
     """
 
     def __init__(
@@ -46,7 +50,9 @@ class Partitions:
         log: Fields,
         wakeup: Wakeup,
         *,
+        callbacks: Callbacks,
         busy_with: Callable[[HeldPartition], bool],
+        in_use: Callable[[HeldPartition], bool],
         manual: bool,
     ) -> None:
         self.by_key: dict[Unit, HeldPartition] = {}
@@ -56,7 +62,11 @@ class Partitions:
         self._positions = positions
         self._log = log
         self._wakeup = wakeup
+        self._callbacks = callbacks
         self._busy_with = busy_with
+        self._in_use = in_use
+        self._leaving: list[tuple[HeldPartition, float]] = []
+        """Whose claims have ended, and since when, without `on_revoked` having been called."""
         self._manual = manual
         self._is_text = marshal.settings.wire == "text"
         self._release = True
@@ -108,10 +118,14 @@ class Partitions:
 
     def _activate(self, part: HeldPartition) -> None:
         """The claim is held: find the position, and have its messages fetched."""
+        if any(left.key == part.key for left, _ in self._leaving):
+            return  # in the program's eyes it is still there
         part.floor = part.claim.claimed_offset
         position = self._positions.start_of(part)
-        if position is None:
+        if position is None or not self._callbacks.assigned(part):
             return
+        if part.reset_to is not None:
+            return  # `on_assigned` went elsewhere
         done = part.metadata.done_ranges
         part.start(max(position, -1), () if self._delivery.claims_messages else done)
         part.stage = Stage.ACTIVE
@@ -136,7 +150,7 @@ class Partitions:
 
     def _reset(self, part: HeldPartition, offset: int) -> None:
         """Set the position, even back, which ends the claim; the next one goes on there."""
-        if part.stage in (Stage.ACTIVE, Stage.DRAINING):
+        if part.stage is not Stage.WANTED:
             part.stage = Stage.RELEASING  # nothing more goes out; what is out counts for nothing
             self._fetcher.unassign(part)
         with contextlib.suppress(NotHeld, Closed):
@@ -180,6 +194,7 @@ class Partitions:
         part.stage = Stage.RELEASING
         self._fetcher.unassign(part)
         self._delivery.give_up(part)
+        self._callbacks.revoked(part)  # first: who comes next relies on it
         claim = part.claim
         position = part.position()
         if not self._delivery.claims_messages and position >= 0:
@@ -215,6 +230,8 @@ class Partitions:
         if was_active:
             self._delivery.give_up(part)
         self.by_key.pop(part.key, None)
+        if part.is_told:
+            self._leaving.append((part, time.monotonic()))
         self._wakeup.plan_due = True
         if was_active and part.claim.reason not in (None, "released"):
             self._log.warning(
@@ -225,6 +242,14 @@ class Partitions:
                 part.claim.reason,
                 extra=part.log_fields,
             )
+
+    def tell_of_lost(self, *, now: bool = False) -> None:
+        """Call `on_revoked` for what is gone, once the user works on nothing of it, or `now`."""
+        for left in list(self._leaving):
+            part, since_s = left
+            if now or not self._in_use(part) or time.monotonic() - since_s > LEFT_S:
+                self._callbacks.revoked(part)
+                self._leaving.remove(left)
 
     def end(self, *, hurry_s: float, release: bool) -> None:
         """All are to be given back, or kept (`release=False`), from the next `wind_up` on.
@@ -242,7 +267,7 @@ class Partitions:
             elif part.stage is Stage.ACTIVE:
                 self.drain(part)
                 self.advance(part)
-        return not any(
+        return not self._leaving and not any(
             part.stage is not Stage.RELEASING
             or (self._release and not part.claim.core.ended.is_set())
             for part in self.by_key.values()
@@ -261,6 +286,33 @@ class Partitions:
         """Fetch no more of `part` for now, or again."""
         part.throttled = throttled
         self._fetcher.pause_or_resume(part)
+
+    def pause(self, part: HeldPartition, is_paused: bool) -> None:
+        """Hand out nothing of `part` for now, or go on."""
+        part.is_paused = is_paused
+        self._fetcher.pause_or_resume(part)
+        self._wakeup.wake()
+
+    def seek(self, part: HeldPartition, offset: int, timeout_s: float) -> None:
+        """See `Consumer.seek`."""
+        if self._callbacks.calling is part:  # who would carry it out waits for `on_assigned`
+            if offset != part.claim.position:
+                part.reset_to = offset
+            return
+        if part.stage is not Stage.ACTIVE:
+            raise NotHeld(f"{part.topic}/{part.partition} is not held any more")
+        part.reset_to = offset
+        part.stage = Stage.RELEASING  # from here on nothing of it goes out
+        self._wakeup.wake()
+        if not part.claim.core.ended.wait(timeout_s):
+            raise ClaimTimeout(
+                f"{part.topic}/{part.partition}: the position {offset} was not in the log within "
+                f"{timeout_s:g} s; it is still being set"
+            )
+        if not (part.claim.reason or "").startswith("repositioned"):
+            raise NotHeld(
+                f"{part.topic}/{part.partition} was not held any more: {part.claim.reason}"
+            )
 
     def publish(
         self,

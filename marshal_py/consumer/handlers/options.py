@@ -5,13 +5,15 @@ from __future__ import annotations
 import inspect
 import pickle
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Literal, TypeAlias
 
 from marshal_py.client.marshal import Claim
+from marshal_py.consumer.handlers.middleware import ClaimAs, Middleware, WholeHandler
 from marshal_py.consumer.handlers.schedule import Ordering
+from marshal_py.consumer.signatures import is_coroutine_function, takes
 from marshal_py.errors import ConfigurationError, DeserializationFailed
 
 __all__ = [
@@ -137,7 +139,7 @@ class HandlerOptions:
     ordering: Ordering = "key"
     executor: Executor | None = None
     batch_size: int | None = None
-    retry: Retry | None = None
+    retry: Retry | Mapping[str, Retry] | None = None
     on_failure: OnFailure = "stop"
     not_retriable: tuple[type[BaseException], ...] = ()
     dead_letter_topic: str = "{topic}.dlq"
@@ -148,8 +150,10 @@ class HandlerOptions:
     on_stuck: Callable[[Stuck], None] | None = None
     drain_timeout_s: float = 30.0
     at_most_once: bool = False
-    claim_as: Literal["no", "second", "keyword"] = field(init=False, default="no")
-    """Whether, and how, the handler takes the claim."""
+    middleware: Sequence[Middleware] = ()
+    filter: Callable[[Any], object] | None = None
+    whole: WholeHandler = field(init=False)
+    """The handler, and the middleware around it."""
 
     def __post_init__(self) -> None:
         if not callable(self.handler):
@@ -172,26 +176,66 @@ class HandlerOptions:
             raise ConfigurationError(
                 f"drain_timeout_s = {self.drain_timeout_s!r} must be 0 or more"
             )
-        if self.at_most_once and self.retry is not None and self.retry.attempts != 1:
-            raise ConfigurationError(
-                f"retry = {self.retry}: with mode='at_most_once' no message comes to a handler "
-                "twice; leave retry out, or use mode='at_least_once'"
-            )
+        self._check_retries()
         if isinstance(self.not_retriable, type):
             object.__setattr__(self, "not_retriable", (self.not_retriable,))
         for kind in self.not_retriable:
             if not (isinstance(kind, type) and issubclass(kind, BaseException)):
                 raise ConfigurationError(f"not_retriable: {kind!r} is no type of exception")
-        object.__setattr__(self, "claim_as", _claim_as(self.handler))
+        claim_as = _claim_as(self.handler)
+        claim: dict[str, tuple[Any, ...]]
         claim = {"no": ((1,), {}), "second": ((1, 2), {}), "keyword": ((1,), {"claim": 2})}
-        _takes("handler", self.handler, "(message), or (message, claim)", *claim[self.claim_as])
+        takes("handler", self.handler, "(message), or (message, claim)", *claim[claim_as])
         if callable(self.on_failure):
-            _takes("on_failure", self.on_failure, "(failure)", (1,), {})
+            takes("on_failure", self.on_failure, "(failure)", (1,))
         if self.on_stuck is not None:
-            _takes("on_stuck", self.on_stuck, "(stuck)", (1,), {})
+            takes("on_stuck", self.on_stuck, "(stuck)", (1,))
+        if self.filter is not None:
+            takes("filter", self.filter, "(message)", (1,))
+            if is_coroutine_function(self.filter):
+                raise ConfigurationError(
+                    f"filter = {self.filter!r} must be a plain function, and quick"
+                )
+        self._check_middleware()
+        object.__setattr__(
+            self, "whole", WholeHandler(self.handler, claim_as, tuple(self.middleware))
+        )
+
+    def _check_retries(self) -> None:
+        retries = self.retry.values() if isinstance(self.retry, Mapping) else [self.retry]
+        for retry in retries:
+            if retry is not None and not isinstance(retry, Retry):
+                raise ConfigurationError(
+                    f"retry = {self.retry!r} must be a Retry, or a Retry for each topic by name"
+                )
+            if not self.at_most_once or retry is None or retry.attempts == 1:
+                continue
+            raise ConfigurationError(
+                f"retry = {retry}: with mode='at_most_once' no message comes to a handler "
+                "twice; leave retry out, or use mode='at_least_once'"
+            )
+
+    def _check_middleware(self) -> None:
+        if callable(self.middleware) or not isinstance(self.middleware, Sequence):
+            raise ConfigurationError(
+                f"middleware = {self.middleware!r} must be a list of functions, outermost first"
+            )
+        for each in self.middleware:
+            takes("middleware", each, "(message, call_next)", (1, 2))
+            if is_coroutine_function(each) is not (self.executor == "asyncio"):
+                raise ConfigurationError(
+                    f"middleware = {each!r}: "
+                    + (
+                        "around an `async def` handler it must be `async def`, and await call_next"
+                        if self.executor == "asyncio"
+                        else "around a plain handler it must be a plain function"
+                    )
+                )
+            if self.executor == "process":
+                _check_sendable("middleware", each)
 
     def _check_executor(self) -> None:
-        is_coroutine = _is_coroutine_function(self.handler)
+        is_coroutine = is_coroutine_function(self.handler)
         if self.executor is None:
             object.__setattr__(self, "executor", "asyncio" if is_coroutine else "thread")
         _one_of("executor", self.executor, ("thread", "process", "asyncio"))
@@ -205,39 +249,36 @@ class HandlerOptions:
                 )
             )
         if self.executor == "process":
-            try:
-                pickle.dumps(self.handler)
-            except Exception as error:
-                raise ConfigurationError(
-                    f"handler = {self.handler!r} cannot be sent to another process ({error}): use "
-                    "a function at the top level of a module, or executor='thread'"
-                ) from None
+            _check_sendable("handler", self.handler)
 
-    @property
-    def retries(self) -> Retry:
-        """What was chosen, or goes without saying."""
+    def retry_of(self, topic: str) -> Retry:
+        """Return what was chosen for a topic, or goes without saying."""
         if self.at_most_once:
             return _ONCE
-        return self.retry or _USUAL
+        chosen = self.retry.get(topic) if isinstance(self.retry, Mapping) else self.retry
+        return chosen or _USUAL
 
     def dead_letter_topic_of(self, topic: str) -> str:
         """Return where the dead letters of a topic go."""
         return self.dead_letter_topic.replace("{topic}", topic)
 
-    def call(self, given: Any, claim: Any) -> Any:
-        """Call the handler, with the claim if it takes one."""
-        if self.claim_as == "no":
-            return self.handler(given)
-        if self.claim_as == "second":
-            return self.handler(given, claim)
-        return self.handler(given, claim=claim)
-
-    def may_retry(self, error: BaseException, failures: int) -> bool:
+    def may_retry(self, topic: str, error: BaseException, failures: int) -> bool:
         """Whether a message comes again after so many failures, of which `error` was the last."""
         cause = error.__cause__ if isinstance(error, DeserializationFailed) else None
         if isinstance(error, self.not_retriable) or isinstance(cause, self.not_retriable):
             return False
-        return self.retries.attempts is None or failures < self.retries.attempts
+        attempts = self.retry_of(topic).attempts
+        return attempts is None or failures < attempts
+
+
+def _check_sendable(name: str, function: Any) -> None:
+    try:
+        pickle.dumps(function)
+    except Exception as error:
+        raise ConfigurationError(
+            f"{name} = {function!r} cannot be sent to another process ({error}): use "
+            "a function at the top level of a module, or executor='thread'"
+        ) from None
 
 
 def _whole(name: str, value: Any, least: int, most: int) -> None:
@@ -247,37 +288,12 @@ def _whole(name: str, value: Any, least: int, most: int) -> None:
         )
 
 
-def _takes(
-    name: str, function: Any, called: str, given: tuple[Any, ...], named: dict[str, Any]
-) -> None:
-    """Refuse a function that cannot be called as it will be."""
-    if not callable(function):
-        raise ConfigurationError(f"{name} = {function!r} must be a function")
-    try:
-        signature = inspect.signature(function)
-    except (TypeError, ValueError):  # some written in C tell nothing
-        return
-    try:
-        signature.bind(*given, **named)
-    except TypeError as error:
-        raise ConfigurationError(
-            f"{name} = {function!r} takes {signature} and is called with {called}: {error}"
-        ) from None
-
-
 def _one_of(name: str, value: Any, choices: tuple[str, ...]) -> None:
     if value not in choices:
         raise ConfigurationError(f"{name} = {value!r} must be one of: {', '.join(choices)}")
 
 
-def _is_coroutine_function(handler: Callable[..., Any]) -> bool:
-    while isinstance(handler, partial):
-        handler = handler.func
-    call = getattr(handler, "__call__", None)  # noqa: B004 (whether the call is a coroutine)
-    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(call)
-
-
-def _claim_as(handler: Callable[..., Any]) -> Literal["no", "second", "keyword"]:
+def _claim_as(handler: Callable[..., Any]) -> ClaimAs:
     """Say how the claim is given to `handler`; its first argument is the message, however named.
 
     Raises `ConfigurationError` if it cannot be called with the two.
@@ -287,7 +303,7 @@ def _claim_as(handler: Callable[..., Any]) -> Literal["no", "second", "keyword"]
     except (TypeError, ValueError):
         return "no"
     message, claim = object(), object()
-    ways: list[tuple[Literal["keyword", "no", "second"], Callable[[], inspect.BoundArguments]]] = [
+    ways: list[tuple[ClaimAs, Callable[[], inspect.BoundArguments]]] = [
         ("keyword", lambda: signature.bind(message, claim=claim)),
         ("no", lambda: signature.bind(message)),
         ("second", lambda: signature.bind(message, claim)),

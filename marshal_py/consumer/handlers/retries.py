@@ -85,7 +85,7 @@ class Retries:
         for item in task.items:
             item.attempts += 1
         item = task.items[0]
-        if self._options.may_retry(error, item.attempts):
+        if self._options.may_retry(item.partition[0], error, item.attempts):
             self._again(task, error)
         else:
             self._give_up(task, error)
@@ -110,7 +110,8 @@ class Retries:
 
     def _again(self, task: Task, error: BaseException) -> None:
         item = task.items[0]
-        delay_s = self._options.retries.delay_s(item.attempts, self._random.random())
+        retry = self._options.retry_of(item.partition[0])
+        delay_s = retry.delay_s(item.attempts, self._random.random())
         due_s = time.monotonic() + delay_s
         with self._tasks.lock:
             again = self._ending.may_retry_at(task.part, due_s)

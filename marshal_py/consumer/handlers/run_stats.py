@@ -13,6 +13,8 @@ class RunStats:
 
     handled: int = 0
     """Messages done by a handler."""
+    filtered: int = 0
+    """Messages that `filter` left out: done, and no handler was given them."""
     failures: int = 0
     """Attempts that failed."""
     retries: int = 0

@@ -164,7 +164,7 @@ class Runner:
                     del self._parts[partition]
                 elif part.stage is Stage.DRAINING:
                     self._drain(partition, part, now_s)
-                elif schedule.is_held(partition) and part.claim.held:
+                elif schedule.is_held(partition) and part.claim.held and not part.is_paused:
                     self._workers.wake(schedule.resume(partition))
         self._throttle()
         self._stuck.look(now_s)
@@ -175,7 +175,8 @@ class Runner:
         schedule = self._tasks.schedule
         if self._ending.drain(partition, now_s) and not self._options.at_most_once:
             self._trim(partition, part)  # at most once, what is claimed would be lost
-        if now_s >= self._ending.drain_by_s(partition):
+        is_paused = part.is_paused and not self._options.at_most_once
+        if is_paused or now_s >= self._ending.drain_by_s(partition):
             self._tasks.hand_back(part, schedule.drop(partition))
         elif schedule.is_held(partition) and part.claim.held:
             self._workers.wake(schedule.resume(partition))
@@ -201,6 +202,11 @@ class Runner:
                 # One that does not return is not waited for without end.
                 return time.monotonic() < self._ending.drain_by_s(part.key)
             return self._parts.get(part.key) is part and self._tasks.schedule.open(part.key) > 0
+
+    def runs(self, part: HeldPartition) -> bool:
+        """Whether a handler works on something of `part`. Asked by the same thread."""
+        with self.lock:
+            return self._tasks.runs_of(part)
 
     def _throttle(self) -> None:
         """Fetch no more of partitions that fill the buffer, or are far ahead of their position."""
@@ -231,13 +237,18 @@ class Runner:
         return self._tasks.take(worker)
 
     def given_to_handler(self, task: Task) -> Any:
-        """Return what the handler is called with: a message, or a `Batch`."""
+        """Return what the handler is called with: a message, or a `Batch`; None for nothing."""
         if self._core.deserializers:
             for item in task.items:
                 self._deserialize(item)
-        if self._options.batch_size is None:
-            return task.items[0].payload
-        return Batch([item.payload for item in task.items], task.part.claim)
+        wanted = self._options.filter
+        if wanted is not None:
+            for item in task.items:
+                item.is_filtered = not wanted(item.payload)
+        payloads = [item.payload for item in task.items if not item.is_filtered]
+        if self._options.batch_size is None or not payloads:
+            return payloads[0] if payloads else None
+        return Batch(payloads, task.part.claim)
 
     def _deserialize(self, item: Item) -> None:
         message = item.payload

@@ -34,6 +34,7 @@ class Item:
     __slots__ = (
         "alone",
         "attempts",
+        "is_filtered",
         "key_queue",
         "offset",
         "part",
@@ -55,6 +56,8 @@ class Item:
         """How often a handler has failed with it."""
         self.alone = False
         """It is handed out in no batch with others: one of them failed."""
+        self.is_filtered = False
+        """It is not for the handler."""
         self.raw: tuple[Any, Any] | None = None
         """Key and value as they came, once a deserializer may have changed them."""
         self.key_queue: _KeyQueue

@@ -57,7 +57,7 @@ class TaskSource(Protocol):
         """Return what to run next, None if there is nothing. The caller holds the lock."""
 
     def given_to_handler(self, task: Task) -> Any:
-        """Return what the handler is called with: a message, or a `Batch`."""
+        """Return what the handler is called with: a message, or a `Batch`; None for nothing."""
 
     def succeeded(self, task: Task) -> None:
         """The handler returned."""
@@ -106,7 +106,16 @@ class Tasks:
         self._options = options
         self._workers = workers
         self._counts = dict.fromkeys(
-            ("handled", "failures", "retries", "dead_lettered", "skipped", "handed_back"), 0
+            (
+                "handled",
+                "filtered",
+                "failures",
+                "retries",
+                "dead_lettered",
+                "skipped",
+                "handed_back",
+            ),
+            0,
         )
 
     # Room
@@ -138,19 +147,22 @@ class Tasks:
             if not items:
                 return None
             part = items[0].part
-            if part.claim.held and part.stage in (Stage.ACTIVE, Stage.DRAINING):
+            is_paused = part.is_paused and not self._core.delivery.claims_messages
+            if part.claim.held and not is_paused and part.stage in (Stage.ACTIVE, Stage.DRAINING):
                 task = Task(items, worker)
                 self.running.add(task)
                 return task
-            # Its lease has lapsed, or the claim has ended: the loop sees to it.
+            # It is paused, its lease has lapsed, or the claim has ended: the loop sees to it.
             schedule.hold(items[0].partition)
             schedule.put_back(items)
 
     # What came of it
 
     def handled(self, task: Task) -> None:
-        """The handler has done them."""
-        self._counts["handled"] += len(task.items)
+        """The handler has done them, or they are not for it."""
+        filtered = sum(item.is_filtered for item in task.items)
+        self._counts["filtered"] += filtered
+        self._counts["handled"] += len(task.items) - filtered
         for item in task.items:
             if item.attempts:
                 self.failing.recovered(item.partition, item.offset)

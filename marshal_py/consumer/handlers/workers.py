@@ -22,6 +22,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
 from marshal_py.consumer.handlers.message_copy import copy_of
+from marshal_py.consumer.handlers.middleware import WholeHandler
 from marshal_py.consumer.handlers.options import ClaimSnapshot, HandlerOptions
 from marshal_py.consumer.handlers.tasks import Task, TaskSource, Workers
 from marshal_py.consumer.held_partition import Batch
@@ -109,7 +110,9 @@ class ThreadWorkers:
         return None
 
     def _call(self, number: int, task: Task) -> None:  # noqa: ARG002 (for who inherits)
-        self._options.call(self._source.given_to_handler(task), task.part.claim)
+        given = self._source.given_to_handler(task)
+        if given is not None:
+            self._options.whole(given, task.part.claim)
 
     def _leave(self, number: int) -> None:
         pass
@@ -139,7 +142,7 @@ class ProcessWorkers(ThreadWorkers):
         ours, theirs = self._context.Pipe()
         process = self._context.Process(
             target=_serve_process,
-            args=(theirs, self._options.handler, self._options.claim_as),
+            args=(theirs, self._options.whole),
             name=f"marshal-worker-{number}",
             daemon=True,
         )
@@ -180,6 +183,8 @@ class ProcessWorkers(ThreadWorkers):
             raise HandlerProcessDied("the handler's process was not started: the end came first")
         process, connection = self._processes[number]
         given = self._source.given_to_handler(task)
+        if given is None:
+            return
         holding = task.part.holding
         claim = ClaimSnapshot(
             holding.topic, holding.partition, holding.epoch, holding.lease_until_ns
@@ -223,7 +228,7 @@ class ProcessWorkers(ThreadWorkers):
             found[0].join(GRACE_S)
 
 
-def _serve_process(connection: Connection, handler: Any, claim_as: Any) -> None:
+def _serve_process(connection: Connection, handler: WholeHandler) -> None:
     """The life of a handler's process."""
     # Ctrl-C in a terminal, and SIGTERM from systemd, reach all processes: this one finishes what it
     # has. After Ctrl-C it is told to end; after SIGTERM it ends by itself, as Python's own exit
@@ -248,12 +253,7 @@ def _serve_process(connection: Connection, handler: Any, claim_as: Any) -> None:
                 given = Batch(given, claim)
             answer: BaseException | None = None
             try:
-                if claim_as == "no":
-                    handler(given)
-                elif claim_as == "second":
-                    handler(given, claim)
-                else:
-                    handler(given, claim=claim)
+                handler(given, claim)
             except BaseException as error:
                 error.add_note("In the handler's process:\n" + traceback.format_exc())
                 answer = _sendable(error)
@@ -340,7 +340,9 @@ class AsyncWorkers:
         source, options = self._source, self._options
         while (task := await self._next(number)) is not None:
             try:
-                await options.call(source.given_to_handler(task), task.part.claim)
+                given = source.given_to_handler(task)
+                if given is not None:
+                    await options.whole(given, task.part.claim)
             except asyncio.CancelledError as error:
                 if _is_cancelled():
                     source.gave_up(task)

@@ -76,8 +76,8 @@ _HANDING_OUT = [
     _iteration(
         "the lease is looked at for every message",
         "hand_out",
-        "left_s <= 0 or part.stage is not active",
-        "part.stage is not active",
+        "left_s <= 0 or not part.flows",
+        "not part.flows",
     ),
     _iteration(
         "a lease that changed is looked at",
@@ -88,13 +88,13 @@ _HANDING_OUT = [
     _iteration(
         "the stage is looked at for every message",
         "hand_out",
-        "                or part.stage is not active\n            ):",
+        "                or not part.flows\n            ):",
         "            ):",
     ),
     _iteration(
         "the stage is looked at before the lease counts",
         "hand_out",
-        "(left_s <= 0 or part.stage is not active)",
+        "(left_s <= 0 or not part.flows)",
         "left_s <= 0",
     ),
     _iteration(
@@ -126,14 +126,14 @@ _HANDING_OUT = [
     _alo(
         "what is fetched waits for the lease",
         "next_run",
-        "if part.parked or not part.claim.held:",
+        "if part.parked or part.is_paused or not part.claim.held:",
         "if False:",
     ),
     _alo(
         "what is fetched waits for what is parked",
         "next_run",
-        "if part.parked or not part.claim.held:",
-        "if not part.claim.held:",
+        "if part.parked or part.is_paused or not part.claim.held:",
+        "if part.is_paused or not part.claim.held:",
     ),
     _alo(
         "parked messages keep their order",

@@ -56,9 +56,9 @@ def test_a_retry_that_cannot_work_is_refused(options: dict[str, Any], text: str)
 
 def test_attempts_are_counted_with_the_first() -> None:
     handling = HandlerOptions(print, retry=Retry(attempts=3), not_retriable=(KeyError,))
-    assert [handling.may_retry(OSError(), n) for n in (1, 2, 3)] == [True, True, False]
-    assert not handling.may_retry(KeyError(), 1)
-    assert not HandlerOptions(print, at_most_once=True).may_retry(OSError(), 1)
+    assert [handling.may_retry("t", OSError(), n) for n in (1, 2, 3)] == [True, True, False]
+    assert not handling.may_retry("t", KeyError(), 1)
+    assert not HandlerOptions(print, at_most_once=True).may_retry("t", OSError(), 1)
 
 
 def test_the_claim_goes_to_handlers_that_ask_for_it() -> None:
@@ -78,11 +78,11 @@ def test_the_claim_goes_to_handlers_that_ask_for_it() -> None:
         def handle(self, message: Any, claim: Any) -> Any:
             return message, claim
 
-    assert HandlerOptions(one).call("m", "c") == "m"
-    assert HandlerOptions(two).call("m", "c") == ("m", "c")
-    assert HandlerOptions(named).call("m", "c") == ("m", "c")
-    assert HandlerOptions(defaulted).call("m", "c") == ("m", 5)
-    assert HandlerOptions(Bound().handle).call("m", "c") == ("m", "c")
+    assert HandlerOptions(one).whole("m", "c") == "m"
+    assert HandlerOptions(two).whole("m", "c") == ("m", "c")
+    assert HandlerOptions(named).whole("m", "c") == ("m", "c")
+    assert HandlerOptions(defaulted).whole("m", "c") == ("m", 5)
+    assert HandlerOptions(Bound().handle).whole("m", "c") == ("m", "c")
 
 
 # Messages for other processes
@@ -128,9 +128,9 @@ def test_a_message_may_be_called_claim() -> None:
         return message, rest
 
     claim: Any = "claim"
-    assert HandlerOptions(insurance).call("m", claim) == "m"
-    assert HandlerOptions(by_position).call("m", claim) == ("m", "claim")
-    assert HandlerOptions(any_keyword).call("m", claim) == ("m", {})
+    assert HandlerOptions(insurance).whole("m", claim) == "m"
+    assert HandlerOptions(by_position).whole("m", claim) == ("m", "claim")
+    assert HandlerOptions(any_keyword).whole("m", claim) == ("m", {})
 
 
 def test_a_handler_that_no_message_can_be_given_to_is_told_at_once() -> None:

@@ -1,0 +1,201 @@
+"""`on_assigned` and `on_revoked`, on the mock cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from marshal_py import AsyncConsumer, Claim, Consumer
+from marshal_py.errors import ConfigurationError, HandlerFailed
+from marshal_py.testing import TestBroker
+
+
+def until(condition: Callable[[], object], timeout_s: float = 10.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+class Told:
+    """What was heard, in order: what came, messages, what went."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.all: list[tuple[str, int]] = []
+
+    def say(self, what: str, partition: int) -> None:
+        with self.lock:
+            self.all.append((what, partition))
+
+    def of(self, partition: int) -> list[str]:
+        with self.lock:
+            return [what for what, p in self.all if p == partition]
+
+    def assigned(self, claim: Claim) -> None:
+        assert claim.held
+        self.say("assigned", claim.partition)
+
+    def revoked(self, claim: Claim) -> None:
+        self.say("revoked", claim.partition)
+
+    def handle(self, message: Any) -> None:
+        self.say("message", message.partition())
+
+
+def test_each_partition_is_assigned_before_its_first_message_and_revoked_after_its_last(
+    mock_kafka: TestBroker,
+) -> None:
+    told = Told()
+    for p in range(4):
+        mock_kafka.send("orders", "1", "2", partition=p)
+    consumer = mock_kafka.consumer("orders", on_assigned=told.assigned, on_revoked=told.revoked)
+    mock_kafka.run(told.handle, consumer)
+    for p in range(4):
+        assert told.of(p) == ["assigned", "message", "message", "revoked"]
+
+
+def test_who_comes_next_finds_what_on_revoked_left_there(mock_kafka: TestBroker) -> None:
+    """A partition moves while its messages are being handled: its state moves with it."""
+    for p in range(4):
+        mock_kafka.send("orders", *["x"] * 20, partition=p)
+    store: dict[int, int] = {}
+    problems: list[str] = []
+    moved = threading.Event()
+
+    def member(name: str) -> Consumer:
+        counts: dict[int, int] = {}
+
+        def assigned(claim: Claim) -> None:
+            counts[claim.partition] = store.get(claim.partition, 0)
+
+        def revoked(claim: Claim) -> None:
+            store[claim.partition] = counts.pop(claim.partition)
+            moved.set()
+
+        def handle(message: Any) -> None:
+            if message.partition() not in counts:
+                problems.append(f"{name}: {message.partition()} was not assigned")
+            time.sleep(0.01)
+            counts[message.partition()] += 1
+
+        consumer = mock_kafka.consumer(
+            "orders", client_id=name, on_assigned=assigned, on_revoked=revoked
+        )
+        threads.append(threading.Thread(target=consumer.run, args=(handle,)))
+        threads[-1].start()
+        return consumer
+
+    threads: list[threading.Thread] = []
+    first = member("first")
+    until(first.claims)
+    second = member("second")
+    assert moved.wait(20)
+    until(lambda: first.stats().handled + second.stats().handled >= 80, 20)
+    for consumer in (first, second):
+        consumer.stop()
+    for thread in threads:
+        thread.join(20)
+    assert not problems
+    assert store == dict.fromkeys(range(4), 20)
+
+
+def test_what_is_lost_while_it_is_handled_is_revoked_when_that_ends(mock_kafka: TestBroker) -> None:
+    told, running, may_end = Told(), threading.Event(), threading.Event()
+    mock_kafka.send("orders", "1", partition=0)
+    consumer = mock_kafka.consumer("orders", on_assigned=told.assigned, on_revoked=told.revoked)
+
+    def handle(_: Any) -> None:
+        running.set()
+        assert may_end.wait(10)
+        told.say("message", 0)
+
+    thread = threading.Thread(target=consumer.run, args=(handle,))
+    thread.start()
+    assert running.wait(10)
+    consumer.seek("orders", 0, 0)  # which ends the claim
+    assert told.of(0) == ["assigned"]
+    may_end.set()
+    until(lambda: told.of(0)[:5] == ["assigned", "message", "revoked", "assigned", "message"])
+    consumer.stop()
+    thread.join(10)
+    assert told.of(0) == ["assigned", "message", "revoked"] * 2  # it was not done: it came again
+
+
+def test_a_loop_hears_of_its_partitions_too(mock_kafka: TestBroker) -> None:
+    told = Told()
+    mock_kafka.send("orders", "1", "2", partition=1)
+    with mock_kafka.consumer(
+        "orders", on_assigned=told.assigned, on_revoked=told.revoked
+    ) as consumer:
+        for message in consumer:
+            told.handle(message)
+            if message.offset() == 1:
+                break
+    assert told.of(1) == ["assigned", "message", "message", "revoked"]
+    assert told.of(2) == ["assigned", "revoked"]
+
+
+def test_coroutines_run_in_the_event_loop(mock_kafka: TestBroker) -> None:
+    told = Told()
+    mock_kafka.send("orders", "1", partition=0)
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+
+        async def assigned(claim: Claim) -> None:
+            assert asyncio.get_running_loop() is loop
+            await asyncio.sleep(0.01)
+            told.assigned(claim)
+
+        async def revoked(claim: Claim) -> None:
+            await asyncio.sleep(0.01)
+            told.revoked(claim)
+
+        mock_kafka.create_topic("orders")
+        async with AsyncConsumer(
+            mock_kafka.config,
+            group_id="g",
+            topics="orders",
+            settle_ms=0,
+            on_assigned=assigned,
+            on_revoked=revoked,
+        ) as consumer:
+            async for message in consumer:
+                told.handle(message)
+                break
+
+    asyncio.run(main())
+    assert told.of(0) == ["assigned", "message", "revoked"]
+
+
+def test_what_on_assigned_raises_stops_the_consumer_and_on_revoked_does_not(
+    mock_kafka: TestBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    told = Told()
+    mock_kafka.send("orders", "1", partition=0)
+
+    def broken(claim: Claim) -> None:
+        raise OSError("no disk")
+
+    consumer = mock_kafka.consumer("orders", on_assigned=broken, on_revoked=told.revoked)
+    with pytest.raises(HandlerFailed, match=r"on_assigned failed with orders/\d: OSError: no disk"):
+        mock_kafka.run(told.handle, consumer)
+    assert told.all == []
+    mock_kafka.run(told.handle, mock_kafka.consumer("orders", on_revoked=broken))
+    assert told.all == [("message", 0)]
+    assert "on_revoked failed with orders/0" in caplog.text
+
+
+def test_what_cannot_be_called_is_refused_at_once() -> None:
+    async def later(claim: Claim) -> None: ...
+
+    with pytest.raises(ConfigurationError, match=r"on_assigned .* is called with"):
+        Consumer("127.0.0.1:1", group_id="g", topics="t", on_assigned=lambda: None)  # type: ignore[arg-type,misc]
+    with pytest.raises(ConfigurationError, match="use an AsyncConsumer"):
+        Consumer("127.0.0.1:1", group_id="g", topics="t", on_revoked=later).start()
