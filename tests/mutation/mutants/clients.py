@@ -82,14 +82,14 @@ _HANDING_OUT = [
     _iteration(
         "a lease that changed is looked at",
         "hand_out",
-        "                or holding.lease_until_ns is not until_ns\n",
+        "or holding.lease_until_ns is not until_ns ",
         "",
     ),
     _iteration(
         "the stage is looked at for every message",
         "hand_out",
-        "                or not part.flows\n            ):",
-        "            ):",
+        " is not until_ns or not part.flows:",
+        " is not until_ns:",
     ),
     _iteration(
         "the stage is looked at before the lease counts",
