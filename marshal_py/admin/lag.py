@@ -5,16 +5,24 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Final
+
+from confluent_kafka import KafkaException, TopicCollection
 
 from marshal_py.admin.connection import Connection
 from marshal_py.admin.topic_offsets import offset_ranges
 from marshal_py.admin.world_reader import WorldView
 from marshal_py.admin.world_summary import WorldSummary, summarize
+from marshal_py.client.acl import REFUSED, denied
 from marshal_py.client.topics import admin_client
 from marshal_py.protocol.rationalizer import Cell
 from marshal_py.protocol.world import LEADER_PREFIX
 
-__all__ = ["PartitionLag", "measure_lag"]
+__all__ = ["PartitionLag", "measure_lag", "require_readable"]
+
+
+TOPIC_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
+"""What a topic of Kafka may be called; a claim may have any name."""
 
 
 @dataclass
@@ -79,6 +87,30 @@ def measure_lag(
                 begin = cell.position if found.at_ms is not None else max(cell.position, first)
                 row.position, row.lag = cell.position, max(0, end - begin)
     return rows
+
+
+def require_readable(
+    connection: Connection, found: WorldView, *, group: str | None = None, topic: str | None = None
+) -> None:
+    """Raise `AccessDenied` if the brokers hide a topic that a group consumes: its lag is unknown.
+
+    Such topics are missing from `measure_lag`, as are those that do not exist (yet).
+    """
+    used = {name for m in summarize(found, group=group).members for name in m.wants or ()}
+    used |= {key[1] for _, key, cell in found.world.cells(group) if cell.position >= 0}
+    used = {name for name in used if name[:1] != "/" and not name.startswith(LEADER_PREFIX)}
+    admin = admin_client(connection.kafka)
+    hidden = used - set(admin.list_topics(timeout=connection.timeout_s).topics)
+    if topic is not None:
+        hidden &= {topic}
+    # By name: the brokers say nothing of what they hide otherwise, and this creates no topic.
+    asked = TopicCollection([name for name in sorted(hidden) if TOPIC_NAME.fullmatch(name)])
+    if not asked.topic_names:
+        return
+    for name, answer in admin.describe_topics(asked, request_timeout=connection.timeout_s).items():
+        error = answer.exception(connection.timeout_s)
+        if isinstance(error, KafkaException) and error.args[0].code() in REFUSED:
+            raise denied(connection.kafka, name, "Describe")
 
 
 def _wanted(summary: WorldSummary, there: Iterable[str]) -> set[tuple[str, str]]:

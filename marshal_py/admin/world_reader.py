@@ -26,6 +26,7 @@ from confluent_kafka import TIMESTAMP_CREATE_TIME
 from marshal_py.admin.connection import Connection
 from marshal_py.admin.formatting import age, iso_utc
 from marshal_py.client.log_reader import LogReader, Truncated, boottime_ns
+from marshal_py.client.suggestions import did_you_mean
 from marshal_py.errors import BrokerUnavailable, InvalidArgument, LogHole, MalformedRecord
 from marshal_py.protocol.events import Event
 from marshal_py.protocol.rationalizer import Cell, CellKey, PartitionState
@@ -173,6 +174,16 @@ class WorldView:
     def world(self) -> World:
         """What the fold has built."""
         return self.reader.world
+
+    def require_group(self, group_id: str | None) -> None:
+        """Raise `InvalidArgument`, naming what is close, if the log does not know the group.
+
+        A look that finds nothing must not pass for one that finds nothing wrong. None: any group.
+        """
+        known = self.world.groups()
+        if group_id is not None and group_id not in known:
+            hint = did_you_mean(group_id, known)
+            raise InvalidArgument(f"the coordination topic knows no group {group_id!r}{hint}")
 
     @property
     def is_text(self) -> bool:

@@ -54,6 +54,7 @@ def claims(
     found = read_world(
         connection, observe_s=observe_s, at_ms=moment(at), wire=wire_of(wire, interval_s)
     )
+    found.require_group(group)
     rows = claim_rows(found, group=group, topic=topic, held=held)
     if as_json:
         print_json([asdict(row) for row in rows])

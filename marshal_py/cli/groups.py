@@ -83,6 +83,7 @@ def members(
     found = read_world(
         connection, observe_s=observe_s, at_ms=moment(at), wire=wire_of(wire, interval_s)
     )
+    found.require_group(group)
     rows = summarize(found, group=group).members
     if as_json:
         print_json([asdict(row) for row in rows])

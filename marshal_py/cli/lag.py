@@ -9,7 +9,7 @@ import typer
 
 from marshal_py.admin.connection import Connection
 from marshal_py.admin.formatting import count, liveness_style, safe
-from marshal_py.admin.lag import PartitionLag, measure_lag
+from marshal_py.admin.lag import PartitionLag, measure_lag, require_readable
 from marshal_py.admin.world_reader import read_world, wire_of
 from marshal_py.cli.command import command
 from marshal_py.cli.exit_codes import FINDING
@@ -23,6 +23,7 @@ from marshal_py.cli.options import (
     moment,
 )
 from marshal_py.cli.output import console, note, print_json, show, table
+from marshal_py.errors import InvalidArgument
 
 __all__ = ["lag", "lag_table"]
 
@@ -34,7 +35,12 @@ def lag(
     topic: TopicFilter = None,
     max_lag: Annotated[
         int | None,
-        typer.Option("--max", min=0, metavar="N", help="Exit with 1 if a partition is above."),
+        typer.Option(
+            "--max",
+            min=0,
+            metavar="N",
+            help="Exit with 1 if a partition is above; one without a position is all behind.",
+        ),
     ] = None,
     at: AtMoment = None,
     wire: WireFlag = "msgpack",
@@ -50,6 +56,9 @@ def lag(
     With --at, as it was then: the positions that the log had, against where the topics ended by
     the timestamps of their messages.
 
+    What it cannot know is an error, not a lag of 0: a group or topic that nobody knows (exit code
+    2), and a topic that the brokers hide for want of Describe (2, with the command that grants it).
+
     [bold]Examples[/]
 
       marshal lag -b localhost:9092 --group billing
@@ -59,6 +68,7 @@ def lag(
       marshal lag --max 10000 || echo "somebody is behind"
     """
     found = read_world(connection, at_ms=moment(at), wire=wire_of(wire, interval_s))
+    found.require_group(group)
     rows = measure_lag(connection, found, group=group, topic=topic)
     if as_json:
         print_json([asdict(row) for row in rows])
@@ -68,8 +78,16 @@ def lag(
         lag_table(rows)
         if found.at_ms is not None:
             note(found.explain())
-    if max_lag is not None and any((row.lag or 0) > max_lag for row in rows):
+    require_readable(connection, found, group=group, topic=topic)
+    if topic is not None and not rows:
+        raise InvalidArgument(f"no group consumes a topic {topic!r} that exists")
+    if max_lag is not None and any(_behind(row) > max_lag for row in rows):
         raise typer.Exit(FINDING)
+
+
+def _behind(row: PartitionLag) -> int:
+    """The lag; where no position was ever stored, all that there is."""
+    return row.next_offset - row.first_offset if row.lag is None else row.lag
 
 
 def lag_table(rows: list[PartitionLag]) -> None:

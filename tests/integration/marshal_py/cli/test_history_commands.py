@@ -149,7 +149,15 @@ def test_groups_members_and_lag(
         assert "held by nobody" in shown.stderr
         assert run("lag", "--max", "100").returncode == 0
         assert run("lag", "--max", "0", "-t", orders).returncode == 1
+        assert run("lag", "--max", "4", "-g", "g").returncode == 1, "never claimed: all is behind"
         assert json.loads(run("lag", "--json", "-g", "h").stdout) == []
+        for command in (["lag", "--max", "10"], ["claims"], ["members"], ["group", "describe"]):
+            unknown = run(*command, *(["-g"] if command[0] != "group" else []), "gg")
+            assert unknown.returncode == 2, command
+            assert "knows no group 'gg'; did you mean 'g'" in unknown.stderr
+            assert unknown.stdout == ""
+        nobody = run("lag", "--max", "10", "-t", "nonsense")
+        assert (nobody.returncode, "'nonsense'" in nobody.stderr) == (2, True)
 
 
 def test_verify_finds_nothing_wrong_then_foreign_bytes_then_a_liar(

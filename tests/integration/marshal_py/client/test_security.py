@@ -15,8 +15,10 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer
+from typer.testing import CliRunner
 
 from marshal_py import AccessDenied, AuthenticationFailed, ConfigurationError, Consumer, Marshal
+from marshal_py.cli.app import app
 from marshal_py.client.topics import create_topics
 from marshal_py.protocol.messages import ReleaseGroup, encode
 from tests.support.secure_kafka import ADMIN_PASSWORD, SecureKafka, secure_kafka
@@ -308,3 +310,27 @@ def test_doctor_names_the_missing_right_and_the_command_that_grants_it(
     assert {c.level for c in checks if c.name == "acl"} == {"ok"}
     assert "settings" in {c.name for c in checks if c.level == "skipped"}, "no DescribeConfigs"
     assert PASSWORD not in repr(checks) + repr(connection)
+
+
+def test_lag_of_a_topic_that_may_not_be_seen_is_an_error_and_not_zero(
+    secure: SecureKafka, user: str, topic: str
+) -> None:
+    """It exists, a group consumes it, and the brokers leave it out of every list."""
+    orders = f"orders-{user}"
+    secure.server.create_topic(orders, 1)
+    admin = secure.config("admin", ADMIN_PASSWORD, mechanism="PLAIN")
+    with Marshal(admin, group_id="billing", topic=topic, interval_ms=1_000) as marshal:
+        marshal.claim(orders, 0, timeout_s=60).commit(0, wait=True)
+    for name in (topic, f"{topic}.snapshots"):
+        secure.allow(user, "Read", name)
+    environment = {"MARSHAL_TOPIC": topic, "MARSHAL_BOOTSTRAP_SERVERS": ""}
+    flags = [f"-X{name}={value}" for name, value in secure.config(user, PASSWORD).items()]
+
+    def lag() -> Any:
+        return CliRunner().invoke(app, [*flags, "lag", "--max", "10"], env=environment)
+
+    hidden = lag()
+    assert hidden.exit_code == 2
+    assert _names_the_way_out(hidden.output.replace("\n", " "), user, "Describe", orders)
+    secure.allow(user, "Describe", orders)
+    assert lag().exit_code == 0
