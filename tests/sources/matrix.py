@@ -32,9 +32,9 @@ from harvest.runtime.checkpoint_changes import (
 )
 from harvest.runtime.registration import switch
 from marshal_py.embedded import EmbeddedKafka, EmbeddedMariaDB, EmbeddedPostgres
-from tests.integration.harvest.databases.test_two_databases import Replica
 from tests.support.http_server import HttpServer, http_server
 from tests.support.kafka_reader import read_topic
+from tests.support.postgres_replica import Replica
 
 __all__ = ["DATABASES", "FAULTS", "MODES", "Result", "Servers", "run", "servers"]
 

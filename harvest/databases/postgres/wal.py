@@ -7,9 +7,10 @@ streamed: of the outbox alone, and of no table where records are messages (specs
 from __future__ import annotations
 
 import secrets
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from typing import Any, Final, Literal
 
 import psycopg
@@ -39,6 +40,7 @@ __all__ = ["PostgresWalSource"]
 
 _IN_USE_S: Final = 10.0
 _RETRY_S: Final = 0.02
+_SNAPSHOT_S: Final = 0.2
 _PURGE_WAIT_S: Final = 2.0
 _MAX_NAME: Final = 63
 _BEFORE_ALL: Final = -(1 << 63)
@@ -258,7 +260,8 @@ class PostgresWalSource(PostgresTable):
         replication = ReplicationConnection(self._stream_conninfo)
         try:
             failover = replication.version >= 170000 and self.options.standby is None
-            lsn, snapshot = replication.create_slot(name, failover=failover)
+            with self._logging_snapshots():
+                lsn, snapshot = replication.create_slot(name, failover=failover)
             try:
                 with psycopg.connect(self._stream_conninfo) as connection:
                     connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
@@ -275,6 +278,31 @@ class PostgresWalSource(PostgresTable):
             raise StoreUnavailable(f"the slot {name} could not be made: {said}") from error
         finally:
             replication.close()
+
+    @contextmanager
+    def _logging_snapshots(self) -> Iterator[None]:
+        """A replica makes a slot when it hears from the primary which transactions run: which it
+        tells every 15 s, and an idle one never, unless it is asked to."""
+        if self.options.standby is None:
+            yield
+            return
+        done = threading.Event()
+
+        def ask() -> None:
+            with (
+                suppress(psycopg.Error),
+                psycopg.connect(self._conninfo, autocommit=True) as asking,
+            ):
+                while not done.wait(_SNAPSHOT_S):
+                    asking.execute("SELECT pg_log_standby_snapshot()")  # not everybody may
+
+        thread = threading.Thread(target=ask, name="snapshots", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            thread.join()
 
     @contextmanager
     def leaving(self) -> Iterator[tuple[int, Callable[[], int]]]:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
-import subprocess
 import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 import psycopg
@@ -31,10 +29,9 @@ from harvest.runtime.parts import make_range_store
 from harvest.runtime.range_leader import RangeTools
 from harvest.testing.memory_broker import MemoryBroker, MemorySink
 from marshal_py.embedded import EmbeddedPostgres
-from marshal_py.embedded.binaries import find_binaries, server_user
-from marshal_py.embedded.ports import free_ports
 from tests.contract.conftest import TwoDatabasesBench, second_database
 from tests.support.harvest_world import wait_until
+from tests.support.postgres_replica import Replica
 from tests.unit.harvest.runtime.test_harvester import FakeLease
 
 STASHER = OutboundStasher()
@@ -135,52 +132,6 @@ def test_orphans_are_archived_when_they_are_old(bench: TwoDatabasesBench, tmp_pa
 
 
 # --- A replica ---
-
-
-_AT_LEAST = (
-    "max_connections",
-    "max_worker_processes",
-    "max_wal_senders",
-    "max_prepared_transactions",
-    "max_locks_per_transaction",
-)
-_LEAST = "SELECT name, setting FROM pg_settings WHERE name = ANY (%s)"
-
-
-class Replica:
-    """A streaming replica of `primary`, on a port of its own."""
-
-    def __init__(self, primary: EmbeddedPostgres, folder: Path) -> None:
-        binaries, self._user = find_binaries(), server_user()
-        data, self.port = folder / "replica", free_ports(1)[0]
-        backup = [str(binaries.folder / "pg_basebackup"), "-D", str(data), "-R", "-c", "fast"]
-        self._run([*backup, "-d", primary.dsn])
-        with psycopg.connect(primary.dsn) as connection:  # a replica must not have less
-            least = connection.execute(_LEAST, (list(_AT_LEAST),)).fetchall()
-        given = " ".join(f"-c {name}={value}" for name, value in least)
-        options = (
-            f"{given} -p {self.port} -c listen_addresses=127.0.0.1 -c unix_socket_directories="
-        )
-        control = [str(binaries.folder / "pg_ctl"), "-D", str(data), "-w"]
-        self._run([*control, "-l", str(folder / "log"), "-o", options, "start"])
-        self._stop = [*control, "-m", "immediate", "stop"]
-
-    def url(self, database: str) -> str:
-        return psycopg.conninfo.make_conninfo(database, host="127.0.0.1", port=self.port)
-
-    def replay(self, database: str, *, go_on: bool) -> None:
-        call = "pg_wal_replay_resume()" if go_on else "pg_wal_replay_pause()"
-        with psycopg.connect(self.url(database), autocommit=True) as connection:
-            connection.execute(f"SELECT {call}")
-
-    def close(self) -> None:
-        self._run(self._stop)
-
-    def _run(self, command: list[str]) -> None:
-        user = self._user
-        account: dict[str, Any]
-        account = {} if user is None else {"user": user.uid, "group": user.gid, "extra_groups": []}
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=120, **account)
 
 
 @pytest.fixture(scope="module")
