@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from marshal_py.client.leader_election import Leader, Leadership, LeaderWatch
 from marshal_py.client.marshal import Claim, Marshal
 from marshal_py.consumer.consumer import Batch, Consumer
+from marshal_py.consumer.looking import AssignedPartition, Health
 from marshal_py.errors import (
     AccessDenied,
     AuthenticationFailed,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from marshal_py.admin.group_admin import GroupAdmin
     from marshal_py.client.aio import AsyncClaim, AsyncLeadership, AsyncMarshal
     from marshal_py.consumer.aio import AsyncConsumer
+    from marshal_py.consumer.handlers.middleware import CallNext, Middleware
     from marshal_py.consumer.handlers.options import Failure, Retry, Stuck
     from marshal_py.consumer.handlers.run_stats import RunStats
     from marshal_py.consumer.transactions import Transactions
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AccessDenied",
+    "AssignedPartition",
     "AsyncClaim",
     "AsyncConsumer",
     "AsyncLeadership",
@@ -51,6 +54,7 @@ __all__ = [
     "AuthenticationFailed",
     "Batch",
     "BrokerUnavailable",
+    "CallNext",
     "Claim",
     "ClaimTimeout",
     "Closed",
@@ -66,6 +70,7 @@ __all__ = [
     "GroupPausedError",
     "HandlerFailed",
     "HandlerProcessDied",
+    "Health",
     "InvalidArgument",
     "Leader",
     "LeaderWatch",
@@ -75,6 +80,7 @@ __all__ = [
     "Marshal",
     "MarshalError",
     "MessagesMissing",
+    "Middleware",
     "NotHeld",
     "NotInVersion1",
     "PartitionCountChanged",
@@ -92,8 +98,10 @@ _MODULES = {
     "AsyncConsumer": "consumer.aio",
     "AsyncLeadership": "client.aio",
     "AsyncMarshal": "client.aio",
+    "CallNext": "consumer.handlers.middleware",
     "Failure": "consumer.handlers.options",
     "GroupAdmin": "admin.group_admin",
+    "Middleware": "consumer.handlers.middleware",
     "Retry": "consumer.handlers.options",
     "RunStats": "consumer.handlers.run_stats",
     "Stuck": "consumer.handlers.options",

@@ -15,7 +15,7 @@ from harvest.config.load import load
 from harvest.config.model import ReaperConfig
 from harvest.runtime.monitor import Monitor
 from harvest.runtime.process import Process, process
-from harvest.runtime.status_server import StatusServer, parse_address
+from harvest.runtime.status_server import parse_address, status_server
 from marshal_py.cli.output import log_to_stderr
 
 __all__ = ["reap"]
@@ -69,7 +69,7 @@ def _status_server(running: Process, listen: tuple[str, int] | None) -> Iterator
         yield
         return
     monitor = Monitor(running.harvester, running.probes(), max_age_s=running.max_age_s)
-    with StatusServer(monitor, listen):
+    with status_server(monitor, listen):
         monitor.start()
         try:
             yield

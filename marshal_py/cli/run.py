@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import logging
 import os
@@ -45,6 +46,14 @@ def run(
         str,
         typer.Option("--on-failure", help="What then: stop, skip, dead_letter."),
     ] = "stop",
+    listen: Annotated[
+        str | None,
+        typer.Option("--listen", metavar="HOST:PORT", help="Serve /healthz and /metrics there."),
+    ] = None,
+    batch_size: Annotated[
+        int | None,
+        typer.Option("--batch-size", min=1, metavar="N", help="Give it batches of up to so many."),
+    ] = None,
     create_topics: Annotated[
         bool, typer.Option("--create-topics", help="Make the coordination topics if need be.")
     ] = False,
@@ -62,6 +71,8 @@ def run(
       marshal run billing:handle -b localhost:9092 --topic orders --group billing
 
       marshal run billing:handle -t orders -g billing --workers 16 --reload
+
+      marshal run billing:handle -t orders -g billing --listen 0.0.0.0:8080
     """
     if reload:
         _reload([argument for argument in sys.argv[1:] if argument != "--reload"])
@@ -78,14 +89,21 @@ def run(
         create_topics=create_topics,
         connect_timeout_ms=int(connection.timeout_s * 1000),
     )
-    options: Any = {"workers": workers, "on_failure": on_failure}
+    options: Any = {"workers": workers, "on_failure": on_failure, "batch_size": batch_size}
     try:
-        stats = consumer.run(function, **options)
+        with contextlib.nullcontext() if listen is None else _status(consumer, listen):
+            stats = consumer.run(function, **options)
     except KeyboardInterrupt:  # let through when all was wound up
         stats = consumer.stats()
     except SystemExit:
         stats = consumer.stats()
     say(f"handled {stats.handled}, failed {stats.failures}", stderr=True)
+
+
+def _status(consumer: Consumer, listen: str) -> contextlib.AbstractContextManager[object]:
+    from marshal_py.telemetry.status_server import serve_status
+
+    return serve_status(consumer, listen)
 
 
 def load_handler(where: str) -> Callable[..., Any]:

@@ -32,6 +32,7 @@ from marshal_py.client.signals import StopRequests
 from marshal_py.consumer.consumer import Consumer
 from marshal_py.consumer.handlers.run_stats import RunStats
 from marshal_py.consumer.held_partition import Batch, Run
+from marshal_py.consumer.looking import AssignedPartition, Health
 from marshal_py.protocol.claim_metadata import ClaimMetadata
 
 __all__ = ["AsyncConsumer"]
@@ -212,6 +213,14 @@ class AsyncConsumer:
     def troubles(self) -> dict[tuple[str, int], ClaimMetadata]:
         """See `Consumer.troubles`."""
         return self.sync.troubles()
+
+    def assignment(self) -> list[AssignedPartition]:
+        """See `Consumer.assignment`."""
+        return self.sync.assignment()
+
+    def health(self) -> Health:
+        """See `Consumer.health`."""
+        return self.sync.health()
 
     def claims(self) -> list[Claim]:
         """See `Consumer.claims`."""

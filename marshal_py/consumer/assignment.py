@@ -108,6 +108,11 @@ class Assignment:
         self._thread.start()
         self._topics.start(self._stopped, self._on_look_at_topics)
 
+    @property
+    def is_alive(self) -> bool:
+        """Whether its thread works."""
+        return self._thread.is_alive()
+
     def close(self, wait_s: float, deadline: float, *, release: bool) -> None:
         """Give everything back, or keep it (`release=False`), and end."""
         if not self._thread.is_alive():

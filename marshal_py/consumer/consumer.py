@@ -24,6 +24,7 @@ from marshal_py.consumer.deserializers import Deserializers
 from marshal_py.consumer.fetcher import FETCH, key_of
 from marshal_py.consumer.handlers.schedule import Ordering
 from marshal_py.consumer.held_partition import Batch, HeldPartition
+from marshal_py.consumer.looking import AssignedPartition, Health, assignment, health
 from marshal_py.consumer.options import (
     ConsumerOptions,
     Mode,
@@ -499,6 +500,18 @@ class Consumer(Generic[V]):
         if part is None:
             raise NotHeld(f"{message.topic()}/{message.partition()} is not held any more")
         return part.claim
+
+    def assignment(self) -> list[AssignedPartition]:
+        """Return the partitions that this consumer works on, and how far it is in each."""
+        return assignment(self.core)
+
+    def health(self) -> Health:
+        """Say whether all is well, for a container's probe: it has started, nothing has stopped it.
+
+        It is not while leases have lapsed, as the brokers do not answer, nor while handlers do not
+        return (`stuck_after_s`). To have it over HTTP: `marshal_py.telemetry.serve_status`.
+        """
+        return health(self.core, self.stats().stuck)
 
     def lag(self, *, timeout_s: float = 5.0) -> dict[tuple[str, int], int]:
         """Return how many offsets each held partition is behind its end.

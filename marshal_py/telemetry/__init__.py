@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from marshal_py.telemetry.consumer_metrics import ConsumerMetrics
     from marshal_py.telemetry.group_metrics import GroupMetrics
     from marshal_py.telemetry.opentelemetry import export_metrics, message_span, traced
+    from marshal_py.telemetry.status_server import serve_status
 
 __all__ = [
     "ConsumerMetrics",
@@ -24,6 +25,7 @@ __all__ = [
     "MarshalMetrics",
     "export_metrics",
     "message_span",
+    "serve_status",
     "traced",
 ]
 
@@ -34,6 +36,7 @@ _MODULES = {
     "MarshalMetrics": "telemetry.client_metrics",
     "export_metrics": "telemetry.opentelemetry",
     "message_span": "telemetry.opentelemetry",
+    "serve_status": "telemetry.status_server",
     "traced": "telemetry.opentelemetry",
 }
 

@@ -174,23 +174,31 @@ class _Look:
                 if metric.type == "counter"
                 else meter.create_observable_gauge
             )
-            create(
-                otel_name(name),
-                callbacks=[functools.partial(self._observe, name)],
-                unit=unit,
-                description=metric.documentation,
-            )
+            if metric.type == "histogram":  # of which there is no observable instrument
+                parts = {"_count": "1", "_sum": unit}
+                create = meter.create_observable_counter
+            else:
+                parts = {"": unit}
+            for suffix, its_unit in parts.items():
+                create(
+                    otel_name(name) + suffix.replace("_", "."),
+                    callbacks=[functools.partial(self._observe, name, suffix)],
+                    unit=its_unit,
+                    description=metric.documentation,
+                )
         self._said_s = -_LOOK_S  # what was so when they were made is not what is exported first
 
     def close(self) -> None:
         """Say nothing more."""
         self._closed = True
 
-    def _observe(self, name: str, _: CallbackOptions) -> Iterable[Observation]:
+    def _observe(self, name: str, suffix: str, _: CallbackOptions) -> Iterable[Observation]:
         metric = None if self._closed else self._look().get(name)
         if metric is None:
             return
         for sample in metric.samples:
+            if suffix and sample.name != name + suffix:
+                continue
             yield Observation(sample.value, dict(sample.labels))
 
     def _look(self) -> dict[str, Metric]:

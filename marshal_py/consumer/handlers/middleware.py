@@ -20,16 +20,26 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 __all__ = ["CallNext", "ClaimAs", "Middleware", "WholeHandler"]
 
-CallNext: TypeAlias = Callable[[Any], Any]
-"""What stands further in: called with what the handler is to be given."""
-Middleware: TypeAlias = Callable[[Any, CallNext], Any]
-"""``(message, call_next)``; ``async def``, and awaiting `call_next`, if the handler is."""
 ClaimAs: TypeAlias = Literal["no", "second", "keyword"]
 """Whether, and how, a handler takes the claim."""
+
+
+class CallNext(Protocol):
+    """What stands further in: the next middleware, or the handler."""
+
+    def __call__(self, message: Any, /) -> Any:
+        """Call it with what the handler is to be given; with asyncio, await what it returns."""
+
+
+class Middleware(Protocol):
+    """What stands around a handler; ``async def`` if the handler is."""
+
+    def __call__(self, message: Any, call_next: CallNext, /) -> Any:
+        """Return ``call_next(message)``, and do something before or after."""
 
 
 @dataclass(frozen=True)

@@ -78,7 +78,7 @@ class Retries:
             self._hand_back(task)
             return
         with self._tasks.lock:
-            self._tasks.attempt_failed()
+            self._tasks.attempt_failed(task)
             if len(task.items) > 1 and not self._options.at_most_once:
                 self._split(task, error)
                 return

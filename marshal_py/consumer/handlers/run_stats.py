@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from marshal_py.consumer.handlers.histograms import Histogram
 
 __all__ = ["RunStats"]
 
@@ -32,3 +35,7 @@ class RunStats:
     """Messages that wait for another attempt now."""
     stuck: int = 0
     """Handlers that have been running for longer than `stuck_after_s` now."""
+    durations: Mapping[str, Histogram] = field(default_factory=dict, repr=False)
+    """By topic: how long each attempt of a handler took, those that failed included."""
+    ages: Mapping[str, Histogram] = field(default_factory=dict, repr=False)
+    """By topic: how old each message was, by Kafka's timestamp, when a handler first got it."""

@@ -11,8 +11,11 @@ import time
 from collections.abc import Iterable
 from typing import Any, Final, Protocol
 
+from confluent_kafka import TIMESTAMP_NOT_AVAILABLE
+
 from marshal_py.consumer.core import ConsumerCore
 from marshal_py.consumer.handlers.failing_messages import FailingMessages
+from marshal_py.consumer.handlers.histograms import Counts
 from marshal_py.consumer.handlers.options import HandlerOptions
 from marshal_py.consumer.handlers.run_stats import RunStats
 from marshal_py.consumer.handlers.schedule import Item, Schedule
@@ -105,6 +108,8 @@ class Tasks:
         self._core = core
         self._options = options
         self._workers = workers
+        self._durations: dict[str, Counts] = {}
+        self._ages: dict[str, Counts] = {}
         self._counts = dict.fromkeys(
             (
                 "handled",
@@ -162,6 +167,7 @@ class Tasks:
         """The handler has done them, or they are not for it."""
         filtered = sum(item.is_filtered for item in task.items)
         self._counts["filtered"] += filtered
+        self._measure(task)
         self._counts["handled"] += len(task.items) - filtered
         for item in task.items:
             if item.attempts:
@@ -202,9 +208,33 @@ class Tasks:
         self.failing.failing(item.partition, item.offset, error)
         self.schedule.retry(item, due_s)
 
-    def attempt_failed(self) -> None:
+    def attempt_failed(self, task: Task) -> None:
         """An attempt failed, whatever comes of it."""
         self._counts["failures"] += 1
+        self._measure(task)
+
+    def _measure(self, task: Task) -> None:
+        """Count how long an attempt took, and how old messages were that came for the first time.
+
+        What was filtered has not come to a handler.
+        """
+        items = [item for item in task.items if not item.is_filtered]
+        if not items:
+            return
+        topic = items[0].partition[0]
+        durations = self._durations.get(topic)
+        if durations is None:
+            durations = self._durations[topic] = Counts()
+            self._ages[topic] = Counts()
+        ages = self._ages[topic]
+        took_s = time.monotonic() - task.since_s
+        durations.add(took_s)
+        began_s = time.time() - took_s
+        for item in items:
+            if not item.alone and not item.attempts:
+                kind, timestamp_ms = item.payload.timestamp()
+                if kind != TIMESTAMP_NOT_AVAILABLE:
+                    ages.add(began_s - timestamp_ms / 1000)
 
     def given_up(self, item: Item, error: BaseException, *, dead: bool) -> None:
         """A message failed for good: it is a dead letter, or skipped."""
@@ -247,4 +277,6 @@ class Tasks:
                 running=schedule.running,
                 retrying=schedule.waiting,
                 stuck=self.failing.stuck_now,
+                durations={topic: each.histogram() for topic, each in self._durations.items()},
+                ages={topic: each.histogram() for topic, each in self._ages.items()},
             )
