@@ -5,18 +5,22 @@ of our own books. While `Consumer.run` is on, a signal is only a request to stop
 let through when all is wound up (`StopRequests`). A second signal is let through at once.
 
 A handler that the program has set itself is never touched.
+
+Ctrl-C that ends a loop, or `Consumer.run`, and that nobody catches, ends the program as Python does
+(exit code 130 in a shell), but without a traceback through our code and asyncio's: see `hush`.
 """
 
 from __future__ import annotations
 
 import logging
 import signal
+import sys
 import threading
 from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Final, Self
 
-__all__ = ["StopRequests", "exit_on_sigterm"]
+__all__ = ["StopRequests", "exit_on_sigterm", "hush"]
 
 logger = logging.getLogger("marshal_py.consumer")
 
@@ -58,7 +62,41 @@ class StopRequests:
             return
         if isinstance(error, Exception):
             logger.error("%s: while it was being stopped: %r", self._name, error)
-        raise _exception(self._number) from error
+        exception = _exception(self._number)
+        hush(exception)
+        raise exception from error
+
+
+_HUSHED: Final = "_marshal_py_hushed"
+
+
+def hush(error: BaseException | None) -> None:
+    """Have Python print nothing if Ctrl-C, which `error` is or comes from, ends the program.
+
+    asyncio cancels what runs, and raises `KeyboardInterrupt` when that has ended: `error` is the
+    cancellation then. What else ends the program is printed as ever.
+    """
+    if error is None:
+        return
+    setattr(error, _HUSHED, True)
+    if sys.excepthook is not _print_unless_hushed:
+        _hooks.append(sys.excepthook)
+        sys.excepthook = _print_unless_hushed
+
+
+_hooks: Final[list[Callable[..., object]]] = []
+"""What printed exceptions before; the last one counts."""
+
+
+def _print_unless_hushed(
+    kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
+    cause: BaseException | None = error
+    while isinstance(error, KeyboardInterrupt) and cause is not None:
+        if getattr(cause, _HUSHED, False):
+            return
+        cause = cause.__context__
+    _hooks[-1](kind, error, trace)
 
 
 _entered: Final[list[StopRequests]] = []

@@ -28,7 +28,7 @@ from confluent_kafka import Message
 from marshal_py.client.aio import AsyncMarshal
 from marshal_py.client.aio_threads import CallThread, call_in_thread
 from marshal_py.client.marshal import Claim, Marshal
-from marshal_py.client.signals import StopRequests
+from marshal_py.client.signals import StopRequests, hush
 from marshal_py.consumer.consumer import Consumer
 from marshal_py.consumer.handlers.run_stats import RunStats
 from marshal_py.consumer.held_partition import Batch, Run
@@ -123,7 +123,11 @@ class AsyncConsumer:
         while iteration.hand is None:
             if self._coming is None:
                 self._coming = self._fetches.call(self._fetch)
-            done, _ = await asyncio.wait([self._coming], timeout=idle_timeout_s)
+            try:
+                done, _ = await asyncio.wait([self._coming], timeout=idle_timeout_s)
+            except asyncio.CancelledError as cancelled:
+                hush(cancelled)
+                raise
             if not done:
                 return None
             coming, self._coming = self._coming, None
@@ -189,7 +193,8 @@ class AsyncConsumer:
         running = asyncio.ensure_future(call_in_thread(run))
         try:
             return await asyncio.shield(running)
-        except asyncio.CancelledError:
+        except asyncio.CancelledError as cancelled:
+            hush(cancelled)
             self.stop()
             while not running.done():
                 try:
@@ -239,6 +244,8 @@ class AsyncConsumer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        if isinstance(error, asyncio.CancelledError):
+            hush(error)
         await self.close()
 
 

@@ -17,7 +17,7 @@ from confluent_kafka import Message
 
 from marshal_py.client.marshal import Claim, Marshal
 from marshal_py.client.options import ClientOptions
-from marshal_py.client.signals import StopRequests
+from marshal_py.client.signals import StopRequests, hush
 from marshal_py.consumer.callbacks import OnPartition
 from marshal_py.consumer.core import ConsumerCore
 from marshal_py.consumer.deserializers import Deserializers
@@ -258,6 +258,8 @@ class Consumer(Generic[V]):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        if isinstance(error, KeyboardInterrupt):
+            hush(error)
         self.close()
 
     # Iterating

@@ -11,6 +11,7 @@ from typing import Any, Final
 from confluent_kafka import Message
 
 from marshal_py.client.marshal import Marshal
+from marshal_py.client.signals import hush
 from marshal_py.consumer.delivery import Delivery
 from marshal_py.consumer.deserializers import Deserializers, restore
 from marshal_py.consumer.fetcher import IDLE_WAIT_S, Fetcher
@@ -87,6 +88,9 @@ class Iteration:
                 batch = self.take_batch(run_or_none)
                 if batch is not None:
                     yield batch
+        except KeyboardInterrupt as error:
+            hush(error)
+            raise
         finally:
             self.leave()
 
@@ -108,6 +112,9 @@ class Iteration:
                     if self.hand is None:
                         return
                 yield self.hand_out(self.hand)
+        except KeyboardInterrupt as error:
+            hush(error)
+            raise
         finally:
             self.leave()
 
