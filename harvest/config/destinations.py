@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
 from harvest.config.validation import StrictModel
 from harvest.core.dispatcher import Policy
+from harvest.core.envelope import CloudEvents
 from harvest.core.interfaces.message_sink import MessageSink
+from harvest.core.templates import Template
 from harvest.errors import ConfigurationError
 
-__all__ = ["DestinationConfig", "HttpConfig", "KafkaConfig", "NatsConfig"]
+__all__ = [
+    "BatchConfig",
+    "CloudEventsConfig",
+    "DestinationConfig",
+    "HttpConfig",
+    "KafkaConfig",
+    "NatsConfig",
+]
 
 _STATUSES: Final = re.compile(r"([1-5][0-9]{2})(?:-([1-5][0-9]{2}))?")
 _POLICY: Final = Policy()
@@ -44,10 +53,47 @@ Secret = Annotated[str, Field(min_length=1)]
 Secrets = Annotated[tuple[Secret, ...], BeforeValidator(_parse_secrets)]
 
 
+class BatchConfig(StrictModel):
+    """Several rows in one request, at most so many `records` and `bytes` of their values.
+
+    `format`: ``records`` (a JSON array of objects that say id, topic, key, headers and value) or
+    ``values`` (a JSON array of the values). With `cloudevents`, it is a batch of these.
+    """
+
+    records: int = Field(default=100, ge=2, le=10_000)
+    bytes: int = Field(default=1 << 20, ge=1)
+    format: Literal["records", "values"] = "records"
+
+
+class CloudEventsConfig(StrictModel):
+    """Records or requests as CloudEvents 1.0; see `harvest.core.envelope.CloudEvents`.
+
+    `source`, `type` and `time` are templates of a row. The id is what `idempotency_key` says.
+    """
+
+    source: str = Field(min_length=1)
+    type: str = Field(default="{topic}", min_length=1)
+    time: str | None = Field(default=None, min_length=1)
+    mode: Literal["binary", "structured"] = "binary"
+    content_type: str = Field(default="application/json", min_length=1)
+
+    def cloudevents(self, unique: str, outbox: str) -> CloudEvents:
+        """What makes them; `unique`: the template of the id. Raises `ConfigurationError`."""
+        return CloudEvents(
+            Template.parse(unique, outbox),
+            Template.parse(self.source, outbox),
+            Template.parse(self.type, outbox),
+            self.mode,
+            self.content_type,
+            None if self.time is None else Template.parse(self.time, outbox),
+        )
+
+
 class HttpConfig(StrictModel):
     """An HTTP endpoint; see `harvest.sinks.http.endpoint.HttpEndpoint`.
 
-    `sign`: the secret, or several while receivers change from one to the next.
+    - `sign`: the secret, or several while receivers change from one to the next.
+    - `batch`: several rows in a request. `cloudevents`: each row as one.
     """
 
     uri: str = Field(min_length=1)
@@ -62,6 +108,8 @@ class HttpConfig(StrictModel):
     ca_file: str | None = None
     cert_file: str | None = None
     key_file: str | None = None
+    batch: BatchConfig | None = None
+    cloudevents: CloudEventsConfig | None = None
 
 
 class NatsConfig(StrictModel):
@@ -124,10 +172,14 @@ class DestinationConfig(StrictModel):
         given = self.model_dump(exclude={"http", "nats", "kafka", "backoff_ms", "max_backoff_ms"})
         if self.backoff_ms is not None:
             given["pauses_ms"] = _doubled(self.backoff_ms, self.max_backoff_ms)
+        batch = None if self.http is None else self.http.batch
+        if batch is not None:
+            given.update(batch_records=batch.records, batch_bytes=batch.bytes)
         return Policy(**given)
 
-    def sink(self, outbox: str, kafka: Mapping[str, Any]) -> MessageSink:
-        """What sends there; connects when it is first used. `kafka`: the producer's settings.
+    def sink(self, outbox: str, kafka: Mapping[str, Any], unique: str) -> MessageSink:
+        """What sends there; connects when it is first used. `kafka`: the producer's settings;
+        `unique`: the template of idempotency keys.
 
         Raises `ConfigurationError`.
         """
@@ -135,7 +187,7 @@ class DestinationConfig(StrictModel):
             return _kafka_sink(self.kafka, outbox, kafka)
         try:
             if self.http is not None:
-                return _http_sink(self.http, outbox)
+                return _http_sink(self.http, outbox, unique)
             assert self.nats is not None  # noqa: S101 - validated
             return _nats_sink(self.nats, outbox)
         except ModuleNotFoundError as error:
@@ -152,10 +204,13 @@ def _doubled(backoff_ms: int, most_ms: int) -> tuple[int, ...]:
     return tuple(pauses_ms)
 
 
-def _http_sink(config: HttpConfig, outbox: str) -> MessageSink:
+def _http_sink(config: HttpConfig, outbox: str, unique: str) -> MessageSink:
     from harvest.sinks.http.endpoint import HttpEndpoint, HttpSink, Signature
 
-    given = config.model_dump(exclude={"headers", "expect", "refuse", "sign"})
+    events = config.cloudevents
+    given = config.model_dump(
+        exclude={"headers", "expect", "refuse", "sign", "batch", "cloudevents"}
+    )
     return HttpSink(
         HttpEndpoint(
             **given,
@@ -163,6 +218,8 @@ def _http_sink(config: HttpConfig, outbox: str) -> MessageSink:
             expected=config.expect,
             refused=config.refuse,
             signature=Signature(config.sign) if config.sign else None,
+            batch=None if config.batch is None else config.batch.format,
+            cloudevents=None if events is None else events.cloudevents(unique, outbox),
         ),
         outbox,
     )

@@ -11,17 +11,17 @@ from typing import Annotated, Final, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from harvest.config.destinations import DestinationConfig
-from harvest.config.routes import load_route
+from harvest.config.destinations import CloudEventsConfig, DestinationConfig
+from harvest.config.routes import load_routes
 from harvest.config.validation import StrictModel
 from harvest.core.dead_letters import BadRowPolicy
-from harvest.core.envelope import CloudEvents, Envelope
+from harvest.core.envelope import Envelope
 from harvest.core.interfaces.dead_letter_store import RetryMode
+from harvest.core.interfaces.message_sink import MessageSink
 from harvest.core.pacing import Limits
 from harvest.core.routes import Router
 from harvest.core.source import Registration
 from harvest.core.table_name import TableName
-from harvest.core.templates import Template
 from harvest.core.wal_layout import DEBEZIUM, GOHARVEST
 from harvest.core.wal_options import WalOptions
 from harvest.errors import ConfigurationError
@@ -50,6 +50,9 @@ the write-ahead log."""
 
 _DEFAULTS: Final = Limits()
 _PARTITIONERS: Final = {"librdkafka": "consistent", "java": "murmur2"}
+
+
+RouteText = Annotated[str, Field(min_length=1)]
 
 
 def _is_other_database(source: str) -> bool:
@@ -115,18 +118,6 @@ class LoggingConfig(StrictModel):
         """The level as `logging` counts."""
         levels = {"trace": 10, "debug": 10, "info": 20, "warn": 30, "warning": 30, "error": 40}
         return levels[self.level]
-
-
-class CloudEventsConfig(StrictModel):
-    """Records as CloudEvents 1.0; see `harvest.core.envelope.CloudEvents`.
-
-    `source` and `type` are templates of a row. The id is what `idempotency_key` says.
-    """
-
-    source: str = Field(min_length=1)
-    type: str = Field(default="{topic}", min_length=1)
-    mode: Literal["binary", "structured"] = "binary"
-    content_type: str = Field(default="application/json", min_length=1)
 
 
 class PartitionsConfig(StrictModel):
@@ -235,7 +226,7 @@ class ReaperConfig(StrictModel):
     - `shards`: in range mode, how many processes can work at once; keys are divided among them.
     - `primary`: the application's database, if `database` has only the payloads; in range mode.
     - `destinations`: by name, where messages are sent instead of Kafka, at least once; in mark
-      mode. `route`: which of them a row goes to (`harvest.core.routes`).
+      mode. `route`: which of them a row goes to, or a list: to each (`harvest.core.routes`).
     - `harvest_id`: a name for the database. Every record gets a header ``harvest-id``:
       NAME/OUTBOX/ID, by which consumers recognise a row that comes again, and find it.
     - `cloudevents`: publish CloudEvents.
@@ -254,7 +245,7 @@ class ReaperConfig(StrictModel):
     mode: Mode = "mark"
     shards: int = Field(default=1, ge=1, le=1_000)
     destinations: dict[str, DestinationConfig] = Field(default_factory=dict)
-    route: str | None = Field(default=None, min_length=1)
+    route: RouteText | Annotated[tuple[RouteText, ...], Field(min_length=1)] | None = None
     idempotency_key: str = Field(default="{outbox}.{id}", min_length=1)
     harvest_id: str | None = Field(default=None, min_length=1, max_length=200)
     cloudevents: CloudEventsConfig | None = None
@@ -296,7 +287,8 @@ class ReaperConfig(StrictModel):
         if self.envelope() is not None and self.destinations:
             raise ConfigurationError(
                 "harvest_id and cloudevents are for Kafka without destinations, which send an "
-                "idempotency key of their own: leave them out"
+                "idempotency key of their own: leave them out (an http destination has cloudevents "
+                "of its own)"
             )
         self._consistent_destinations()
         self._consistent_primary()
@@ -313,9 +305,9 @@ class ReaperConfig(StrictModel):
                 "Kafka"
             )
         self.router()
-        for name, destination in self.destinations.items():
+        for name in self.destinations:
             try:
-                destination.sink(self.sink_name, self.producer_config).close()
+                self.destination_sink(name).close()
             except ConfigurationError as error:
                 raise ConfigurationError(f"destinations.{name}: {error}") from None
 
@@ -365,14 +357,7 @@ class ReaperConfig(StrictModel):
             return None
         made, name = None, self.sink_name
         if self.cloudevents is not None:
-            given = self.cloudevents
-            made = CloudEvents(
-                Template.parse(self.idempotency_key, name),
-                Template.parse(given.source, name),
-                Template.parse(given.type, name),
-                given.mode,
-                given.content_type,
-            )
+            made = self.cloudevents.cloudevents(self.idempotency_key, name)
         prefix = None if self.harvest_id is None else f"{self.harvest_id}/{self.table}"
         return Envelope(prefix, made)
 
@@ -386,11 +371,16 @@ class ReaperConfig(StrictModel):
         mode = "relay" if self.destinations else self.mode
         return Registration(cluster, self.coordination.topic, self.group, mode)
 
+    def destination_sink(self, name: str) -> MessageSink:
+        """What sends to a destination. Raises `ConfigurationError`."""
+        given = self.destinations[name]
+        return given.sink(self.sink_name, self.producer_config, self.idempotency_key)
+
     def router(self, clock: Callable[[], tuple[float, float]] = lambda: (0.0, 0.0)) -> Router:
         """What finds the destination of a row. Raises `ConfigurationError`."""
         return Router(
             self.destinations,
-            load_route(self.route),
+            load_routes(self.route),
             outbox=self.sink_name,
             unique=self.idempotency_key,
             clock=clock,

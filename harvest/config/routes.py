@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
+from harvest.core.routes import AnyRoute
 from harvest.core.row import Row
 from harvest.errors import ConfigurationError, InvalidRecord
 
-__all__ = ["load_route"]
+__all__ = ["load_route", "load_routes"]
 
 _PYTHON: Final = "python:"
 
 
-def load_route(route: str | None) -> str | Callable[[Row], str] | None:
+def load_routes(route: str | Sequence[str] | None) -> AnyRoute | Sequence[AnyRoute] | None:
+    """`load_route` of each, where there are several."""
+    if route is None or isinstance(route, str):
+        return None if route is None else load_route(route)
+    return [load_route(one) for one in route]
+
+
+def load_route(route: str) -> AnyRoute:
     """The function that ``python:module:function`` names; anything else as it is.
 
     What the function raises becomes `InvalidRecord`. Raises `ConfigurationError`.
     """
-    return _function(route) if route is not None and route.startswith(_PYTHON) else route
+    return _function(route) if route.startswith(_PYTHON) else route
 
 
 def _function(route: str) -> Callable[[Row], str]:

@@ -2,11 +2,16 @@
 
 Theory of operation (specs/RELAYER.md §3)
 -----------------------------------------
-A *group* is what keeps its order: the rows of one topic and key. Of each group at most one message
-is under way, the first; the others wait behind it. So a group that fails waits, and the others
-go on.
+A *group* is what keeps its order: the rows of one topic and key. Of each group at most one request
+is under way, with the first message; the others wait behind it. So a group that fails waits, and
+the others go on. Where a row goes to several destinations, it is a message to each, on a *lane* of
+its own: a group is then the rows of one topic, key and destination.
 
-A *destination* takes at most `concurrency` messages at once, and `rate_per_s`. One that fails so
+A destination with `batch_records` takes several messages in one request: those of other groups, and
+of a group those that follow. What has failed before is sent alone, so that one bad message does not
+take others along; and so is the probe of a destination.
+
+A *destination* takes at most `concurrency` requests at once, and `rate_per_s`. One that fails so
 many times in a row is left alone for a while: the circuit breaker is open. After that, one message
 at a time probes it, until one gets through. One that is *gone* is sent nothing more.
 
@@ -23,7 +28,7 @@ import heapq
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from harvest.core.dead_letters import Key
 from harvest.core.row import Row
@@ -39,8 +44,13 @@ __all__ = [
     "Outcome",
     "Policy",
     "Shed",
+    "Untried",
     "Verdict",
 ]
+
+Group: TypeAlias = tuple[str, bytes | None, str]
+Token: TypeAlias = tuple[int, str]
+"""A message: the row's id, and the lane."""
 
 _MAX_DOUBLINGS: Final = 32
 _JITTER: Final = 0.2
@@ -55,18 +65,33 @@ STANDARD_WEBHOOKS_MS: Final = tuple(
 class Message(NamedTuple):
     """A row on its way to a destination.
 
-    `not_before_ms`: it is not sent earlier. `problem`: why it cannot be sent at all.
+    - `not_before_ms`: it is not sent earlier.
+    - `problem`: why it cannot be sent at all.
+    - `lane`: the destination, where the row goes to several; empty otherwise.
+    - `joined`: it goes in one request with the message that was started before it.
     """
 
     row: Row
     destination: str
     not_before_ms: float = 0.0
     problem: str | None = None
+    lane: str = ""
+    joined: bool = False
 
     @property
     def key(self) -> Key:
-        """The group that keeps its order."""
+        """What a dead letter holds back."""
         return self.row.topic, self.row.key
+
+    @property
+    def token(self) -> Token:
+        """Which message it is."""
+        return self.row.id, self.lane
+
+    @property
+    def group(self) -> Group:
+        """What keeps its order."""
+        return self.row.topic, self.row.key, self.lane
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +105,8 @@ class Outcome:
     - `lasting`: another attempt would fail just so.
     - `retry_after_ms`: how long the destination wants to be left alone.
     - `gone`: it wants no more messages, ever.
+    - `untried`: it was not sent, since one of its group before it, of the same request, failed.
+    - `shared`: the failure is that of a request which another message has told of.
     """
 
     status: int | None = None
@@ -88,15 +115,19 @@ class Outcome:
     lasting: bool = False
     retry_after_ms: float = 0.0
     gone: bool = False
+    untried: bool = False
+    shared: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
     """How a destination is treated.
 
-    - `concurrency`: messages under way at once, of different groups.
-    - `priority`: higher ones are served first when there are more messages than `total`.
-    - `rate_per_s`: so many messages a second, evenly; None: as many as it takes.
+    - `concurrency`: requests under way at once, of different groups.
+    - `batch_records`, `batch_bytes`: what goes into one request at most, in messages and in bytes
+      of their values.
+    - `priority`: higher ones are served first when there are more requests than `total`.
+    - `rate_per_s`: so many requests a second, evenly; None: as many as it takes.
     - `attempts`: so many failures, and a message is given up.
     - `pauses_ms` after the first failure, the second, …; the last one again and again. Up to a
       fifth more is waited.
@@ -114,6 +145,8 @@ class Policy:
     breaker_open_ms: int = 1_000
     max_breaker_open_ms: int = 60_000
     max_retry_after_ms: int = 3_600_000
+    batch_records: int = 1
+    batch_bytes: int = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +176,14 @@ class GivenUp:
     outcome: Outcome
 
 
-Verdict = Delivered | Failed | GivenUp
+@dataclass(frozen=True, slots=True)
+class Untried:
+    """The message waits for those of its group before it."""
+
+    message: Message
+
+
+Verdict = Delivered | Failed | GivenUp | Untried
 
 
 class Shed(NamedTuple):
@@ -159,6 +199,7 @@ class Destination:
 
     policy: Policy
     under_way: int = 0
+    """Requests."""
     failures: int = 0
     """How often in a row it failed."""
     failed_id: int | None = None
@@ -173,11 +214,11 @@ class Destination:
     """Nothing is sent before: the breaker is open, or it asked for it."""
     next_ms: float = float("-inf")
     """Nothing is sent before, for the rate's sake."""
-    ready: deque[tuple[Key, int]] = field(default_factory=deque)
+    ready: deque[tuple[Group, int]] = field(default_factory=deque)
     """Groups whose first message may go, and its id."""
 
     def room(self, now_ms: float) -> int:
-        """How many messages may be sent now."""
+        """How many requests may be sent now."""
         if self.gone or now_ms < max(self.closed_until_ms, self.next_ms):
             return 0
         room = (1 if self.trips else self.policy.concurrency) - self.under_way
@@ -186,7 +227,7 @@ class Destination:
         return min(room, int(self._late_ms(now_ms) * self.policy.rate_per_s / 1000) + 1)
 
     def started(self, now_ms: float) -> None:
-        """A message is sent."""
+        """A request is sent."""
         self.under_way += 1
         if self.policy.rate_per_s is not None:
             self.next_ms = now_ms - self._late_ms(now_ms) + 1000 / self.policy.rate_per_s
@@ -235,7 +276,7 @@ class Destination:
 class Dispatcher:
     """Decides what is sent next. `random` gives numbers from 0 to 1, for the jitter.
 
-    `give_up` False: nothing is ever given up. `total`: messages under way to all destinations.
+    `give_up` False: nothing is ever given up. `total`: requests under way to all destinations.
     """
 
     policies: Mapping[str, Policy]
@@ -243,12 +284,14 @@ class Dispatcher:
     give_up: bool = True
     total: int = 1_000
     destinations: dict[str, Destination] = field(init=False)
-    _groups: dict[Key, deque[Message]] = field(default_factory=dict)
-    _retries: dict[int, int] = field(default_factory=dict)
-    _confirmed_before: dict[int, int] = field(default_factory=dict)
+    _groups: dict[Group, deque[Message]] = field(default_factory=dict)
+    _retries: dict[Token, int] = field(default_factory=dict)
+    _confirmed_before: dict[Token, int] = field(default_factory=dict)
     """How many messages its destination had confirmed when a message was first sent."""
-    _under_way: dict[int, Message] = field(default_factory=dict)
-    _waiting: list[tuple[float, int, Key]] = field(default_factory=list)
+    _under_way: dict[Token, Message] = field(default_factory=dict)
+    _requests: int = 0
+    """Under way."""
+    _waiting: list[tuple[float, int, Group]] = field(default_factory=list)
     """When the first message of a group may go, its id, and the group; a heap."""
 
     def __post_init__(self) -> None:
@@ -265,17 +308,17 @@ class Dispatcher:
         return len(self._under_way)
 
     def remember(self, retries: Mapping[int, int]) -> None:
-        """Failures that an earlier leader counted, by row id."""
-        self._retries = {**retries, **self._retries}
+        """Failures that an earlier leader counted, by row id, of rows with one destination."""
+        self._retries = {**{(id, ""): n for id, n in retries.items()}, **self._retries}
 
     def offer(self, messages: Iterable[Message], now_ms: float) -> None:
         """Take messages on, in the order of their ids."""
         for message in messages:
-            group = self._groups.get(message.key)
+            group = self._groups.get(message.group)
             if group is not None:
                 group.append(message)
                 continue
-            self._groups[message.key] = deque([message])
+            self._groups[message.group] = deque([message])
             self._queue(message, now_ms)
 
     def start(self, now_ms: float) -> list[Message]:
@@ -286,23 +329,58 @@ class Dispatcher:
             group = self._groups.get(key)
             if group is not None and group[0].row.id == row_id:  # else it was withdrawn
                 self.destinations[group[0].destination].ready.append((key, row_id))
-        started = []
+        started: list[Message] = []
         for destination in self.destinations.values():
-            ready = destination.ready
-            if not ready:
+            if destination.ready:
+                started += self._start(destination, now_ms)
+        return started
+
+    def _start(self, destination: Destination, now_ms: float) -> list[Message]:
+        started: list[Message] = []
+        ready = destination.ready
+        room = min(destination.room(now_ms), self.total - self._requests)
+        records, size = 0, 0  # of the last request, in which others may go along
+        most = 1 if destination.trips else destination.policy.batch_records
+        while ready and (room > 0 or 0 < records < most):
+            key, row_id = ready[0]
+            group = self._groups.get(key)
+            if group is None or group[0].row.id != row_id or (row_id, key[2]) in self._under_way:
+                ready.popleft()  # it was withdrawn
                 continue
-            room = min(destination.room(now_ms), self.total - len(self._under_way))
-            while room > 0 and ready:
-                key, row_id = ready.popleft()
-                group = self._groups.get(key)
-                if group is None or group[0].row.id != row_id or row_id in self._under_way:
-                    continue  # it was withdrawn
-                message = self._under_way[row_id] = group[0]
-                self._confirmed_before.setdefault(row_id, destination.confirmed)
-                destination.started(now_ms)
-                room -= 1
+            for message in group:
+                alone = most > 1 and (
+                    message.problem is not None or (row_id, key[2]) in self._retries
+                )
+                value = len(message.row.value or b"")
+                joins = 0 < records < most and not alone
+                joins &= size + value <= destination.policy.batch_bytes
+                if message is group[0]:
+                    if not joins and room <= 0:
+                        return started
+                    ready.popleft()
+                elif not joins or not self._follows(message, group[0], now_ms):
+                    break
+                if joins:
+                    records, size = records + 1, size + value
+                    message = message._replace(joined=True)
+                else:
+                    records, size = most if alone else 1, value
+                    destination.started(now_ms)
+                    self._requests += 1
+                    room -= 1
+                self._under_way[message.token] = message
+                self._confirmed_before.setdefault(message.token, destination.confirmed)
                 started.append(message)
         return started
+
+    def _follows(self, message: Message, first: Message, now_ms: float) -> bool:
+        """Whether a message may go in the request of the first one of its group."""
+        return (
+            message.not_before_ms <= now_ms
+            and message.token not in self._retries
+            and message.destination == first.destination
+            and message.problem is None
+        )
 
     def due_ms(self, now_ms: float) -> float | None:
         """When `start` may have something to say though nothing has happened; None: never."""
@@ -311,39 +389,49 @@ class Dispatcher:
         due += [until_ms for until_ms in closed if until_ms is not None and until_ms > now_ms]
         return min(due, default=None)
 
-    def finished(self, row_id: int, outcome: Outcome, now_ms: float) -> Verdict:
-        """What follows from the outcome of a message that was started."""
-        message = self._under_way.pop(row_id)
+    def finished(self, row_id: int, outcome: Outcome, now_ms: float, lane: str = "") -> Verdict:
+        """What follows from the outcome of a message that was started.
+
+        The messages of one group that went in one request are told of in their order if they were
+        confirmed, and those that are `untried` before the one that failed.
+        """
+        token = row_id, lane
+        message = self._under_way.pop(token)
         destination = self.destinations[message.destination]
-        destination.under_way -= 1
+        if not message.joined:
+            destination.under_way -= 1
+            self._requests -= 1
+        if outcome.untried:
+            return Untried(message)
         its_own = outcome.lasting or (outcome.status is None and not outcome.unavailable)
         counts = its_own or not (destination.takes_none or outcome.gone)
-        if outcome.error is None or outcome.status is not None or outcome.unavailable:
-            destination.learn(row_id, outcome, now_ms)  # else it was not even asked
+        asked = outcome.error is None or outcome.status is not None or outcome.unavailable
+        if asked and not outcome.shared:
+            destination.learn(row_id, outcome, now_ms)
         if outcome.error is None:
             self._next(message, now_ms)
-            self._confirmed_before.pop(row_id, None)
-            return Delivered(message, self._retries.pop(row_id, 0))
-        retries = self._retries.get(row_id, 0) + counts
+            self._confirmed_before.pop(token, None)
+            return Delivered(message, self._retries.pop(token, 0))
+        retries = self._retries.get(token, 0) + counts
         policy = destination.policy
-        its_own |= destination.confirmed > self._confirmed_before[row_id]
+        its_own |= destination.confirmed > self._confirmed_before[token]
         if self.give_up and (
             outcome.lasting or (counts and its_own and retries >= policy.attempts)
         ):
-            self._retries.pop(row_id, None)
-            self._confirmed_before.pop(row_id)
+            self._retries.pop(token, None)
+            self._confirmed_before.pop(token)
             self._next(message, now_ms)
             return GivenUp(message, retries, outcome)
-        self._retries[row_id] = retries
+        self._retries[token] = retries
         pauses_ms = policy.pauses_ms
         pause_ms = pauses_ms[min(max(retries - 1, 0), len(pauses_ms) - 1)]
         due_ms = now_ms + pause_ms * (1 + _JITTER * self.random())
-        heapq.heappush(self._waiting, (due_ms, row_id, message.key))
+        heapq.heappush(self._waiting, (due_ms, row_id, message.group))
         return Failed(message, retries, outcome, due_ms)
 
-    def withdraw(self, key: Key) -> list[Message]:
+    def withdraw(self, group: Group) -> list[Message]:
         """Forget a group of which nothing is under way; return its messages."""
-        return list(self._groups.pop(key, ()))
+        return list(self._groups.pop(group, ()))
 
     def shed(self, now_ms: float) -> Shed:
         """Forget what cannot be sent now: what waits for destinations that take nothing, but for
@@ -359,13 +447,14 @@ class Dispatcher:
         for key, group in list(self._groups.items()) if forgotten or paused else ():
             first = group[0]
             name = first.destination
-            stays = name not in forgotten or first.row.id in self._under_way or name not in probed
+            stays = name not in forgotten or first.token in self._under_way or name not in probed
             if name not in forgotten and paused.get(key) != first.row.id:
                 continue
             probed.add(name)
             if stays:
-                followers = list(group)[1:]
-                self._groups[key] = deque([first])
+                sent = [m for m in group if m is first or m.token in self._under_way]
+                followers = list(group)[len(sent) :]
+                self._groups[key] = deque(sent)
             else:
                 followers = list(self._groups.pop(key))
             forgotten.get(name, behind).extend(followers)
@@ -373,15 +462,15 @@ class Dispatcher:
 
     def _next(self, message: Message, now_ms: float) -> None:
         """The first message of a group is done with."""
-        group = self._groups[message.key]
+        group = self._groups[message.group]
         group.popleft()
         if group:
             self._queue(group[0], now_ms)
         else:
-            del self._groups[message.key]
+            del self._groups[message.group]
 
     def _queue(self, first: Message, now_ms: float) -> None:
         if first.not_before_ms > now_ms:
-            heapq.heappush(self._waiting, (first.not_before_ms, first.row.id, first.key))
+            heapq.heappush(self._waiting, (first.not_before_ms, first.row.id, first.group))
         else:
-            self.destinations[first.destination].ready.append((first.key, first.row.id))
+            self.destinations[first.destination].ready.append((first.group, first.row.id))

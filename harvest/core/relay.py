@@ -17,6 +17,9 @@ the table is the checkpoint. Invariants:
    named by id and tag.
 4. *A message that is given up* is a dead letter before anything behind it in its group is sent
    (harvest/core/dead_letters.py).
+5. *A row that goes to several destinations* is delivered when it is settled at each. What has it is
+   remembered, by the row's content, when the row is forgotten before that: it is not sent there
+   again in this leadership; nor in the next, as far as it was noted beside the table.
 
 When there is no more room, what waits for a destination that takes nothing, but for one message
 of it, is *shed*: forgotten, and its tags left in the table, so that the marks go on to the rows of
@@ -48,7 +51,16 @@ from harvest.core.dead_letters import (
     Key,
     waiting_row,
 )
-from harvest.core.dispatcher import Delivered, Dispatcher, Failed, GivenUp, Message, Outcome
+from harvest.core.dispatcher import (
+    Delivered,
+    Dispatcher,
+    Failed,
+    GivenUp,
+    Group,
+    Message,
+    Outcome,
+    Untried,
+)
 from harvest.core.mark_actions import (
     Mark,
     Marked,
@@ -59,7 +71,7 @@ from harvest.core.mark_actions import (
 )
 from harvest.core.mark_checkpoint import Term
 from harvest.core.pacing import Limits, Pace
-from harvest.core.row import Row, payload_bytes
+from harvest.core.row import Row, fingerprint, payload_bytes
 
 __all__ = [
     "Action",
@@ -71,34 +83,47 @@ __all__ = [
     "RelayScheduler",
     "Route",
     "Sent",
+    "Settled",
     "Tick",
 ]
 
-Route: TypeAlias = Callable[[Row], Message]
+Route: TypeAlias = Callable[[Row], Sequence[Message]]
 """Where a row goes; a message with a `problem` if it can go nowhere. Does not raise."""
+
+Settled: TypeAlias = tuple[int, frozenset[str]]
+"""The `fingerprint` of a row, and the destinations, of several, that have it."""
 
 _SHED_EVERY_MS: Final = 100.0
 """All groups are looked at, which takes its time."""
+_MAX_SETTLED: Final = 1_000_000
+"""Rows of which it is remembered that some of their destinations have them; then nothing is marked
+before the others take messages again. Some 200 bytes each."""
 
 # --- Events ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A term begins. `waiting` as in `harvest.core.mark_actions.Opened`; `retries` by row id."""
+    """A term begins. `waiting` as in `harvest.core.mark_actions.Opened`; `retries` and `settled`
+    by row id."""
 
     term: Term
     waiting: Mapping[Key, int] = field(default_factory=dict)
     retries: Mapping[int, int] = field(default_factory=dict)
+    settled: Mapping[int, Settled] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """What became of a `Post`; `destination` is for those who count."""
+    """What became of a message of a `Post`; `destination` is for those who count.
+
+    Messages of one `Post` are told of as `Dispatcher.finished` wants it.
+    """
 
     row_id: int
     outcome: Outcome
     destination: str = ""
+    lane: str = ""
 
 
 Event: TypeAlias = (
@@ -122,19 +147,27 @@ Event: TypeAlias = (
 
 @dataclass(frozen=True, slots=True)
 class Post:
-    """Send a message to its destination; answer Sent. Any number at once."""
+    """Send a message to its destination, `more` in the same request; answer Sent for each.
+
+    Any number at once.
+    """
 
     message: Message
+    more: tuple[Message, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """Note a failure beside the table, for people and for the next leader. Needs no answer."""
+    """Note a failure beside the table, for people and for the next leader. Needs no answer.
+
+    `delivered`: the other destinations of the row that have it.
+    """
 
     message: Message
     retries: int
     outcome: Outcome
     gave_up: bool
+    delivered: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,11 +182,25 @@ Action: TypeAlias = Open | Mark | Post | Purge | AddDeadLetters | Record | Forge
 
 @dataclass(slots=True)
 class _Known:
-    """A row that is marked and not purged, and the tags of which it has one."""
+    """A row that is marked and not purged, and the tags of which it has one.
+
+    By lane: its messages that are not decided, those that were shed, and the lanes that are
+    settled. `bad`: it becomes a dead letter when all are decided. `note`: what was noted last.
+    """
 
     row: Row
     tags: tuple[UUID, ...]
     size: int
+    open: set[str] = field(default_factory=set)
+    shed: dict[str, Message] = field(default_factory=dict)
+    settled: set[str] = field(default_factory=set)
+    bad: BadRow | None = None
+    note: Record | None = None
+    noted: bool = False
+
+    @property
+    def delivered(self) -> tuple[str, ...]:
+        return tuple(sorted(self.settled))
 
 
 @dataclass(slots=True)
@@ -183,10 +230,14 @@ class RelayScheduler:
     """Whether there are rows in it that a mark would tag anew."""
     _succeeded: set[int] = field(default_factory=set)
     """Known ids under which other rows have come: those are marked once ours are forgotten."""
-    _shed: set[Key] = field(default_factory=set)
+    _settled: dict[int, Settled] = field(default_factory=dict)
+    """Of rows that are not known: where they are settled already."""
+    _shed: set[Group] = field(default_factory=set)
     """Groups of which rows were shed: none of their later rows is offered in this term."""
     _shed_destinations: set[str] = field(default_factory=set)
     _shed_after_ms: float = float("-inf")
+    _notes: list[Action] = field(default_factory=list)
+    """To be carried out with the next step."""
     _bad_rows: list[BadRow] = field(default_factory=list)
     _adding: tuple[BadRow, ...] = ()
     _asked: int = 0
@@ -218,14 +269,15 @@ class RelayScheduler:
             return []
         actions: list[Action] = []
         match event:
-            case Sent(row_id, outcome, _):
-                actions = self._sent(row_id, outcome)
+            case Sent():
+                self._sent(event)
             case Marked(batch, rows):
                 self._marking = False
                 self._marked(batch, rows)
             case Purged():
                 for row_id, tags in self._purging.items():
                     if self._known[row_id].tags == tags:
+                        self._known[row_id].settled.clear()  # it is gone for good
                         self._forget(row_id)
                     else:
                         self._delivered.append(row_id)  # it may have been marked before the purge
@@ -249,10 +301,11 @@ class RelayScheduler:
                 self._dead_letters_added(frozenset(), self.row_filter.waiting)
             case Start() | Tick():
                 pass
-            case Opened(term, waiting, retries):
+            case Opened(term, waiting, retries, settled):
                 self._opening, self._open, self._term, self._batch = False, True, term, 0
                 self._purges_foreign = bool(self._purging)  # it began in an earlier term
-                self.row_filter.waiting = dict(waiting)
+                self._set_waiting(waiting)
+                self._settled = {**settled, **self._settled}
                 self._shed.clear()
                 self._shed_destinations.clear()
                 self.dispatcher.remember(retries)
@@ -264,7 +317,9 @@ class RelayScheduler:
             case Stop():
                 self._stopping = True
         self._forget_succeeded()
-        return actions + self._continue(first=isinstance(event, Start))
+        actions += self._continue(first=isinstance(event, Start))
+        notes, self._notes = self._notes, []
+        return notes + actions
 
     def _marked(self, batch: int, rows: Sequence[Row]) -> None:
         assert self._term is not None
@@ -275,23 +330,77 @@ class RelayScheduler:
             if (known := self._known.get(row.id)) is not None:
                 if known.row == row:
                     known.tags = (tag,)
+                    again, known.shed = known.shed, {}
+                    messages += self._offered(known, list(again.values()))
+                    if again:
+                        self._look_at(row.id)
                 else:
                     self._succeeded.add(row.id)
                 continue
-            self._known[row.id] = _Known(row, (tag,), size := payload_bytes((row,)))
-            self.in_flight_bytes += size
+            known = self._known[row.id] = _Known(row, (tag,), payload_bytes((row,)))
+            self.in_flight_bytes += known.size
+            self._remember(known)
             if self.row_filter.waits(row):
                 self._bad_rows.append(waiting_row(row))
                 continue
-            message = self.route(row)
-            if message.key in self._shed or (
+            messages += self._offered(known, self.route(row))
+            self._look_at(row.id)
+        self.dispatcher.offer(messages, self.now())
+
+    def _offered(self, known: _Known, messages: Sequence[Message]) -> list[Message]:
+        """Those of a row's messages that are not settled or shed."""
+        offered = []
+        for message in messages:
+            if message.lane in known.settled:
+                continue
+            if message.group in self._shed or (
                 message.destination in self._shed_destinations and message.problem is None
             ):
-                self._shed.add(message.key)
-                self._forget(row.id)
+                self._shed.add(message.group)
+                known.shed[message.lane] = message
             else:
-                messages.append(message)
-        self.dispatcher.offer(messages, self.now())
+                known.open.add(message.lane)
+                offered.append(message)
+        return offered
+
+    def _remember(self, known: _Known) -> None:
+        """Where a row that was forgotten is settled already."""
+        settled = self._settled.pop(known.row.id, None)
+        if settled is not None and settled[0] == fingerprint(known.row):
+            known.settled.update(settled[1])
+            known.noted = True
+
+    def _look_at(self, row_id: int) -> None:
+        """What becomes of a row of which a message was decided."""
+        known = self._known[row_id]
+        if known.open:
+            return
+        if known.shed:  # it is marked again in another term
+            (message, *_) = known.shed.values()
+            noted = known.note is not None and known.note.delivered == known.delivered
+            if known.settled and not noted:
+                left = Outcome(error=f"{message.destination!r} is left alone")
+                self._note(known, message, 0, left)
+            self._forget(row_id)
+        elif known.bad is not None:
+            self._bad_rows.append(known.bad)
+        else:
+            self._delivered.append(row_id)
+            if known.noted:
+                self._notes.append(Forget(row_id))
+
+    def _note(
+        self,
+        known: _Known,
+        message: Message,
+        retries: int,
+        outcome: Outcome,
+        *,
+        gave_up: bool = False,
+    ) -> None:
+        known.note = Record(message, retries, outcome, gave_up, known.delivered)
+        known.noted = True
+        self._notes.append(known.note)
 
     def _mark_failed(self, batch: int) -> None:
         """Every row that had a tag of an earlier term may have that of this mark now."""
@@ -301,32 +410,61 @@ class RelayScheduler:
             if self._foreign(known.tags):
                 known.tags = (*known.tags, tag)
 
-    def _sent(self, row_id: int, outcome: Outcome) -> list[Action]:
-        verdict = self.dispatcher.finished(row_id, outcome, self.now())
+    def _sent(self, event: Sent) -> None:
+        verdict = self.dispatcher.finished(event.row_id, event.outcome, self.now(), event.lane)
+        message = verdict.message
+        if isinstance(verdict, Untried):
+            return
         if not isinstance(verdict, Failed) and (
-            verdict.message.destination in self._shed_destinations
-            or verdict.message.key in self._shed
+            message.destination in self._shed_destinations or message.group in self._shed
         ):
             self._open = False  # it takes messages again, or there is none to try it with
+        known = self._known[event.row_id]
         match verdict:
             case Delivered(_, retries):
-                self._delivered.append(row_id)
-                return [Forget(row_id)] if retries else []
-            case Failed(message, retries, outcome):
-                return [Record(message, retries, outcome, gave_up=False)]
-            case GivenUp(message, retries, outcome):
+                known.open.discard(message.lane)
+                known.noted |= retries > 0
+                if message.lane:
+                    known.settled.add(message.lane)
+                    remains = known.open or known.shed or known.bad is not None
+                    if remains and known.note is not None:
+                        last = known.note
+                        self._note(
+                            known, last.message, last.retries, last.outcome, gave_up=last.gave_up
+                        )
+            case Failed(_, retries, outcome):
+                self._note(known, message, retries, outcome)
+            case GivenUp(_, retries, outcome):
+                known.open.discard(message.lane)
                 tries = "try" if retries == 1 else "tries"
+                self._note(known, message, retries, outcome, gave_up=True)
                 self._give_up(message, f"{outcome.error}; given up after {retries} {tries}")
-                return [Record(message, retries, outcome, gave_up=True)]
+                return
+        self._look_at(event.row_id)
 
     # --- Dead letters ---
 
     def _give_up(self, message: Message, error: str) -> None:
-        self._bad_rows.append(BadRow(message.row.id, error))
+        """Where the row goes to several destinations, it is set aside when all are decided."""
+        if message.lane:
+            error = f"{message.destination}: {error}"
+        self._known[message.row.id].bad = BadRow(message.row.id, error)
+        self._look_at(message.row.id)
         if self.row_filter.policy.key_waits:
             self.row_filter.hold_back(message.key, message.row.id)
-            behind = self.dispatcher.withdraw(message.key)
-            self._bad_rows += [waiting_row(one.row) for one in behind]
+            for behind in self.dispatcher.withdraw(message.group):
+                known = self._known[behind.row.id]
+                known.open.discard(behind.lane)
+                known.bad = known.bad or waiting_row(behind.row)
+                self._look_at(behind.row.id)
+
+    def _set_waiting(self, waiting: Mapping[Key, int]) -> None:
+        """As the store has it; and what is given up, and not set aside yet."""
+        self.row_filter.waiting = dict(waiting)
+        if self.row_filter.policy.key_waits:
+            for row_id, known in self._known.items():
+                if known.bad is not None:
+                    self.row_filter.hold_back((known.row.topic, known.row.key), row_id)
 
     def _add_dead_letters(self) -> list[Action]:
         """Before their term ends, and not while a mark may find other rows under their ids."""
@@ -348,7 +486,7 @@ class RelayScheduler:
         self._adding = ()
         if self._bad_rows:
             return  # the store does not know of these yet
-        self.row_filter.waiting = dict(waiting)
+        self._set_waiting(waiting)
 
     def _forget_succeeded(self) -> None:
         """Purge no id under which another row has come: ours is gone.
@@ -363,6 +501,8 @@ class RelayScheduler:
         known = self._known.pop(row_id, None)
         if known is not None:
             self.in_flight_bytes -= known.size
+            if known.settled:
+                self._settled[row_id] = fingerprint(known.row), frozenset(known.settled)
         if row_id in self._succeeded:
             self._succeeded.discard(row_id)
             self._open = False
@@ -378,14 +518,23 @@ class RelayScheduler:
         elif not (self._opening or self._marking or self._adding):
             self._opening = True
             actions.append(Open(0 if first else self._pace.backoff_ms()))
-        actions += [Post(message) for message in self.dispatcher.start(self.now())]
-        return actions + self._purge(0)
+        return actions + self._post() + self._purge(0)
+
+    def _post(self) -> list[Action]:
+        started = self.dispatcher.start(self.now())
+        requests: list[list[Message]] = []
+        for message in started:
+            if message.joined:
+                requests[-1].append(message)
+            else:
+                requests.append([message])
+        return [Post(first, tuple(more)) for first, *more in requests]
 
     def _mark(self) -> list[Action]:
         if self._marking or self._adding or self._term is None:
             return []
         foreign = self._purges_foreign if self._purging else self._delivered_foreign()
-        if foreign:
+        if foreign or (self._shed_destinations and len(self._settled) >= _MAX_SETTLED):
             return []
         batches = 1 if self._known else 0
         room = self._pace.room(batches, len(self._known), self.in_flight_bytes)
@@ -407,8 +556,11 @@ class RelayScheduler:
         self._shed_destinations.update(shed.by_destination)
         forgotten = [*itertools.chain(*shed.by_destination.values()), *shed.behind]
         for message in forgotten:
-            self._shed.add(message.key)
-            self._forget(message.row.id)
+            self._shed.add(message.group)
+            known = self._known[message.row.id]
+            known.open.discard(message.lane)
+            known.shed[message.lane] = message
+            self._look_at(message.row.id)
         batches = 1 if self._known else 0
         return self._pace.room(batches, len(self._known), self.in_flight_bytes) if forgotten else 0
 

@@ -1,21 +1,24 @@
 """Which destination a row goes to, and the key by which the receiver knows it again. Pure.
 
 A route is the name of a destination, a template that gives one (``{topic}``, ``{header.to}``,
-``eu-{topic}``), or a function of the row that returns one, and raises `InvalidRecord`.
+``eu-{topic}``), or a function of the row that returns one, and raises `InvalidRecord`. Of a list of
+routes, a row goes to the destination of each; a route that gives an empty name leaves it out.
 """
 
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Collection
-from typing import Final
+from collections.abc import Callable, Collection, Sequence
+from typing import Final, TypeAlias
 
 from harvest.core.dispatcher import Message
 from harvest.core.row import Row, Unreadable
 from harvest.core.templates import Template, header
 from harvest.errors import ConfigurationError, InvalidRecord
 
-__all__ = ["DELIVER_AFTER", "Router"]
+__all__ = ["DELIVER_AFTER", "AnyRoute", "Router"]
+
+AnyRoute: TypeAlias = str | Callable[[Row], str]
 
 DELIVER_AFTER: Final = "deliver_after"
 """The header of a row that is not to be sent before a time."""
@@ -25,6 +28,7 @@ class Router:
     """Finds the destination of rows among `names`. Raises `ConfigurationError`.
 
     - `route`: see above; None: the topic's name, or the one destination there is.
+      A list: to each, on a lane of its own.
     - `unique`: the template of idempotency keys.
     - `clock`: gives milliseconds, of the wall (UTC) and of the scheduler.
     """
@@ -32,7 +36,7 @@ class Router:
     def __init__(
         self,
         names: Collection[str],
-        route: str | Callable[[Row], str] | None = None,
+        route: AnyRoute | Sequence[AnyRoute] | None = None,
         *,
         outbox: str = "",
         unique: str = "{outbox}.{id}",
@@ -45,12 +49,18 @@ class Router:
         self._outbox = outbox
         self._clock = clock
         if route is None:
-            route = "{topic}" if len(names) > 1 else self._any.replace("{", "{{").replace("}", "}}")
-        self._find = self._from(route) if isinstance(route, str) else route
+            only = self._any.replace("{", "{{").replace("}", "}}")
+            route = "{topic}" if len(names) > 1 else only
+        self._several = False
+        if isinstance(route, str) or callable(route):
+            routes: Sequence[AnyRoute] = (route,)
+        else:
+            routes, self._several = route, True
+        self._routes = [self._from(one) if isinstance(one, str) else one for one in routes]
         self._unique = Template.parse(unique, outbox)
 
-    def message(self, row: Row) -> Message:
-        """Where a row goes, and when; a message with a `problem` if it can go nowhere."""
+    def messages(self, row: Row) -> Sequence[Message]:
+        """Where a row goes, and when; one message with a `problem` if it can go nowhere."""
         try:
             if row.key is None:
                 raise InvalidRecord("the key is NULL: it decides the order; it may be empty")
@@ -61,14 +71,26 @@ class Router:
                     f"{len(row.header_keys)} header keys and {len(row.header_values)} header "
                     "values: the two arrays must have one length"
                 )
-            name = self._find(row)
+            names = self._destinations(row)
+            self.unique(row)
+            at_ms = self._not_before_ms(row)
+            if self._several:
+                return [Message(row, name, at_ms, lane=name) for name in names]
+            return [Message(row, names[0], at_ms)]
+        except InvalidRecord as error:
+            return [Message(row, self._any, 0.0, str(error))]
+
+    def _destinations(self, row: Row) -> list[str]:
+        names = [find(row) for find in self._routes]
+        if self._several:
+            names = list(dict.fromkeys([name for name in names if name]))
+            if not names:
+                raise InvalidRecord("no route gives a destination for it")
+        for name in names:
             if name not in self._names:
                 known = ", ".join(sorted(self._names))
                 raise InvalidRecord(f"there is no destination {name!r}; configured are {known}")
-            self.unique(row)
-            return Message(row, name, self._not_before_ms(row))
-        except InvalidRecord as error:
-            return Message(row, self._any, 0.0, str(error))
+        return names
 
     def unique(self, row: Row) -> str:
         """The idempotency key of a row. Raises `InvalidRecord`."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-__all__ = ["Row", "Unreadable", "named", "payload_bytes", "unreadable"]
+__all__ = ["Row", "Unreadable", "fingerprint", "named", "payload_bytes", "unreadable"]
 
 _OVERHEAD_BYTES: Final = 64  # what a row costs beside its payload, roughly
 
@@ -57,3 +58,9 @@ def named(rows: Sequence[Row]) -> list[Row]:
 def payload_bytes(rows: Sequence[Row]) -> int:
     """Roughly what the rows occupy in memory and in Kafka."""
     return sum([_OVERHEAD_BYTES + len(r[3] or b"") + len(r[2] or b"") for r in rows])
+
+
+def fingerprint(row: Row) -> int:
+    """64 bits of the row's content: the same for the same row, in every process."""
+    digest = hashlib.blake2b(repr(tuple(row)).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big", signed=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from harvest.core.mark_checkpoint import Term
 
@@ -95,12 +95,17 @@ class Stats:
     """Ids that turned out to belong to no row (range)."""
     messages: Counter[tuple[str, str]] = field(default_factory=Counter)
     """Attempts by destination and outcome: delivered, failed, unavailable (relay)."""
+    breakers: dict[str, Literal["closed", "open", "gone"]] = field(default_factory=dict)
+    """By destination: while the breaker is open, only probes are sent; what is gone wants no more
+    (relay)."""
 
     @classmethod
     def total(cls, all: Sequence[Stats]) -> Stats:
         """The sum of several."""
         total = cls()
         for stats in all:
+            total.breakers |= stats.breakers
             for f in fields(cls):
-                setattr(total, f.name, getattr(total, f.name) + getattr(stats, f.name))
+                if f.name != "breakers":
+                    setattr(total, f.name, getattr(total, f.name) + getattr(stats, f.name))
         return total

@@ -33,9 +33,10 @@ class HarvestMetrics(Collector):
     """The metrics, all beginning with ``harvest_``.
 
     Counters: ``published_rows_total`` and others, see above, and of a relay
-    ``destination_messages_total{destination,outcome}``. Gauges: ``up`` (1 if healthy),
-    ``leading``, ``refused``, ``paused``, ``rows_in_flight``, ``gaps``, ``backlog_rows``,
-    ``backlog_marked_rows``, ``oldest_row_age_seconds`` (0 for an empty table),
+    ``destination_messages_total{destination,outcome}``, while it leads also the gauges
+    ``destination_breaker_open{destination}`` and ``destination_gone{destination}``. Gauges:
+    ``up`` (1 if healthy), ``leading``, ``refused``, ``paused``, ``rows_in_flight``, ``gaps``,
+    ``backlog_rows``, ``backlog_marked_rows``, ``oldest_row_age_seconds`` (0 for an empty table),
     ``dead_letters_waiting``, and ``holder{shard,holder}`` with the value 1 for each shard that
     somebody leads.
     """
@@ -65,6 +66,7 @@ class HarvestMetrics(Collector):
             for labels, count in sorted(messages):
                 sent.add_metric(labels, count)
             yield sent
+        yield from self._breakers()
 
         def gauge(name: str, text: str, value: float) -> Metric:
             return GaugeMetricFamily(f"harvest_{name}", text, value=value)
@@ -103,6 +105,19 @@ class HarvestMetrics(Collector):
         for shard, holder in sorted(monitor.holders.items()):
             holders.add_metric([shard, holder], 1)
         yield holders
+
+    def _breakers(self) -> Iterator[Metric]:
+        harvester = self._monitor.harvester
+        states = harvester.stats.breakers if harvester.state == "leading" else {}
+        for state, name, text in (
+            ("open", "breaker_open", "Whether nothing but probes is sent there."),
+            ("gone", "gone", "Whether nothing is sent there, since it answered 410."),
+        ):
+            gauge = GaugeMetricFamily(f"harvest_destination_{name}", text, labels=["destination"])
+            for destination, now in sorted(states.items()):
+                gauge.add_metric([destination], now == state)
+            if states:
+                yield gauge
 
 
 def scrape(monitor: Monitor) -> bytes:

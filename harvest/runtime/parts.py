@@ -107,10 +107,7 @@ def make_relay_tools(config: ReaperConfig) -> RelayTools:
     return RelayTools(
         marker,
         make_store(config),
-        {
-            name: d.sink(config.sink_name, config.producer_config)
-            for name, d in config.destinations.items()
-        },
+        {name: config.destination_sink(name) for name, d in config.destinations.items()},
         {name: d.policy() for name, d in config.destinations.items()},
         config.router(lambda: (time.time() * 1000, time.monotonic() * 1000)),
         config.limits.limits(),

@@ -1,4 +1,4 @@
-"""A leader that relays messages to destinations, one by one.
+"""A leader that relays messages to destinations, each or several in a request.
 
 Its threads carry out marks and dead letters (one database connection), purges (a second), and notes
 of failures (a third). Messages are sent by threads of their own, many at once.
@@ -10,16 +10,16 @@ import random
 import secrets
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, TypeAlias
 
 from harvest.core import relay as r
 from harvest.core.actions import LeaseLost, Open, OpenFailed
 from harvest.core.dead_letters import AddDeadLetters, BadRowFilter, BadRowPolicy
-from harvest.core.dispatcher import Destination, Dispatcher, Message, Outcome, Policy
+from harvest.core.dispatcher import Destination, Dispatcher, Group, Message, Outcome, Policy
 from harvest.core.interfaces.dead_letter_store import DeadLetterStore
 from harvest.core.interfaces.mark_store import MarkStore
-from harvest.core.interfaces.message_sink import MessageSink
+from harvest.core.interfaces.message_sink import BatchSink, MessageSink
 from harvest.core.mark_actions import (
     Mark,
     Marked,
@@ -29,6 +29,7 @@ from harvest.core.mark_actions import (
 from harvest.core.mark_checkpoint import Term
 from harvest.core.pacing import Limits
 from harvest.core.routes import Router
+from harvest.core.row import fingerprint
 from harvest.databases.postgres.attempts import Attempt, AttemptStore
 from harvest.errors import HarvestError
 from harvest.runtime.action_threads import ActionThread, Handler
@@ -41,8 +42,13 @@ from harvest.runtime.source_guard import SourceGuard
 
 __all__ = ["RelayLeader", "RelayTools"]
 
+_STATES: Final = ("closed", "open")
 _MAX_THREADS: Final = 256
 _CLOSE_TIMEOUT_S: Final = 5.0
+_UNTRIED: Final = Outcome(error="an earlier one of its key failed", untried=True)
+
+Request: TypeAlias = tuple[Message, ...]
+"""What is sent together."""
 
 
 def _now_ms() -> float:
@@ -62,7 +68,7 @@ class RelayLeader:
         self.scheduler = r.RelayScheduler(
             leadership.lease.epoch,
             dispatcher,
-            tools.router.message,
+            tools.router.messages,
             limits,
             BadRowFilter(policy),
             _now_ms,
@@ -75,7 +81,7 @@ class RelayLeader:
             fenced=False,
             guard=tools.guard,
         )
-        self._senders: SenderThreads[Message] = SenderThreads(threads, self._send, leadership.crash)
+        self._senders: SenderThreads[Request] = SenderThreads(threads, self._send, leadership.crash)
         marking: dict[type, Handler] = {
             Open: self._open,
             Mark: self.rows.mark,
@@ -103,12 +109,13 @@ class RelayLeader:
         """See `Leader.observe`."""
         leadership, stats = self._leadership, self._leadership.stats
         for name, destination in self.scheduler.dispatcher.destinations.items():
+            stats.breakers[name] = "gone" if destination.gone else _STATES[destination.trips > 0]
             if destination.takes_none != (name in self._left_alone):
                 self._tell_of(name, destination)
         match event:
             case Marked(_, rows):
                 stats.marked += len(rows)
-            case r.Sent(_, outcome, name):
+            case r.Sent(_, outcome, name) if not outcome.untried:
                 stats.deliveries += 1
                 stats.failed_deliveries += outcome.error is not None
                 how = "unavailable" if outcome.unavailable else "failed"
@@ -116,7 +123,7 @@ class RelayLeader:
                 self._errors[name] = outcome.error
             case Purged():
                 stats.published = stats.purged + stats.purged_by_others
-            case r.Opened(term, _, _):
+            case r.Opened(term=term):
                 stats.terms += 1
                 epoch = leadership.lease.epoch
                 leadership.log.info("relaying as leader id %s…, epoch %d", term, epoch)
@@ -151,19 +158,67 @@ class RelayLeader:
 
     def _post(self, actions: Sequence[r.Post]) -> None:
         for action in actions:
-            self._senders.put(action.message)
+            self._senders.put((action.message, *action.more))
 
-    def _send(self, message: Message) -> None:
+    def _send(self, request: Request) -> None:
+        outcome = self._send_one(request[0]) if len(request) == 1 else self._send_batch(request)
+        if outcome is None:
+            return
+        if len(request) == 1 or outcome.error is None:
+            for message in request:
+                self._report(message, outcome)
+        elif outcome.lasting:  # of one of them; which one?
+            self._send_each(request)
+        else:
+            firsts = {message.group: message for message in reversed(request)}
+            for message in request:
+                if firsts[message.group] is not message:
+                    self._report(message, _UNTRIED)
+            for message in firsts.values():
+                shared = replace(outcome, shared=message is not request[0])
+                self._report(message, shared)
+
+    def _send_each(self, request: Request) -> None:
+        failed: dict[Group, tuple[Message, Outcome]] = {}
+        for message in request:
+            if message.group in failed:
+                self._report(message, _UNTRIED)
+                continue
+            outcome = self._send_one(message)
+            if outcome is None:
+                return
+            if outcome.error is None:
+                self._report(message, outcome)
+            else:
+                failed[message.group] = message, outcome
+        for message, outcome in failed.values():
+            self._report(message, outcome)
+
+    def _send_one(self, message: Message) -> Outcome | None:
+        """None if the lease is lost."""
         leadership, tools = self._leadership, self._tools
         leadership.wait_for_heartbeat()
         if not leadership.may_act():
-            return
+            return None
         if message.problem is not None:
-            outcome = Outcome(error=message.problem, lasting=True)
-        else:
-            row, sink = message.row, tools.sinks[message.destination]
-            outcome = sink.send(row, tools.router.unique(row), leadership.lease.epoch)
-        leadership.report(r.Sent(message.row.id, outcome, message.destination))
+            return Outcome(error=message.problem, lasting=True)
+        row, sink = message.row, tools.sinks[message.destination]
+        return sink.send(row, tools.router.unique(row), leadership.lease.epoch)
+
+    def _send_batch(self, request: Request) -> Outcome | None:
+        """All in one; None if the lease is lost."""
+        leadership, tools = self._leadership, self._tools
+        leadership.wait_for_heartbeat()
+        if not leadership.may_act():
+            return None
+        sink = tools.sinks[request[0].destination]
+        assert isinstance(sink, BatchSink)  # noqa: S101 - others have a policy without batches
+        rows = [(message.row, tools.router.unique(message.row)) for message in request]
+        return sink.send_batch(rows, leadership.lease.epoch)
+
+    def _report(self, message: Message, outcome: Outcome) -> None:
+        sent = r.Sent(message.row.id, outcome, message.destination, message.lane)
+        self._leadership.report(sent)
 
     # --- The table, and what is noted beside it ---
 
@@ -175,11 +230,12 @@ class RelayLeader:
         try:
             waiting = dict(self.dead_letters.waiting_keys())
             retries = {} if attempts is None else attempts.load()
+            settled = {} if attempts is None else attempts.settled()
         except HarvestError as error:
             said = "the database did not say what is set aside: %s"
             leadership.log.warning(said, error)
             return OpenFailed()
-        return r.Opened(Term.of(secrets.randbits(60)), waiting, retries)
+        return r.Opened(Term.of(secrets.randbits(60)), waiting, retries, settled)
 
     def _note(self, actions: Sequence[r.Record | r.Forget]) -> None:
         """The notes of all that waits, in two statements. The last one of a row counts."""
@@ -202,6 +258,8 @@ class RelayLeader:
                 note.outcome.error or "",
                 note.outcome.status,
                 note.gave_up,
+                note.delivered,
+                fingerprint(note.message.row) if note.delivered else None,
             )
             for row_id, note in last.items()
             if note is not None

@@ -8,17 +8,20 @@ test_destination.py`. Its contract:
    time-out that was configured. It raises nothing for what can go wrong on the way.
 2. A success is said only when the destination has confirmed it. Whatever is not known is a failure:
    the message is sent again, with the same `idempotency_key`.
-3. After `close`, what is under way may be given up.
+3. What `send_batch` sends is confirmed, or not, as a whole. A lasting failure makes each message be
+   sent by itself.
+4. After `close`, what is under way may be given up.
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
 
 from harvest.core.dispatcher import Outcome
 from harvest.core.row import Row
 
-__all__ = ["MessageSink"]
+__all__ = ["BatchSink", "MessageSink"]
 
 
 class MessageSink(Protocol):
@@ -29,3 +32,11 @@ class MessageSink(Protocol):
 
     def close(self) -> None:
         """Let go of all connections. From any thread."""
+
+
+@runtime_checkable
+class BatchSink(MessageSink, Protocol):
+    """A destination that takes several messages in one request."""
+
+    def send_batch(self, rows: Sequence[tuple[Row, str]], epoch: int) -> Outcome:
+        """Send rows with their idempotency keys; the rows of one key in their order."""

@@ -2,7 +2,9 @@
 
 One row for each message that has failed and is not delivered: `destination`, `retries`,
 `relay_error`, `destination_response_status`, `tried_at`, and `gave_up`, when it was set aside. For
-people, for `harvest dead-letters list`, and for the next leader, who goes on counting.
+people, for `harvest dead-letters list`, and for the next leader, who goes on counting. Of a row
+that goes to several destinations: `delivered`, those that have it, and `fingerprint`, of its
+content; they are not sent it again, also when it was set aside and is put back.
 """
 
 from __future__ import annotations
@@ -26,29 +28,36 @@ CREATE TABLE IF NOT EXISTS {attempts} (
   relay_error                 TEXT NOT NULL,
   destination_response_status INTEGER,
   tried_at                    TIMESTAMP WITH TIME ZONE NOT NULL DEFAULT clock_timestamp(),
-  gave_up                     BOOLEAN NOT NULL
+  gave_up                     BOOLEAN NOT NULL,
+  delivered                   TEXT[],
+  fingerprint                 BIGINT
 )
 """
 _RECORD: Final = """
 INSERT INTO {attempts} AS a
-  (id, destination, retries, relay_error, destination_response_status, gave_up)
-SELECT * FROM unnest(
+  (id, destination, retries, relay_error, destination_response_status, gave_up, delivered,
+   fingerprint)
+SELECT n.id, n.destination, n.retries, n.error, n.status, n.gave_up,
+       CASE WHEN n.delivered <> '' THEN n.delivered::text[] END, n.fingerprint
+FROM unnest(
   %(ids)s::bigint[], %(destinations)s::text[], %(retries)s::int[], %(errors)s::text[],
-  %(statuses)s::int[], %(gave_up)s::bool[]
-)
+  %(statuses)s::int[], %(gave_up)s::bool[], %(delivered)s::text[], %(fingerprints)s::bigint[]
+) AS n (id, destination, retries, error, status, gave_up, delivered, fingerprint)
 ON CONFLICT (id) DO UPDATE SET
   destination = excluded.destination, retries = excluded.retries,
   relay_error = excluded.relay_error,
   destination_response_status = excluded.destination_response_status,
-  tried_at = excluded.tried_at, gave_up = excluded.gave_up
+  tried_at = excluded.tried_at, gave_up = excluded.gave_up,
+  delivered = excluded.delivered, fingerprint = excluded.fingerprint
 """
 _FORGET: Final = "DELETE FROM {attempts} WHERE id = ANY (%s)"
 _LOAD: Final = "SELECT id, retries FROM {attempts} WHERE NOT gave_up"
+_SETTLED: Final = "SELECT id, fingerprint, delivered FROM {attempts} WHERE delivered IS NOT NULL"
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """The last failure of a message, and how many there were."""
+    """The last failure of a message, and how many there were; and which others have the row."""
 
     id: int
     destination: str
@@ -56,6 +65,8 @@ class Attempt:
     error: str
     status: int | None
     gave_up: bool
+    delivered: tuple[str, ...] = ()
+    fingerprint: int | None = None
 
 
 class AttemptStore(Protocol):
@@ -69,6 +80,9 @@ class AttemptStore(Protocol):
 
     def load(self) -> Mapping[int, int]:
         """How often each row failed that is not given up."""
+
+    def settled(self) -> Mapping[int, tuple[int, frozenset[str]]]:
+        """The fingerprints of rows that some of their destinations have, and which."""
 
     def close(self) -> None:
         """Close the connection. The store can be used again."""
@@ -97,6 +111,8 @@ class PostgresAttempts(PostgresTable):
             "errors": [a.error.replace("\x00", "") for a in last],
             "statuses": [a.status for a in last],
             "gave_up": [a.gave_up for a in last],
+            "delivered": [_array(a.delivered) for a in last],
+            "fingerprints": [a.fingerprint for a in last],
         }
         self._create()
         self._execute(self._statement(_RECORD), given)
@@ -113,6 +129,13 @@ class PostgresAttempts(PostgresTable):
         found = self._execute(self._statement(_LOAD)).fetchall()
         return dict(found)
 
+    def settled(self) -> Mapping[int, tuple[int, frozenset[str]]]:
+        """See `AttemptStore.settled`."""
+        if not self._exists():
+            return {}
+        found = self._execute(self._statement(_SETTLED)).fetchall()
+        return {id: (print_, frozenset([_text(d) for d in names])) for id, print_, names in found}
+
     def _create(self) -> None:
         if not self._exists():
             self._execute(self._statement(_CREATE))
@@ -128,3 +151,13 @@ class PostgresAttempts(PostgresTable):
 
     def _forget(self) -> None:
         self._there = False
+
+
+def _array(names: Sequence[str]) -> str:
+    """As PostgreSQL writes it, whose arrays of arrays must be square; empty for none."""
+    quoted = [name.replace("\\", "\\\\").replace('"', '\\"') for name in names]
+    return "{" + ",".join([f'"{name}"' for name in quoted]) + "}" if names else ""
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode() if isinstance(value, bytes) else value

@@ -82,6 +82,7 @@ _NOTES: Final = "LEFT JOIN {attempts} a ON a.id = s.id"
 _FORGET: Final = """
 DELETE FROM {attempts} a
 WHERE a.gave_up AND NOT EXISTS (SELECT FROM {dead_letters} s WHERE s.id = a.id)
+  AND NOT (a.delivered IS NOT NULL AND EXISTS (SELECT FROM {table} t WHERE t.id = a.id))
 """
 _UNPUBLISHED: Final = """
 DELETE FROM {table} WHERE id IN (SELECT s.id FROM {dead_letters} s WHERE {condition})

@@ -1,4 +1,4 @@
-"""An HTTP endpoint as a destination: one request a message (specs/RELAYER.md §4).
+"""An HTTP endpoint as a destination: a request a message, or a batch (specs/RELAYER.md §4).
 
 What decides is the status: one that is expected means that the receiver has the message. The
 connections are those of httpx (httpcore, h11), without the parts that a relayer must not have
@@ -18,16 +18,18 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Literal
 from urllib.parse import quote
 
 import httpcore
 import httpx
 
 from harvest.core.dispatcher import Outcome
+from harvest.core.envelope import BATCH, STRUCTURED, CloudEvents
 from harvest.core.row import Row
 from harvest.core.templates import Template
 from harvest.errors import ConfigurationError, InvalidRecord
+from harvest.sinks.http.batches import batch_body, batch_key
 from harvest.sinks.http.deadline import Deadline, DeadlineBackend
 from harvest.sinks.http.exchange import Answer, Connection, Headers
 
@@ -43,6 +45,8 @@ _TARGET: Final = re.compile(rb"[\x21-\x7e]+")
 _UNAVAILABLE: Final = frozenset({408, 425, 429, 502, 503, 504})
 _GONE: Final = 410
 _SHOWN_BYTES: Final = 200
+_CE_SAFE: Final = "".join(chr(c) for c in range(0x21, 0x7F) if chr(c) not in '"%')
+"""What the HTTP binding of CloudEvents leaves as it is in a header."""
 _PORTS: Final = {"http": 80, "https": 443}
 
 
@@ -87,6 +91,8 @@ class HttpEndpoint:
     - `timeout_ms`: of everything: connect, send, and the whole answer.
     - `expected`: the statuses that mean success. `refused`: those that say that the message is
       wrong, and would be wrong again.
+    - `batch`: several rows go in one request (`harvest.sinks.http.batches`), as ``records`` or
+      ``values``. `cloudevents`: rows are CloudEvents, as its HTTP binding has them.
     - `ca_file`: certificates to trust, instead of the system's. `cert_file`, `key_file`: our own.
     """
 
@@ -102,10 +108,12 @@ class HttpEndpoint:
     ca_file: str | None = None
     cert_file: str | None = None
     key_file: str | None = None
+    batch: Literal["records", "values"] | None = None
+    cloudevents: CloudEvents | None = None
 
 
 class HttpSink:
-    """Sends messages to one endpoint. Implements `MessageSink`.
+    """Sends messages to one endpoint. Implements `BatchSink`.
 
     Raises `ConfigurationError`.
     """
@@ -121,6 +129,13 @@ class HttpSink:
         self._headers = [
             (_header_name(name), Template.parse(text, outbox)) for name, text in endpoint.headers
         ]
+        if endpoint.batch and not all(
+            t.constant for t in (self._uri, *[t for _, t in self._headers])
+        ):
+            raise ConfigurationError(
+                "uri and headers have placeholders of a row, and with batch a request has several: "
+                "leave one or the other out"
+            )
         self._idempotency = _header_name(endpoint.idempotency_header)
         self._secrets = () if endpoint.signature is None else endpoint.signature.keys()
         self._ssl = _ssl_context(endpoint) if self._origin.scheme == "https" else None
@@ -131,12 +146,50 @@ class HttpSink:
 
     def send(self, row: Row, idempotency_key: str, epoch: int) -> Outcome:
         """See `MessageSink.send`."""
-        body = row.value or b""
+        if self._endpoint.batch is not None:
+            return self.send_batch(((row, idempotency_key),), epoch)
         try:
-            target = self._target(row)
-            headers = self._request_headers(row, body, idempotency_key, epoch)
+            body, content = self._body(row)
+            headers = self._request_headers(row, idempotency_key, epoch, content)
+            return self._exchange(row, headers, body, idempotency_key)
         except (InvalidRecord, ValueError) as error:
             return Outcome(error=str(error), lasting=True)
+
+    def send_batch(self, rows: Sequence[tuple[Row, str]], epoch: int) -> Outcome:
+        """See `BatchSink.send_batch`."""
+        endpoint = self._endpoint
+        try:
+            body = batch_body(rows, endpoint.batch or "records", endpoint.cloudevents)
+            first, _ = rows[0]
+            bare, unique = first._replace(header_keys=(), header_values=()), batch_key(rows)
+            content = b"application/json" if endpoint.cloudevents is None else BATCH
+            headers = self._request_headers(bare, unique, epoch, [(b"Content-Type", content)])
+            return self._exchange(bare, headers, body, unique)
+        except (InvalidRecord, ValueError) as error:
+            return Outcome(error=str(error), lasting=True)
+
+    def _body(self, row: Row) -> tuple[bytes, Headers]:
+        """And the headers that say what it is."""
+        events = self._endpoint.cloudevents
+        if events is None:
+            return row.value or b"", ()
+        if events.mode == "structured":
+            return events.structured(row), [(b"Content-Type", STRUCTURED)]
+        said = [
+            (b"ce-" + name.encode(), quote(its, safe=_CE_SAFE).encode())
+            for name, its in events.attributes(row).items()
+        ]
+        if row.value is not None:
+            said.append((b"Content-Type", events.content_type.encode()))
+        return row.value or b"", said
+
+    def _exchange(
+        self, row: Row, headers: list[tuple[bytes, bytes]], body: bytes, unique: str
+    ) -> Outcome:
+        """Raises `InvalidRecord` if no request can be made of it."""
+        target = self._target(row)
+        headers.append((b"Content-Length", b"%d" % len(body)))
+        headers += self._signatures(body, unique.encode())
         try:
             connection = self._connection()
             answer = connection.exchange(self._method, target, headers, body)
@@ -193,35 +246,40 @@ class HttpSink:
             stream.close()
             raise
 
-    def _request_headers(self, row: Row, body: bytes, idempotency_key: str, epoch: int) -> Headers:
-        unique = idempotency_key.encode()
+    def _request_headers(
+        self, row: Row, idempotency_key: str, epoch: int, content: Headers
+    ) -> list[tuple[bytes, bytes]]:
         headers = [
             (b"Host", self._origin.netloc),
-            (b"Content-Length", b"%d" % len(body)),
             (b"User-Agent", b"harvest"),
-            (self._idempotency, unique),
+            (self._idempotency, idempotency_key.encode()),
             (b"Harvest-Epoch", b"%d" % epoch),
         ]
         for name, template in self._headers:
             headers.append((name, _header_value(name, template.render(row).encode())))
+        given = {name.lower() for name, _ in headers}
+        headers += [(name, value) for name, value in content if name.lower() not in given]
         if self._endpoint.forward_headers and row.header_keys:
             ours = {name.lower() for name, _ in headers} | _RESERVED
-            for given, value in zip(row.header_keys, row.header_values, strict=False):
-                if given is None or not _NAME.fullmatch(given):
-                    raise InvalidRecord(f"{given!r} is no name of an HTTP header")
-                if given.lower() not in ours:
-                    headers.append((given, _header_value(given, value or b"")))
-        if self._secrets:
-            now = b"%d" % time.time()
-            message_id = unique.replace(b".", b"_")
-            signed = b".".join((message_id, now, body))
-            digests = [hmac.new(key, signed, hashlib.sha256).digest() for key in self._secrets]
-            headers += [
-                (b"webhook-id", message_id),
-                (b"webhook-timestamp", now),
-                (b"webhook-signature", b" ".join([b"v1," + base64.b64encode(d) for d in digests])),
-            ]
+            for key, its in zip(row.header_keys, row.header_values, strict=False):
+                if key is None or not _NAME.fullmatch(key):
+                    raise InvalidRecord(f"{key!r} is no name of an HTTP header")
+                if key.lower() not in ours:
+                    headers.append((key, _header_value(key, its or b"")))
         return headers
+
+    def _signatures(self, body: bytes, unique: bytes) -> Headers:
+        if not self._secrets:
+            return ()
+        now = b"%d" % time.time()
+        message_id = unique.replace(b".", b"_")
+        signed = b".".join((message_id, now, body))
+        digests = [hmac.new(key, signed, hashlib.sha256).digest() for key in self._secrets]
+        return [
+            (b"webhook-id", message_id),
+            (b"webhook-timestamp", now),
+            (b"webhook-signature", b" ".join([b"v1," + base64.b64encode(d) for d in digests])),
+        ]
 
     def _failure(self, answer: Answer) -> Outcome:
         status = answer.status

@@ -92,7 +92,7 @@ SINKS: tuple[Mutant, ...] = (
         "core.dispatcher",
         "nothing is given up before another is confirmed",
         "Dispatcher.finished",
-        "its_own |= destination.confirmed > self._confirmed_before[row_id]",
+        "its_own |= destination.confirmed > self._confirmed_before[token]",
         "its_own = True",
     ),
     _sink(

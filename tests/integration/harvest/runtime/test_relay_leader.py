@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections import defaultdict
 from collections.abc import Callable
@@ -126,6 +127,60 @@ def test_destinations_that_are_down_lose_nothing_and_hold_up_nobody(postgres_dat
     assert _rows(postgres_database) == 0
     for bodies in delivered.values():
         assert list(dict.fromkeys(bodies)) == sorted(set(bodies))
+
+
+def test_each_row_goes_in_batches_to_several_and_one_that_is_down_gets_it_later(
+    postgres_database: str,
+) -> None:
+    """The leader changes while one is down; who had the rows before gets none again."""
+    store = PostgresMarkStore(postgres_database, "outbox")
+    store.init()
+    store.close()
+    with psycopg.connect(postgres_database) as connection:
+        for n in range(60):
+            value = "bad" if n == 17 else str(n)
+            Stasher().stash(connection, OutboxRecord("t", f"k{n % 7}", value))
+    with http_server() as receiver:
+        receiver.script.update({"/late": 503})
+        policy = "attempts: 3, pauses_ms: [1], max_breaker_open_ms: 2, breaker_open_ms: 1"
+        batch = "batch: {records: 4, format: values}"
+        kinds = [
+            f"  {name}: {{http: {{uri: '{receiver.url}/{name}', {more}}}, {policy}}}\n"
+            for name, more in (("now", batch), ("late", "timeout_ms: 20000"))
+        ]
+        config = parse(
+            f"kafka: {{bootstrap.servers: x}}\ngroup: g\ndatabase: {postgres_database}\n"
+            "route: [now, late]\nlimits: {max_in_flight_records: 20}\n"
+            "bad_rows: {key_waits: false}\ndestinations:\n" + "".join(kinds)
+        )
+
+        def values(name: str) -> list[object]:
+            requests = [r for r in list(receiver.requests) if r.target == f"/{name}"]
+            found = [json.loads(r.body) for r in requests if r.body != b"bad"]
+            return [one for all in found for one in (all if isinstance(all, list) else [all])]
+
+        everything = sorted(set(range(60)) - {17})
+        leadership = Relaying(config, 1)
+        wait_until(lambda: len(values("now")) == 59, "all that are JSON, at one of the two")
+        breakers = leadership.stats.breakers
+        wait_until(lambda: breakers == {"now": "closed", "late": "open"}, "the breaker")
+        assert _rows(postgres_database) == 60
+        leadership.end()
+        receiver.script["/late"] = 204
+        leadership = Relaying(config, 2)
+        wait_until(lambda: _rows(postgres_database) == 0, "all")
+        leadership.end()
+        assert sorted(map(str, values("now"))) == sorted(map(str, everything))  # once
+        assert set(everything) <= set(values("late"))
+        sizes = [len(json.loads(r.body)) for r in receiver.requests if r.target == "/now"]
+        assert max(sizes) == 4
+    with psycopg.connect(postgres_database) as connection:
+        found = connection.execute("SELECT kafka_value, error FROM outbox_dead_letters").fetchall()
+        left = connection.execute("SELECT delivered FROM outbox_attempts").fetchall()
+    ((value, error),) = found
+    assert value == "bad"
+    assert error.startswith("now: the value is no JSON")
+    assert left == [(["late"],)]
 
 
 @pytest.mark.kafka

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
+import json
 import socket
 import ssl
 import threading
@@ -16,8 +17,10 @@ from typing import Any
 import pytest
 import trustme
 
+from harvest.config.destinations import CloudEventsConfig
 from harvest.config.load import parse
 from harvest.core.dispatcher import STANDARD_WEBHOOKS_MS, Outcome
+from harvest.core.envelope import CloudEvents
 from harvest.core.row import Row
 from harvest.errors import ConfigurationError
 from harvest.sinks.http.endpoint import HttpEndpoint, HttpSink, Signature, retry_after_ms
@@ -243,6 +246,94 @@ def test_an_endpoint_that_is_gone(server: HttpServer) -> None:
     assert send(server).gone
     assert not send(server, expected=frozenset({410})).gone
     assert not send(server, refused=frozenset({410})).gone
+
+
+def events(**changes: Any) -> CloudEvents:
+    given = {"source": "/shop", "type": "{topic}", "time": "2026-01-31T12:00:0{id}Z", **changes}
+    return CloudEventsConfig(**given).cloudevents("{outbox}.{id}", "shop")
+
+
+def test_a_batch_is_one_request_whose_key_is_made_of_its_rows(server: HttpServer) -> None:
+    rows = [
+        (row(header_keys=(b"h",), header_values=(b"1",)), "shop.7"),
+        (row(id=8, key=b"\xff", value=b"\xfe"), "shop.8"),
+        (row(id=9, value=None), "shop.9"),
+    ]
+    endpoint = HttpEndpoint(server.url + "/b", timeout_ms=PATIENT_MS, batch="records")
+    sink = HttpSink(endpoint)
+    assert sink.send_batch(rows, 3) == Outcome(204)
+    assert sink.send_batch(rows, 3) == Outcome(204)
+    assert sink.send(row(value=b"1"), "shop.7", 3) == Outcome(204)
+    sink.close()
+    first, again, alone = server.requests
+    assert json.loads(first.body) == [
+        {
+            "id": "shop.7",
+            "topic": "orders",
+            "key": "k/1 ?",
+            "headers": {"h": "1"},
+            "value": {"n": 1},
+        },
+        {
+            "id": "shop.8",
+            "topic": "orders",
+            "key_base64": "/w==",
+            "headers": {},
+            "value_base64": "/g==",
+        },
+        {"id": "shop.9", "topic": "orders", "key": "k/1 ?", "headers": {}, "value": None},
+    ]
+    assert first.headers["content-type"] == "application/json"
+    assert first.headers["idempotency-key"] == again.headers["idempotency-key"]
+    assert first.headers["idempotency-key"] != alone.headers["idempotency-key"]
+    assert [one["value"] for one in json.loads(alone.body)] == [1]
+
+
+def test_a_batch_of_values_takes_json_alone(server: HttpServer) -> None:
+    sink = HttpSink(HttpEndpoint(server.url + "/b", timeout_ms=PATIENT_MS, batch="values"))
+    rows = [(row(value=b'{"n": 1.10}'), "a"), (row(value=b"NaN"), "b")]
+    assert sink.send_batch(rows[:1], 1) == Outcome(204)
+    assert sink.send_batch(rows, 1).lasting
+    sink.close()
+    assert [request.body for request in server.requests] == [b'[{"n": 1.10}]']
+
+
+def test_requests_are_cloudevents(server: HttpServer) -> None:
+    sent = row(topic="b\u00fc cher", header_keys=(b"x",), header_values=(b"1",))
+    assert send(server, "/x", sent, cloudevents=events()) == Outcome(204)
+    structured = events(mode="structured")
+    assert send(server, "/x", sent, cloudevents=structured) == Outcome(204)
+    assert send(server, "/x", sent, cloudevents=structured, batch="values") == Outcome(204)
+    binary, one, many = server.requests
+    assert binary.body == b'{"n": 1}'
+    said = {name: its for name, its in binary.headers.items() if name.startswith("ce-")}
+    assert said == {
+        "ce-specversion": "1.0",
+        "ce-id": "shop.7",
+        "ce-source": "/shop",
+        "ce-type": "b%C3%BC%20cher",
+        "ce-time": "2026-01-31T12:00:07Z",
+    }
+    assert (binary.headers["content-type"], binary.headers["x"]) == ("application/json", "1")
+    event = {
+        "specversion": "1.0",
+        "id": "shop.7",
+        "source": "/shop",
+        "type": "b\u00fc cher",
+        "time": "2026-01-31T12:00:07Z",
+        "datacontenttype": "application/json",
+        "data": {"n": 1},
+    }
+    assert (json.loads(one.body), json.loads(many.body)) == (event, [event])
+    assert one.headers["content-type"].startswith("application/cloudevents+json")
+    assert many.headers["content-type"].startswith("application/cloudevents-batch+json")
+    wrong = events(time="{topic}")
+    assert "write 2026-01-31T12:00:00Z" in str(send(server, "/x", row(), cloudevents=wrong).error)
+
+
+def test_a_batch_has_no_placeholders_of_a_row() -> None:
+    with pytest.raises(ConfigurationError, match="placeholders"):
+        HttpSink(HttpEndpoint("http://x/{key}", batch="records"))
 
 
 def test_connections_are_kept_and_made_anew(server: HttpServer) -> None:

@@ -44,3 +44,18 @@ def test_totals_add_up_and_leave_their_parts_alone() -> None:
     assert (total.published, total.late, total.messages) == (3, 5, {("d", "failed"): 3})
     assert (one.messages["d", "failed"], two.messages["d", "failed"]) == (1, 2)
     assert Stats.total([]) == Stats()
+
+
+def test_breakers_are_shown_by_who_leads() -> None:
+    pytest.importorskip("prometheus_client")
+    from harvest.runtime.metrics import scrape
+
+    stats = Stats(breakers={"a": "closed", "b": "open", "c": "gone"})
+    seen = monitor(Stats.total([stats, Stats()]))
+    lines = scrape(seen).decode().splitlines()
+    for name, value in (("a", 0), ("b", 1), ("c", 0)):
+        assert f'harvest_destination_breaker_open{{destination="{name}"}} {value}.0' in lines
+    for name, value in (("a", 0), ("b", 0), ("c", 1)):
+        assert f'harvest_destination_gone{{destination="{name}"}} {value}.0' in lines
+    seen.harvester.state = "standing by"
+    assert "breaker_open" not in scrape(seen).decode()
