@@ -156,6 +156,14 @@ class Partitions:
         with contextlib.suppress(NotHeld, Closed):
             part.claim.set_position(offset)
 
+    def _say_of_which_topic(self, part: HeldPartition) -> None:
+        """Publish the topic's id together with the first position that is told."""
+        if part.metadata.topic_id or not part.has_begun:
+            return
+        topic_id = self._positions.topic_id(part)
+        if topic_id:
+            self.publish(part, lambda told: msgspec.structs.replace(told, topic_id=topic_id))
+
     def _say_what_is_done(self, part: HeldPartition, *, flush: bool = False) -> None:
         """Publish of which topic the position is, and what is done above it."""
         # Of which topic an inherited position is, nobody knows before there was something at it.
@@ -334,6 +342,11 @@ class Partitions:
             holding = part.holding
             if holding.epoch < 0 or part.stage is Stage.RELEASING:
                 continue
+            if part.stage is not Stage.WANTED and not self._is_text:
+                # A position without the topic that it is of would be taken for one of any topic.
+                if not self._positions.may_be_told(part):
+                    continue
+                self._say_of_which_topic(part)
             position = part.position()
             if self._delivery.claims_messages:
                 # What was claimed is said by the claims; behind it there may be no message.

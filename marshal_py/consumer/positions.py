@@ -96,6 +96,8 @@ class Positions:
                 if part.chosen and stored < part.claim.position:
                     return None  # on its way to the log
                 return part.claim.position
+            if self._is_of_another_topic(part):  # what was told without a position means nothing
+                part.metadata = msgspec.structs.replace(part.metadata, topic_id=b"")
             return self._choose(part)
         except KafkaException as error:
             self._log.warning(
@@ -169,6 +171,10 @@ class Positions:
     def topic_id(self, part: HeldPartition) -> bytes:
         """Return Kafka's id of the topic, b"" if it is not known."""
         return self._topics.ids.get(part.topic, b"")
+
+    def may_be_told(self, part: HeldPartition) -> bool:
+        """Whether the id of its topic, or that there is none, is known, so that it can go along."""
+        return self._is_text or bool(part.metadata.topic_id) or self._topics.ids_known.is_set()
 
     def look_after(self, part: HeldPartition) -> None:
         """See that a partition that is consumed is of the topic it was. Raises `MessagesMissing`.

@@ -467,5 +467,6 @@ def test_the_claimant_is_told_of_a_position_that_moved(monkeypatch: pytest.Monke
     marshal = SimpleNamespace(driver=SimpleNamespace(claimant=claimant))
     monkeypatch.setattr(made.partitions, "_marshal", marshal)
     monkeypatch.setattr(HeldPartition, "position", lambda _: 7)
+    made.topics.ids_known.set()
     made.partitions.refresh_offsets()
     assert told == [7]

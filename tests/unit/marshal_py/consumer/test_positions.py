@@ -319,3 +319,41 @@ def test_a_loop_that_goes_on_while_another_thread_closes_finds_nothing() -> None
     assert made.fetcher.fetch(10) == 0
     assert made.fetcher.fetch(10, 0.1) == 0
     made.fetcher.pause_or_resume(part_of(FakeClaim()))  # and asks nothing of it
+
+
+def test_no_position_is_told_without_the_id_of_its_topic(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A crash between the two would leave a position that is taken for one of any later topic."""
+    world = World(monkeypatch)
+    world.made.topics.ids_known = threading.Event()
+    world.advance()
+    assert world.part.stage is Stage.ACTIVE
+    run = run_of(world.part, 10, 11)
+    world.part.begin(run)
+    world.part.finish(run)
+    told: list[int] = []
+    world.claim.core.holding.epoch = 3
+    world.made.marshal.driver.claimant = SimpleNamespace(
+        advance=lambda _, position: told.append(position)
+    )
+    world.made.partitions.by_key[world.part.key] = world.part
+    world.made.topics.ids = {}
+    world.flushed.clear()
+    world.made.partitions.refresh_offsets()
+    assert (told, world.flushed) == ([], [])
+    world.made.topics.ids = {"t": NEW}
+    world.made.topics.ids_known.set()
+    world.made.partitions.refresh_offsets()
+    assert told == [12]
+    assert [ClaimMetadata.decode(data).topic_id for data in world.flushed] == [NEW]
+
+
+def test_the_id_of_an_earlier_topic_without_a_position_has_nothing_begin_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A crash before the first position was stored: what is handed out would come twice."""
+    world = World(monkeypatch)
+    world.claim.metadata = ClaimMetadata(topic_id=OLD).encode()
+    world.advance()
+    world.advance()
+    assert (world.assigned, world.set_to) == ([OFFSET_BEGINNING], [])
+    assert [ClaimMetadata.decode(data).topic_id for data in world.flushed] == [NEW]
