@@ -42,6 +42,11 @@ class MemoryLog:
         at, self.end = self.end, self.end + _RECORD
         return at
 
+    @property
+    def last_end(self) -> int:
+        """Where the last transaction with rows ended, or the log began."""
+        return self.committed[-1].end_lsn if self.committed else 100
+
     def promote(self, lsn: int) -> None:
         """A replica takes over that had the log up to `lsn`, and a copy of the slot."""
         self.history.append(TimelineSwitch(self.timeline, lsn))

@@ -72,7 +72,7 @@ UNIT_TESTS: Final[dict[str, tuple[str, ...]]] = {
         "harvest/core/test_range.py",
     ),
     "shards": ("harvest/runtime/test_sharded_harvester.py",),
-    "wal": ("harvest/core/test_wal.py",),
+    "wals": ("harvest/core/test_wal.py",),
     "sinks": (
         "harvest/sinks/test_idempotent_sink.py",
         "harvest/sinks/test_transactional_sink.py",
@@ -81,7 +81,7 @@ UNIT_TESTS: Final[dict[str, tuple[str, ...]]] = {
         "harvest/core/test_relay.py",
     ),
 }
-NO_HISTORIES: Final = ("sinks", "wal")
+NO_HISTORIES: Final = ("sinks",)
 """Campaigns of what no history of `tests.simulation` plays."""
 """For each campaign, the unit tests that may notice what it does not: files below
 tests/unit, quick ones first."""

@@ -28,6 +28,7 @@ CHECKERS: Final = {
     "harvesters": ("whole/harvesters",),
     "shards": ("whole/shards",),
     "dead_letters": ("whole/dead_letters",),
+    "wals": ("whole/wals",),
 }
 """Where invariants are checked, below ``tests/simulation``."""
 
@@ -462,6 +463,9 @@ WITNESSES: Final[tuple[Witness, ...]] = (
     *(Witness("harvesters", name, most, (bug,), kind) for name, most, kind, bug in _HARVESTERS),
     Witness("shards", "shares are fair", 5, ("shards: a shard that goes is stopped",)),
     *(Witness("dead_letters", name, most, (bug,)) for name, most, bug in _DEAD_LETTERS),
+    Witness(
+        "wals", "nothing is refused without reason", 60, ("wal: a delivery that failed is none",)
+    ),
 )
 
 app = typer.Typer(add_completion=False)

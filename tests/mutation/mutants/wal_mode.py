@@ -1,6 +1,7 @@
-"""Mutants of wal mode: its scheduler, and what refuses a slot.
+"""Mutants of wal mode: its scheduler, what refuses a slot, and the leader.
 
-The simulated histories of `tests/unit/harvest/core/test_wal.py` must notice them.
+The histories of `tests.simulation.whole.wals` must notice them, or those of
+`tests/unit/harvest/core/test_wal.py`.
 """
 
 from __future__ import annotations
@@ -11,11 +12,16 @@ __all__ = ["WAL_MODE"]
 
 
 def _wal(module: str, name: str, function: str, old: str, new: str) -> Mutant:
-    return Mutant(f"wal: {name}", f"harvest.core.{module}", (Edit(function, old, new),), "wal")
+    return Mutant(f"wal: {name}", f"harvest.core.{module}", (Edit(function, old, new),), "wals")
 
 
 def _scheduler(name: str, function: str, old: str, new: str) -> Mutant:
     return _wal("wal", name, f"WalScheduler.{function}", old, new)
+
+
+def _leader(name: str, function: str, old: str, new: str) -> Mutant:
+    edit = Edit(f"WalLeader.{function}", old, new)
+    return Mutant(f"wal: {name}", "harvest.runtime.wal_leader", (edit,), "wals")
 
 
 WAL_MODE: tuple[Mutant, ...] = (
@@ -119,5 +125,47 @@ WAL_MODE: tuple[Mutant, ...] = (
         "_on_this_timeline",
         "lsn=min(found.lsn, max(end, found.row_lsn))",
         "lsn=found.lsn",
+    ),
+    _leader(
+        "rows that were not acknowledged are not settled",
+        "_send",
+        "leadership.report(w.Settled((action.number,), failure))",
+        "leadership.report(w.Settled((action.number,), None))",
+    ),
+    _leader(
+        "a save that failed is none",
+        "_saved",
+        "if failure is None else w.SaveFailed()",
+        "",
+    ),
+    _leader(
+        "a delivery that failed is none",
+        "_settled",
+        "tuple([send.number for send in sends]), failure)",
+        "tuple([send.number for send in sends]), None)",
+    ),
+    _leader(
+        "all merged sends are settled",
+        "_settled",
+        "tuple([send.number for send in sends])",
+        "(sends[-1].number,)",
+    ),
+    _leader(
+        "it begins at the checkpoint",
+        "_opened",
+        "None if found is None else WalPosition.decode(found)",
+        "None",
+    ),
+    _leader(
+        "a stream that breaks off when it is told how far we are is opened anew",
+        "_confirm",
+        "self._events.append(w.StreamFailed())",
+        "pass",
+    ),
+    _leader(
+        "a stream that breaks off when it is read is opened anew",
+        "wait",
+        "return w.StreamFailed()",
+        "return None",
     ),
 )

@@ -138,7 +138,7 @@ class World(harvesters.World):
 
     # Business
 
-    def insert(self, transaction: MemoryTransaction, record: OutboxRecord) -> int:
+    def insert(self, transaction: harvesters.Transaction, record: OutboxRecord) -> int:
         row_id = super().insert(transaction, record)
         if record.key in BAD_KEYS and self.hub.random.random() < 0.04:
             self.were_bad.add(row_id)
@@ -146,6 +146,7 @@ class World(harvesters.World):
                 self.refused.add(row_id)
             else:  # no OutboxRecord can be like this, but a row can
                 self.malformed.add(row_id)
+                assert isinstance(transaction, MemoryTransaction)
                 rows = transaction._rows
                 rows[-1] = rows[-1]._replace(header_keys=(b"a",))
         return row_id

@@ -16,11 +16,12 @@ import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from harvest.runtime import wal_leader as wal_leader_module
 from marshal_py.client import driver as driver_module
 from marshal_py.client import kafka_clients as clients_module
 from marshal_py.client import marshal as client_module
 from marshal_py.client import waiting
-from tests.simulation.whole import green
+from tests.simulation.whole import green, sockets
 from tests.simulation.whole.cluster import Cluster, quiet_logs
 
 _PACKAGES = ("marshal_py", "harvest")
@@ -82,6 +83,8 @@ class _Ground:
                     if value is real:
                         self.put(module, name, simulated)
         self.put(client_module, "new_instance_id", self.instance_id)
+        self.put(wal_leader_module, "select", sockets.SELECT)
+        self.put(wal_leader_module, "socket", sockets.SOCKET)
         self.put(driver_module, "atexit", types.SimpleNamespace(register=lambda *_: None))
 
     def clear(self) -> None:

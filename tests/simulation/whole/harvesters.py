@@ -10,7 +10,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from harvest.core.mark import Limits
 from harvest.core.row import Row
@@ -20,7 +20,7 @@ from harvest.runtime import harvester as runtime
 from harvest.runtime.candidacy import Candidacy, Election
 from harvest.runtime.leadership import Tools
 from harvest.runtime.mark_leader import MarkTools
-from harvest.testing.memory_table import MemoryTable, MemoryTransaction
+from harvest.testing.memory_table import MemoryTable
 from marshal_py import Marshal
 from tests.simulation.whole.checks import LOG
 from tests.simulation.whole.cluster import Cluster, Link
@@ -29,6 +29,14 @@ from tests.simulation.whole.outbox import Broker, Server, SimPipelinedSink, SimS
 
 TOPIC: Final = "rows"
 KEYS: Final = ("a", "b", "c", "d")
+
+
+class Transaction(Protocol):
+    """Of the application."""
+
+    def insert(self, record: OutboxRecord) -> int: ...
+    def commit(self) -> None: ...
+    def rollback(self) -> None: ...
 
 
 @dataclass
@@ -232,7 +240,7 @@ class World:
         if free:
             key = hub.random.choice(free)
             self.open_keys.add(key)
-            transaction = self.table.begin()
+            transaction = self.begin()
             ids = [
                 self.insert(transaction, OutboxRecord(TOPIC, key, f"{key}{n}"))
                 for n in range(hub.random.choice((1, 1, 2, 9)))
@@ -241,10 +249,13 @@ class World:
             hub.at(hub.now + span, self.end_transaction, key, transaction, ids)
         hub.at(hub.now + int(hub.random.uniform(1, 60) * MS), self.write)
 
-    def insert(self, transaction: MemoryTransaction, record: OutboxRecord) -> int:
+    def begin(self) -> Transaction:
+        return self.table.begin()
+
+    def insert(self, transaction: Transaction, record: OutboxRecord) -> int:
         return transaction.insert(record)
 
-    def end_transaction(self, key: str, transaction: MemoryTransaction, ids: list[int]) -> None:
+    def end_transaction(self, key: str, transaction: Transaction, ids: list[int]) -> None:
         self.open_keys.discard(key)
         if self.hub.random.random() < 0.15:
             transaction.rollback()

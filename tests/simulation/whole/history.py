@@ -6,7 +6,7 @@ import random
 from collections import Counter
 from typing import Any, NamedTuple
 
-from tests.simulation.whole import consumers, dead_letters, harvesters, ranges, shards
+from tests.simulation.whole import consumers, dead_letters, harvesters, ranges, shards, wals
 from tests.simulation.whole.cluster import Cluster
 from tests.simulation.whole.green import Hub
 from tests.simulation.whole.ground import ground
@@ -17,6 +17,7 @@ KINDS: dict[str, Any] = {
     "ranges": ranges,
     "shards": shards,
     "dead_letters": dead_letters,
+    "wals": wals,
 }
 
 
