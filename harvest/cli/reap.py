@@ -68,7 +68,9 @@ def _status_server(running: Process, listen: tuple[str, int] | None) -> Iterator
     if listen is None:
         yield
         return
-    monitor = Monitor(running.harvester, running.probes(), max_age_s=running.max_age_s)
+    monitor = Monitor(
+        running.harvester, running.probes(), max_age_s=running.max_age_s, labels=running.labels
+    )
     with status_server(monitor, listen):
         monitor.start()
         try:

@@ -135,6 +135,7 @@ class Harvest:
                     interval_s=self._meter_interval_s,
                     on_meter=self._on_event,
                     max_age_s=running.max_age_s,
+                    labels=running.labels,
                 )
                 self._process = running
                 if self._stop_asked.is_set():

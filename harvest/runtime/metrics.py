@@ -30,15 +30,15 @@ _COUNTERS: Final = (
 
 
 class HarvestMetrics(Collector):
-    """The metrics, all beginning with ``harvest_``.
+    """The metrics, all beginning with ``harvest_``, with the labels ``group_id`` and ``outbox``.
 
     Counters: ``published_rows_total`` and others, see above, and of a relay
     ``destination_messages_total{destination,outcome}``, while it leads also the gauges
     ``destination_breaker_open{destination}`` and ``destination_gone{destination}``. Gauges:
-    ``up`` (1 if healthy), ``leading``, ``refused``, ``paused``, ``rows_in_flight``, ``gaps``,
-    ``backlog_rows``, ``backlog_marked_rows``, ``oldest_row_age_seconds`` (0 for an empty table),
-    ``dead_letters_waiting``, and ``holder{shard,holder}`` with the value 1 for each shard that
-    somebody leads.
+    ``up`` (1 if healthy), ``database_reachable``, ``kafka_reachable``, ``leading``, ``refused``,
+    ``paused``, ``rows_in_flight``, ``gaps``, ``backlog_rows``, ``backlog_marked_rows``,
+    ``oldest_row_age_seconds`` (0 for an empty table), ``dead_letters_waiting``, and
+    ``holder{shard,holder}`` with the value 1 for each shard that somebody leads.
     """
 
     def __init__(self, monitor: Monitor) -> None:
@@ -50,6 +50,12 @@ class HarvestMetrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Look now."""
+        for family in self._families():
+            for sample in family.samples:
+                sample.labels.update(self._monitor.labels)
+            yield family
+
+    def _families(self) -> Iterator[Metric]:
         monitor, harvester = self._monitor, self._monitor.harvester
         for name, field, text in _COUNTERS:
             counter = CounterMetricFamily(f"harvest_{name}", text)
@@ -72,6 +78,9 @@ class HarvestMetrics(Collector):
             return GaugeMetricFamily(f"harvest_{name}", text, value=value)
 
         yield gauge("up", "Whether it is healthy.", monitor.health().ok)
+        for server, answers in monitor.reachable.items():
+            # harvest_database_reachable, harvest_kafka_reachable
+            yield gauge(f"{server}_reachable", f"Whether the {server} answers.", answers)
         yield gauge("leading", "Whether it leads.", harvester.state == "leading")
         yield gauge(
             "refused",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -82,7 +82,8 @@ class Health:
 class Monitor:
     """Looks every `interval_s` seconds, between `start` and `close`.
 
-    `max_age_s`: a row that waits for longer is a problem, unless the outbox is paused.
+    `max_age_s`: a row that waits for longer is a problem, unless the outbox is paused. `labels`
+    are those of its metrics: which outbox, of which group.
     """
 
     def __init__(
@@ -93,7 +94,9 @@ class Monitor:
         interval_s: float = 5.0,
         on_meter: Callable[[MeterRead], None] | None = None,
         max_age_s: float | None = None,
+        labels: Mapping[str, str] | None = None,
     ) -> None:
+        self.labels = dict(labels or {})
         self._max_age_s = max_age_s
         self.paused = False
         self.backlog: Backlog | None = None
@@ -105,6 +108,8 @@ class Monitor:
         self._interval_s = interval_s
         self._on_meter = on_meter
         self._problems: tuple[str, ...] = ("not checked yet",)
+        self.reachable: dict[str, bool] = {}
+        """Whether `database` and `kafka` answered when they were last asked."""
         self._count_at_s = float("-inf")
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="harvest-monitor", daemon=True)
@@ -189,8 +194,12 @@ class Monitor:
         ):
             try:
                 probe()
+                answered = True
             except (HarvestError, MarshalError, KafkaException) as error:
                 problems.append(f"{name}: {error}")
+                answered = False
+            if name in ("database", "kafka"):
+                self.reachable[name] = answered
         self._problems = tuple(problems)
 
     def _ask_holders(self) -> None:

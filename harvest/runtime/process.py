@@ -46,6 +46,11 @@ class Process:
         limit_ms = self.config.limits.max_row_age_ms
         return None if limit_ms is None else limit_ms / 1000
 
+    @property
+    def labels(self) -> dict[str, str]:
+        """Which outbox this is, of which group: the labels of all its metrics."""
+        return {"group_id": self.config.group, "outbox": str(self.config.table)}
+
     def probes(self) -> ServerProbes:
         """Questions to its servers, on connections of their own."""
         config = self.config

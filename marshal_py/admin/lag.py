@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from confluent_kafka import KafkaException, TopicCollection
 
@@ -47,29 +48,48 @@ class PartitionLag:
 
 
 def measure_lag(
-    connection: Connection, found: WorldView, *, group: str | None = None, topic: str | None = None
+    connection: Connection,
+    found: WorldView,
+    *,
+    group: str | None = None,
+    topic: str | None = None,
+    lock: AbstractContextManager[Any] | None = None,
 ) -> list[PartitionLag]:
     """Ask the brokers for the ends of all topics that the groups consume; compare.
 
     Of a look at the past, the ends are those of then, by the timestamps of the messages: the first
-    message that is later, or the end where there is none.
+    message that is later, or the end where there is none. `lock` is held while `found` is looked
+    at, and not while the brokers are asked.
     """
+    lock = lock or nullcontext()
     admin = admin_client(connection.kafka)
     there = {
         name: sorted(metadata.partitions)
         for name, metadata in admin.list_topics(timeout=connection.timeout_s).topics.items()
         if metadata.error is None
     }
-    wanted = _wanted(summarize(found, group=group), there)
     cells: dict[tuple[str, str, int], tuple[int, Cell]] = {}
-    for coordinator, key, cell in found.world.cells(group):
-        if key[1] in there and not key[1].startswith(LEADER_PREFIX):
-            cells[key] = coordinator, cell
-            wanted.add((key[0], key[1]))
+    with lock:
+        wanted = _wanted(summarize(found, group=group), there)
+        for coordinator, key, cell in found.world.cells(group):
+            if key[1] in there and not key[1].startswith(LEADER_PREFIX):
+                cells[key] = coordinator, cell
+                wanted.add((key[0], key[1]))
     wanted = {(g, t) for g, t in wanted if topic is None or t == topic}
     extents = offset_ranges(
         admin, {(t, p) for _, t in wanted for p in there[t]}, connection.timeout_s, found.at_ms
     )
+    with lock:
+        return _rows(found, wanted, there, cells, extents)
+
+
+def _rows(
+    found: WorldView,
+    wanted: set[tuple[str, str]],
+    there: Mapping[str, list[int]],
+    cells: Mapping[tuple[str, str, int], tuple[int, Cell]],
+    extents: Mapping[tuple[str, int], tuple[int, int]],
+) -> list[PartitionLag]:
     rows = []
     for g, t in sorted(wanted):
         for p in there[t]:

@@ -20,6 +20,7 @@ from marshal_py.errors import BrokerUnavailable, InvalidArgument, TopicMissing
 __all__ = ["app", "telemetry_file"]
 
 TRY_AGAIN_S: Final = 2.0
+RUNBOOKS: Final = "docs/operate/runbooks/"
 
 app = new_app(help="Prometheus and Grafana: dashboard, alert rules, and an exporter.")
 
@@ -42,15 +43,23 @@ def dashboard() -> None:
 
 
 @app.command()
-def alerts() -> None:
-    """Print alert rules for Prometheus, each with what to do.
+def alerts(
+    runbooks: Annotated[
+        str,
+        typer.Option("--runbooks", metavar="URL", help="Where you serve the runbooks' pages."),
+    ] = RUNBOOKS,
+) -> None:
+    """Print alert rules for Prometheus, each with what to do, and the page that says more.
 
     [bold]Examples[/]
 
       marshal metrics alerts > marshal-alerts.yaml && promtool check rules marshal-alerts.yaml
+
+      marshal metrics alerts --runbooks https://wiki.example/marshal/ > marshal-alerts.yaml
     """
     with errors_as_exit_codes():
-        typer.echo(telemetry_file("alerts.yaml"), nl=False)
+        text = telemetry_file("alerts.yaml")
+        typer.echo(text.replace(RUNBOOKS, runbooks.rstrip("/") + "/"), nl=False)
 
 
 @app.command()
@@ -91,6 +100,9 @@ def serve(
             found.limit_timestamps(100_000)
             if collector is None:
                 collector = GroupMetrics(connection, found, lock)
+                collector.ask()
+                asking = threading.Thread(target=collector.ask_until, args=(stop,), daemon=True)
+                asking.start()
                 registry.register(collector)
                 server = _listen(start_http_server, host.strip("[]"), int(port), registry)
                 note(f"serving http://{host}:{server.server_port}/metrics")
@@ -104,6 +116,8 @@ def serve(
                         collector.count(event)
         except Truncated as error:
             note(f"{error}; beginning again")
+            if collector is not None:
+                collector.restarts += 1
         except (BrokerUnavailable, TopicMissing) as error:
             if collector is None:
                 raise

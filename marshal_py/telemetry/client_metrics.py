@@ -8,6 +8,8 @@
     with Marshal(...) as marshal, MarshalMetrics(marshal):
         start_http_server(9100)
 
+What is true of its whole group, one exporter tells: `marshal metrics serve`.
+
 An adapter outside the core: it listens to what the log brings and looks at the world when it is
 scraped. Several clients of one process may be registered; the label `client_id` tells them apart.
 """
@@ -26,8 +28,6 @@ from prometheus_client.registry import Collector
 from marshal_py.client.marshal import Marshal
 from marshal_py.errors import Closed
 from marshal_py.protocol import events as ev
-from marshal_py.protocol.text.rationalizer import TextWorld
-from marshal_py.protocol.world import World
 
 __all__ = ["MarshalMetrics"]
 
@@ -39,8 +39,7 @@ class MarshalMetrics(Collector):
 
     Gauges: ``marshal_up`` (1, or 0 once the client has stopped claiming), ``marshal_claims_held``
     (claims under a lease that stands), ``marshal_lease_remaining_seconds`` (of the claim that has
-    the least), ``marshal_cells`` and ``marshal_cells_held`` of the group, ``marshal_members``,
-    ``marshal_group_paused``. Counters, since the client started to listen:
+    the least). Counters, since the client started to listen:
     ``marshal_events_total`` by event, of the group; ``marshal_takeovers_total``, claims of a cell
     that was held; ``marshal_rejections_total`` by reason; ``marshal_snapshot_mismatches_total``.
     """
@@ -100,10 +99,8 @@ class MarshalMetrics(Collector):
             return family
 
         try:
-            with marshal.world() as world:
-                cells, held, members = _counts(world, marshal.group_id)
-                paused = world.paused(marshal.group_id)
-            claims = marshal.claims()
+            with marshal.world():  # raises once it is closed
+                claims = marshal.claims()
         except Closed:
             yield gauge("up", "Whether the client claims.", 0)
             return
@@ -114,10 +111,6 @@ class MarshalMetrics(Collector):
             "What is left of the lease that ends first.",
             min((claim.remaining_ms for claim in claims), default=0) / 1000,
         )
-        yield gauge("cells", "Cells of the group in the world.", cells)
-        yield gauge("cells_held", "Cells of the group that somebody holds.", held)
-        yield gauge("members", "Members of the group.", members)
-        yield gauge("group_paused", "Whether an operator paused the group.", paused)
         with self._lock:
             events, rejections = Counter(self._events), Counter(self._rejections)
             takeovers = self._takeovers
@@ -133,12 +126,3 @@ class MarshalMetrics(Collector):
         )
         family.add_metric(who, len(marshal.snapshot_mismatches))
         yield family
-
-
-def _counts(world: World, group_id: str) -> tuple[int, int, int]:
-    """Return how many cells the group has, how many are held, and its members."""
-    if isinstance(world, TextWorld):
-        cells = [cell.held for _, _, cell in world.cells(group_id)]
-        return len(cells), sum(cells), 0
-    group = world.group(group_id)
-    return (0, 0, 0) if group is None else (len(group.cells), group.held, len(group.members))

@@ -1,15 +1,18 @@
 """Prometheus metrics of every group, as one reader of the log sees them; extra `metrics`.
 
 `marshal metrics serve` serves them. It takes no part in any group: it goes on telling when all
-clients of a group are dead, which is when somebody must be woken.
+clients of a group are dead, which is when somebody must be woken. It is the one exporter of what is
+true of a group; clients tell of themselves (`client_metrics`, `consumer_metrics`).
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
+from typing import Final, TypeAlias
 
 from confluent_kafka import KafkaException
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -19,28 +22,56 @@ from marshal_py.admin.connection import Connection
 from marshal_py.admin.event_text import kinds_of
 from marshal_py.admin.lag import PartitionLag, measure_lag
 from marshal_py.admin.world_reader import WorldView
-from marshal_py.admin.world_summary import summarize
+from marshal_py.admin.world_summary import WorldSummary, summarize
 from marshal_py.errors import MarshalError
 from marshal_py.protocol import events as ev
+from marshal_py.protocol.world import LEADER_PREFIX
+from marshal_py.telemetry.lag_clock import LagClock
 
 __all__ = ["GroupMetrics"]
 
 logger = logging.getLogger("marshal_py.metrics")
 
+ASK_EVERY_S: Final = 10.0
+LOST_FOR_MS: Final = 15 * 60_000
+"""So long a member that fell silent counts as lost; then it is history."""
+_SHARDS_PREFIX: Final = "harvest:"
+"""Of the claims of a harvester's shards, which are leaderships, too."""
+
+
+_Leadership: TypeAlias = tuple[str, str, int, bool, bool]
+
 
 class GroupMetrics(Collector):
     """What `view`, which somebody keeps up to date under `lock`, shows of all groups.
 
-    Gauges by ``group_id``: ``marshal_group_members``, ``_claims_held``, ``_claims_stale`` (held by
-    somebody who has been silent for over two intervals), ``_claims_free``, ``_paused``; by
-    ``topic`` and ``partition`` as well: ``marshal_group_lag_messages`` and
-    ``marshal_group_partition_held``. Counters: ``marshal_group_events_total`` by ``event``,
-    ``marshal_coordination_records_total``, ``marshal_coordination_snapshot_mismatches_total``.
+    Gauges by ``group_id``: ``marshal_group_members``, ``_members_live``, ``_members_lost`` (silent
+    for over two intervals, and for less than 15 minutes), ``_claims_held``, ``_claims_stale`` (held
+    by somebody who is silent; no leaderships), ``_claims_free``, ``_paused``; by ``leadership`` and
+    ``shard`` as well: ``_leader_held`` (by somebody who is not silent); by ``topic`` and
+    ``partition``: ``_lag_messages``, ``_lag_seconds`` (how long the next message has waited, as far
+    as it was watched), ``_stalled_seconds`` (held, messages wait, and the position stands still),
+    ``_partition_held``, ``_partition_stopped`` (messages wait, and nobody alive holds it).
+
+    Counters: ``marshal_group_events_total`` by ``event``, ``marshal_coordination_records_total``,
+    ``marshal_coordination_snapshot_mismatches_total``, ``marshal_coordination_restarts_total`` (the
+    log was made anew, or lost records that had been read).
+
+    Of itself: ``marshal_exporter_kafka_reachable``, ``marshal_exporter_newest_record_age_seconds``,
+    ``marshal_exporter_clock_behind_seconds``. While the brokers do not answer, it does not know
+    who is alive: what is said of groups is left out, and an outage is no death of everybody.
+
+    The brokers are asked by `ask`, beside; `collect` never waits for them.
     """
 
     def __init__(self, connection: Connection, view: WorldView, lock: threading.Lock) -> None:
         self._connection, self.view, self._lock = connection, view, lock
         self._events: Counter[tuple[str, str]] = Counter()
+        self.restarts = 0
+        self._rows: list[PartitionLag] = []
+        self._clocks: dict[tuple[str, str, int], LagClock] = {}
+        self._answered_s = time.monotonic()
+        self._failed = False
 
     def count(self, event: ev.Event) -> None:
         """Count an event that the log brought. The caller holds the lock."""
@@ -51,45 +82,54 @@ class GroupMetrics(Collector):
         """Nothing: the values are known only when the metrics are collected."""
         return iter(())
 
-    def _lag(self) -> list[PartitionLag]:
-        """The lag; nothing while the brokers do not answer: the rest is worth telling."""
+    def ask_until(self, stop: threading.Event) -> None:
+        """Ask the brokers where topics end, again and again. For a thread of its own."""
+        while not stop.is_set():
+            self.ask()
+            stop.wait(ASK_EVERY_S)
+
+    def ask(self) -> None:
+        """Ask the brokers once where topics end."""
         try:
-            return measure_lag(self._connection, self.view)
+            rows = measure_lag(self._connection, self.view, lock=self._lock)
         except (KafkaException, MarshalError) as error:
-            logger.warning("the brokers do not tell the ends of topics: %s", error)
-            return []
+            if not self._failed:
+                logger.warning("the brokers do not tell the ends of topics: %s", error)
+            self._failed = True
+            return
+        now_s = time.monotonic()
+        for row in rows:
+            key = (row.group, row.topic, row.partition)
+            self._clocks.setdefault(key, LagClock()).note(now_s, row.position, row.next_offset)
+        for gone in self._clocks.keys() - {(r.group, r.topic, r.partition) for r in rows}:
+            del self._clocks[gone]
+        self._rows, self._answered_s, self._failed = rows, now_s, False
+
+    def reachable(self) -> bool:
+        """Whether the brokers have answered lately."""
+        return not self._failed and time.monotonic() - self._answered_s < 2 * ASK_EVERY_S
 
     def collect(self) -> Iterator[Metric]:
-        """Look at the world now; ask the brokers for the ends of the topics."""
+        """Look at the world now, and at what the brokers said last."""
+        reachable = self.reachable()
         with self._lock:
-            summary = summarize(self.view)
-            rows = self._lag()
+            view = self.view
+            summary = summarize(view)
             events = dict(self._events)
-            records = sum(state.next_offset for state in self.view.world.states)
-            mismatches = len(self.view.reader.mismatches)
-        for name, text, field in (
-            ("members", "Members of the group, dead ones included for a while.", "members"),
-            ("claims_held", "Claims that somebody holds.", "held"),
-            ("claims_stale", "Claims whose holder is silent for over two intervals.", "stale"),
-            ("claims_free", "Claims that nobody holds.", "free"),
-            ("paused", "Whether an operator paused the group.", "paused"),
-        ):
-            gauge = GaugeMetricFamily(f"marshal_group_{name}", text, labels=["group_id"])
-            for group in summary.groups:
-                gauge.add_metric([group.group], getattr(group, field))
-            yield gauge
-        labels = ["group_id", "topic", "partition"]
-        lag = GaugeMetricFamily("marshal_group_lag_messages", "Offsets behind.", labels=labels)
-        held = GaugeMetricFamily(
-            "marshal_group_partition_held", "Whether somebody holds it.", labels=labels
+            records = sum(state.next_offset for state in view.world.states)
+            mismatches = len(view.reader.mismatches)
+            newest_ms, behind_ms = view.newest_ms, view.behind_ms
+            leaderships = list(_leaderships(view))
+        yield _gauge("exporter_kafka_reachable", "Whether the brokers answer.", reachable)
+        if newest_ms is not None:
+            age_s = max(0.0, time.time() - newest_ms / 1000)
+            yield _gauge("exporter_newest_record_age_seconds", "Of the log, as it is read.", age_s)
+        yield _gauge(
+            "exporter_clock_behind_seconds", "Behind the brokers' at least.", behind_ms / 1000
         )
-        for row in rows:
-            where = [row.group, row.topic, str(row.partition)]
-            held.add_metric(where, row.holder is not None)
-            if row.lag is not None:
-                lag.add_metric(where, row.lag)
-        yield lag
-        yield held
+        if reachable:
+            yield from _groups(summary, leaderships)
+            yield from self._lag()
         counter = CounterMetricFamily(
             "marshal_group_events", "What the log brought.", labels=["group_id", "event"]
         )
@@ -99,5 +139,79 @@ class GroupMetrics(Collector):
         for name, text, value in (
             ("records", "Records of the coordination topic so far.", records),
             ("snapshot_mismatches", "Snapshots that differ from the log.", mismatches),
+            ("restarts", "Times that the log was made anew, or lost records.", self.restarts),
         ):
             yield CounterMetricFamily(f"marshal_coordination_{name}", text, value=value)
+
+    def _lag(self) -> Iterator[Metric]:
+        labels = ["group_id", "topic", "partition"]
+
+        def family(name: str, text: str) -> GaugeMetricFamily:
+            return GaugeMetricFamily(f"marshal_group_{name}", text, labels=labels)
+
+        messages = family("lag_messages", "Offsets behind.")
+        seconds = family("lag_seconds", "How long the next message has waited, at least.")
+        stalled = family("stalled_seconds", "How long a held position has stood still.")
+        held = family("partition_held", "Whether somebody holds it.")
+        stopped = family("partition_stopped", "Messages wait, and nobody alive holds it.")
+        for row in self._rows:
+            where = [row.group, row.topic, str(row.partition)]
+            clock = self._clocks[row.group, row.topic, row.partition]
+            alive = row.holder is not None and row.liveness != "stale"
+            held.add_metric(where, row.holder is not None)
+            stopped.add_metric(where, not alive and row.lag != 0)
+            stalled.add_metric(where, clock.stalled_s() if alive and row.lag else 0.0)
+            if row.lag is not None:
+                messages.add_metric(where, row.lag)
+                seconds.add_metric(where, clock.lag_s())
+        yield from (messages, seconds, stalled, held, stopped)
+
+
+def _gauge(name: str, text: str, value: float) -> Metric:
+    return GaugeMetricFamily(f"marshal_{name}", text, value=value)
+
+
+def _leaderships(view: WorldView) -> Iterator[_Leadership]:
+    """Yield (group, leadership, shard, whether somebody alive leads, whether a silent one does)."""
+    for coordinator, key, cell in view.world.cells(None):
+        group, topic, shard = key
+        if topic.startswith((LEADER_PREFIX, _SHARDS_PREFIX)):
+            silence = view.cell_silence(coordinator, key, cell)
+            stale = silence is not None and silence.liveness == "stale"
+            leads = silence is not None and not stale
+            yield group, topic.removeprefix(LEADER_PREFIX), shard, leads, stale
+
+
+def _groups(summary: WorldSummary, leaderships: list[_Leadership]) -> Iterator[Metric]:
+    silent_leaders = Counter(group for group, *_, stale in leaderships if stale)
+    live = Counter(member.group for member in summary.members if member.liveness != "stale")
+    lost = Counter(
+        member.group
+        for member in summary.members
+        if member.liveness == "stale" and member.silence_ms < LOST_FOR_MS
+    )
+    for name, text, value in (
+        ("members", "Members of the group, dead ones included for a while.", lambda g: g.members),
+        ("members_live", "Members that are not silent.", lambda g: live[g.group]),
+        ("members_lost", "Members that fell silent of late.", lambda g: lost[g.group]),
+        ("claims_held", "Claims that somebody holds.", lambda g: g.held),
+        (
+            "claims_stale",
+            "Claims, leaderships apart, whose holder is silent for over two intervals.",
+            lambda g: g.stale - silent_leaders[g.group],
+        ),
+        ("claims_free", "Claims that nobody holds.", lambda g: g.free),
+        ("paused", "Whether an operator paused the group.", lambda g: g.paused),
+    ):
+        gauge = GaugeMetricFamily(f"marshal_group_{name}", text, labels=["group_id"])
+        for group in summary.groups:
+            gauge.add_metric([group.group], value(group))
+        yield gauge
+    led = GaugeMetricFamily(
+        "marshal_group_leader_held",
+        "Whether somebody alive leads.",
+        labels=["group_id", "leadership", "shard"],
+    )
+    for group_id, leadership, shard, leads, _ in leaderships:
+        led.add_metric([group_id, leadership, str(shard)], leads)
+    yield led

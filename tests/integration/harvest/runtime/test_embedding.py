@@ -217,10 +217,14 @@ def test_health_and_metrics_of_a_process(
         code, text = get(port, "/metrics")
         assert code == 200
         lines = text.splitlines()
-        assert "harvest_published_rows_total 7.0" in lines
-        assert "harvest_up 1.0" in lines
-        assert "harvest_leading 1.0" in lines
-        assert any(line.startswith("harvest_backlog_rows ") for line in lines)
+        whose = next(line for line in lines if line.startswith("harvest_up{"))[10:-4]
+        assert 'outbox="outbox"' in whose
+        assert "group_id=" in whose
+        assert f"harvest_published_rows_total{whose} 7.0" in lines
+        assert f"harvest_up{whose} 1.0" in lines
+        assert f"harvest_leading{whose} 1.0" in lines
+        assert f"harvest_kafka_reachable{whose} 1.0" in lines
+        assert any(line.startswith(f"harvest_backlog_rows{whose} ") for line in lines)
         shard = 'shard="harvest:outbox"'
         wait_until(lambda: shard in get(port, "/metrics")[1], "who leads", harvester.log)
         assert get(port, "/")[0] == 404

@@ -9,6 +9,8 @@ import pytest
 
 from harvest.runtime.events import Stats
 
+WHOSE = 'group_id="shop",outbox="orders"'
+
 
 def monitor(stats: Stats) -> Any:
     return SimpleNamespace(
@@ -19,6 +21,8 @@ def monitor(stats: Stats) -> Any:
         slot=None,
         paused=False,
         holders={},
+        reachable={"kafka": True},
+        labels={"group_id": "shop", "outbox": "orders"},
     )
 
 
@@ -30,9 +34,10 @@ def test_messages_are_counted_by_destination_and_outcome() -> None:
     stats.messages.update({("shop", "delivered"): 2, ("billing", "unavailable"): 1})
     lines = scrape(monitor(Stats.total([stats, stats]))).decode().splitlines()
     name = "harvest_destination_messages_total"
-    assert f'{name}{{destination="shop",outcome="delivered"}} 4.0' in lines
-    assert f'{name}{{destination="billing",outcome="unavailable"}} 2.0' in lines
-    assert "harvest_deliveries_total 6.0" in lines
+    assert f'{name}{{destination="shop",{WHOSE},outcome="delivered"}} 4.0' in lines
+    assert f'{name}{{destination="billing",{WHOSE},outcome="unavailable"}} 2.0' in lines
+    assert f"harvest_deliveries_total{{{WHOSE}}} 6.0" in lines
+    assert f"harvest_kafka_reachable{{{WHOSE}}} 1.0" in lines
     assert name not in scrape(monitor(Stats())).decode()
 
 
@@ -54,8 +59,10 @@ def test_breakers_are_shown_by_who_leads() -> None:
     seen = monitor(Stats.total([stats, Stats()]))
     lines = scrape(seen).decode().splitlines()
     for name, value in (("a", 0), ("b", 1), ("c", 0)):
-        assert f'harvest_destination_breaker_open{{destination="{name}"}} {value}.0' in lines
+        assert (
+            f'harvest_destination_breaker_open{{destination="{name}",{WHOSE}}} {value}.0' in lines
+        )
     for name, value in (("a", 0), ("b", 0), ("c", 1)):
-        assert f'harvest_destination_gone{{destination="{name}"}} {value}.0' in lines
+        assert f'harvest_destination_gone{{destination="{name}",{WHOSE}}} {value}.0' in lines
     seen.harvester.state = "standing by"
     assert "breaker_open" not in scrape(seen).decode()

@@ -23,7 +23,11 @@ _METRIC = re.compile(r"\b((?:marshal|harvest)_[a-z_]+)\b")
 PREFIXES = {
     "marshal_py/telemetry/client_metrics.py": ("marshal_",),
     "marshal_py/telemetry/consumer_metrics.py": ("marshal_consumer_",),
-    "marshal_py/telemetry/group_metrics.py": ("marshal_group_", "marshal_coordination_"),
+    "marshal_py/telemetry/group_metrics.py": (
+        "marshal_",
+        "marshal_group_",
+        "marshal_coordination_",
+    ),
     "harvest/runtime/metrics.py": ("harvest_",),
 }
 
@@ -82,7 +86,9 @@ def test_every_alert_says_what_to_do() -> None:
         for rule in group["rules"]:
             names.append(rule["alert"])
             assert rule["labels"]["severity"] in ("warning", "critical")
-            assert rule["annotations"].keys() == {"summary", "action"}
+            assert rule["annotations"].keys() == {"summary", "action", "runbook_url"}
+            page = ROOT / rule["annotations"]["runbook_url"]
+            assert page.read_text(encoding="utf-8").startswith(f"# {rule['alert']}\n")
     assert len(set(names)) == len(names) > 8
 
 
