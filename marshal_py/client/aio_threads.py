@@ -25,6 +25,11 @@ class CallThread:
         self._thread: threading.Thread | None = None
         self._closed = False
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether it makes no more calls."""
+        return self._closed
+
     def call(self, function: Callable[[], T]) -> asyncio.Future[T]:
         """Have `function` called; the future, of the running loop, tells its outcome."""
         if self._closed:

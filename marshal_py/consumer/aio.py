@@ -108,11 +108,13 @@ class AsyncConsumer:
 
     async def enter(self, *, polls: bool) -> None:
         """This task iterates from now on. Starts the consumer, if need be. For iterations."""
-        if not self._core.started:
+        starts = not self._core.started
+        if starts:
             await self.start()
         self.sync.marshal.driver.check_fork()  # the thread that fetches is the parent's
         self._reader = asyncio.current_task()
-        self._core.iteration.enter(polls=polls)
+        # Closed while it started, it has nothing to hand out; closed before, it says so.
+        self._core.iteration.enter(polls=polls, starts=not starts)
 
     async def next_run(self, idle_timeout_s: float | None) -> Run | None:
         """Wait for the next run in hand; None when closed, or after `idle_timeout_s`.
@@ -122,6 +124,8 @@ class AsyncConsumer:
         iteration = self._core.iteration
         while iteration.hand is None:
             if self._coming is None:
+                if self._fetches.is_closed:
+                    return None
                 self._coming = self._fetches.call(self._fetch)
             try:
                 done, _ = await asyncio.wait([self._coming], timeout=idle_timeout_s)

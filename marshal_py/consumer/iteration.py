@@ -170,12 +170,13 @@ class Iteration:
         else:
             run.part.finish(run)
 
-    def enter(self, *, polls: bool = False) -> None:
-        """This thread is in the loop from now on. Starts the consumer, if need be.
+    def enter(self, *, polls: bool = False, starts: bool = True) -> None:
+        """This thread is in the loop from now on. Starts the consumer, if need be (`starts`).
 
         What an earlier loop left unfinished comes again, unless this one only `polls`.
         """
-        self._start()
+        if starts:
+            self._start()
         self.thread = threading.get_ident()
         self.is_looping = True
         run = self.hand
