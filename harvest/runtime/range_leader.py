@@ -225,16 +225,17 @@ class RangeLeader:
     def _check_row(self) -> None:
         """Whether a row that was read is still that row, if it is there: else ids came again."""
         tools = self._tools
-        if tools.guard is None or tools.guard.row is None or not tools.checks_rows:
+        if tools.guard is None or not tools.checks_rows:
             return
-        row_id, checksum = tools.guard.row
-        rows = tools.reader.fetch([(row_id, row_id)])
-        if rows and _checksum(rows[0]) != checksum:
-            raise DatabaseChanged(
-                f"the row with id {row_id} is another one than was read: ids were given again, and "
-                "rows below the position were not published; `harvest checkpoint reset` starts "
-                "from the first row"
-            )
+        for row_id, checksum in tools.guard.rows:
+            rows = tools.reader.fetch([(row_id, row_id)])
+            if rows and _checksum(rows[0]) != checksum:
+                raise DatabaseChanged(
+                    f"the row with id {row_id} is another one than was read: ids were given again, "
+                    "and rows below the position were not published; `harvest checkpoint reset` "
+                    "starts from the first row"
+                )
+        tools.guard.rows_fit()
 
     # --- The sink ---
 

@@ -57,7 +57,19 @@ class SourceGuard:
         self._busy = False
         """Whether rows were seen since the last visit."""
         self.row: tuple[int, str] | None = None
-        """A row that was seen: its id and checksum."""
+        """The last row that was seen: its id and checksum."""
+        self._unchecked: tuple[int, str] | None = None
+        """The first that was seen since rows were compared: newer ones may have come under ids that
+        were given again, and say nothing. Kafka hears of this one until it is compared."""
+
+    @property
+    def rows(self) -> list[tuple[int, str]]:
+        """The rows by which it is known whether ids were given again."""
+        return [row for row in (self._unchecked, self.row) if row is not None]
+
+    def rows_fit(self) -> None:
+        """All of `rows` are what they were."""
+        self._unchecked = None
 
     @property
     def log_position(self) -> LogPosition:
@@ -87,6 +99,7 @@ class SourceGuard:
             before = replace(before, timeline=checkpoint[0], log=checkpoint[1])
         self._compare(before, now)
         self.row = (before.row_id, before.row) if before is not None and before.row else None
+        self._unchecked = self.row
         self._visit()
 
     def look(self) -> bool:
@@ -112,6 +125,7 @@ class SourceGuard:
         """
         self._busy = True
         self.row = row or self.row
+        self._unchecked = self._unchecked or row
         if self._exact:
             self._log = max(self._log, store.log_end())
 
@@ -129,7 +143,7 @@ class SourceGuard:
         return same and differences(source, now) is None
 
     def close(self) -> None:
-        """Let Kafka know of the last row, and let go of the brokers."""
+        """Let Kafka know of a row that was seen, and let go of the brokers."""
         if self._source is not None and self._busy:
             with contextlib.suppress(HarvestError):  # at most 5 s are missing then
                 self._save(self._source, wait=True)
@@ -160,7 +174,7 @@ class SourceGuard:
         self._saved_s = self._looked_s
 
     def _save(self, source: Source, *, wait: bool = False) -> None:
-        row_id, row = self.row or (0, "")
+        row_id, row = self._unchecked or self.row or (0, "")
         self._sources.save(replace(source, row_id=row_id, row=row), wait=wait)
 
 

@@ -7,7 +7,7 @@ from typing import Literal
 
 from harvest.core.gaps import Holders, Range, missing, union
 from harvest.core.interfaces.mark_store import Backlog, Finding
-from harvest.core.interfaces.range_store import Bounds, Window
+from harvest.core.interfaces.range_store import Bounds, Window, waiting_after
 from harvest.core.range_checkpoint import Position
 from harvest.core.row import Row
 from harvest.core.shards import shard_of
@@ -96,10 +96,18 @@ class MemoryRangeStore(MemorySources):
 
     def backlog(self, position: Position | None = None) -> Backlog:
         """See `RangeStore.backlog`; ages are not kept, the oldest is 0 s old."""
-        position = position or self.table.saved.get(self.shard)
-        after = 0 if position is None else position.last_id
-        with self.table.lock:
-            rows = len(self._mine([id for id in self.table.committed if id > after]))
+        after, gaps = waiting_after(self, self.shards, position)
+        rows = 0
+        for shard, last_id in enumerate(after):
+            other = MemoryRangeStore(self.table, shard=shard, shards=self.shards)
+            open_ = [(low, high) for n, low, high in gaps if n == shard]
+            with self.table.lock:
+                waiting = [
+                    id
+                    for id in self.table.committed
+                    if id > last_id or any(low <= id <= high for low, high in open_)
+                ]
+                rows += len(other._mine(waiting))
         return Backlog(rows, 0, 0.0 if rows else None)
 
     def init(self, *, value_type: Literal["text", "bytes"] = "text") -> bool:

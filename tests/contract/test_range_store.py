@@ -218,6 +218,23 @@ def test_the_backlog_is_what_is_above_the_position(range_bench: RangeBench) -> N
     assert range_bench.store().backlog().rows == 1
 
 
+def test_the_backlog_is_that_of_all_shards_with_their_gaps(range_bench: RangeBench) -> None:
+    ids = insert(range_bench, 12)
+    of = [
+        [row[0] for row in range_bench.store(shard, 3).read(ids[0] - 1, 100).rows]
+        for shard in range(3)
+    ]
+    assert sorted(id for rows in of for id in rows) == ids
+    store = range_bench.store(0, 3)
+    assert store.backlog().rows == 12
+    store.save(Position(1, 0, 3, ids[-1]))
+    store.save(Position(1, 1, 3, ids[5]))
+    late = sum(id > ids[5] for id in of[1])
+    assert store.backlog().rows == late + len(of[2])
+    assert range_bench.store(2, 3).backlog().rows == late + len(of[2])
+    assert store.backlog(Position(0, 0, 1, ids[3])).rows == 8
+
+
 def test_init_leaves_an_existing_table_alone(range_bench: RangeBench) -> None:
     ids = insert(range_bench, 1)
     assert range_bench.store().init() is False

@@ -26,7 +26,7 @@ from harvest.core.interfaces.source_store import SourceStore
 from harvest.core.range_checkpoint import Position
 from harvest.core.row import Row
 
-__all__ = ["Bounds", "RangeStore", "RangeStoreFactory", "Window"]
+__all__ = ["Bounds", "RangeStore", "RangeStoreFactory", "Window", "waiting_after"]
 
 
 class Window(NamedTuple):
@@ -103,7 +103,8 @@ class RangeStore(SourceStore, Protocol):
         """Set the layout, and keep these copies and no others."""
 
     def backlog(self, position: Position | None = None) -> Backlog:
-        """Count what is above `position`, by default the copy; for people and slow gauges."""
+        """Count the rows of all shards that are above `position`, and in its gaps; by default above
+        the copy of each shard's. For people and slow gauges."""
 
     def init(self, *, value_type: Literal["text", "bytes"] = "text") -> bool:
         """Create the tables if they do not exist; return whether the outbox was created."""
@@ -119,3 +120,16 @@ class RangeStore(SourceStore, Protocol):
 
 
 RangeStoreFactory: TypeAlias = Callable[[], RangeStore]
+
+
+def waiting_after(
+    store: RangeStore, shards: int, position: Position | None
+) -> tuple[list[int], list[tuple[int, int, int]]]:
+    """Where rows wait: above which id, for each shard; and in which gaps: shard, first, last."""
+    if position is None:
+        found = {saved.shard: saved for saved in store.saved()}
+    else:
+        found = dict.fromkeys(range(shards), position)
+    none = store.bounds().first - 1
+    after = [found[n].last_id if n in found else none for n in range(shards)]
+    return after, [(n, *gap) for n in range(shards) if n in found for gap in found[n].gaps]

@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 
 from harvest.core.gaps import Holders, Range, missing, union
 from harvest.core.interfaces.mark_store import Backlog, Finding
-from harvest.core.interfaces.range_store import Bounds, Window
+from harvest.core.interfaces.range_store import Bounds, Window, waiting_after
 from harvest.core.range_checkpoint import Position
 from harvest.core.row import Row
 from harvest.core.shards import HEX_DIGITS, shard_of
@@ -67,11 +67,11 @@ _CACHED_S: Final = 0.105
 _LOOKS: Final = 30
 _AGE: Final = """
 SELECT COUNT(*), GREATEST(0, TIMESTAMPDIFF(MICROSECOND, MIN(create_time), NOW(6))) / 1000000
-FROM {table} WHERE (id > %s{gaps}) AND {shard} = %s
+FROM {table} WHERE (id > {lowest} AND id > CASE {shard}{after} END){gaps}
 """
 _AGES: Final = """
-SELECT kafka_key, GREATEST(0, TIMESTAMPDIFF(MICROSECOND, create_time, NOW(6))) / 1000000
-FROM {table} WHERE id > %s{gaps}
+SELECT id, kafka_key, GREATEST(0, TIMESTAMPDIFF(MICROSECOND, create_time, NOW(6))) / 1000000
+FROM {table} WHERE id > {lowest}{gaps}
 """
 _NO_FUNCTION: Final = 1305
 _CREATE_POSITIONS: Final = """
@@ -189,17 +189,28 @@ class MysqlRangeStore(MysqlSources, CheckpointCopies):
 
     def backlog(self, position: Position | None = None) -> Backlog:
         """See `RangeStore.backlog`."""
-        if position is None:
-            position = next((p for p in self.saved() if p.shard == self._shard), None)
-        after = self.bounds().first - 1 if position is None else position.last_id
-        # In gaps, rows may wait, too.
-        gaps = "".join([f" OR {part}" for part in within(position.gaps if position else ())])
+        after, gaps = waiting_after(self, self._shards, position)
+        lowest = str(min(after))
         if self._shards > 1 and not self._has_md5():
-            keys = self._execute(self._sql(_AGES, gaps=gaps), (after,))
-            ages = [age for key, age in keys if self._is_ours(as_bytes(key))]
+            ranges = union((low, high) for _, low, high in gaps)
+            open_ = "".join([f" OR {part}" for part in within(ranges)])
+            found = self._execute(self._sql(_AGES, lowest=lowest, gaps=open_))
+            keyed = [(id, shard_of(as_bytes(key), self._shards), age) for id, key, age in found]
+            ages = [
+                age
+                for id, mine, age in keyed
+                if id > after[mine] or any(n == mine and a <= id <= b for n, a, b in gaps)
+            ]
             known = [float(age) for age in ages if age is not None]
             return Backlog(len(ages), 0, max(known) if known else None)
-        ((rows, age_s),) = self._execute(self._sql(_AGE, gaps=gaps), (after, self._shard))
+        each = "".join([f" WHEN {n} THEN {last}" for n, last in enumerate(after)])
+        mine = [
+            f" OR ({self._sql('{shard}')} = {n} AND {part})"
+            for n in range(self._shards)
+            for part in within([(low, high) for shard, low, high in gaps if shard == n])
+        ]
+        query = self._sql(_AGE, lowest=lowest, after=each, gaps="".join(mine))
+        ((rows, age_s),) = self._execute(query)
         return Backlog(rows, 0, None if age_s is None else float(age_s))
 
     def init(self, *, value_type: Literal["text", "bytes"] = "text") -> bool:

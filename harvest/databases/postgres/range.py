@@ -18,7 +18,7 @@ from psycopg.types.string import TextBinaryLoader
 
 from harvest.core.gaps import Holders, Range, missing
 from harvest.core.interfaces.mark_store import Backlog, Finding
-from harvest.core.interfaces.range_store import Bounds, Window
+from harvest.core.interfaces.range_store import Bounds, Window, waiting_after
 from harvest.core.range_checkpoint import Position
 from harvest.core.row import Row
 from harvest.core.shards import HEX_DIGITS, shard_of
@@ -100,13 +100,13 @@ SELECT count(*), extract(
   epoch FROM now() - min(create_time) FILTER (WHERE isfinite(create_time))
 )::float8
 FROM (
-  SELECT create_time, kafka_key FROM {table} WHERE id > %s
+  SELECT create_time FROM {table} WHERE id > %s AND id > (%s::bigint[])[{shard} + 1]
   UNION ALL
-  SELECT create_time, kafka_key
-  FROM unnest(%s::bigint[], %s::bigint[]) AS open (low, high)
+  SELECT create_time
+  FROM unnest(%s::int[], %s::bigint[], %s::bigint[]) AS open (shard, low, high)
   JOIN {table} ON id BETWEEN low AND high
+  WHERE {shard} = open.shard
 ) AS waiting
-WHERE {shard} = {mine}
 """
 _CREATE: Final = """
 CREATE TABLE IF NOT EXISTS {table} (
@@ -317,11 +317,10 @@ class PostgresRangeStore(PostgresSources):
 
     def backlog(self, position: Position | None = None) -> Backlog:
         """See `RangeStore.backlog`."""
-        if position is None:
-            position = next((p for p in self.saved() if p.shard == self._shard), None)
-        after = self.bounds().first - 1 if position is None else position.last_id
-        gaps = _columns(() if position is None else position.gaps)  # in which rows may wait, too
-        ((rows, age_s),) = self._execute(self._range_sql(_BACKLOG), (after, *gaps)).fetchall()
+        after, gaps = waiting_after(self, self._shards, position)
+        shards, ranges = [shard for shard, *_ in gaps], [(low, high) for _, low, high in gaps]
+        given = (min(after), after, shards, *_columns(ranges))
+        ((rows, age_s),) = self._execute(self._range_sql(_BACKLOG), given).fetchall()
         return Backlog(rows, 0, age_s)
 
     def init(self, *, value_type: Literal["text", "bytes"] = "text") -> bool:

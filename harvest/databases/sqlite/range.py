@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 
 from harvest.core.gaps import Holders, Range, missing, union
 from harvest.core.interfaces.mark_store import Backlog, Finding
-from harvest.core.interfaces.range_store import Bounds, Window
+from harvest.core.interfaces.range_store import Bounds, Window, waiting_after
 from harvest.core.range_checkpoint import Position
 from harvest.core.row import Row
 from harvest.core.shards import shard_of
@@ -40,7 +40,8 @@ ORDER BY id
 _BOUNDS: Final = "SELECT min(id), max(id) FROM {table}"
 _DRAWN: Final = "SELECT seq FROM {sequence} WHERE name = ?"
 _BACKLOG: Final = """
-SELECT kafka_key, (julianday('now') - julianday(create_time)) * 86400.0 FROM {table} WHERE id > ?
+SELECT id, kafka_key, (julianday('now') - julianday(create_time)) * 86400.0
+FROM {table} WHERE id > ?
 """
 _CREATE_POSITIONS: Final = """
 CREATE TABLE IF NOT EXISTS {positions} (
@@ -120,11 +121,9 @@ class SqliteRangeStore(SqliteSources, CheckpointCopies):
 
     def backlog(self, position: Position | None = None) -> Backlog:
         """See `RangeStore.backlog`."""
-        if position is None:
-            position = next((p for p in self.saved() if p.shard == self._shard), None)
-        after = self.bounds().first - 1 if position is None else position.last_id
-        found = self._execute(self._sql(_BACKLOG), (after,))
-        ages = [age for key, age in found if self._is_mine(as_bytes(key))]
+        after, _ = waiting_after(self, self._shards, position)  # nothing waits in gaps here
+        found = self._execute(self._sql(_BACKLOG), (min(after),))
+        ages = [age for id, key, age in found if id > after[shard_of(as_bytes(key), self._shards)]]
         known = [age for age in ages if age is not None]
         return Backlog(len(ages), 0, max(0.0, *known) if known else None)
 

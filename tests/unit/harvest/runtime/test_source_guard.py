@@ -180,3 +180,25 @@ def test_another_shards_visit_between_the_looks_is_no_way_back_in_time() -> None
     store.register(OURS)
     guard(store, Asked()).begin()
     assert asked == ["kafka", "database"]
+
+
+def test_rows_that_came_under_ids_given_again_do_not_hide_the_row_before_them(
+    clock: list[float],
+) -> None:
+    """All within two looks: rows are read, ids begin anew, and new rows pass the position."""
+    kafka, store = Kafka(), registered()
+    leader = guard(store, kafka)
+    leader.begin()
+    leader.saw(store, (8, "before"))
+    leader.saw(store, (17, "after"))
+    assert leader.rows == [(8, "before"), (17, "after")]
+    clock[0] += 6
+    assert leader.look()
+    successor = guard(store, kafka)  # who leads when the rows did not fit
+    successor.begin()
+    assert successor.rows == [(8, "before")] * 2
+    leader.rows_fit()
+    leader.saw(store, (18, "later"))
+    leader.close()
+    successor.begin()
+    assert successor.row == (18, "later")
