@@ -62,7 +62,8 @@ class Outbox:
         if self.mode == "wal":
             return self.database.wal_source(self.table, self.wal_options)
         if self.mode == "range":
-            return self.database.range_store(self.table)
+            shards = 1 if self.config is None else self.config.shards
+            return self.database.range_store(self.table, shards=shards)
         return self.database.mark_store(self.table)
 
     def ids_in_primary(self) -> PostgresIds | None:

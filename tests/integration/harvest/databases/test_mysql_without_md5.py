@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import closing
 
 from harvest import OutboxRecord, Stasher
+from harvest.core.range_checkpoint import Position
 from harvest.core.row import named
 from harvest.core.table_name import TableName
 from harvest.databases.mysql.range import MysqlRangeStore
