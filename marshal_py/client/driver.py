@@ -14,6 +14,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import logging
+import math
 import random
 import threading
 import time
@@ -52,8 +53,12 @@ from marshal_py.protocol.world import Observer, World
 
 __all__ = ["Driver", "Listener"]
 
-MAX_POLL_S: Final = 0.1
-"""The driver looks at the time at least this often; a record or a deadline wakes it before."""
+POLL_S: Final = (0.1, 0.25)
+"""The driver looks up at least this often, and twenty times in an interval if that is between the
+two; a record or a deadline wakes it before."""
+
+LAST_POLL_S: Final = 0.02
+"""Once nothing is left but to end: whoever closes waits for it."""
 
 MIN_LOOK_S: Final = 0.2
 """A client looks at the topic once an interval: one that was made anew has two holders for no
@@ -119,6 +124,9 @@ class Driver:
         self._restore_sigterm: Callable[[], None] | None = None
         self._settled = threading.Condition(self.lock)
         self._stop = threading.Event()
+        self._closing = False
+        least_s, most_s = POLL_S
+        self._poll_s = min(most_s, max(least_s, settings.interval_ms / 20_000))
         self._listeners: list[Listener] = []
         self._last_snapshot_s: dict[int, float] = {}
         self._look_at_pauses_s = 0.0
@@ -145,6 +153,7 @@ class Driver:
             if self.started:
                 raise Closed("this client was started before; make a new one")
             self.started = True
+            self._closing = False
             self._stop.clear()
         settings = self.settings
         if self._create_topics:
@@ -209,6 +218,7 @@ class Driver:
             if not self.running:
                 self._stop.set()
                 return
+            self._closing = True
             self.refresh_offsets()
             if release:
                 self.claimant.leave(self.clock())
@@ -339,9 +349,10 @@ class Driver:
 
     def _turn(self) -> None:
         deadline_ns = self.claimant.next_deadline_ns()
-        wait_s = MAX_POLL_S
+        wait_s = LAST_POLL_S if self._closing else self._poll_s
         if deadline_ns is not None:
-            wait_s = min(wait_s, max(0.0, (deadline_ns - self.clock()) / 1e9))
+            left_ms = math.ceil((deadline_ns - self.clock()) / 1e6)  # librdkafka rounds down
+            wait_s = min(wait_s, max(0.0, (left_ms + 0.1) / 1_000))
         messages = self.reader.poll(wait_s)
         self._writer.serve()
         with self.lock:

@@ -155,7 +155,7 @@ class LogReader:
         self._consumer = connect(
             Consumer,
             {
-                "fetch.wait.max.ms": 500,  # a record that arrives ends the wait
+                "fetch.wait.max.ms": 1_000,  # a record that arrives ends the wait
                 # Replay: librdkafka fetches ahead, and does not rest for a second when it has.
                 "queued.min.messages": 300_000,
                 "fetch.queue.backoff.ms": 5,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from itertools import groupby
@@ -36,6 +37,9 @@ MAX_FETCH: Final = 1_000
 
 IDLE_WAIT_S: Final = 0.02
 """An idle loop looks up so often: for new partitions, Ctrl-C, `close`, claims that came back."""
+
+REST_AFTER_S, REST_S = 1.0, 0.05
+"""How often it does once nothing has come, and nothing was asked for, for so long."""
 
 CONNECT_S: Final = 1.0
 """Leaders that have not answered at the start by then are connected to when they are needed."""
@@ -86,12 +90,19 @@ class Fetcher:
         self._lock = threading.Lock()
         self._commands: deque[Callable[[], None]] = deque()
         self._commanded = threading.Event()
+        self._moved_s = 0.0
+        """When something was fetched or asked for the last time."""
         self._is_closed = False
 
     @property
     def isolation_level(self) -> str:
         """Which messages are fetched: ``read_committed`` or ``read_uncommitted``."""
         return str(self._config.get("isolation.level", "read_committed"))
+
+    @property
+    def idle_wait_s(self) -> float:
+        """How long a loop that has nothing else to do may wait for a message."""
+        return REST_S if time.monotonic() - self._moved_s > REST_AFTER_S else IDLE_WAIT_S
 
     def collect_in(self, runs: deque[Run]) -> None:
         """Put what is fetched at the end of `runs`, from now on."""
@@ -137,6 +148,7 @@ class Fetcher:
             else:
                 messages = self._kafka.consume(min(most, self.batch_size), 0)
             if messages:
+                self._moved_s = time.monotonic()
                 self._sort_out(messages)
         self._run_commands_if_free()
         if wait_s and not messages and not self.active:
@@ -205,6 +217,7 @@ class Fetcher:
         confluent-kafka's consumer has a lock of its own, which a polling thread hardly ever leaves
         to another; and what a fetch brings must belong to the assignment of that moment.
         """
+        self._moved_s = time.monotonic()
         self._commands.append(command)
         self._run_commands_if_free()
         self._commanded.set()

@@ -14,7 +14,7 @@ from marshal_py.client.marshal import Marshal
 from marshal_py.client.signals import hush
 from marshal_py.consumer.delivery import Delivery
 from marshal_py.consumer.deserializers import Deserializers, restore
-from marshal_py.consumer.fetcher import IDLE_WAIT_S, Fetcher
+from marshal_py.consumer.fetcher import Fetcher
 from marshal_py.consumer.held_partition import Batch, HeldPartition, Run, Stage
 from marshal_py.consumer.wakeup import Wakeup
 
@@ -231,7 +231,7 @@ class Iteration:
     def next_run(self, idle_timeout_s: float | None) -> Run | None:
         """Return what to hand out next, None when closing, or after `idle_timeout_s`."""
         give_up_s = None if idle_timeout_s is None else time.monotonic() + idle_timeout_s
-        delivery, fetcher = self._delivery, self._fetcher
+        delivery, fetcher, is_idle = self._delivery, self._fetcher, False
         while not self._closing.is_set() or delivery.owes:
             if self._wakeup.failure is not None:
                 raise self._wakeup.failure
@@ -244,10 +244,10 @@ class Iteration:
                 return run
             if give_up_s is not None and time.monotonic() >= give_up_s:
                 return None
-            most = delivery.fetch_size
-            if not delivery.awaits_log and not fetcher.fetch(most):
-                wait_s = IDLE_WAIT_S
-                if give_up_s is not None:
-                    wait_s = min(wait_s, max(0.0, give_up_s - time.monotonic()))
-                fetcher.fetch(most, wait_s)
+            if delivery.awaits_log:
+                continue
+            wait_s = fetcher.idle_wait_s if is_idle else 0.0
+            if give_up_s is not None:
+                wait_s = min(wait_s, max(0.0, give_up_s - time.monotonic()))
+            is_idle = not fetcher.fetch(delivery.fetch_size, wait_s)
         return None

@@ -620,11 +620,8 @@ def _changes(
 ) -> None:
     """Take in what a heartbeat says of single claims: positions first, then metadata."""
     cells, claims, base = group.cells, session.claims, state.base
-    pairs = iter(record.positions)
-    for claimed_at in pairs:
-        next_offset = next(pairs, None)
-        if next_offset is None:
-            break  # an odd one speaks of no position
+    numbers = iter(record.positions)
+    for claimed_at, next_offset in zip(numbers, numbers, strict=False):  # an odd one says nothing
         unit = claims.get(base + claimed_at)
         if unit is None:
             if events is not None:
@@ -691,8 +688,10 @@ def _membership(
 
 def _heard(state: PartitionState, who: tuple[str, str, str], session: Session) -> None:
     """A member spoke: all others have been silent for longer."""
-    state.silent[who] = session
-    state.silent.move_to_end(who)
+    try:
+        state.silent.move_to_end(who)
+    except KeyError:
+        state.silent[who] = session
 
 
 def _no_member(

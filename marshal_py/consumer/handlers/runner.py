@@ -56,6 +56,7 @@ class Runner:
         self._parts: dict[PartitionId, HeldPartition] = {}
         """Partitions of which something was queued. The loop's; others read it."""
         self._throttled: set[PartitionId] = set()
+        self._is_idle = False
         self._average = 1_000.0
         """Bytes of a message, about."""
 
@@ -112,8 +113,11 @@ class Runner:
             self._accept(run)
         elif delivery.is_full:
             self._wait_for_room()
-        elif not delivery.awaits_log and not fetcher.fetch(self._how_many()):
-            fetcher.fetch(1, TICK_S)
+        elif not delivery.awaits_log:
+            wait_s = 0.0
+            if self._is_idle:
+                wait_s = TICK_S if self._tasks.schedule.count else fetcher.idle_wait_s
+            self._is_idle = not fetcher.fetch(self._how_many(), wait_s)
 
     def _wait_for_room(self) -> None:
         self._tasks.has_room.clear()
