@@ -140,3 +140,71 @@ def test_what_lost_its_lease_asks_kafka_for_no_reason(
     failure = sink.deliver([Row(1, "open", b"k", b"v")], "c")
     assert failure is not None
     assert producer.asked == ["begin", "rows", "position", "abort"]
+
+
+class RefusedProducer(FailedProducer):
+    """The broker refuses the second row; the commit says only that one was refused."""
+
+    def send_offsets_to_transaction(self, *_: Any) -> None: ...
+
+    def commit_transaction(self, timeout_s: float) -> None:
+        for number, report in enumerate(self.reports):
+            if number == 1:
+                report(KafkaError(KafkaError.TOPIC_EXCEPTION), None)
+        raise KafkaException(KafkaError(KafkaError.TOPIC_EXCEPTION))
+
+
+def test_after_a_failure_a_refused_row_is_told_by_its_own_report(
+    clock: Clock, sink: TransactionalSink
+) -> None:
+    rows = [Row(n, "t", b"k", b"v") for n in (1, 2, 3)]
+    refused = []
+    for _ in range(2):
+        given: Any = RefusedProducer(clock)
+        sink._producer = given
+        failure = sink.deliver(rows, "c")
+        assert failure is not None
+        refused.append(failure.refused)
+    assert refused == [frozenset(), {2}]
+
+
+class SlowProducer(Producer):
+    """The broker takes longer to commit than a call waits, twice."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(clock)
+        self.slow = 2
+
+    def commit_transaction(self, timeout_s: float) -> None:
+        super().commit_transaction(timeout_s)
+        if self.slow:
+            self.slow -= 1
+            raise KafkaException(
+                KafkaError(KafkaError._TIMED_OUT, "still committing", retriable=True)
+            )
+
+    def purge(self) -> None: ...
+
+    def poll(self, timeout_s: float) -> None: ...
+
+    def abort_transaction(self, timeout_s: float) -> None:
+        self.asked.append("abort")
+
+
+def test_a_commit_that_takes_long_is_no_success_before_it_has_ended(
+    clock: Clock, sink: TransactionalSink
+) -> None:
+    producer: Any = SlowProducer(clock)
+    sink._producer = producer
+    assert sink.deliver([Row(1, "t", b"k", b"v")], "c") is None
+    assert producer.asked == ["begin", "rows", "position", "commit", "commit", "commit"]
+
+
+def test_a_commit_that_outlasts_the_lease_is_no_success(
+    clock: Clock, sink: TransactionalSink
+) -> None:
+    producer: Any = SlowProducer(clock)
+    sink._producer = producer
+    sink._still_held = lambda: "commit" not in producer.asked
+    assert sink.deliver([Row(1, "t", b"k", b"v")], "c") is not None
+    assert producer.asked.count("commit") == 1

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from marshal_py.client.log_metadata import LogMetadata
-from marshal_py.client.log_reader import LogReader
+from marshal_py.client.log_reader import LogReader, Truncated, boottime_ns
 from marshal_py.client.topic_watch import TopicFacts, TopicWatch
 from marshal_py.errors import BrokerUnavailable, PartitionCountChanged
+from marshal_py.protocol.messages import Heartbeat, encode
 
 
 class Brokers:
@@ -94,3 +96,89 @@ def test_brokers_that_never_agree_are_given_up(brokers: Brokers, reader: LogRead
     brokers.answers = iter([(5, OLD)])
     with pytest.raises(BrokerUnavailable, match=r"do not agree.* has: 5 or 2"):
         reader.open(0)
+
+
+def test_the_clock_of_leases_counts_the_time_that_the_machine_sleeps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The machine cannot be put to sleep here: it is asked which of its clocks is read."""
+    asked: list[int] = []
+
+    def look(clock: int) -> int:
+        asked.append(clock)
+        return 1
+
+    monkeypatch.setattr(time, "clock_gettime_ns", look)
+    assert boottime_ns() == 1
+    assert asked == [getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)]
+
+
+class Message:
+    """A record as the Kafka client hands it over."""
+
+    def __init__(self, offset: int) -> None:
+        self._offset = offset
+
+    def error(self) -> None:
+        return None
+
+    def topic(self) -> str:
+        return "__m"
+
+    def partition(self) -> int:
+        return 0
+
+    def offset(self) -> int:
+        return self._offset
+
+    def value(self) -> bytes:
+        return encode(Heartbeat(2, "c", "i", "g", self._offset, 1_000))
+
+    def timestamp(self) -> tuple[int, int]:
+        return 1, 0
+
+
+@pytest.mark.parametrize("repeated", [0, 1])
+def test_an_offset_that_comes_again_is_another_log(
+    brokers: Brokers, reader: LogReader, repeated: int
+) -> None:
+    brokers.answers = iter([(2, OLD)])
+    reader.open(10)
+    list(reader.fold([Message(0), Message(1)]))
+    with pytest.raises(Truncated):
+        list(reader.fold([Message(repeated)]))
+
+
+@pytest.mark.parametrize("events", [True, False])
+def test_what_a_replay_read_counts_as_seen_when_it_ends(
+    brokers: Brokers, monkeypatch: pytest.MonkeyPatch, events: bool
+) -> None:
+    """Silence is measured from there: a replay of minutes would make everybody look dead (§5.5)."""
+    now = iter(range(1_000))
+    config = {"bootstrap.servers": "127.0.0.1:1"}
+    reader = LogReader(
+        config,
+        topic="__m",
+        snapshot_topic="__m.s",
+        compare_snapshots=False,
+        clock=lambda: next(now),
+    )
+    brokers.answers = iter([(2, OLD)])
+    monkeypatch.setattr(
+        LogMetadata, "next_offsets", lambda _, __, ps, ___: {p: 2 if p == 0 else 0 for p in ps}
+    )
+    reader.open(10)
+    waits: Iterator[list[Message]] = iter([[], [Message(0)], [], [Message(1)]])
+    polled: list[int] = []
+
+    def poll(_: float) -> list[Message]:
+        polled.append(next(now))
+        return next(waits)
+
+    monkeypatch.setattr(reader, "_poll", poll)
+    list(reader.history(events=events))
+    observer = reader.observers[0]
+    seen_at = observer.seen.at(1)
+    assert seen_at is not None
+    assert seen_at > polled[-1]
+    reader.close()

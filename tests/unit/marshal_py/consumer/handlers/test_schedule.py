@@ -152,6 +152,21 @@ def test_trim_leaves_what_would_be_a_gap() -> None:
     assert offsets(made.next()) == [1], "below offset 3, which has run already"
 
 
+def test_trim_knows_what_ran_before_something_earlier_came_again() -> None:
+    made = schedule()
+    first = add(made, 0, b"a")
+    later = add(made, 5, b"b")
+    between = add(made, 3, b"c")
+    add(made, 4, b"a")
+    assert made.next() == [first]
+    assert made.next() == [later]
+    made.done([later])
+    made.put_back([first])
+    assert made.next() == [between]
+    assert offsets(made.trim(A, 0)) == []  # 5 ran: without 0 there would be a gap
+    assert made.next() == [first]
+
+
 def test_trim_waits_for_another_attempt_that_comes_soon() -> None:
     made = schedule()
     failed, *_ = add(made, 0, b"x"), add(made, 1, b"y"), add(made, 2, b"x")
