@@ -21,7 +21,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from functools import partial
 from types import TracebackType
-from typing import Any, Final, Generic, Self, TypeVar
+from typing import Any, Final, Generic, Self, TypeVar, Unpack
 
 from confluent_kafka import Message
 
@@ -29,10 +29,12 @@ from marshal_py.client.aio import AsyncMarshal
 from marshal_py.client.aio_threads import CallThread, call_in_thread
 from marshal_py.client.marshal import Claim, Marshal
 from marshal_py.client.signals import StopRequests, hush
-from marshal_py.consumer.consumer import Consumer
+from marshal_py.consumer.arguments import ConsumerArguments, RunArguments
+from marshal_py.consumer.consumer import Consumer, core_of
 from marshal_py.consumer.handlers.run_stats import RunStats
 from marshal_py.consumer.held_partition import Batch, Run
 from marshal_py.consumer.looking import AssignedPartition, Health
+from marshal_py.consumer.typed import Decode, Handler, TypedMessage, V
 from marshal_py.protocol.claim_metadata import ClaimMetadata
 
 __all__ = ["AsyncConsumer"]
@@ -40,7 +42,7 @@ __all__ = ["AsyncConsumer"]
 T = TypeVar("T")
 
 
-class AsyncConsumer:
+class AsyncConsumer(Generic[V]):
     """A `Consumer` (`sync`) for asyncio. Arguments as there; `config` may be an `AsyncMarshal`.
 
     One task iterates at a time. `ack`, `stats`, `claims` and `claim_of` do not wait, and are plain
@@ -48,12 +50,16 @@ class AsyncConsumer:
     """
 
     def __init__(
-        self, config: Mapping[str, Any] | str | Marshal | AsyncMarshal, **settings: Any
+        self,
+        config: Mapping[str, Any] | str | Marshal | AsyncMarshal,
+        *,
+        decode: Decode[V] | None = None,
+        **settings: Unpack[ConsumerArguments],
     ) -> None:
-        self.sync: Final = Consumer(
-            config.sync if isinstance(config, AsyncMarshal) else config, **settings
+        self.sync: Final[Consumer[V]] = Consumer(
+            config.sync if isinstance(config, AsyncMarshal) else config, decode=decode, **settings
         )
-        self._core = self.sync.core
+        self._core = core_of(self.sync)
         self._fetches = CallThread()
         self._coming: asyncio.Future[bool] | None = None
         """The next run is on its way. It is kept when who waits for it is cancelled."""
@@ -88,22 +94,22 @@ class AsyncConsumer:
             if undo is not None:
                 undo()
 
-    def __aiter__(self) -> AsyncIterator[Message]:
+    def __aiter__(self) -> AsyncIterator[TypedMessage[V]]:
         """Hand out messages, one by one, until `close`."""
         return self.messages()
 
-    def messages(self, *, idle_timeout_s: float | None = None) -> AsyncIterator[Message]:
+    def messages(self, *, idle_timeout_s: float | None = None) -> AsyncIterator[TypedMessage[V]]:
         """See `Consumer.messages`."""
-        return _Messages(self, idle_timeout_s)
+        return _Messages(self, idle_timeout_s)  # type: ignore[return-value]
 
     def batches(self, *, idle_timeout_s: float | None = None) -> AsyncIterator[Batch]:
         """See `Consumer.batches`."""
         return _Batches(self, idle_timeout_s)
 
-    async def poll(self, timeout_s: float = 1.0) -> Message | None:
+    async def poll(self, timeout_s: float = 1.0) -> TypedMessage[V] | None:
         """See `Consumer.poll`."""
         async for message in _Messages(self, timeout_s, polls=True):
-            return message
+            return message  # type: ignore[return-value]
         return None
 
     async def enter(self, *, polls: bool) -> None:
@@ -177,7 +183,7 @@ class AsyncConsumer:
         """See `Consumer.lag`."""
         return await call_in_thread(partial(self.sync.lag, timeout_s=timeout_s))
 
-    async def run(self, handler: Callable[..., Any], **options: Any) -> RunStats:
+    async def run(self, handler: Handler[V], **options: Unpack[RunArguments]) -> RunStats:
         """See `Consumer.run`. Coroutines run in this event loop. Cancelled, it stops like `stop`.
 
         The cancellation is let through when all is wound up; a second one shortens that.
@@ -257,10 +263,10 @@ class _Iteration(Generic[T]):
     """What messages and batches have in common."""
 
     def __init__(
-        self, consumer: AsyncConsumer, idle_timeout_s: float | None, *, polls: bool = False
+        self, consumer: AsyncConsumer[Any], idle_timeout_s: float | None, *, polls: bool = False
     ) -> None:
         self._consumer = consumer
-        self._core = consumer.sync.core
+        self._core = core_of(consumer.sync)
         self._idle_timeout_s = idle_timeout_s
         self._polls = polls
         self._entered = False
@@ -291,7 +297,7 @@ class _Messages(_Iteration[Message]):
     """Not an async generator: those are closed some time after a loop was left, not at once."""
 
     def __init__(
-        self, consumer: AsyncConsumer, idle_timeout_s: float | None, *, polls: bool = False
+        self, consumer: AsyncConsumer[Any], idle_timeout_s: float | None, *, polls: bool = False
     ) -> None:
         super().__init__(consumer, idle_timeout_s, polls=polls)
         self._rest: Iterator[Message] = iter(())

@@ -52,7 +52,7 @@ if TYPE_CHECKING:  # what only some need is imported there: a restart is mostly 
     from marshal_py.consumer.handlers.run_stats import RunStats
     from marshal_py.consumer.handlers.runner import Runner
 
-__all__ = ["Batch", "Consumer", "Mode", "Start"]
+__all__ = ["Batch", "Consumer", "Mode", "Start", "core_of"]
 
 _offset_of: Callable[[Any], int] = Message.offset  # type: ignore[assignment]
 
@@ -215,28 +215,27 @@ class Consumer(Generic[V]):
             on_revoked,
         )
         self.marshal: Final = marshal
-        self.core: Final = ConsumerCore(
+        self._core: Final = ConsumerCore(
             marshal, options, owns_marshal=not isinstance(config, Marshal)
         )
-        """For the rest of this library; no part of the public interface."""
         self._runner: Runner | None = None
         self._stop_asked: tuple[float | None] | None = None
 
     @property
     def closing(self) -> bool:
         """Whether `close` has been called."""
-        return self.core.closing.is_set()
+        return self._core.closing.is_set()
 
     @property
     def dropped(self) -> int:
         """At most once: messages that were claimed and never handed out, as the claim was lost."""
-        return self.core.delivery.dropped
+        return self._core.delivery.dropped
 
     # Life
 
     def start(self) -> Self:
         """Connect and begin to claim. Returns the consumer itself; once is enough."""
-        self.core.start()
+        self._core.start()
         return self
 
     def close(self, timeout_s: float = 10.0) -> None:
@@ -247,7 +246,7 @@ class Consumer(Generic[V]):
         that this thread has in hand is not waited for. For any thread, and safe to call twice.
         `run`, if it runs in another thread, returns.
         """
-        self.core.close(timeout_s, mine=self.core.iteration.thread == threading.get_ident())
+        self._core.close(timeout_s, mine=self._core.iteration.thread == threading.get_ident())
 
     def __enter__(self) -> Self:
         return self.start()
@@ -277,7 +276,7 @@ class Consumer(Generic[V]):
         again (at most once: it goes on with the next); say `ack(message)` before leaving if it is
         done. Raises `DeserializationFailed` for what a deserializer cannot read.
         """
-        return self.core.iteration.messages(  # type: ignore[return-value]
+        return self._core.iteration.messages(  # type: ignore[return-value]
             idle_timeout_s=idle_timeout_s
         )
 
@@ -287,14 +286,14 @@ class Consumer(Generic[V]):
         The lease is looked at for each batch. With `auto_ack`, a batch is done when the loop asks
         for the next. Otherwise as `messages`.
         """
-        return self.core.iteration.batches(idle_timeout_s=idle_timeout_s)
+        return self._core.iteration.batches(idle_timeout_s=idle_timeout_s)
 
     def poll(self, timeout_s: float = 1.0) -> TypedMessage[V] | None:
         """Return the next message, None if there is none within `timeout_s`.
 
         The message before it is done (`auto_ack`).
         """
-        return self.core.iteration.poll(timeout_s)  # type: ignore[return-value]
+        return self._core.iteration.poll(timeout_s)  # type: ignore[return-value]
 
     # Handlers
 
@@ -387,16 +386,16 @@ class Consumer(Generic[V]):
             middleware,
             filter,
         )
-        return self._run(Runner(self.core, options, workers_for(options, self.core.event_loop)))
+        return self._run(Runner(self._core, options, workers_for(options, self._core.event_loop)))
 
     def _run(self, runner: Runner) -> RunStats:
         if self._runner is not None:
             raise Closed("run() can be called once only; make a new consumer")
-        iteration = self.core.iteration
+        iteration = self._core.iteration
         iteration.enter()
         iteration.settle()
-        self._runner = self.core.handlers = runner
-        self.core.partitions.acknowledge_each()
+        self._runner = self._core.handlers = runner
+        self._core.partitions.acknowledge_each()
         if self._stop_asked is not None:
             runner.stop(*self._stop_asked)
         with StopRequests(self.stop, name=self.marshal.client_id):
@@ -436,9 +435,9 @@ class Consumer(Generic[V]):
         With `auto_ack` the loop does so by itself. What belongs to a partition that is no longer
         held is ignored: whoever holds it now delivers the message again.
         """
-        part = self.core.partitions.by_key.get(key_of(message))
+        part = self._core.partitions.by_key.get(key_of(message))
         if part is not None:
-            self.core.iteration.acknowledge(part, _offset_of(message))
+            self._core.iteration.acknowledge(part, _offset_of(message))
 
     def commit(self, timeout_s: float = 10.0) -> None:
         """Store the positions of all partitions now, and wait until they are in the log.
@@ -446,7 +445,7 @@ class Consumer(Generic[V]):
         Without it they go with each heartbeat. Raises `ClaimTimeout`, after `timeout_s`. Partitions
         that are lost meanwhile are passed over.
         """
-        self.core.partitions.commit(timeout_s)
+        self._core.partitions.commit(timeout_s)
 
     # Single partitions
 
@@ -457,15 +456,15 @@ class Consumer(Generic[V]):
         come. It ends with the claim: whoever holds the partition next is not paused. (To stop a
         whole group: `marshal group pause`.) For any thread. Raises `NotHeld`.
         """
-        self.core.partitions.pause(self._held(topic, partition), True)
+        self._core.partitions.pause(self._held(topic, partition), True)
 
     def resume(self, topic: str, partition: int) -> None:
         """Go on with a partition that was paused. For any thread. Raises `NotHeld`."""
-        self.core.partitions.pause(self._held(topic, partition), False)
+        self._core.partitions.pause(self._held(topic, partition), False)
 
     def paused(self) -> list[tuple[str, int]]:
         """Return the partitions that are paused (`pause`): topic and number."""
-        return [part.key for part in self.core.partitions.all() if part.is_paused]
+        return [part.key for part in self._core.partitions.all() if part.is_paused]
 
     def seek(self, topic: str, partition: int, offset: int, *, timeout_s: float = 10.0) -> None:
         """Go on with a partition at `offset`, forth or back.
@@ -482,10 +481,10 @@ class Consumer(Generic[V]):
             raise NotInVersion1("seek: positions of version 1 (wire='text') only go forth")
         if type(offset) is not int or not 0 <= offset < 2**63:
             raise InvalidArgument(f"offset = {offset!r} must be 0 or more")
-        self.core.partitions.seek(self._held(topic, partition), offset, timeout_s)
+        self._core.partitions.seek(self._held(topic, partition), offset, timeout_s)
 
     def _held(self, topic: str, partition: int) -> HeldPartition:
-        part = self.core.partitions.by_key.get((topic, partition))
+        part = self._core.partitions.by_key.get((topic, partition))
         if part is None or not part.claim.held:
             raise NotHeld(f"{topic}/{partition} is not held")
         return part
@@ -494,18 +493,18 @@ class Consumer(Generic[V]):
 
     def claims(self) -> list[Claim]:
         """Return the claims of the partitions that this consumer works on now."""
-        return [claim for claim in self.core.claims() if claim.held]
+        return [claim for claim in self._core.claims() if claim.held]
 
     def claim_of(self, message: Message) -> Claim:
         """Return the claim that a message was read under: its `epoch` fences. Raises `NotHeld`."""
-        part = self.core.fetcher.active.get(key_of(message))
+        part = self._core.fetcher.active.get(key_of(message))
         if part is None:
             raise NotHeld(f"{message.topic()}/{message.partition()} is not held any more")
         return part.claim
 
     def assignment(self) -> list[AssignedPartition]:
         """Return the partitions that this consumer works on, and how far it is in each."""
-        return assignment(self.core)
+        return assignment(self._core)
 
     def health(self) -> Health:
         """Say whether all is well, for a container's probe: it has started, nothing has stopped it.
@@ -513,26 +512,31 @@ class Consumer(Generic[V]):
         It is not while leases have lapsed, as the brokers do not answer, nor while handlers do not
         return (`stuck_after_s`). To have it over HTTP: `marshal_py.telemetry.serve_status`.
         """
-        return health(self.core, self.stats().stuck)
+        return health(self._core, self.stats().stuck)
 
     def lag(self, *, timeout_s: float = 5.0) -> dict[tuple[str, int], int]:
         """Return how many offsets each held partition is behind its end.
 
         Raises `BrokerUnavailable`.
         """
-        return self.core.positions.lags(list(self.core.fetcher.active.values()), timeout_s)
+        return self._core.positions.lags(list(self._core.fetcher.active.values()), timeout_s)
 
     def shed(self, count: int = 1) -> None:
         """Give `count` partitions to others, and take no more than are left: this member is slow.
 
         The limit stays until `set_max_claims` lifts it.
         """
-        self.set_max_claims(max(0, len(self.core.fetcher.active) - count))
+        self.set_max_claims(max(0, len(self._core.fetcher.active) - count))
 
     def set_max_claims(self, max_claims: int | None) -> None:
         """Limit how many units this member takes; None lifts the limit."""
-        self.core.assignment.change(max_claims=max_claims)
+        self._core.assignment.change(max_claims=max_claims)
 
     def __repr__(self) -> str:
-        held = sorted(f"{t}/{p}" for t, p in self.core.fetcher.active)
+        held = sorted(f"{t}/{p}" for t, p in self._core.fetcher.active)
         return f"<Consumer {self.marshal.client_id} in {self.marshal.group_id} {' '.join(held)}>"
+
+
+def core_of(consumer: Consumer[Any]) -> ConsumerCore:
+    """Return the parts of a consumer: for the rest of this library alone."""
+    return consumer._core  # noqa: SLF001 (it is defined here)

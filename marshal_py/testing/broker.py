@@ -22,7 +22,7 @@ from confluent_kafka import KafkaError, Message, Producer, TopicPartition
 from marshal_py.client.kafka_clients import connect, rdkafka_logger
 from marshal_py.client.settings import DEFAULT_TOPIC, kafka_config
 from marshal_py.client.topics import admin_client, create_topics
-from marshal_py.consumer.consumer import Consumer
+from marshal_py.consumer.consumer import Consumer, core_of
 from marshal_py.consumer.handlers.run_stats import RunStats
 from marshal_py.errors import ClaimTimeout, InvalidArgument
 
@@ -252,7 +252,7 @@ def _is_done(consumer: Consumer) -> bool:
     lag = consumer.lag(timeout_s=_ANSWER_S)
     if any(lag.values()) or consumer.closing:
         return consumer.closing
-    for topic, count in consumer.core.topics.counts.items():
+    for topic, count in core_of(consumer).topics.counts.items():
         for p in range(count):
             if (topic, p) not in lag and not _held_elsewhere(consumer, topic, p):
                 return False

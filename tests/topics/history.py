@@ -392,7 +392,7 @@ class History:
     def _wait_until_seen(self) -> None:
         """Wait until the running consumer goes on in the new topic."""
         assert self.session is not None
-        core = self.session.consumer.core
+        core = self.session.consumer._core
         deadline = time.monotonic() + PATIENCE_S
         while True:
             found = describe(self.admin, [self.name], 5.0)[self.name].topic_id

@@ -193,12 +193,12 @@ class Member:
 
     def pausing(self, key: Key) -> bool:
         """Whether the claim of a partition ends because the group is paused."""
-        part = None if self.consumer is None else self.consumer.core.partitions.by_key.get(key)
+        part = None if self.consumer is None else self.consumer._core.partitions.by_key.get(key)
         return part is None or part.holding.paused
 
     def storing(self, key: Key) -> bool:
         """Whether heartbeats store the position of a partition: not while it is given back."""
-        part = None if self.consumer is None else self.consumer.core.partitions.by_key.get(key)
+        part = None if self.consumer is None else self.consumer._core.partitions.by_key.get(key)
         ours = (ClaimState.HELD, ClaimState.LAPSED)
         return part is not None and part.holding.state in ours and part.holding.renewable
 
@@ -313,7 +313,7 @@ class Member:
         self.unsaid.add((key, epoch))
 
     def acknowledged(self, consumer: Consumer, message: Any, epoch: int) -> None:
-        part = consumer.core.partitions.by_key.get((message.topic(), message.partition()))
+        part = consumer._core.partitions.by_key.get((message.topic(), message.partition()))
         if part is not None and part.claim.epoch == epoch:
             self.done(message, epoch)
             self.came_back()
@@ -333,7 +333,7 @@ class Member:
             return
         self.closing = True
         consumer = self.consumer
-        consumer.core.keep_on_close = keep
+        consumer._core.keep_on_close = keep
 
         def shut() -> None:
             began = self.machine.now_ns
@@ -549,7 +549,7 @@ class World:
     def working(self) -> list[Member]:
         members = self.live()
         for member in members:
-            failure = None if member.consumer is None else member.consumer.core.wakeup.failure
+            failure = None if member.consumer is None else member.consumer._core.wakeup.failure
             if failure is not None and not member.twin:
                 raise Violation("nobody fails", f"{member.name}: {failure!r}")
             if member.closing:

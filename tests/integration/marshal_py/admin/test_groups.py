@@ -467,8 +467,8 @@ def test_positions_are_mirrored_for_the_tools_that_read_kafkas_own(
         "mirror_offsets": True,
     }
     loop = Loop(Consumer(kafka.bootstrap_servers, client_id="c", **common))
-    assert loop.consumer.core.mirror is not None
-    loop.consumer.core.mirror._every_s = 0.1
+    assert loop.consumer._core.mirror is not None
+    loop.consumer._core.mirror._every_s = 0.1
     operator = admin(group)
     both = {(topic, 0): 50, (topic, 1): 50}
     until(lambda: len(loop.got) == 100)
@@ -478,8 +478,8 @@ def test_positions_are_mirrored_for_the_tools_that_read_kafkas_own(
     fill(kafka.bootstrap_servers, topic, 10, partitions=2, start=100)
     loop = Loop(Consumer(kafka.bootstrap_servers, client_id="c", mode="at_most_once", **common))
     until(lambda: len(loop.got) == 10)
-    assert loop.consumer.core.mirror is not None
-    loop.consumer.core.mirror._round()
+    assert loop.consumer._core.mirror is not None
+    loop.consumer._core.mirror._round()
     assert set(committed_offsets(operator._admin, group, 10).values()) == {55}
     loop.close()
 

@@ -19,6 +19,7 @@ from marshal_py import (
     TopicMissing,
 )
 from marshal_py.client.topics import create_topics
+from marshal_py.consumer.options import Mode
 from marshal_py.embedded.kafka import EmbeddedKafka
 from tests.support.consumers import INTERVAL_MS, fill, pid_suffix
 
@@ -84,7 +85,7 @@ def test_messages_and_batches(
 
 @pytest.mark.parametrize("mode", ["at_least_once", "at_most_once"])
 def test_a_cancelled_iteration_loses_nothing(
-    kafka: EmbeddedKafka, settings: dict[str, Any], kafka_topic: Callable[..., str], mode: str
+    kafka: EmbeddedKafka, settings: dict[str, Any], kafka_topic: Callable[..., str], mode: Mode
 ) -> None:
     topic = kafka_topic(partitions=2)
 

@@ -181,7 +181,7 @@ def test_what_was_claimed_ahead_of_a_backlog_is_delivered_before_its_partition_m
     first = Loop(make("a", topic, mode="at_most_once"), handle)
     assert halfway.wait(60)
     second = Loop(make("b", topic, mode="at_most_once"))
-    stages = first.consumer.core.partitions.by_key
+    stages = first.consumer._core.partitions.by_key
     # One goes to the second, at once if nothing of it was claimed.
     until(lambda: [part.stage for part in list(stages.values())] != [Stage.ACTIVE] * 2)
     may_go_on.set()
@@ -462,7 +462,7 @@ def test_who_waits_for_what_another_process_of_its_name_holds_is_told(
     make: Make, topic: str
 ) -> None:
     first, second = (Loop(make("a", topic, max_claims=0, interval_ms=500)) for _ in range(2))
-    until(lambda: first.consumer.core.started and second.consumer.core.started)
+    until(lambda: first.consumer._core.started and second.consumer._core.started)
     first.consumer.set_max_claims(None)
     until(lambda: len(first.partitions) == 4)  # which the second did not find when it came
     second.consumer.set_max_claims(None)

@@ -70,7 +70,7 @@ def any_consumer(request: pytest.FixtureRequest) -> Any:
 
 def consumer(mode: Any = "at_least_once") -> Any:
     """The parts of one that was never connected, in the middle of its loop: nothing comes."""
-    made: Any = Consumer("127.0.0.1:1", group_id="g", topics="t", mode=mode).core
+    made: Any = Consumer("127.0.0.1:1", group_id="g", topics="t", mode=mode)._core
     made.iteration.is_looping = True
     made.fetcher.fetch = lambda *_: 0
     if mode == "at_most_once":  # its loop has been found to be fast
@@ -375,7 +375,7 @@ def collections() -> Iterator[list[int]]:
 
 @pytest.mark.parametrize("in_batches", [False, True])
 def test_handing_out_does_not_set_the_garbage_collector_going(in_batches: bool) -> None:
-    made: Any = Consumer("127.0.0.1:1", group_id="g", topics="t").core
+    made: Any = Consumer("127.0.0.1:1", group_id="g", topics="t")._core
     made.started = True
     part = part_of(FakeClaim())
     made.fetcher.active[part.key] = part

@@ -26,7 +26,7 @@ class _Message:
 @pytest.fixture
 def consumer() -> Any:
     """The parts of a consumer at most once, that was never connected, in the middle of its loop."""
-    made: Any = Consumer("127.0.0.1:1", group_id="g", topics="t", mode="at_most_once").core
+    made: Any = Consumer("127.0.0.1:1", group_id="g", topics="t", mode="at_most_once")._core
     made.iteration.is_looping = True
     return made
 

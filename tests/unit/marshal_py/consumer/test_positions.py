@@ -46,7 +46,7 @@ class World:
     """A consumer of topic t, with messages from 10 to below 20, and one partition of it."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, **options: Any) -> None:
-        made: Any = Consumer("127.0.0.1:1", group_id="g", topics="t", **options).core
+        made: Any = Consumer("127.0.0.1:1", group_id="g", topics="t", **options)._core
         self.made: Any = made
         self.made.topics.counts = {"t": 2}
         self.made.topics.ids = {"t": NEW}
@@ -312,7 +312,7 @@ class ClosedKafka:
 
 
 def test_a_loop_that_goes_on_while_another_thread_closes_finds_nothing() -> None:
-    made: Any = Consumer("127.0.0.1:1", group_id="g", topics="t").core
+    made: Any = Consumer("127.0.0.1:1", group_id="g", topics="t")._core
     made.fetcher._kafka = ClosedKafka()
     made.fetcher.active[("t", 0)] = part_of(FakeClaim())
     made.fetcher.close()

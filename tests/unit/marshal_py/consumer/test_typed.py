@@ -14,6 +14,7 @@ import pytest
 
 from marshal_py import Consumer, Marshal
 from marshal_py.client.options import ClientOptions
+from marshal_py.consumer.arguments import ConsumerArguments, RunArguments
 from marshal_py.consumer.typed import decoder
 from marshal_py.errors import ConfigurationError, HandlerFailed
 from marshal_py.testing import TestBroker
@@ -23,7 +24,7 @@ HEAD = """\
 from collections.abc import Callable
 import msgspec
 from confluent_kafka import Message
-from marshal_py import Claim, Consumer, Failure, Retry, Stuck, TypedMessage
+from marshal_py import AsyncConsumer, Claim, Consumer, Failure, Retry, Stuck, TypedMessage
 
 class Order(msgspec.Struct):
     total: int
@@ -53,6 +54,16 @@ consumer().run(lambda message, claim: print(message, claim.epoch))
 consumer().run(with_claim)
 consumer().run(batch, batch_size=10)
 numbers: Consumer[int] = Consumer("127.0.0.1:1", group_id="g", topics="t", decode=int)
+
+
+async def asynchronous() -> None:
+    orders = AsyncConsumer("127.0.0.1:1", group_id="g", topics="t", decode=Order, client_id="a")
+    async for message in orders:
+        order = message.value()
+        if order is not None:
+            print(order.total + 1)
+    await orders.run(handle_order, workers=2)
+    await AsyncConsumer("127.0.0.1:1", group_id="g", topics="t").run(handle_later, ordering="none")
 """
 
 TYPOS = [
@@ -62,6 +73,8 @@ TYPOS = [
     'Consumer("127.0.0.1:1", group_id="g", topics="t", start="earlist")',
     'Consumer("127.0.0.1:1", group_id="g", topics="t", on_missing="erliest")',
     'Consumer("127.0.0.1:1", group_id="g", topics="t", interval_ms="5000")',
+    'AsyncConsumer("127.0.0.1:1", group_id="g", topics="t", bacth_size=3)',
+    'AsyncConsumer("127.0.0.1:1", group_id="g", topics="t", mode="at_least_onc")',
     'consumer().run(handle, orderng="key")',
     'consumer().run(handle, on_failure="deadletter")',
     "consumer().run(handle, retry=Retry(atempts=3))",
@@ -75,6 +88,7 @@ TYPOS = [
 
 FOR_MYPY = [
     "consumer().run(handle_order)",
+    'AsyncConsumer("127.0.0.1:1", group_id="g", topics="t").run(handle, orderng="key")',
     'Consumer("127.0.0.1:1", group_id="g", topics="t", decode=Order).poll().value().totl',
 ]
 
@@ -103,6 +117,15 @@ def test_the_options_that_a_consumer_passes_on_are_those_of_the_client() -> None
     of_client = set(inspect.signature(Marshal.__init__).parameters)
     own = {"self", "config", "group_id", "member", "member_metadata"}
     assert set(ClientOptions.__annotations__) == of_client - own
+
+
+def test_the_arguments_that_asyncio_passes_on_are_those_of_the_consumer() -> None:
+    of_consumer = set(inspect.signature(Consumer.__init__).parameters)
+    own = {"self", "config", "decode", "settings"}
+    client = set(ClientOptions.__annotations__)
+    assert set(ConsumerArguments.__annotations__) - client == of_consumer - own
+    of_run = set(inspect.signature(Consumer.run).parameters)
+    assert set(RunArguments.__annotations__) == of_run - {"self", "handler"}
 
 
 class Struct(msgspec.Struct):

@@ -671,7 +671,7 @@ def test_a_lost_claim_drops_what_waits_and_ignores_what_runs(
     with consumer.marshal.driver.lock:  # as if the process were suspended: no heartbeat
         taking_over = Running(other, other_got)
         until(lambda: len(other_got.numbers) == 70)
-    until(lambda: not consumer.core.partitions.by_key, what="it does not notice")
+    until(lambda: not consumer._core.partitions.by_key, what="it does not notice")
     go_on.set()
     until(lambda: consumer.stats().running == 0)
     assert len(seen) == 3, "nothing more was started"
@@ -790,7 +790,7 @@ def test_how_far_it_runs_ahead_of_a_message_that_fails_is_bounded(
     running = Running(consumer, handler, retry=retry, max_ahead=2_000, max_buffered=50_000)
     part = None
     until(lambda: consumer.stats().handled > 1_000)
-    part = next(iter(consumer.core.partitions.by_key.values()))
+    part = next(iter(consumer._core.partitions.by_key.values()))
     until(lambda: part.throttled)
     assert part.position() == 5
     before = consumer.stats().retries
@@ -819,7 +819,7 @@ def test_a_lapsed_lease_starts_nothing_until_it_is_regained(
     running = Running(consumer, handler, workers=4)
     until(lambda: len(done) > 50)
     with consumer.marshal.driver.lock:  # no heartbeat, and nobody else is there to take over
-        until(lambda: not any(p.claim.held for p in consumer.core.partitions.by_key.values()))
+        until(lambda: not any(p.claim.held for p in consumer._core.partitions.by_key.values()))
         seen = len(done)
         time.sleep(0.3)
         assert len(done) <= seen + 4
