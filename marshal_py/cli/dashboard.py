@@ -15,7 +15,7 @@ from marshal_py.admin.world_reader import wire_of
 from marshal_py.cli.command import command
 from marshal_py.cli.exit_codes import ENVIRONMENT, fail
 from marshal_py.cli.options import Interval, JsonFlag, WireFlag
-from marshal_py.cli.output import console, print_json
+from marshal_py.cli.output import console, log_to_stderr, print_json
 from marshal_py.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -110,6 +110,8 @@ def dashboard(
         wire=wire_of(wire, interval_s),
     )
     try:
+        if write:
+            log_to_stderr(name="marshal_py.dashboard.actions")
         app = create_app(follower, token=secret, host_names=tuple(host_names or ()), write=write)
         follower.start()
         _announce(listener, host, secret, as_json=as_json)

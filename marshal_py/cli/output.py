@@ -36,11 +36,14 @@ __all__ = [
 _WIDE: Final = 10_000
 
 
-def log_to_stderr(fmt: str | None = None) -> None:
-    """Let logs go to standard error, unless the program has set up its own."""
+def log_to_stderr(fmt: str | None = None, *, name: str | None = None) -> None:
+    """Let logs go to standard error, unless the program has set up its own; or one logger's."""
     handler = logging.StreamHandler()
     handler.setFormatter(LineFormatter() if fmt is None else LineFormatter(fmt))
-    logging.basicConfig(handlers=[handler])
+    if name is None:
+        logging.basicConfig(handlers=[handler])
+    elif not logging.getLogger().handlers:
+        logging.getLogger(name).addHandler(handler)
 
 
 class _Console(Console):

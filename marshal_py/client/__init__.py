@@ -15,6 +15,7 @@ escape_logs(
         "",
         ".consumer",
         ".dashboard",
+        ".dashboard.actions",
         ".demo",
         ".doctor.features",
         ".groups",

@@ -167,7 +167,8 @@ class _Pages:
             ticket = msgspec.json.decode(await _body(request), type=_Ticket).ticket
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise InvalidArgument(f"no ticket: {error}") from None
-        return JSONResponse(await run_in_threadpool(self._operations.perform, ticket))
+        who = request.client.host if request.client is not None else "an unknown address"
+        return JSONResponse(await run_in_threadpool(self._operations.perform, ticket, who))
 
     async def _ask(self, question: Callable[[LogFollower], Any]) -> Response:
         """Answer from what the follower knows, in a thread, and under its lock."""

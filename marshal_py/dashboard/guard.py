@@ -96,7 +96,9 @@ class Guard:
     def _judge(self, scope: Scope) -> Response | None:
         """Return what to answer instead of the page; None: let it through."""
         headers = Headers(scope=scope)
-        host = headers.get("host", "")
+        host, origin = headers.get("host", ""), headers.get("origin")
+        if not _well_formed(f"//{host}") or not _well_formed(origin or ""):
+            return _refuse(400, "Host or Origin is malformed")
         if scope["method"] not in self._methods:
             return _refuse(405, "this dashboard only reads; start it with --write to change things")
         if self._token is None and not self._is_ours(host):
@@ -105,7 +107,6 @@ class Guard:
         link = headers.get("sec-fetch-mode") == "navigate" and scope["path"] == "/"
         if headers.get("sec-fetch-site", "none") not in ("same-origin", "none") and not link:
             return _refuse(403, "requests of other sites are refused")
-        origin = headers.get("origin")
         if origin is None and scope["method"] == "POST":
             return _refuse(403, "a request that changes something must say where it comes from")
         if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
@@ -136,6 +137,14 @@ class Guard:
         if morsel is not None and _same(morsel.value, token):
             return None
         return _refuse(401, "open the address with ?token=… that the dashboard has printed")
+
+
+def _well_formed(address: str) -> bool:
+    try:
+        found = urlsplit(address)
+        return found.port is None or found.port >= 0  # it is parsed here
+    except ValueError:
+        return False
 
 
 def _cookie(headers: Headers) -> str:

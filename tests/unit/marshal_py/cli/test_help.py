@@ -19,6 +19,7 @@ from harvest.cli.app import main as harvest_main
 from marshal_py.cli.app import app as marshal_app
 from marshal_py.cli.exit_codes import exit_code
 from marshal_py.errors import TopicMissing
+from tests.support.paths import ROOT
 
 PROGRAMS = {"marshal": marshal_app, "harvest": harvest_app}
 
@@ -98,6 +99,22 @@ def test_the_examples_in_a_help_are_understood(path: tuple[str, ...]) -> None:
             example = re.sub(r"\s{2,}\(.*", "", found[1])
             if example.count("'") % 2 == 0:
                 check_command_line(example)
+
+
+def test_commands_take_json_but_for_those_that_the_readme_names() -> None:
+    without = {path for path in COMMANDS if "--json" not in help_of(path)}
+    assert without == {
+        ("marshal", "run"),
+        *(("marshal", "metrics", name) for name in ("dashboard", "alerts", "serve")),
+        ("harvest", "reap"),
+        ("harvest", "stash"),
+        *(("harvest", "checkpoint", name) for name in ("restore", "reset")),
+    }
+    said = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    assert (
+        "`marshal run`, `marshal metrics …`, `harvest reap`, `harvest stash` and "
+        "`harvest checkpoint restore | reset` do not." in said
+    )
 
 
 @pytest.mark.parametrize("program", PROGRAMS)

@@ -107,6 +107,13 @@ def test_nonsense_is_refused_and_raises_nothing(nonsense: str) -> None:
     assert ask(locked, f"/?token={latin}")[0] == 401
 
 
+@pytest.mark.parametrize("nonsense", ["[::1", "[zz]:1", "127.0.0.1:port", "127.0.0.1:99999"])
+def test_a_malformed_host_or_origin_is_a_bad_request(nonsense: str) -> None:
+    for settings in ({}, {"token": TOKEN}):
+        assert ask(guard(**settings), host=nonsense)[0] == 400
+        assert ask(guard(**settings), origin=f"http://{nonsense}")[0] == 400
+
+
 def test_loopback() -> None:
     assert all(map(is_loopback, ("127.0.0.1", "127.8.8.8", "::1", "localhost", "[::1]")))
     assert not any(map(is_loopback, ("0.0.0.0", "::", "10.0.0.1", "example.com", "")))
