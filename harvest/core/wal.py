@@ -298,6 +298,19 @@ class WalScheduler:
         return len(self._sends[send].rows) if send in self._sends else 0
 
     @property
+    def purgeable_lsn(self) -> int:
+        """All rows of transactions whose commit record begins below it are behind the checkpoint.
+
+        What is published and not behind it is needed in the table: were the slot lost, an earlier
+        row of a key that came again would be the last of it. From any thread.
+        """
+        settled, saved = self.settled, self.saved
+        if settled is None or saved is None:
+            return 0
+        no_rows = (settled.row_lsn, settled.part_rows) == (saved.row_lsn, saved.part_rows)
+        return max(saved.lsn, settled.lsn) if no_rows else saved.lsn
+
+    @property
     def running(self) -> bool:
         """Whether it works, and neither begins nor recovers."""
         return self.state is State.RUNNING

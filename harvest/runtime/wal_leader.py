@@ -283,8 +283,7 @@ class WalLeader:
             self._leadership.log.warning("the partitions could not be looked after: %s", error)
 
     def _published_lsn(self) -> int:
-        settled = self.scheduler.settled
-        return 0 if settled is None or not self._leadership.may_act() else settled.lsn
+        return self.scheduler.purgeable_lsn if self._leadership.may_act() else 0
 
 
 @dataclass(slots=True)

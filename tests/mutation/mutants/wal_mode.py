@@ -133,12 +133,6 @@ WAL_MODE: tuple[Mutant, ...] = (
         "leadership.report(w.Settled((action.number,), None))",
     ),
     _leader(
-        "a save that failed is none",
-        "_saved",
-        "if failure is None else w.SaveFailed()",
-        "",
-    ),
-    _leader(
         "a delivery that failed is none",
         "_settled",
         "tuple([send.number for send in sends]), failure)",
@@ -167,5 +161,11 @@ WAL_MODE: tuple[Mutant, ...] = (
         "wait",
         "return w.StreamFailed()",
         "return None",
+    ),
+    _scheduler(
+        "rows that are not behind the checkpoint stay in the table",
+        "purgeable_lsn",
+        "if no_rows else saved.lsn",
+        "",
     ),
 )

@@ -39,8 +39,8 @@ class SimLog(MemoryLog):
         super().__init__()
         self.waiters: list[Callable[[], None]] = []
         self.open: set[SimTransaction] = set()
-        self.rows: dict[int, Row] = {}
-        """All that were committed."""
+        self.table: dict[int, tuple[int, Row]] = {}
+        """What is committed and not purged: where its commit record begins, and the row."""
 
     def begin(self) -> SimTransaction:
         return SimTransaction(self)
@@ -67,8 +67,9 @@ class SimTransaction(LogTransaction):
 
     def commit(self) -> None:
         self._sim.open.discard(self)
+        lsn = self._sim.end
         super().commit()
-        self._sim.rows.update({row.id: row for row in self.inserted})
+        self._sim.table.update({row.id: (lsn, row) for row in self.inserted})
         self._sim.wake()
 
     def rollback(self) -> None:
@@ -145,7 +146,14 @@ class SimWalSource:
         return SimWalStream(self._server, self._log, stream, begin.lsn), begin
 
     def purge(self, published: Callable[[], int]) -> int | None:
-        return self._do(lambda: self._source.purge(published))
+        def work() -> int:
+            lsn, table = published(), self._log.table
+            published_ids = [row_id for row_id, (at, _) in table.items() if at < lsn]
+            for row_id in published_ids:
+                del table[row_id]
+            return len(published_ids)
+
+        return self._do(work)
 
     def cancel(self) -> None:
         """The statement under way goes on at the server; nobody waits for it long."""
@@ -271,14 +279,17 @@ class World(harvesters.World):
             self.hub.at(self.hub.now, self.renew)
 
     def renew(self) -> None:
-        """As `harvest slot renew --publish-table`, of a table whose published rows are deleted."""
+        """As `harvest slot renew --publish-table`. Published rows that are there come again.
+
+        Exactly once, these are left out here, so that the invariant can stay.
+        """
         log = self.log
         self.hub.tell("operator", "renews the slot")
         for channel in self.broker.channels.values():
             channel.writer += 1
-        for row_id in sorted(log.rows):
-            if not self.seen[row_id]:
-                self.published(log.rows[row_id])
+        for row_id, (_, row) in sorted(log.table.items()):
+            if not (self.scenario.atomic and self.seen[row_id]):
+                self.published(row)
         log.remake_slot()
         self.renewed_lsn = log.confirmed
         shard = 0 if self.scenario.atomic else _CHECKPOINTS

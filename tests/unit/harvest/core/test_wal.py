@@ -168,6 +168,22 @@ def row(row_id: int) -> Row:
     return Row(row_id, "t", b"k", b"v")
 
 
+def test_rows_stay_in_the_table_until_the_checkpoint_has_passed_them() -> None:
+    """`python -m tests.simulation.whole --kind wals`, seeds 1034 and 1325: a row came again alone,
+    the slot was lost, and the row behind it had been purged."""
+    scheduler = opened(atomic=False)
+    actions = scheduler.step(w.ReadDone([w.Chunk(200, 0, [row(110)], 210)]))
+    (send,) = [a for a in actions if isinstance(a, w.Send)]
+    scheduler.step(w.Settled((send.number,)))
+    assert scheduler.purgeable_lsn == 100
+    (save, *_) = scheduler.step(w.Refresh())
+    assert isinstance(save, w.Save)
+    scheduler.step(w.Saved(save.position))
+    assert scheduler.purgeable_lsn == 210
+    scheduler.step(w.ReadDone([], 500))
+    assert scheduler.purgeable_lsn == 500
+
+
 def test_a_large_transaction_is_sent_in_parts_and_read_again_from_its_middle() -> None:
     scheduler = opened()
     actions = scheduler.step(w.ReadDone([w.Chunk(200, 0, [row(110), row(120)], 0)]))
