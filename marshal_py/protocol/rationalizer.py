@@ -620,8 +620,11 @@ def _changes(
 ) -> None:
     """Take in what a heartbeat says of single claims: positions first, then metadata."""
     cells, claims, base = group.cells, session.claims, state.base
-    numbers = iter(record.positions)
-    for claimed_at, next_offset in zip(numbers, numbers, strict=False):  # an odd one says nothing
+    pairs = iter(record.positions)
+    for claimed_at in pairs:
+        next_offset = next(pairs, None)
+        if next_offset is None:
+            break  # an odd one speaks of no position
         unit = claims.get(base + claimed_at)
         if unit is None:
             if events is not None:
