@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from contextlib import closing
-from typing import Any
+from typing import Any, Final
 
 import typer
 
 from harvest.cli.options import DatabaseOption, JsonFlag, OptionalConfigFile, TableOption
-from harvest.cli.outbox import open_outbox
+from harvest.cli.outbox import Outbox, open_outbox
+from harvest.config.model import ReaperConfig
+from harvest.core.interfaces.mark_store import Finding
+from harvest.errors import HarvestError
+from harvest.runtime.checkpoints import Checkpoints
 from harvest.runtime.kafka_check import check_kafka
 from harvest.runtime.registration import check_database
 from marshal_py.cli.output import print_json, say
 
-__all__ = ["check"]
+__all__ = ["check", "report"]
+
+_FIRST_ROWS: Final = 5
+_SHOWN_BYTES: Final = 100
 
 
 def check(
@@ -28,7 +35,12 @@ def check(
 
     [dim]Example:[/dim] harvest check --config reaper.yaml
     """
-    outbox = open_outbox(config, database, table)
+    if not report(open_outbox(config, database, table), as_json=as_json):
+        raise typer.Exit(1)
+
+
+def report(outbox: Outbox, *, as_json: bool = False, preview: bool = False) -> bool:
+    """Say what `check` says; whether nothing is wrong. `preview`: also where it would go on."""
     store = outbox.store()
     findings = store.check()
     ids = outbox.ids_in_primary()
@@ -48,9 +60,10 @@ def check(
         findings += kafka
         if not wrong and kafka[0].level == "ok":
             findings += check_database(settings)
+            findings += _preview(settings, store) if preview else []
         wrong = any(finding.level == "error" for finding in findings)
     if as_json:
-        report: dict[str, Any] = {
+        said: dict[str, Any] = {
             "table": outbox.name,
             "ok": not wrong,
             "findings": [
@@ -58,14 +71,40 @@ def check(
             ],
         }
         if backlog is not None:
-            report["backlog_rows"] = backlog.rows
-            report["oldest_age_s"] = backlog.oldest_age_s
-        print_json(report, indent=None)
+            said["backlog_rows"] = backlog.rows
+            said["oldest_age_s"] = backlog.oldest_age_s
+        print_json(said, indent=None)
     else:
         for finding in findings:
             say(f"{finding.level:<8}{finding.subject:<11}{finding.text}")
         if backlog is not None:
             age = "" if backlog.oldest_age_s is None else f", oldest {backlog.oldest_age_s:.1f} s"
             say(f"{'ok':<8}{'backlog':<11}{backlog.rows} rows{age}")
-    if wrong:
-        raise typer.Exit(1)
+    return not wrong
+
+
+def _preview(config: ReaperConfig, store: Any) -> list[Finding]:
+    """Where a harvester would go on, and the first rows that it would publish. Writes nothing."""
+    checkpoints, findings, after = Checkpoints(config), [], -(1 << 63)
+    try:
+        if config.mode == "range":
+            found = [checkpoints.read(shard) for shard in range(config.shards)]
+            for shard, position in enumerate(found):
+                where = "the first row" if position is None else f"after id {position.last_id}"
+                gaps = "" if position is None else f", {len(position.gaps)} gaps open"
+                findings.append(Finding("position", "ok", f"shard {shard}: {where}{gaps}"))
+            after = min([after if p is None else p.last_id for p in found])
+        elif config.mode == "wal":
+            text = checkpoints.text() or "the beginning of the slot"
+            return [Finding("position", "ok", text)]
+        else:
+            text = "the first row: what is published is deleted"
+            findings.append(Finding("position", "ok", text))
+        rows = store.first_rows(after, _FIRST_ROWS)
+    except HarvestError as error:
+        return [*findings, Finding("position", "error", str(error))]
+    for row_id, topic, key in rows:
+        shown = "NULL" if key is None else repr(key[:_SHOWN_BYTES].decode(errors="replace"))
+        text = f"id {row_id}: topic {topic[:_SHOWN_BYTES]!r}, key {shown}"
+        findings.append(Finding("row", "ok", text))
+    return findings

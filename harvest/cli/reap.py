@@ -9,7 +9,9 @@ from typing import Annotated, Final
 
 import typer
 
+from harvest.cli.check import report
 from harvest.cli.options import ConfigFile
+from harvest.cli.outbox import open_outbox
 from harvest.cli.stop_signals import STOP_SIGNALS
 from harvest.config.load import load
 from harvest.config.model import ReaperConfig
@@ -37,6 +39,13 @@ def reap(
             show_default=False,
         ),
     ] = None,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Check everything, say where it would go on and which rows come first, and end.",
+        ),
+    ] = False,
 ) -> None:
     """Harvest, whenever this process leads, until SIGTERM or Ctrl-C.
 
@@ -45,6 +54,10 @@ def reap(
 
     [dim]Example:[/dim] harvest reap --config reaper.yaml --listen 127.0.0.1:9101
     """
+    if dry_run:
+        if not report(open_outbox(config, None, None), preview=True):
+            raise typer.Exit(1)
+        return
     settings = load(config)
     if create_topics:
         coordination = settings.coordination.model_copy(update={"create_topics": True})

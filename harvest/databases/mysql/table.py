@@ -14,6 +14,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from harvest.core.gaps import Range
 from harvest.core.interfaces.mark_store import Finding
 from harvest.core.table_name import TableName
+from harvest.databases.column_values import as_bytes
 from harvest.databases.schema import COLUMNS
 from harvest.errors import ConfigurationError, SchemaError, StoreUnavailable, TableMissing
 
@@ -116,6 +117,15 @@ class MysqlTable:
             "ORDER BY id LIMIT 10000) AS t ORDER BY 1"
         )
         return [topic.decode(errors="replace") for (topic,) in found]
+
+    def first_rows(self, after: int, limit: int) -> list[tuple[int, str, bytes | None]]:
+        """Id, topic and key of the lowest rows above an id."""
+        found = self._execute(
+            f"SELECT id, kafka_topic, kafka_key FROM {self._name} "  # noqa: S608
+            "WHERE id > %s ORDER BY id LIMIT %s",
+            (after, limit),
+        )
+        return [(id, topic.decode(errors="replace"), as_bytes(key)) for id, topic, key in found]
 
     def check_around(self) -> list[Finding]:
         """What `check` says beside the table."""

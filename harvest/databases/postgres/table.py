@@ -112,6 +112,17 @@ class PostgresTable:
         found = self._execute(query, binary=True).fetchall()
         return [row[0].decode(errors="replace") for row in found]
 
+    def first_rows(self, after: int, limit: int) -> list[tuple[int, str, bytes | None]]:
+        """Id, topic and key of the lowest rows above an id; a text as it is stored."""
+        text = "convert_to({}::text, getdatabaseencoding())"
+        key = "kafka_key" if self._types()["kafka_key"][0] == "bytea" else text.format("kafka_key")
+        query = self._sql(
+            f"SELECT id, {text.format('kafka_topic')}, {key} FROM {{table}} "  # noqa: S608
+            "WHERE id > %s ORDER BY id LIMIT %s"
+        )
+        found = self._execute(query, (after, limit), binary=True).fetchall()
+        return [(id, topic.decode(errors="replace"), its) for id, topic, its in found]
+
     def check_around(self) -> list[Finding]:
         """What `check` says beside the table: the trigger, rows set aside, the clock."""
         connection = self._connected()

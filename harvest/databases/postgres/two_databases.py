@@ -254,6 +254,11 @@ class TwoDatabasesStore:
         """See `PostgresTable.check_around`."""
         return []
 
+    def first_rows(self, after: int, limit: int) -> list[tuple[int, str, bytes | None]]:
+        """See `PostgresTable.first_rows`: of the payloads, whose ids are others."""
+        del after
+        return self._outbound.first_rows(-(1 << 63), limit)
+
     def topics(self) -> list[str]:
         """The topics of the first rows."""
         return self._outbound.topics()

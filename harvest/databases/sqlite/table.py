@@ -16,6 +16,7 @@ from urllib.parse import unquote, urlsplit
 
 from harvest.core.interfaces.mark_store import Finding
 from harvest.core.table_name import TableName
+from harvest.databases.column_values import as_bytes
 from harvest.databases.schema import COLUMNS
 from harvest.errors import ConfigurationError, SchemaError, StoreUnavailable, TableMissing
 
@@ -81,6 +82,15 @@ class SqliteTable:
             "ORDER BY id LIMIT 10000) ORDER BY 1"
         )
         return [_text(topic) for (topic,) in found]
+
+    def first_rows(self, after: int, limit: int) -> list[tuple[int, str, bytes | None]]:
+        """Id, topic and key of the lowest rows above an id."""
+        found = self._execute(
+            f"SELECT id, kafka_topic, kafka_key FROM {self._name} "  # noqa: S608
+            "WHERE id > ? ORDER BY id LIMIT ?",
+            (after, limit),
+        )
+        return [(id, _text(topic), as_bytes(key)) for id, topic, key in found]
 
     def check_around(self) -> list[Finding]:
         """What `check` says beside the table."""

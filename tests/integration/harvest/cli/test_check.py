@@ -66,6 +66,53 @@ def test_kafka_and_the_topics_of_the_rows(
         kafka.delete_topic(name)
 
 
+@pytest.mark.parametrize("mode", ["mark", "range"])
+def test_a_dry_run_says_what_would_be_done_and_changes_nothing(
+    tmp_path: Path,
+    kafka: EmbeddedKafka,
+    kafka_topic: Callable[..., Any],
+    postgres_database: str,
+    mode: str,
+) -> None:
+    topic = kafka_topic(partitions=1)
+    own = f"{topic}.marshal"
+    create_topics(kafka.bootstrap_servers, topic=own, partitions=1)
+    config = tmp_path / "reaper.yaml"
+    shards = "shards: 2\n" if mode == "range" else ""
+    config.write_text(
+        f"kafka: {{bootstrap.servers: '{kafka.bootstrap_servers}'}}\nmode: {mode}\n{shards}"
+        f"database: {postgres_database}\ngroup: {topic}\ncoordination: {{topic: {own}}}\n"
+    )
+    CliRunner().invoke(app, ["init", "-c", str(config)])
+    with psycopg.connect(postgres_database) as connection:
+        keys = ["plain", "a\u202e\x1b[2J", *map(str, range(9))]
+        Stasher().stash_many(connection, [OutboxRecord(topic, key, "v") for key in keys])
+        connection.commit()
+        select = "SELECT outbox::text FROM outbox ORDER BY id"
+        before = connection.execute(select).fetchall()
+        result = CliRunner().invoke(app, ["reap", "--dry-run", "-c", str(config)])
+        assert result.exit_code == 0, result.output
+        assert connection.execute(select).fetchall() == before
+        assert connection.execute("SELECT count(*) FROM outbox_registration").fetchone() == (0,)
+    said = [line.split(maxsplit=2)[1:] for line in result.output.splitlines()]
+    rows = [text for subject, text in said if subject == "row"]
+    assert rows[0] == f"id 1: topic {topic!r}, key 'plain'"
+    assert "\x1b" not in result.output
+    assert "\u202e" not in result.output
+    assert len(rows) == 5
+    positions = [text for subject, text in said if subject == "position"]
+    if mode == "mark":
+        assert positions == ["the first row: what is published is deleted"]
+    else:
+        assert positions == ["shard 0: the first row", "shard 1: the first row"]
+    assert [said[-1][0], said[-1][1].split()[0]] == ["backlog", "11"]
+    kafka.delete_topic(own)
+    result = CliRunner().invoke(app, ["reap", "--dry-run", "-c", str(config)])
+    assert result.exit_code == 1
+    assert "the coordination topic" in result.output
+    kafka.delete_topic(f"{own}.snapshots")
+
+
 def test_a_kafka_that_does_not_answer(
     tmp_path: Path, postgres_database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
