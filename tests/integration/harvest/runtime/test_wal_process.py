@@ -19,6 +19,7 @@ from harvest.core.wal_options import WalOptions
 from harvest.databases.postgres.mark import PostgresMarkStore
 from harvest.databases.postgres.range import PostgresRangeStore
 from harvest.databases.postgres.wal import PostgresWalSource
+from harvest.errors import ConfigurationError
 from harvest.runtime.registration import Switch, switch
 from marshal_py.embedded import EmbeddedKafka, EmbeddedPostgres
 from tests.support.harvest_world import World, wait_until
@@ -417,6 +418,8 @@ def test_to_another_mode_nothing_is_lost_and_nothing_comes_twice(
         assert switch(load(old)).published == 0  # the mode is the same
         text = old.read_text().replace("mode: wal", f"mode: {mode}").replace(more, "")
         made.config.write_text(text.replace("delivery: idempotent", "delivery: transactional"))
+        with pytest.raises(ConfigurationError, match="must be of outbox in mode wal"):
+            switch(load(made.config), old=load(made.config))
         planned = switch(load(made.config), old=load(old), dry_run=True)
         assert (planned.published, planned.waiting) == (2, 0)
         assert values(made) == ["1"]
