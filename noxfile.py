@@ -64,8 +64,8 @@ def everything(session: nox.Session) -> None:
 
 @nox.session
 def docs(session: nox.Session) -> None:
-    """The API reference: site/index.html."""
-    _python(session, "docs/api_reference.py", "site")
+    """The pages and the API reference as a site: site/index.html."""
+    _python(session, "docs/build_site.py", "site")
 
 
 @nox.session

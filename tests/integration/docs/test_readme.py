@@ -1,4 +1,4 @@
-"""The README's examples run: every Python block, and its harvest commands, on real servers."""
+"""The examples of the README and the tutorial run: every Python block, and the harvest commands."""
 
 from __future__ import annotations
 
@@ -17,13 +17,19 @@ from confluent_kafka import Consumer, Producer
 
 from marshal_py.client.topics import create_topics
 from marshal_py.embedded.kafka import EmbeddedKafka
-from tests.support.paths import ROOT
+from tests.support.paths import DOCS, ROOT
 
 pytestmark = pytest.mark.kafka
 
-TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
-YAML = re.findall(r"```yaml\n(.*?)```", TEXT, re.DOTALL)
+PAGES = [ROOT / "README.md", *sorted((DOCS / "tutorial").glob("*.md"))]
+BLOCKS = [
+    pytest.param(block, id=f"{page.stem}-{number}")
+    for page in PAGES
+    for number, block in enumerate(
+        re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    )
+]
+OUTBOX = (DOCS / "tutorial" / "outbox.md").read_text(encoding="utf-8")
 
 
 def for_servers(text: str, kafka: EmbeddedKafka) -> str:
@@ -34,15 +40,15 @@ def harvest(*arguments: str) -> list[str]:
     return [sys.executable, "-c", "from harvest.cli.__main__ import main; main()", *arguments]
 
 
-@pytest.mark.parametrize("number", range(len(BLOCKS)))
-def test_a_python_block_runs(kafka: EmbeddedKafka, postgres_database: str, number: int) -> None:
+@pytest.mark.parametrize("block", BLOCKS)
+def test_a_python_block_runs(kafka: EmbeddedKafka, postgres_database: str, block: str) -> None:
     kafka.start()
     create_topics(kafka.bootstrap_servers)
     environment = {**os.environ, "DSN": postgres_database}
     init = harvest("init", "--database", postgres_database)
     subprocess.run(init, check=True, env=environment, capture_output=True)
     with orders(kafka):
-        code = for_servers(BLOCKS[number], kafka)
+        code = for_servers(block, kafka)
         done = subprocess.run(
             [sys.executable, "-c", code],
             env=environment,
@@ -51,7 +57,7 @@ def test_a_python_block_runs(kafka: EmbeddedKafka, postgres_database: str, numbe
             timeout=120,
         )
     assert done.returncode == 0, done.stderr
-    if "Consumer" in BLOCKS[number]:
+    if "Consumer" in block:
         assert "order 4" in done.stdout or "5 handled" in done.stdout
 
 
@@ -71,7 +77,7 @@ def orders(kafka: EmbeddedKafka) -> Iterator[None]:
             kafka.delete_topic(topic)
 
 
-def test_the_outbox_section_publishes_the_row(
+def test_the_tutorial_of_the_outbox_publishes_the_row(
     kafka: EmbeddedKafka, postgres_database: str, tmp_path: Path
 ) -> None:
     kafka.start()
@@ -79,12 +85,13 @@ def test_the_outbox_section_publishes_the_row(
     environment = {**os.environ, "DSN": postgres_database}
     init = harvest("init", "--database", postgres_database)
     subprocess.run(init, check=True, env=environment, capture_output=True)
-    stash = next(block for block in BLOCKS if "Stasher" in block)
+    (stash,) = re.findall(r"```python\n(.*?)```", OUTBOX, re.DOTALL)
+    (settings,) = re.findall(r"```yaml\n(.*?)```", OUTBOX, re.DOTALL)
     subprocess.run([sys.executable, "-c", stash], check=True, env=environment)
 
     kafka.create_topic("invoices", partitions=3)
     config = tmp_path / "reaper.yaml"
-    config.write_text(for_servers(YAML[0], kafka))
+    config.write_text(for_servers(settings, kafka))
     reaper = subprocess.Popen(harvest("reap", "--config", str(config)), env=environment)
     consumer = Consumer(
         {
@@ -110,8 +117,3 @@ def test_the_outbox_section_publishes_the_row(
         reaper.kill()
         reaper.wait()
         kafka.delete_topic("invoices")
-
-
-def test_every_file_that_the_readme_links_is_there() -> None:
-    for target in re.findall(r"\]\(([^)#:]+)\)", TEXT):
-        assert (ROOT / target).exists(), target

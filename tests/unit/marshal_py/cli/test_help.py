@@ -19,7 +19,7 @@ from harvest.cli.app import main as harvest_main
 from marshal_py.cli.app import app as marshal_app
 from marshal_py.cli.exit_codes import exit_code
 from marshal_py.errors import TopicMissing
-from tests.support.paths import ROOT
+from tests.support.paths import DOCS
 
 PROGRAMS = {"marshal": marshal_app, "harvest": harvest_app}
 
@@ -101,7 +101,7 @@ def test_the_examples_in_a_help_are_understood(path: tuple[str, ...]) -> None:
                 check_command_line(example)
 
 
-def test_commands_take_json_but_for_those_that_the_readme_names() -> None:
+def test_commands_take_json_but_for_those_that_the_reference_names() -> None:
     without = {path for path in COMMANDS if "--json" not in help_of(path)}
     assert without == {
         ("marshal", "run"),
@@ -110,7 +110,7 @@ def test_commands_take_json_but_for_those_that_the_readme_names() -> None:
         ("harvest", "stash"),
         *(("harvest", "checkpoint", name) for name in ("restore", "reset")),
     }
-    said = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    said = " ".join((DOCS / "reference" / "commands.md").read_text(encoding="utf-8").split())
     assert (
         "`marshal run`, `marshal metrics …`, `harvest reap`, `harvest stash` and "
         "`harvest checkpoint restore | reset` do not." in said
