@@ -18,6 +18,7 @@ from pathlib import Path
 from xml.sax.saxutils import escape
 
 from .errors import DownloadFailed, InvalidArgument
+from .jar_hashes import check_jars, is_pinned
 from .process import Progress, to_stderr
 
 DEFAULT_VERSION = "4.1.0"
@@ -65,7 +66,9 @@ def kafka_home(
     MARSHAL_JARS, else `"auto"`.
 
     Safe among processes: one downloads, the others wait. A download that is killed leaves nothing
-    that a later call would take for complete. Raises `DownloadFailed`, which says what was tried.
+    that a later call would take for complete. The jars of the versions that are tested are compared
+    with hashes that come with this library; of others, a progress line says that they are not.
+    Raises `DownloadFailed`, which says what was tried.
     """
     if not re.fullmatch(r"\d+\.\d+\.\d+", version):
         raise InvalidArgument(f"version={version!r} must look like {DEFAULT_VERSION!r}")
@@ -117,6 +120,9 @@ def _fill(home: Path, version: str, way: str, progress: Progress) -> None:
             progress(f"downloading Apache Kafka {version} (43 MB, once)")
             _FETCH[chosen](libs, coordinates)
             _check(libs, version)
+            check_jars(home.name, jars(folder))
+            if not is_pinned(home.name):
+                progress(f"Apache Kafka {version}: the hashes of its jars are not known here")
             sizes = {jar.name: jar.stat().st_size for jar in jars(folder)}
             (folder / _MANIFEST).write_text(json.dumps(sizes, indent=1))
             folder.rename(home)

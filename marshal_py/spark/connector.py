@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from marshal_py.embedded.errors import DownloadFailed
+from marshal_py.embedded.jar_hashes import check_jars
 from marshal_py.embedded.jars import cache_root, locked
 from marshal_py.embedded.process import Progress, to_stderr
 
@@ -41,7 +42,8 @@ _TIMEOUT_S: Final = 600
 def connector_jars(*, progress: Progress = to_stderr) -> list[Path]:
     """Return the connector's jars, downloading them if need be (once; 11 MB).
 
-    Safe among processes. Raises `DownloadFailed`, which says what was tried.
+    Safe among processes. Jars whose SHA-256 is not the pinned one are refused. Raises
+    `DownloadFailed`, which says what was tried.
     """
     home = cache_root() / f"spark-kafka-{SPARK_VERSION}"
     wanted = [home / _file_name(coordinate) for coordinate in COORDINATES]
@@ -90,6 +92,7 @@ def _check(folder: Path) -> None:
             raise DownloadFailed(f"{jar.name} is missing or damaged: {error}.") from error
         if broken:
             raise DownloadFailed(f"{jar.name} is damaged at {broken}.")
+    check_jars(f"spark-kafka-{SPARK_VERSION}", [folder / _file_name(c) for c in COORDINATES])
 
 
 def _with_python(folder: Path) -> None:

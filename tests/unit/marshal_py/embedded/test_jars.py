@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from marshal_py.embedded import DownloadFailed, jars, kafka_home
+from marshal_py.embedded import DownloadFailed, jar_hashes, jars, kafka_home
 from marshal_py.errors import InvalidArgument
 
 Fetch = Callable[[Path, list[str]], None]
@@ -17,7 +18,7 @@ Fetch = Callable[[Path, list[str]], None]
 def put_jars(libs: Path) -> None:
     for name in ("kafka_2.13-4.1.0", "kafka-clients-4.1.0", "slf4j-simple-1.7.36", "other-1"):
         with zipfile.ZipFile(libs / f"{name}.jar", "w") as jar:
-            jar.writestr("a.class", b"x" * 1000)
+            jar.writestr(zipfile.ZipInfo("a.class"), b"x" * 1000)  # of no time: the same each time
 
 
 class Registry:
@@ -43,6 +44,11 @@ def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Registry:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.delenv("MARSHAL_JARS", raising=False)
     monkeypatch.setattr(jars, "_FETCH", {way: registry.way(way) for way in jars.WAYS})
+    published = tmp_path / "published"
+    published.mkdir()
+    put_jars(published)
+    hashes = {j.name: hashlib.sha256(j.read_bytes()).hexdigest() for j in published.glob("*.jar")}
+    monkeypatch.setattr(jar_hashes, "_pinned", lambda: {"kafka-4.1.0": hashes})
     return registry
 
 
@@ -102,6 +108,43 @@ def flip(libs: Path, coordinates: list[str]) -> None:
 
 def forget(libs: Path, coordinates: list[str]) -> None:
     (libs / "kafka-clients-4.1.0.jar").unlink()
+
+
+def exchange(libs: Path, coordinates: list[str]) -> None:
+    """A whole jar that is another one."""
+    with zipfile.ZipFile(libs / "other-1.jar", "w") as jar:
+        jar.writestr(zipfile.ZipInfo("a.class"), b"y" * 1000)
+
+
+def add(libs: Path, coordinates: list[str]) -> None:
+    (libs / "other-1.jar").rename(libs / "another-1.jar")
+    put_jars(libs)
+
+
+@pytest.mark.parametrize(("change", "said"), [(exchange, "expected"), (add, "another-1.jar is no")])
+def test_jars_that_are_not_the_published_ones_are_refused(
+    registry: Registry, tmp_path: Path, change: Fetch, said: str
+) -> None:
+    registry.broken = dict.fromkeys(jars.WAYS, change)
+    with pytest.raises(DownloadFailed, match=said):
+        kafka_home()
+    assert not (tmp_path / "marshal-py" / "kafka-4.1.0").exists()
+
+
+def test_that_hashes_are_not_known_is_said(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jar_hashes, "_pinned", dict)
+    lines: list[str] = []
+    kafka_home(progress=lines.append)
+    assert any("not known" in line for line in lines)
+
+
+@pytest.mark.parametrize("version", [jars.DEFAULT_VERSION, "3.9.1", "4.2.0"])
+def test_the_hashes_of_the_tested_versions_come_along(version: str) -> None:
+    pinned = jar_hashes._pinned()[f"kafka-{version}"]
+    assert f"kafka-clients-{version}.jar" in pinned
+    assert all(len(digest) == 64 for digest in pinned.values())
 
 
 @pytest.mark.parametrize("damage", [truncate, flip, forget])
