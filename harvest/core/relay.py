@@ -331,8 +331,11 @@ class RelayScheduler:
                 if known.row == row:
                     known.tags = (tag,)
                     again, known.shed = known.shed, {}
-                    messages += self._offered(known, list(again.values()))
                     if again:
+                        if known.bad is None and self.row_filter.waits(row):
+                            known.bad = waiting_row(row)  # one before it was given up meanwhile
+                        if known.bad is None:
+                            messages += self._offered(known, list(again.values()))
                         self._look_at(row.id)
                 else:
                     self._succeeded.add(row.id)
@@ -375,15 +378,16 @@ class RelayScheduler:
         known = self._known[row_id]
         if known.open:
             return
-        if known.shed:  # it is marked again in another term
+        if known.bad is not None:  # also where it was left alone: its key waits for it, or it alone
+            known.shed.clear()
+            self._bad_rows.append(known.bad)
+        elif known.shed:  # it is marked again in another term
             (message, *_) = known.shed.values()
             noted = known.note is not None and known.note.delivered == known.delivered
             if known.settled and not noted:
                 left = Outcome(error=f"{message.destination!r} is left alone")
                 self._note(known, message, 0, left)
             self._forget(row_id)
-        elif known.bad is not None:
-            self._bad_rows.append(known.bad)
         else:
             self._delivered.append(row_id)
             if known.noted:

@@ -691,10 +691,8 @@ def _membership(
 
 def _heard(state: PartitionState, who: tuple[str, str, str], session: Session) -> None:
     """A member spoke: all others have been silent for longer."""
-    try:
-        state.silent.move_to_end(who)
-    except KeyError:
-        state.silent[who] = session
+    state.silent[who] = session  # of a group that was forgotten, an earlier one may be there
+    state.silent.move_to_end(who)
 
 
 def _no_member(

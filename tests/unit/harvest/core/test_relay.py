@@ -848,6 +848,7 @@ class Several(World):
 
 
 @settings(max_examples=80, deadline=None)
+@example(124)  # given up at one destination, left alone at the other, whose room others needed
 @given(seed=st.integers(0, 2**32))
 def test_to_several_destinations_order_holds_at_each_and_nothing_is_lost(seed: int) -> None:
     world = Several(seed)

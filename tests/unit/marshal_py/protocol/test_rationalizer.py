@@ -743,6 +743,17 @@ def test_whoever_speaks_stays() -> None:
     assert type(log.add(b"", at=450_000 + 65_537)[0]) is ev.MemberLeft
 
 
+@spec("F-50")
+def test_a_member_of_a_group_that_was_forgotten_is_swept_when_it_came_back() -> None:
+    log = Log()
+    log.add(member(), at=0)
+    log.add(pause(), at=1)
+    log.add(forget(1), at=2)
+    log.add(resume(1), at=3)
+    log.add(member(), at=10)
+    assert [type(e) for e in log.add(b"", at=10 + 65_537)] == [ev.MemberLeft, ev.Ignored]
+
+
 @spec("F-52")
 def test_the_longest_silent_leave_first() -> None:
     senders = [("b", "i", "g", 1), ("a", "i", "g", 1), ("z", "i", "f", 1), ("a", "i", "f", 1)]
