@@ -378,7 +378,7 @@ class RelayScheduler:
         known = self._known[row_id]
         if known.open:
             return
-        if known.bad is not None:  # also where it was left alone: its key waits for it, or it alone
+        if known.bad is not None:  # given up at one destination: set aside, though shed at another
             known.shed.clear()
             self._bad_rows.append(known.bad)
         elif known.shed:  # it is marked again in another term

@@ -242,7 +242,7 @@ class HeldPartition:
     @stage.setter
     def stage(self, stage: Stage) -> None:
         self._stage = stage
-        self.flows = stage is Stage.ACTIVE and not self._is_paused
+        self._set_flow()
 
     @property
     def is_paused(self) -> bool:
@@ -252,7 +252,11 @@ class HeldPartition:
     @is_paused.setter
     def is_paused(self, is_paused: bool) -> None:
         self._is_paused = is_paused
-        self.flows = self._stage is Stage.ACTIVE and not is_paused
+        self._set_flow()
+
+    def _set_flow(self) -> None:
+        """It is asked for each message: kept, not derived."""
+        self.flows = self._stage is Stage.ACTIVE and not self._is_paused
 
     @property
     def deliverable(self) -> bool:

@@ -11,6 +11,7 @@ import pytest
 
 from marshal_py.embedded import DownloadFailed, jar_hashes, jars, kafka_home
 from marshal_py.errors import InvalidArgument
+from marshal_py.spark import connector
 
 Fetch = Callable[[Path, list[str]], None]
 
@@ -179,3 +180,16 @@ def test_an_unusable_cache_folder_is_named(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     with pytest.raises(DownloadFailed, match="XDG_CACHE_HOME"):
         kafka_home()
+
+
+def test_the_connectors_jars_are_pinned_all_of_them() -> None:
+    pinned = jar_hashes._pinned()[f"spark-kafka-{connector.SPARK_VERSION}"]
+    assert set(pinned) == {connector._file_name(each) for each in connector.COORDINATES}
+
+
+def test_another_jar_than_the_connectors_is_refused(tmp_path: Path) -> None:
+    for coordinate in connector.COORDINATES:
+        with zipfile.ZipFile(tmp_path / connector._file_name(coordinate), "w") as jar:
+            jar.writestr("a.class", b"x")
+    with pytest.raises(DownloadFailed, match="expected"):
+        connector._check(tmp_path)
