@@ -72,6 +72,7 @@ def report(outbox: Outbox, *, as_json: bool = False, preview: bool = False) -> b
         }
         if backlog is not None:
             said["backlog_rows"] = backlog.rows
+            said["backlog_estimated"] = backlog.estimated
             said["oldest_age_s"] = backlog.oldest_age_s
         print_json(said, indent=None)
     else:
@@ -79,7 +80,8 @@ def report(outbox: Outbox, *, as_json: bool = False, preview: bool = False) -> b
             say(f"{finding.level:<8}{finding.subject:<11}{finding.text}")
         if backlog is not None:
             age = "" if backlog.oldest_age_s is None else f", oldest {backlog.oldest_age_s:.1f} s"
-            say(f"{'ok':<8}{'backlog':<11}{backlog.rows} rows{age}")
+            about = "about " if backlog.estimated else ""
+            say(f"{'ok':<8}{'backlog':<11}{about}{backlog.rows} rows{age}")
     return not wrong
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from harvest.config.load import load
 from harvest.config.model import Mode, ReaperConfig
+from harvest.core.extra_columns import NO_EXTRA, Extra
 from harvest.core.interfaces.dead_letter_store import DeadLetterTable
 from harvest.core.table_name import TableName
 from harvest.core.wal_options import WalOptions
@@ -43,7 +44,12 @@ class Outbox:
     @property
     def wal_options(self) -> WalOptions:
         """What is read in wal mode."""
-        return WalOptions() if self.config is None else self.config.wal.options()
+        return WalOptions() if self.config is None else self.config.wal.options(self.extra)
+
+    @property
+    def extra(self) -> Extra:
+        """Columns that become headers."""
+        return NO_EXTRA if self.config is None else self.config.columns.extra()
 
     def dead_letters(self) -> DeadLetterTable:
         """The rows that cannot be published."""
@@ -63,8 +69,8 @@ class Outbox:
             return self.database.wal_source(self.table, self.wal_options)
         if self.mode == "range":
             shards = 1 if self.config is None else self.config.shards
-            return self.database.range_store(self.table, shards=shards)
-        return self.database.mark_store(self.table)
+            return self.database.range_store(self.table, shards=shards, extra=self.extra)
+        return self.database.mark_store(self.table, extra=self.extra)
 
     def ids_in_primary(self) -> PostgresIds | None:
         """The table of ids, where the configuration has two databases."""

@@ -5,7 +5,7 @@ Unknown keys are errors, with a suggestion. Secrets never appear in errors or in
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Annotated, Final, Literal
 
@@ -16,6 +16,7 @@ from harvest.config.routes import load_routes
 from harvest.config.validation import StrictModel
 from harvest.core.dead_letters import BadRowPolicy
 from harvest.core.envelope import Envelope
+from harvest.core.extra_columns import PARTITION, TIMESTAMP
 from harvest.core.interfaces.dead_letter_store import RetryMode
 from harvest.core.interfaces.message_sink import MessageSink
 from harvest.core.pacing import Limits
@@ -32,6 +33,7 @@ from marshal_py.client.leader_election import leader_topic
 __all__ = [
     "BadRowsConfig",
     "CloudEventsConfig",
+    "ColumnsConfig",
     "CoordinationConfig",
     "LimitsConfig",
     "LoggingConfig",
@@ -53,6 +55,8 @@ _PARTITIONERS: Final = {"librdkafka": "consistent", "java": "murmur2"}
 
 
 RouteText = Annotated[str, Field(min_length=1)]
+ColumnName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_$]{0,62}$")]
+HeaderName = Annotated[str, Field(pattern=r"^[^\x00]{1,200}$")]
 
 
 def _is_other_database(source: str) -> bool:
@@ -140,6 +144,37 @@ class PartitionsConfig(StrictModel):
         return PartitionPolicy(self.rows, self.ahead, self.retain_hours * 3600)
 
 
+class ColumnsConfig(StrictModel):
+    """Further columns of the outbox (specs/HARVEST.md §1). NULL: as if there were no column.
+
+    - `partition`: of the number of the partition. `timestamp`: of the record's time.
+    - `headers`: headers by name, and the column with the value of each, in its text form.
+    """
+
+    partition: ColumnName | None = None
+    timestamp: ColumnName | None = None
+    headers: dict[HeaderName, ColumnName] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> ColumnsConfig:
+        for name in (PARTITION, TIMESTAMP):
+            if name in self.headers:
+                key = name.partition(".")[2]
+                raise ConfigurationError(f"headers: {name} is not published: write `{key}: COLUMN`")
+        return self
+
+    def extra(self) -> dict[str, str]:
+        """As the stores take them."""
+        placed = {PARTITION: self.partition, TIMESTAMP: self.timestamp}
+        given = {name: column for name, column in placed.items() if column is not None}
+        return {**self.headers, **given}
+
+    @property
+    def placed(self) -> bool:
+        """Whether partition or time are columns."""
+        return self.partition is not None or self.timestamp is not None
+
+
 class PrimaryConfig(StrictModel):
     """The application's database, when the payloads are in another one (specs/RELAYER.md §8).
 
@@ -194,11 +229,13 @@ class WalConfig(StrictModel):
             raise ConfigurationError("topic has no '{}', where the aggregatetype goes: add it")
         return self
 
-    def options(self) -> WalOptions:
-        """As the source takes them."""
+    def options(self, extra: Mapping[str, str] | None = None) -> WalOptions:
+        """As the source takes them; `extra`: further headers, and their columns."""
         layout = GOHARVEST
         if self.layout == "debezium":
             layout = replace(DEBEZIUM, topic_template=self.topic, headers=self.headers)
+        if extra:
+            layout = replace(layout, headers={**layout.headers, **extra})
         purge = self.purge or ("delete" if self.layout == "goharvest" else "keep")
         return WalOptions(
             self.source, self.slot, self.publication, self.prefix, layout, purge, self.standby
@@ -225,6 +262,7 @@ class ReaperConfig(StrictModel):
       ``wal`` (rows are read from the write-ahead log; PostgreSQL). `wal`: what is read there.
     - `shards`: in range mode, how many processes can work at once; keys are divided among them.
     - `primary`: the application's database, if `database` has only the payloads; in range mode.
+    - `columns`: further columns of the table that are headers, partition or time of the record.
     - `destinations`: by name, where messages are sent instead of Kafka, at least once; in mark
       mode. `route`: which of them a row goes to, or a list: to each (`harvest.core.routes`).
     - `harvest_id`: a name for the database. Every record gets a header ``harvest-id``:
@@ -249,6 +287,7 @@ class ReaperConfig(StrictModel):
     idempotency_key: str = Field(default="{outbox}.{id}", min_length=1)
     harvest_id: str | None = Field(default=None, min_length=1, max_length=200)
     cloudevents: CloudEventsConfig | None = None
+    columns: ColumnsConfig = ColumnsConfig()
     primary: PrimaryConfig | None = None
     partitions: PartitionsConfig = PartitionsConfig()
     wal: WalConfig = WalConfig()
@@ -284,6 +323,7 @@ class ReaperConfig(StrictModel):
                 "partitioner is given twice: leave it out in `kafka` and `producer`"
             )
         producer_settings(self.producer_config, None)
+        self._consistent_columns()
         if self.envelope() is not None and self.destinations:
             raise ConfigurationError(
                 "harvest_id and cloudevents are for Kafka without destinations, which send an "
@@ -293,6 +333,21 @@ class ReaperConfig(StrictModel):
         self._consistent_destinations()
         self._consistent_primary()
         return self
+
+    def _consistent_columns(self) -> None:
+        if not self.columns.extra():
+            return
+        problem = None
+        if self.primary is not None:
+            problem = "with `primary` rows have no further columns"
+        elif self.mode == "wal" and self.wal.source == "message":
+            problem = "messages have no columns"
+        elif self.partitions.archive is not None:
+            problem = "partitions.archive does not keep further columns"
+        elif self.destinations and self.columns.placed:
+            problem = "partition and timestamp are Kafka's, and there are destinations"
+        if problem is not None:
+            raise ConfigurationError(f"columns: {problem}: leave one of the two out")
 
     def _consistent_destinations(self) -> None:
         if not self.destinations:
@@ -353,13 +408,14 @@ class ReaperConfig(StrictModel):
 
     def envelope(self) -> Envelope | None:
         """What is added to every record; None for nothing. Raises `ConfigurationError`."""
-        if self.harvest_id is None and self.cloudevents is None:
+        placed = self.columns.placed
+        if self.harvest_id is None and self.cloudevents is None and not placed:
             return None
         made, name = None, self.sink_name
         if self.cloudevents is not None:
             made = self.cloudevents.cloudevents(self.idempotency_key, name)
         prefix = None if self.harvest_id is None else f"{self.harvest_id}/{self.table}"
-        return Envelope(prefix, made)
+        return Envelope(prefix, made, placed)
 
     @property
     def listened_database(self) -> str:

@@ -186,7 +186,10 @@ class BadRowFilter:
         return refused
 
     def waits(self, row: Row) -> bool:
-        """Whether an earlier row of its key is a dead letter, or about to be."""
+        """Whether an earlier row of its key is a dead letter, or about to be, and rows are set
+        aside."""
+        if self.policy.on_bad_row == "stop":
+            return False
         return row.id > self.waiting.get((row.topic, row.key), row.id)
 
     def hold_back(self, key: Key, row_id: int) -> None:

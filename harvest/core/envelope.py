@@ -89,10 +89,12 @@ class Envelope:
     """What is added to every record.
 
     `harvest_id`: what goes before the row's id in the header ``harvest-id``; None: no such header.
+    `placed`: partition or timestamp are columns; see `harvest.core.extra_columns.placement`.
     """
 
     harvest_id: str | None = None
     cloudevents: CloudEvents | None = None
+    placed: bool = False
 
     def wrap(self, row: Row, headers: Headers) -> tuple[bytes | None, Headers]:
         """The value and the headers of the record of `row`. Raises `InvalidRecord`."""

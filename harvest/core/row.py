@@ -38,9 +38,9 @@ class Unreadable(tuple[bytes | None, ...]):
     why: str
 
     @classmethod
-    def because(cls, why: str) -> Unreadable:
-        """One header key, for which there is no value."""
-        made = cls((None,))
+    def because(cls, why: str, keys: Sequence[bytes | None] = ()) -> Unreadable:
+        """The header keys, and one more, for which there is no value."""
+        made = cls((None, *keys))
         made.why = why
         return made
 

@@ -31,6 +31,11 @@ class Layout:
     headers: Mapping[str, str] = field(default_factory=dict)
 
     @property
+    def is_goharvest(self) -> bool:
+        """Whether it is the table of every mode, perhaps with further columns."""
+        return self.header_keys is not None
+
+    @property
     def columns(self) -> tuple[str, ...]:
         """All columns that are read, each once."""
         arrays = (self.header_keys, self.header_values)

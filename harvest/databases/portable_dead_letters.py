@@ -1,10 +1,10 @@
 """Dead letters, in the SQL that SQLite, MariaDB and MySQL have in common.
 
-The table is that of `harvest.databases.postgres.dead_letters`: the outbox's columns, `error`,
-`waits` (for nothing but an earlier row of its key) and `dead_lettered_at`, a time in UTC. Which
-rows belong together is decided here and not in SQL, by the bytes of their keys: what these
-databases take for equal depends on types and collations. Whoever moves rows between the two tables
-does so alone (`_moving`), so no row starts to wait behind one that is being moved back.
+The table is that of `harvest.databases.postgres.dead_letters`: the outbox's columns, further ones
+too, `error`, `waits` (for nothing but an earlier row of its key) and `dead_lettered_at`, a time in
+UTC. Which rows belong together is decided here and not in SQL, by the bytes of their keys: what
+these databases take for equal depends on types and collations. Whoever moves rows between the two
+tables does so alone (`_moving`), so no row starts to wait behind one that is being moved back.
 """
 
 from __future__ import annotations
@@ -22,15 +22,14 @@ from harvest.core.interfaces.dead_letter_store import (
     RetryMode,
     Selection,
 )
+from harvest.core.interfaces.mark_store import COUNTED
 from harvest.core.mark_checkpoint import Term
 from harvest.core.table_name import TableName
 from harvest.databases.column_values import as_bytes
 
-__all__ = ["COLUMNS", "PortableDeadLetters"]
+__all__ = ["PortableDeadLetters"]
 
-COLUMNS: Final = (
-    "create_time, kafka_topic, kafka_key, kafka_value, kafka_header_keys, kafka_header_values"
-)
+_NOT_OURS: Final = frozenset({"id", "leader_id", "error", "waits", "dead_lettered_at"})
 _KEYS: Final = "SELECT id, kafka_topic, kafka_key, waits FROM {dead_letters} ORDER BY id"
 _OURS: Final = "SELECT id, kafka_topic, kafka_key FROM {table} WHERE id IN ({ids})"
 _OF_TERM: Final = " AND leader_id BETWEEN %s AND %s{for_update}"
@@ -68,8 +67,12 @@ class PortableDeadLetters(ABC):
     """The number of bytes of `kafka_value`."""
     _for_update: ClassVar[str] = ""
     """What keeps selected rows as they are until the transaction ends."""
+    _quote: ClassVar[str] = '"'
+    """What names are quoted in."""
     name: TableName
+    _table: TableName
     _there = False
+    _columns: str | None = None
 
     @abstractmethod
     def _execute(self, statement: str, parameters: Sequence[Any] = ()) -> Sequence[Any]: ...
@@ -87,8 +90,24 @@ class PortableDeadLetters(ABC):
         """Whether the table is there."""
 
     @abstractmethod
+    def _columns_of(self, table: TableName) -> Mapping[str, str]:
+        """Its columns, without those that the database fills; and their types."""
+
+    @abstractmethod
+    def _create(self) -> None:
+        """Make the table."""
+
     def create(self) -> None:
         """See `DeadLetterTable.create`."""
+        if not self._exists():
+            self._create()
+            return
+        there = self._columns_of(self.name)
+        for name, type_name in self._ours_of(self._table).items():
+            if name not in there:  # the outbox got it since the table was made
+                self._columns = None
+                column = f"{self._quoted(name)} {type_name}"
+                self._execute(self._text("ALTER TABLE {dead_letters} ADD COLUMN ") + column)
 
     # --- Setting aside ---
 
@@ -134,6 +153,9 @@ class PortableDeadLetters(ABC):
         """See `DeadLetterTable.count`."""
         if not self._exists():
             return 0
+        if selection == Selection():
+            statement = "SELECT COUNT(*) FROM (SELECT id FROM {dead_letters} LIMIT %s) AS first"
+            return int(self._execute(self._text(statement), (COUNTED,))[0][0])
         condition, given = self._condition(selection)
         if selection.key is None:
             statement = self._text(
@@ -262,7 +284,7 @@ class PortableDeadLetters(ABC):
     def _put_back(self, ids: Sequence[int], mode: RetryMode) -> None:
         if mode == "range":  # which left the originals in the outbox, below its checkpoint
             self._run_each(_DELETE, ids)
-        kept = f"id, {COLUMNS}" if mode == "mark" else COLUMNS
+        kept = f"id, {self._both()}" if mode == "mark" else self._both()
         self._run_each(_PUT_BACK, ids, kept)
         self._run_each(_TAKE, ids)
 
@@ -273,12 +295,27 @@ class PortableDeadLetters(ABC):
     def _run(self, template: str, parameters: Sequence[Any]) -> None:
         self._execute(self._text(template), parameters)
 
+    def _ours_of(self, table: TableName) -> dict[str, str]:
+        found = self._columns_of(table)
+        return {name: its for name, its in found.items() if name.lower() not in _NOT_OURS}
+
+    def _both(self) -> str:
+        """The columns of the outbox that this table has, too, or will have."""
+        if self._columns is None:
+            ours = self._ours_of(self._table)
+            there = self._columns_of(self.name) if self._there else ours
+            self._columns = ", ".join([self._quoted(name) for name in ours if name in there])
+        return self._columns
+
+    def _quoted(self, name: str) -> str:
+        return TableName((name,)).quoted(self._quote)
+
     def _text(self, template: str, condition: str = "", ids: str = "", kept: str = "") -> str:
         table, dead_letters = self._names()
         return template.format(
             table=table,
             dead_letters=dead_letters,
-            columns=COLUMNS,
+            columns=self._both() if "{columns}" in template else "",
             value_bytes=self._value_bytes,
             for_update=self._for_update,
             condition=condition,

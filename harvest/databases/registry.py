@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from typing import Any, Final, NoReturn, Protocol, TypeAlias
 
+from harvest.core.extra_columns import NO_EXTRA, Extra
 from harvest.core.interfaces.dead_letter_store import DeadLetterTable
 from harvest.core.interfaces.listener import Listener
 from harvest.core.table_name import TableName
@@ -51,11 +52,16 @@ class Database(Protocol):
     Raises `ConfigurationError` for what cannot be read.
     """
 
-    def mark_store(self, table: TableName, *, durable: bool = True) -> AnyMarkStore:
-        """The table in mark mode. `durable`: commits are on the disk when they return."""
+    def mark_store(
+        self, table: TableName, *, durable: bool = True, extra: Extra = NO_EXTRA
+    ) -> AnyMarkStore:
+        """The table in mark mode. `durable`: commits are on the disk when they return; `extra`:
+        columns that become headers."""
 
-    def range_store(self, table: TableName, *, shard: int = 0, shards: int = 1) -> AnyRangeStore:
-        """The table in range mode."""
+    def range_store(
+        self, table: TableName, *, shard: int = 0, shards: int = 1, extra: Extra = NO_EXTRA
+    ) -> AnyRangeStore:
+        """The table in range mode. `extra`: as for mark mode."""
 
     def partitions(self, table: TableName) -> PartitionStore:
         """The partitions of the table, or what deletes its published rows where there are none."""
@@ -89,13 +95,15 @@ class _Postgres:
     def __init__(self, conninfo: str) -> None:
         self._conninfo = conninfo
 
-    def mark_store(self, table: TableName, *, durable: bool = True) -> PostgresMarkStore:
-        return PostgresMarkStore(self._conninfo, table, durable=durable)
+    def mark_store(
+        self, table: TableName, *, durable: bool = True, extra: Extra = NO_EXTRA
+    ) -> PostgresMarkStore:
+        return PostgresMarkStore(self._conninfo, table, durable=durable, extra=extra)
 
     def range_store(
-        self, table: TableName, *, shard: int = 0, shards: int = 1
+        self, table: TableName, *, shard: int = 0, shards: int = 1, extra: Extra = NO_EXTRA
     ) -> PostgresRangeStore:
-        return PostgresRangeStore(self._conninfo, table, shard=shard, shards=shards)
+        return PostgresRangeStore(self._conninfo, table, shard=shard, shards=shards, extra=extra)
 
     def partitions(self, table: TableName) -> PartitionStore:
         return PostgresPartitions(self._conninfo, table)
@@ -149,11 +157,15 @@ class _Sqlite(_NoLog):
         self._url = url
         self._path = sqlite_path(url)
 
-    def mark_store(self, table: TableName, *, durable: bool = True) -> SqliteMarkStore:
-        return SqliteMarkStore(self._url, table, durable=durable)
+    def mark_store(
+        self, table: TableName, *, durable: bool = True, extra: Extra = NO_EXTRA
+    ) -> SqliteMarkStore:
+        return SqliteMarkStore(self._url, table, durable=durable, extra=extra)
 
-    def range_store(self, table: TableName, *, shard: int = 0, shards: int = 1) -> SqliteRangeStore:
-        return SqliteRangeStore(self._url, table, shard=shard, shards=shards)
+    def range_store(
+        self, table: TableName, *, shard: int = 0, shards: int = 1, extra: Extra = NO_EXTRA
+    ) -> SqliteRangeStore:
+        return SqliteRangeStore(self._url, table, shard=shard, shards=shards, extra=extra)
 
     def partitions(self, table: TableName) -> PartitionStore:
         return SqliteSweptRows(self._url, table)
@@ -184,12 +196,16 @@ class _Mysql(_NoLog):
         self._url = url
         self._arguments = connect_arguments(url)
 
-    def mark_store(self, table: TableName, *, durable: bool = True) -> MysqlMarkStore:
+    def mark_store(
+        self, table: TableName, *, durable: bool = True, extra: Extra = NO_EXTRA
+    ) -> MysqlMarkStore:
         del durable  # the server decides: innodb_flush_log_at_trx_commit
-        return MysqlMarkStore(self._url, table)
+        return MysqlMarkStore(self._url, table, extra=extra)
 
-    def range_store(self, table: TableName, *, shard: int = 0, shards: int = 1) -> MysqlRangeStore:
-        return MysqlRangeStore(self._url, table, shard=shard, shards=shards)
+    def range_store(
+        self, table: TableName, *, shard: int = 0, shards: int = 1, extra: Extra = NO_EXTRA
+    ) -> MysqlRangeStore:
+        return MysqlRangeStore(self._url, table, shard=shard, shards=shards, extra=extra)
 
     def partitions(self, table: TableName) -> PartitionStore:
         return MysqlPartitions(self._url, table)

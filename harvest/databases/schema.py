@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from harvest.core.extra_columns import NO_EXTRA, Extra
 from harvest.core.interfaces.mark_store import Finding
 
-__all__ = ["COLUMNS", "column_findings"]
+__all__ = ["COLUMNS", "column_findings", "extra_findings"]
 
 COLUMNS: Final = (
     "id",
@@ -29,7 +30,23 @@ _REMEDIES: Final = {
 }
 
 
-def column_findings(types: Mapping[str, tuple[str, bool]], *, marked: bool = True) -> list[Finding]:
+def extra_findings(types: Mapping[str, object], extra: Extra) -> list[Finding]:
+    """Whether the columns that become headers are there."""
+    absent = [column for column in dict.fromkeys(extra.values()) if column not in types]
+    return [
+        Finding(
+            "column",
+            "error",
+            f"the column {column} is missing, and `columns` names it: add it to the table, or "
+            "leave it out there",
+        )
+        for column in absent
+    ]
+
+
+def column_findings(
+    types: Mapping[str, tuple[str, bool]], *, marked: bool = True, extra: Extra = NO_EXTRA
+) -> list[Finding]:
     """Judge PostgreSQL columns: name to (type, whether NOT NULL). `marked`: for mark mode."""
     findings = []
     for column in COLUMNS:
@@ -49,4 +66,4 @@ def column_findings(types: Mapping[str, tuple[str, bool]], *, marked: bool = Tru
             findings.append(Finding("column", "error", text))
         else:
             findings.append(Finding("column", "ok", f"{column} {type_name}"))
-    return findings
+    return findings + extra_findings(types, extra)

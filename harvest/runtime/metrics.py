@@ -16,6 +16,7 @@ from harvest.runtime.monitor import Monitor
 
 __all__ = ["HarvestMetrics", "scrape"]
 
+_BACKLOG: Final = "Rows that wait in the table; beyond 100,000, estimated by their ids."
 _COUNTERS: Final = (
     ("published_rows", "published", "Rows published."),
     ("found_published_rows", "found_published", "Rows found published by a leader before."),
@@ -92,7 +93,7 @@ class HarvestMetrics(Collector):
         yield gauge("gaps", "Ranges of missing ids that may still appear.", harvester.stats.gaps)
         backlog = monitor.backlog
         if backlog is not None:
-            yield gauge("backlog_rows", "Rows that wait in the table.", backlog.rows)
+            yield gauge("backlog_rows", _BACKLOG, backlog.rows)
             yield gauge("backlog_marked_rows", "Of these, marked.", backlog.tagged_rows)
             age_s = backlog.oldest_age_s or 0.0
             yield gauge("oldest_row_age_seconds", "Age of the oldest row that waits.", age_s)

@@ -137,7 +137,9 @@ def make_wal_tools(config: ReaperConfig) -> WalTools:
 
 def make_wal_source(config: ReaperConfig) -> PostgresWalSource:
     """The slot of `config`."""
-    return database(config.database).wal_source(config.table, config.wal.options())
+    return database(config.database).wal_source(
+        config.table, config.wal.options(config.columns.extra())
+    )
 
 
 def make_dead_letters(config: ReaperConfig) -> DeadLetterTable:
@@ -161,7 +163,9 @@ def make_record(config: ReaperConfig) -> SourceRecord:
 def make_store(config: ReaperConfig) -> MarkStore:
     """The outbox table of `config`."""
     durable = config.delivery == "transactional"
-    return database(config.database).mark_store(config.table, durable=durable)
+    return database(config.database).mark_store(
+        config.table, durable=durable, extra=config.columns.extra()
+    )
 
 
 def make_any_store(config: ReaperConfig) -> AnyStore:
@@ -173,7 +177,8 @@ def make_range_store(config: ReaperConfig, shard: int = 0) -> RangeStore:
     """The outbox table of `config` for a shard, in range mode."""
     tables = database(config.database)
     if config.primary is None:
-        return tables.range_store(config.table, shard=shard, shards=config.shards)
+        extra = config.columns.extra()
+        return tables.range_store(config.table, shard=shard, shards=config.shards, extra=extra)
     primary = config.primary
     if config.shards > 1:
         raise ConfigurationError("two databases are harvested in one shard")

@@ -247,7 +247,8 @@ def _begin(
     if new.mode == "range":
         with contextlib.closing(make_range_store(new)) as ranges:
             last_id = ranges.bounds().first - 1
-            waiting = ranges.backlog(Position(0, 0, 1, last_id)).rows - (deleted if dry_run else 0)
+            waiting = ranges.backlog(Position(0, 0, 1, last_id)).rows
+            waiting = max(0, waiting - (deleted if dry_run else 0))
             if not dry_run:
                 anew = [Position(0, s, new.shards, last_id) for s in range(new.shards)]
                 Checkpoints(new).write(anew, fence=new.shards)
@@ -257,7 +258,7 @@ def _begin(
         names_nothing = Checkpoint(0, Term.of(secrets.randbits(60)), 0, 1, 0)
         Checkpoints(new).write_mark(names_nothing)
     with contextlib.closing(make_store(new)) as rows:
-        waiting = rows.backlog().rows - (deleted if dry_run else 0)
+        waiting = max(0, rows.backlog().rows - (deleted if dry_run else 0))
     return Switch(before, after, deleted, waiting)
 
 

@@ -13,11 +13,12 @@ import contextlib
 import heapq
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from confluent_kafka import KafkaException, Producer
 
 from harvest.config.model import ReaperConfig
+from harvest.core.extra_columns import placement
 from harvest.core.kafka_headers import Headers, kafka_headers
 from harvest.core.row import Row, named
 from harvest.databases.registry import database
@@ -190,10 +191,12 @@ def _publish(producer: Producer, rows: list[Row], topic: str) -> None:
     producer.begin_transaction()
     try:
         for row in rows:
-            headers = [*_headers(row), (HEADER, b"%d" % row.id)]
+            headers, placed = _headers(row)
+            headers.append((HEADER, b"%d" % row.id))
+            placed.pop("partition", None)  # the other topic has partitions of its own
             while True:
                 try:
-                    producer.produce(topic, row.value, row.key, headers=headers)
+                    producer.produce(topic, row.value, row.key, headers=headers, **placed)
                     break
                 except BufferError:  # the producer's queue is full
                     producer.poll(0.1)
@@ -205,8 +208,8 @@ def _publish(producer: Producer, rows: list[Row], topic: str) -> None:
         raise
 
 
-def _headers(row: Row) -> Headers:
+def _headers(row: Row) -> tuple[Headers, dict[str, Any]]:
     try:
-        return kafka_headers(row)
+        return placement(kafka_headers(row))
     except InvalidRecord as error:
         raise InvalidRecord(f"row {row.id} cannot be published: {error}") from None

@@ -23,7 +23,6 @@ from harvest.core.dead_letters import BadRowFilter, BadRowPolicy
 from harvest.core.interfaces.sink import Sink
 from harvest.core.interfaces.wal_stream import WalStream
 from harvest.core.row import Row
-from harvest.core.wal_layout import GOHARVEST
 from harvest.core.wal_position import WalPosition, format_lsn
 from harvest.core.wal_slot import SlotState
 from harvest.databases.postgres.wal import PostgresWalSource
@@ -61,7 +60,7 @@ def renew_slot(
     `SinkUnavailable`.
     """
     options = config.wal.options()
-    has_table = options.source == "table" and options.layout is GOHARVEST
+    has_table = options.source == "table" and options.layout.is_goharvest
     if publish_table and not has_table:
         raise ConfigurationError(
             "--publish-table is for tables of goharvest's layout, whose ids say the order: publish "
@@ -92,7 +91,7 @@ def begin_slot(config: ReaperConfig) -> int:
         source.create_publication()
         before = source.slot.state()
         source.slot.drop()
-        has_table = source.options.layout is GOHARVEST and source.has_table()
+        has_table = source.options.layout.is_goharvest and source.has_table()
         return _renewed(config, source, before, publish_table=has_table, after=None).rows
     finally:
         source.close()

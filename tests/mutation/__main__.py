@@ -79,6 +79,7 @@ UNIT_TESTS: Final[dict[str, tuple[str, ...]]] = {
         "harvest/core/test_kafka_headers.py",
         "harvest/sinks/test_partitioner.py",
         "harvest/core/test_relay.py",
+        "harvest/core/test_extra_columns.py",
     ),
 }
 NO_HISTORIES: Final = ("sinks",)

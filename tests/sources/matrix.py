@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -36,7 +36,7 @@ from tests.support.http_server import HttpServer, http_server
 from tests.support.kafka_reader import read_topic
 from tests.support.postgres_replica import Replica
 
-__all__ = ["DATABASES", "FAULTS", "MODES", "Result", "Servers", "run", "servers"]
+__all__ = ["DATABASES", "FAULTS", "MODES", "Result", "Servers", "run", "servers", "worker"]
 
 MODES: Final = ("mark", "range", "relay")
 DATABASES: Final = ("postgres", "mariadb")
@@ -81,8 +81,15 @@ class Result:
 @contextlib.contextmanager
 def servers() -> Iterator[Servers]:
     """Real servers, for as many runs as one likes."""
-    with EmbeddedKafka() as kafka, EmbeddedPostgres() as postgres, EmbeddedMariaDB() as mariadb:
-        yield Servers(kafka, postgres, mariadb)
+    with EmbeddedKafka() as kafka, EmbeddedMariaDB() as mariadb:
+        yield Servers(kafka, EmbeddedPostgres(), mariadb)  # each worker has one of its own
+
+
+@contextlib.contextmanager
+def worker(made: Servers) -> Iterator[Servers]:
+    """The same, with a PostgreSQL that nobody else kills."""
+    with EmbeddedPostgres() as postgres:
+        yield replace(made, postgres=postgres)
 
 
 def possible(kind: str, mode: str, fault: str) -> bool:

@@ -10,23 +10,37 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypeAlias
+from typing import Final, Literal, Protocol, TypeAlias
 from uuid import UUID
 
 from harvest.core.interfaces.source_store import SourceStore
 from harvest.core.mark_checkpoint import Checkpoint, Term
 from harvest.core.row import Row
 
-__all__ = ["Backlog", "Finding", "MarkStore", "StoreFactory"]
+__all__ = ["COUNTED", "Backlog", "Finding", "MarkStore", "StoreFactory"]
+
+
+COUNTED: Final = 100_000
+"""How many waiting rows are counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """What waits in the table: committed rows, tagged or not, and the age of the oldest one."""
+    """What waits in the table: committed rows, tagged or not, and the age of the oldest one.
+
+    The first `COUNTED` rows are counted, and looked at for tags and ages. If there are more, those
+    behind are `estimated` by their ids, so that the look is short however many there are.
+    """
 
     rows: int
     tagged_rows: int
     oldest_age_s: float | None
+    estimated: bool = False
+
+    @classmethod
+    def of(cls, counted: int, tagged: int, oldest_age_s: float | None, beyond: int) -> Backlog:
+        """What was counted, and how many ids there are beyond."""
+        return cls(counted + max(0, beyond), tagged, oldest_age_s, beyond > 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,11 @@ _EXISTS: Final = """
 SELECT 1 FROM information_schema.tables
 WHERE table_schema = COALESCE(%s, DATABASE()) AND table_name = %s
 """
+_COLUMNS: Final = """
+SELECT column_name, column_type FROM information_schema.columns
+WHERE table_schema = COALESCE(%s, DATABASE()) AND table_name = %s
+  AND COALESCE(generation_expression, '') = '' ORDER BY ordinal_position
+"""
 _LOCK_TIMEOUT_S: Final = 10
 
 
@@ -39,6 +44,7 @@ class MysqlDeadLetters(MysqlTable, PortableDeadLetters):
     """
 
     _value_bytes: ClassVar[str] = "LENGTH(kafka_value)"
+    _quote: ClassVar[str] = "`"
     _for_update: ClassVar[str] = " FOR UPDATE"
 
     def __init__(self, url: str, table: str | TableName) -> None:
@@ -47,13 +53,15 @@ class MysqlDeadLetters(MysqlTable, PortableDeadLetters):
         where = f"{self._arguments['database']}.{self._table.quoted()}"
         self._lock = f"harvest.{hashlib.md5(where.encode(), usedforsecurity=False).hexdigest()}"
 
-    def create(self) -> None:
-        """See `DeadLetterTable.create`."""
-        if self._exists():
-            return
+    def _create(self) -> None:
         if not self._types():
             raise TableMissing(f"the table {self._table} does not exist: run `harvest init`")
         self._execute(self._text(_CREATE))
+
+    def _columns_of(self, table: TableName) -> dict[str, str]:
+        *schema, name = table.parts
+        found = self._execute(_COLUMNS, (schema[0] if schema else None, name))
+        return {column.decode(): type_.decode() for column, type_ in found}
 
     def _find_table(self) -> bool:
         *schema, table = self.name.parts
@@ -88,3 +96,4 @@ class MysqlDeadLetters(MysqlTable, PortableDeadLetters):
 
     def _forget(self) -> None:
         self._there = False
+        self._columns = None

@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from typing import Any, Final, Literal
 from uuid import UUID
 
+from harvest.core.extra_columns import NO_EXTRA, Extra, with_extra
 from harvest.core.gaps import union
-from harvest.core.interfaces.mark_store import Backlog, Finding
+from harvest.core.interfaces.mark_store import COUNTED, Backlog, Finding
 from harvest.core.mark_checkpoint import Checkpoint, Term
 from harvest.core.row import Row
 from harvest.core.table_name import TableName
@@ -35,7 +36,7 @@ WHERE {within} AND (leader_id IS NULL OR leader_id < %s OR leader_id > %s)
   AND UNIX_TIMESTAMP(NOW(6)) < %s
 """
 _MARKED: Final = """
-SELECT id, kafka_topic, kafka_key, kafka_value, kafka_header_keys, kafka_header_values
+SELECT id, kafka_topic, kafka_key, kafka_value, kafka_header_keys, kafka_header_values{extra}
 FROM {table} FORCE INDEX (PRIMARY) WHERE {within} AND leader_id = %s ORDER BY id
 """
 _PURGE: Final = "DELETE FROM {table} WHERE {within} AND leader_id IN %s"
@@ -44,8 +45,9 @@ _RESET: Final = "UPDATE {table} SET leader_id = NULL WHERE {within}"
 _CLEAR: Final = "DELETE FROM {table} WHERE id BETWEEN %s AND %s AND leader_id BETWEEN %s AND %s"
 _BACKLOG: Final = """
 SELECT COUNT(*), COUNT(leader_id),
-       GREATEST(0, TIMESTAMPDIFF(MICROSECOND, MIN(create_time), NOW(6))) / 1000000
-FROM {table}
+       GREATEST(0, TIMESTAMPDIFF(MICROSECOND, MIN(create_time), NOW(6))) / 1000000,
+       IF(COUNT(*) = {most}, (SELECT MAX(id) FROM {table}) - MAX(id), 0)
+FROM (SELECT id, leader_id, create_time FROM {table} ORDER BY id LIMIT {most}) AS first
 """
 _CLOCK: Final = "SELECT UNIX_TIMESTAMP(NOW(6))"
 _ASK_CLOCK_EVERY_S: Final = 10.0  # it may be set while we run
@@ -54,8 +56,9 @@ _ASK_CLOCK_EVERY_S: Final = 10.0  # it may be set while we run
 class MysqlMarkStore(MysqlSources):
     """The outbox table, for the mark algorithm. Implements `MarkStore`."""
 
-    def __init__(self, url: str, table: str | TableName) -> None:
+    def __init__(self, url: str, table: str | TableName, *, extra: Extra = NO_EXTRA) -> None:
         super().__init__(url, table)
+        self._extra = extra
         self._clock_asked_s = float("-inf")
         self._clock_ahead = 0.0
 
@@ -75,7 +78,9 @@ class MysqlMarkStore(MysqlSources):
         for part in parts:
             self._change(self._sql(_MARK, part), (tag, first, last, until_s))
         found = [row for p in parts for row in self._execute(self._sql(_MARKED, p), (tag,))]
-        return [_row(row) for row in found]
+        if self._extra:
+            return [Row(*row) for row in with_extra([_row(row) for row in found], self._extra)]
+        return [Row(*_row(row)) for row in found]
 
     def purge(self, ids: Sequence[int], tags: Sequence[UUID]) -> int:
         """See `MarkStore.purge`."""
@@ -97,8 +102,9 @@ class MysqlMarkStore(MysqlSources):
 
     def backlog(self) -> Backlog:
         """See `MarkStore.backlog`."""
-        ((rows, tagged, age_s),) = self._execute(self._sql(_BACKLOG))
-        return Backlog(rows, tagged, None if age_s is None else float(age_s))
+        query = _BACKLOG.format(table=self._name, most=COUNTED)
+        ((rows, tagged, age_s, beyond),) = self._execute(query)
+        return Backlog.of(rows, tagged, None if age_s is None else float(age_s), int(beyond))
 
     def init(self, *, value_type: Literal["text", "bytes"] = "text") -> bool:
         """See `MarkStore.init`."""
@@ -119,7 +125,7 @@ class MysqlMarkStore(MysqlSources):
     # --- Statements ---
 
     def _sql(self, template: str, within: str = "") -> str:
-        return template.format(table=self._name, within=within)
+        return template.format(table=self._name, within=within, extra=self._extra_columns())
 
     def _each(self, template: str, ids: Sequence[int], parameters: Sequence[Any] = ()) -> int:
         """Change the rows; ids that follow one another are one condition."""
@@ -139,13 +145,14 @@ class MysqlMarkStore(MysqlSources):
         return self._clock_ahead
 
 
-def _row(row: tuple[Any, ...]) -> Row:
-    id, topic, key, value, names, values = row
-    return Row(
+def _row(row: tuple[Any, ...]) -> tuple[Any, ...]:
+    id, topic, key, value, names, values, *extra = row
+    return (
         id,
         topic.decode(errors="replace"),
         as_bytes(key),
         as_bytes(value),
         headers_from_json(names) or (),
         headers_from_json(values) or (),
+        *[as_bytes(value) for value in extra],
     )

@@ -12,8 +12,9 @@ import time
 from collections.abc import Sequence
 from typing import Any, Final, Literal
 
+from harvest.core.extra_columns import NO_EXTRA, Extra, with_extra
 from harvest.core.gaps import Holders, Range, missing, union
-from harvest.core.interfaces.mark_store import Backlog, Finding
+from harvest.core.interfaces.mark_store import COUNTED, Backlog, Finding
 from harvest.core.interfaces.range_store import Bounds, Window, waiting_after
 from harvest.core.range_checkpoint import Position
 from harvest.core.row import Row
@@ -38,7 +39,7 @@ SELECT {columns} FROM {table} FORCE INDEX (PRIMARY) WHERE id > %s ORDER BY id LI
 # Of other shards' rows only the ids.
 _READ_SHARD: Final = """
 SELECT id, IF(mine, kafka_topic, NULL), IF(mine, kafka_key, NULL), IF(mine, kafka_value, NULL),
-       IF(mine, k, NULL), IF(mine, v, NULL)
+       IF(mine, k, NULL), IF(mine, v, NULL){chosen}
 FROM (
   SELECT {columns}, {shard} = %s AS mine
   FROM {table} FORCE INDEX (PRIMARY) WHERE id > %s ORDER BY id LIMIT %s
@@ -65,13 +66,21 @@ FROM information_schema.innodb_trx
 """
 _CACHED_S: Final = 0.105
 _LOOKS: Final = 30
+# The first rows above the lowest position, or in a gap below.
+_FIRST: Final = """
+(SELECT id, kafka_key, create_time FROM {table} WHERE id > {lowest}{open} ORDER BY id LIMIT {most})
+AS first
+"""
 _AGE: Final = """
 SELECT COUNT(*), GREATEST(0, TIMESTAMPDIFF(MICROSECOND, MIN(create_time), NOW(6))) / 1000000
-FROM {table} WHERE (id > {lowest} AND id > CASE {shard}{after} END){gaps}
+FROM {first} WHERE (id > {lowest} AND id > CASE {shard}{after} END){gaps}
 """
 _AGES: Final = """
 SELECT id, kafka_key, GREATEST(0, TIMESTAMPDIFF(MICROSECOND, create_time, NOW(6))) / 1000000
-FROM {table} WHERE id > {lowest}{gaps}
+FROM {first}
+"""
+_BEYOND: Final = """
+SELECT IF(COUNT(*) = {most}, (SELECT MAX(id) FROM {table}) - MAX(id), 0) FROM {first}
 """
 _NO_FUNCTION: Final = 1305
 _CREATE_POSITIONS: Final = """
@@ -103,9 +112,20 @@ class MysqlRangeStore(MysqlSources, CheckpointCopies):
     """
 
     def __init__(
-        self, url: str, table: str | TableName, *, shard: int = 0, shards: int = 1
+        self,
+        url: str,
+        table: str | TableName,
+        *,
+        shard: int = 0,
+        shards: int = 1,
+        extra: Extra = NO_EXTRA,
     ) -> None:
         super().__init__(url, table)
+        self._extra = extra
+        self._columns = _COLUMNS + "".join(
+            [f", {TableName((c,)).quoted('`')} AS x{n}" for n, c in enumerate(extra.values())]
+        )
+        self._chosen = "".join([f", IF(mine, x{n}, NULL)" for n in range(len(extra))])
         self._shard = shard
         self._shards = shards
         self._names = Names()
@@ -152,7 +172,7 @@ class MysqlRangeStore(MysqlSources, CheckpointCopies):
 
     def fetch(self, ids: Sequence[Range]) -> list[Row]:
         """See `RangeStore.fetch`."""
-        return self._ours(self._rows(self._found(ids, _COLUMNS)))
+        return self._ours(self._rows(self._found(ids, self._columns)))
 
     def holders(self) -> Holders:
         """See `RangeStore.holders`. Takes 0.1 s longer when the last call was just now.
@@ -191,10 +211,13 @@ class MysqlRangeStore(MysqlSources, CheckpointCopies):
         """See `RangeStore.backlog`."""
         after, gaps = waiting_after(self, self._shards, position)
         lowest = str(min(after))
+        ranges = union((low, high) for _, low, high in gaps)
+        open_ = "".join([f" OR {part}" for part in within(ranges)])
+        most = str(COUNTED)
+        first = self._sql(_FIRST, lowest=lowest, open=open_, most=most)
+        ((beyond,),) = self._execute(self._sql(_BEYOND, first=first, most=most))
         if self._shards > 1 and not self._has_md5():
-            ranges = union((low, high) for _, low, high in gaps)
-            open_ = "".join([f" OR {part}" for part in within(ranges)])
-            found = self._execute(self._sql(_AGES, lowest=lowest, gaps=open_))
+            found = self._execute(self._sql(_AGES, first=first))
             keyed = [(id, shard_of(as_bytes(key), self._shards), age) for id, key, age in found]
             ages = [
                 age
@@ -202,16 +225,16 @@ class MysqlRangeStore(MysqlSources, CheckpointCopies):
                 if id > after[mine] or any(n == mine and a <= id <= b for n, a, b in gaps)
             ]
             known = [float(age) for age in ages if age is not None]
-            return Backlog(len(ages), 0, max(known) if known else None)
+            return Backlog.of(len(ages), 0, max(known) if known else None, int(beyond))
         each = "".join([f" WHEN {n} THEN {last}" for n, last in enumerate(after)])
         mine = [
             f" OR ({self._sql('{shard}')} = {n} AND {part})"
             for n in range(self._shards)
             for part in within([(low, high) for shard, low, high in gaps if shard == n])
         ]
-        query = self._sql(_AGE, lowest=lowest, after=each, gaps="".join(mine))
+        query = self._sql(_AGE, first=first, lowest=lowest, after=each, gaps="".join(mine))
         ((rows, age_s),) = self._execute(query)
-        return Backlog(rows, 0, None if age_s is None else float(age_s))
+        return Backlog.of(rows, 0, None if age_s is None else float(age_s), int(beyond))
 
     def init(self, *, value_type: Literal["text", "bytes"] = "text") -> bool:
         """See `RangeStore.init`."""
@@ -265,7 +288,8 @@ class MysqlRangeStore(MysqlSources, CheckpointCopies):
         return template.format(
             **{
                 "table": self._name,
-                "columns": _COLUMNS,
+                "columns": self._columns,
+                "chosen": self._chosen,
                 "positions": self.positions_table.quoted("`"),
                 "shard": self._shard_sql,
                 **more,
@@ -324,7 +348,7 @@ class MysqlRangeStore(MysqlSources, CheckpointCopies):
         """Those of this shard, as tuples of the shape of `Row`."""
         topics = self._topics
         rows: list[Any] = []
-        for id, topic, key, value, names, values in found:
+        for id, topic, key, value, names, values, *extra in found:
             if topic is None:
                 continue  # another shard's
             name = topics.get(topic)
@@ -334,8 +358,9 @@ class MysqlRangeStore(MysqlSources, CheckpointCopies):
                 name = topics[topic] = topic.decode(errors="replace")
             if names is not None or values is not None:
                 names, values = headers_from_json(names), headers_from_json(values)
-            rows.append((id, name, as_bytes(key), as_bytes(value), names, values))
-        return rows
+            row = (id, name, as_bytes(key), as_bytes(value), names, values)
+            rows.append((*row, *[as_bytes(value) for value in extra]) if extra else row)
+        return with_extra(rows, self._extra) if self._extra else rows
 
     def _look_for_positions(self) -> Finding:
         *schema, table = self.positions_table.parts

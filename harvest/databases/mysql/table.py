@@ -11,11 +11,12 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from harvest.core.extra_columns import NO_EXTRA, Extra
 from harvest.core.gaps import Range
 from harvest.core.interfaces.mark_store import Finding
 from harvest.core.table_name import TableName
 from harvest.databases.column_values import as_bytes
-from harvest.databases.schema import COLUMNS
+from harvest.databases.schema import COLUMNS, extra_findings
 from harvest.errors import ConfigurationError, SchemaError, StoreUnavailable, TableMissing
 
 if TYPE_CHECKING:
@@ -99,6 +100,8 @@ class MysqlTable:
     _marked = True
     """Whether the table needs what mark mode needs."""
     _isolation = "READ COMMITTED"
+    _extra: Extra = NO_EXTRA
+    """Columns that become headers."""
 
     def __init__(self, url: str, table: str | TableName) -> None:
         self._arguments = connect_arguments(url)
@@ -211,7 +214,11 @@ class MysqlTable:
                 findings.append(Finding("column", "ok", f"{column} {type_name}"))
             else:
                 findings.append(Finding("column", "error", wrong))
-        return findings
+        return findings + extra_findings(types, {n: c.lower() for n, c in self._extra.items()})
+
+    def _extra_columns(self) -> str:
+        """The columns that become headers, behind others."""
+        return "".join([f", {TableName((c,)).quoted('`')}" for c in self._extra.values()])
 
     def _engine_finding(self) -> Finding:
         ((engine,),) = self._execute(_ENGINE, self._where)

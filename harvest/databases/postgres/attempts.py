@@ -17,6 +17,7 @@ from psycopg import sql
 
 from harvest.core.table_name import TableName
 from harvest.databases.postgres.table import PostgresTable
+from harvest.errors import SchemaError
 
 __all__ = ["Attempt", "AttemptStore", "PostgresAttempts", "attempts_name"]
 
@@ -32,6 +33,11 @@ CREATE TABLE IF NOT EXISTS {attempts} (
   delivered                   TEXT[],
   fingerprint                 BIGINT
 )
+"""
+_LATER: Final = {"delivered", "fingerprint"}
+_ALTER: Final = """
+ALTER TABLE {attempts} ADD COLUMN IF NOT EXISTS delivered TEXT[],
+  ADD COLUMN IF NOT EXISTS fingerprint BIGINT
 """
 _RECORD: Final = """
 INSERT INTO {attempts} AS a
@@ -99,7 +105,7 @@ class PostgresAttempts(PostgresTable):
     def __init__(self, conninfo: str, table: str | TableName) -> None:
         super().__init__(conninfo, table)
         self._name = attempts_name(self._table)
-        self._there = False
+        self._there = self._is_current = False
 
     def record(self, attempts: Sequence[Attempt]) -> None:
         """See `AttemptStore.record`."""
@@ -131,7 +137,7 @@ class PostgresAttempts(PostgresTable):
 
     def settled(self) -> Mapping[int, tuple[int, frozenset[str]]]:
         """See `AttemptStore.settled`."""
-        if not self._exists():
+        if not self._exists() or not self._is_current:
             return {}
         found = self._execute(self._statement(_SETTLED)).fetchall()
         return {id: (print_, frozenset([_text(d) for d in names])) for id, print_, names in found}
@@ -139,18 +145,29 @@ class PostgresAttempts(PostgresTable):
     def _create(self) -> None:
         if not self._exists():
             self._execute(self._statement(_CREATE))
+        elif not self._is_current:
+            try:
+                self._execute(self._statement(_ALTER))
+            except SchemaError as error:
+                statement = " ".join(_ALTER.format(attempts=self._name.quoted()).split())
+                raise SchemaError(
+                    f"{self._name} is of an earlier version, and may not be changed: run "
+                    f"`{statement}` as its owner"
+                ) from error
 
     def _exists(self) -> bool:
-        if not self._there:
-            query = sql.SQL("SELECT to_regclass(%s) IS NOT NULL")
-            ((self._there,),) = self._execute(query, (self._name.quoted(),)).fetchall()
+        """Whether the table is there, and whether it is that of an earlier version."""
+        if not self._is_current:
+            columns = self._types_of(self._name)
+            self._there = bool(columns)
+            self._is_current = columns.keys() >= _LATER
         return self._there
 
     def _statement(self, template: Any) -> sql.Composed:
         return sql.SQL(template).format(attempts=sql.Identifier(*self._name.parts))
 
     def _forget(self) -> None:
-        self._there = False
+        self._there = self._is_current = False
 
 
 def _array(names: Sequence[str]) -> str:

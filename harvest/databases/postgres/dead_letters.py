@@ -1,13 +1,15 @@
 """Dead letters in PostgreSQL: beside the outbox `t`, a table `t_dead_letters`.
 
-It has the outbox's columns, of the same types but all nullable, and beside them `error`, `waits`
-(for nothing but an earlier row of its key) and `dead_lettered_at`. Whoever moves rows between the
-two tables locks this one first, so that no row starts to wait behind one that is being moved back.
+It has the outbox's columns, further ones too, of the same types but all nullable, and beside them
+`error`, `waits` (for nothing but an earlier row of its key) and `dead_lettered_at`. Whoever moves
+rows between the two tables locks this one first, so that no row starts to wait behind one that is
+being moved back.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any, Final, LiteralString
@@ -22,14 +24,16 @@ from harvest.core.interfaces.dead_letter_store import (
     RetryMode,
     Selection,
 )
+from harvest.core.interfaces.mark_store import COUNTED
 from harvest.core.mark_checkpoint import Term
 from harvest.core.table_name import TableName
 from harvest.databases.postgres.attempts import attempts_name
 from harvest.databases.postgres.table import PostgresTable, UnreadableRows, readable
-from harvest.errors import StoreUnavailable, TableMissing
+from harvest.errors import SchemaError, StoreUnavailable, TableMissing
 
 __all__ = ["PostgresDeadLetters"]
 
+_LOG: Final = logging.getLogger("harvest")
 _COLUMNS: Final = (
     "create_time",
     "kafka_topic",
@@ -44,6 +48,12 @@ CREATE TABLE IF NOT EXISTS {dead_letters} AS
   FROM {table} WITH NO DATA;
 CREATE UNIQUE INDEX IF NOT EXISTS {id_index} ON {dead_letters} (id);
 """
+_NOT_OURS: Final = frozenset({"id", "leader_id", "error", "waits", "dead_lettered_at"})
+_ALL_COLUMNS: Final = """
+SELECT a.attname, format_type(a.atttypid, a.atttypmod) FROM pg_attribute a
+WHERE a.attrelid = to_regclass(%s) AND a.attnum > 0 AND NOT a.attisdropped
+  AND a.attgenerated = '' ORDER BY a.attnum
+"""
 _LOCK: Final = "LOCK TABLE {dead_letters} IN SHARE ROW EXCLUSIVE MODE"
 _MOVE: Final = """
 WITH given AS (SELECT * FROM unnest(%(ids)s::bigint[], %(errors)s::text[]) AS g (id, error)),
@@ -52,12 +62,13 @@ moved AS (
   WHERE t.id = given.id AND t.leader_id BETWEEN %(first)s AND %(last)s AND {condition}
   RETURNING t.id, {t_columns}, given.error, %(waits)s::bool, clock_timestamp()
 )
-INSERT INTO {dead_letters} SELECT * FROM moved ON CONFLICT (id) DO NOTHING RETURNING id
+INSERT INTO {dead_letters} (id, {columns}, error, waits, dead_lettered_at)
+SELECT * FROM moved ON CONFLICT (id) DO NOTHING RETURNING id
 """
 _COPY: Final = """
 WITH given AS (SELECT * FROM unnest(%(ids)s::bigint[], %(errors)s::text[]) AS g (id, error)),
 copied AS (
-  INSERT INTO {dead_letters}
+  INSERT INTO {dead_letters} (id, {columns}, error, waits, dead_lettered_at)
   SELECT t.id, {t_columns}, given.error, %(waits)s::bool, clock_timestamp()
   FROM {table} t JOIN given ON t.id = given.id WHERE {condition}
   ON CONFLICT (id) DO NOTHING RETURNING id
@@ -72,6 +83,7 @@ SELECT s.id FROM {dead_letters} s WHERE {condition} ORDER BY s.id LIMIT %(limit)
 _MISSING: Final = "SELECT DISTINCT {topic} FROM {dead_letters} WHERE error LIKE %(start)s"
 _IDS: Final = "SELECT id FROM {dead_letters} WHERE id BETWEEN %(low)s AND %(high)s"
 _COUNT: Final = "SELECT count(*) FROM {dead_letters} s WHERE {condition}"
+_COUNT_FIRST: Final = "SELECT count(*) FROM (SELECT FROM {dead_letters} LIMIT %(most)s) AS first"
 _ROWS: Final = """
 SELECT s.id, {topic}, {key}, octet_length({value}), s.error, s.waits, s.dead_lettered_at,
        CASE WHEN s.create_time BETWEEN '0001-01-02' AND '9999-12-30' THEN s.create_time END{noted}
@@ -82,6 +94,8 @@ _NOTES: Final = "LEFT JOIN {attempts} a ON a.id = s.id"
 _FORGET: Final = """
 DELETE FROM {attempts} a
 WHERE a.gave_up AND NOT EXISTS (SELECT FROM {dead_letters} s WHERE s.id = a.id)
+"""
+_BUT_DELIVERED: Final = """
   AND NOT (a.delivered IS NOT NULL AND EXISTS (SELECT FROM {table} t WHERE t.id = a.id))
 """
 _UNPUBLISHED: Final = """
@@ -113,7 +127,28 @@ class PostgresDeadLetters(PostgresTable):
         """See `DeadLetterTable.create`."""
         if not self._exists():
             index = sql.Identifier(f"{self.name.table[:59]}_id")
-            self._execute(self._format(_CREATE, id_index=index))
+            columns = _listed(self._columns_of(self._table))
+            template = sql.SQL(_CREATE)
+            names = {"dead_letters": self._dead_letters, "table": self._identifier}
+            self._column_types()
+            self._execute(template.format(columns=columns, id_index=index, **names))
+            self._parts = {}
+            return
+        there = self._columns_of(self.name)
+        for name, type_name in self._columns_of(self._table).items():
+            if name not in there:
+                self._add_column(name, type_name)
+
+    def _add_column(self, name: str, type_name: str) -> None:
+        """What the outbox got since the table was made."""
+        statement = sql.SQL("ALTER TABLE {} ADD COLUMN IF NOT EXISTS {} {}").format(
+            self._dead_letters, sql.Identifier(name), _type(type_name)
+        )
+        try:
+            self._execute(statement)
+        except SchemaError as error:
+            _LOG.warning("the column %s of rows that are set aside is lost: %s", name, error)
+        self._parts = {}
 
     def add(self, rows: Sequence[BadRow], term: Term | None) -> frozenset[int]:
         """See `DeadLetterStore.add`."""
@@ -167,6 +202,9 @@ class PostgresDeadLetters(PostgresTable):
         """See `DeadLetterTable.count`."""
         if not self._exists():
             return 0
+        if selection == Selection():
+            found = self._execute(self._format(_COUNT_FIRST), {"most": COUNTED})
+            return int(found.fetchall()[0][0])
         condition, given = self._condition(selection)
         found = self._execute(self._format(_COUNT, condition=condition), given)
         return int(found.fetchall()[0][0])
@@ -226,9 +264,12 @@ class PostgresDeadLetters(PostgresTable):
 
     def _storable(self, error: str) -> str:
         """What our own words have, the database's encoding may not."""
-        if self._connected().info.parameter_status("server_encoding") == "UTF8":
+        if self._encoding() == "UTF8":
             return error
         return error.encode("ascii", "backslashreplace").decode()
+
+    def _encoding(self) -> str:
+        return self._connected().info.parameter_status("server_encoding") or "UTF8"
 
     def ids(self, low: int, high: int) -> frozenset[int]:
         """See `DeadLetterTable.ids`."""
@@ -288,7 +329,10 @@ class PostgresDeadLetters(PostgresTable):
             found = self._execute(self._format(_COUNT, condition=condition), given)
             return int(found.fetchall()[0][0])
         self._delete_unpublished(condition, given, mode)
-        kept = sql.SQL(", ".join(("id", *_COLUMNS) if mode == "mark" else _COLUMNS))
+        self._format("")
+        kept = self._parts["columns"]
+        if mode == "mark":
+            kept = sql.SQL("id, ") + kept
         statement = self._format(_PUT_BACK, condition=condition, kept=kept)
         return self._execute(statement, given).rowcount
 
@@ -308,8 +352,10 @@ class PostgresDeadLetters(PostgresTable):
 
     def _forget_attempts(self) -> None:
         """The notes of rows that are not set aside any more."""
-        if self._has_attempts():
-            self._execute(self._format(_FORGET))
+        columns = self._types_of(attempts_name(self._table))
+        if columns:  # that of an earlier version knows nothing of other destinations
+            its = _BUT_DELIVERED if "delivered" in columns else ""
+            self._execute(self._format(_FORGET + its))
 
     # --- Statements ---
 
@@ -319,6 +365,11 @@ class PostgresDeadLetters(PostgresTable):
             raise TableMissing(f"the table {self._table} does not exist: run `harvest init`")
         return types
 
+    def _columns_of(self, table: TableName) -> dict[str, str]:
+        """Its columns, without ours and those that the database fills; and their types."""
+        found = self._execute(sql.SQL(_ALL_COLUMNS), (table.quoted(),)).fetchall()
+        return {name: type_name for name, type_name in found if name not in _NOT_OURS}
+
     @property
     def _dead_letters(self) -> sql.Identifier:
         return sql.Identifier(*self.name.parts)
@@ -326,13 +377,15 @@ class PostgresDeadLetters(PostgresTable):
     def _format(self, template: Any, **more: sql.Composable) -> sql.Composed:
         if not self._parts:
             types = self._column_types()
+            there = self._columns_of(self.name)
+            both = [name for name in self._columns_of(self._table) if name in there] or _COLUMNS
             self._cast = "::text" if types["kafka_key"][0] == "json" else ""  # JSON has no "="
             self._parts = {
                 "dead_letters": self._dead_letters,
                 "attempts": sql.Identifier(*attempts_name(self._table).parts),
                 "table": self._identifier,
-                "columns": sql.SQL(", ".join(_COLUMNS)),
-                "t_columns": sql.SQL(", ".join(f"t.{name}" for name in _COLUMNS)),
+                "columns": _listed(both),
+                "t_columns": _listed(both, "t"),
                 "topic": readable(types, "kafka_topic"),
                 "key": readable(types, "kafka_key") + sql.SQL(self._cast),
                 "value": sql.SQL(
@@ -394,6 +447,15 @@ class PostgresDeadLetters(PostgresTable):
     def _forget(self) -> None:
         self._there = False
         self._parts = {}
+
+
+def _listed(names: Iterable[str], *of: str) -> sql.Composable:
+    return sql.SQL(", ").join([sql.Identifier(*of, name) for name in names])
+
+
+def _type(name: Any) -> sql.SQL:
+    """A type as the server itself has written it."""
+    return sql.SQL(name)
 
 
 def _noted(values: Sequence[Any]) -> tuple[str | None, int | None, int | None]:

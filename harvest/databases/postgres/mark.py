@@ -16,7 +16,8 @@ from uuid import UUID
 from psycopg import sql
 from psycopg.rows import TupleRow
 
-from harvest.core.interfaces.mark_store import Backlog, Finding
+from harvest.core.extra_columns import NO_EXTRA, Extra, with_extra
+from harvest.core.interfaces.mark_store import COUNTED, Backlog, Finding
 from harvest.core.mark_checkpoint import Checkpoint, Term
 from harvest.core.row import Row
 from harvest.core.table_name import TableName
@@ -60,7 +61,8 @@ DELETE FROM {table} WHERE id BETWEEN %s AND %s AND leader_id BETWEEN %s AND %s
 _BACKLOG: Final = """
 SELECT count(*), count(leader_id), extract(
   epoch FROM now() - min(create_time) FILTER (WHERE isfinite(create_time))
-)::float8 FROM {table}
+)::float8, CASE WHEN count(*) = %(most)s THEN (SELECT max(id) FROM {table}) - max(id) ELSE 0 END
+FROM (SELECT id, leader_id, create_time FROM {table} ORDER BY id LIMIT %(most)s) AS first
 """
 
 
@@ -69,15 +71,24 @@ class PostgresMarkStore(PostgresSources):
 
     `durable` False lets commits return before they are on the database's disk. If its machine
     crashes then, the last marks and purges are lost, the latest first, and their rows are published
-    again: good enough, and quicker, for delivery at least once.
+    again: good enough, and quicker, for delivery at least once. `extra`: columns that become
+    headers.
     """
 
     # The statements below have one good plan. Statistics taken at a bad moment, when every row was
     # tagged, would make the planner read and sort the whole table for every mark.
     _settings: Mapping[str, str] = {"enable_seqscan": "off", "enable_sort": "off", "jit": "off"}
 
-    def __init__(self, conninfo: str, table: str | TableName, *, durable: bool = True) -> None:
+    def __init__(
+        self,
+        conninfo: str,
+        table: str | TableName,
+        *,
+        durable: bool = True,
+        extra: Extra = NO_EXTRA,
+    ) -> None:
         super().__init__(conninfo, table)
+        self._extra = extra
         if not durable:
             self._settings = {**self._settings, "synchronous_commit": "off"}
         self._mark_sql: sql.Composed | None = None
@@ -105,6 +116,8 @@ class PostgresMarkStore(PostgresSources):
                 return self._mark_unreadable(parameters, error)
             return self.mark(term, batch, limit // 2, valid_ms)
         rows = with_headers(found)
+        if self._extra:
+            rows = with_extra(rows, self._extra)
         rows.sort(key=_id)  # RETURNING promises no order
         topics = self._topics
         try:
@@ -142,8 +155,8 @@ class PostgresMarkStore(PostgresSources):
 
     def backlog(self) -> Backlog:
         """See `MarkStore.backlog`."""
-        (row,) = self._execute(self._sql(_BACKLOG)).fetchall()
-        return Backlog(row[0], row[1], row[2])
+        (row,) = self._execute(self._sql(_BACKLOG), {"most": COUNTED}).fetchall()
+        return Backlog.of(*row)
 
     def init(self, *, value_type: Literal["text", "bytes"] = "text") -> bool:
         """See `MarkStore.init`."""
@@ -182,6 +195,7 @@ class PostgresMarkStore(PostgresSources):
                 readable(types, "kafka_value"),
                 array_of("kafka_header_keys"),
                 array_of("kafka_header_values"),
+                *self._extra_columns(types),
             )
             columns = sql.SQL(", ").join([id, *self._topic_and_key, *rest])
             template = sql.SQL(_MARK)

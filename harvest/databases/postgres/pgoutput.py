@@ -8,12 +8,12 @@ is, and its rows can be passed on before the last has come.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from harvest.core.message import unpack_message
-from harvest.core.row import Row
+from harvest.core.row import Row, Unreadable
 from harvest.core.wal import Chunk
 from harvest.core.wal_layout import Layout
 from harvest.errors import SchemaError
@@ -63,6 +63,8 @@ class Decoder:
     prefix: bytes
     binary: bool = True
     """Whether the stream was asked for values in binary form."""
+    to_utf8: Callable[[bytes], bytes] | None = None
+    """Of a stream in the database's own encoding, in text form; raises ValueError."""
     rows: int = 0
     """How many rows wait to be taken."""
     size_bytes: int = 0
@@ -139,6 +141,7 @@ class Decoder:
             start = at + 5
             at = start + _u32(data, at + 1)[0]
             add(data[start:at])
+        problem = self._convert(values) if self.to_utf8 is not None else None
         topic_at, key_at, value_at, names_at, values_at = relation.kafka
         if relation.hexadecimal:
             for place in relation.hexadecimal:
@@ -155,7 +158,21 @@ class Decoder:
         topic = self._topics.get(values[topic_at] or b"")
         if topic is None:
             topic = self._topic(values[topic_at] or b"")
+        if problem is not None:
+            names = Unreadable.because(problem, names)
         return Row(self._next_id(data), topic, values[key_at], values[value_at], names, its)
+
+    def _convert(self, values: list[bytes | None]) -> str | None:
+        """To UTF-8, in place, what is not; why something cannot be, which stays as it is stored."""
+        assert self.to_utf8 is not None  # noqa: S101
+        problem = None
+        for at, value in enumerate(values):
+            if value is not None and not value.isascii():
+                try:
+                    values[at] = self.to_utf8(value)
+                except ValueError as error:
+                    problem = f"the database cannot hand it over: {error}"
+        return problem
 
     def _names(self, array: bytes | None) -> tuple[bytes | None, ...]:
         """The names of headers: of most rows the same."""
@@ -294,4 +311,4 @@ def _from_hex(value: bytes | None) -> bytes | None:
 
 def _string(data: bytes, at: int) -> tuple[str, int]:
     end = data.index(0, at)
-    return data[at:end].decode(), end + 1
+    return data[at:end].decode(errors="replace"), end + 1

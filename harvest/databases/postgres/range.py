@@ -16,8 +16,9 @@ from typing import Any, Final, Literal, NamedTuple
 from psycopg import sql
 from psycopg.types.string import TextBinaryLoader
 
+from harvest.core.extra_columns import NO_EXTRA, Extra, with_extra
 from harvest.core.gaps import Holders, Range, missing
-from harvest.core.interfaces.mark_store import Backlog, Finding
+from harvest.core.interfaces.mark_store import COUNTED, Backlog, Finding
 from harvest.core.interfaces.range_store import Bounds, Window, waiting_after
 from harvest.core.range_checkpoint import Position
 from harvest.core.row import Row
@@ -28,6 +29,7 @@ from harvest.databases.postgres.header_arrays import array_of, with_headers
 from harvest.databases.postgres.partitions import PostgresPartitions
 from harvest.databases.postgres.sources import PostgresSources
 from harvest.databases.postgres.table import UnreadableRows, readable
+from harvest.databases.schema import COLUMNS
 from harvest.errors import SchemaError
 from harvest.maintenance.partitions import PartitionPolicy, carry_out, plan
 
@@ -41,16 +43,17 @@ _READ_ALL: Final = "SELECT {columns}, {shard} FROM {table} WHERE id > %s ORDER B
 _READ_SHARD: Final = """
 WITH page AS MATERIALIZED (
   SELECT id, kafka_topic, kafka_key, kafka_value, kafka_header_keys, kafka_header_values,
-         {shard} = {mine} AS mine
+         {shard} = {mine} AS mine{extra}
   FROM {table} WHERE id > %s ORDER BY id LIMIT %s
 )
 SELECT {columns}, NULL::bigint AS last, NULL::bigint AS seen, NULL::bigint[] AS ids
 FROM page WHERE mine
 UNION ALL
-SELECT NULL, NULL, NULL, NULL, NULL, NULL, max(id), count(*),
+SELECT NULL, NULL, NULL, NULL, NULL, NULL{nulls}, max(id), count(*),
        CASE WHEN max(id) - %s > count(*) THEN array_agg(id) END
 FROM page
 """
+_OF_PAGE: Final = set(COLUMNS) - {"create_time", "leader_id"}
 # The ids that are there, as ranges: what is the same distance from its row number is one. They are
 # looked up first, else the planner goes through the whole table, for the order that numbers need.
 _LOOKUP: Final = """
@@ -96,17 +99,23 @@ WHERE locktype = 'relation' AND mode = 'RowExclusiveLock' AND granted
 """
 _BOUNDS: Final = "SELECT min(id), max(id) FROM {table}"
 _BACKLOG: Final = """
-SELECT count(*), extract(
-  epoch FROM now() - min(create_time) FILTER (WHERE isfinite(create_time))
-)::float8
-FROM (
-  SELECT create_time FROM {table} WHERE id > %s AND id > (%s::bigint[])[{shard} + 1]
-  UNION ALL
+WITH first AS MATERIALIZED (
+  SELECT id, {shard} AS shard, create_time FROM {table}
+  WHERE id > %(above)s ORDER BY id LIMIT %(most)s
+), late AS (
   SELECT create_time
-  FROM unnest(%s::int[], %s::bigint[], %s::bigint[]) AS open (shard, low, high)
+  FROM unnest(%(shards)s::int[], %(low)s::bigint[], %(high)s::bigint[]) AS open (shard, low, high)
   JOIN {table} ON id BETWEEN low AND high
-  WHERE {shard} = open.shard
-) AS waiting
+  WHERE {shard} = open.shard LIMIT %(most)s
+), waiting AS (
+  SELECT create_time FROM first WHERE id > (%(after)s::bigint[])[shard + 1]
+  UNION ALL SELECT create_time FROM late
+)
+SELECT (SELECT count(*) FROM waiting),
+  (SELECT extract(epoch FROM now() - min(create_time) FILTER (WHERE isfinite(create_time)))::float8
+   FROM waiting),
+  (SELECT CASE WHEN count(*) = %(most)s THEN (SELECT max(id) FROM {table}) - max(id) ELSE 0 END
+   FROM first)
 """
 _CREATE: Final = """
 CREATE TABLE IF NOT EXISTS {table} (
@@ -180,8 +189,10 @@ class PostgresRangeStore(PostgresSources):
         shard: int = 0,
         shards: int = 1,
         session: str = "read-write",
+        extra: Extra = NO_EXTRA,
     ) -> None:
         super().__init__(conninfo, table, session=session)
+        self._extra = extra
         self._shard = shard
         self._shards = shards
         self._parts: dict[str, sql.Composable] | None = None
@@ -232,7 +243,7 @@ class PostgresRangeStore(PostgresSources):
             shards[shard_of(row.key, self._shards)].append(row)
             return window, shards
         for row in window.rows:
-            shards[row[6]].append(row)  # type: ignore[misc]  # one column more than a row has
+            shards[row[-1]].append(row)  # type: ignore[call-overload]  # a column more than a row
         return window, shards
 
     def _read_shard(self, after: int, limit: int) -> Window:
@@ -242,7 +253,7 @@ class PostgresRangeStore(PostgresSources):
             return Window((), after)
         found.sort(key=_id)  # UNION promises no order
         gaps = missing(after, sorted(ids)) if ids else ()
-        return Window(with_headers(found), last, gaps, seen == limit)
+        return Window(self._with_headers(found), last, gaps, seen == limit)
 
     def lookup(self, ranges: Sequence[Range]) -> list[Range]:
         """See `RangeStore.lookup`."""
@@ -319,9 +330,11 @@ class PostgresRangeStore(PostgresSources):
         """See `RangeStore.backlog`."""
         after, gaps = waiting_after(self, self._shards, position)
         shards, ranges = [shard for shard, *_ in gaps], [(low, high) for _, low, high in gaps]
-        given = (min(after), after, shards, *_columns(ranges))
-        ((rows, age_s),) = self._execute(self._range_sql(_BACKLOG), given).fetchall()
-        return Backlog(rows, 0, age_s)
+        low, high = _columns(ranges)
+        given = {"above": min(after), "after": after, "shards": shards, "low": low, "high": high}
+        query = self._range_sql(_BACKLOG)
+        ((rows, age_s, beyond),) = self._execute(query, {**given, "most": COUNTED}).fetchall()
+        return Backlog.of(rows, 0, age_s, beyond)
 
     def init(self, *, value_type: Literal["text", "bytes"] = "text") -> bool:
         """See `RangeStore.init`."""
@@ -386,6 +399,7 @@ class PostgresRangeStore(PostgresSources):
                 sql.SQL("{} AS value").format(_readable(types, "kafka_value")),
                 sql.SQL("{} AS header_keys").format(array_of("kafka_header_keys")),
                 sql.SQL("{} AS header_values").format(array_of("kafka_header_values")),
+                *self._extra_columns(types),
             ]
             self._topic_and_key = (sql.SQL("kafka_topic::bpchar"), _readable(types, "kafka_key"))
             shard: sql.Composable = sql.SQL("0")
@@ -398,6 +412,14 @@ class PostgresRangeStore(PostgresSources):
                 "columns": sql.SQL(", ").join(columns),
                 "shard": shard,
                 "mine": sql.Literal(self._shard),
+                "extra": sql.SQL("").join(
+                    [
+                        sql.SQL(", ") + sql.Identifier(column)
+                        for column in dict.fromkeys(self._extra.values())
+                        if column not in _OF_PAGE
+                    ]
+                ),
+                "nulls": sql.SQL(", NULL" * len(self._extra)),
                 "positions": sql.Identifier(*self.positions_table.parts),
             }
         return self._parts
@@ -410,7 +432,11 @@ class PostgresRangeStore(PostgresSources):
         return self._execute(self._range_sql(template), parameters, binary=True).fetchall()
 
     def _fetch_rows(self, template: Any, parameters: Sequence[Any]) -> list[Any]:
-        return with_headers(self._fetch(template, parameters))
+        return self._with_headers(self._fetch(template, parameters))
+
+    def _with_headers(self, rows: list[Any]) -> list[Any]:
+        rows = with_headers(rows)
+        return with_extra(rows, self._extra) if self._extra else rows
 
     def _drawn(self) -> int:
         assert self._sequence is not None  # noqa: S101

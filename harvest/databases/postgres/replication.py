@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import struct
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 import psycopg
@@ -22,7 +22,7 @@ from harvest.core.wal_slot import ServerState, TimelineSwitch
 from harvest.databases.postgres.pgoutput import Decoder
 from harvest.errors import StoreUnavailable
 
-__all__ = ["PostgresWalStream", "ReplicationConnection", "SlotInUse"]
+__all__ = ["PostgresWalStream", "ReplicationConnection", "SlotInUse", "TextUnreadable"]
 
 _XLOG_DATA: Final = ord("w")
 _KEEPALIVE: Final = ord("k")
@@ -32,10 +32,15 @@ _EPOCH_S: Final = 946_684_800  # 2000-01-01, from which PostgreSQL counts
 _STATUS_EVERY_S: Final = 1.0
 _CONFIRM_EVERY_S: Final = 0.05
 _IN_USE: Final = b"55006"
+_NO_UTF8: Final = {b"22021", b"22P05"}  # not in the encoding; in it, and not in Unicode
 
 
 class SlotInUse(StoreUnavailable):
     """Somebody else reads the slot."""
+
+
+class TextUnreadable(StoreUnavailable):
+    """The server cannot convert what is in a row to UTF-8, and has ended the stream."""
 
 
 class ReplicationConnection:
@@ -127,6 +132,8 @@ class PostgresWalStream:
         """What the server was told; 0: it knows itself."""
         self._to_confirm_lsn = 0
         self._told_s = time.monotonic()
+        self.on_unreadable: Callable[[], None] = lambda: None
+        """Called before `TextUnreadable` is raised."""
 
     def fileno(self) -> int:
         """See `WalStream.fileno`."""
@@ -151,7 +158,7 @@ class PostgresWalStream:
                 is_empty = True
                 continue
             if size < 0:
-                raise StoreUnavailable(f"the stream ended: {self._why()}")
+                raise self._why()
             came, is_empty = True, False
             if data[0] == _XLOG_DATA:
                 feed(bytes(data))
@@ -194,11 +201,15 @@ class PostgresWalStream:
         self._confirmed_lsn = lsn
         self._told_s = time.monotonic()
 
-    def _why(self) -> str:
+    def _why(self) -> StoreUnavailable:
         result = self._pg.get_result()
+        kind, said = StoreUnavailable, _said(self._pg) or "the server closed it"
         if result is not None and result.error_message:
-            return " ".join(result.error_message.decode("utf-8", "replace").split())
-        return _said(self._pg) or "the server closed it"
+            said = " ".join(result.error_message.decode("utf-8", "replace").split())
+            if result.error_field(pq.DiagnosticField.SQLSTATE) in _NO_UTF8:
+                kind = TextUnreadable
+                self.on_unreadable()
+        return kind(f"the stream ended: {said}")
 
 
 @contextlib.contextmanager

@@ -16,7 +16,8 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import TupleRow, tuple_row
 from psycopg.types.string import ByteaBinaryLoader
 
-from harvest.core.interfaces.mark_store import Finding
+from harvest.core.extra_columns import NO_EXTRA, Extra
+from harvest.core.interfaces.mark_store import COUNTED, Finding
 from harvest.core.row import Row, unreadable
 from harvest.core.table_name import TableName
 from harvest.databases.postgres import notify
@@ -34,6 +35,9 @@ _ALWAYS: Final = {"client_encoding": "UTF8"}  # as Kafka's records have it, what
 _ISOLATION: Final = {"default_transaction_isolation": "read committed"}
 _AS_BYTES: Final = ("text", "varchar", "bpchar", "json")
 _READ_AS_IS: Final = {"text", "character varying", "character", "bytea", "json"}
+_MILLISECONDS: Final = (
+    "CASE WHEN isfinite({c}) THEN (extract(epoch FROM {c}) * 1000)::bigint::text ELSE {c}::text END"
+)
 _CLOCK_WARNING_S: Final = 2.0
 _OF_ROWS: Final = (
     psycopg.DataError,  # no text in the encoding that it should be of, for one
@@ -67,6 +71,8 @@ class PostgresTable:
 
     _marked = True
     """Whether the table needs what mark mode needs."""
+    _extra: Extra = NO_EXTRA
+    """Columns that become headers."""
     _settings: Mapping[str, str] = {}
     """Settings of the server that the statements want: of the session, or behind a pooler, whose
     sessions are the application's, too, of each transaction."""
@@ -150,11 +156,11 @@ class PostgresTable:
         given = {"dead_letters": dead_letters.quoted(), "table": self._table.quoted()}
         ((there, may_create, database_s),) = self._execute(query, given).fetchall()
         if there:
-            counted = sql.SQL("SELECT count(*) FROM {t}").format(
-                t=sql.Identifier(*dead_letters.parts)
-            )
+            template = sql.SQL("SELECT count(*) FROM (SELECT FROM {t} LIMIT {most}) AS first")
+            counted = template.format(t=sql.Identifier(*dead_letters.parts), most=COUNTED)
             ((rows,),) = self._execute(counted).fetchall()
-            text = f"{rows} rows are set aside: see `harvest dead-letters list`"
+            more = " or more" if rows == COUNTED else ""
+            text = f"{rows}{more} rows are set aside: see `harvest dead-letters list`"
             findings.append(Finding("dead-letters", "warning" if rows else "ok", text))
         elif not may_create:
             text = (
@@ -218,7 +224,8 @@ class PostgresTable:
                 f"the table {self._table} does not exist in the database "
                 f"{self._connected().info.dbname!r}: run `harvest init`"
             )
-        wrong = [f.text for f in column_findings(types, marked=self._marked) if f.level == "error"]
+        found = column_findings(types, marked=self._marked, extra=self._extra)
+        wrong = [finding.text for finding in found if finding.level == "error"]
         if wrong:
             problems = "; ".join(wrong)
             raise SchemaError(f"the table {self._table} cannot be harvested: {problems}")
@@ -238,7 +245,7 @@ class PostgresTable:
             text = f"{self._table} does not exist: run `harvest init`, or create it as documented"
             return [*findings, Finding("table", "error", text)]
         findings.append(Finding("table", "ok", f"{self._table} exists"))
-        findings += column_findings(types, marked=self._marked)
+        findings += column_findings(types, marked=self._marked, extra=self._extra)
         return findings + self._check_index() + self._check_privileges(privileges)
 
     def _check_index(self) -> list[Finding]:
@@ -267,6 +274,19 @@ class PostgresTable:
                 text = f"{user} may not {privilege}: GRANT {privilege} ON {self._table} TO {user}"
                 findings.append(Finding("privilege", "error", text))
         return findings
+
+    def _extra_columns(self, types: Mapping[str, tuple[str, bool]]) -> list[sql.Composable]:
+        """How the columns that become headers are selected: as bytes, times as milliseconds."""
+        found: list[sql.Composable] = []
+        for column in self._extra.values():
+            name, type_name = sql.Identifier(column), types[column][0]
+            if type_name.startswith("timestamp"):
+                found.append(sql.SQL(_MILLISECONDS).format(c=name))
+            elif type_name == "bytea":
+                found.append(name)
+            else:
+                found.append(name + sql.SQL("::text"))
+        return found
 
     # --- The connection ---
 

@@ -19,7 +19,7 @@ from typing import Any, Final, Literal
 from psycopg import sql
 
 from harvest.core.gaps import Holders, Range, count_ids, union
-from harvest.core.interfaces.mark_store import Backlog, Finding
+from harvest.core.interfaces.mark_store import COUNTED, Backlog, Finding
 from harvest.core.interfaces.range_store import Bounds, Window
 from harvest.core.range_checkpoint import Position
 from harvest.core.row import Row
@@ -41,7 +41,11 @@ _REPLAYED: Final = """
 SELECT NOT pg_is_in_recovery() OR coalesce(pg_last_wal_replay_lsn() >= %s::pg_lsn, false)
 """
 _KNOWN: Final = "SELECT message_id FROM {table} WHERE message_id = ANY (%s)"
-_BACKLOG: Final = "SELECT count(*) FROM {table} WHERE id > %s"
+_BACKLOG: Final = """
+SELECT count(*), CASE WHEN count(*) = %(most)s THEN (SELECT max(id) FROM {table}) - max(id) ELSE 0
+       END
+FROM (SELECT id FROM {table} WHERE id > %(after)s ORDER BY id LIMIT %(most)s) AS first
+"""
 _COLUMNS: Final = {"id", "message_id"}
 _POLL_S: Final = 0.02
 
@@ -77,9 +81,11 @@ class PostgresIds(PostgresRangeStore):
         """Those of the messages that are committed."""
         return {row[0] for row in self._fetch(_KNOWN, (list(message_ids),))}
 
-    def above(self, last_id: int) -> int:
-        """How many ids are above `last_id`."""
-        return int(self._fetch(_BACKLOG, (last_id,))[0][0])
+    def above(self, last_id: int) -> Backlog:
+        """How many ids are above `last_id`; they have no ages: the oldest is 0 s old."""
+        given = {"after": last_id, "most": COUNTED}
+        ((rows, beyond),) = self._execute(self._range_sql(_BACKLOG), given).fetchall()
+        return Backlog.of(rows, 0, 0.0 if rows else None, beyond)
 
     def init(self, *, value_type: Literal["text", "bytes"] = "text") -> bool:
         """Create the table, if it does not exist."""
@@ -238,8 +244,7 @@ class TwoDatabasesStore:
         if position is None:
             position = next(iter(self.saved()), None)
         last_id = self.bounds().first - 1 if position is None else position.last_id
-        rows = self._ids.above(last_id)
-        return Backlog(rows, 0, 0.0 if rows else None)
+        return self._ids.above(last_id)
 
     def init(self, *, value_type: Literal["text", "bytes"] = "text") -> bool:
         """See `RangeStore.init`."""

@@ -19,10 +19,10 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from harvest.core.interfaces.mark_store import Backlog, Finding
 from harvest.core.table_name import TableName
-from harvest.core.wal_layout import GOHARVEST
 from harvest.core.wal_options import WalOptions, message_prefix
 from harvest.core.wal_position import WalPosition, format_lsn
 from harvest.core.wal_slot import ServerState, SlotHealth, starting_position
+from harvest.databases.postgres.encoding import Converter
 from harvest.databases.postgres.mark import PostgresMarkStore
 from harvest.databases.postgres.partitions import PostgresPartitions
 from harvest.databases.postgres.pgoutput import Decoder
@@ -83,6 +83,10 @@ class PostgresWalSource(PostgresTable):
         if self.options.standby is not None:
             given["target_session_attrs"] = "any"
         self._stream_conninfo = make_conninfo("", **given)
+        self._converter = Converter(self._conninfo)
+        self._as_stored = False
+        """Whether the next stream has texts as the database has them, and they are converted here:
+        it cannot convert one of them, and says so by ending the stream."""
         self.slot = PostgresSlot(self._stream_conninfo, self._table, self.options.slot)
 
     # --- Names ---
@@ -110,13 +114,17 @@ class PostgresWalSource(PostgresTable):
     ) -> tuple[PostgresWalStream, WalPosition]:
         """See `WalSource.open`."""
         self._check(self._publication_findings())
-        connection = ReplicationConnection(self._stream_conninfo)
+        as_stored, self._as_stored = self._as_stored, False
+        conninfo = self._stream_conninfo
+        if as_stored:
+            conninfo = make_conninfo(conninfo, client_encoding="SQL_ASCII")
+        connection = ReplicationConnection(conninfo)
         try:
             server = connection.server(None if position is None else position.timeline)
             if self.options.standby is not None and position is not None:
                 _wait_for_standby(server, position)
             begin = self._begin(epoch, position, server)
-            stream = self._start(connection, self.slot.name, begin.lsn)
+            stream = self._start(connection, self.slot.name, begin.lsn, as_stored=as_stored)
         except BaseException:
             connection.close()
             raise
@@ -135,18 +143,28 @@ class PostgresWalSource(PostgresTable):
         database = self._connected().info.dbname
         return starting_position(epoch, position, name, state, server, database)
 
-    def _start(self, connection: ReplicationConnection, slot: str, lsn: int) -> PostgresWalStream:
+    def _start(
+        self, connection: ReplicationConnection, slot: str, lsn: int, *, as_stored: bool = False
+    ) -> PostgresWalStream:
         deadline = time.monotonic() + _IN_USE_S
         while True:
             self.slot.end_reader()
-            binary = self._is_binary()
+            binary = not as_stored and self._is_binary()
             decoder = Decoder(self.options.layout, self.prefix.encode(), binary)
+            if as_stored:
+                decoder.to_utf8 = self._converter.to_utf8
+            publication = self.publication_name
             try:
-                return connection.start(slot, lsn, self.publication_name, decoder, binary=binary)
+                stream = connection.start(slot, lsn, publication, decoder, binary=binary)
+                stream.on_unreadable = self._read_as_stored
+                return stream
             except SlotInUse:
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(_RETRY_S)
+
+    def _read_as_stored(self) -> None:
+        self._as_stored = True
 
     def purge(self, published: Callable[[], int]) -> int | None:
         """See `WalSource.purge`.
@@ -206,7 +224,7 @@ class PostgresWalSource(PostgresTable):
         `begin_now`.
         """
         made = False
-        if self.options.source == "table" and self.options.layout is GOHARVEST:
+        if self.options.source == "table" and self.options.layout.is_goharvest:
             partitioned = self.options.purge == "partitions"
             kind = PostgresRangeStore if partitioned else PostgresMarkStore
             with closing(kind(self._conninfo, self._table)) as store:
@@ -361,6 +379,7 @@ class PostgresWalSource(PostgresTable):
     def close(self) -> None:
         """See `WalSource.close`."""
         self.slot.close()
+        self._converter.close()
         super().close()
 
     def backlog(self) -> Backlog | None:
@@ -369,7 +388,7 @@ class PostgresWalSource(PostgresTable):
             return None
         store = PostgresMarkStore(self._conninfo, self._table)
         try:
-            return store.backlog() if self.options.layout is GOHARVEST else None
+            return store.backlog() if self.options.layout.is_goharvest else None
         finally:
             store.close()
 
@@ -397,7 +416,7 @@ class PostgresWalSource(PostgresTable):
 
     def topics(self) -> list[str]:
         """The topics of rows that are in the table, if there is one."""
-        if self.options.source == "message" or self.options.layout is not GOHARVEST:
+        if self.options.source == "message" or not self.options.layout.is_goharvest:
             return []
         return super().topics()
 

@@ -15,7 +15,7 @@ from psycopg import sql
 from harvest.core.dead_letters import BadRow
 from harvest.core.interfaces.dead_letter_store import RetryMode
 from harvest.core.message import pack_message
-from harvest.core.row import Row
+from harvest.core.row import Row, Unreadable
 from harvest.core.table_name import TableName
 from harvest.core.wal_options import message_prefix
 from harvest.databases.postgres.dead_letters import PostgresDeadLetters
@@ -96,7 +96,7 @@ class PostgresWalDeadLetters(PostgresDeadLetters):
             for waits in (False, True):  # first what the others may wait for
                 for row, bad in rows:
                     if bad.waits is waits:
-                        self._execute(insert, _given(row, bad, as_text=as_text))
+                        self._execute(insert, self._given(row, bad, as_text=as_text))
             ids = [bad.id for _, bad in rows]
             found = self._execute(self._format(_THERE), {"ids": ids}).fetchall()
         return frozenset([row[0] for row in found])
@@ -119,6 +119,25 @@ class PostgresWalDeadLetters(PostgresDeadLetters):
             self._execute(sql.SQL(_EMIT), {"prefix": self._prefix, "content": content})
         return len(rows)
 
+    def _given(self, row: Row, bad: BadRow, *, as_text: bool) -> dict[str, Any]:
+        def text(value: bytes | None) -> str | None:
+            if value is None:
+                return None
+            return self._storable(value.decode("utf-8", "replace").replace("\x00", ""))
+
+        stored = isinstance(row.header_keys, Unreadable)  # what it has is as it is stored
+        return {
+            "id": bad.id,
+            "topic": self._storable(row.topic.replace("\x00", "")),
+            "key": row.key,
+            "value": row.value,
+            "names": [text(name) for name in row.header_keys],
+            "values": [text(v) for v in row.header_values] if as_text else list(row.header_values),
+            "error": self._storable(bad.error.replace("\x00", "")),
+            "waits": bad.waits,
+            "encoding": self._encoding() if stored else "UTF8",
+        }
+
     def _column_types(self) -> dict[str, tuple[str, bool]]:
         return self._types_of(self.name)
 
@@ -128,22 +147,5 @@ def _cast(name: str, type_name: str) -> sql.Composable:
     given = sql.Placeholder(name)
     if type_name == "bytea":
         return given
-    text = sql.SQL("convert_from({v}, 'UTF8')").format(v=given)
+    text = sql.SQL("convert_from({v}, %(encoding)s)").format(v=given)
     return text if type_name == "text" else text + sql.SQL("::" + type_name)
-
-
-def _given(row: Row, bad: BadRow, *, as_text: bool) -> dict[str, Any]:
-    return {
-        "id": bad.id,
-        "topic": row.topic.replace("\x00", ""),
-        "key": row.key,
-        "value": row.value,
-        "names": [_text(name) for name in row.header_keys],
-        "values": [_text(v) for v in row.header_values] if as_text else list(row.header_values),
-        "error": bad.error.replace("\x00", ""),
-        "waits": bad.waits,
-    }
-
-
-def _text(value: bytes | None) -> str | None:
-    return None if value is None else value.decode("utf-8", "replace").replace("\x00", "")

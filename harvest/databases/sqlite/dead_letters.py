@@ -16,7 +16,7 @@ __all__ = ["SqliteDeadLetters"]
 _CREATE: Final = """
 CREATE TABLE IF NOT EXISTS {dead_letters} (
   id                  INTEGER PRIMARY KEY,
-  create_time, kafka_topic, kafka_key, kafka_value, kafka_header_keys, kafka_header_values,
+  {columns},
   error               TEXT NOT NULL,
   waits               INTEGER NOT NULL,
   dead_lettered_at    TEXT NOT NULL
@@ -38,11 +38,16 @@ class SqliteDeadLetters(SqliteTable, PortableDeadLetters):
         super().__init__(url, table)
         self.name = self._table.beside("dead_letters")
 
-    def create(self) -> None:
-        """See `DeadLetterTable.create`."""
-        if not self._exists():
-            self._usable()
-            self._execute(self._text(_CREATE))
+    def _create(self) -> None:
+        self._usable()
+        self._execute(self._text(_CREATE))
+
+    def _columns_of(self, table: TableName) -> dict[str, str]:
+        *schema, name = table.parts
+        found = self._execute(
+            "SELECT name FROM pragma_table_info(?, ?)", (name, schema[0] if schema else "main")
+        )
+        return {column.decode(): "" for (column,) in found}
 
     def _find_table(self) -> bool:
         *schema, table = self.name.parts

@@ -8,9 +8,11 @@ from collections.abc import Sequence
 from typing import Any, Final, Literal
 from uuid import UUID
 
-from harvest.core.interfaces.mark_store import Backlog, Finding
+from harvest.core.extra_columns import NO_EXTRA, Extra, with_extra
+from harvest.core.interfaces.mark_store import COUNTED, Backlog, Finding
 from harvest.core.mark_checkpoint import Checkpoint, Term
 from harvest.core.row import Row
+from harvest.core.table_name import TableName
 from harvest.databases.column_values import as_bytes, headers_from_json
 from harvest.databases.sqlite.sources import SqliteSources
 
@@ -23,7 +25,7 @@ WHERE id IN (
   WHERE leader_id IS NULL OR leader_id < ? OR leader_id > ?
   ORDER BY id LIMIT ?
 )
-RETURNING id, kafka_topic, kafka_key, kafka_value, kafka_header_keys, kafka_header_values
+RETURNING id, kafka_topic, kafka_key, kafka_value, kafka_header_keys, kafka_header_values{extra}
 """
 # Each id by itself: SQLite allows only so many parameters, but any JSON.
 _PURGE: Final = """
@@ -35,8 +37,9 @@ _RESET: Final = "UPDATE {table} SET leader_id = NULL WHERE id IN (SELECT value F
 _CLEAR: Final = "DELETE FROM {table} WHERE id BETWEEN ? AND ? AND leader_id BETWEEN ? AND ?"
 _BACKLOG: Final = """
 SELECT count(*), count(leader_id),
-       max(0.0, (julianday('now') - julianday(min(create_time))) * 86400.0)
-FROM {table}
+       max(0.0, (julianday('now') - julianday(min(create_time))) * 86400.0),
+       CASE WHEN count(*) = {most} THEN (SELECT max(id) FROM {table}) - max(id) ELSE 0 END
+FROM (SELECT id, leader_id, create_time FROM {table} ORDER BY id LIMIT {most})
 """
 
 
@@ -46,6 +49,12 @@ class SqliteMarkStore(SqliteSources):
     A transaction that stays open after it has written keeps every mark and purge waiting, for 10 s
     at most; then they raise `StoreUnavailable`.
     """
+
+    def __init__(
+        self, url: str, table: str | TableName, *, durable: bool = True, extra: Extra = NO_EXTRA
+    ) -> None:
+        super().__init__(url, table, durable=durable)
+        self._extra = extra
 
     def connect(self) -> None:
         """See `MarkStore.connect`."""
@@ -61,7 +70,7 @@ class SqliteMarkStore(SqliteSources):
                 return []
             found = connection.execute(self._sql(_MARK), parameters).fetchall()
         found.sort(key=_id)  # RETURNING promises no order
-        return [_row(row) for row in found]
+        return [Row(*row) for row in with_extra([_row(row) for row in found], self._extra)]
 
     def purge(self, ids: Sequence[int], tags: Sequence[UUID]) -> int:
         """See `MarkStore.purge`."""
@@ -84,8 +93,8 @@ class SqliteMarkStore(SqliteSources):
 
     def backlog(self) -> Backlog:
         """See `MarkStore.backlog`."""
-        ((rows, tagged, age_s),) = self._execute(self._sql(_BACKLOG))
-        return Backlog(rows, tagged, age_s)
+        (found,) = self._execute(_BACKLOG.format(table=self._name, most=COUNTED))
+        return Backlog.of(*found)
 
     def init(self, *, value_type: Literal["text", "bytes"] = "text") -> bool:
         """See `MarkStore.init`; creates the file too."""
@@ -98,18 +107,19 @@ class SqliteMarkStore(SqliteSources):
         return self._check_table()
 
     def _sql(self, template: str) -> str:
-        return template.format(table=self._name)
+        return template.format(table=self._name, extra=self._extra_columns())
 
 
-def _row(row: tuple[Any, ...]) -> Row:
-    id, topic, key, value, names, values = row
-    return Row(
+def _row(row: tuple[Any, ...]) -> tuple[Any, ...]:
+    id, topic, key, value, names, values, *extra = row
+    return (
         id,
         topic.decode(),
         as_bytes(key),
         as_bytes(value),
         headers_from_json(names) or (),
         headers_from_json(values) or (),
+        *[as_bytes(value) for value in extra],
     )
 
 

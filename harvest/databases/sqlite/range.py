@@ -12,8 +12,9 @@ import json
 from collections.abc import Sequence
 from typing import Any, Final, Literal
 
+from harvest.core.extra_columns import NO_EXTRA, Extra, with_extra
 from harvest.core.gaps import Holders, Range, missing, union
-from harvest.core.interfaces.mark_store import Backlog, Finding
+from harvest.core.interfaces.mark_store import COUNTED, Backlog, Finding
 from harvest.core.interfaces.range_store import Bounds, Window, waiting_after
 from harvest.core.range_checkpoint import Position
 from harvest.core.row import Row
@@ -41,7 +42,7 @@ _BOUNDS: Final = "SELECT min(id), max(id) FROM {table}"
 _DRAWN: Final = "SELECT seq FROM {sequence} WHERE name = ?"
 _BACKLOG: Final = """
 SELECT id, kafka_key, (julianday('now') - julianday(create_time)) * 86400.0
-FROM {table} WHERE id > ?
+FROM {table} WHERE id > ? ORDER BY id LIMIT ?
 """
 _CREATE_POSITIONS: Final = """
 CREATE TABLE IF NOT EXISTS {positions} (
@@ -69,9 +70,16 @@ class SqliteRangeStore(SqliteSources, CheckpointCopies):
     """
 
     def __init__(
-        self, url: str, table: str | TableName, *, shard: int = 0, shards: int = 1
+        self,
+        url: str,
+        table: str | TableName,
+        *,
+        shard: int = 0,
+        shards: int = 1,
+        extra: Extra = NO_EXTRA,
     ) -> None:
         super().__init__(url, table, durable=False)  # it writes only copies
+        self._extra = extra
         self._shard = shard
         self._shards = shards
 
@@ -122,10 +130,12 @@ class SqliteRangeStore(SqliteSources, CheckpointCopies):
     def backlog(self, position: Position | None = None) -> Backlog:
         """See `RangeStore.backlog`."""
         after, _ = waiting_after(self, self._shards, position)  # nothing waits in gaps here
-        found = self._execute(self._sql(_BACKLOG), (min(after),))
+        found = self._execute(self._sql(_BACKLOG), (min(after), COUNTED))
+        ((highest,),) = self._execute(self._sql("SELECT max(id) FROM {table}"))
+        beyond = highest - found[-1][0] if len(found) == COUNTED else 0
         ages = [age for id, key, age in found if id > after[shard_of(as_bytes(key), self._shards)]]
         known = [age for age in ages if age is not None]
-        return Backlog(len(ages), 0, max(0.0, *known) if known else None)
+        return Backlog.of(len(ages), 0, max(0.0, *known) if known else None, beyond)
 
     def init(self, *, value_type: Literal["text", "bytes"] = "text") -> bool:
         """See `RangeStore.init`; creates the file too."""
@@ -141,7 +151,8 @@ class SqliteRangeStore(SqliteSources, CheckpointCopies):
 
     # --- Statements ---
 
-    def _sql(self, template: str, columns: str = _COLUMNS) -> str:
+    def _sql(self, template: str, columns: str | None = None) -> str:
+        columns = columns or _COLUMNS + self._extra_columns()
         *schema, _ = self._table.parts
         return template.format(
             table=self._name,
@@ -159,7 +170,7 @@ class SqliteRangeStore(SqliteSources, CheckpointCopies):
 
     def _mine(self, found: Sequence[tuple[Any, ...]]) -> list[Row]:
         """Those of this shard, as tuples of the shape of `Row`."""
-        return [
+        rows = [
             (
                 id,
                 topic.decode(),
@@ -167,10 +178,12 @@ class SqliteRangeStore(SqliteSources, CheckpointCopies):
                 as_bytes(value),
                 headers_from_json(k),
                 headers_from_json(v),
-            )  # type: ignore[misc]
-            for id, topic, key, value, k, v in found
+                *[as_bytes(value) for value in extra],
+            )
+            for id, topic, key, value, k, v, *extra in found
             if self._shards == 1 or self._is_mine(as_bytes(key))
         ]
+        return with_extra(rows, self._extra)
 
     def _look_for_positions(self) -> Finding:
         *schema, table = self.positions_table.parts

@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any, Final, Literal
 from urllib.parse import unquote, urlsplit
 
+from harvest.core.extra_columns import NO_EXTRA, Extra
 from harvest.core.interfaces.mark_store import Finding
 from harvest.core.table_name import TableName
 from harvest.databases.column_values import as_bytes
-from harvest.databases.schema import COLUMNS
+from harvest.databases.schema import COLUMNS, extra_findings
 from harvest.errors import ConfigurationError, SchemaError, StoreUnavailable, TableMissing
 
 __all__ = ["SqliteTable", "sqlite_path"]
@@ -64,6 +65,8 @@ class SqliteTable:
 
     _marked = True
     """Whether the table needs what mark mode needs."""
+    _extra: Extra = NO_EXTRA
+    """Columns that become headers."""
 
     def __init__(self, url: str, table: str | TableName, *, durable: bool = True) -> None:
         self.path = sqlite_path(url)
@@ -159,7 +162,11 @@ class SqliteTable:
                 findings.append(Finding("column", "error", text))
             else:
                 findings.append(Finding("column", "ok", f"{column} {type_name}"))
-        return findings
+        return findings + extra_findings(types, self._extra)
+
+    def _extra_columns(self) -> str:
+        """The columns that become headers, behind others."""
+        return "".join([f", {TableName((c,)).quoted()}" for c in self._extra.values()])
 
     def _counts_up(self) -> bool:
         *schema, table = self._table.parts

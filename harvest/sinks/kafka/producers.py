@@ -11,6 +11,7 @@ from typing import Any, Final, TypeAlias
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from harvest.core.envelope import Envelope
+from harvest.core.extra_columns import placement
 from harvest.core.kafka_headers import produced_headers
 from harvest.core.row import Row, named
 from harvest.errors import ConfigurationError, InvalidRecord, SinkUnavailable
@@ -97,6 +98,9 @@ def produce(
                 if envelope is not None:
                     (whole,) = named((row,))
                     value, more["headers"] = envelope.wrap(whole, more["headers"])
+                    if envelope.placed:
+                        more["headers"], placed = placement(more["headers"])
+                        more |= placed
             except InvalidRecord as error:
                 raise RowError(row_id, str(error)) from None
         while True:

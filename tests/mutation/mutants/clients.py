@@ -744,6 +744,22 @@ def _guard(name: str, function: str, old: str, new: str) -> Mutant:
 
 
 _SOURCE = [
+    _guard(
+        "rows under ids given again do not hide the one before",
+        "saw",
+        "self._unchecked = self._unchecked or row",
+        "self._unchecked = row",
+    ),
+    _guard(
+        "Kafka hears of the row that was not compared",
+        "_save",
+        "self._unchecked or self.row",
+        "self.row",
+    ),
+    _guard(
+        "a term compares what the one before has not", "begin", "self._unchecked = self.row", "pass"
+    ),
+    _guard("a row that was compared is done with", "rows_fit", "self._unchecked = None", "pass"),
     _source("the server", "before.server != now.server", "False"),
     _source("a lower visit", "now.visit < before.visit or", "False or"),
     _source("another text for a visit", "now.token != before.token", "False"),

@@ -16,6 +16,133 @@ def _idempotent(name: str, function: str, old: str, new: str) -> Mutant:
     return _sink("sinks.kafka.idempotent", name, f"_Line.{function}", old, new)
 
 
+def _batch(name: str, function: str, old: str, new: str) -> Mutant:
+    return _sink("core.dispatcher", f"batches: {name}", f"Dispatcher.{function}", old, new)
+
+
+_BATCHES = (
+    _batch(
+        "what has failed goes in no request of others",
+        "_follows",
+        "and message.token not in self._retries\n",
+        "",
+    ),
+    _batch(
+        "a message before its time stays behind",
+        "_follows",
+        "message.not_before_ms <= now_ms",
+        "True",
+    ),
+    _batch(
+        "a request is bounded in bytes",
+        "_start",
+        "joins &= size + value <= destination.policy.batch_bytes",
+        "pass",
+    ),
+    _batch(
+        "a request is bounded in messages",
+        "_start",
+        "joins = 0 < records < most",
+        "joins = 0 < records",
+    ),
+    _batch(
+        "a destination is tried with one message",
+        "_start",
+        "1 if destination.trips else destination.policy.batch_records",
+        "destination.policy.batch_records",
+    ),
+    _batch(
+        "what has failed is sent alone",
+        "_start",
+        "(row_id, key[2]) in self._retries",
+        "False",
+    ),
+    _batch("what was not tried is not blamed", "finished", "if outcome.untried:", "if False:"),
+    _batch("a request counts once", "finished", "if not message.joined:", "if True:"),
+    _batch(
+        "a request is one failure of its destination",
+        "finished",
+        "if asked and not outcome.shared:",
+        "if asked:",
+    ),
+)
+
+
+def _fan_out(name: str, function: str, old: str, new: str) -> Mutant:
+    return _sink("core.relay", f"fan-out: {name}", f"RelayScheduler.{function}", old, new)
+
+
+_FAN_OUT = (
+    _fan_out(
+        "who has a row is not sent it again",
+        "_offered",
+        "if message.lane in known.settled:",
+        "if False:",
+    ),
+    _fan_out(
+        "a row is decided when all its messages are", "_look_at", "if known.open:", "if False:"
+    ),
+    _fan_out(
+        "another row of the id was sent to nobody",
+        "_remember",
+        "settled is not None and settled[0] == fingerprint(known.row)",
+        "settled is not None",
+    ),
+    _fan_out(
+        "who has a row is remembered when it is forgotten",
+        "_forget",
+        "if known.settled:",
+        "if False:",
+    ),
+    _fan_out(
+        "what is purged is gone for good",
+        "step",
+        "self._known[row_id].settled.clear()",
+        "pass",
+    ),
+    _fan_out(
+        "who had a row before the term is known",
+        "step",
+        "self._settled = {**settled, **self._settled}",
+        "pass",
+    ),
+    _fan_out(
+        "a row that is given up is set aside though it is shed elsewhere",
+        "_look_at",
+        "known.shed.clear()",
+        "return",
+    ),
+    _sink(
+        "core.dead_letters",
+        "fan-out: who stops at bad rows sets none aside",
+        "BadRowFilter.waits",
+        'if self.policy.on_bad_row == "stop":',
+        "if False:",
+    ),
+)
+
+
+def _columns(name: str, function: str, old: str, new: str) -> Mutant:
+    return _sink("core.extra_columns", f"columns: {name}", function, old, new)
+
+
+_COLUMNS = (
+    _columns("NULL is no header", "with_extra", "if value is not None])", "if True])"),
+    _columns("the row's own headers stay", "with_extra", "(keys or ()) + ", ""),
+    _columns("what is selected behind stays", "with_extra", ", *row[end:])", ")"),
+    _columns("a partition is one that there can be", "_partition", "<= _MAX_PARTITION", "> -1"),
+    _columns(
+        "a time that does not say is UTC",
+        "_timestamp_ms",
+        "at if at.tzinfo else at.replace(tzinfo=UTC)",
+        "at",
+    ),
+    _columns(
+        "a moment that is no time to the producer", "_timestamp_ms", "0 < found", "0 <= found"
+    ),
+)
+
+
 SINKS: tuple[Mutant, ...] = (
     _idempotent(
         "a delivery is not settled before the one before",
@@ -130,4 +257,7 @@ SINKS: tuple[Mutant, ...] = (
         "if self._marking or self._adding",
         "if self._adding",
     ),
+    *_BATCHES,
+    *_FAN_OUT,
+    *_COLUMNS,
 )

@@ -23,8 +23,10 @@ from harvest.databases.mysql.mark import MysqlMarkStore
 from harvest.databases.mysql.range import MysqlRangeStore
 from harvest.databases.mysql.table import connect_arguments
 from harvest.databases.postgres.dead_letters import PostgresDeadLetters
+from harvest.databases.postgres.encoding import Converter
 from harvest.databases.postgres.mark import PostgresMarkStore
 from harvest.databases.postgres.range import PostgresRangeStore
+from harvest.databases.postgres.wal import PostgresWalSource
 from marshal_py.embedded import EmbeddedKafka, EmbeddedPostgres
 from tests.support.harvest_world import forget, wait_until
 from tests.support.http_server import http_server
@@ -155,16 +157,20 @@ def test_what_our_words_have_and_a_database_has_not(postgres: EmbeddedPostgres) 
         with closing(PostgresDeadLetters(url, "outbox")) as dead_letters:
             dead_letters.add([BadRow(1, "5 → 6")], TERM)
             assert dead_letters.rows(ALL, 10)[0].error == "5 \\u2192 6"
+        with closing(Converter(url)) as converter:
+            assert converter.to_utf8(b"caf\xe9") == "café".encode()
     postgres.drop_database(name)
 
 
 @pytest.mark.kafka
-@pytest.mark.parametrize("mode", ["mark", "idempotent", "range", "relay"])
+@pytest.mark.parametrize("mode", ["mark", "idempotent", "range", "relay", "wal"])
 def test_all_others_are_published(
     url: str, mode: str, kafka: EmbeddedKafka, kafka_topic: Callable[..., str]
 ) -> None:
     topic = kafka_topic()
-    store_class = PostgresRangeStore if mode == "range" else PostgresMarkStore
+    store_class = {"range": PostgresRangeStore, "wal": PostgresWalSource}.get(
+        mode, PostgresMarkStore
+    )
     with closing(store_class(url, "outbox")) as store:
         store.init()
     insert(url, topic)
@@ -173,7 +179,7 @@ def test_all_others_are_published(
             "kafka": {"bootstrap.servers": kafka.bootstrap_servers},
             "database": url,
             "group": topic,
-            "mode": "range" if mode == "range" else "mark",
+            "mode": mode if mode in ("range", "wal") else "mark",
             "delivery": "idempotent" if mode == "idempotent" else "transactional",
             "coordination": {"topic": f"{topic}.marshal", "create_topics": True},
         }
@@ -192,6 +198,13 @@ def test_all_others_are_published(
         assert sorted(published()) == sorted(GOOD)
         harvest.stop()
         harvest.await_(30)
+    if mode == "wal":
+        with closing(PostgresWalSource(url, "outbox")) as source:
+            source.slot.drop()
+        with psycopg.connect(url) as connection:
+            query = "SELECT kafka_key, kafka_value FROM outbox_dead_letters ORDER BY id"
+            kept = connection.execute(query).fetchall()
+        assert kept == [(b"b", BAD), (BAD, b"4"), (b"b", b"6")]
     forget(kafka, topic)
 
 

@@ -953,3 +953,11 @@ def test_routes_to_several_destinations() -> None:
     assert [m.problem for m in nowhere] == ["no route gives a destination for it"]
     with pytest.raises(ConfigurationError, match="no such destination"):
         Router(["a"], ["a", "b"])
+
+
+def test_who_stops_at_bad_rows_sets_none_aside_behind_those_of_earlier_days() -> None:
+    """As in the other modes: `on_bad_row: stop` moves no row to another table."""
+    row = Row(7, "t", b"k", b"v")
+    for on_bad_row, waits in (("dead_letter", True), ("stop", False)):
+        policy = BadRowPolicy(on_bad_row)  # type: ignore[arg-type]
+        assert BadRowFilter(policy, {("t", b"k"): 3}).waits(row) is waits

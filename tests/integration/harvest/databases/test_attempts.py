@@ -1,0 +1,69 @@
+"""The table of attempts of an earlier version is taken along, or it is said what to do."""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+import psycopg
+import pytest
+
+from harvest.core.dead_letters import BadRow
+from harvest.core.interfaces.dead_letter_store import Selection
+from harvest.core.mark_checkpoint import Term
+from harvest.databases.postgres.attempts import Attempt, PostgresAttempts
+from harvest.databases.postgres.dead_letters import PostgresDeadLetters
+from harvest.databases.postgres.mark import PostgresMarkStore
+from harvest.errors import SchemaError
+
+EARLIER = """
+CREATE TABLE outbox_attempts (
+  id BIGINT PRIMARY KEY, destination TEXT NOT NULL, retries INTEGER NOT NULL,
+  relay_error TEXT NOT NULL, destination_response_status INTEGER,
+  tried_at TIMESTAMP WITH TIME ZONE NOT NULL DEFAULT clock_timestamp(), gave_up BOOLEAN NOT NULL
+)
+"""
+INSERT = (
+    "INSERT INTO outbox (create_time, kafka_topic, kafka_key, kafka_value, kafka_header_keys, "
+    "kafka_header_values) VALUES (now(), 't', 'k', 'v', '{}', '{}')"
+)
+ATTEMPT = Attempt(1, "hook", 3, "HTTP 500", 500, True, ("other",), 5)
+
+
+def test_its_columns_are_added_when_there_is_something_to_write(postgres_database: str) -> None:
+    with psycopg.connect(postgres_database, autocommit=True) as connection:
+        connection.execute(EARLIER)
+        connection.execute(
+            "INSERT INTO outbox_attempts VALUES (9, 'hook', 2, 'HTTP 500', 500, now(), false)"
+        )
+    with closing(PostgresMarkStore(postgres_database, "outbox")) as store:
+        store.init()
+        with psycopg.connect(postgres_database, autocommit=True) as connection:
+            connection.execute(INSERT)
+        store.mark(Term.of(1), 0, 10, 60_000)
+    with (
+        closing(PostgresDeadLetters(postgres_database, "outbox")) as dead_letters,
+        closing(PostgresAttempts(postgres_database, "outbox")) as attempts,
+    ):
+        dead_letters.add([BadRow(1, "x")], Term.of(1))
+        assert dead_letters.retry(Selection(), mode="mark") == 1
+        assert attempts.load() == {9: 2}
+        assert attempts.settled() == {}
+        attempts.record([ATTEMPT])
+        assert attempts.settled() == {1: (5, frozenset({"other"}))}
+        assert attempts.load() == {9: 2}
+
+
+def test_who_may_not_add_them_says_who_has_to_do_what(postgres_database: str) -> None:
+    with psycopg.connect(postgres_database, autocommit=True) as connection:
+        connection.execute(EARLIER)
+        connection.execute("DROP ROLE IF EXISTS relay")
+        connection.execute("CREATE ROLE relay LOGIN")
+        connection.execute("GRANT ALL ON outbox_attempts TO relay")
+    url = psycopg.conninfo.make_conninfo(postgres_database, user="relay")
+    with closing(PostgresAttempts(url, "outbox")) as attempts:
+        assert attempts.settled() == {}
+        with pytest.raises(SchemaError, match=r"run `ALTER TABLE .*fingerprint.* as its owner"):
+            attempts.record([ATTEMPT])
+    with psycopg.connect(postgres_database, autocommit=True) as connection:
+        connection.execute("DROP OWNED BY relay")
+        connection.execute("DROP ROLE relay")
