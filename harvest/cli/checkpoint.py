@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import asdict
 from typing import Annotated, Any
 
@@ -10,13 +11,16 @@ import typer
 from harvest.cli.options import ConfigFile, JsonFlag, RangeConfigFile
 from harvest.cli.outbox import load_range_config
 from harvest.config.load import load
+from harvest.config.model import ReaperConfig
 from harvest.core.range_checkpoint import Position
+from harvest.core.wal_position import format_lsn
 from harvest.runtime.checkpoint_changes import (
     accept_database,
     reset_checkpoints,
     restore_checkpoints,
 )
 from harvest.runtime.checkpoints import Checkpoints
+from harvest.runtime.parts import make_wal_source
 from marshal_py.cli.output import print_json, say
 
 __all__ = ["app"]
@@ -29,10 +33,14 @@ app = typer.Typer(
 
 @app.command()
 def show(config: RangeConfigFile, as_json: JsonFlag = False) -> None:
-    """Show the checkpoints, as Kafka has them.
+    """Show the checkpoints, as Kafka has them: ids in range mode, a place in the log in wal mode.
 
     [dim]Example:[/dim] harvest checkpoint show --config reaper.yaml
     """
+    settings = load(config)
+    if settings.mode == "wal":
+        _show_place(settings, as_json=as_json)
+        return
     settings = load_range_config(config)
     checkpoints = Checkpoints(settings)
     found = [(shard, checkpoints.read(shard)) for shard in range(settings.shards)]
@@ -126,3 +134,28 @@ def _described(shard: int, position: Position | None) -> dict[str, Any]:
         "gaps": position.gaps,
         "epoch": position.epoch,
     }
+
+
+def _show_place(settings: ReaperConfig, *, as_json: bool) -> None:
+    found = Checkpoints(settings).wal()
+    behind = None
+    if found is not None:
+        with closing(make_wal_source(settings)) as source:
+            behind = max(0, source.slot.log_end() - found.lsn)
+    if as_json:
+        report = {
+            "lsn": None if found is None else format_lsn(found.lsn),
+            "part_rows": 0 if found is None else found.part_rows,
+            "timeline": None if found is None else found.timeline,
+            "epoch": None if found is None else found.epoch,
+            "behind_bytes": behind,
+        }
+        print_json(report, indent=None)
+    elif found is None:
+        say("none yet")
+    else:
+        part = f", and {found.part_rows} rows of the next transaction" if found.part_rows else ""
+        say(
+            f"up to {format_lsn(found.lsn)}{part}, {behind} bytes before the end of the log, "
+            f"timeline {found.timeline}, epoch {found.epoch}"
+        )

@@ -78,7 +78,9 @@ class Database(Protocol):
     def wal_dead_letters(self, table: TableName, options: WalOptions) -> PostgresWalDeadLetters:
         """The rows that cannot be published, in wal mode."""
 
-    def wal_partitions(self, table: TableName, published: Callable[[], int]) -> PartitionStore:
+    def wal_partitions(
+        self, table: TableName, published: Callable[[], int]
+    ) -> PostgresWalPartitions:
         """The partitions of the table, in wal mode; `published`: a place in the log."""
 
     def listener(self, table: TableName) -> Listener | None:
@@ -120,7 +122,9 @@ class _Postgres:
     def wal_dead_letters(self, table: TableName, options: WalOptions) -> PostgresWalDeadLetters:
         return PostgresWalDeadLetters(self._conninfo, table, options.prefix)
 
-    def wal_partitions(self, table: TableName, published: Callable[[], int]) -> PartitionStore:
+    def wal_partitions(
+        self, table: TableName, published: Callable[[], int]
+    ) -> PostgresWalPartitions:
         return PostgresWalPartitions(self._conninfo, table, published)
 
     def listener(self, table: TableName) -> Listener:

@@ -18,6 +18,7 @@ from harvest.core.gaps import Range, clip, subtract, union
 from harvest.core.interfaces.range_store import RangeStore
 from harvest.core.mark_checkpoint import Checkpoint
 from harvest.core.range_checkpoint import Position
+from harvest.core.wal_position import WalPosition
 from harvest.errors import ConfigurationError, SinkUnavailable
 from harvest.sinks.kafka.committed_checkpoint import committed_checkpoint
 from harvest.sinks.kafka.settings import connection_settings, consumer_settings, producer_settings
@@ -56,6 +57,11 @@ class Checkpoints:
     def text(self) -> str | None:
         """The same in mark or wal mode, as it is kept."""
         return self._read(f"harvest.{self._config.sink_name}", "the checkpoint")
+
+    def wal(self) -> WalPosition | None:
+        """The same as `read`, of wal mode."""
+        found = self.text()
+        return None if found is None else WalPosition.decode(found)
 
     def write_text(self, text: str) -> None:
         """The same as `write`, in mark or wal mode."""

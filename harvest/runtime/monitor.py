@@ -172,6 +172,7 @@ class Monitor:
             if self.backlog.oldest_age_s is not None:
                 facts["oldest s"] = round(self.backlog.oldest_age_s, 1)
         if self.slot is not None:
+            facts["behind bytes"] = self.slot.behind_bytes
             facts["log kept MiB"] = round(self.slot.pinned_bytes / (1 << 20), 1)
         facts["in flight"] = self._harvester.in_flight
         if self._harvester.stats.gaps:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 from harvest.config.model import ReaperConfig
-from harvest.core.wal_position import WalPosition
 from harvest.databases.registry import database
 from harvest.errors import ConfigurationError
 from harvest.maintenance.archive import ParquetArchive
@@ -62,15 +62,24 @@ def _maintain_behind(
     try:
         found = store.inventory()
         todo = plan_below(found, found.drawn + 1, policy)
-        return todo if dry_run else carry_out(todo, store, policy, make_archive(config))
+        if not dry_run:
+            return carry_out(todo, store, policy, make_archive(config))
+        kept = [(p, why) for p in todo.drop if (why := store.obstacle(p)) is not None]
+        drop = [p for p in todo.drop if p not in dict(kept)]
+        return replace(todo, drop=drop, kept=[*todo.kept, *kept])
     finally:
         store.close()
 
 
 def _saved_place(config: ReaperConfig) -> Callable[[], int]:
-    text = Checkpoints(config).text()
-    lsn = 0 if text is None else WalPosition.decode(text).lsn
-    return lambda: lsn
+    """The position as Kafka has it by now: a harvester may be at work."""
+    checkpoints = Checkpoints(config)
+
+    def lsn() -> int:
+        found = checkpoints.wal()
+        return 0 if found is None else found.lsn
+
+    return lsn
 
 
 def maintain_partitions_and_tell(

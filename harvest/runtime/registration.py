@@ -22,6 +22,8 @@ from harvest.core.mark_checkpoint import Checkpoint, Term
 from harvest.core.range_checkpoint import Position
 from harvest.core.source import Registration, differences, registration_problem
 from harvest.core.wal_position import WalPosition
+from harvest.databases.postgres.attempts import attempts_name
+from harvest.databases.registry import database
 from harvest.errors import (
     CheckpointError,
     ConfigurationError,
@@ -32,6 +34,7 @@ from harvest.errors import (
 from harvest.runtime.checkpoints import Checkpoints, alone
 from harvest.runtime.parts import (
     make_any_store,
+    make_dead_letters,
     make_range_store,
     make_record,
     make_store,
@@ -122,6 +125,10 @@ def switch(
                 Checkpoints(old).fence()
             if found.mode != "wal":  # which compares slot and position with the server itself
                 _check_source(old)
+            if found.mode == "relay" != ours.mode:
+                _refuse_half_sent(old)
+            if found.mode != "wal" == ours.mode:
+                _refuse_dead_letters(old)
             done = _carry_over(old, config, found, ours, dry_run=dry_run)
             if not dry_run:
                 store.register_anew(ours)
@@ -181,6 +188,34 @@ def _check_source(old: ReaperConfig) -> None:
                 f"{problem}; decide on that first, with the configuration as it was: see "
                 "`harvest checkpoint accept --help`"
             )
+
+
+def _refuse_half_sent(old: ReaperConfig) -> None:
+    """Only a relay knows which destinations have a row: another mode would send it to all."""
+    attempts = database(old.database).attempts(old.table)
+    if attempts is None:
+        return
+    with contextlib.closing(attempts):
+        count = len(attempts.settled())
+    if count:
+        raise ConfigurationError(
+            f"{old.outbox}: {count} rows are at some of their destinations and not at the others, "
+            "as only a relay knows: let a harvester deliver them, with the configuration as it "
+            "was, and run `harvest dead-letters retry` or `drop` for those that are set aside; "
+            f"then delete what is left in {attempts_name(old.table)}"
+        )
+
+
+def _refuse_dead_letters(old: ReaperConfig) -> None:
+    """Rows of the table are published when the slot is made, also those that should wait."""
+    with contextlib.closing(make_dead_letters(old)) as letters:
+        count = letters.count()
+    if count:
+        raise ConfigurationError(
+            f"{old.outbox} has {count} dead letters, behind which rows of the table may have to "
+            "wait: run `harvest dead-letters retry` or `drop` first, with the configuration as it "
+            "was"
+        )
 
 
 def _carry_over(

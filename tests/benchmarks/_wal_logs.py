@@ -9,15 +9,15 @@ from harvest.core.wal_options import WalOptions
 from harvest.databases.postgres.wal import PostgresWalSource
 from marshal_py.embedded import EmbeddedPostgres
 
-__all__ = ["Logs"]
+__all__ = ["EMIT", "INSERT", "Logs"]
 
 _SLOTS = 9  # of the ten that a server has by default
-_INSERT = (
+INSERT = (
     "INSERT INTO outbox (create_time, kafka_topic, kafka_key, kafka_value, kafka_header_keys, "
     "kafka_header_values) VALUES (now(), '{topic}', 'key-' || n % 10000, repeat('x', 256), "
     "'{{n}}', '{{1}}');"
 )
-_EMIT = "PERFORM pg_logical_emit_message(true, 'harvest.outbox', decode('{content}', 'hex'));"
+EMIT = "PERFORM pg_logical_emit_message(true, 'harvest.outbox', decode('{content}', 'hex'));"
 
 
 class Logs:
@@ -38,9 +38,7 @@ class Logs:
         name = made.slot.name
         slots = [f"s{n}_{name}"[:63] for n in range(min(runs, _SLOTS))]
         content = pack_message(self._topic, b"key", b"x" * 256, [(b"n", b"1")]).hex()
-        step = (_EMIT if source == "message" else _INSERT).format(
-            topic=self._topic, content=content
-        )
+        step = (EMIT if source == "message" else INSERT).format(topic=self._topic, content=content)
         with psycopg.connect(database, autocommit=True) as connection:
             for slot in slots:
                 connection.execute("SELECT pg_copy_logical_replication_slot(%s, %s)", (name, slot))

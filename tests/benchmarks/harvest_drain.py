@@ -92,12 +92,14 @@ class Log:
     name: str
     source: str = "table"
     rows_per_commit: int = 1
+    """0: all in one."""
 
 
 LOGS = (
     Log("single-row commits"),
     Log("messages", "message"),
     Log("100 rows a commit", rows_per_commit=100),
+    Log("one transaction", rows_per_commit=0),
 )
 DELIVERIES = {"at least once": "idempotent", "exactly once": "transactional"}
 SHARES = {"at least once": 0.9, "exactly once": 0.8}
@@ -157,7 +159,7 @@ class Bench:
 
     def wal(self, log: Log) -> dict[str, Outcome]:
         """A log that waits: only decoded, and harvested with either delivery."""
-        database, slots = self._logs.fill(log.source, log.rows_per_commit, 3)
+        database, slots = self._logs.fill(log.source, log.rows_per_commit or self._count, 3)
         outcomes = {
             f"slot reader, {log.name}": child(
                 "slot", database, slots[0], log.source, str(self._count)

@@ -19,6 +19,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 from harvest.databases.postgres.mark import PostgresMarkStore
 from harvest.databases.postgres.range import PostgresRangeStore
+from harvest.databases.postgres.wal import PostgresWalSource
 from marshal_py.embedded import EmbeddedKafka, EmbeddedPostgres
 from tests.benchmarks.harness import Figure, Options, median, run, say
 from tests.benchmarks.harvest_latency import child, output_of
@@ -27,6 +28,7 @@ from tests.support.messages import value_of
 PARTITIONS = 3
 INTERVAL_S = 1.0
 RATE = 750
+STORES = {"mark": PostgresMarkStore, "range": PostgresRangeStore, "wal": PostgresWalSource}
 _WAIT_S = 60.0
 _SETTLE_S = 2.0
 
@@ -126,9 +128,10 @@ def fail(
     """One failure of the leader in the middle of the work."""
     database = postgres.create_database()
     topic = kafka.create_topic(partitions=PARTITIONS)
-    store = (PostgresRangeStore if mode == "range" else PostgresMarkStore)(database, "outbox")
+    store = STORES[mode](database, "outbox")
     store.init()
-    store.install_notify()
+    if not isinstance(store, PostgresWalSource):
+        store.install_notify()
     store.close()
     reader = Reader(kafka.bootstrap_servers, topic)
     with tempfile.TemporaryDirectory() as folder:
@@ -162,15 +165,19 @@ def fail(
             harvesters.close()
             reader.stopping = True
             reading.join(_WAIT_S)
+            if isinstance(store, PostgresWalSource):  # a server has ten slots
+                store.slot.drop()
+                store.close()
     duplicates = sum(count - 1 for count in reader.came.values())
     return Outcome(gap_s, duplicates, written - len(reader.came), reader.reordered)
 
 
 def measure(options: Options) -> list[Figure]:
     figures = []
-    kinds = [("mark", "transactional"), ("range", "transactional"), ("mark", "idempotent")]
+    kinds = [("mark", "transactional"), ("range", "transactional"), ("wal", "transactional")]
+    kinds += [("mark", "idempotent"), ("wal", "idempotent")]
     with EmbeddedKafka() as kafka, EmbeddedPostgres(durable=True) as postgres:
-        for mode, delivery in kinds[:2] if options.quick else kinds:
+        for mode, delivery in kinds[:3] if options.quick else kinds:
             for what in ("killed", "paused"):
                 found = []
                 for _ in range(1 if options.quick else options.repeats):

@@ -72,7 +72,7 @@ UNIT_TESTS: Final[dict[str, tuple[str, ...]]] = {
         "harvest/core/test_range.py",
     ),
     "shards": ("harvest/runtime/test_sharded_harvester.py",),
-    "wals": ("harvest/core/test_wal.py",),
+    "wals": ("harvest/core/test_wal.py", "harvest/runtime/test_wal_leader.py"),
     "sinks": (
         "harvest/sinks/test_idempotent_sink.py",
         "harvest/sinks/test_transactional_sink.py",

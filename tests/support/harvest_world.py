@@ -22,7 +22,7 @@ import pymysql
 from harvest import OutboxRecord, Stasher
 from harvest.databases.mysql.table import connect_arguments
 from marshal_py.embedded import EmbeddedKafka
-from tests.support.kafka_reader import read_topic
+from tests.support.kafka_reader import TopicCounter, read_topic
 
 WAIT_S = 120.0  # a bound: a machine may be busy with other tests
 INTERVAL_MS = 1_000
@@ -103,6 +103,7 @@ class World:
         *,
         mode: str = "mark",
         shards: int = 1,
+        interval_ms: int = INTERVAL_MS,
         more: str = "",
     ) -> None:
         self.topic = topic
@@ -112,6 +113,7 @@ class World:
         self._folder = folder
         self._random = random.Random(seed)
         self._harvesters: list[Harvester] = []
+        self._counter: TopicCounter | None = None
         self._lock = threading.Lock()
         self.committed: dict[str, list[str]] = defaultdict(list)
         self.rolled_back: set[str] = set()
@@ -127,7 +129,7 @@ class World:
             f"shards: {shards}\n"
             "coordination:\n"
             f"  topic: {topic}.marshal\n"
-            f"  interval_ms: {INTERVAL_MS}\n"
+            f"  interval_ms: {interval_ms}\n"
             "  create_topics: true\n"
             f"{more}"
         )
@@ -254,7 +256,9 @@ class World:
         wait_until(lambda: self.published_count() > more_than, "records in Kafka")
 
     def published_count(self) -> int:
-        return len(read_topic(self.servers, self.topic))
+        if self._counter is None:
+            self._counter = TopicCounter(self.servers, self.topic)
+        return self._counter.count()
 
     def published(self) -> dict[str, list[str]]:
         """What a read_committed reader sees, by key."""
@@ -269,6 +273,9 @@ class World:
     def close(self) -> None:
         for harvester in self._harvesters:
             harvester.kill()
+        if self._counter is not None:
+            self._counter.close()
+            self._counter = None
 
     @contextmanager
     def opened(self, kafka: EmbeddedKafka, store: _HasTable) -> Iterator[Self]:

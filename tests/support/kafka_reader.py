@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-from confluent_kafka import Consumer, IsolationLevel, KafkaException, TopicPartition
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 Record = tuple[bytes | None, bytes | None, Any]
@@ -57,6 +57,57 @@ def read_topic(servers: str, topic: str, timeout_s: float = 60.0) -> list[Record
         return [record for p in sorted(found) for record in found[p]]
     finally:
         consumer.close()
+
+
+class TopicCounter:
+    """How many records of a topic a read_committed reader has seen; reads each of them once.
+
+    To be asked again and again, from one thread.
+    """
+
+    def __init__(self, servers: str, topic: str) -> None:
+        self._servers = servers
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": servers,
+                "group.id": "counter",
+                "fetch.wait.max.ms": 20,
+                "enable.auto.commit": False,
+                "enable.partition.eof": True,
+                "isolation.level": "read_committed",
+            }
+        )
+        partitions = self._consumer.list_topics(topic, timeout=120).topics[topic].partitions
+        self._next = dict.fromkeys(partitions, 0)
+        self._consumer.assign([TopicPartition(topic, p, 0) for p in partitions])
+        self._topic = topic
+        self._count = 0
+
+    def count(self, timeout_s: float = 60.0) -> int:
+        """So many at least as were committed when it was called. Raises AssertionError when these
+        do not come for `timeout_s`."""
+        deadline = time.monotonic() + timeout_s
+        ends = end_offsets(
+            self._servers, self._topic, self._next, IsolationLevel.READ_COMMITTED, deadline
+        )
+        while any(self._next[p] < end for p, end in ends.items()):
+            for message in self._consumer.consume(1000, timeout=0.1):
+                p, offset = message.partition(), message.offset()
+                error = message.error()
+                if p is None or offset is None:
+                    continue  # an error that is not about a place
+                if error is None:
+                    self._count += 1
+                    offset += 1
+                elif error.code() != KafkaError._PARTITION_EOF:
+                    continue
+                self._next[p] = max(self._next[p], offset)
+            assert time.monotonic() < deadline, f"{self._topic}: {self._next} of {ends}"
+        return self._count
+
+    def close(self) -> None:
+        """Let go of the consumer."""
+        self._consumer.close()
 
 
 def end_offsets(

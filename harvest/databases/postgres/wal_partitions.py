@@ -17,6 +17,7 @@ from psycopg import sql
 from harvest.core.table_name import TableName
 from harvest.databases.postgres.partitions import PostgresPartitions
 from harvest.errors import StoreUnavailable
+from harvest.maintenance.partitions import Partition
 
 __all__ = ["PostgresWalPartitions"]
 
@@ -49,7 +50,7 @@ class PostgresWalPartitions(PostgresPartitions):
             with connection.transaction():
                 self._run(sql.SQL("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"))
                 self._run(sql.SQL("SELECT FROM {part} LIMIT 1").format(part=part))
-                if not self._is_published():
+                if not self._has_passed(self._log_end()):
                     return 0
                 statement = sql.SQL(_SWEEP).format(part=part)
                 return self._run(statement, (below, retain_s)).rowcount
@@ -59,15 +60,30 @@ class PostgresWalPartitions(PostgresPartitions):
             said = " ".join(str(error).split())
             raise StoreUnavailable(f"published rows could not be deleted: {said}") from error
 
+    def obstacle(self, partition: Partition) -> str | None:
+        """Why it would not be dropped now; None if it would. Closes it to writers for a moment."""
+        end = None
+        with self._managing() as alone:
+            if alone:
+                part = sql.Identifier(*partition.name.split(".", 1))
+                self._run(sql.SQL(_NO_WRITES).format(part=part))
+                end = self._log_end()
+        if end is None:
+            return "somebody writes to it, or changes partitions"
+        return None if self._has_passed(end) else "not all that is in it is published"
+
     def _may_go(self, part: sql.Identifier) -> bool:
         self._run(sql.SQL(_NO_WRITES).format(part=part))
-        return self._is_published()
+        return self._has_passed(self._log_end())
 
-    def _is_published(self) -> bool:
-        """Whether all that is in the log is published, or will be in two seconds."""
+    def _log_end(self) -> int:
         ((end,),) = self._run(sql.SQL(_LOG_END)).fetchall()
+        return int(end)
+
+    def _has_passed(self, end: int) -> bool:
+        """Whether all below this place in the log is published, or will be in two seconds."""
         deadline = time.monotonic() + _WAIT_S
-        while self._published() < int(end):
+        while self._published() < end:
             if time.monotonic() > deadline:
                 return False
             time.sleep(_RETRY_S)

@@ -44,7 +44,7 @@ from harvest.sinks.kafka.settings import connection_settings, consumer_settings
 
 __all__ = ["TransactionalSink"]
 
-_OPEN_TIMEOUTS_S: Final = (0.1, 0.25, 1.0, 3.0)
+_OPEN_TIMEOUTS_S: Final = (0.1, 0.15, 0.2, 0.25, 0.3, 1.0, 3.0)
 _STEP_S: Final = 0.5  # how long the lease may go unasked while the broker is silent
 _ABORT_TIMEOUT_S: Final = 2.0
 _FENCED: Final = {
@@ -132,7 +132,8 @@ class TransactionalSink:
         """A producer that has fenced all others of this outbox.
 
         If the one before has a transaction open, the broker aborts it and says "try again", for
-        which librdkafka waits half a second; a new producer need not.
+        which librdkafka waits half a second; a new producer need not. A busy broker takes several
+        tenths of a second to abort one, so several are tried before one may wait that long.
         """
         problem = ""
         for timeout_s in _OPEN_TIMEOUTS_S:

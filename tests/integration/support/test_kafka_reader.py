@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import Producer
 
 from marshal_py.embedded import EmbeddedKafka
-from tests.support.kafka_reader import read_topic
+from tests.support.kafka_reader import TopicCounter, read_topic
 
 pytestmark = pytest.mark.kafka
 
@@ -80,3 +80,24 @@ def test_an_undecided_transaction_is_named(
     with pytest.raises(AssertionError, match="0 stable to 0 of 1, 1 stable to 0 of 1"):
         read_topic(kafka.bootstrap_servers, topic, timeout_s=1)
     producer.abort_transaction(30)
+
+
+def test_a_counter_goes_on_where_it_was_and_counts_what_is_committed(
+    kafka: EmbeddedKafka, kafka_topic: Callable[..., str], producer: Producer
+) -> None:
+    topic = kafka_topic(partitions=PARTITIONS)
+    counter = TopicCounter(kafka.bootstrap_servers, topic)
+    assert counter.count() == 0
+    for total in (PARTITIONS, 2 * PARTITIONS):
+        begin(producer, topic, b"committed")
+        producer.commit_transaction(30)
+        begin(producer, topic, b"aborted")
+        producer.flush(30)
+        producer.abort_transaction(30)
+        assert counter.count() == total
+    begin(producer, topic, b"open")
+    producer.flush(30)
+    assert counter.count() == 2 * PARTITIONS
+    producer.commit_transaction(30)
+    assert counter.count() == 3 * PARTITIONS
+    counter.close()

@@ -138,6 +138,7 @@ WAL_MODE: tuple[Mutant, ...] = (
         "tuple([send.number for send in sends]), failure)",
         "tuple([send.number for send in sends]), None)",
     ),
+    _leader("a save that failed is none", "_saved", "if failure is None else w.SaveFailed()", ""),
     _leader(
         "all merged sends are settled",
         "_settled",

@@ -121,6 +121,22 @@ def test_an_open_transaction_with_a_row_in_it_keeps_a_partition(rig: Rig) -> Non
     assert lows(rig.maintain().drop) == [0]
 
 
+@pytest.mark.usefixtures("at_once")
+def test_it_is_asked_what_a_partition_waits_for_and_nothing_is_dropped(rig: Rig) -> None:
+    first = Partition("public.outbox_p0", 0, 100)
+    with rig.connect() as late:
+        late.execute(INSERT, (1,))
+        rig.publish()
+        assert rig.partitions.obstacle(first) == "somebody writes to it, or changes partitions"
+    rig.lsn = 0
+    assert rig.partitions.obstacle(first) == "not all that is in it is published"
+    rig.publish()
+    assert rig.partitions.obstacle(first) is None
+    assert 0 in lows(rig.partitions.inventory().partitions)
+    with rig.connect() as other:
+        other.execute("LOCK TABLE outbox_p0 IN ROW EXCLUSIVE MODE NOWAIT")
+
+
 def test_it_is_waited_for_with_nobody_writing_into_it(rig: Rig) -> None:
     """What is published a moment later is no reason to keep a partition for another minute."""
     rig.fill(150)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -12,8 +10,10 @@ from pathlib import Path
 import psycopg
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
+from typer.testing import CliRunner
 
 from harvest import OutboxRecord, Stasher
+from harvest.cli.app import app
 from harvest.config.load import load
 from harvest.core.wal_options import WalOptions
 from harvest.databases.postgres.mark import PostgresMarkStore
@@ -22,7 +22,7 @@ from harvest.databases.postgres.wal import PostgresWalSource
 from harvest.errors import ConfigurationError
 from harvest.runtime.registration import Switch, switch
 from marshal_py.embedded import EmbeddedKafka, EmbeddedPostgres
-from tests.support.harvest_world import World, wait_until
+from tests.support.harvest_world import INTERVAL_MS, World, wait_until
 from tests.support.kafka_reader import read_topic
 
 pytestmark = [pytest.mark.kafka]
@@ -39,10 +39,19 @@ def world(
     kafka_topic: Callable[..., str],
     postgres_database: str,
 ) -> Iterator[World]:
-    delivery, more = request.param
+    delivery, more, *interval_ms = request.param
     topic = kafka_topic(partitions=3)
     servers = kafka.bootstrap_servers
-    made = World(tmp_path, servers, postgres_database, topic, delivery, mode="wal", more=more)
+    made = World(
+        tmp_path,
+        servers,
+        postgres_database,
+        topic,
+        delivery,
+        mode="wal",
+        interval_ms=interval_ms[0] if interval_ms else INTERVAL_MS,
+        more=more,
+    )
     options = load(made.config).wal.options()
     source = PostgresWalSource(postgres_database, "outbox", options)
     with made.opened(kafka, source):
@@ -51,17 +60,27 @@ def world(
     source.close()
 
 
-either_source = pytest.mark.parametrize(
-    "world", [("transactional", TABLE), ("transactional", MESSAGE)], indirect=True
+KILLED_MS = 500
+"""The heartbeat interval where leases are waited for, and one that is lost does no harm."""
+killed = pytest.mark.parametrize(
+    "world",
+    [("transactional", TABLE, KILLED_MS), ("transactional", MESSAGE, KILLED_MS)],
+    indirect=True,
+)
+killed_at_least_once = pytest.mark.parametrize(
+    "world",
+    [("idempotent", TABLE, KILLED_MS), ("idempotent", MESSAGE, KILLED_MS)],
+    indirect=True,
 )
 at_least_once = pytest.mark.parametrize(
     "world", [("idempotent", TABLE), ("idempotent", MESSAGE)], indirect=True
 )
 
 
-@either_source
+@killed
 def test_killed_again_and_again_every_row_is_published_once_and_in_order(world: World) -> None:
     world.harvester()
+    world.harvester()  # one stands by already while the next one starts
     with world.writing():
         for _ in range(4):
             leader = world.leader()
@@ -79,11 +98,12 @@ def without_repetitions(values: list[str]) -> list[str]:
     return [value for at, value in enumerate(values) if last[value] == at]
 
 
-@at_least_once
+@killed_at_least_once
 def test_at_least_once_a_killed_leader_loses_nothing_and_the_last_of_each_is_in_order(
     world: World,
 ) -> None:
     world.harvester()
+    world.harvester()  # one stands by already while the next one starts
     with world.writing():
         for _ in range(3):
             leader = world.leader()
@@ -97,26 +117,29 @@ def test_at_least_once_a_killed_leader_loses_nothing_and_the_last_of_each_is_in_
         found = world.published()
         return {k: without_repetitions(v) for k, v in found.items()} == expected
 
+    world.wait_drained()
     wait_until(all_there, "all rows, the last of each in order", world.leader().log)
     assert world.leader().stop() == 0
 
 
 @at_least_once
 def test_at_least_once_a_stopped_leader_leaves_nothing_to_repeat(world: World) -> None:
+    leader = world.harvester()
     for _ in range(3):
-        leader = world.harvester()
+        leader.wait_said("harvesting as leader")
+        following = world.harvester()
         with world.writing():
             world.wait_published(world.published_count() + 50)
         world.wait_drained()
         assert leader.stop() == 0
+        leader = following
     world.assert_exactly_once()
 
 
 def harvest(world: World, *arguments: str, code: int = 0) -> str:
     """Run a command on the world's configuration; return what it printed."""
-    command = [sys.executable, "-m", "harvest.cli", *arguments, "--config", str(world.config)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == code, done.stderr + done.stdout
+    done = CliRunner().invoke(app, [*arguments, "--config", str(world.config)])
+    assert done.exit_code == code, f"{done.output}\n{done.exception!r}"
     return done.stdout
 
 
@@ -280,6 +303,14 @@ def test_a_partition_that_is_published_is_dropped(world: World) -> None:
     with psycopg.connect(world.database) as connection:
         connection.execute("SELECT setval('outbox_id_seq', 1000000)")  # it is full
     stash(world, record(world, "k", "2"))
+    planned = json.loads(harvest(world, "partitions", "--dry-run", "--json"))
+    assert planned["dropped"] == []
+    assert [one["why"] for one in planned["kept"]] == ["not all that is in it is published"]
+    shown = json.loads(harvest(world, "checkpoint", "show", "--json"))
+    assert (shown["timeline"], shown["part_rows"]) == (1, 0)
+    assert 0 < shown["behind_bytes"] < 1 << 24
+    assert f"up to {shown['lsn']}, " in harvest(world, "checkpoint", "show")
+    assert f"{shown['lsn']}, " in harvest(world, "reap", "--dry-run")
     second = world.harvester()
     second.wait_said("partition public.outbox_p0 is dropped: all published")
     assert values(world) == ["1", "2"]

@@ -208,3 +208,37 @@ def test_a_commit_that_outlasts_the_lease_is_no_success(
     sink._still_held = lambda: "commit" not in producer.asked
     assert sink.deliver([Row(1, "t", b"k", b"v")], "c") is not None
     assert producer.asked.count("commit") == 1
+
+
+class Aborting:
+    """A producer of a broker that aborts another one's transaction until `done_s`.
+
+    Told to try again, librdkafka does so every half second.
+    """
+
+    def __init__(self, clock: Clock, done_s: float) -> None:
+        self._clock, self._done_s = clock, done_s
+
+    def init_transactions(self, timeout_s: float) -> None:
+        began_s = self._clock.now_s
+        while self._clock.now_s < self._done_s:
+            if self._clock.now_s + 0.5 > began_s + timeout_s:
+                self._clock.now_s = began_s + timeout_s
+                raise KafkaException(KafkaError(KafkaError._TIMED_OUT, retriable=True))
+            self._clock.now_s += 0.5
+
+    def purge(self) -> None: ...
+
+    def poll(self, timeout_s: float) -> None: ...
+
+
+@pytest.mark.parametrize("abort_s", [0.0, 0.05, 0.2, 0.36, 0.5, 0.8, 0.95])
+def test_a_transaction_that_is_aborted_for_a_while_is_not_waited_for_much_longer(
+    sink: TransactionalSink, abort_s: float
+) -> None:
+    clock = Clock()
+    began_s = clock.now_s
+    producers: Any = sink._producers
+    producers.take = lambda: Aborting(clock, began_s + abort_s)
+    sink._fence()
+    assert clock.now_s - began_s <= abort_s + 0.3
