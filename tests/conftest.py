@@ -12,6 +12,7 @@ as an explicit example.
 from __future__ import annotations
 
 import os
+import signal
 
 from hypothesis import HealthCheck, settings
 
@@ -23,3 +24,7 @@ settings.register_profile(
     "thorough", max_examples=5000, deadline=None, suppress_health_check=_QUIET
 )
 settings.load_profile(os.environ.get("MARSHAL_HYPOTHESIS", "ci"))
+
+# What a shell starts in the background ignores Ctrl-C, and so does all that it starts in turn.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)

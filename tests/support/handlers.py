@@ -40,6 +40,7 @@ def write_down_slowly(message: Any, claim: Any) -> None:
 def die_of_poison(message: Any, claim: Any) -> None:
     """Take the process down with some messages, as a crash in C would; raise with others."""
     if message.value() == b"3":
+        write_down(message, claim)
         os._exit(9)
     if message.value() == b"5":
         raise Unpicklable("five", 5)

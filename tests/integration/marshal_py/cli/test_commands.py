@@ -162,7 +162,7 @@ def test_a_dead_holder_is_stale_by_timestamps_and_by_observing(
 
 
 def test_a_live_holder_is_fresh_by_observing(client: Callable[..., Marshal], cli: Cli) -> None:
-    client("a", interval_ms=5_000).claim("t", 0, timeout_s=60).commit(1, wait=True)
+    client("a", interval_ms=60_000).claim("t", 0, timeout_s=60).commit(1, wait=True)
     busy = client("b", group_id="busy", interval_ms=100)
     busy.claim("t", 0, timeout_s=60)
     rows = {r["group"]: r for r in json.loads(cli("claims", "--json", "--observe", "1").stdout)}
