@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
+from harvest.databases.postgres.mark import PostgresMarkStore
 from marshal_py.client.topics import create_topics
 from marshal_py.embedded import EmbeddedKafka
 from tests.support.paths import DOCS
@@ -26,15 +28,33 @@ EXAMPLES = [
 ]
 
 
+@pytest.fixture
+def dsn(page: str, request: pytest.FixtureRequest) -> str:
+    """A database with an outbox, for the pages that have one."""
+    if page != "outbox.md":
+        return ""
+    database: str = request.getfixturevalue("postgres_database")
+    store = PostgresMarkStore(database, "outbox")
+    store.init()
+    store.close()
+    return database
+
+
 @pytest.mark.parametrize(("page", "code"), EXAMPLES, ids=[page for page, _ in EXAMPLES])
 def test_an_example_runs(
-    kafka: EmbeddedKafka, tmp_path: Path, request: pytest.FixtureRequest, page: str, code: str
+    kafka: EmbeddedKafka,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+    page: str,
+    code: str,
+    dsn: str,
 ) -> None:
     kafka.start()
     create_topics(kafka.bootstrap_servers)
     create_topics(kafka.bootstrap_servers, topic="__marshal.go", with_snapshots=False)
-    request.addfinalizer(partial(kafka.delete_topic, "orders"))
-    kafka.create_topic("orders", partitions=2)
+    for topic in ("orders", "orders.dlq"):
+        request.addfinalizer(partial(kafka.delete_topic, topic))
+        kafka.create_topic(topic, partitions=2)
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
     producer.produce("orders", b"the value", key=b"k")
     assert producer.flush(60) == 0
@@ -46,11 +66,12 @@ def test_an_example_runs(
         capture_output=True,
         timeout=100,
         cwd=tmp_path,
+        env={**os.environ, "DSN": dsn},
     )
     assert done.returncode == 0, done.stderr
-    if "message.value()" in code:
+    if re.search(r"print\(.*message\.value\(\)", code):
         assert "the value" in done.stdout
-    elif "print(" in code:
+    elif re.search(r"^print\(|^    +print\(\"", code, re.MULTILINE):
         assert done.stdout.strip()
 
 

@@ -29,6 +29,7 @@ def fetch(libs, coordinates):
         put_jars(libs)
 
 jars._FETCH["python"] = fetch
+jars.check_jars = lambda *_: None  # these are none that were ever published
 jars.kafka_home(way="python", progress=lambda line: print(line, flush=True))
 print("done", flush=True)
 """
