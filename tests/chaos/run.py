@@ -145,7 +145,7 @@ def _break(
                 stage.wait(rest_s(name, dice))
             rounds += 1
 
-    threads = [threading.Thread(target=track, args=(name,)) for name in TRACKS]
+    threads = [threading.Thread(target=track, args=(name,), daemon=True) for name in TRACKS]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -133,7 +133,7 @@ def test_many_threads_send_at_once(bench: Bench) -> None:
     def send(thread: int) -> None:
         outcomes.extend([sink.send(row(n, f"k{thread}"), f"{thread}.{n}", 1) for n in range(5)])
 
-    threads = [threading.Thread(target=send, args=(n,)) for n in range(6)]
+    threads = [threading.Thread(target=send, args=(n,), daemon=True) for n in range(6)]
     for thread in threads:
         thread.start()
     for thread in threads:

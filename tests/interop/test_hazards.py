@@ -48,7 +48,7 @@ def test_a_start_on_a_busy_log_of_more_than_100_000_young_records(stage: Stage) 
         while not stop.wait(0.001):
             stage.append(*(heartbeat(stage, "a", topic, 7, partition=1),) * 50, partition=at)
 
-    busy = threading.Thread(target=write)
+    busy = threading.Thread(target=write, daemon=True)
     busy.start()
     try:
         ours = stage.ours("py")

@@ -36,7 +36,7 @@ class Flow:
         self.sent: Counter[int] = Counter()
         self._producer = Producer({"bootstrap.servers": stage.brokers, "linger.ms": 0})
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run)
+        self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
     def _run(self) -> None:

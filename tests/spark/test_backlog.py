@@ -199,7 +199,7 @@ def test_two_attempts_at_one_shard(world: World) -> None:
         jobs = [Job(settings, n, claim.epoch, 3_007) for n, claim in enumerate(claims)]
         outcomes: list[Any] = []
         earlier = threading.Thread(
-            target=lambda: outcomes.append(publish(jobs[0], Slow, silence_s=2))
+            target=lambda: outcomes.append(publish(jobs[0], Slow, silence_s=2)), daemon=True
         )
         earlier.start()
         assert begun.wait(60)

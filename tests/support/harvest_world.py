@@ -163,7 +163,7 @@ class World:
         """Transactions all the while. A writer has keys of its own, so their order is known."""
         stop = threading.Event()
         threads = [
-            threading.Thread(target=self._write, args=(f"w{n}", stop, pause_s))
+            threading.Thread(target=self._write, args=(f"w{n}", stop, pause_s), daemon=True)
             for n in range(writers)
         ]
         for thread in threads:

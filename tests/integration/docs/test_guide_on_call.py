@@ -64,7 +64,9 @@ def heir(servers: str, log: str, topic: str) -> Iterator[None]:
     )
     with marshal, Consumer(marshal, topics=[topic]) as consumer:
         patient = Retry(attempts=None, backoff_ms=50, max_backoff_ms=50)
-        running = threading.Thread(target=consumer.run, args=(handle,), kwargs={"retry": patient})
+        running = threading.Thread(
+            target=consumer.run, args=(handle,), kwargs={"retry": patient}, daemon=True
+        )
         running.start()
         try:
             yield

@@ -48,7 +48,7 @@ def test_reading_ends_while_transactions_go_on(
             producer.commit_transaction(30)
             written.set()
 
-    writer = threading.Thread(target=write)
+    writer = threading.Thread(target=write, daemon=True)
     writer.start()
     try:
         assert written.wait(60)

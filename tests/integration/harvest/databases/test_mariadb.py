@@ -151,7 +151,7 @@ def test_an_insert_whose_transaction_is_not_on_the_list_yet_is_a_suspect(
             "CREATE TRIGGER slow BEFORE INSERT ON outbox FOR EACH ROW "
             "SET @got = IF(NEW.kafka_key = 'late', GET_LOCK('here', 30), 0)",
         )
-        thread = threading.Thread(target=execute, args=(writer, insert("late")))
+        thread = threading.Thread(target=execute, args=(writer, insert("late")), daemon=True)
         thread.start()
         try:
             while not execute(

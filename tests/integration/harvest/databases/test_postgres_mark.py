@@ -223,7 +223,7 @@ def test_a_mark_waits_for_a_locked_row_and_can_be_cancelled(
         except StoreUnavailable as error:
             failures.append(error)
 
-    thread = threading.Thread(target=mark)
+    thread = threading.Thread(target=mark, daemon=True)
     with db.transaction():
         db.execute("SELECT 1 FROM outbox WHERE id = 1 FOR UPDATE")
         thread.start()

@@ -267,7 +267,7 @@ def test_concurrent_writers_and_crashes(rig: Rig) -> None:
                     connection.commit()
                     committed[name] += ids
 
-    threads = [threading.Thread(target=write, args=(name,)) for name in committed]
+    threads = [threading.Thread(target=write, args=(name,), daemon=True) for name in committed]
     for thread in threads:
         thread.start()
     while any(thread.is_alive() for thread in threads):

@@ -187,7 +187,7 @@ def test_a_gap_is_judged_only_when_the_replica_has_caught_up(
     assert gaps.due
     assert ids.lookup(gaps.ranges) == []  # what would be wrong: it is not dead
     found: list[object] = []
-    thread = threading.Thread(target=lambda: found.append(store.lookup(gaps.ranges)))
+    thread = threading.Thread(target=lambda: found.append(store.lookup(gaps.ranges)), daemon=True)
     thread.start()
     thread.join(0.3)
     assert thread.is_alive()
@@ -237,7 +237,7 @@ class Harvest:
         )
         self.lease = FakeLease(epoch)
         self.stats = Stats()
-        self._thread = threading.Thread(target=self._run)
+        self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
@@ -282,7 +282,7 @@ def test_harvesting_from_a_lagging_replica(bench: TwoDatabasesBench, lagging: Re
     def wait_published(count: int) -> None:
         wait_until(lambda: len(broker.published) >= count, f"{count} messages")
 
-    threads = [threading.Thread(target=write, args=(f"w{n}",)) for n in range(3)]
+    threads = [threading.Thread(target=write, args=(f"w{n}",), daemon=True) for n in range(3)]
     for thread in threads:
         thread.start()
     try:

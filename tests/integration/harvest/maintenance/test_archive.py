@@ -184,7 +184,7 @@ def test_two_managers_at_once(
         done.append(lows(carry_out(todo, store, POLICY, ParquetArchive(tmp_path, "outbox"))))
         store.close()
 
-    threads = [threading.Thread(target=manage) for _ in range(2)]
+    threads = [threading.Thread(target=manage, daemon=True) for _ in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:

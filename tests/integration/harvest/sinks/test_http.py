@@ -354,7 +354,7 @@ def test_many_threads_use_one_sink(server: HttpServer) -> None:
     def work() -> None:
         outcomes.extend([sink.send(row(), "k", 1) for _ in range(20)])
 
-    threads = [threading.Thread(target=work) for _ in range(8)]
+    threads = [threading.Thread(target=work, daemon=True) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:

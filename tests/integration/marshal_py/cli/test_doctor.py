@@ -33,7 +33,7 @@ def test_a_sound_cluster_is_well_and_its_clock_is_measured(
     run: Cli, made: str, client: Callable[..., Marshal]
 ) -> None:
     client("a", interval_ms=50).claim("t", 0, timeout_s=60)
-    done = run("doctor", "--json", "--watch", "2")
+    done = run("doctor", "--json", "--watch", "5")
     assert done.returncode == 0, done.stdout
     found = {(c["subject"], c["name"]): c for c in json.loads(done.stdout)["checks"]}
     assert found[made, "acl"]["level"] == "ok"

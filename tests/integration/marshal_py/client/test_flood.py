@@ -56,7 +56,7 @@ def test_a_flood_of_nonsense_takes_nothing_from_anybody(kafka: EmbeddedKafka) ->
         epoch = claim.epoch
         values = _nonsense(random.Random(1), claim.epoch)
         before = sum(len(state.encode()) for state in holder.driver.world.states)
-        flooder = threading.Thread(target=flood, args=(values,))
+        flooder = threading.Thread(target=flood, args=(values,), daemon=True)
         flooder.start()
         try:
             # In the middle of it: stored positions, another claim, and a newcomer that replays.

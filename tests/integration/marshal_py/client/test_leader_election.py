@@ -59,7 +59,7 @@ def test_a_release_hands_over_without_waiting_for_a_timeout(client: Client) -> N
         second.campaign(timeout_s=60)
         elected.set()
 
-    thread = threading.Thread(target=campaign)
+    thread = threading.Thread(target=campaign, daemon=True)
     thread.start()
     first.resign()
     assert elected.wait(60)

@@ -406,7 +406,7 @@ def test_many_threads_share_one_client(client: Client) -> None:
         except BaseException as error:
             errors.append(error)
 
-    threads = [threading.Thread(target=work, args=(n,)) for n in range(12)]
+    threads = [threading.Thread(target=work, args=(n,), daemon=True) for n in range(12)]
     for thread in threads:
         thread.start()
     for thread in threads:

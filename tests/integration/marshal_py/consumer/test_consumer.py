@@ -124,7 +124,7 @@ def test_members_share_and_everything_is_delivered_once_while_they_come_and_go(
             sent[0] += 60
             time.sleep(0.01)
 
-    producer = threading.Thread(target=produce)
+    producer = threading.Thread(target=produce, daemon=True)
     producer.start()
     loops = []
     try:
@@ -284,11 +284,11 @@ def test_close_waits_for_other_threads_and_then_hands_back(
             if len(messages) == 10:
                 loop_done.set()
 
-    thread = threading.Thread(target=loop)
+    thread = threading.Thread(target=loop, daemon=True)
     thread.start()
     assert loop_done.wait(60)
     consumer.ack(messages[0])  # from another thread than the loop's
-    closer = threading.Thread(target=consumer.close, args=(20.0,))
+    closer = threading.Thread(target=consumer.close, args=(20.0,), daemon=True)
     closer.start()
     thread.join(60)
     assert not thread.is_alive()

@@ -57,7 +57,7 @@ class Stage:
         self.topic = topic
         self.sent = 0
         self._stop = threading.Event()
-        self._writer = threading.Thread(target=self._write)
+        self._writer = threading.Thread(target=self._write, daemon=True)
         self._writer.start()
 
     def _write(self) -> None:

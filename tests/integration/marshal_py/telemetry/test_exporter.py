@@ -50,7 +50,7 @@ def test_while_kafka_hangs_it_answers_and_buries_nobody(kafka: EmbeddedKafka) ->
     assert "marshal_exporter_kafka_reachable 1.0" in shown()
     kafka.pause()
     try:
-        asking = threading.Thread(target=collector.ask)
+        asking = threading.Thread(target=collector.ask, daemon=True)
         asking.start()
         assert "marshal_coordination_records_total" in shown()
         assert asking.is_alive(), "it answered while the brokers did not"

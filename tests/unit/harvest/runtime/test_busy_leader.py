@@ -73,7 +73,7 @@ def test_no_message_is_begun_while_the_heartbeat_is_late() -> None:
         Router({"d": policy}, None, outbox="g", unique="{id}", clock=lambda: (0.0, 0.0)),
     )
     leadership = Leadership(lease, stats=stats, drain_timeout_s=WAIT_S)
-    thread = threading.Thread(target=leadership.run, args=(tools.leader(leadership),))
+    thread = threading.Thread(target=leadership.run, args=(tools.leader(leadership),), daemon=True)
     thread.start()
     try:
         assert sink.late.wait(WAIT_S)
@@ -125,7 +125,7 @@ def test_nothing_is_asked_or_delivered_while_the_heartbeat_is_late(mode: str) ->
         else RangeTools(MemoryRangeStore(table), MemoryRangeStore(table), sink, limits)
     )
     leadership = Leadership(lease, drain_timeout_s=WAIT_S)
-    thread = threading.Thread(target=leadership.run, args=(tools.leader(leadership),))
+    thread = threading.Thread(target=leadership.run, args=(tools.leader(leadership),), daemon=True)
     thread.start()
     try:
         assert sink.late.wait(WAIT_S)
@@ -184,7 +184,7 @@ def test_what_comes_during_a_delivery_is_read_together_after_it(mode: str) -> No
     )
     leadership = Leadership(FakeLease(1), wake_event=wake_event, drain_timeout_s=WAIT_S)
     table.insert(OutboxRecord("t", "k", "v"))
-    thread = threading.Thread(target=leadership.run, args=(tools.leader(leadership),))
+    thread = threading.Thread(target=leadership.run, args=(tools.leader(leadership),), daemon=True)
     thread.start()
     try:
         assert sink.begun.wait(WAIT_S)
@@ -218,7 +218,7 @@ def test_work_waits_for_a_late_heartbeat_and_for_nothing_else() -> None:
         first.wait(over)
         went.set()
 
-    thread = threading.Thread(target=wait)
+    thread = threading.Thread(target=wait, daemon=True)
     thread.start()
     assert not went.wait(0.2)
     lease.left_ms = 1_850.0

@@ -137,7 +137,7 @@ class Bench:
 
     @contextmanager
     def running(self) -> Iterator[threading.Thread]:
-        thread = threading.Thread(target=self.harvester.run)
+        thread = threading.Thread(target=self.harvester.run, daemon=True)
         thread.start()
         try:
             yield thread

@@ -154,7 +154,7 @@ class Bench:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        thread = threading.Thread(target=self.harvester.run)
+        thread = threading.Thread(target=self.harvester.run, daemon=True)
         thread.start()
         try:
             yield

@@ -231,7 +231,9 @@ def test_a_row_that_cannot_be_handed_over_is_blamed_and_those_before_it_go(
 def test_a_full_queue_is_waited_for(broker: Broker, sink: IdempotentSink) -> None:
     fates = Fates()
     broker.room = 1
-    thread = threading.Thread(target=sink.submit, args=([row(1), row(2)], fates.of("a")))
+    thread = threading.Thread(
+        target=sink.submit, args=([row(1), row(2)], fates.of("a")), daemon=True
+    )
     thread.start()
     with broker.changed:
         assert broker.changed.wait_for(lambda: broker.under_way, WAIT_S)

@@ -68,7 +68,7 @@ def test_each_shard_sees_its_rows_once_in_order_and_all_gaps(seed: int) -> None:
     def run(shard: int) -> None:
         found[shard] = walk(shared, shard, random.Random(seed + shard))
 
-    threads = [threading.Thread(target=run, args=(shard,)) for shard in range(SHARDS)]
+    threads = [threading.Thread(target=run, args=(shard,), daemon=True) for shard in range(SHARDS)]
     for thread in threads:
         thread.start()
     for thread in threads:

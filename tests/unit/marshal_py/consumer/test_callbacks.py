@@ -87,7 +87,7 @@ def test_who_comes_next_finds_what_on_revoked_left_there(mock_kafka: TestBroker)
         consumer = mock_kafka.consumer(
             "orders", client_id=name, on_assigned=assigned, on_revoked=revoked
         )
-        threads.append(threading.Thread(target=consumer.run, args=(handle,)))
+        threads.append(threading.Thread(target=consumer.run, args=(handle,), daemon=True))
         threads[-1].start()
         return consumer
 
@@ -115,7 +115,7 @@ def test_what_is_lost_while_it_is_handled_is_revoked_when_that_ends(mock_kafka: 
         assert may_end.wait(10)
         told.say("message", 0)
 
-    thread = threading.Thread(target=consumer.run, args=(handle,))
+    thread = threading.Thread(target=consumer.run, args=(handle,), daemon=True)
     thread.start()
     assert running.wait(10)
     consumer.seek("orders", 0, 0)  # which ends the claim

@@ -65,7 +65,10 @@ def test_handlers_get_nothing_of_what_is_paused_and_it_is_given_back_all_the_sam
             paused.set()
 
     thread = threading.Thread(
-        target=consumer.run, args=(handle,), kwargs={"workers": 1, "ordering": "partition"}
+        target=consumer.run,
+        args=(handle,),
+        kwargs={"workers": 1, "ordering": "partition"},
+        daemon=True,
     )
     thread.start()
     assert paused.wait(10)

@@ -23,7 +23,7 @@ def test_whoever_waits_for_the_lock_gets_it_before_who_has_just_had_it() -> None
             order.append("page")
 
     with lock:
-        thread = threading.Thread(target=page)
+        thread = threading.Thread(target=page, daemon=True)
         thread.start()
         while not lock._next.locked():  # the page stands in line
             threading.Event().wait(0.001)

@@ -67,6 +67,7 @@ def test_metrics_of_handlers_and_partitions(mock_kafka: TestBroker) -> None:
             "retry": Retry(attempts=2, backoff_ms=1),
             "filter": lambda message: message.offset() != 5,
         },
+        daemon=True,
     )
     with ConsumerMetrics(consumer, registry):
         thread.start()
@@ -125,7 +126,10 @@ def test_a_handler_that_does_not_return_is_told(mock_kafka: TestBroker) -> None:
     mock_kafka.send("orders", "1")
     consumer, may_end = mock_kafka.consumer("orders"), threading.Event()
     thread = threading.Thread(
-        target=consumer.run, args=(lambda _: may_end.wait(10),), kwargs={"stuck_after_s": 0.01}
+        target=consumer.run,
+        args=(lambda _: may_end.wait(10),),
+        kwargs={"stuck_after_s": 0.01},
+        daemon=True,
     )
     thread.start()
     until(lambda: consumer.health().problems == ("1 handlers do not return",))
