@@ -293,6 +293,8 @@ class Dispatcher:
     """Under way."""
     _waiting: list[tuple[float, int, Group]] = field(default_factory=list)
     """When the first message of a group may go, its id, and the group; a heap."""
+    _started_ms: float = float("-inf")
+    """When `start` was last asked."""
 
     def __post_init__(self) -> None:
         ordered = sorted(self.policies.items(), key=lambda item: -item[1].priority)
@@ -323,6 +325,7 @@ class Dispatcher:
 
     def start(self, now_ms: float) -> list[Message]:
         """What is to be sent now."""
+        self._started_ms = now_ms
         waiting = self._waiting
         while waiting and waiting[0][0] <= now_ms:
             _, row_id, key = heapq.heappop(waiting)
@@ -382,11 +385,15 @@ class Dispatcher:
             and message.problem is None
         )
 
-    def due_ms(self, now_ms: float) -> float | None:
-        """When `start` may have something to say though nothing has happened; None: never."""
+    def due_ms(self) -> float | None:
+        """When `start` may have something to say though nothing has happened; None: never.
+
+        That may be past already: since `start` was asked, time went on.
+        """
         due = [self._waiting[0][0]] if self._waiting else []
         closed = [d.due_ms() for d in self.destinations.values() if d.ready]
-        due += [until_ms for until_ms in closed if until_ms is not None and until_ms > now_ms]
+        asked_ms = self._started_ms
+        due += [until_ms for until_ms in closed if until_ms is not None and until_ms > asked_ms]
         return min(due, default=None)
 
     def finished(self, row_id: int, outcome: Outcome, now_ms: float, lane: str = "") -> Verdict:

@@ -236,6 +236,8 @@ class RelayScheduler:
     """Groups of which rows were shed: none of their later rows is offered in this term."""
     _shed_destinations: set[str] = field(default_factory=set)
     _shed_after_ms: float = float("-inf")
+    _shed_waits: bool = False
+    """Whether room was wanted before that."""
     _notes: list[Action] = field(default_factory=list)
     """To be carried out with the next step."""
     _bad_rows: list[BadRow] = field(default_factory=list)
@@ -261,7 +263,10 @@ class RelayScheduler:
         """When a `Tick` is due; None: when something else happens."""
         if self._stopping or not self._open:
             return None
-        return self.dispatcher.due_ms(self.now())
+        due_ms = self.dispatcher.due_ms()
+        if self._shed_waits:
+            due_ms = self._shed_after_ms if due_ms is None else min(due_ms, self._shed_after_ms)
+        return due_ms
 
     def step(self, event: Event) -> list[Action]:
         """Apply one event; return the actions that follow from it, in order."""
@@ -535,6 +540,7 @@ class RelayScheduler:
         return [Post(first, tuple(more)) for first, *more in requests]
 
     def _mark(self) -> list[Action]:
+        self._shed_waits = False
         if self._marking or self._adding or self._term is None:
             return []
         foreign = self._purges_foreign if self._purging else self._delivered_foreign()
@@ -553,7 +559,8 @@ class RelayScheduler:
     def _make_room(self) -> int:
         """Shed what cannot be sent now; return for how many rows there is room then."""
         now_ms = self.now()
-        if now_ms < self._shed_after_ms:
+        self._shed_waits = now_ms < self._shed_after_ms
+        if self._shed_waits:
             return 0
         self._shed_after_ms = now_ms + _SHED_EVERY_MS
         shed = self.dispatcher.shed(now_ms)
