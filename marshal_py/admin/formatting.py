@@ -21,6 +21,7 @@ __all__ = [
     "parse_moment",
     "parse_since",
     "safe",
+    "zone",
 ]
 
 _AGO: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
@@ -58,6 +59,13 @@ def clock_time(ms: int, *, date: bool = False) -> str:
     moment = dt.datetime.fromtimestamp(ms / 1000).astimezone()
     text = f"{moment:%H:%M:%S}.{ms % 1000:03d}"
     return f"{moment:%Y-%m-%d} {text}" if date else text
+
+
+def zone(ms: int) -> str:
+    """Return the local time zone at a time in ms since 1970: 'CET, UTC+01:00', or 'UTC'."""
+    moment = dt.datetime.fromtimestamp(ms / 1000).astimezone()
+    name = f"{moment:%Z}"
+    return name if name == "UTC" else f"{name}, UTC{moment.isoformat()[-6:]}"
 
 
 def liveness_style(liveness: str | None) -> str:

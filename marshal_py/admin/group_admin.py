@@ -113,6 +113,7 @@ class GroupAdmin:
             cold_start_skew_ms=cold_start_skew_ms,
             connect_timeout_s=connect_timeout_s,
         )
+        self._kafka = kafka_config(config)
         self._admin = admin_client(config)
 
     # Life
@@ -338,7 +339,7 @@ class GroupAdmin:
         """
         cells = [key[1] for key in self.cells() if key[0] == topic]
         try:
-            count = partitions_of(self._admin, topic, KAFKA_S)
+            count = partitions_of(self._admin, self._kafka, topic, KAFKA_S)
         except MarshalError:
             if not cells:
                 raise

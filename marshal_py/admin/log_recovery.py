@@ -238,7 +238,8 @@ def recover_log(
 
 def _count(admin: AdminClient, connection: Connection) -> int:
     try:
-        return len(partitions_of(admin, connection.snapshot_topic, connection.timeout_s))
+        topic = connection.snapshot_topic
+        return len(partitions_of(admin, connection.kafka, topic, connection.timeout_s, "Read"))
     except TopicMissing:
         return 0
 

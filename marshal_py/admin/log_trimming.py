@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from confluent_kafka import TopicPartition
+from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from marshal_py.admin.connection import Connection
 from marshal_py.admin.snapshot_reader import FoundSnapshot, read_snapshots
 from marshal_py.admin.topic_offsets import extent
+from marshal_py.client.acl import REFUSED, denied
 from marshal_py.client.kafka_clients import read_to_end
 from marshal_py.errors import SnapshotMismatch
 from marshal_py.protocol.rationalizer import PartitionState, apply
@@ -108,10 +109,15 @@ def _verify(
 
 
 def delete_records(admin: AdminClient, connection: Connection, cuts: list[Cut]) -> None:
-    """Delete what the cuts name. Raises `confluent_kafka.KafkaException`."""
+    """Delete what the cuts name. Raises `AccessDenied`, `confluent_kafka.KafkaException`."""
     wanted = [TopicPartition(connection.topic, c.coordinator, c.below) for c in cuts if c.records]
     if not wanted:
         return
     futures = admin.delete_records(wanted, request_timeout=max(30.0, connection.timeout_s))
     for future in futures.values():
-        future.result()
+        try:
+            future.result()
+        except KafkaException as error:
+            if error.args[0].code() in REFUSED:
+                raise denied(connection.kafka, connection.topic, "Delete") from None
+            raise

@@ -7,17 +7,27 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin import OffsetSpec as _Spec
 
 from marshal_py.admin.connection import Connection
+from marshal_py.client.acl import REFUSED, denied
+from marshal_py.client.settings import KafkaConfig
 from marshal_py.errors import BrokerUnavailable, TopicMissing
 
 __all__ = ["extent", "offset_ranges", "partitions_of"]
 
 
-def partitions_of(admin: AdminClient, topic: str, timeout_s: float) -> list[int]:
-    """Return the partitions of a topic. Raises `TopicMissing`, `BrokerUnavailable`."""
+def partitions_of(
+    admin: AdminClient, config: KafkaConfig, topic: str, timeout_s: float, right: str = "Describe"
+) -> list[int]:
+    """Return the partitions of a topic.
+
+    `right`: what the caller needs on it, and `AccessDenied` names. Raises `TopicMissing`,
+    `BrokerUnavailable`, `AccessDenied`.
+    """
     found = admin.list_topics(topic, timeout=timeout_s).topics[topic]
     if found.error is not None:
         if found.error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
             raise TopicMissing(f"topic {topic!r} does not exist: run `marshal topic create`")
+        if found.error.code() in REFUSED:
+            raise denied(config, topic, right)
         raise BrokerUnavailable(f"topic {topic!r}: {found.error.str()}")
     return sorted(found.partitions)
 
@@ -25,9 +35,10 @@ def partitions_of(admin: AdminClient, topic: str, timeout_s: float) -> list[int]
 def extent(admin: AdminClient, topic: str, connection: Connection) -> dict[int, tuple[int, int]]:
     """Return (first offset, next offset) of each partition of `topic`.
 
-    Raises `TopicMissing`, `BrokerUnavailable`, `confluent_kafka.KafkaException`.
+    Raises `TopicMissing`, `BrokerUnavailable`, `AccessDenied`, `confluent_kafka.KafkaException`.
     """
-    parts = {(topic, p) for p in partitions_of(admin, topic, connection.timeout_s)}
+    found = partitions_of(admin, connection.kafka, topic, connection.timeout_s, "Read")
+    parts = {(topic, p) for p in found}
     ranges = offset_ranges(admin, parts, connection.timeout_s)
     return {p: ranges[topic, p] for _, p in sorted(parts)}
 

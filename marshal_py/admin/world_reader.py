@@ -63,6 +63,7 @@ def open_reader(connection: Connection, wire: Wire = MSGPACK) -> LogReader:
         topic=connection.topic,
         snapshot_topic=connection.snapshot_topic,
         wire=wire,
+        needs=("Read",),
     )
 
 

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from rich.table import Table
 
 from marshal_py.admin.connection import Connection
-from marshal_py.admin.formatting import age, clock_time, count, liveness_style, safe
+from marshal_py.admin.formatting import age, clock_time, count, liveness_style, safe, zone
 from marshal_py.admin.world_reader import read_world, wire_of
 from marshal_py.admin.world_summary import Group, Member, summarize
 from marshal_py.cli.command import command
@@ -122,7 +122,7 @@ def _notes(group: Group) -> str:
     notes = [] if group.level == LEVEL else [f"level {group.level}"]
     if group.paused_until_ms is not None:
         until = clock_time(group.paused_until_ms, date=True)[:16]
-        notes.append(f"[yellow]paused until {until}[/]")
+        notes.append(f"[yellow]paused until {until} ({zone(group.paused_until_ms)})[/]")
     elif group.paused:
         notes.append("[yellow]paused[/]")
     return ", ".join(notes)

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from marshal_py.admin.connection import Connection
 from marshal_py.admin.event_text import as_json, as_line
-from marshal_py.admin.formatting import age, clock_time, count, iso_utc, safe
+from marshal_py.admin.formatting import age, clock_time, count, iso_utc, safe, zone
 from marshal_py.admin.live_world import Frame, LiveWorld
 from marshal_py.admin.world_reader import catch_up, open_reader, wire_of
 from marshal_py.admin.world_summary import Leader, Member
@@ -146,7 +146,7 @@ def _header(frame: Frame) -> Text:
     return _one_line(
         f"[bold]{safe(frame.topic)}[/]  {count(frame.partitions, 'partition')}, "
         f"{count(frame.records, 'record')}{rate}  [{colour}]{verdict}[/]  "
-        f"[dim]{clock_time(frame.at_ms)[:8]}  Ctrl-C leaves[/]"
+        f"[dim]{clock_time(frame.at_ms)[:8]} ({zone(frame.at_ms)})  Ctrl-C leaves[/]"
     )
 
 

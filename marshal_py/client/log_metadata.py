@@ -12,7 +12,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from marshal_py.client.acl import REFUSED, denied
 from marshal_py.client.kafka_clients import FINAL, ConnectionErrors, describes_topics, patience
 from marshal_py.client.settings import KafkaConfig
-from marshal_py.errors import BrokerUnavailable, ConfigurationError, TopicMissing
+from marshal_py.errors import AccessDenied, BrokerUnavailable, ConfigurationError, TopicMissing
 
 __all__ = ["LogMetadata"]
 
@@ -37,6 +37,7 @@ class LogMetadata:
         errors: ConnectionErrors,
         topic: str,
         snapshot_topic: str,
+        needs: tuple[str, ...],
     ) -> None:
         self.topic = topic
         self.snapshot_topic = snapshot_topic
@@ -45,6 +46,10 @@ class LogMetadata:
         self._consumer = consumer
         self._config = config
         self._errors = errors
+        self._needs = needs
+        """Rights on both topics, as `AccessDenied` names them."""
+        self.snapshots_denied: AccessDenied | None = None
+        """Why the last `describe` saw no topic of snapshots, if a right is missing."""
 
     def describe(self, deadline: float, *, with_snapshots: bool) -> tuple[int, int]:
         """Return how many partitions the log has, and its topic of snapshots: 0 without one.
@@ -66,7 +71,7 @@ class LogMetadata:
                         "pass create_topics=True"
                     )
                 if error is not None and error.code() in REFUSED:
-                    raise denied(self._config, self.topic, "Read", "Write")
+                    raise denied(self._config, self.topic, *self._needs)
                 if error is not None and error.code() in FINAL:
                     raise ConfigurationError(f"coordination topic {self.topic!r}: {error.str()}")
             except KafkaException as problem:
@@ -75,7 +80,7 @@ class LogMetadata:
         raise AssertionError  # `patience` has no end
 
     def _snapshot_partitions(self, deadline: float) -> int:
-        found = None
+        found = self.snapshots_denied = None
         while found is None:
             try:
                 found = self._consumer.list_topics(
@@ -87,7 +92,8 @@ class LogMetadata:
         if found.error is None and len(found.partitions) >= 1:
             return len(found.partitions)
         if found.error is not None and found.error.code() in REFUSED:
-            problem = denied(self._config, self.snapshot_topic, "Read", "Write")
+            problem = denied(self._config, self.snapshot_topic, *self._needs)
+            self.snapshots_denied = problem
             logger.warning("without snapshots, every start replays the whole log: %s", problem)
             return 0
         logger.warning(
@@ -136,7 +142,7 @@ class LogMetadata:
 
     def _give_up(self, error: KafkaError, deadline: float) -> None:
         if error.code() in REFUSED:
-            raise denied(self._config, self.topic, "Read", "Write") from None
+            raise denied(self._config, self.topic, *self._needs) from None
         self._consumer.poll(0)  # to hear what TLS and SASL have said
         if time.monotonic() >= deadline or self._errors.repeated:
             raise self._errors.failure(error) from None

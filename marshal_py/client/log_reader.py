@@ -26,6 +26,7 @@ from marshal_py.client.settings import KafkaConfig
 from marshal_py.client.snapshots import Boundary, SnapshotDesk, newest_snapshots
 from marshal_py.client.topic_watch import LOOK_EVERY_S, TopicFacts, TopicWatch
 from marshal_py.errors import (
+    AccessDenied,
     BrokerUnavailable,
     LogHole,
     MalformedRecord,
@@ -96,6 +97,7 @@ class LogReader:
     - `groups`: read the coordination partitions of these groups and no others; None: all. States
       of partitions that are not read stay empty, and never count as caught up.
     - `look_every_s`: how often `poll` has the topic looked at: whether it is still the same one.
+    - `needs`: the rights that `AccessDenied` names where the brokers hide a topic.
 
     It is long because replay, tail and recovery from a truncation are one pass over one Kafka
     consumer, and share where each partition is; what could be told apart is in `log_metadata` and
@@ -114,6 +116,7 @@ class LogReader:
         wire: Wire = MSGPACK,
         groups: Collection[str] | None = None,
         look_every_s: float = LOOK_EVERY_S,
+        needs: tuple[str, ...] = ("Read", "Write"),
     ) -> None:
         self.topic = topic
         self.snapshot_topic = snapshot_topic
@@ -173,7 +176,7 @@ class LogReader:
             },
             errors,
         )
-        self._metadata = LogMetadata(self._consumer, config, errors, topic, snapshot_topic)
+        self._metadata = LogMetadata(self._consumer, config, errors, topic, snapshot_topic, needs)
         self._last_value: list[bytes | None] = []
         self._ends: dict[int, int] = {}
         self._anchors: dict[int, bytes] = {}
@@ -202,9 +205,9 @@ class LogReader:
         there for this reader: it sees the world as it was.
 
         Raises `TopicMissing`, `BrokerUnavailable` after `timeout_s` without an answer, `LogHole`
-        when records that no snapshot covers are gone, `PartitionCountChanged` when the same topic
-        has another number of partitions than before. The replay itself may take as long as it
-        takes.
+        when records that no snapshot covers are gone (`AccessDenied` if the snapshots are hidden),
+        `PartitionCountChanged` when the same topic has another number of partitions than before.
+        The replay itself may take as long as it takes.
         """
         deadline = time.monotonic() + timeout_s
         count, snapshot_partitions, facts = self._describe(deadline)
@@ -424,7 +427,9 @@ class LogReader:
             return begin
         raise self._hole(p)
 
-    def _hole(self, p: int) -> LogHole:
+    def _hole(self, p: int) -> LogHole | AccessDenied:
+        if self._metadata.snapshots_denied is not None:
+            return self._metadata.snapshots_denied  # a snapshot may well cover them
         begin = self._begins[p]
         return LogHole(
             f"records below offset {begin} of {self.topic}/{p} were deleted and no snapshot covers "

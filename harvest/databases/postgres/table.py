@@ -45,6 +45,11 @@ _OF_ROWS: Final = (
     psycopg.errors.DataCorrupted,
 )
 """What fails for what is in a row, and again whenever it is read."""
+_BESIDE: Final = {
+    "registration": ("SELECT", "INSERT", "UPDATE"),
+    "dead_letters": ("SELECT", "INSERT", "DELETE"),
+}
+"""What a harvester needs on the tables beside the outbox, where they were made for it."""
 _COLUMN_TYPES: Final = """
 SELECT a.attname, format_type(a.atttypid, NULL), a.attnotnull
 FROM pg_attribute a
@@ -246,7 +251,13 @@ class PostgresTable:
             return [*findings, Finding("table", "error", text)]
         findings.append(Finding("table", "ok", f"{self._table} exists"))
         findings += column_findings(types, marked=self._marked, extra=self._extra)
-        return findings + self._check_index() + self._check_privileges(privileges)
+        findings += self._check_index() + self._check_privileges(self._table, privileges)
+        for suffix, needed in _BESIDE.items():
+            beside = self._table.beside(suffix)
+            if self._types_of(beside):
+                missing = self._check_privileges(beside, needed)
+                findings += [finding for finding in missing if finding.level == "error"]
+        return findings
 
     def _check_index(self) -> list[Finding]:
         query = """
@@ -262,16 +273,16 @@ class PostgresTable:
         text = f"no index begins with id: every statement reads the whole table; {remedy}"
         return [Finding("index", "error", text)]
 
-    def _check_privileges(self, privileges: Sequence[str]) -> list[Finding]:
+    def _check_privileges(self, table: TableName, privileges: Sequence[str]) -> list[Finding]:
         findings = []
         for privilege in privileges:
             query = sql.SQL("SELECT has_table_privilege(to_regclass(%s), %s), current_user::text")
-            found = self._execute(query, (self._table.quoted(), privilege)).fetchall()
+            found = self._execute(query, (table.quoted(), privilege)).fetchall()
             ((granted, user),) = found
             if granted:
                 findings.append(Finding("privilege", "ok", f"{user} may {privilege}"))
             else:
-                text = f"{user} may not {privilege}: GRANT {privilege} ON {self._table} TO {user}"
+                text = f"{user} may not {privilege}: GRANT {privilege} ON {table} TO {user}"
                 findings.append(Finding("privilege", "error", text))
         return findings
 

@@ -494,7 +494,7 @@ class PostgresWalSource(PostgresTable):
         findings += self.slot.server_findings()
         findings += self._publication_findings() + self._partition_findings()
         if self.options.source == "table" and self.options.purge == "delete":
-            findings += self._check_privileges(("SELECT", "DELETE"))
+            findings += self._check_privileges(self._table, ("SELECT", "DELETE"))
         return findings + self.slot.findings()
 
     def check_around(self) -> list[Finding]:

@@ -185,6 +185,37 @@ def test_missing_privileges_are_named(url: str, db: psycopg.Connection) -> None:
     db.execute(f"DROP OWNED BY {user}; DROP ROLE {user}")
 
 
+BESIDE = {
+    "registration": {"SELECT", "INSERT", "UPDATE"},
+    "dead_letters": {"SELECT", "INSERT", "DELETE"},
+}
+
+
+def test_missing_privileges_on_the_tables_beside_are_named(
+    url: str, db: psycopg.Connection
+) -> None:
+    user = f"reaper_{db.info.dbname}"
+    db.execute(f"CREATE ROLE {user} LOGIN; GRANT SELECT, UPDATE, DELETE ON outbox TO {user}")
+    for name, privileges in BESIDE.items():
+        db.execute(
+            f"CREATE TABLE outbox_{name} (id int); "
+            f"GRANT {', '.join(privileges)} ON outbox_{name} TO {user}"
+        )
+    store = PostgresMarkStore(psycopg.conninfo.make_conninfo(url, user=user), "outbox")
+    try:
+        assert not [finding for finding in store.check() if finding.level == "error"]
+        for name, privileges in BESIDE.items():
+            for privilege in privileges:
+                db.execute(f"REVOKE {privilege} ON outbox_{name} FROM {user}")
+                errors = [finding.text for finding in store.check() if finding.level == "error"]
+                remedy = f"GRANT {privilege} ON outbox_{name} TO {user}"
+                assert errors == [f"{user} may not {privilege}: {remedy}"]
+                db.execute(remedy)
+    finally:
+        store.close()
+        db.execute(f"DROP OWNED BY {user}; DROP ROLE {user}")
+
+
 def test_no_password_in_any_error() -> None:
     with pytest.raises(ConfigurationError) as caught:
         PostgresMarkStore("host=h password=hush nonsense", "outbox")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import datetime as dt
+import time
 from typing import Any, get_args
 
 import pytest
 
 from marshal_py.admin.event_text import as_json, as_line, as_text, touches
-from marshal_py.admin.formatting import age, count, iso_utc, parse_moment, parse_since, safe
+from marshal_py.admin.formatting import age, count, iso_utc, parse_moment, parse_since, safe, zone
 from marshal_py.errors import InvalidArgument
 from marshal_py.protocol import events as ev
 
@@ -37,6 +38,20 @@ def test_count() -> None:
 
 def test_iso_utc() -> None:
     assert iso_utc(NOW_MS) == "2026-11-21T04:55:20.123Z"
+
+
+@pytest.mark.parametrize(
+    ("tz", "name"),
+    [("UTC", "UTC"), ("CET-1", "CET, UTC+01:00"), ("NST3:30", "NST, UTC-03:30")],
+)
+def test_the_zone_of_times_is_named(tz: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", tz)
+    time.tzset()
+    try:
+        assert zone(NOW_MS) == name
+    finally:
+        monkeypatch.undo()
+        time.tzset()
 
 
 @pytest.mark.parametrize(
