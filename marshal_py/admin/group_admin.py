@@ -34,6 +34,7 @@ from marshal_py.client.settings import DEFAULT_TOPIC, kafka_config
 from marshal_py.client.suggestions import did_you_mean
 from marshal_py.client.topics import admin_client
 from marshal_py.errors import (
+    AccessDenied,
     BrokerUnavailable,
     ClaimTimeout,
     GroupInUse,
@@ -335,11 +336,14 @@ class GroupAdmin:
         """Return the keys of some partitions of a topic, of all by default.
 
         All means those in Kafka, or those with cells if it has no such topic. Raises
-        `InvalidArgument` for a partition that the topic does not have, `TopicMissing`.
+        `InvalidArgument` for a partition that the topic does not have, `TopicMissing`,
+        `AccessDenied`.
         """
         cells = [key[1] for key in self.cells() if key[0] == topic]
         try:
             count = partitions_of(self._admin, self._kafka, topic, KAFKA_S)
+        except AccessDenied:
+            raise  # it may have more partitions than there are cells
         except MarshalError:
             if not cells:
                 raise
