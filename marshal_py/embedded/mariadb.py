@@ -98,7 +98,9 @@ class EmbeddedMariaDB(DatabaseServer[_Programs]):
     def _install(self, here: Installation[_Programs]) -> None:
         argv = [here.programs.installer, "--no-defaults", f"--datadir={here.data}"]
         argv += ["--auth-root-authentication-method=normal", "--skip-test-db"]
-        here.run([*argv, "--skip-name-resolve"], self._environment())
+        # It makes temporary files under names that another installer may take at that moment.
+        environment = {**self._environment(), "TMPDIR": str(here.folder)}
+        here.run([*argv, f"--tmpdir={here.folder}", "--skip-name-resolve"], environment)
 
     def _settings(self, here: Installation[_Programs]) -> dict[str, object]:
         return {

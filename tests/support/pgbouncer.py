@@ -29,6 +29,7 @@ listen_port = {port}
 auth_type = trust
 auth_file = {folder}/users.txt
 pool_mode = transaction
+server_login_retry = 1
 default_pool_size = {pool}
 unix_socket_dir =
 logfile = {folder}/log

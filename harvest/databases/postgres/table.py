@@ -314,7 +314,7 @@ class PostgresTable:
                     connection.prepare_threshold = None  # statements are prepared in one session
                     connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
                 else:
-                    connection.execute(_set_config({**self._settings, **_ISOLATION}, local=False))
+                    connection.execute(_set_config({**self._settings, **_ISOLATION}))
             except BaseException:
                 connection.close()
                 raise
@@ -335,9 +335,16 @@ class PostgresTable:
         try:
             cursor = connection.cursor(binary=binary)
             if self._pooled and self._settings and not _in_transaction(connection):
-                with connection.pipeline(), connection.transaction():  # one round trip
-                    connection.execute(_set_config(self._settings, local=True))
+                # Two round trips more. No pipeline: psycopg makes as many of a transaction in one,
+                # and what it collects after an error depends on what has arrived by then.
+                connection.execute(_begin(self._settings))
+                try:
                     cursor.execute(statement, parameters or None)
+                    connection.commit()
+                except BaseException:
+                    with contextlib.suppress(psycopg.Error):
+                        connection.rollback()
+                    raise
             else:
                 cursor.execute(statement, parameters or None)
         except psycopg.errors.UndefinedTable as error:
@@ -389,13 +396,20 @@ def _in_transaction(connection: psycopg.Connection[Any]) -> bool:
     return connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE
 
 
-def _set_config(settings: Mapping[str, str], *, local: bool) -> sql.Composed:
-    """One statement that sets them all, for the session or for the transaction."""
+def _set_config(settings: Mapping[str, str]) -> sql.Composed:
+    """One statement that sets them all, for the session."""
     each = [
-        sql.SQL("set_config({}, {}, {})").format(name, value, local)
-        for name, value in settings.items()
+        sql.SQL("set_config({}, {}, false)").format(name, value) for name, value in settings.items()
     ]
     return sql.SQL("SELECT {}").format(sql.SQL(", ").join(each))
+
+
+def _begin(settings: Mapping[str, str]) -> sql.Composed:
+    """Begin a transaction that has them, in one round trip."""
+    template = sql.SQL("SET LOCAL {} = {}")
+    each = [template.format(sql.Identifier(name), value) for name, value in settings.items()]
+    begin = sql.SQL("BEGIN ISOLATION LEVEL READ COMMITTED")
+    return sql.SQL("; ").join([begin, *each])
 
 
 def readable(types: Mapping[str, tuple[str, bool]], column: str) -> sql.Composable:

@@ -114,7 +114,7 @@ def _row(row: tuple[Any, ...]) -> tuple[Any, ...]:
     id, topic, key, value, names, values, *extra = row
     return (
         id,
-        topic.decode(),
+        topic.decode(errors="replace"),
         as_bytes(key),
         as_bytes(value),
         headers_from_json(names) or (),

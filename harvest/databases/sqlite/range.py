@@ -173,7 +173,7 @@ class SqliteRangeStore(SqliteSources, CheckpointCopies):
         rows = [
             (
                 id,
-                topic.decode(),
+                topic.decode(errors="replace"),
                 as_bytes(key),
                 as_bytes(value),
                 headers_from_json(k),

@@ -84,7 +84,7 @@ class SqliteTable:
             f"SELECT DISTINCT kafka_topic FROM (SELECT kafka_topic FROM {self._name} "  # noqa: S608
             "ORDER BY id LIMIT 10000) ORDER BY 1"
         )
-        return [_text(topic) for (topic,) in found]
+        return [topic.decode(errors="replace") for (topic,) in found]
 
     def first_rows(self, after: int, limit: int) -> list[tuple[int, str, bytes | None]]:
         """Id, topic and key of the lowest rows above an id."""
@@ -93,7 +93,7 @@ class SqliteTable:
             "WHERE id > ? ORDER BY id LIMIT ?",
             (after, limit),
         )
-        return [(id, _text(topic), as_bytes(key)) for id, topic, key in found]
+        return [(id, topic.decode(errors="replace"), as_bytes(key)) for id, topic, key in found]
 
     def check_around(self) -> list[Finding]:
         """What `check` says beside the table."""

@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from harvest import OutboxRecord, Stasher
 from harvest.config.load import parse
+from harvest.core.dead_letters import BadRowFilter
 from harvest.core.mark_checkpoint import Term
+from harvest.core.row import named
 from harvest.databases.sqlite.mark import SqliteMarkStore
 from harvest.databases.sqlite.range import SqliteRangeStore
 from harvest.databases.sqlite.table import sqlite_path
@@ -198,3 +201,21 @@ def test_a_range_store_says_what_is_missing(url: str) -> None:
 def test_a_configuration_names_the_file(url: str) -> None:
     text = f"kafka: {{bootstrap.servers: 'b:1'}}\ndatabase: {url}\ngroup: g\n"
     assert parse(text).database == url
+
+
+@pytest.mark.parametrize("store_class", [SqliteMarkStore, SqliteRangeStore])
+def test_a_topic_that_is_no_text_is_set_aside(
+    url: str, store_class: type[SqliteMarkStore | SqliteRangeStore]
+) -> None:
+    with closing(store_class(url, "outbox")) as store:
+        store.init()
+        with closing(sqlite3.connect(sqlite_path(url))) as connection, connection:
+            Stasher().stash(connection, OutboxRecord("t", "k", "v"))
+            Stasher().stash(connection, OutboxRecord("t", "k", "v"))
+            connection.execute("UPDATE outbox SET kafka_topic = CAST(x'74ff' AS TEXT) WHERE id = 1")
+        if isinstance(store, SqliteMarkStore):
+            rows = store.mark(TERM, 0, 10, 60_000)
+        else:
+            rows = named(store.read(0, 10).rows)
+        assert [row.id for row in BadRowFilter().find_bad(rows)] == [1]
+        assert store.first_rows(0, 1)[0][1] == store.topics()[1] == "t\ufffd"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from harvest.core.extra_columns import PARTITION, TIMESTAMP, placement, with_extra
@@ -43,8 +45,13 @@ def test_two_headers_say_where_the_record_goes_and_are_not_published() -> None:
         b"2026-01-01 01:00:00+01",
     ],
 )
-def test_a_time_is_utc_if_it_does_not_say(text: bytes) -> None:
-    assert placement([(TIMESTAMP, text)])[1] == {"timestamp": 1767225600000}
+def test_a_time_is_utc_if_it_does_not_say(monkeypatch: pytest.MonkeyPatch, text: bytes) -> None:
+    with monkeypatch.context() as there:
+        there.setenv("TZ", "America/New_York")
+        time.tzset()
+        found = placement([(TIMESTAMP, text)])[1]
+    time.tzset()
+    assert found == {"timestamp": 1767225600000}
 
 
 @pytest.mark.parametrize("name", [PARTITION, TIMESTAMP])

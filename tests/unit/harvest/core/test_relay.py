@@ -24,6 +24,7 @@ from harvest.core.dispatcher import (
     Message,
     Outcome,
     Policy,
+    Untried,
 )
 from harvest.core.mark_actions import (
     AddDeadLetters,
@@ -819,7 +820,8 @@ def test_what_failed_in_a_batch_is_sent_alone_and_its_followers_wait() -> None:
     d = dispatcher(batch_records=4, pauses_ms=(100,), breaker_failures=1, breaker_open_ms=10)
     d.offer([message(1, "x"), message(2, "x"), message(3, "y"), message(4, "z")], 0)
     assert batches(d.start(0)) == [[1, 2, 3, 4]]
-    d.finished(2, Outcome(error="not sent", untried=True), 0)
+    untried = d.finished(2, Outcome(error="not sent", untried=True), 0)
+    assert isinstance(untried, Untried)
     for row_id, shared in ((1, False), (3, True), (4, True)):
         outcome = Outcome(500, "HTTP 500", shared=shared)
         assert isinstance(d.finished(row_id, outcome, 0), Failed)
@@ -828,6 +830,24 @@ def test_what_failed_in_a_batch_is_sent_alone_and_its_followers_wait() -> None:
     assert batches(d.start(120)) == [[1], [3], [4]]
     d.finished(1, OK, 120)
     assert batches(d.start(121)) == [[2]]
+
+
+def test_what_failed_under_an_earlier_leader_follows_nobody() -> None:
+    d = dispatcher(batch_records=4)
+    d.remember({2: 1})
+    d.offer([message(1, "x"), message(2, "x"), message(3, "y")], 0)
+    assert batches(d.start(0)) == [[1, 3]]
+    d.finished(1, OK, 0)
+    assert batches(d.start(0)) == [[2]]
+
+
+def test_a_message_whose_time_has_not_come_follows_nobody() -> None:
+    d = dispatcher(batch_records=4)
+    d.offer([message(1, "x"), message(2, "x", at_ms=100)], 0)
+    assert batches(d.start(0)) == [[1]]
+    d.finished(1, OK, 1)
+    assert d.start(99) == []
+    assert batches(d.start(100)) == [[2]]
 
 
 def test_while_the_breaker_is_open_one_message_probes() -> None:
@@ -961,6 +981,17 @@ def test_a_row_is_purged_when_each_of_its_destinations_has_it() -> None:
     assert posted(scheduler.step(Marked(0, rows_of(1)))) == [(1, "a"), (1, "b")]
     assert not any(isinstance(a, Purge) for a in scheduler.step(r.Sent(1, OK, "b", "b")))
     assert any(isinstance(a, Purge) for a in scheduler.step(r.Sent(1, OK, "a", "a")))
+
+
+def test_the_same_row_under_an_id_that_is_given_again_is_sent_again() -> None:
+    scheduler, _ = several()
+    for batch in (0, 1):
+        both = scheduler.step(Marked(batch, rows_of(1)))
+        assert posted(both) == [(1, "a"), (1, "b")]
+        for name in ("a", "b"):
+            actions = scheduler.step(r.Sent(1, OK, name, name))
+        assert any(isinstance(a, Purge) for a in actions)
+        scheduler.step(Purged())
 
 
 def test_while_one_destination_is_down_the_other_gets_every_row_once() -> None:

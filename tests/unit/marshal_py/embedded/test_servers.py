@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import re
+import tempfile
 from pathlib import Path
 
 import pytest
 
-from marshal_py.embedded import EmbeddedKafka, EmbeddedPostgres, NotRunning, ServerFailed
+from marshal_py.embedded import (
+    EmbeddedKafka,
+    EmbeddedMariaDB,
+    EmbeddedPostgres,
+    NotRunning,
+    ServerFailed,
+)
 from marshal_py.embedded.process import Guard, tail
 from marshal_py.errors import InvalidArgument
 
@@ -50,3 +59,24 @@ def test_the_output_of_a_server_is_in_its_log(tmp_path: Path) -> None:
     assert tail(tmp_path / "log") == "out\nerr"
     assert tail(tmp_path / "log", start=4) == "err"
     assert tail(tmp_path / "absent") == ""
+
+
+def test_two_installers_of_mariadb_share_no_temporary_folder(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """At once, they would take files of one another."""
+    with tempfile.TemporaryDirectory() as name:  # which other users may read
+        folder = Path(name)
+        folder.chmod(0o755)
+        for program in ("mariadbd", "mariadb-install-db"):
+            (folder / program).write_text('#!/bin/sh\necho "in <$TMPDIR>" "$@" >&2; exit 1\n')
+            (folder / program).chmod(0o755)
+        monkeypatch.setenv("PATH", f"{name}:{os.environ['PATH']}")
+        said = set()
+        for _ in range(2):
+            with pytest.raises(ServerFailed) as failed, EmbeddedMariaDB():
+                pass
+            (where,) = re.findall(r"in <(/[^>]+)>", str(failed.value))
+            assert f"--tmpdir={where}" in str(failed.value)
+            said.add(where)
+        assert len(said) == 2
