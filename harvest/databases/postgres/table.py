@@ -335,8 +335,9 @@ class PostgresTable:
         try:
             cursor = connection.cursor(binary=binary)
             if self._pooled and self._settings and not _in_transaction(connection):
-                # Two round trips more. No pipeline: psycopg makes as many of a transaction in one,
-                # and what it collects after an error depends on what has arrived by then.
+                # Two round trips more. In a pipeline there are as many, and psycopg sends a Flush
+                # behind the last Sync: if the transaction has ended by then, pgbouncer takes a
+                # session for it, which nobody else gets until our next statement.
                 connection.execute(_begin(self._settings))
                 try:
                     cursor.execute(statement, parameters or None)
