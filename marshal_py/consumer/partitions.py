@@ -194,7 +194,7 @@ class Partitions:
             self._fetcher.pause_or_resume(part)
 
     def _is_drained(self, part: HeldPartition) -> bool:
-        if self._busy_with(part):
+        if self._busy_with(part) or not self._positions.may_be_told(part):
             return self._hurry_s is not None and time.monotonic() >= self._hurry_s
         return True
 
@@ -365,6 +365,12 @@ class Partitions:
                 continue
             if position < 0:
                 continue
+            # It goes with the id of its topic, which is asked for while the consumer starts.
+            if not self._positions.wait_until_told(part, deadline - time.monotonic()):
+                raise ClaimTimeout(
+                    f"{part.topic}/{part.partition}: Kafka did not tell the topic's id within "
+                    f"{timeout_s:g} s; the position goes with a later heartbeat"
+                )
             with contextlib.suppress(NotHeld):
                 part.claim.commit(
                     position, wait=True, timeout_s=max(0.001, deadline - time.monotonic())

@@ -176,6 +176,10 @@ class Positions:
         """Whether the id of its topic, or that there is none, is known, so that it can go along."""
         return self._is_text or bool(part.metadata.topic_id) or self._topics.ids_known.is_set()
 
+    def wait_until_told(self, part: HeldPartition, timeout_s: float) -> bool:
+        """Wait until `may_be_told`. Returns whether it is."""
+        return self.may_be_told(part) or self._topics.ids_known.wait(max(0.0, timeout_s))
+
     def look_after(self, part: HeldPartition) -> None:
         """See that a partition that is consumed is of the topic it was. Raises `MessagesMissing`.
 

@@ -347,6 +347,31 @@ def test_no_position_is_told_without_the_id_of_its_topic(monkeypatch: pytest.Mon
     assert [ClaimMetadata.decode(data).topic_id for data in world.flushed] == [NEW]
 
 
+def test_commit_and_giving_back_wait_for_the_id_of_the_topic(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A position that `commit` stored in the first moments was taken for one of any topic."""
+    world = World(monkeypatch)
+    world.made.topics.ids_known = threading.Event()
+    world.advance()
+    run = run_of(world.part, 10, 11)
+    world.part.begin(run)
+    world.part.finish(run)
+    partitions = world.made.partitions
+    partitions.by_key[world.part.key] = world.part
+    stored: list[int] = []
+    claim: Any = world.claim
+    claim.commit = lambda position, **_: stored.append(position)
+    with pytest.raises(ClaimTimeout, match="t/0: Kafka did not tell the topic's id"):
+        partitions.commit(0.01)
+    partitions.drain(world.part)
+    world.advance()
+    assert (stored, world.part.stage) == ([], Stage.DRAINING)
+    world.made.topics.ids_known.set()
+    partitions.commit(0.01)
+    assert stored == [12]
+
+
 def test_the_id_of_an_earlier_topic_without_a_position_has_nothing_begin_anew(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
