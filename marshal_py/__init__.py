@@ -30,6 +30,7 @@ from marshal_py.errors import (
     NotHeld,
     NotInVersion1,
     PartitionCountChanged,
+    SharingDiffers,
     SnapshotMismatch,
     TopicMissing,
 )
@@ -86,6 +87,7 @@ __all__ = [
     "PartitionCountChanged",
     "Retry",
     "RunStats",
+    "SharingDiffers",
     "SnapshotMismatch",
     "Stuck",
     "TopicMissing",

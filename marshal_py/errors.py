@@ -38,6 +38,7 @@ __all__ = [
     "NotHeld",
     "NotInVersion1",
     "PartitionCountChanged",
+    "SharingDiffers",
     "SnapshotMismatch",
     "TopicMissing",
 ]
@@ -146,6 +147,15 @@ class Forked(MarshalError):
     """The client was made before the process forked: it is the parent's, and of no use here."""
 
     blame = "usage"
+
+
+class SharingDiffers(MarshalError):
+    """The group shares a topic otherwise than this member would; the text says how, and what to do.
+
+    By partitions or by keys, and by how many slots: all members of a group do it alike.
+    """
+
+    blame = "configuration"
 
 
 class PartitionCountChanged(MarshalError):

@@ -11,6 +11,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Final, Self, TypeAlias
@@ -53,9 +54,16 @@ from marshal_py.protocol.messages import (
     SetPosition,
 )
 from marshal_py.protocol.rationalizer import Cell, GroupState, Pause, Session
+from marshal_py.protocol.slots import (
+    BY_PARTITIONS,
+    agreement_cell,
+    check_slots,
+    slots_cell,
+    source_of,
+)
 from marshal_py.protocol.world import World
 
-__all__ = ["Change", "GroupAdmin", "Target"]
+__all__ = ["Change", "GroupAdmin", "SlotsChange", "Target"]
 
 logger = logging.getLogger("marshal_py.groups")
 
@@ -68,6 +76,21 @@ RESTORE_S: Final = 15.0
 KAFKA_S: Final = 30.0
 
 Positions: TypeAlias = Mapping[Key, Target | str | int | datetime]
+
+
+@dataclass(frozen=True)
+class SlotsChange:
+    """What sharing a topic by another number of slots comes to; 0 slots: by partitions."""
+
+    topic: str
+    before: int
+    after: int
+    positions: Mapping[Key, int]
+    """Where each new slot (or partition) goes on."""
+    between: int
+    """So many offsets of old slots lie between their positions and that one, altogether."""
+    comes_again: bool
+    """Whether what lies there comes again; else, at most once, it is left out."""
 
 
 class GroupAdmin:
@@ -357,19 +380,29 @@ class GroupAdmin:
     def plan(self, positions: Positions) -> list[Change]:
         """Say what setting these positions would come to now. Writes nothing.
 
+        The position of a partition that is shared by keys is that of all its slots.
+
         Raises `InvalidArgument` for what cannot be meant: an offset outside of the messages that
         there are, a time in a partition that Kafka does not have.
         """
-        targets = {key: target_of(to) for key, to in sorted(positions.items())}
-        ranges = extents(self._admin, targets, KAFKA_S)
-        times = {k: t.value for k, t in targets.items() if t.kind == "time" and k in ranges}
+        targets = {
+            unit: target_of(to)
+            for key, to in sorted(positions.items())
+            for unit in self._units_of(key)
+        }
+        ranges = extents(self._admin, {source_of(*key) for key in targets}, KAFKA_S)
+        times = {
+            source_of(*k): t.value
+            for k, t in targets.items()
+            if t.kind == "time" and source_of(*k) in ranges
+        }
         moments = offsets_at(self._admin, times, KAFKA_S)
         changes = []
         for key, target in targets.items():
             cell = self.world.cell(self.group_id, *key)
             before = -1 if cell is None else cell.position
-            extent = ranges.get(key)
-            after, moved = resolve(key, target, before, extent, moments.get(key))
+            extent = ranges.get(source_of(*key))
+            after, moved = resolve(key, target, before, extent, moments.get(source_of(*key)))
             holder = None if cell is None else cell.holder
             changes.append(Change(*key, before, after, holder, extent, moved))
         return changes
@@ -392,7 +425,8 @@ class GroupAdmin:
         self.plan(positions)
         deadline = time.monotonic() + timeout_s
         with self.while_paused(timeout_s + 2 * RESTORE_S, timeout_s=timeout_s):
-            self._await_settable(list(positions), deadline)
+            units = [unit for key in positions for unit in self._units_of(key)]
+            self._await_settable(units, deadline)
             changes = self.plan(positions)
             self._set({c.key: c.after for c in changes}, deadline)
             self._align_kafka(changes)
@@ -461,7 +495,11 @@ class GroupAdmin:
 
     def _align_kafka(self, changes: list[Change]) -> None:
         """Set what Kafka itself has committed for a group of this name, where it has any."""
-        after = {change.key: change.after for change in changes if change.extent is not None}
+        after: dict[Key, int] = {}
+        for change in changes:
+            if change.extent is not None:  # of slots, the lowest
+                source = source_of(*change.key)
+                after[source] = min(change.after, after.get(source, change.after))
         try:
             there = committed_offsets(self._admin, self.group_id, KAFKA_S)
             after = {key: offset for key, offset in after.items() if key in there}
@@ -473,6 +511,81 @@ class GroupAdmin:
                 self.group_id,
                 text,
             )
+
+    # Slots
+
+    def slots_of(self, topic: str) -> int:
+        """Return how many slots the group divides each partition of a topic in (§5.17).
+
+        0: none, its members claim whole partitions.
+        """
+        cell = self.world.cell(self.group_id, *agreement_cell(topic))
+        return BY_PARTITIONS if cell is None else max(BY_PARTITIONS, cell.position)
+
+    def _units_of(self, key: Key) -> list[Key]:
+        """Return what the group claims of a partition: all of it, or its slots."""
+        return _units(key, self.slots_of(key[0]))
+
+    def plan_slots(self, topic: str, slots: int) -> SlotsChange:
+        """Say what sharing a topic by so many slots would come to now. Writes nothing.
+
+        Raises `InvalidArgument`, `TopicMissing`, `BrokerUnavailable`.
+        """
+        if slots != BY_PARTITIONS:
+            check_slots(slots, {topic})
+        before = self.slots_of(topic)
+        positions: dict[Key, int] = {}
+        between = 0
+        comes_again = True
+        for key in self.keys_of(topic):
+            cells = {u: self.world.cell(self.group_id, *u) for u in _units(key, before)}
+            known = {u: c.position for u, c in cells.items() if c is not None and c.position >= 0}
+            if not known:
+                continue  # nobody has begun: whoever does, begins at its `start`
+            missing = cells.keys() - known.keys()
+            if missing:
+                raise InvalidArgument(
+                    f"slot {min(missing)[1]} of {key[0]}/{key[1]} has no position yet, others "
+                    "have: let a member hold it for a moment, or set where all go on (`marshal "
+                    f"group set-position {self.group_id} --topic {key[0]} "
+                    f"--partitions {key[1]} --to …`)"
+                )
+            is_claimed = any(c is not None and c.claimed_offset >= 0 for c in cells.values())
+            at = max(known.values()) if is_claimed else min(known.values())
+            between += sum(abs(position - at) for position in known.values())
+            comes_again = comes_again and not is_claimed
+            positions |= dict.fromkeys(_units(key, slots), at)
+        return SlotsChange(topic, before, slots, positions, between, comes_again)
+
+    def set_slots(self, topic: str, slots: int, *, timeout_s: float = 60.0) -> SlotsChange:
+        """Have the group share a topic by so many slots to a partition; 0: by partitions.
+
+        The group is paused meanwhile, as by `set_positions`, and its members finish what they have
+        in hand. Then all new slots of a partition go on where the last of the old ones was: what
+        others had done beyond that comes again (`SlotsChange.between` offsets at most). For
+        at-most-once consumers it is where the first of the old ones was: what others had not
+        reached is left out. Members that run with another number stop with `SharingDiffers`.
+
+        Until the number itself is set, by one record at the end, all is as it was. Raises
+        `InvalidArgument` as `plan_slots` does, `ClaimTimeout`, `GroupInUse`, `BrokerUnavailable`.
+        """
+        change = self.plan_slots(topic, slots)
+        if change.before == slots:
+            return change
+        deadline = time.monotonic() + timeout_s
+        agreement = agreement_cell(topic)
+        with self.while_paused(timeout_s + 2 * RESTORE_S, timeout_s=timeout_s):
+            units = [
+                unit
+                for key in self.keys_of(topic)
+                for number in (change.before, slots)
+                for unit in _units(key, number)
+            ]
+            self._await_settable([*units, agreement], deadline)
+            change = self.plan_slots(topic, slots)
+            self._set(change.positions, deadline)
+            self._set({agreement: slots}, deadline)
+        return change
 
     def import_positions(
         self,
@@ -565,6 +678,14 @@ class GroupAdmin:
                 f"group {self.group_id!r} was claimed or resumed meanwhile: stop its clients"
             )
         return answer.cells
+
+
+def _units(key: Key, slots: int) -> list[Key]:
+    """Return what is claimed of a partition that is shared by so many slots."""
+    if slots == BY_PARTITIONS:
+        return [key]
+    name = slots_cell(*key, slots)
+    return [(name, slot) for slot in range(slots)]
 
 
 def _deadline_ms(for_s: float) -> int:

@@ -5,18 +5,20 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
-from typing import Any, Final
+from dataclasses import dataclass, replace
+from typing import Any, Final, TypeAlias
 
 from confluent_kafka import KafkaException, TopicCollection
 
 from marshal_py.admin.connection import Connection
+from marshal_py.admin.sharing import Sharings
 from marshal_py.admin.topic_offsets import offset_ranges
 from marshal_py.admin.world_reader import WorldView
 from marshal_py.admin.world_summary import WorldSummary, summarize
 from marshal_py.client.acl import REFUSED, denied
 from marshal_py.client.topics import admin_client
-from marshal_py.protocol.rationalizer import Cell
+from marshal_py.protocol.rationalizer import Cell, CellKey
+from marshal_py.protocol.slots import BY_PARTITIONS, agreement_of, source_of
 from marshal_py.protocol.world import LEADER_PREFIX
 
 __all__ = ["PartitionLag", "measure_lag", "require_readable"]
@@ -45,6 +47,12 @@ class PartitionLag:
     holder: str | None
     liveness: str | None
     claimed: bool
+    slots: int = BY_PARTITIONS
+    """Into so many slots it is divided, where it is shared by keys. `position` is then the lowest
+    of theirs, `holder` all that hold some (None while nobody holds one of them), and `liveness`
+    that of the most silent."""
+    slot: int | None = None
+    """Which of them this row is about, None for all."""
 
 
 def measure_lag(
@@ -54,11 +62,13 @@ def measure_lag(
     group: str | None = None,
     topic: str | None = None,
     lock: AbstractContextManager[Any] | None = None,
+    by_slot: bool = False,
 ) -> list[PartitionLag]:
     """Ask the brokers for the ends of all topics that the groups consume; compare.
 
     Of a look at the past, the ends are those of then, by the timestamps of the messages: the first
-    message that is later, or the end where there is none. `lock` is held while `found` is looked
+    message that is later, or the end where there is none. `by_slot`: of partitions that are shared
+    by keys, each slot is a row. `lock` is held while `found` is looked
     at, and not while the brokers are asked.
     """
     lock = lock or nullcontext()
@@ -68,45 +78,87 @@ def measure_lag(
         for name, metadata in admin.list_topics(timeout=connection.timeout_s).topics.items()
         if metadata.error is None
     }
-    cells: dict[tuple[str, str, int], tuple[int, Cell]] = {}
+    cells: _Cells = {}
     with lock:
         wanted = _wanted(summarize(found, group=group), there)
+        sharings = Sharings((key, cell) for _, key, cell in found.world.cells(group))
         for coordinator, key, cell in found.world.cells(group):
-            if key[1] in there and not key[1].startswith(LEADER_PREFIX):
-                cells[key] = coordinator, cell
-                wanted.add((key[0], key[1]))
+            share = sharings.share(*key)
+            if share is None or share.topic not in there or share.topic.startswith(LEADER_PREFIX):
+                continue
+            shared = cells.setdefault((key[0], share.topic, share.partition), {})
+            shared[share.slot] = coordinator, key, cell
+            wanted.add((key[0], share.topic))
     wanted = {(g, t) for g, t in wanted if topic is None or t == topic}
     extents = offset_ranges(
         admin, {(t, p) for _, t in wanted for p in there[t]}, connection.timeout_s, found.at_ms
     )
     with lock:
-        return _rows(found, wanted, there, cells, extents)
+        return _rows(found, sharings, wanted, there, cells, extents, by_slot=by_slot)
+
+
+_Cells: TypeAlias = dict[tuple[str, str, int], dict[int | None, tuple[int, CellKey, Cell]]]
+"""(group, topic, partition) → slot, None for all of it → where its cell is, and the cell."""
 
 
 def _rows(
     found: WorldView,
+    sharings: Sharings,
     wanted: set[tuple[str, str]],
     there: Mapping[str, list[int]],
-    cells: Mapping[tuple[str, str, int], tuple[int, Cell]],
+    cells: _Cells,
     extents: Mapping[tuple[str, int], tuple[int, int]],
+    *,
+    by_slot: bool,
 ) -> list[PartitionLag]:
     rows = []
     for g, t in sorted(wanted):
+        slots = sharings.slots(g, t)
         for p in there[t]:
-            first, end = extents[t, p]
-            row = PartitionLag(g, t, p, None, first, end, None, None, None, (g, t, p) in cells)
-            rows.append(row)
-            if not row.claimed:
-                continue
-            coordinator, cell = cells[g, t, p]
-            silence = found.cell_silence(coordinator, (g, t, p), cell)
-            row.holder = cell.holder
-            row.liveness = silence and silence.liveness
-            if cell.position >= 0:
-                # Deleted messages wait for nobody; of the past, it is not known which were.
-                begin = cell.position if found.at_ms is not None else max(cell.position, first)
-                row.position, row.lag = cell.position, max(0, end - begin)
+            shared = cells.get((g, t, p), {})
+            parts: list[PartitionLag] = []
+            for slot in range(slots) if slots else [None]:
+                row = PartitionLag(g, t, p, None, *extents[t, p], None, None, None, slot in shared)
+                row.slots, row.slot = slots, slot
+                parts.append(row)
+                if row.claimed:
+                    _fill_in(row, found, *shared[slot])
+            rows += parts if by_slot or not slots else [_together(parts)]
     return rows
+
+
+def _fill_in(
+    row: PartitionLag, found: WorldView, coordinator: int, key: CellKey, cell: Cell
+) -> None:
+    silence = found.cell_silence(coordinator, key, cell)
+    row.holder = cell.holder
+    row.liveness = silence and silence.liveness
+    if cell.position >= 0:
+        # Deleted messages wait for nobody; of the past, it is not known which were.
+        first = row.first_offset
+        begin = cell.position if found.at_ms is not None else max(cell.position, first)
+        row.position, row.lag = cell.position, max(0, row.next_offset - begin)
+
+
+_SILENT: Final = ("stale", "unknown", "fresh")
+
+
+def _together(parts: list[PartitionLag]) -> PartitionLag:
+    """Return one row for all slots of a partition."""
+    positions = [part.position for part in parts if part.position is not None]
+    lags = [part.lag for part in parts if part.lag is not None]
+    is_known = len(positions) == len(parts)
+    holders = sorted({part.holder for part in parts if part.holder is not None})
+    live = {part.liveness for part in parts}
+    return replace(
+        parts[0],
+        position=min(positions) if is_known else None,
+        lag=max(lags) if is_known else None,
+        holder=", ".join(holders) if all(part.holder is not None for part in parts) else None,
+        liveness=next((word for word in _SILENT if word in live), None),
+        claimed=any(part.claimed for part in parts),
+        slot=None,
+    )
 
 
 def require_readable(
@@ -117,7 +169,11 @@ def require_readable(
     Such topics are missing from `measure_lag`, as are those that do not exist (yet).
     """
     used = {name for m in summarize(found, group=group).members for name in m.wants or ()}
-    used |= {key[1] for _, key, cell in found.world.cells(group) if cell.position >= 0}
+    used |= {
+        source_of(*key[1:])[0]
+        for _, key, cell in found.world.cells(group)
+        if cell.position >= 0 and agreement_of(key[1]) is None
+    }
     used = {name for name in used if name[:1] != "/" and not name.startswith(LEADER_PREFIX)}
     admin = admin_client(connection.kafka)
     hidden = used - set(admin.list_topics(timeout=connection.timeout_s).topics)

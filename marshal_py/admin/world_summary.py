@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from marshal_py.admin.sharing import Sharings
 from marshal_py.admin.world_reader import SilenceEstimate, WorldView
 from marshal_py.protocol.messages import LEVEL, NO_OFFSET
 from marshal_py.protocol.rationalizer import Cell
@@ -87,6 +88,7 @@ def summarize(view: WorldView, *, group: str | None = None) -> WorldSummary:
         counted.level = world.states[world.home(name)].level(name)
         if counted.paused:
             counted.paused_until_ms = paused_until_ms(world, name)
+    sharings = Sharings((key, cell) for _, key, cell in world.cells(group))
     held_by: dict[tuple[str, str], int] = {}
     topics: set[tuple[str, str]] = set()
     for coordinator, key, cell in world.cells(group):
@@ -96,8 +98,10 @@ def summarize(view: WorldView, *, group: str | None = None) -> WorldSummary:
         if topic.startswith(LEADER_PREFIX):
             counted.leaders += 1
             summary.leaders.append(_leader(name, topic, cell, silence))
-        elif (name, topic) not in topics:
-            topics.add((name, topic))
+        elif (share := sharings.share(*key)) is None:
+            continue  # how a topic is shared, or was
+        elif (name, share.topic) not in topics:
+            topics.add((name, share.topic))
             counted.topics += 1
         if silence is None or cell.holder is None:
             counted.free += 1

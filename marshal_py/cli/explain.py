@@ -11,13 +11,14 @@ from marshal_py.admin.cell_history import read_cell_history
 from marshal_py.admin.cell_timeline import CellStatus, CellTimeline, TimelineEntry
 from marshal_py.admin.connection import Connection
 from marshal_py.admin.formatting import clock_time, count, iso_utc, safe
-from marshal_py.admin.world_reader import wire_of
+from marshal_py.admin.world_reader import read_world, wire_of
 from marshal_py.cli.command import command
 from marshal_py.cli.exit_codes import FINDING
 from marshal_py.cli.options import AtMoment, Interval, JsonFlag, WireFlag, moment
 from marshal_py.cli.output import console, note, print_json
 from marshal_py.errors import InvalidArgument
 from marshal_py.protocol.messages import MAX_PARTITION
+from marshal_py.protocol.slots import agreement_cell, slot_of_key, slots_cell
 
 __all__ = ["explain"]
 
@@ -44,6 +45,13 @@ def explain(
     partition: Annotated[
         int, typer.Argument(metavar="PARTITION", min=0, help="The partition; 0 for a leadership.")
     ],
+    slot: Annotated[
+        int | None,
+        typer.Option("--slot", min=0, help="One slot of it, where it is shared by keys."),
+    ] = None,
+    key: Annotated[
+        str | None, typer.Option("--key", help="The slot of messages with this key (UTF-8).")
+    ] = None,
     at: AtMoment = None,
     lines: Annotated[
         int, typer.Option("--lines", "-n", min=1, help="So many entries of the past.")
@@ -56,11 +64,14 @@ def explain(
 
     Says first who holds it, or who held it at the moment that --at names. Times are local
     (TZ=UTC changes that), and the broker's; with --wire text those of the records. Exit code 1 if
-    nobody ever claimed it.
+    nobody ever claimed it. A partition that is shared by keys has a history for each of its slots:
+    name one with --slot, or a key of the messages with --key.
 
     [bold]Examples[/]
 
       marshal explain billing orders 7 --at 02:13
+
+      marshal explain billing orders 7 --key customer-4711
 
       marshal explain reports leader:nightly 0 --json | jq .standing.holder
 
@@ -70,14 +81,48 @@ def explain(
         raise InvalidArgument(f"PARTITION {partition} is above {MAX_PARTITION}")
     at_ms = moment(at)
     version = wire_of(wire, interval_s)
+    if slot is not None or key is not None:
+        topic, partition = _slot(connection, group, topic, partition, slot, key)
     timeline, status = read_cell_history(connection, group, topic, partition, at_ms, wire=version)
     if as_json:
         print_json(_document(timeline, status, at_ms))
     else:
         _print(timeline, status, at_ms, lines)
+    if status.epoch is None:
+        slots = 0 if version.name == "text" else _slots(connection, group, topic)
+        if slots:
+            note(
+                f"group {group} shares {topic} by keys, {slots} slots to a partition: add --slot N "
+                "or --key KEY"
+            )
     if not timeline.entries and status.epoch is None:
         note(f"group {group} has never claimed {topic}/{partition}; `marshal claims` lists claims")
         raise typer.Exit(FINDING)
+
+
+def _slots(connection: Connection, group: str, topic: str) -> int:
+    """Return how many slots a group divides a partition of the topic in; 0: none."""
+    cell = read_world(connection).world.cell(group, *agreement_cell(topic))
+    return 0 if cell is None else max(0, cell.position)
+
+
+def _slot(
+    connection: Connection,
+    group: str,
+    topic: str,
+    partition: int,
+    slot: int | None,
+    key: str | None,
+) -> tuple[str, int]:
+    """Return the cell of the slot that is meant. Raises `InvalidArgument`."""
+    slots = _slots(connection, group, topic)
+    if not slots:
+        raise InvalidArgument(f"group {group!r} shares {topic!r} by partitions: it has no slots")
+    if slot is None:
+        slot = slot_of_key((key or "").encode(), 0, slots)
+    if slot >= slots:
+        raise InvalidArgument(f"--slot {slot}: there are {slots}, numbered from 0")
+    return slots_cell(topic, partition, slots), slot
 
 
 def _document(timeline: CellTimeline, status: CellStatus, at_ms: int | None) -> dict[str, Any]:

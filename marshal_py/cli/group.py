@@ -14,7 +14,7 @@ import typer
 
 from marshal_py.admin.connection import Connection
 from marshal_py.admin.formatting import count, iso_utc, parse_since, safe
-from marshal_py.admin.group_admin import DEFAULT_PAUSE_S, GroupAdmin
+from marshal_py.admin.group_admin import DEFAULT_PAUSE_S, GroupAdmin, SlotsChange
 from marshal_py.admin.lag import measure_lag
 from marshal_py.admin.positions import Change, Extent, Key, Target, target_of
 from marshal_py.admin.world_reader import read_world
@@ -28,6 +28,7 @@ from marshal_py.cli.options import JsonFlag, Observe
 from marshal_py.cli.output import console, note, print_json, show, table
 from marshal_py.errors import ConfigurationError, GroupInUse, InvalidArgument
 from marshal_py.protocol.messages import MAX_LEVEL
+from marshal_py.protocol.slots import BY_PARTITIONS, MAX_SLOTS
 
 __all__ = ["app"]
 
@@ -302,6 +303,61 @@ def import_(
             kafka_group or group, topics=names, even_if_active=even_if_active
         )
         _set_positions(admin, found, dry_run, wait_s, as_json)
+
+
+@app.command(
+    epilog=(
+        "Examples: marshal group slots billing orders · "
+        "marshal group slots billing orders 32 --dry-run · marshal group slots billing orders 0"
+    ),
+)
+@command(coordination_topic=("--coordination-topic",))
+def slots(
+    connection: Connection,
+    group: Group,
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="A topic that it consumes.")],
+    to: Annotated[
+        int | None,
+        typer.Argument(
+            metavar="SLOTS", min=0, max=MAX_SLOTS, help="So many; 0: share it by partitions."
+        ),
+    ] = None,
+    dry_run: DryRun = False,
+    wait_s: Wait = 60.0,
+    as_json: JsonFlag = False,
+) -> None:
+    """Show, or change, into how many slots a group divides the partitions of a topic.
+
+    Its members share the topic by keys then (Consumer(sharing="keys", slots=SLOTS)). To change the
+    number, the group is paused; each partition goes on where the last of its slots was, so that a
+    few messages come again (at most once: where the first was, and some are left out). Members that
+    run with another number stop: start them again with the new one.
+    """
+    with _admin(connection, group) as admin:
+        admin.require()
+        if to is None:
+            change = SlotsChange(topic, admin.slots_of(topic), admin.slots_of(topic), {}, 0, True)
+        elif dry_run:
+            change = admin.plan_slots(topic, to)
+        else:
+            change = admin.set_slots(topic, to, timeout_s=max(1.0, wait_s))
+    if as_json:
+        positions = [
+            {"topic": t, "partition": p, "position": at}
+            for (t, p), at in sorted(change.positions.items())
+        ]
+        print_json(asdict(change) | {"dry_run": dry_run, "positions": positions})
+        return
+    now = change.before if dry_run else change.after
+    by = "partitions" if now == BY_PARTITIONS else f"keys, {count(now, 'slot')} to a partition"
+    console().print(f"{safe(group)} shares {safe(topic)} by {by}")
+    if change.before != change.after:
+        verb = "comes again" if change.comes_again else "is left out"
+        would = "would be set; nothing was written" if dry_run else "set"
+        note(
+            f"{count(len(change.positions), 'position')} {would}; of what the slots before had "
+            f"done, {count(change.between, 'offset')} at most {verb}"
+        )
 
 
 def _set_positions(

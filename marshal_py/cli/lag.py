@@ -42,6 +42,10 @@ def lag(
             help="Exit with 1 if a partition is above; one without a position is all behind.",
         ),
     ] = None,
+    by_slot: Annotated[
+        bool,
+        typer.Option("--by-slot", help="Each slot of the partitions that are shared by keys."),
+    ] = False,
     at: AtMoment = None,
     wire: WireFlag = "msgpack",
     interval_s: Interval = 60,
@@ -56,6 +60,8 @@ def lag(
     With --at, as it was then: the positions that the log had, against where the topics ended by
     the timestamps of their messages.
 
+    A partition that is shared by keys is where the last of its slots is; --by-slot lists them.
+
     What it cannot know is an error, not a lag of 0: a group or topic that nobody knows (exit code
     2), and a topic that the brokers hide for want of Describe (2, with the command that grants it).
 
@@ -69,7 +75,7 @@ def lag(
     """
     found = read_world(connection, at_ms=moment(at), wire=wire_of(wire, interval_s))
     found.require_group(group)
-    rows = measure_lag(connection, found, group=group, topic=topic)
+    rows = measure_lag(connection, found, group=group, topic=topic, by_slot=by_slot)
     if as_json:
         print_json([asdict(row) for row in rows])
     elif not rows:
@@ -100,7 +106,7 @@ def lag_table(rows: list[PartitionLag]) -> None:
         made.add_row(
             safe(row.group),
             safe(row.topic),
-            str(row.partition),
+            str(row.partition) if row.slot is None else f"{row.partition}, slot {row.slot}",
             "–" if row.position is None else str(row.position),
             str(row.next_offset),
             "–" if row.lag is None else f"{row.lag:,}",

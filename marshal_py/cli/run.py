@@ -24,6 +24,7 @@ from marshal_py.client.suggestions import did_you_mean
 from marshal_py.consumer.consumer import Consumer
 from marshal_py.consumer.options import Mode
 from marshal_py.errors import ConfigurationError
+from marshal_py.protocol.slots import MAX_SLOTS
 
 __all__ = ["load_handler", "run"]
 
@@ -53,6 +54,16 @@ def run(
     batch_size: Annotated[
         int | None,
         typer.Option("--batch-size", min=1, metavar="N", help="Give it batches of up to so many."),
+    ] = None,
+    slots: Annotated[
+        int | None,
+        typer.Option(
+            "--slots",
+            min=1,
+            max=MAX_SLOTS,
+            metavar="N",
+            help="Share partitions by keys, in so many slots each, as all members of the group do.",
+        ),
     ] = None,
     create_topics: Annotated[
         bool, typer.Option("--create-topics", help="Make the coordination topics if need be.")
@@ -85,6 +96,8 @@ def run(
         topics=topics,
         group_id=group,
         mode=mode,
+        sharing="partitions" if slots is None else "keys",
+        slots=slots or 16,
         topic=connection.topic,
         create_topics=create_topics,
         connect_timeout_ms=int(connection.timeout_s * 1000),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from marshal_py.client.options import ClientOptions
 from marshal_py.consumer.callbacks import OnPartition
 from marshal_py.consumer.handlers.schedule import Ordering
-from marshal_py.consumer.options import Mode, OnMissing, Start
+from marshal_py.consumer.options import Mode, OnMissing, Sharing, Start
 
 if TYPE_CHECKING:
     from marshal_py.consumer.handlers.middleware import Middleware
@@ -28,6 +28,8 @@ class ConsumerArguments(ClientOptions, total=False):
     on_missing: OnMissing
     auto_ack: bool
     claim_entire_topic: bool
+    sharing: Sharing
+    slots: int
     max_claims: int | None
     weight: float
     by_lag: bool

@@ -23,6 +23,7 @@ from marshal_py.consumer.fetcher import Fetcher
 from marshal_py.consumer.held_partition import Stage
 from marshal_py.consumer.partitions import Partitions
 from marshal_py.consumer.positions import Positions
+from marshal_py.consumer.sharing import Sharing
 from marshal_py.consumer.topics import Topics
 from marshal_py.consumer.wakeup import Wakeup
 from marshal_py.errors import BrokerUnavailable, Closed, DuplicateClientId, MarshalError
@@ -53,6 +54,7 @@ class Assignment:
         topics: Topics,
         partitions: Partitions,
         positions: Positions,
+        sharing: Sharing,
         fetcher: Fetcher,
         delivery: Delivery,
         log: Fields,
@@ -68,6 +70,7 @@ class Assignment:
         self._topics = topics
         self._partitions = partitions
         self._positions = positions
+        self._sharing = sharing
         self._fetcher = fetcher
         self._delivery = delivery
         self._log = log
@@ -266,9 +269,12 @@ class Assignment:
 
     def _units(self) -> list[Unit]:
         """Return the units that exist: the same list, as long as the same ones do."""
-        counts, whole = dict(self._topics.counts), self.subscription.entire_topics
+        counts, whole = self._sharing.ready(self._topics.counts), self.subscription.entire_topics
         if self._units_of != (counts, whole):
             self._units_of = (counts, whole)
+            if self.subscription.slots:
+                self._all_units = self._sharing.units(counts)
+                return self._all_units
             sizes = [(topic, min(n, 1) if whole else n) for topic, n in counts.items()]
             self._all_units = [(topic, p) for topic, n in sizes for p in range(n)]
         return self._all_units

@@ -391,7 +391,7 @@ class AtMostOnce:
         # It was rejected, or nobody knows. Within one epoch nobody but us claims messages: if they
         # are claimed now, an earlier attempt of ours was accepted after all.
         with contextlib.suppress(MarshalError):
-            cell = self._marshal.cell(part.topic, part.partition)
+            cell = self._marshal.cell(*part.key)
             if cell is not None and cell.held and cell.epoch == part.claim.epoch:
                 if cell.claimed_offset >= run.end:
                     return True

@@ -72,7 +72,7 @@ class Callbacks:
             self._call(self._on_assigned, part)
         except Exception as error:
             failure = HandlerFailed(
-                f"on_assigned failed with {part.topic}/{part.partition}: "
+                f"on_assigned failed with {part.key[0]}/{part.key[1]}: "
                 f"{type(error).__name__}: {error}"
             )
             failure.__cause__ = error
@@ -94,8 +94,7 @@ class Callbacks:
             self._log.exception(
                 "%s: on_revoked failed with %s/%d",
                 self._client_id,
-                part.topic,
-                part.partition,
+                *part.key,
                 extra=part.log_fields,
             )
 

@@ -21,7 +21,7 @@ from marshal_py.client.signals import StopRequests, hush
 from marshal_py.consumer.callbacks import OnPartition
 from marshal_py.consumer.core import ConsumerCore
 from marshal_py.consumer.deserializers import Deserializers
-from marshal_py.consumer.fetcher import FETCH, key_of
+from marshal_py.consumer.fetcher import FETCH
 from marshal_py.consumer.handlers.schedule import Ordering
 from marshal_py.consumer.held_partition import Batch, HeldPartition
 from marshal_py.consumer.looking import AssignedPartition, Health, assignment, health
@@ -29,6 +29,7 @@ from marshal_py.consumer.options import (
     ConsumerOptions,
     Mode,
     OnMissing,
+    Sharing,
     Start,
     check,
     check_names,
@@ -44,6 +45,7 @@ from marshal_py.errors import (
     NotInVersion1,
 )
 from marshal_py.protocol.claim_metadata import ClaimMetadata
+from marshal_py.protocol.slots import BY_PARTITIONS, check_slots
 from marshal_py.protocol.subscription import Subscription
 
 if TYPE_CHECKING:  # what only some need is imported there: a restart is mostly imports
@@ -86,6 +88,13 @@ class Consumer(Generic[V]):
     - `greedy`: with ``wire="text"`` alone: take all that is free at once, not one by one.
     - `claim_entire_topic`: all partitions of a topic go to one member; the claim on partition 0
       decides.
+    - `sharing`: ``"partitions"``: each partition goes to one member; ``"keys"``: several members
+      work on one partition, each on the keys that fall into its `slots`, in which each partition is
+      divided. Messages that have the same key are handed out in order, whatever moves; those
+      without a key are dealt out in turn, and have no order. Every member that holds a slot reads
+      the whole partition. What is claimed is a slot then (`Claim.topic` is ``orders/2#16``,
+      `Claim.partition` the number of the slot), and `max_claims` counts slots. All members of a
+      group say the same, or `SharingDiffers` is raised; `marshal group slots` changes it.
     - `max_claims`, `weight`, `by_lag`, `labels`, `prefer`: this member's part in the sharing, see
       `Subscription`.
     - `batch_size`: most messages in one batch.
@@ -131,6 +140,8 @@ class Consumer(Generic[V]):
         on_missing: OnMissing = "earliest",
         auto_ack: bool = True,
         claim_entire_topic: bool = False,
+        sharing: Sharing = "partitions",
+        slots: int = 16,
         max_claims: int | None = None,
         weight: float = 1.0,
         by_lag: bool = False,
@@ -182,8 +193,12 @@ class Consumer(Generic[V]):
             raise ConfigurationError(
                 f"on_missing = {on_missing!r} must be 'earliest', 'latest' or 'stop'"
             )
+        if sharing not in ("partitions", "keys"):
+            raise ConfigurationError(f"sharing = {sharing!r} must be 'partitions' or 'keys'")
+        check_slots(slots)
         begin = start_at(start)
         self.mode: Final[Mode] = mode
+        self.sharing: Final[Sharing] = sharing
         self.auto_ack: Final = auto_ack
         self.mirror_offsets: Final = mirror_offsets
         subscription = Subscription(
@@ -195,6 +210,7 @@ class Consumer(Generic[V]):
             by_lag,
             dict(labels or {}),
             tuple(prefer),
+            slots if sharing == "keys" else BY_PARTITIONS,
         )
         marshal = client_of(config, group_id, {**settings}, subscription, mode=mode, greedy=greedy)
         options = ConsumerOptions(
@@ -435,7 +451,7 @@ class Consumer(Generic[V]):
         With `auto_ack` the loop does so by itself. What belongs to a partition that is no longer
         held is ignored: whoever holds it now delivers the message again.
         """
-        part = self._core.partitions.by_key.get(key_of(message))
+        part = self._core.part_of(message)
         if part is not None:
             self._core.iteration.acknowledge(part, _offset_of(message))
 
@@ -456,21 +472,25 @@ class Consumer(Generic[V]):
         come. It ends with the claim: whoever holds the partition next is not paused. (To stop a
         whole group: `marshal group pause`.) For any thread. Raises `NotHeld`.
         """
-        self._core.partitions.pause(self._held(topic, partition), True)
+        for part in self._held(topic, partition):
+            self._core.partitions.pause(part, True)
 
     def resume(self, topic: str, partition: int) -> None:
         """Go on with a partition that was paused. For any thread. Raises `NotHeld`."""
-        self._core.partitions.pause(self._held(topic, partition), False)
+        for part in self._held(topic, partition):
+            self._core.partitions.pause(part, False)
 
     def paused(self) -> list[tuple[str, int]]:
         """Return the partitions that are paused (`pause`): topic and number."""
-        return [part.key for part in self._core.partitions.all() if part.is_paused]
+        paused = (part.source for part in self._core.partitions.all() if part.is_paused)
+        return list(dict.fromkeys(paused))
 
     def seek(self, topic: str, partition: int, offset: int, *, timeout_s: float = 10.0) -> None:
         """Go on with a partition at `offset`, forth or back.
 
         It goes by way of the log: the claim ends, what is in work under it counts for nothing, and
         the next claim, under a new epoch, begins there; `on_revoked` and `on_assigned` are called.
+        Of a partition that is shared by keys, it is the slots that this member holds.
         Waits until the position is in the log; within `on_assigned` it does not, and the partition
         is assigned again, there. Going back repeats messages, whatever the `mode`.
 
@@ -481,13 +501,16 @@ class Consumer(Generic[V]):
             raise NotInVersion1("seek: positions of version 1 (wire='text') only go forth")
         if type(offset) is not int or not 0 <= offset < 2**63:
             raise InvalidArgument(f"offset = {offset!r} must be 0 or more")
-        self._core.partitions.seek(self._held(topic, partition), offset, timeout_s)
+        parts = self._held(topic, partition)
+        if (calling := self._core.callbacks.calling) in parts:
+            parts = [part for part in parts if part is calling]
+        self._core.partitions.seek(parts, offset, timeout_s)
 
-    def _held(self, topic: str, partition: int) -> HeldPartition:
-        part = self._core.partitions.by_key.get((topic, partition))
-        if part is None or not part.claim.held:
+    def _held(self, topic: str, partition: int) -> list[HeldPartition]:
+        parts = [part for part in self._core.parts_of(topic, partition) if part.claim.held]
+        if not parts:
             raise NotHeld(f"{topic}/{partition} is not held")
-        return part
+        return parts
 
     # Looking
 
@@ -497,8 +520,8 @@ class Consumer(Generic[V]):
 
     def claim_of(self, message: Message) -> Claim:
         """Return the claim that a message was read under: its `epoch` fences. Raises `NotHeld`."""
-        part = self._core.fetcher.active.get(key_of(message))
-        if part is None:
+        part = self._core.part_of(message)
+        if part is None or part.key not in self._core.fetcher.active:
             raise NotHeld(f"{message.topic()}/{message.partition()} is not held any more")
         return part.claim
 
@@ -519,7 +542,13 @@ class Consumer(Generic[V]):
 
         Raises `BrokerUnavailable`.
         """
-        return self._core.positions.lags(list(self._core.fetcher.active.values()), timeout_s)
+        active = list(self._core.fetcher.active.values())
+        lags = self._core.positions.lags(active, timeout_s)
+        found: dict[tuple[str, int], int] = {}
+        for part in active:
+            if part.key in lags:
+                found[part.source] = max(found.get(part.source, 0), lags[part.key])
+        return found
 
     def shed(self, count: int = 1) -> None:
         """Give `count` partitions to others, and take no more than are left: this member is slow.

@@ -6,7 +6,7 @@ import contextlib
 import logging
 import threading
 import time
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from marshal_py.client import forks
 from marshal_py.client.marshal import Claim, Marshal
@@ -17,12 +17,13 @@ from marshal_py.consumer.at_least_once import AtLeastOnce
 from marshal_py.consumer.at_most_once import AtMostOnce
 from marshal_py.consumer.callbacks import Callbacks
 from marshal_py.consumer.delivery import Delivery
-from marshal_py.consumer.fetcher import Fetcher
+from marshal_py.consumer.fetcher import Fetcher, key_of
 from marshal_py.consumer.held_partition import HeldPartition
 from marshal_py.consumer.iteration import Iteration
 from marshal_py.consumer.options import ConsumerOptions
 from marshal_py.consumer.partitions import Partitions
 from marshal_py.consumer.positions import Positions
+from marshal_py.consumer.sharing import Sharing
 from marshal_py.consumer.topics import Topics
 from marshal_py.consumer.wakeup import Wakeup
 from marshal_py.errors import (
@@ -32,6 +33,8 @@ from marshal_py.errors import (
     Forked,
     MarshalError,
 )
+from marshal_py.protocol.balance import Unit
+from marshal_py.protocol.slots import slot_of, slot_of_key, slots_cell, source_of
 
 if TYPE_CHECKING:  # what only some need is imported there: a restart is mostly imports
     import asyncio
@@ -115,11 +118,14 @@ class ConsumerCore:
             on_missing=options.on_missing,
             isolation_level=self.fetcher.isolation_level,
         )
+        self._slots = options.subscription.slots
+        sharing = Sharing(marshal, self._slots)
         self.partitions: Final = Partitions(
             marshal,
             self.fetcher,
             self.delivery,
             self.positions,
+            sharing,
             self.log,
             self.wakeup,
             callbacks=self.callbacks,
@@ -132,6 +138,7 @@ class ConsumerCore:
             self.topics,
             self.partitions,
             self.positions,
+            sharing,
             self.fetcher,
             self.delivery,
             self.log,
@@ -144,7 +151,9 @@ class ConsumerCore:
         if options.mirror_group is not None:
             from marshal_py.consumer.offset_mirror import OffsetMirror
 
-            self.mirror = OffsetMirror(marshal.settings.kafka, options.mirror_group, self.claims)
+            self.mirror = OffsetMirror(
+                marshal.settings.kafka, options.mirror_group, self.claims, self._position_of
+            )
         self._life = threading.Lock()
 
     @property
@@ -158,6 +167,42 @@ class ConsumerCore:
     def claims(self) -> list[Claim]:
         """Return the claims of all partitions that are fetched, lapsed ones included."""
         return [part.claim for part in list(self.fetcher.active.values())]
+
+    def part_of(self, message: Any) -> HeldPartition | None:
+        """Return the partition, or slot, that a message was handed out from, if it is wanted."""
+        source = key_of(message)
+        if not self._slots:
+            return self.partitions.by_key.get(source)
+        name = slots_cell(*source, self._slots)
+        if not self.deserializers.changes_keys:
+            slot = slot_of_key(message.key(), message.offset(), self._slots)
+            return self.partitions.by_key.get((name, slot))
+        for part in self.parts_of(*source):  # its key does not tell any more
+            if part.has_handed_out(message.offset()):
+                return part
+        return None
+
+    def parts_of(self, topic: str, partition: int) -> list[HeldPartition]:
+        """Return what is wanted of a partition: itself, or some slots of it."""
+        return [part for part in self.partitions.all() if part.source == (topic, partition)]
+
+    def _position_of(self, claim: Claim) -> tuple[Unit, int] | None:
+        """Return where a partition stands in the log, None if another claim tells.
+
+        One that is shared by keys stands at the lowest of its slots, as whoever holds the first of
+        them tells.
+        """
+        slot = slot_of(claim.topic, claim.partition)
+        at = max(claim.stored_offset, claim.claimed_offset)
+        if slot is not None:
+            if slot.number:
+                return None
+            driver = self.marshal.driver
+            with driver.lock:  # also when it is closed: what was stored at the end counts
+                world, group = driver.world, self.marshal.group_id
+                cells = [world.cell(group, claim.topic, n) for n in range(slot.slots)]
+            at = min(-1 if cell is None else cell.position for cell in cells)
+        return source_of(claim.topic, claim.partition), at
 
     def busy_with(self, part: HeldPartition) -> bool:
         """Whether something of `part` is in the user's hands, or must still go there."""

@@ -19,6 +19,11 @@ class Deserializers:
         self._key = key
         self._value = value
 
+    @property
+    def changes_keys(self) -> bool:
+        """Whether a message that went through it has another key than it came with."""
+        return self._key is not None
+
     def __bool__(self) -> bool:
         return (self._key, self._value) != (None, None)
 

@@ -11,6 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from functools import partial
 from itertools import groupby
 from typing import Any, Final
 
@@ -22,7 +23,8 @@ from marshal_py.client.kafka_clients import RECONNECT, ConnectionErrors, connect
 from marshal_py.client.marshal import Marshal
 from marshal_py.client.settings import kafka_config
 from marshal_py.client.structured_logs import Fields
-from marshal_py.consumer.held_partition import HeldPartition, Run, Stage
+from marshal_py.consumer.held_partition import HeldPartition, Run
+from marshal_py.consumer.slot_stream import SlotStream
 from marshal_py.consumer.wakeup import Wakeup
 
 __all__ = ["CONNECT_S", "FETCH", "IDLE_WAIT_S", "MAX_FETCH", "Fetcher", "key_of"]
@@ -87,6 +89,8 @@ class Fetcher:
         self._kafka: Any = None
         """The confluent-kafka consumer, once open."""
         self._fetched: deque[Run] = deque()
+        self._streams: dict[tuple[str, int], SlotStream] = {}
+        """Partitions that are shared by keys: who gets which of their messages."""
         self._lock = threading.Lock()
         self._commands: deque[Callable[[], None]] = deque()
         self._commanded = threading.Event()
@@ -180,7 +184,7 @@ class Fetcher:
             self._kafka.incremental_assign([TopicPartition(part.topic, part.partition, offset)])
 
         part.assigned = True
-        self._command(assign)
+        self._command(assign if part.slot is None else partial(self._attach, part))
 
     def unassign(self, part: HeldPartition) -> None:
         """Fetch `part` no more, if it is fetched."""
@@ -193,7 +197,27 @@ class Fetcher:
 
         if part.assigned:
             part.assigned = False
-            self._command(unassign)
+            self._command(unassign if part.slot is None else partial(self._detach, part))
+
+    def _attach(self, part: HeldPartition) -> None:
+        if part.slot is None or not part.assigned:
+            return
+        self.topics_seen.add(part.topic)
+        self.active[part.key] = part
+        if part.source not in self._streams:
+            self._streams[part.source] = SlotStream(part.slot)
+        stream = self._streams[part.source]
+        stream.parts[part.slot.number] = part
+        stream.follow(self._kafka)
+
+    def _detach(self, part: HeldPartition) -> None:
+        stream = self._streams.get(part.source)
+        if part.slot is None or stream is None or stream.parts.get(part.slot.number) is not part:
+            return
+        del self.active[part.key], stream.parts[part.slot.number]
+        stream.follow(self._kafka)
+        if not stream.parts:
+            del self._streams[part.source]
 
     def pause_or_resume(self, part: HeldPartition) -> None:
         """Ask Kafka for the messages of `part`, or not, as things stand when it is done."""
@@ -201,13 +225,14 @@ class Fetcher:
         def pause() -> None:
             if not part.assigned:
                 return
+            if (stream := self._streams.get(part.source)) is not None:
+                stream.follow(self._kafka)
+                return
             where = [TopicPartition(part.topic, part.partition)]
-            is_over = part.stage is Stage.DRAINING and not part.is_owed
-            is_paused = part.is_paused and not part.is_owed
-            if part.suspended or part.throttled or is_paused or is_over:
-                self._kafka.pause(where)
-            else:
+            if part.wants_messages:
                 self._kafka.resume(where)
+            else:
+                self._kafka.pause(where)
 
         self._command(pause)
 
@@ -250,7 +275,7 @@ class Fetcher:
                     self._on_error(message, error)
             return
         active = self.active
-        if len(active) == 1:  # nothing else is fetched
+        if len(active) == 1 and not self._streams:  # nothing else is fetched
             [part] = active.values()
             if key_of(messages[0]) == part.key == key_of(messages[-1]):
                 self._add(part, messages)
@@ -276,6 +301,12 @@ class Fetcher:
             self._add_if_active(key, found)
 
     def _add_if_active(self, key: tuple[str, int], messages: list[Any]) -> None:
+        stream = self._streams.get(key)
+        if stream is not None:
+            for slot, mine in stream.sort(messages):
+                self._add(slot, mine)
+            stream.passed(messages[-1].offset() + 1)
+            return
         part = self.active.get(key)
         if part is not None:
             self._add(part, messages)
@@ -287,10 +318,18 @@ class Fetcher:
         part.fetched = max(part.fetched, run.end)  # last: the run must be found somewhere, always
 
     def _on_error(self, message: Any, error: KafkaError) -> None:
-        part = self.active.get(key_of(message))
-        code = error.code()
-        if part is None:
+        key, code = key_of(message), error.code()
+        stream = self._streams.get(key)
+        if stream is not None and code == KafkaError._PARTITION_EOF:
+            stream.passed(message.offset())
             return
+        if stream is not None:
+            parts = list(stream.parts.values())
+        else:
+            parts = [self.active[key]] if key in self.active else []
+        if not parts:
+            return
+        part = parts[0]
         if code == KafkaError._PARTITION_EOF:
             part.reached(message.offset())
             part.fetched = max(part.fetched, message.offset())
@@ -300,7 +339,10 @@ class Fetcher:
             self.on_gone(part.topic)
             return
         if code in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
-            part.out_of_range = True
+            for each in parts:
+                each.out_of_range = True
+            if stream is not None:
+                stream.is_lost = True
             self._wakeup.wake()
         elif code in REFUSED:
             self._wakeup.fail(denied(self._config, part.topic, "Read"))

@@ -22,6 +22,7 @@ from typing import Any
 from marshal_py.client.marshal import Claim
 from marshal_py.protocol.claim_metadata import ClaimMetadata
 from marshal_py.protocol.done_offsets import Ranges
+from marshal_py.protocol.slots import slot_of, source_of
 
 __all__ = ["Batch", "HeldPartition", "Run", "Runs", "Stage"]
 
@@ -51,12 +52,12 @@ class Batch(list[Any]):
     @property
     def topic(self) -> str:
         """The topic of all these messages."""
-        return str(self.claim.topic)
+        return source_of(self.claim.topic, self.claim.partition)[0]
 
     @property
     def partition(self) -> int:
         """The partition of all these messages."""
-        return int(self.claim.partition)
+        return source_of(self.claim.topic, self.claim.partition)[1]
 
 
 class Run:
@@ -149,14 +150,19 @@ class Runs(deque[Run]):
 
 
 class HeldPartition:
-    """One partition that this consumer wants, holds or gives back, under one claim."""
+    """One partition that this consumer wants, holds or gives back, under one claim.
+
+    Or one slot of a partition (`slot`), where they are shared by keys: `topic` and `partition` say
+    where its messages are, `key` names what is claimed.
+    """
 
     def __init__(self, claim: Claim, *, manual: bool) -> None:
         self.claim = claim
         self.holding = claim.core.holding
-        self.topic: str = claim.topic
-        self.partition: int = claim.partition
-        self.key = (self.topic, self.partition)
+        self.key = (claim.topic, claim.partition)
+        self.slot = slot_of(*self.key)
+        self.source = source_of(*self.key)
+        self.topic, self.partition = self.source
         self.flows = False
         """It is active, and not paused: whatever the lease says, its messages go out."""
         self._stage = Stage.WANTED
@@ -180,6 +186,8 @@ class HeldPartition:
         """Where to begin was decided under this claim."""
         self.reset_to: int | None = None
         """Its position means nothing any more, and is being set to this one."""
+        self.read_to = -1
+        """A slot's: what there is below was fetched, or is not to be; −1: nothing."""
         self.last_end = -1
         """One beyond the last message that was fetched; where fetching began, before the first."""
         self.tail: tuple[int, int] = (-1, -1)
@@ -225,7 +233,7 @@ class HeldPartition:
 
         `done_before`: what is done above it.
         """
-        self._start = self._base = self.last_end = offset
+        self._start = self._base = self.last_end = self.read_to = offset
         self.tail = (-1, -1)
         self.done_before = done_before
 
@@ -262,6 +270,13 @@ class HeldPartition:
     def deliverable(self) -> bool:
         """Whether messages may be handed out, as far as the lease allows."""
         return self.stage is Stage.ACTIVE
+
+    @property
+    def wants_messages(self) -> bool:
+        """Whether Kafka is to bring messages of it now."""
+        is_over = self.stage is Stage.DRAINING and not self.is_owed
+        is_paused = self.is_paused and not self.is_owed
+        return self.assigned and not (self.suspended or self.throttled or is_paused or is_over)
 
     # The loop
 
@@ -425,6 +440,14 @@ class HeldPartition:
                 done.clear()  # acknowledged, but never handed out under this claim
             return self._base
 
+    def has_handed_out(self, offset: int) -> bool:
+        """Whether the message at `offset` was handed out under this claim, and may not be done."""
+        if not self.manual:
+            run = self.run
+            return run is not None and any(m.offset() == offset for m in run.messages)
+        with self._window_lock:
+            return any(offset in offsets for offsets in self._window)
+
     def withdraw(self, count: int) -> None:
         """So many messages were handed out and will never be acknowledged under this claim."""
         self._withdrawn += count
@@ -446,7 +469,7 @@ class HeldPartition:
             return waiting - (0 if run is None else length_hint(run.rest))
 
     def __repr__(self) -> str:
-        return f"<{self.topic}/{self.partition} {self.stage.value} position={self._base}>"
+        return f"<{self.key[0]}/{self.key[1]} {self.stage.value} position={self._base}>"
 
 
 def _is_in(ranges: Ranges, offset: int) -> bool:

@@ -26,6 +26,8 @@ class AssignedPartition:
     """In how many stretches those lie: so many times, work waits for something before it."""
     paused: bool
     """By `Consumer.pause`."""
+    slot: int | None = None
+    """The number of the slot, where partitions are shared by keys."""
 
 
 @dataclass(frozen=True)
@@ -52,9 +54,10 @@ def assignment(core: ConsumerCore) -> list[AssignedPartition]:
                 sum(end - first for first, end in ranges),
                 len(ranges),
                 part.is_paused,
+                None if part.slot is None else part.slot.number,
             )
         )
-    return sorted(found, key=lambda each: (each.topic, each.partition))
+    return sorted(found, key=lambda each: (each.topic, each.partition, each.slot or 0))
 
 
 def health(core: ConsumerCore, stuck: int) -> Health:

@@ -34,7 +34,8 @@ REPEAT_S: Final = 3_600.0
 class OffsetMirror:
     """A thread that commits where `claims` stand in the log, every `every_s` while they move.
 
-    `claims` is called in that thread. Failures are logged, once in a while, and tried again in the
+    `claims` is called in that thread, and `position_of` with each: which partition stands where, or
+    None where another claim tells. Failures are logged, once in a while, and tried again in the
     next round. At the end, `keep` (before the claims are released) and `close` write once more.
     """
 
@@ -43,11 +44,13 @@ class OffsetMirror:
         kafka: KafkaConfig,
         kafka_group: str,
         claims: Callable[[], list[Claim]],
+        position_of: Callable[[Claim], tuple[Key, int] | None],
         *,
         every_s: float = 5.0,
     ) -> None:
         self.kafka_group = kafka_group
         self._claims = claims
+        self._position_of = position_of
         self._every_s = every_s
         self._admin = admin_client(kafka)
         self._written: dict[Key, int] = {}
@@ -80,10 +83,7 @@ class OffsetMirror:
         if time.monotonic() >= self._repeat_at_s:
             self._repeat_at_s = time.monotonic() + REPEAT_S
             self._written.clear()
-        now = {
-            (claim.topic, claim.partition): max(claim.stored_offset, claim.claimed_offset)
-            for claim in self._claims()
-        }
+        now = dict(filter(None, map(self._position_of, self._claims())))
         changed = {k: at for k, at in now.items() if at >= 0 and self._written.get(k) != at}
         try:
             write_committed_offsets(self._admin, self.kafka_group, changed, timeout_s=10.0)

@@ -19,6 +19,7 @@ __all__ = [
     "ConsumerOptions",
     "Mode",
     "OnMissing",
+    "Sharing",
     "Start",
     "StartAt",
     "check",
@@ -28,6 +29,7 @@ __all__ = [
 ]
 
 Mode: TypeAlias = Literal["at_least_once", "at_most_once"]
+Sharing: TypeAlias = Literal["partitions", "keys"]
 Start: TypeAlias = Literal["earliest", "latest"] | datetime | timedelta | int
 OnMissing: TypeAlias = Literal["earliest", "latest", "stop"]
 
@@ -162,6 +164,11 @@ def _check_wire(wire: str, wanted: Subscription, mode: Mode, greedy: bool) -> No
             raise NotInVersion1(
                 "mode='at_most_once': version 1 clients (wire='text') ignore claims of "
                 "messages, so two of them could deliver the same one"
+            )
+        if wanted.slots:
+            raise NotInVersion1(
+                "sharing='keys': version 1 clients (wire='text') claim whole partitions, and would "
+                "read the same messages"
             )
         if wanted.weight != 1 or wanted.by_lag or wanted.labels or wanted.prefer:
             raise NotInVersion1(

@@ -20,6 +20,7 @@ from marshal_py.consumer.delivery import Delivery
 from marshal_py.consumer.fetcher import Fetcher
 from marshal_py.consumer.held_partition import HeldPartition, Stage
 from marshal_py.consumer.positions import Positions
+from marshal_py.consumer.sharing import Sharing
 from marshal_py.consumer.wakeup import Wakeup
 from marshal_py.errors import ClaimTimeout, Closed, NotHeld
 from marshal_py.protocol.balance import Unit
@@ -47,6 +48,7 @@ class Partitions:
         fetcher: Fetcher,
         delivery: Delivery,
         positions: Positions,
+        sharing: Sharing,
         log: Fields,
         wakeup: Wakeup,
         *,
@@ -60,6 +62,7 @@ class Partitions:
         self._fetcher = fetcher
         self._delivery = delivery
         self._positions = positions
+        self._sharing = sharing
         self._log = log
         self._wakeup = wakeup
         self._callbacks = callbacks
@@ -120,6 +123,8 @@ class Partitions:
         """The claim is held: find the position, and have its messages fetched."""
         if any(left.key == part.key for left, _ in self._leaving):
             return  # in the program's eyes it is still there
+        if not self._sharing.allows(part):
+            return
         part.floor = part.claim.claimed_offset
         position = self._positions.start_of(part)
         if position is None or not self._callbacks.assigned(part):
@@ -144,6 +149,9 @@ class Partitions:
         if first is None:
             return  # the next round tries again
         part.out_of_range = False
+        if part.slot is not None and first <= part.read_to:
+            self._fetcher.pause_or_resume(part)  # it was another slot's messages that are gone
+            return
         self._fetcher.unassign(part)
         part.start(first)  # or what is known of the old position would be stored again
         self._fetcher.assign(part, first)
@@ -245,8 +253,7 @@ class Partitions:
             self._log.warning(
                 "%s: lost %s/%d: %s",
                 self._marshal.client_id,
-                part.topic,
-                part.partition,
+                *part.key,
                 part.claim.reason,
                 extra=part.log_fields,
             )
@@ -301,26 +308,32 @@ class Partitions:
         self._fetcher.pause_or_resume(part)
         self._wakeup.wake()
 
-    def seek(self, part: HeldPartition, offset: int, timeout_s: float) -> None:
-        """See `Consumer.seek`."""
-        if self._callbacks.calling is part:  # who would carry it out waits for `on_assigned`
-            if offset != part.claim.position:
-                part.reset_to = offset
-            return
-        if part.stage is not Stage.ACTIVE:
-            raise NotHeld(f"{part.topic}/{part.partition} is not held any more")
-        part.reset_to = offset
-        part.stage = Stage.RELEASING  # from here on nothing of it goes out
+    def seek(self, parts: list[HeldPartition], offset: int, timeout_s: float) -> None:
+        """See `Consumer.seek`. `parts`: a partition, or slots of one."""
+        deadline = time.monotonic() + timeout_s
+        for part in parts:
+            if self._callbacks.calling is part:  # who would carry it out waits for `on_assigned`
+                if offset != part.claim.position:
+                    part.reset_to = offset
+                return
+        parts = [part for part in parts if part.slot is None or part.stage is Stage.ACTIVE]
+        for part in parts:
+            if part.stage is not Stage.ACTIVE:
+                raise NotHeld(f"{part.topic}/{part.partition} is not held any more")
+        for part in parts:
+            part.reset_to = offset
+            part.stage = Stage.RELEASING  # from here on nothing of it goes out
         self._wakeup.wake()
-        if not part.claim.core.ended.wait(timeout_s):
-            raise ClaimTimeout(
-                f"{part.topic}/{part.partition}: the position {offset} was not in the log within "
-                f"{timeout_s:g} s; it is still being set"
-            )
-        if not (part.claim.reason or "").startswith("repositioned"):
-            raise NotHeld(
-                f"{part.topic}/{part.partition} was not held any more: {part.claim.reason}"
-            )
+        for part in parts:
+            if not part.claim.core.ended.wait(max(0.0, deadline - time.monotonic())):
+                raise ClaimTimeout(
+                    f"{part.topic}/{part.partition}: the position {offset} was not in the log "
+                    f"within {timeout_s:g} s; it is still being set"
+                )
+            if not (part.claim.reason or "").startswith("repositioned"):
+                raise NotHeld(
+                    f"{part.topic}/{part.partition} was not held any more: {part.claim.reason}"
+                )
 
     def publish(
         self,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any, Final, Literal, TypeAlias
 
@@ -28,6 +28,7 @@ from marshal_py.consumer.topics import Topics, describe
 from marshal_py.errors import BrokerUnavailable, MessagesMissing
 from marshal_py.protocol.balance import Unit
 from marshal_py.protocol.claim_metadata import ClaimMetadata
+from marshal_py.protocol.slots import slots_cell
 
 __all__ = ["Fate", "Positions", "judge"]
 
@@ -158,15 +159,25 @@ class Positions:
         """
         found: ClaimMetadata | None = None
         with self._marshal.world() as world:
-            for p in range(self._topics.counts.get(part.topic, 0)):
-                cell = world.cell(self._marshal.group_id, part.topic, p)
-                if cell is None or (p == part.partition and cell.position < 0):
+            for unit in self._units_beside(part):
+                cell = world.cell(self._marshal.group_id, *unit)
+                if cell is None or (unit == part.key and cell.position < 0):
                     continue
                 about = _NOTHING if self._is_text else ClaimMetadata.decode(cell.metadata)
                 is_better = found is None or 0 < about.began_ms < (found.began_ms or _LATE_MS)
                 if (about.began_ms or cell.position >= 0) and is_better:
                     found = about
         return found
+
+    def _units_beside(self, part: HeldPartition) -> Iterator[Unit]:
+        """Yield all that is claimed of the topic of `part`: partitions, or slots."""
+        for p in range(self._topics.counts.get(part.topic, 0)):
+            if part.slot is None:
+                yield part.topic, p
+            else:
+                name = slots_cell(part.topic, p, part.slot.slots)
+                for number in range(part.slot.slots):
+                    yield name, number
 
     def topic_id(self, part: HeldPartition) -> bytes:
         """Return Kafka's id of the topic, b"" if it is not known."""
@@ -208,6 +219,8 @@ class Positions:
             return None
         # At most once, what was claimed may lie ahead of what was fetched.
         position = max(part.position(), part.fetched if part.is_owed else part.claim.position)
+        if part.slot is not None:  # where it is read is another matter than what of it is done
+            position = part.read_to
         fate = judge(position, first, end, now, part.metadata.topic_id)
         if fate == "sound":  # it was not when Kafka answered: an end that has not got here
             return position
@@ -262,7 +275,7 @@ class Positions:
 
     def request_ends(self, parts: Iterable[HeldPartition]) -> None:
         """Ask how far the messages go, and do not wait for the answer (`HeldPartition.end`)."""
-        by_key = {part.key: part for part in parts}
+        by_key = {part.key: part for part in parts if part.slot is None}
         specs: Any = kafka_admin.OffsetSpec
         with contextlib.suppress(KafkaException):
             futures = self._admin.get().list_offsets(
@@ -279,20 +292,20 @@ class Positions:
         if not parts:
             return {}
         try:
-            ends = self._offsets([part.key for part in parts], -1, timeout_s)
+            ends = self._offsets([part.source for part in parts], -1, timeout_s)
         except KafkaException as error:
             raise BrokerUnavailable(f"no answer from the brokers: {error.args[0].str()}") from None
         return {
-            part.key: max(0, ends[part.key] - max(self._delivery.position(part), 0))
+            part.key: max(0, ends[part.source] - max(self._delivery.position(part), 0))
             for part in parts
-            if part.key in ends
+            if part.source in ends
         }
 
     def _look_up(self, part: HeldPartition, which: int) -> int:
         """Return the first (−2) or next (−1) offset, or that of a time in milliseconds."""
-        found = self._offsets([part.key], which)[part.key]
+        found = self._offsets([part.source], which)[part.source]
         if found < 0:  # there is no message so young: the end
-            found = self._offsets([part.key], -1)[part.key]
+            found = self._offsets([part.source], -1)[part.source]
         return found
 
     def _offsets(self, keys: list[Unit], which: int, timeout_s: float = 2.0) -> dict[Unit, int]:

@@ -109,6 +109,11 @@ class Transactions:
                 "transactions acknowledge by themselves what has been committed: give the consumer "
                 "mode='at_least_once' and auto_ack=False"
             )
+        if consumer.sharing != "partitions":
+            raise ConfigurationError(
+                "transactions commit one offset for each partition, where slots have one each: "
+                "leave out sharing='keys'"
+            )
         if consumer.mirror_offsets:
             raise ConfigurationError(
                 "mirror_offsets would overwrite the offsets that the transactions commit: leave it "

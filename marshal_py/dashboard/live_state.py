@@ -29,6 +29,7 @@ from marshal_py.protocol.history.anomalies import MEANING
 from marshal_py.protocol.history.partition_history import PartitionHistory
 from marshal_py.protocol.history.text_history import text_history
 from marshal_py.protocol.rationalizer import Cell, CellKey
+from marshal_py.protocol.slots import BY_PARTITIONS, agreement_cell, agreement_of, slot_of
 from marshal_py.protocol.text.rationalizer import TextWorld
 from marshal_py.protocol.world import LEADER_PREFIX, MS, Observer, World
 
@@ -160,7 +161,7 @@ class LiveState:
                 if live:
                     self._beat(p, event)  # type: ignore[arg-type]
                 continue
-            if live and isinstance(event, _CELL_EVENTS):
+            if live and isinstance(event, _CELL_EVENTS) and agreement_of(event.topic) is None:
                 key = (event.group_id, event.topic, event.partition)
                 row, slot = self.grid.put(*key, cells.get(key))
                 if isinstance(event, ev.Claimed):
@@ -272,7 +273,8 @@ class LiveState:
         self.grid = CellGrid()
         rows: dict[tuple[str, str], list[tuple[int, int, Cell]]] = {}
         for p, (group, topic, partition), cell in self.world.cells():
-            rows.setdefault((group, topic), []).append((partition, p, cell))
+            if agreement_of(topic) is None:  # which says how a topic is shared
+                rows.setdefault((group, topic), []).append((partition, p, cell))
         for key in sorted(rows):
             cells = sorted(rows[key], key=itemgetter(0))
             row = self.grid.add(*key, [(partition, cell.holder) for partition, _, cell in cells])
@@ -378,7 +380,17 @@ class LiveState:
         """Take in where the topics end; return the rows for which to call `update_lag`."""
         self.lags.ends = ends
         self.lags.forget(self.grid.rows.values())
-        return [row for row in self.grid.rows.values() if row.topic in ends]
+        return [row for row in self.grid.rows.values() if row.topic in ends and self._counts(row)]
+
+    def _counts(self, row: GridRow) -> bool:
+        """Whether the group still shares the topic of a row like that (PROTOCOL.md §5.17)."""
+        if self.is_text:
+            return True
+        slot = slot_of(row.topic, 0)
+        topic = row.topic if slot is None else slot.topic
+        about = self.world.cell(row.group, *agreement_cell(topic))
+        now = BY_PARTITIONS if about is None else max(BY_PARTITIONS, about.position)
+        return now == (BY_PARTITIONS if slot is None else slot.slots)
 
     def update_lag(self, row: GridRow, now_ms: int) -> None:
         """Bring a row's lag up to date."""

@@ -18,6 +18,7 @@ from marshal_py.admin.world_reader import read_world
 from marshal_py.dashboard.cell_grid import CellGrid, liveness_code
 from marshal_py.dashboard.groups import groups_document, leaders_document, members_document
 from marshal_py.protocol.rationalizer import CellKey
+from marshal_py.protocol.slots import agreement_of
 from marshal_py.protocol.wire import MSGPACK, Wire
 
 __all__ = ["Replay"]
@@ -70,6 +71,8 @@ class Replay:
         view = read_world(self._connection, at_ms=at_ms, wire=self._wire)
         grid = CellGrid()
         for p, key, cell in sorted(view.world.cells(), key=lambda cell: cell[1]):
+            if agreement_of(key[1]) is not None:
+                continue
             row, slot = grid.put(*key, cell)
             silence = view.cell_silence(p, key, cell)
             if silence is not None:

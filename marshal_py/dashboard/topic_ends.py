@@ -11,6 +11,7 @@ from confluent_kafka.admin import OffsetSpec
 from marshal_py.admin.connection import Connection
 from marshal_py.client.topics import admin_client
 from marshal_py.dashboard.lag import Ends
+from marshal_py.protocol.slots import slot_of
 
 __all__ = ["TopicEnds"]
 
@@ -23,7 +24,12 @@ class TopicEnds:
         self._admin: Any = None
 
     def ask(self, topics: set[str]) -> Ends:
-        """Return where those of the topics end that exist. Raises `KafkaException`."""
+        """Return where those of the topics end that exist. Raises `KafkaException`.
+
+        A topic may be the name of a partition's slots: they end where the partition does.
+        """
+        slots = {topic: slot for topic in topics if (slot := slot_of(topic, 0)) is not None}
+        topics = (topics - slots.keys()) | {slot.topic for slot in slots.values()}
         timeout_s = min(5.0, self._connection.timeout_s)
         admin = self._admin = self._admin or admin_client(self._connection.kafka)
         found = admin.list_topics(timeout=timeout_s).topics
@@ -41,4 +47,8 @@ class TopicEnds:
         for part, future in futures.items():
             with contextlib.suppress(KafkaException):  # a partition without a leader: no lag
                 ends.setdefault(part.topic, {})[part.partition] = future.result().offset
+        for name, slot in slots.items():
+            end = ends.get(slot.topic, {}).get(slot.partition)
+            if end is not None:
+                ends[name] = dict.fromkeys(range(slot.slots), end)
         return ends

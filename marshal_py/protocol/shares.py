@@ -35,8 +35,8 @@ Unit: TypeAlias = tuple[str, int]
 UnitOrder: TypeAlias = tuple[int, Unit]
 MemberOrder: TypeAlias = tuple[int, str]
 
-_Kind: TypeAlias = tuple[frozenset[str], str | None]
-"""The topics and the pattern of a subscription: members of one kind may hold the same units."""
+_Kind: TypeAlias = tuple[frozenset[str], str | None, int]
+"""Topics, pattern and slots of a subscription: members of one kind may hold the same units."""
 
 
 @lru_cache(1 << 16)
@@ -111,8 +111,7 @@ class Shares:
         if subscription is before or subscription == before:
             return False
         self.version += 1
-        old = None if before is None else (before.topics, before.pattern)
-        new = None if subscription is None else (subscription.topics, subscription.pattern)
+        old, new = _kind(before), _kind(subscription)
         if subscription is None:
             del self._members[name]
         else:
@@ -189,7 +188,7 @@ class Shares:
     def _class(self, topic: str) -> UnitClass:
         """Return the class of a topic that was in none."""
         wanted_by = frozenset(
-            kind for kind, names in self._kinds.items() if self._members[names[0]].wants(topic)
+            kind for kind, names in self._kinds.items() if self._members[names[0]].claims(topic)
         )
         units = self._classes.get(wanted_by)
         if units is None:
@@ -197,6 +196,10 @@ class Shares:
             units.members = sorted(name for kind in wanted_by for name in self._kinds[kind])
         self._class_of[topic] = units
         return units
+
+
+def _kind(wants: Subscription | None) -> _Kind | None:
+    return None if wants is None else (wants.topics, wants.pattern, wants.slots)
 
 
 def _remove(names: list[str], name: str) -> None:

@@ -11,12 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import lru_cache
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 
 from marshal_py.errors import ConfigurationError
 from marshal_py.protocol.messages import MAX_MEMBER_METADATA_BYTES, MAX_TOPIC_LENGTH
+from marshal_py.protocol.slots import BY_PARTITIONS, MAX_SLOTS, check_slots, slot_of, source_of
 
 __all__ = ["Subscription"]
 
@@ -34,6 +35,8 @@ class Subscription:
     - `labels`: free text for people, shown by `marshal status`.
     - `prefer`: shell patterns of `topic` or `topic/partition` that it gets rather than others, if
       it has room. A preference moves nothing that somebody holds.
+    - `slots`: partitions are shared by the keys of their messages, by so many slots each; 0: they
+      are claimed whole.
 
     Raises `ConfigurationError`, naming field and value.
     """
@@ -46,6 +49,7 @@ class Subscription:
     by_lag: bool = False
     labels: Mapping[str, str] = field(default_factory=dict)
     prefer: tuple[str, ...] = ()
+    slots: int = BY_PARTITIONS
 
     def __post_init__(self) -> None:
         for topic in self.topics:
@@ -67,6 +71,12 @@ class Subscription:
             raise ConfigurationError(
                 f"max_claims = {self.max_claims!r} must be a whole number, or None for no limit"
             )
+        if self.slots != BY_PARTITIONS:
+            check_slots(self.slots, self.topics)
+            if self.entire_topics:
+                raise ConfigurationError(
+                    "claim_entire_topic: whole topics are not shared by keys; leave one of them out"
+                )
         if not isinstance(self.weight, int | float) or not 0.001 <= self.weight <= 1000:
             raise ConfigurationError(f"weight = {self.weight!r} must be 0.001 to 1000")
 
@@ -76,10 +86,21 @@ class Subscription:
             self.pattern is not None and _full_match(self.pattern, topic)
         )
 
+    def claims(self, topic: str) -> bool:
+        """Whether the member claims units of `topic`: its partitions, or the slots that it names.
+
+        Who shares by keys claims slots of its own number alone, others whole partitions alone.
+        """
+        slot = slot_of(topic, 0)
+        if slot is None:
+            return self.slots == BY_PARTITIONS and self.wants(topic)
+        return slot.slots == self.slots and self.wants(slot.topic)
+
     def likes(self, unit: tuple[str, int]) -> bool:
         """Whether the member prefers this unit to others."""
-        name = f"{unit[0]}/{unit[1]}"
-        return any(fnmatchcase(name, p) or fnmatchcase(unit[0], p) for p in self.prefer)
+        topic, partition = source_of(*unit)
+        name = f"{topic}/{partition}"
+        return any(fnmatchcase(name, p) or fnmatchcase(topic, p) for p in self.prefer)
 
     def encode(self) -> bytes:
         """Return the member metadata. Raises `ConfigurationError` when there is too much of it."""
@@ -98,6 +119,8 @@ class Subscription:
             document["l"] = dict(self.labels)
         if self.prefer:
             document["f"] = list(self.prefer)
+        if self.slots:
+            document["k"] = self.slots
         data: bytes = msgspec.msgpack.encode(document)
         if len(data) > MAX_MEMBER_METADATA_BYTES:
             raise ConfigurationError(
@@ -122,6 +145,7 @@ class _Wire(msgspec.Struct):
     b: bool = False
     l: dict[str, str] = {}  # noqa: E741 (a key of the format; msgspec copies defaults)
     f: list[str] = []
+    k: Annotated[int, msgspec.Meta(ge=0, le=MAX_SLOTS)] = BY_PARTITIONS
 
 
 _decoder: Final = msgspec.msgpack.Decoder(_Wire)
@@ -132,7 +156,15 @@ def _decode(data: bytes) -> Subscription | None:
     try:
         wire = _decoder.decode(data)
         return Subscription(
-            frozenset(wire.t), wire.p, wire.e, wire.m, wire.w, wire.b, wire.l, tuple(wire.f)
+            frozenset(wire.t),
+            wire.p,
+            wire.e,
+            wire.m,
+            wire.w,
+            wire.b,
+            wire.l,
+            tuple(wire.f),
+            wire.k,
         )
     except (msgspec.MsgspecError, UnicodeDecodeError, ConfigurationError):
         return None

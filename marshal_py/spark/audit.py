@@ -26,6 +26,7 @@ from marshal_py.protocol.history.anomalies import Kind
 from marshal_py.protocol.history.partition_history import PartitionHistory
 from marshal_py.protocol.history.snapshot_checks import SnapshotSeen
 from marshal_py.protocol.rationalizer import PartitionState
+from marshal_py.protocol.slots import source_of
 from marshal_py.protocol.snapshots import Snapshot, anchor_of, decode_snapshot
 from marshal_py.spark.audit_store import Store
 from marshal_py.spark.kafka import Offsets, librdkafka_settings, read_range
@@ -306,7 +307,7 @@ class _Driver:
         """Look up where the claimed topics ended, at some moments of this run and now."""
         claimed: dict[str, set[int]] = {}
         for part in parts.values():
-            for topic, partition in part["claimed"]:
+            for topic, partition in (source_of(*claim) for claim in part["claimed"]):
                 claimed.setdefault(topic, set()).add(partition)
         if not claimed:
             return []

@@ -11,6 +11,7 @@ from html import escape
 from typing import Any, Final
 
 from marshal_py.protocol.history.anomalies import MEANING
+from marshal_py.protocol.slots import agreement_of, slot_of, source_of
 from marshal_py.spark.audit_store import Store
 from marshal_py.spark.html import html_page, html_table, html_tiles
 
@@ -216,29 +217,45 @@ def _lag(store: Store) -> str:
     ends = store.table("ends").to_pylist()
     if not ends:
         return f"{title}<p>No claimed topic exists in Kafka.</p>"
-    positions: dict[tuple[str, str, int], list[tuple[dt.datetime, int]]] = {}
-    for row in store.table("positions").to_pylist():
+    rows = store.table("positions").to_pylist()
+    slots = {
+        (row["group_id"], topic): row["next_offset"] or 0
+        for row in sorted(rows, key=lambda row: row["at"])
+        if (topic := agreement_of(row["topic"])) is not None
+    }
+    # Of a partition that is shared by keys, the last of its slots counts.
+    positions: dict[tuple[str, str, int], dict[int, list[tuple[dt.datetime, int]]]] = {}
+    for row in rows:
+        unit = (row["topic"], row["partition"])
+        source, slot = source_of(*unit), slot_of(*unit)
+        if slots.get((row["group_id"], source[0]), 0) != (0 if slot is None else slot.slots):
+            continue  # it is shared otherwise by now
         at = max(row["next_offset"] or 0, row["claimed_offset"] or 0)
-        key = (row["group_id"], row["topic"], row["partition"])
-        positions.setdefault(key, []).append((row["at"], at))
+        of_slots = positions.setdefault((row["group_id"], *source), {})
+        of_slots.setdefault(0 if slot is None else slot.number, []).append((row["at"], at))
     lags: dict[tuple[str, str], Counter[dt.datetime]] = {}
     by_topic: dict[tuple[str, int], list[Record]] = {}
     for row in ends:
         by_topic.setdefault((row["topic"], row["partition"]), []).append(row)
-    for (group, topic, partition), seen in positions.items():
-        seen.sort()
+    for (group, topic, partition), of_slots in positions.items():
+        seen = [sorted(each) for each in of_slots.values()]
         line = lags.setdefault((group, topic), Counter())
         for row in by_topic.get((topic, partition), []):
-            before = bisect_right(seen, row["at"], key=lambda s: s[0])
-            done = seen[before - 1][1] if before else 0
+            done = min(_position(each, row["at"]) for each in seen)
             line[row["at"]] += max(0, row["end_offset"] - done)
-    rows = [
+    listed = [
         (f"{group} · {topic}", f"{line[max(line)]:,}", f"{max(line.values()):,}")
         for (group, topic), line in sorted(lags.items())
         if line
     ]
-    table = html_table(("group and topic", "messages behind", "most"), rows, numbers=("most",))
+    table = html_table(("group and topic", "messages behind", "most"), listed, numbers=("most",))
     return f"{title}{_lines({k: v for k, v in lags.items() if len(v) > 1})}{table}"
+
+
+def _position(seen: list[tuple[dt.datetime, int]], at: dt.datetime) -> int:
+    """Return the last position that was seen by then; 0 before the first."""
+    before = bisect_right(seen, at, key=lambda s: s[0])
+    return seen[before - 1][1] if before else 0
 
 
 def _lines(lines: dict[tuple[str, str], Counter[dt.datetime]]) -> str:

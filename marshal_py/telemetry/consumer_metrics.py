@@ -29,6 +29,7 @@ from prometheus_client.registry import Collector
 from marshal_py.consumer.consumer import Consumer
 from marshal_py.consumer.handlers.histograms import Histogram
 from marshal_py.errors import BrokerUnavailable
+from marshal_py.protocol.slots import source_of
 
 __all__ = ["ConsumerMetrics"]
 
@@ -102,9 +103,13 @@ class ConsumerMetrics(Collector):
             "The first message that fails or is stuck now.",
             labels=[*_LABELS, "topic", "partition"],
         )
-        for (topic, partition), note in consumer.troubles().items():
+        first_failing: dict[tuple[str, int], int] = {}
+        for unit, note in consumer.troubles().items():
             if note.retrying or note.stuck:
-                failing.add_metric([*who, topic, str(partition)], note.offset)
+                key = source_of(*unit)
+                first_failing[key] = min(note.offset, first_failing.get(key, note.offset))
+        for (topic, partition), offset in first_failing.items():
+            failing.add_metric([*who, topic, str(partition)], offset)
         yield failing
         yield from self._partitions(who)
         yield _histograms(
@@ -136,8 +141,12 @@ class ConsumerMetrics(Collector):
             ("partition_paused", "Whether the program paused it.", "paused"),
         ):
             gauge = GaugeMetricFamily(f"marshal_consumer_{name}", text, labels=labels)
-            for each in assigned:
-                gauge.add_metric([*who, each.topic, str(each.partition)], getattr(each, field))
+            found: dict[tuple[str, int], int] = {}
+            for each in assigned:  # of slots, all that are held of a partition together
+                key = (each.topic, each.partition)
+                found[key] = found.get(key, 0) + getattr(each, field)
+            for (topic, partition), value in found.items():
+                gauge.add_metric([*who, topic, str(partition)], value)
             yield gauge
 
 

@@ -48,6 +48,10 @@ UNIT_TESTS: Final[dict[str, tuple[str, ...]]] = {
         "marshal_py/protocol/test_shares.py",
         "marshal_py/consumer/test_group_view.py",
     ),
+    "keys": (
+        "marshal_py/consumer/test_slots.py",
+        "marshal_py/protocol/test_slots.py",
+    ),
     "harvesters": (
         "harvest/core/test_pacing.py",
         "harvest/core/test_mark_actions.py",

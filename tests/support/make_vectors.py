@@ -916,6 +916,50 @@ def hashes() -> dict[str, Any]:
     }
 
 
+def slots() -> dict[str, Any]:
+    """Vectors of §5.17."""
+    names: list[tuple[str, int, list[Any] | None]] = [
+        ("orders/0#1", 0, ["orders", 0, 0, 1]),
+        ("orders/2#16", 3, ["orders", 2, 3, 16]),
+        ("orders/2#16", 15, ["orders", 2, 15, 16]),
+        ("orders/2#16", 16, None),
+        ("orders/02#16", 3, None),
+        ("orders/2#016", 3, None),
+        ("orders/2#0", 0, None),
+        ("orders/2#1024", 1023, ["orders", 2, 1023, 1024]),
+        ("orders/2#1025", 0, None),
+        ("a.b_c-d/2147483647#2", 1, ["a.b_c-d", 2147483647, 1, 2]),
+        ("orders/2147483648#2", 1, None),
+        ("orders", 3, None),
+        ("orders#slots", 0, None),
+        ("or/ders/2#16", 3, None),
+        ("leader:x/2#16", 3, None),
+        ("/2#16", 3, None),
+        ("orders/2#16 ", 3, None),
+    ]
+    keys = [b"", b"a", b"customer-4711", b"\0", bytes(4), b"\xff" * 7, "Zürich".encode()]
+    keys.append(bytes(range(64)))
+    counts = [1, 2, 3, 16, 1024]
+    return {
+        "names": [
+            {"cell_topic": topic, "cell_partition": partition, "slot": slot}
+            for topic, partition, slot in names
+        ],
+        "messages": [
+            *(
+                {"key": None, "offset": offset, "slots": n, "slot": offset % n}
+                for offset in (0, 17, 2**62 + 5)
+                for n in counts
+            ),
+            *(
+                {"key": key.hex(), "offset": 99, "slots": n, "slot": fold.murmur3_32(key) % n}
+                for key in keys
+                for n in counts
+            ),
+        ],
+    }
+
+
 def decodings() -> list[dict[str, Any]]:
     """Every value of the histories, once: its bytes, and the record or the kind of foreign."""
     seen: dict[str, dict[str, Any]] = {}
@@ -966,6 +1010,7 @@ def files() -> dict[str, str]:
             words += in_words(row["steps"])
     texts["histories.txt"] = "\n".join(words) + "\n"
     texts["hashes.json"] = json.dumps(hashes(), indent=1) + "\n"
+    texts["slots.json"] = json.dumps(slots(), indent=1) + "\n"
     texts["decoding.json"] = "[\n" + ",\n".join(json.dumps(row) for row in decodings()) + "\n]\n"
     return texts
 

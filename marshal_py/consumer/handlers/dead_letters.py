@@ -70,8 +70,8 @@ def headers_of(
     told: dict[str, Any] = {
         "error-class": f"{kind.__module__}.{kind.__qualname__}",
         "error-message": str(error)[:MAX_TEXT],
-        "topic": item.partition[0],
-        "partition": item.partition[1],
+        "topic": item.source[0],
+        "partition": item.source[1],
         "offset": item.offset,
         "timestamp": timestamp_ms if timestamp_type else None,
         "attempts": item.attempts,

@@ -85,7 +85,7 @@ class Retries:
         for item in task.items:
             item.attempts += 1
         item = task.items[0]
-        if self._options.may_retry(item.partition[0], error, item.attempts):
+        if self._options.may_retry(item.source[0], error, item.attempts):
             self._again(task, error)
         else:
             self._give_up(task, error)
@@ -103,14 +103,14 @@ class Retries:
             "%s: a batch of %d messages of %s/%d failed (%s); they come again one by one",
             self._marshal.client_id,
             len(task.items),
-            *task.items[0].partition,
+            *task.items[0].source,
             _describe(error),
         )
         self._tasks.split(task)
 
     def _again(self, task: Task, error: BaseException) -> None:
         item = task.items[0]
-        retry = self._options.retry_of(item.partition[0])
+        retry = self._options.retry_of(item.source[0])
         delay_s = retry.delay_s(item.attempts, self._random.random())
         due_s = time.monotonic() + delay_s
         with self._tasks.lock:
@@ -122,7 +122,7 @@ class Retries:
         logger.warning(
             "%s: %s/%d at offset %d failed (attempt %d): %s; %s",
             self._marshal.client_id,
-            *item.partition,
+            *item.source,
             item.offset,
             item.attempts,
             _describe(error),
@@ -185,7 +185,7 @@ class Retries:
         )
         message = item.payload
         key, value = item.raw or (message.key(), message.value())
-        topic = self._options.dead_letter_topic_of(item.partition[0])
+        topic = self._options.dead_letter_topic_of(item.source[0])
         while True:
             try:
                 self._open_dead_letters().send(topic, key, value, headers)
@@ -204,7 +204,7 @@ class Retries:
 
     def _stop_for(self, item: Item, error: BaseException, task: Task) -> None:
         failure = HandlerFailed(
-            f"the handler failed with {item.partition[0]}/{item.partition[1]} "
+            f"the handler failed with {item.source[0]}/{item.source[1]} "
             f"at offset {item.offset} (attempts: {item.attempts}): {_describe(error)}"
         )
         failure.__cause__ = error
@@ -216,7 +216,7 @@ class Retries:
         logger.error(
             "%s: %s/%d at offset %d %s (attempts: %d): %s",
             self._marshal.client_id,
-            *item.partition,
+            *item.source,
             item.offset,
             "is a dead letter now" if dead else "is skipped",
             item.attempts,

@@ -332,7 +332,7 @@ class Runner:
                         "%s/%d at offset %d on are handed back",
                         self._core.marshal.client_id,
                         len(task.items),
-                        *task.items[0].partition,
+                        *task.items[0].source,
                         task.items[0].offset,
                         extra=task.part.log_fields,
                     )

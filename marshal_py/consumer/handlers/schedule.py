@@ -21,11 +21,13 @@ from enum import Enum
 from itertools import count
 from typing import Any, Literal, TypeAlias
 
+from marshal_py.protocol.slots import source_of
+
 __all__ = ["Item", "Ordering", "PartitionId", "Schedule"]
 
 Ordering: TypeAlias = Literal["key", "partition", "none"]
 PartitionId: TypeAlias = tuple[str, int]
-"""A partition: topic and number."""
+"""A partition, or a slot of one: what is claimed."""
 
 
 class Item:
@@ -61,6 +63,11 @@ class Item:
         self.raw: tuple[Any, Any] | None = None
         """Key and value as they came, once a deserializer may have changed them."""
         self.key_queue: _KeyQueue
+
+    @property
+    def source(self) -> PartitionId:
+        """The topic and the partition that the message came from; `partition` may name a slot."""
+        return source_of(*self.partition)
 
     def __repr__(self) -> str:
         return (

@@ -221,7 +221,7 @@ class Tasks:
         items = [item for item in task.items if not item.is_filtered]
         if not items:
             return
-        topic = items[0].partition[0]
+        topic = items[0].source[0]
         durations = self._durations.get(topic)
         if durations is None:
             durations = self._durations[topic] = Counts()

@@ -59,6 +59,11 @@ def _balance(name: str, function: str, old: str, new: str) -> Mutant:
     return _consumers("protocol.balance", name, function, old, new)
 
 
+def _keys(module: str, name: str, function: str, old: str, new: str) -> Mutant:
+    edits = (Edit(function, old, new),)
+    return Mutant(f"keys: {name}", f"marshal_py.{module}", edits, "keys")
+
+
 def _harvest(module: str, name: str, function: str, old: str, new: str) -> Mutant:
     edits = (Edit(function, old, new),)
     return Mutant(f"harvest: {name}", f"harvest.{module}", edits, "harvesters")
@@ -965,4 +970,98 @@ _MARK = [
     ),
 ]
 
-CLIENTS: tuple[Mutant, ...] = (*_HANDING_OUT, *_AT_MOST_ONCE, *_ASSIGNMENT, *_SOURCE, *_MARK)
+_SLOTS = [
+    _keys(
+        "consumer.slot_stream",
+        "what a slot has had is passed over",
+        "SlotStream.sort",
+        "mine[0].offset() < part.read_to",
+        "False",
+    ),
+    _keys(
+        "consumer.slot_stream",
+        "a slot that starts lower has Kafka go back",
+        "SlotStream.follow",
+        "not 0 <= first - self._at <= LEAP",
+        "first - self._at > LEAP",
+    ),
+    _keys(
+        "consumer.slot_stream",
+        "who wants nothing now is not waited for",
+        "SlotStream.follow",
+        "[part for part in parts if part.wants_messages]",
+        "list(parts)",
+    ),
+    _keys(
+        "consumer.slot_stream",
+        "the position follows where a slot has no messages",
+        "SlotStream.passed",
+        "part.reached(end)",
+        "pass",
+    ),
+    _keys(
+        "consumer.slot_stream",
+        "what was read is not read for a slot again",
+        "SlotStream.passed",
+        "part.read_to = end",
+        "pass",
+    ),
+    _keys(
+        "consumer.slot_stream",
+        "what Kafka lost is asked for again",
+        "SlotStream.follow",
+        "self._at is None or self.is_lost or",
+        "self._at is None or",
+    ),
+    _keys(
+        "consumer.slot_stream",
+        "a message belongs to the slot of its key",
+        "SlotStream.sort",
+        "of(key, 0, False)",
+        "of(key, 1, False)",
+    ),
+    _keys(
+        "consumer.partitions",
+        "whether a slot may be worked on is asked",
+        "Partitions._activate",
+        "if not self._sharing.allows(part):",
+        "if False:",
+    ),
+    _keys(
+        "consumer.sharing",
+        "who differs does not work",
+        "Sharing._agrees",
+        "if cell.position != self._slots:",
+        "if False:",
+    ),
+    _keys(
+        "consumer.sharing",
+        "partitions that are in use are not shared by keys",
+        "Sharing._refuse_if_shared_by_partitions",
+        "cell.held or cell.position >= 0",
+        "False",
+    ),
+    _keys(
+        "consumer.sharing",
+        "an agreement that somebody is about to set is waited for",
+        "Sharing.allows",
+        "(about.position < 0 and not about.held)",
+        "about.position < 0",
+    ),
+    _keys(
+        "protocol.subscription",
+        "a member wants slots of its own number alone",
+        "Subscription.claims",
+        "slot.slots == self.slots and",
+        "True and",
+    ),
+]
+
+CLIENTS: tuple[Mutant, ...] = (
+    *_HANDING_OUT,
+    *_AT_MOST_ONCE,
+    *_ASSIGNMENT,
+    *_SLOTS,
+    *_SOURCE,
+    *_MARK,
+)

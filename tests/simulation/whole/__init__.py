@@ -6,6 +6,7 @@ product runs as its users run it: driver, assignment, topics, lanes, the loop ov
 are virtual, and confluent-kafka's clients talk to a simulated cluster (`cluster`).
 
 - `consumers`: members that share topics, at least once and at most once;
+- `keys`: the same, where they share each partition by the keys of its messages;
 - `harvesters`: reapers of an outbox, in a simulated database, in mark mode;
 - `ranges`: the same in range mode;
 - `shards`: several at a time, each with its share of the shards;

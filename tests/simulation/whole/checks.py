@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 from marshal_py.protocol import events as ev
 from marshal_py.protocol.messages import Heartbeat, ReleasingPartition, decode
 from marshal_py.protocol.rationalizer import Cell, PartitionState, apply
+from marshal_py.protocol.slots import Slot, agreement_of, slot_of, slot_of_key, source_of
 from marshal_py.protocol.world import coordinating_partition
-from tests.simulation.whole.cluster import Cluster
+from tests.simulation.whole.cluster import Cluster, Partition
 from tests.simulation.whole.green import MS, Violation
 
 if TYPE_CHECKING:
@@ -62,10 +63,38 @@ class Tenure:
             self.told = self.tellings.popleft()[1]
 
 
+class Messages:
+    """The messages that one claim is about: of a partition, or of one slot of it."""
+
+    def __init__(self, partition: Partition, slot: Slot | None) -> None:
+        self._partition = partition
+        self._slot = slot
+        self._own = Partition()
+        self._seen = 0
+
+    @property
+    def end(self) -> int:
+        return self._partition.end
+
+    def now(self) -> Partition:
+        """What there is now."""
+        if self._slot is None:
+            return self._partition
+        whole, own = self._partition, self._own
+        for n in range(self._seen, len(whole.offsets)):
+            offset, record = whole.offsets[n], whole.records[n]
+            if slot_of_key(record[0], offset, self._slot.slots) == self._slot.number:
+                own.offsets.append(offset)
+                own.records.append(record)
+        self._seen, own.end = len(whole.offsets), whole.end
+        return own
+
+
 class Ledger:
     """The truth about one group."""
 
     def __init__(self, cluster: Cluster, group_id: str, *, amo: bool) -> None:
+        self._messages: dict[Key, Messages] = {}
         self.cluster = cluster
         self.group_id = group_id
         self.amo = amo
@@ -87,6 +116,13 @@ class Ledger:
     def state(self, key: Key) -> PartitionState:
         return self.states[coordinating_partition(self.group_id, self.partitions)]
 
+    def messages(self, key: Key) -> Partition:
+        """What a claim of this name is about."""
+        if key not in self._messages:
+            topic, p = source_of(*key)
+            self._messages[key] = Messages(self.cluster.topics[topic][p], slot_of(*key))
+        return self._messages[key].now()
+
     # The log
 
     def written(self, topic: str, p: int, offset: int, value: bytes | None) -> None:
@@ -100,6 +136,8 @@ class Ledger:
                 self._event(event)
 
     def _event(self, event: Any) -> None:
+        if agreement_of(getattr(event, "topic", None) or "") is not None:
+            return
         match event:
             case ev.Claimed():
                 self._claimed(event)
@@ -135,7 +173,7 @@ class Ledger:
         tenure = self.tenures.get((key, event.epoch))
         if self.amo or tenure is None:
             return
-        partition = self.cluster.topics[key[0]][key[1]]
+        partition = self.messages(key)
         index = partition.index(tenure.prefix)  # offsets without a message need nobody
         done_to = partition.offsets[index] if index < len(partition.offsets) else partition.end
         if event.next_offset > max(done_to, tenure.prefix):
@@ -189,11 +227,13 @@ class Ledger:
     def handed(self, member: Member, message: Any, claim: Claim) -> None:
         """A member's loop got a message."""
         hub, epoch = self.cluster.hub, claim.epoch
-        key, offset = (message.topic(), message.partition()), message.offset()
+        key, offset = (claim.topic, claim.partition), message.offset()
         text = f"{member.name} gets {key[0]}/{key[1]}/{offset} under epoch {epoch}"
         hub.tell(member.name, text)
         hub.counts["messages"] += 1
         tenure = self.tenures.get((key, epoch))
+        if offset not in self.messages(key).offsets:
+            raise Violation("each message to its own slot", text)
         if tenure is None or tenure.instance_id != member.instance_id:
             raise Violation("who delivers has claimed", text)
         cell = self.cell(key)
@@ -222,7 +262,7 @@ class Ledger:
         self.times[key, offset] = hub.now
 
     def _nothing_skipped(self, key: Key, tenure: Tenure, offset: int, text: str) -> None:
-        partition = self.cluster.topics[key[0]][key[1]]
+        partition = self.messages(key)
         after = tenure.handed[-1] + 1 if tenure.handed else tenure.start
         due = partition.offsets[partition.index(after)]
         if offset != due:
@@ -250,26 +290,22 @@ class Ledger:
 
     # The end
 
-    def nothing_is_lost(self, since_ns: int) -> None:
+    def nothing_is_lost(self, keys: list[Key], since_ns: int) -> None:
         """At least once, all was delivered; at most once, all that was written in peace."""
-        for topic, partitions in self.cluster.topics.items():
-            if topic.startswith("__"):
-                continue
-            for p, partition in enumerate(partitions):
-                offsets = [
-                    offset
-                    for offset, (_, value, _) in zip(
-                        partition.offsets, partition.records, strict=True
-                    )
-                    if not self.amo or int(value or b"0") >= since_ns
-                ]
-                missing = sorted(set(offsets) - self.delivered[topic, p])
-                if missing:
-                    raise Violation(
-                        "nothing is lost",
-                        f"{topic}/{p}: {len(missing)} of {len(offsets)} never came, from "
-                        f"{missing[:3]}; the log: {self.cell((topic, p))}",
-                    )
+        for key in keys:
+            partition = self.messages(key)
+            offsets = [
+                offset
+                for offset, (_, value, _) in zip(partition.offsets, partition.records, strict=True)
+                if not self.amo or int(value or b"0") >= since_ns
+            ]
+            missing = sorted(set(offsets) - self.delivered[key])
+            if missing:
+                raise Violation(
+                    "nothing is lost",
+                    f"{key[0]}/{key[1]}: {len(missing)} of {len(offsets)} never came, from "
+                    f"{missing[:3]}; the log: {self.cell(key)}",
+                )
 
     def shares_are_fair(self, members: list[Member], keys: list[Key]) -> None:
         """Each partition has a live holder, and nobody has two more than another."""

@@ -21,6 +21,7 @@ from marshal_py.protocol.messages import (
     SetPosition,
     encode,
 )
+from marshal_py.protocol.slots import slot_of_key, slots_cell, source_of
 from marshal_py.protocol.world import coordinating_partition
 from tests.simulation.whole import green
 from tests.simulation.whole.checks import LOG, Key, Ledger
@@ -61,6 +62,8 @@ class Scenario:
     settle_ns: int = 0
     end_ns: int = 0
     exclusive: bool = True
+    slots: int = 0
+    """So many to each partition, which is shared by keys; 0: by partitions."""
 
 
 def generate(seed: int) -> Scenario:
@@ -216,6 +219,8 @@ class Member:
             max_claims=None if spec.limit == UNLIMITED else spec.limit,
             batch_size=self.hub.random.choice((1_000, 7)),
             discovery_interval_s=1.0,
+            sharing="keys" if scenario.slots else "partitions",
+            slots=scenario.slots or 16,
             client_id=spec.client_id,
             interval_ms=scenario.interval_ms,
             close_on_sigterm=False,
@@ -308,12 +313,12 @@ class Member:
             green.sleep(self.spec.work_ms / 1_000 * 2 * self.hub.random.random())
 
     def done(self, message: Any, epoch: int) -> None:
-        key = (message.topic(), message.partition())
+        key = self.world.unit_of(message)
         self.world.ledger.done(key, epoch, message.offset())
         self.unsaid.add((key, epoch))
 
     def acknowledged(self, consumer: Consumer, message: Any, epoch: int) -> None:
-        part = consumer._core.partitions.by_key.get((message.topic(), message.partition()))
+        part = consumer._core.partitions.by_key.get(self.world.unit_of(message))
         if part is not None and part.claim.epoch == epoch:
             self.done(message, epoch)
             self.came_back()
@@ -359,7 +364,9 @@ class World:
         self.members: dict[int, list[Member]] = {}
         self.started = 0
         self.seq = 0
-        self.keys: list[Key] = [(TOPIC, p) for p in range(scenario.partitions)]
+        self.keys: list[Key] = [
+            unit for p in range(scenario.partitions) for unit in self.units_of(p)
+        ]
         self.settled_ns = 0
 
     def run(self) -> None:
@@ -379,6 +386,25 @@ class World:
             except Violation as problem:
                 hub.fail(*problem.args)
 
+    def units_of(self, p: int) -> list[Key]:
+        """What is claimed of a partition: all of it, or its slots."""
+        if not self.scenario.slots:
+            return [(TOPIC, p)]
+        name = slots_cell(TOPIC, p, self.scenario.slots)
+        return [(name, slot) for slot in range(self.scenario.slots)]
+
+    def unit_of(self, message: Any) -> Key:
+        """What a message is claimed with."""
+        units = self.units_of(message.partition())
+        return units[slot_of_key(message.key(), message.offset(), len(units))]
+
+    def write(self, p: int, gap: int = 0) -> None:
+        """A message is written: some keys come often, and some messages have none."""
+        key = None
+        if self.scenario.slots:
+            key = self.hub.random.choice((None, b"hot", b"", b"%d" % self.hub.random.randrange(9)))
+        self.cluster.append(TOPIC, p, b"%d" % self.hub.now, key, gap)
+
     def traffic(self) -> None:
         """Messages, a few at a time; their value is when they were written."""
         hub, scenario = self.hub, self.scenario
@@ -386,7 +412,7 @@ class World:
             p = hub.random.randrange(scenario.partitions)
             for _ in range(hub.random.choice((1, 1, 3, 12))):
                 gap = hub.random.choice((0,) * 20 + (1, 3))
-                self.cluster.append(TOPIC, p, b"%d" % hub.now, gap=gap)
+                self.write(p, gap)
             hub.at(hub.now + int(hub.random.uniform(5, 150) * MS), self.traffic)
 
     def live(self) -> list[Member]:
@@ -461,7 +487,7 @@ class World:
     def do_burst(self, p: int, count: int) -> None:
         self.hub.fired["burst"] += 1
         for _ in range(count):
-            self.cluster.append(TOPIC, p, b"%d" % self.hub.now)
+            self.write(p)
 
     def do_limit(self, who: int, limit: int | None) -> None:
         def change(member: Member) -> None:
@@ -494,19 +520,22 @@ class World:
         return coordinating_partition(GROUP, self.scenario.coordination)
 
     def do_set_position(self, p: int, share: float) -> None:
-        key = (TOPIC, p)
+        for key in self.units_of(p):
+            self.set_position(key, p, share)
+
+    def set_position(self, key: Key, p: int, share: float) -> None:
         state, cell = self.ledger.state(key), self.ledger.cell(key)
         if GROUP not in state.paused:
             return
         if cell is not None and cell.held:
-            self.hub.at(self.hub.now + 20 * MS, self.do_set_position, p, share)
+            self.hub.at(self.hub.now + 20 * MS, self.set_position, key, p, share)
             return
         self.hub.fired["set_position"] += 1
         to = int(share * self.cluster.topics[TOPIC][p].end)
-        version = state.version(GROUP, TOPIC, p)
+        version = state.version(GROUP, *key)
         self._send(
             state.partition,
-            SetPosition(2, "op", "op.1", GROUP, self._next(), TOPIC, p, to, version),
+            SetPosition(2, "op", "op.1", GROUP, self._next(), *key, to, version),
         )
 
     def do_forget_group(self, _: int) -> None:
@@ -560,11 +589,11 @@ class World:
         self.working()
         if self.ledger.moved_in_calm:
             raise Violation("what is fair stays", self.ledger.moved_in_calm)
-        self.ledger.nothing_is_lost(self.settled_ns)
+        self.ledger.nothing_is_lost(self.keys, self.settled_ns)
         interval = self.scenario.interval_ms * MS
         for key in self.keys:
             cell = self.ledger.cell(key)
-            offsets = self.cluster.topics[TOPIC][key[1]].offsets
+            offsets = self.cluster.topics[TOPIC][source_of(*key)[1]].offsets
             assert cell is not None
             stored = max(cell.next_offset, cell.claimed_offset)
             if offsets and stored < offsets[-1] + 1 and interval:

@@ -1,0 +1,95 @@
+"""One partition of Kafka, read once for all the slots of it that a consumer holds.
+
+Each slot is read from its own position on. Kafka reads the partition from the lowest of them; what
+a slot has been given already, or does not want now, is passed over. A slot whose messages are not
+wanted for a while (its lease has lapsed, it is paused, its handlers are behind) is not waited for
+and nothing is kept for it: when it wants them again, Kafka is asked again, and the others pass over
+what they have had.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import mmh3
+from confluent_kafka import OFFSET_BEGINNING, TopicPartition
+
+from marshal_py.consumer.held_partition import HeldPartition
+from marshal_py.protocol.balance import Unit
+from marshal_py.protocol.slots import Slot
+
+__all__ = ["SlotStream"]
+
+LEAP: Final = 10_000
+"""Where nobody wants the next so many offsets, Kafka need not send them."""
+
+
+class SlotStream:
+    """The slots of one partition that are fetched. All of it is called between two fetches."""
+
+    def __init__(self, slot: Slot) -> None:
+        self.source: Final[Unit] = (slot.topic, slot.partition)
+        self.parts: dict[int, HeldPartition] = {}
+        """By the number of the slot."""
+        self.is_lost = False
+        """Kafka has ended the fetching: there is nothing where it was."""
+        self._slots = slot.slots
+        self._wanting: list[HeldPartition] = []
+        self._at: int | None = None
+        """What Kafka brings next: −1 for its first message; None: it is not asked."""
+        self._is_paused = False
+
+    def follow(self, kafka: Any) -> None:
+        """Have Kafka bring what the slots want now."""
+        parts = self.parts.values()
+        self._wanting = [part for part in parts if part.wants_messages]
+        where = [TopicPartition(*self.source)]
+        if not self._wanting:
+            if not parts:
+                self._stop(kafka)
+            elif self._at is not None and not self._is_paused:
+                kafka.pause(where)
+                self._is_paused = True
+            return
+        if any(part.out_of_range for part in self._wanting):
+            return  # once it is known where each of them goes on
+        first = min(part.read_to for part in self._wanting)
+        if self._at is None or self.is_lost or not 0 <= first - self._at <= LEAP:
+            self._stop(kafka)
+            where[0].offset = OFFSET_BEGINNING if first < 0 else first
+            kafka.incremental_assign(where)
+            self._at = first
+        elif self._is_paused:
+            kafka.resume(where)
+            self._is_paused = False
+
+    def _stop(self, kafka: Any) -> None:
+        if self._at is not None:
+            where = [TopicPartition(*self.source)]
+            kafka.resume(where)  # a pause would outlive the assignment
+            kafka.incremental_unassign(where)
+        self._at, self._is_paused, self.is_lost = None, False, False
+
+    def sort(self, messages: list[Any]) -> Iterator[tuple[HeldPartition, list[Any]]]:
+        """Yield what of these messages, which are in order, belongs to which slot."""
+        slots, of = self._slots, mmh3.hash
+        found: list[list[Any]] = [[] for _ in range(slots)]
+        for message in messages:  # as `slots.slot_of_key`: every message passes here
+            key = message.key()
+            found[(message.offset() if key is None else of(key, 0, False)) % slots].append(message)
+        for part in self._wanting:
+            mine = found[part.slot.number] if part.slot is not None else messages
+            if mine and mine[0].offset() < part.read_to:
+                mine = [message for message in mine if message.offset() >= part.read_to]
+            if mine:
+                yield part, mine
+
+    def passed(self, end: int) -> None:
+        """Kafka has brought what there is below `end`, and each slot was given its messages."""
+        self._at = end if self._at is None else max(self._at, end)
+        for part in self._wanting:
+            if end > part.read_to:
+                part.read_to = end
+                part.reached(end)
+                part.fetched = max(part.fetched, end)

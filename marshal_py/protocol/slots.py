@@ -1,0 +1,106 @@
+"""Slots: parts of a partition, by the keys of its messages, claimed one by one (§5.17). Pure.
+
+A slot is an ordinary cell of the protocol; here is how it is called, and which messages are its.
+The fold knows nothing of slots: a cell has a name, a position, a lease and an epoch, as any other.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+import mmh3
+
+from marshal_py.errors import ConfigurationError
+from marshal_py.protocol.messages import MAX_TOPIC_LENGTH
+
+__all__ = [
+    "BY_PARTITIONS",
+    "MAX_SLOTS",
+    "Slot",
+    "agreement_cell",
+    "agreement_of",
+    "check_slots",
+    "slot_of",
+    "slot_of_key",
+    "slots_cell",
+    "source_of",
+]
+
+MAX_SLOTS: Final = 1024
+
+BY_PARTITIONS: Final = 0
+"""In place of a number of slots: whole partitions are claimed."""
+
+_AGREEMENT: Final = "#slots"
+_SLOTS: Final = re.compile(r"([A-Za-z0-9._-]+)/(0|[1-9][0-9]{0,9})#([1-9][0-9]{0,3})")
+_LONGEST_TOPIC: Final = MAX_TOPIC_LENGTH - len(f"/{2**31 - 1}#{MAX_SLOTS}")
+
+
+class Slot(NamedTuple):
+    """One slot: of which partition of Kafka, its number, and how many there are."""
+
+    topic: str
+    partition: int
+    number: int
+    slots: int
+
+
+def slots_cell(topic: str, partition: int, slots: int) -> str:
+    """Return the `topic` of the cells of a partition's slots; their `partition` is the slot."""
+    return f"{topic}/{partition}#{slots}"
+
+
+@lru_cache(1 << 12)
+def _parse(topic: str) -> tuple[str, int, int] | None:
+    found = _SLOTS.fullmatch(topic)
+    if found is None or int(found[3]) > MAX_SLOTS or int(found[2]) >= 2**31:
+        return None
+    return found[1], int(found[2]), int(found[3])
+
+
+def slot_of(topic: str, partition: int) -> Slot | None:
+    """Return the slot that a cell of this name is; None if it is something else."""
+    found = _parse(topic)
+    if found is None or not 0 <= partition < found[2]:
+        return None
+    return Slot(found[0], found[1], partition, found[2])
+
+
+def source_of(topic: str, partition: int) -> tuple[str, int]:
+    """Return the topic and the partition whose messages a cell is about: for a slot, its own."""
+    slot = slot_of(topic, partition)
+    return (topic, partition) if slot is None else (slot.topic, slot.partition)
+
+
+def slot_of_key(key: bytes | None, offset: int, slots: int) -> int:
+    """Return the slot of a message: by its key, or by its offset if it has none.
+
+    Murmur3 (x86, 32 bit, seed 0, unsigned) of the key, as for groups (§2.2). It is none of the
+    hashes that producers choose a partition by (murmur2, CRC-32, FNV-1a): with one of those, the
+    keys that share a partition would share few slots.
+    """
+    return (offset if key is None else mmh3.hash(key, 0, False)) % slots
+
+
+def agreement_cell(topic: str) -> tuple[str, int]:
+    """Return the cell whose position says how many slots each partition of a topic has."""
+    return topic + _AGREEMENT, 0
+
+
+def agreement_of(topic: str) -> str | None:
+    """Return the topic that a cell of this name is the agreement about; None: it is none."""
+    return topic.removesuffix(_AGREEMENT) if topic.endswith(_AGREEMENT) else None
+
+
+def check_slots(slots: int, topics: frozenset[str] | set[str] = frozenset()) -> None:
+    """Raise `ConfigurationError` for a number of slots, or a topic, that cannot be."""
+    if type(slots) is not int or not 1 <= slots <= MAX_SLOTS:
+        raise ConfigurationError(f"slots = {slots!r} must be a whole number from 1 to {MAX_SLOTS}")
+    for topic in topics:
+        if len(topic) > _LONGEST_TOPIC:
+            raise ConfigurationError(
+                f"topics: {topic!r} is too long to be shared by keys: of {len(topic)} characters, "
+                f"where {_LONGEST_TOPIC} leave room for the name of a slot. Share it by partitions"
+            )

@@ -1,0 +1,393 @@
+"""Partitions that are shared by keys: what is read for which slot, and what a group agrees on."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from confluent_kafka import OFFSET_BEGINNING, KafkaError, Message
+
+from marshal_py.consumer.consumer import Consumer
+from marshal_py.consumer.held_partition import Batch, HeldPartition, Stage
+from marshal_py.consumer.sharing import Sharing
+from marshal_py.consumer.slot_stream import LEAP
+from marshal_py.consumer.transactions import Transactions
+from marshal_py.errors import ConfigurationError, NotInVersion1, SharingDiffers
+from marshal_py.protocol.slots import agreement_cell, slot_of_key, slots_cell
+from tests.support.spec import spec
+from tests.unit.marshal_py.consumer.test_decisions import FakeClaim, offsets
+
+SLOTS = 4
+NAME = slots_cell("t", 0, SLOTS)
+_SOME = [b"%d" % n for n in range(99)]
+KEYS = [next(k for k in _SOME if slot_of_key(k, 0, SLOTS) == s) for s in range(SLOTS)]
+"""One key for each slot."""
+
+
+class FakeKafka:
+    """What a stream asks of confluent-kafka's consumer."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, int]] = []
+
+    def incremental_assign(self, where: list[Any]) -> None:
+        self.asked.append(("assign", where[0].offset))
+
+    def incremental_unassign(self, where: list[Any]) -> None:
+        self.asked.append(("unassign", where[0].partition))
+
+    def pause(self, where: list[Any]) -> None:
+        self.asked.append(("pause", where[0].partition))
+
+    def resume(self, where: list[Any]) -> None:
+        self.asked.append(("resume", where[0].partition))
+
+    def take(self) -> list[tuple[str, int]]:
+        """What was asked since the last time, resuming before an end apart."""
+        asked, self.asked = self.asked, []
+        return [(what, at) for what, at in asked if what != "resume" or len(asked) == 1]
+
+
+class World:
+    """A consumer that holds some slots of t/0."""
+
+    def __init__(self, mode: Any = "at_least_once") -> None:
+        self.core: Any = Consumer(
+            "127.0.0.1:1", group_id="g", topics="t", mode=mode, sharing="keys", slots=SLOTS
+        )._core
+        self.fetcher = self.core.fetcher
+        self.kafka = self.fetcher._kafka = FakeKafka()
+
+    def hold(self, slot: int, offset: int) -> HeldPartition:
+        claim = FakeClaim()
+        claim.topic, claim.partition = NAME, slot
+        part = HeldPartition(claim, manual=False)  # type: ignore[arg-type]
+        part.start(max(offset, -1))
+        part.stage = Stage.ACTIVE
+        self.core.partitions.by_key[part.key] = part
+        self.fetcher.assign(part, offset)
+        return part
+
+    def fetch(self, *messages: tuple[int, int | None]) -> dict[int, list[int]]:
+        """Kafka brings messages, (offset, slot of its key; None: no key). Slot → what it gets."""
+        self.fetcher._sort_out(
+            [
+                Message(topic="t", partition=0, offset=at, key=None if s is None else KEYS[s])
+                for at, s in messages
+            ]
+        )
+        found: dict[int, list[int]] = {}
+        while (run := self.core.delivery.next_run()) is not None:
+            assert run.part.slot is not None
+            found.setdefault(run.part.slot.number, []).extend(offsets(run))
+            run.part.begin(run)
+            run.part.finish(run)
+        return found
+
+    def end(self, offset: int, code: int = KafkaError._PARTITION_EOF) -> None:
+        self.fetcher._sort_out(
+            [Message(topic="t", partition=0, offset=offset, error=KafkaError(code, ""))]
+        )
+
+
+@spec("C-49")
+def test_each_slot_gets_its_messages_and_nobody_those_of_others() -> None:
+    world = World()
+    world.hold(0, 0), world.hold(2, 0)
+    assert world.fetch((0, 0), (1, 1), (2, 2), (3, 0), (6, None), (7, None)) == {
+        0: [0, 3],
+        2: [2, 6],
+    }
+
+
+@spec("C-50")
+def test_the_position_follows_where_a_slot_has_no_messages() -> None:
+    world = World()
+    busy, idle = world.hold(0, 0), world.hold(1, 0)
+    world.fetch((0, 0), (5, 0), (9, 2))
+    assert (busy.position(), idle.position()) == (10, 10)
+    world.end(12)  # what was compacted away, or a marker, belongs to nobody
+    assert (busy.position(), idle.position()) == (12, 12)
+    assert idle.has_begun
+
+
+def test_the_position_waits_for_what_is_in_hand() -> None:
+    world = World()
+    part = world.hold(0, 0)
+    world.fetcher._sort_out([Message(topic="t", partition=0, offset=3, key=KEYS[0])])
+    assert part.position() <= 3
+    run = world.core.delivery.next_run()
+    part.begin(run)
+    next(run.rest)
+    world.end(20)
+    assert part.position() == 3
+    part.finish(run)
+    assert part.position() == 20
+
+
+@spec("C-51")
+def test_a_slot_starts_at_its_own_position_and_nothing_comes_twice() -> None:
+    world = World()
+    world.hold(0, 10)
+    assert world.kafka.take() == [("assign", 10)]
+    assert world.fetch((10, 0), (11, 1), (12, 0)) == {0: [10, 12]}
+    late = world.hold(1, 5)
+    assert world.kafka.take() == [("unassign", 0), ("assign", 5)]
+    assert world.fetch((5, 1), (10, 0), (11, 1), (12, 0), (13, 0)) == {0: [13], 1: [5, 11]}
+    assert late.position() == 14
+    world.hold(2, 20)  # ahead of what is read
+    assert world.kafka.take() == []
+    assert world.fetch((19, 2), (20, 2)) == {2: [20]}
+
+
+def test_a_slot_without_a_position_starts_at_the_first_message() -> None:
+    world = World()
+    world.hold(0, OFFSET_BEGINNING), world.hold(1, OFFSET_BEGINNING)
+    assert world.kafka.take() == [("assign", OFFSET_BEGINNING)]
+    assert world.fetch((7, 1), (8, 0)) == {0: [8], 1: [7]}
+    world.hold(2, OFFSET_BEGINNING)
+    assert world.kafka.take() == [("unassign", 0), ("assign", OFFSET_BEGINNING)]
+
+
+@pytest.mark.parametrize("why", ["suspended", "throttled", "is_paused"])
+def test_a_slot_that_wants_nothing_now_gets_it_later_and_the_others_go_on(why: str) -> None:
+    world = World()
+    part, _ = world.hold(0, 0), world.hold(1, 0)
+    setattr(part, why, True)
+    world.fetcher.pause_or_resume(part)
+    assert world.kafka.take() == [("assign", 0)]
+    assert world.fetch((0, 0), (1, 1), (2, 0)) == {1: [1]}
+    assert part.position() == 0
+    setattr(part, why, False)
+    world.fetcher.pause_or_resume(part)
+    assert world.kafka.take() == [("unassign", 0), ("assign", 0)]
+    assert world.fetch((0, 0), (1, 1), (2, 0), (3, 1)) == {0: [0, 2], 1: [3]}
+
+
+def test_where_no_slot_wants_anything_kafka_rests() -> None:
+    world = World()
+    part = world.hold(0, 0)
+    world.kafka.take()
+    part.throttled = True
+    world.fetcher.pause_or_resume(part)
+    world.fetcher.pause_or_resume(part)
+    assert world.kafka.take() == [("pause", 0)]
+    part.throttled = False
+    world.fetcher.pause_or_resume(part)
+    assert world.kafka.take() == [("resume", 0)]
+
+
+def test_the_last_slot_that_goes_ends_the_reading() -> None:
+    world = World()
+    parts = [world.hold(0, 0), world.hold(1, 0)]
+    world.kafka.take()
+    world.fetcher.unassign(parts[0])
+    assert world.kafka.take() == []
+    world.fetcher.unassign(parts[1])
+    assert world.kafka.take() == [("unassign", 0)]
+    assert not world.fetcher.active
+    assert not world.fetcher._streams
+    world.hold(0, 3)
+    assert world.kafka.take() == [("assign", 3)]
+
+
+def test_what_nobody_wants_is_leapt_over_when_the_slot_behind_goes() -> None:
+    world = World()
+    behind = world.hold(0, 0)
+    world.hold(1, 2 * LEAP)
+    world.fetch((0, 0))
+    world.kafka.take()
+    world.fetcher.unassign(behind)
+    assert world.kafka.take() == [("unassign", 0), ("assign", 2 * LEAP)]
+
+
+def test_messages_that_are_gone_concern_the_slots_that_lacked_them() -> None:
+    world = World()
+    gone, sound = world.hold(0, 3), world.hold(1, 50)
+    world.kafka.take()
+    world.end(3, KafkaError.OFFSET_OUT_OF_RANGE)
+    assert gone.out_of_range
+    assert sound.out_of_range
+    positions = world.core.positions
+    positions._look_up = lambda _, which: 40 if which == -2 else 90
+    for part in (sound, gone):
+        world.core.partitions._restart(part)
+    assert world.kafka.take()[-1] == ("assign", 40)
+    assert world.fetch((40, 0), (49, 1), (50, 1)) == {0: [40], 1: [50]}
+    assert (gone.position(), sound.position()) == (51, 51)
+
+
+def test_at_most_once_what_was_claimed_says_where_a_slot_goes_on() -> None:
+    world = World("at_most_once")
+    part = world.hold(0, 0)
+    world.fetcher._sort_out(
+        [
+            Message(topic="t", partition=0, offset=2, key=KEYS[0]),
+            Message(topic="t", partition=0, offset=5, key=KEYS[1]),
+        ]
+    )
+    assert (part.tail, part.fetched) == ((3, 6), 6)
+    assert part.position() < 3  # not beyond what no one has claimed yet
+
+
+def test_an_acknowledged_message_is_found_by_its_key() -> None:
+    world = World()
+    part = world.hold(0, 0)
+    part.manual = True
+    world.fetcher._sort_out([Message(topic="t", partition=0, offset=4, key=KEYS[0])])
+    run = world.core.delivery.next_run()
+    part.begin(run)
+    (message,) = run.messages
+    assert world.core.part_of(message) is part
+    message.set_key("another")  # as a deserializer does
+    world.core.deserializers._key = str
+    assert world.core.part_of(message) is part
+    part.acknowledge(4)
+    assert part.position() == 5
+
+
+def test_a_batch_names_the_partition_of_its_messages() -> None:
+    part = World().hold(3, 0)
+    batch = Batch([], part.claim)
+    assert (batch.topic, batch.partition) == ("t", 0)
+    assert (part.claim.topic, part.claim.partition) == (NAME, 3)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ({"sharing": "key"}, "sharing = 'key' must be"),
+        ({"sharing": "keys", "slots": 0}, "slots = 0 must be"),
+        ({"sharing": "keys", "claim_entire_topic": True}, "claim_entire_topic"),
+        ({"sharing": "keys", "topics": "t" * 234}, "too long"),
+    ],
+)
+def test_what_cannot_be_is_refused_at_once(arguments: dict[str, Any], error: str) -> None:
+    with pytest.raises(ConfigurationError, match=error):
+        Consumer("127.0.0.1:1", **({"group_id": "g", "topics": "t"} | arguments))
+
+
+def test_version_1_knows_no_slots() -> None:
+    with pytest.raises(NotInVersion1, match="sharing='keys'"):
+        Consumer("127.0.0.1:1", group_id="g", topics="t", sharing="keys", wire="text")
+
+
+def test_transactions_have_one_offset_for_a_partition() -> None:
+    made = Consumer("127.0.0.1:1", group_id="g", topics="t", sharing="keys", auto_ack=False)
+    with pytest.raises(ConfigurationError, match="sharing='keys'"):
+        Transactions(made)
+
+
+# What the group agrees on
+
+
+class Agreeing:
+    """A `Sharing` in a world of a few cells."""
+
+    def __init__(self, slots: int) -> None:
+        self.cells: dict[tuple[str, int], Any] = {}
+        self.wanted: list[Any] = []
+        marshal: Any = SimpleNamespace(
+            cell=lambda *key: self.cells.get(key),
+            want=self._want,
+            group_id="g",
+            settings=SimpleNamespace(wire="msgpack"),
+        )
+        self.sharing = Sharing(marshal, slots)
+
+    def put(self, topic: str, partition: int, position: int, *, held: bool = False) -> None:
+        self.cells[topic, partition] = SimpleNamespace(position=position, held=held)
+
+    def _want(self, topic: str, partition: int) -> Any:
+        claim: Any = SimpleNamespace(held=False, said=[], key=(topic, partition))
+        claim.core = SimpleNamespace(ended=SimpleNamespace(is_set=lambda: False))
+        claim.commit = lambda slots: claim.said.append(slots)
+        claim.release = lambda wait: claim.said.append("released")
+        self.wanted.append(claim)
+        return claim
+
+    def allows(self) -> bool:
+        part: Any = SimpleNamespace(topic="t")
+        return self.sharing.allows(part)
+
+
+@spec("C-52")
+def test_who_comes_first_says_how_many_slots_there_are() -> None:
+    world = Agreeing(8)
+    assert world.sharing.ready({"t": 2}) == {}
+    (claim,) = world.wanted
+    assert claim.key == agreement_cell("t")
+    assert world.sharing.ready({"t": 2}) == {}
+    assert claim.said == []
+    claim.held = True
+    assert world.sharing.ready({"t": 2}) == {}
+    assert claim.said == [8, "released"]
+    world.put("t#slots", 0, 8)
+    assert world.sharing.ready({"t": 2}) == {"t": 2}
+    assert world.allows()
+    assert len(world.wanted) == 1
+
+
+@spec("C-52")
+def test_who_comes_later_agrees_or_is_told() -> None:
+    world = Agreeing(8)
+    world.put("t#slots", 0, 8)
+    assert world.sharing.ready({"t": 1}) == {"t": 1}
+    assert world.wanted == []
+    world.put("t#slots", 0, 16)
+    with pytest.raises(SharingDiffers, match=r"16 slots.*this member would by keys, 8 slots"):
+        world.sharing.ready({"t": 1})
+    with pytest.raises(SharingDiffers, match="marshal group slots g t 8"):
+        world.allows()
+
+
+@spec("C-52")
+@pytest.mark.parametrize(("position", "held"), [(-1, True), (5, False)])
+def test_partitions_that_are_in_use_are_not_shared_by_keys(position: int, held: bool) -> None:
+    world = Agreeing(8)
+    world.put("t", 1, position, held=held)
+    with pytest.raises(SharingDiffers, match="shares 't' by partitions"):
+        world.sharing.ready({"t": 2})
+    assert world.wanted == []
+
+
+def test_who_had_begun_to_agree_gives_it_up_when_a_partition_is_claimed_before() -> None:
+    world = Agreeing(8)
+    world.sharing.ready({"t": 2})
+    world.wanted[0].held = True
+    world.put("t", 0, -1, held=True)
+    with pytest.raises(SharingDiffers):
+        world.sharing.ready({"t": 2})
+    assert world.wanted[0].said == ["released"]
+
+
+@spec("C-52")
+def test_a_member_that_shares_by_partitions_looks_before_it_works() -> None:
+    world = Agreeing(0)
+    assert world.sharing.ready({"t": 2}) == {"t": 2}
+    assert world.allows()
+    world.put("t#slots", 0, -1, held=True)  # somebody is about to say
+    assert not world.allows()
+    (claim,) = world.wanted  # or died over it
+    claim.held = True
+    assert not world.allows()
+    assert claim.said == [0, "released"]
+    world.put("t#slots", 0, 0)
+    assert world.allows()
+    world.put("t#slots", 0, 16)
+    with pytest.raises(SharingDiffers, match=r"sharing='keys', slots=16"):
+        world.allows()
+
+
+@spec("C-52")
+def test_a_claim_is_worked_on_when_the_group_agrees() -> None:
+    world = World()
+    part = world.hold(0, 0)
+    part.stage = Stage.WANTED
+    asked: list[Any] = []
+    partitions = world.core.partitions
+    partitions._sharing.allows = lambda p: asked.append(p)
+    partitions._positions.start_of = lambda _: pytest.fail("it was not to begin")
+    partitions.advance(part)
+    assert asked == [part]
