@@ -13,7 +13,7 @@ from confluent_kafka import OFFSET_BEGINNING
 from marshal_py import Consumer
 from marshal_py.consumer.held_partition import Stage
 from marshal_py.consumer.positions import judge
-from marshal_py.errors import ConfigurationError, MessagesMissing
+from marshal_py.errors import ClaimTimeout, ConfigurationError, MessagesMissing
 from marshal_py.protocol.claim_metadata import ClaimMetadata
 from marshal_py.protocol.rationalizer import Cell
 from tests.unit.marshal_py.consumer.test_decisions import FakeClaim, part_of, run_of
