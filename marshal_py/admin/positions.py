@@ -23,6 +23,8 @@ from confluent_kafka import (
 from confluent_kafka import admin as kafka_admin
 from confluent_kafka.admin import AdminClient
 
+from marshal_py.client.acl import REFUSED, denied
+from marshal_py.client.settings import KafkaConfig
 from marshal_py.errors import BrokerUnavailable, GroupInUse, InvalidArgument, TopicMissing
 
 __all__ = [
@@ -152,12 +154,17 @@ def resolve(
 # What Kafka knows
 
 
-def partitions_of(admin: AdminClient, topic: str, timeout_s: float) -> int:
-    """Return the number of partitions of a topic. Raises `TopicMissing`, `BrokerUnavailable`."""
+def partitions_of(admin: AdminClient, config: KafkaConfig, topic: str, timeout_s: float) -> int:
+    """Return the number of partitions of a topic.
+
+    Raises `TopicMissing`, `AccessDenied` if it is hidden, `BrokerUnavailable`.
+    """
     try:
         found = admin.list_topics(topic, timeout=timeout_s).topics[topic]
     except KafkaException as error:
         raise _unavailable(error) from None
+    if found.error is not None and found.error.code() in REFUSED:
+        raise denied(config, topic, "Describe")
     if found.error is not None or not found.partitions:
         raise TopicMissing(f"topic {topic!r} does not exist")
     return len(found.partitions)
