@@ -569,16 +569,18 @@ class GroupAdmin:
         Until the number itself is set, by one record at the end, all is as it was. Raises
         `InvalidArgument` as `plan_slots` does, `ClaimTimeout`, `GroupInUse`, `BrokerUnavailable`.
         """
-        change = self.plan_slots(topic, slots)
-        if change.before == slots:
-            return change
+        before = self.slots_of(topic)
+        if before == slots:
+            return self.plan_slots(topic, slots)
+        if slots != BY_PARTITIONS:
+            check_slots(slots, {topic})
         deadline = time.monotonic() + timeout_s
         agreement = agreement_cell(topic)
         with self.while_paused(timeout_s + 2 * RESTORE_S, timeout_s=timeout_s):
             units = [
                 unit
                 for key in self.keys_of(topic)
-                for number in (change.before, slots)
+                for number in (before, slots)
                 for unit in _units(key, number)
             ]
             self._await_settable([*units, agreement], deadline)

@@ -6,6 +6,7 @@ from marshal_py.admin.connection import Connection
 from marshal_py.admin.snapshot_reader import read_snapshots
 from marshal_py.admin.topic_offsets import extent
 from marshal_py.admin.world_reader import read_world
+from marshal_py.client.acl import denied
 from marshal_py.client.log_writer import LogWriter
 from marshal_py.client.settings import default_client_id, new_instance_id
 from marshal_py.client.topics import admin_client
@@ -18,8 +19,8 @@ def write_snapshots(connection: Connection) -> tuple[str, list[dict[str, int]]]:
     """Write one of each partition that has records since its newest snapshot.
 
     Returns the writer's name and, of each snapshot, its partition, next offset and size in bytes.
-    Raises what `read_world` raises, `SnapshotMismatch`, and `BrokerUnavailable` when one is not in
-    the topic afterwards.
+    Raises what `read_world` raises, `SnapshotMismatch`, `AccessDenied` without the right to write
+    them, and `BrokerUnavailable` when one is not in the topic afterwards.
     """
     found = read_world(connection)
     reader = found.reader
@@ -49,7 +50,10 @@ def _check_written(connection: Connection, log: LogWriter, written: list[dict[st
     """Read back what was written: the writer only logs a failure."""
     if not written:
         return
-    if log.flush(connection.timeout_s) > 0:
+    unsent = log.flush(connection.timeout_s)
+    if log.was_refused:
+        raise denied(connection.kafka, connection.snapshot_topic, "Write")
+    if unsent > 0:
         raise BrokerUnavailable(f"snapshots were not written within {connection.timeout_s:g} s")
     ends = extent(admin_client(connection.kafka), connection.snapshot_topic, connection)
     newest = read_snapshots(connection, {p: end for p, (_, end) in ends.items()})

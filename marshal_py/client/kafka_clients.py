@@ -84,6 +84,8 @@ class ConnectionErrors:
     def __init__(self) -> None:
         self.last = ""
         self.count = 0
+        self.was_refused = False
+        """Whether a right was missing."""
         self._code = 0
         self._unreachable = ""
         self._mismatch = ""
@@ -150,7 +152,7 @@ def connect(kind: Any, config: KafkaConfig, errors: ConnectionErrors | None = No
 
     def on_error(error: KafkaError) -> None:
         if error.code() in REFUSED:
-            pass  # whoever asked is told, and tells which right is missing
+            errors.was_refused = True  # whoever asked is told, and tells which right is missing
         elif error.fatal() or error.code() in FINAL:
             errors.note(error.code(), error.str())
         else:

@@ -7,12 +7,12 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from marshal_py.client.acl import REFUSED, denied
-from marshal_py.client.kafka_clients import OUTAGE_WARNING_S, RECONNECT, connect
+from marshal_py.client.kafka_clients import OUTAGE_WARNING_S, RECONNECT, ConnectionErrors, connect
 from marshal_py.client.settings import KafkaConfig
 from marshal_py.errors import AccessDenied
 from marshal_py.protocol.snapshots import SnapshotDue, encode_snapshot
@@ -51,7 +51,11 @@ class LogWriter:
             "acks": "all",
             "enable.idempotence": True,
         }
-        self._producer = connect(Producer, self._config)
+        self._errors = ConnectionErrors()
+        self._producer = self._connect()
+
+    def _connect(self) -> Any:
+        return connect(Producer, self._config, self._errors)
 
     def append(self, coordinator: int, seq: int, value: bytes) -> None:
         """Hand a record to the producer; it is sent at once, and retried until it times out."""
@@ -95,7 +99,7 @@ class LogWriter:
             self._refused(self.topic)
         else:
             logger.error("the producer failed for good (%s); making a new one", why)
-        old, self._producer = self._producer, connect(Producer, self._config)
+        old, self._producer = self._producer, self._connect()
         old.purge()
         with contextlib.suppress(*_FATAL):  # it says once more that it failed
             old.poll(0)
@@ -105,13 +109,19 @@ class LogWriter:
 
         A new producer, since this one knows the partitions of the old topic. For the driver.
         """
-        old, self._producer = self._producer, connect(Producer, self._config)
+        old, self._producer = self._producer, self._connect()
         with contextlib.suppress(*_FATAL):
             old.purge()
             old.poll(0)
         self._failures.clear()
 
+    @property
+    def was_refused(self) -> bool:
+        """Whether the brokers ever refused anything, a snapshot included."""
+        return self._errors.was_refused
+
     def _refused(self, topic: str) -> None:
+        self._errors.was_refused = True
         problem = denied(self._config, topic, "Write")
         if topic == self.topic and not self._was_served and self.refusal is None:
             self.refusal = problem
