@@ -118,9 +118,10 @@ class ConnectionErrors:
             logger.warning("no connection: %s; trying on", text)
 
     def log(self, level: int, text: str, *arguments: object) -> None:
-        """Take a line of librdkafka's own log: of some mismatches it tells nowhere else."""
+        """Take a line of librdkafka's own log: of some problems it tells nowhere else."""
         rdkafka_logger.log(level, text, *arguments)
         line = text % arguments if arguments else text
+        self.was_refused |= "authorization failed" in line  # of a producer that failed for good
         if "FAIL" not in line:
             return
         what = line.rpartition("]: ")[2]

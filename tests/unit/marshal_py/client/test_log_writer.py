@@ -40,7 +40,7 @@ class StubProducer:
 def producers(monkeypatch: pytest.MonkeyPatch) -> list[StubProducer]:
     made: list[StubProducer] = []
 
-    def client(_: Any, __: Any) -> StubProducer:
+    def client(*_: object) -> StubProducer:
         made.append(StubProducer())
         return made[-1]
 
