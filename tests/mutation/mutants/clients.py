@@ -442,9 +442,7 @@ _ASSIGNMENT = [
     _partitions(
         "a pause stops the holder", "advance", "self.drain(part)\n        if", "pass\n        if"
     ),
-    _partitions(
-        "what is in hand is waited for", "_is_drained", "if self._busy_with(part):", "if False:"
-    ),
+    _partitions("what is in hand is waited for", "_is_drained", "self._busy_with(part) or ", ""),
     _partitions(
         "a partition that is given back is released",
         "_give_back",

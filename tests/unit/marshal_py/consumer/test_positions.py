@@ -354,6 +354,9 @@ def test_commit_and_giving_back_wait_for_the_id_of_the_topic(
     """A position that `commit` stored in the first moments was taken for one of any topic."""
     world = World(monkeypatch)
     world.made.topics.ids_known = threading.Event()
+    world.part.holding.epoch = 3
+    claimant = SimpleNamespace(advance=lambda *_: None)
+    monkeypatch.setattr(world.made.marshal.driver, "claimant", claimant, raising=False)
     world.advance()
     run = run_of(world.part, 10, 11)
     world.part.begin(run)
