@@ -58,9 +58,7 @@ def kill(world: World, kills: int, seed: int) -> tuple[list[float], float]:
         successor.wait_said(_LEADS)
         gaps.append((time.monotonic() - killed_s) * 1000 / INTERVAL_MS)
         living.append(world.harvester())
-        said = (
-            f"kill {number + 1}: nobody for {gaps[-1]:.2f} intervals, elected after {elected:.2f}"
-        )
+        said = f"nobody for {gaps[-1]:.2f} intervals, elected after {elected:.2f}"
         print(f"kill {number + 1}: {said}", flush=True)
         if gaps[-1] > _WANTED:
             print(successor.log.read_text(), flush=True)

@@ -34,13 +34,18 @@ from harvest.errors import (
 from harvest.runtime.checkpoints import Checkpoints, alone
 from harvest.runtime.parts import (
     make_any_store,
-    make_dead_letters,
     make_range_store,
     make_record,
     make_store,
     make_wal_source,
 )
-from harvest.runtime.slot_changes import begin_slot, drop_slot, goes_on, leave_slot
+from harvest.runtime.slot_changes import (
+    begin_slot,
+    drop_slot,
+    goes_on,
+    leave_slot,
+    refuse_dead_letters,
+)
 from harvest.sinks.kafka.settings import connection_settings
 
 __all__ = ["Switch", "check_database", "check_registration", "keep_source", "switch"]
@@ -128,7 +133,7 @@ def switch(
             if found.mode == "relay" != ours.mode:
                 _refuse_half_sent(old)
             if found.mode != "wal" == ours.mode:
-                _refuse_dead_letters(old)
+                refuse_dead_letters(old, ", with the configuration as it was")
             done = _carry_over(old, config, found, ours, dry_run=dry_run)
             if not dry_run:
                 store.register_anew(ours)
@@ -203,18 +208,6 @@ def _refuse_half_sent(old: ReaperConfig) -> None:
             "as only a relay knows: let a harvester deliver them, with the configuration as it "
             "was, and run `harvest dead-letters retry` or `drop` for those that are set aside; "
             f"then delete what is left in {attempts_name(old.table)}"
-        )
-
-
-def _refuse_dead_letters(old: ReaperConfig) -> None:
-    """Rows of the table are published when the slot is made, also those that should wait."""
-    with contextlib.closing(make_dead_letters(old)) as letters:
-        count = letters.count()
-    if count:
-        raise ConfigurationError(
-            f"{old.outbox} has {count} dead letters, behind which rows of the table may have to "
-            "wait: run `harvest dead-letters retry` or `drop` first, with the configuration as it "
-            "was"
         )
 
 

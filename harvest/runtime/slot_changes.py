@@ -30,7 +30,16 @@ from harvest.errors import CheckpointError, ConfigurationError, SinkUnavailable
 from harvest.runtime.checkpoints import alone
 from harvest.runtime.parts import make_dead_letters, make_sink, make_wal_source
 
-__all__ = ["Left", "Renewal", "begin_slot", "drop_slot", "goes_on", "leave_slot", "renew_slot"]
+__all__ = [
+    "Left",
+    "Renewal",
+    "begin_slot",
+    "drop_slot",
+    "goes_on",
+    "leave_slot",
+    "refuse_dead_letters",
+    "renew_slot",
+]
 
 _PAGE: Final = 5_000
 _AS_BYTES: Final = ("text", "varchar", "bpchar", "json")
@@ -56,8 +65,8 @@ def renew_slot(
 
     `publish_table`: publish the rows that the table has from before the new slot (those above the
     id `after`, in the order of their ids) first; if it is interrupted, they come again when it is
-    repeated. Raises `ConfigurationError` while a harvester runs, `StoreUnavailable` and
-    `SinkUnavailable`.
+    repeated. Raises `ConfigurationError` while a harvester runs, or if there are dead letters,
+    behind which rows of the table may have to wait; `StoreUnavailable` and `SinkUnavailable`.
     """
     options = config.wal.options()
     has_table = options.source == "table" and options.layout.is_goharvest
@@ -67,6 +76,8 @@ def renew_slot(
             "the gap by other means, and use --begin-now"
         )
     with alone(config, 1):
+        if publish_table:
+            refuse_dead_letters(config)
         source = make_wal_source(config)
         try:
             before = source.slot.state()
@@ -77,6 +88,17 @@ def renew_slot(
             return _renewed(config, source, before, publish_table=publish_table, after=after)
         finally:
             source.close()
+
+
+def refuse_dead_letters(config: ReaperConfig, how: str = "") -> None:
+    """Rows of the table are published when the slot is made, also those that should wait."""
+    with contextlib.closing(make_dead_letters(config)) as letters:
+        count = letters.count()
+    if count:
+        raise ConfigurationError(
+            f"{config.outbox} has {count} dead letters, behind which rows of the table may have to "
+            f"wait: run `harvest dead-letters retry` or `drop` first{how}"
+        )
 
 
 def begin_slot(config: ReaperConfig) -> int:

@@ -21,6 +21,7 @@ from harvest.databases.postgres.range import PostgresRangeStore
 from harvest.databases.postgres.wal import PostgresWalSource
 from harvest.errors import ConfigurationError
 from harvest.runtime.registration import Switch, switch
+from harvest.runtime.slot_changes import renew_slot
 from marshal_py.embedded import EmbeddedKafka, EmbeddedPostgres
 from tests.support.harvest_world import INTERVAL_MS, World, wait_until
 from tests.support.kafka_reader import read_topic
@@ -158,7 +159,8 @@ def record(world: World, key: str, value: str) -> OutboxRecord:
 
 def test_a_slot_that_was_made_anew_is_refused_until_the_table_is_published(world: World) -> None:
     leader = world.harvester()
-    stash(world, record(world, "k", "before"))
+    elsewhere = OutboxRecord(f"{world.topic}.not-there", "k", "nowhere")
+    stash(world, record(world, "k", "before"), elsewhere)
     world.wait_drained()
     assert leader.stop() == 0
     source = PostgresWalSource(world.database, "outbox")
@@ -175,6 +177,9 @@ def test_a_slot_that_was_made_anew_is_refused_until_the_table_is_published(world
     assert refused.said("harvest slot renew") == 1
     assert values(world) == ["before"]
     renewal = ["slot", "renew", "--publish-table", "--json"]
+    with pytest.raises(ConfigurationError, match="has 1 dead letters"):
+        renew_slot(load(world.config), publish_table=True)
+    harvest(world, "dead-letters", "drop", "--all")
     assert json.loads(harvest(world, *renewal, "--dry-run"))["published"] == 1
     assert json.loads(harvest(world, *renewal))["published"] == 1
     successor = world.harvester()
