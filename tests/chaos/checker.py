@@ -37,7 +37,8 @@ class Case:
     """The coordination topic."""
     topics: dict[str, dict[int, list[tuple[int, Any, Any]]]] = field(default_factory=dict)
     """The message topics "alo" and "amo", and what was relayed from the outboxes of mark mode
-    ("rows") and of range mode ("ranged"), as a reader of committed records has it."""
+    ("rows"), of range mode ("ranged") and of wal mode ("logged"), as a reader of committed records
+    has it."""
     truth: list[tuple[str, int, int]] = field(default_factory=list)
     """(row, key, seq) of every committed transaction."""
     quiet_bound_s: float = 30.0
@@ -92,7 +93,7 @@ def judge(case: Case) -> Verdict:
     _at_least_once(case, folds, verdict)
     _takeovers(case, tenures, verdict)
     _quiet(case, tenures, verdict)
-    for topic in ("rows", "ranged"):
+    for topic in ("rows", "ranged", "logged"):
         _rows(case, topic, verdict)
     _acknowledged(case, verdict)
     verdict.figures.setdefault("anomalies", 0)
@@ -367,7 +368,7 @@ def _quiet(case: Case, tenures: dict[Cell, dict[int, _Tenure]], verdict: Verdict
 def _rows(case: Case, topic: str, verdict: Verdict) -> None:
     """Every committed row once, in the order of its key, and none that was rolled back.
 
-    The same rows are in the outbox of mark mode and in that of range mode.
+    The same rows are in the outboxes of all modes.
     """
     import json
 

@@ -43,7 +43,7 @@ class ChaosConfig:
     consumers: int = 3
     """Of each kind: at least once, at most once."""
     harvesters: int = 2
-    """Of each kind: in mark mode, in range mode."""
+    """Of each kind: in mark mode, in range mode, in wal mode."""
     shards: int = 2
     """Of the harvesters in range mode."""
     messages_per_s: float = 60.0
@@ -104,6 +104,6 @@ class ChaosConfig:
 
     @property
     def harvester_names(self) -> list[str]:
-        """Harvesters of two outboxes: one in mark mode, one in range mode."""
-        kinds = ("mark", "range")
+        """Harvesters of three outboxes: one in mark mode, one in range mode, one in wal mode."""
+        kinds = ("mark", "range", "wal")
         return [f"harvester-{kind}-{n}" for kind in kinds for n in range(self.harvesters)]

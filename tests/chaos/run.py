@@ -225,16 +225,17 @@ def _one_more(servers: str, partitions: int) -> None:
 
 
 def _drained(stage: Stage) -> bool:
-    """Whether both outboxes are relayed, and the last message of each topic was delivered."""
+    """Whether all outboxes are relayed, and the last message of each topic was delivered."""
     config = stage.config
     with stage.database() as connection:
         (left,) = connection.execute("SELECT count(*) FROM outbox").fetchone() or (1,)
         (due,) = connection.execute("SELECT count(*) FROM truth").fetchone() or (0,)
     if left:
         return False
-    ranged = read_topic(config.direct, "ranged", committed=True)
-    if sum(map(len, ranged.values())) < due:
-        return False
+    for topic in ("ranged", "logged"):
+        relayed = read_topic(config.direct, topic, committed=True)
+        if sum(map(len, relayed.values())) < due:
+            return False
     reached: Counter[int] = Counter()
     for name in config.alo_names:
         for line in read(config.history(name)):
@@ -258,6 +259,7 @@ def _collect(stage: Stage) -> Case:
             "amo": read_topic(config.direct, "amo"),
             "rows": read_topic(config.direct, "rows", committed=True),
             "ranged": read_topic(config.direct, "ranged", committed=True),
+            "logged": read_topic(config.direct, "logged", committed=True),
         },
         truth=[(row, key, seq) for row, key, seq in truth],
         quiet_bound_s=QUIET_BOUND_S,
@@ -273,6 +275,7 @@ def _worth(result: Result, sabotage: str) -> None:
         "amo_delivered",
         "rows_relayed",
         "ranged_relayed",
+        "logged_relayed",
         "commits_failed",
     ):
         if not result.figures.get(name):

@@ -118,6 +118,8 @@ class Stage:
         if name.startswith("harvester-range"):
             ranged = {"mode": "range", "shards": config.shards, "outbox": "ranged"}
             content |= ranged | {"group": "ranged"}
+        if name.startswith("harvester-wal"):
+            content |= {"mode": "wal", "outbox": "logged", "group": "logged"}
         path.write_text(yaml.safe_dump(content))
         return str(path)
 
@@ -299,9 +301,10 @@ def _small_disks(stage: Stage, stack: contextlib.ExitStack) -> None:
 def _prepare(config: ChaosConfig, kafka: EmbeddedKafka, postgres: EmbeddedPostgres) -> None:
     from harvest.databases.postgres.mark import PostgresMarkStore
     from harvest.databases.postgres.range import PostgresRangeStore
+    from harvest.databases.postgres.wal import PostgresWalSource
 
     create_topics(kafka.bootstrap_servers, topic=config.log, partitions=4)
-    for topic in ("alo", "amo", "rows", "ranged"):
+    for topic in ("alo", "amo", "rows", "ranged", "logged"):
         kafka.create_topic(topic, config.partitions)
     with psycopg.connect(postgres.dsn, autocommit=True) as connection:
         for statement in _TABLES.split(";"):
@@ -310,6 +313,7 @@ def _prepare(config: ChaosConfig, kafka: EmbeddedKafka, postgres: EmbeddedPostgr
     for store in (
         PostgresMarkStore(postgres.dsn, "outbox"),
         PostgresRangeStore(postgres.dsn, "ranged", shards=config.shards),
+        PostgresWalSource(postgres.dsn, "logged"),
     ):
         with contextlib.closing(store):
             store.init()

@@ -238,7 +238,7 @@ _GOOD = [("r1", "7", 1), ("r3", "8", 1), ("r2", "7", 2)]
         ([_GOOD[2], _GOOD[0], _GOOD[1]], {"order of a key"}),
     ],
 )
-@pytest.mark.parametrize("topic", ["rows", "ranged"])
+@pytest.mark.parametrize("topic", ["rows", "ranged", "logged"])
 def test_rows_are_relayed_once_and_in_order(
     topic: str, rows: list[tuple[str, str, int]], kinds: set[str]
 ) -> None:

@@ -307,7 +307,7 @@ class RowWriter:
             ).fetchone()
             row = uuid.uuid4().hex
             connection.execute("INSERT INTO truth VALUES (%s, %s, %s)", (row, key, seq))
-            for table, topic in (("outbox", "rows"), ("ranged", "ranged")):
+            for table, topic in (("outbox", "rows"), ("ranged", "ranged"), ("logged", "logged")):
                 connection.execute(
                     f"INSERT INTO {table} (kafka_topic, kafka_key, kafka_value, create_time, "
                     "kafka_header_keys, kafka_header_values) VALUES (%s, %s, %s, now(), %s, %s)",
