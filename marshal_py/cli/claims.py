@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -57,7 +56,7 @@ def claims(
     found.require_group(group)
     rows = claim_rows(found, group=group, topic=topic, held=held)
     if as_json:
-        print_json([asdict(row) for row in rows])
+        print_json([vars(row) for row in rows])
         return
     if not rows:
         note("no claims" + (" match" if group or topic or held else " yet"))

@@ -15,9 +15,11 @@ import sys
 from collections.abc import Iterable
 from typing import Any, Final
 
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.table import Table
+from rich.text import Text
 
 from marshal_py.admin.formatting import safe
 from marshal_py.printable import LineFormatter, printable, printable_json
@@ -34,6 +36,8 @@ __all__ = [
 ]
 
 _WIDE: Final = 10_000
+_LONG: Final = 1_000
+"""Rows; more are printed without colours."""
 
 
 def log_to_stderr(fmt: str | None = None, *, name: str | None = None) -> None:
@@ -80,13 +84,37 @@ def console(*, stderr: bool = False, wide: bool = True) -> Console:
 
 def show(out: Console, *renderables: RenderableType) -> None:
     """Print tables, without the blanks at the ends of lines where nobody would see them."""
-    if out.is_terminal:
-        out.print(*renderables, sep="\n")
-        return
-    with out.capture() as captured:
-        out.print(*renderables, sep="\n")
-    for line in captured.get().splitlines():
-        out.out(line.rstrip(), highlight=False)
+    for renderable in renderables:
+        if isinstance(renderable, Table) and renderable.row_count > _LONG:
+            _show_long(out, renderable)
+        elif out.is_terminal:
+            out.print(renderable)
+        else:
+            with out.capture() as captured:
+                out.print(renderable)
+            for line in captured.get().splitlines():
+                out.out(line.rstrip(), highlight=False)
+
+
+def _show_long(out: Console, made: Table) -> None:
+    """Print a table of `table` that has many rows: rich takes a millisecond for each, with colours.
+
+    The lines are those that rich would print.
+    """
+    columns = []
+    for column in made.columns:
+        texts = [_plain(cell) for cell in (column.header, *column.cells)]
+        width = max(map(cell_len, texts))
+        pad = str.rjust if column.justify == "right" else str.ljust
+        columns.append([pad(text, width - cell_len(text) + len(text)) for text in texts])
+    for line in zip(*columns, strict=True):
+        out.file.write("  ".join(line).rstrip() + "\n")
+
+
+def _plain(cell: RenderableType) -> str:
+    """What a cell says: markup without it."""
+    assert isinstance(cell, str)  # noqa: S101 - as `table` is filled
+    return printable(cell if "[" not in cell else Text.from_markup(cell, emoji=False).plain)
 
 
 def table(*columns: str, right: tuple[str, ...] = ()) -> Table:
