@@ -353,7 +353,6 @@ _CONSUMERS: Final[list[tuple[str, int, *tuple[Mutant | str, ...]]]] = [
         20,
         _STUMBLES,
     ),
-    ("order", 60, "consumer: claimed messages wait for the lease"),
     ("shares are fair", 20, "consumer: a partition that is given back is released"),
     ("the position follows", 60, "fold: heartbeat: the position is stored"),
     (
@@ -460,6 +459,14 @@ _DEAD_LETTERS: Final[list[tuple[str, int, Mutant | str]]] = [
 WITNESSES: Final[tuple[Witness, ...]] = (
     *(Witness("protocol", name, most, (bug,)) for name, most, bug in _PROTOCOL),
     *(Witness("consumers", name, most, tuple(bugs)) for name, most, *bugs in _CONSUMERS),
+    Witness(
+        "consumers",
+        "each message to its own slot",
+        5,
+        ("keys: a message belongs to the slot of its key",),
+        "keys",
+    ),
+    Witness("consumers", "order", 20, ("keys: what a slot has had is passed over",), "keys"),
     *(Witness("harvesters", name, most, (bug,), kind) for name, most, kind, bug in _HARVESTERS),
     Witness("shards", "shares are fair", 5, ("shards: a shard that goes is stopped",)),
     *(Witness("dead_letters", name, most, (bug,)) for name, most, bug in _DEAD_LETTERS),
