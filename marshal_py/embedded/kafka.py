@@ -114,7 +114,7 @@ class EmbeddedKafka:
         java: str | None = None,
         jars_from: str | None = None,
         jvm_options: Sequence[str] = (),
-        timeout_s: float = 60.0,
+        timeout_s: float = 120.0,
         progress: Progress | None = to_stderr,
     ) -> None:
         if brokers not in _HEAP_MB:

@@ -196,9 +196,10 @@ def test_what_a_go_client_with_a_clock_behind_takes_from_us_we_give_up(stage: St
 
 def test_a_topic_that_go_claimed_as_a_whole_is_left_alone_until_it_goes(stage: Stage) -> None:
     topic = stage.topic(partitions=3, messages=2)
-    go = stage.go("go", topic, "-quiet", "-entire")
+    go = stage.go("go", topic, "-entire")
     go.expect("claim", count=3)
     assert go.expect("topic_claims", topics=[topic])
+    go.expect("msg", count=3 * 2)  # what it has done is said with its release
     ours = stage.ours("py")
     for partition in range(3):
         assert ours.try_claim(topic, partition) is None
