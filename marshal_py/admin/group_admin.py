@@ -31,6 +31,7 @@ from marshal_py.admin.positions import (
     target_of,
     write_committed_offsets,
 )
+from marshal_py.admin.sharing import slots_of
 from marshal_py.client.settings import DEFAULT_TOPIC, kafka_config
 from marshal_py.client.suggestions import did_you_mean
 from marshal_py.client.topics import admin_client
@@ -519,8 +520,7 @@ class GroupAdmin:
 
         0: none, its members claim whole partitions.
         """
-        cell = self.world.cell(self.group_id, *agreement_cell(topic))
-        return BY_PARTITIONS if cell is None else max(BY_PARTITIONS, cell.position)
+        return slots_of(self.world, self.group_id, topic)
 
     def _units_of(self, key: Key) -> list[Key]:
         """Return what the group claims of a partition: all of it, or its slots."""

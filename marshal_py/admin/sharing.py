@@ -10,9 +10,16 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from marshal_py.protocol.rationalizer import Cell, CellKey
-from marshal_py.protocol.slots import BY_PARTITIONS, agreement_of, slot_of
+from marshal_py.protocol.slots import BY_PARTITIONS, agreement_cell, agreement_of, slot_of
+from marshal_py.protocol.world import World
 
-__all__ = ["Share", "Sharings"]
+__all__ = ["Share", "Sharings", "slots_of"]
+
+
+def slots_of(world: World, group: str, topic: str) -> int:
+    """Return how many slots a group divides each partition of a topic in; 0: none (§5.17)."""
+    cell = world.cell(group, *agreement_cell(topic))
+    return BY_PARTITIONS if cell is None else max(BY_PARTITIONS, cell.position)
 
 
 class Share(NamedTuple):

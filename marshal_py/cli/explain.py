@@ -11,6 +11,7 @@ from marshal_py.admin.cell_history import read_cell_history
 from marshal_py.admin.cell_timeline import CellStatus, CellTimeline, TimelineEntry
 from marshal_py.admin.connection import Connection
 from marshal_py.admin.formatting import clock_time, count, iso_utc, safe
+from marshal_py.admin.sharing import slots_of
 from marshal_py.admin.world_reader import read_world, wire_of
 from marshal_py.cli.command import command
 from marshal_py.cli.exit_codes import FINDING
@@ -18,7 +19,7 @@ from marshal_py.cli.options import AtMoment, Interval, JsonFlag, WireFlag, momen
 from marshal_py.cli.output import console, note, print_json
 from marshal_py.errors import InvalidArgument
 from marshal_py.protocol.messages import MAX_PARTITION
-from marshal_py.protocol.slots import agreement_cell, slot_of_key, slots_cell
+from marshal_py.protocol.slots import slot_of_key, slots_cell
 
 __all__ = ["explain"]
 
@@ -102,8 +103,7 @@ def explain(
 
 def _slots(connection: Connection, group: str, topic: str) -> int:
     """Return how many slots a group divides a partition of the topic in; 0: none."""
-    cell = read_world(connection).world.cell(group, *agreement_cell(topic))
-    return 0 if cell is None else max(0, cell.position)
+    return slots_of(read_world(connection).world, group, topic)
 
 
 def _slot(

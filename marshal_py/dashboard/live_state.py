@@ -19,6 +19,7 @@ from typing import Any, Final, NamedTuple
 
 from marshal_py.admin.event_text import ROUTINE, as_text, without_epoch
 from marshal_py.admin.formatting import count
+from marshal_py.admin.sharing import slots_of
 from marshal_py.dashboard.alerts import Alerts, Severity
 from marshal_py.dashboard.cell_grid import FRESH, STALE, UNKNOWN, CellGrid, GridRow
 from marshal_py.dashboard.groups import groups_document, leaders_document, members_document
@@ -29,7 +30,7 @@ from marshal_py.protocol.history.anomalies import MEANING
 from marshal_py.protocol.history.partition_history import PartitionHistory
 from marshal_py.protocol.history.text_history import text_history
 from marshal_py.protocol.rationalizer import Cell, CellKey
-from marshal_py.protocol.slots import BY_PARTITIONS, agreement_cell, agreement_of, slot_of
+from marshal_py.protocol.slots import BY_PARTITIONS, agreement_of, slot_of
 from marshal_py.protocol.text.rationalizer import TextWorld
 from marshal_py.protocol.world import LEADER_PREFIX, MS, Observer, World
 
@@ -388,8 +389,7 @@ class LiveState:
             return True
         slot = slot_of(row.topic, 0)
         topic = row.topic if slot is None else slot.topic
-        about = self.world.cell(row.group, *agreement_cell(topic))
-        now = BY_PARTITIONS if about is None else max(BY_PARTITIONS, about.position)
+        now = slots_of(self.world, row.group, topic)
         return now == (BY_PARTITIONS if slot is None else slot.slots)
 
     def update_lag(self, row: GridRow, now_ms: int) -> None:

@@ -32,6 +32,21 @@ def one_group_each(partitions: int) -> list[str]:
     raise AssertionError("unreachable")
 
 
+def produce_all(
+    producer: Producer, topic: str, records: Iterable[tuple[int, bytes | None, bytes]]
+) -> None:
+    """Write (partition, key, value), however many, and wait until the brokers have them."""
+    for partition, key, value in records:
+        while True:
+            try:
+                producer.produce(topic, value, key=key, partition=partition)
+                break
+            except BufferError:
+                producer.poll(0.05)
+    if producer.flush(120):
+        raise RuntimeError(f"{topic} could not be filled")
+
+
 def append_all(
     kafka: EmbeddedKafka, topic: str, p: int, records: Iterable[bytes], *, together: bool = False
 ) -> None:
@@ -43,15 +58,7 @@ def append_all(
     producer = Producer(
         {"bootstrap.servers": kafka.bootstrap_servers, "enable.idempotence": True, **batches}
     )
-    for record in records:
-        while True:
-            try:
-                producer.produce(topic, record, partition=p)
-                break
-            except BufferError:
-                producer.poll(0.1)
-    if producer.flush(120):
-        raise RuntimeError("the log could not be filled")
+    produce_all(producer, topic, ((p, None, record) for record in records))
 
 
 def fill_with_heartbeats(

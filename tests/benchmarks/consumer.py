@@ -16,7 +16,7 @@ from confluent_kafka import Producer, TopicPartition
 
 from marshal_py import Consumer
 from marshal_py.embedded.kafka import EmbeddedKafka
-from tests.benchmarks._servers import new_topic
+from tests.benchmarks._servers import new_topic, produce_all
 from tests.benchmarks.harness import Figure, Options, median, run, say
 
 FETCH: dict[str, Any] = {"fetch.queue.backoff.ms": 5, "queued.min.messages": 300_000}
@@ -37,15 +37,7 @@ def fill(kafka: EmbeddedKafka, count: int, partitions: int) -> str:
         }
     )
     value = os.urandom(1_000)
-    for n in range(count):
-        while True:
-            try:
-                producer.produce(topic, value, partition=n % partitions)
-                break
-            except BufferError:
-                producer.poll(0.05)
-    if producer.flush(120):
-        raise RuntimeError("the topic could not be filled")
+    produce_all(producer, topic, ((n % partitions, None, value) for n in range(count)))
     return topic
 
 

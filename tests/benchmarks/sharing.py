@@ -26,7 +26,7 @@ from confluent_kafka.admin import (
 
 from marshal_py import Consumer
 from marshal_py.embedded.kafka import EmbeddedKafka
-from tests.benchmarks._servers import new_topic
+from tests.benchmarks._servers import new_topic, produce_all
 from tests.benchmarks.consumer import FETCH, bare, rate
 from tests.benchmarks.harness import Figure, Options, median, run, say
 
@@ -57,15 +57,7 @@ def fill(kafka: EmbeddedKafka, topic: str, count: int) -> None:
         }
     )
     value = os.urandom(1_000)
-    for n in range(count):
-        while True:
-            try:
-                producer.produce(topic, value, key=b"key-%d" % n, partition=0)
-                break
-            except BufferError:
-                producer.poll(0.05)
-    if producer.flush(120):
-        raise RuntimeError("the topic could not be filled")
+    produce_all(producer, topic, ((0, b"key-%d" % n, value) for n in range(count)))
 
 
 class Tally:
