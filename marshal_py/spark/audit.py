@@ -66,8 +66,8 @@ class _Part:
 
     start: int
     end: int
-    state_run: int
-    """The run whose history it goes on from, 0 for none."""
+    state: str | None
+    """The history that it goes on from, by its name in the store; None for none."""
     snapshot: bytes | None = None
     """The state to begin with where the log does not reach back to its first record."""
     snapshots: tuple[SnapshotSeen, ...] = ()
@@ -133,15 +133,17 @@ class _Driver:
         if not plan and not self.findings:
             return AuditRun(0)
         number = before["run"] + 1
-        store.prepare(number)
+        attempt = store.prepare(number)
         started = time.perf_counter()
-        parts = self._fold(spark, store, number, plan, len(extent), sample_ms) if plan else {}
+        parts = self._fold(spark, store, attempt, plan, len(extent), sample_ms) if plan else {}
         seconds = time.perf_counter() - started
         if not parts and not self.findings:
             return AuditRun(0)
-        driver_rows = store.rows(number, "driver")
+        driver_rows = store.rows(attempt, "driver")
         driver_rows.add({"anomalies": self.findings, "ends": self._ends(parts)})
-        driver_rows.close()
+        files = driver_rows.close()
+        for part in parts.values():
+            files += part.pop("files")
         kept = {p: part for p, part in before["parts"].items() if int(p) not in parts}
         rows = sum((Counter(part["rows"]) for part in parts.values()), Counter())
         kinds = sum((Counter(part["kinds"]) for part in parts.values()), Counter())
@@ -155,13 +157,11 @@ class _Driver:
             "seconds": round(seconds, 3),
             "rows": dict(rows),
             "anomalies": dict(kinds),
-            "replaces": {
-                str(p): before["parts"][str(p)]["run"] for p in parts if str(p) in before["parts"]
-            },
+            "files": files,
             "snapshot_ends": snapshot_ends,
-            "parts": kept | {str(p): {"run": number, **part} for p, part in parts.items()},
+            "parts": kept | {str(p): part for p, part in parts.items()},
         }
-        store.commit(number, document)
+        store.commit(attempt, document)
         opened = sum((Counter(part["open"]) for part in document["parts"].values()), Counter())
         return AuditRun(number, document["records"], seconds, dict(rows), dict(kinds), dict(opened))
 
@@ -258,7 +258,7 @@ class _Driver:
                 continue
             seen = tuple(s for _, s in snapshots.get(p, []))
             if start >= begin:
-                plan[p] = _Part(start, end, known["run"] if known else 0, None, seen)
+                plan[p] = _Part(start, end, known["state"] if known else None, None, seen)
                 continue
             # Records are gone. The oldest snapshot that reaches what is left tells what they did.
             reaching = [s for s, _ in snapshots.get(p, []) if begin <= s.next_offset <= end]
@@ -274,10 +274,10 @@ class _Driver:
                     + ("" if oldest else " and no snapshot covers them"),
                 )
             if oldest is None:
-                plan[p] = _Part(begin, end, 0, None, seen)
+                plan[p] = _Part(begin, end, None, None, seen)
             elif oldest.next_offset < end:
                 later = tuple(s for s in seen if s.next_offset > oldest.next_offset)
-                plan[p] = _Part(oldest.next_offset, end, 0, oldest.state, later)
+                plan[p] = _Part(oldest.next_offset, end, None, oldest.state, later)
         return plan
 
     def _finding(self, p: int, offset: int, at_ms: int, kind: Kind, what: str) -> None:
@@ -289,12 +289,12 @@ class _Driver:
         self,
         spark: SparkSession,
         store: Store,
-        run: int,
+        attempt: str,
         plan: dict[int, _Part],
         partitions: int,
         sample_ms: int,
     ) -> dict[int, dict[str, Any]]:
-        fold = _task(self.config, self.topic, store, run, plan, partitions, sample_ms)
+        fold = _task(self.config, self.topic, store, attempt, plan, partitions, sample_ms)
         done = (
             spark.range(0, len(plan), 1, numPartitions=len(plan))
             .mapInArrow(fold, "partition int, result string")
@@ -333,7 +333,7 @@ def _task(
     config: Mapping[str, Any],
     topic: str,
     store: Store,
-    run: int,
+    attempt: str,
     plan: dict[int, _Part],
     partitions: int,
     sample_ms: int,
@@ -349,7 +349,7 @@ def _task(
             for index in batch.column("id").to_pylist():
                 p = numbers[index]
                 part = plan[p]
-                partition_fold = _PartitionFold(store, run, p, part, partitions, sample_ms)
+                partition_fold = _PartitionFold(store, attempt, p, part, partitions, sample_ms)
                 for messages in read_range(config, topic, p, part.start, part.end):
                     partition_fold.feed(messages)
                 if not partition_fold.records:
@@ -369,17 +369,17 @@ class _PartitionFold:
     """The fold of one coordination partition in one run."""
 
     def __init__(
-        self, store: Store, run: int, p: int, part: _Part, partitions: int, sample_ms: int
+        self, store: Store, attempt: str, p: int, part: _Part, partitions: int, sample_ms: int
     ) -> None:
-        self.store, self.run, self.p, self.part = store, run, p, part
-        if part.state_run:
-            data = store.read_state(p, part.state_run)
+        self.store, self.attempt, self.p, self.part = store, attempt, p, part
+        if part.state:
+            data = store.read_state(part.state)
             self.history = PartitionHistory.decode(data, partitions, sample_ms=sample_ms)
         else:
             state = PartitionState.decode(part.snapshot) if part.snapshot else None
             self.history = PartitionHistory(p, partitions, state=state, sample_ms=sample_ms)
         self.history.watch(part.snapshots)
-        self.rows = store.rows(run, f"p{p}")
+        self.rows = store.rows(attempt, f"p{p}")
         self.kinds: Counter[str] = Counter()
         self.before = self.history.records
         self.from_ms = -1
@@ -411,12 +411,13 @@ class _PartitionFold:
     def close(self) -> dict[str, Any]:
         """Write what is left, and say what was done."""
         history = self.history
-        self.rows.close()
-        opened = self.store.rows(self.run, f"p{self.p}-open")
+        opened = self.store.rows(self.attempt, f"p{self.p}-open")
         opened.add(history.open_rows())
-        opened.close()
-        self.store.write_state(self.run, self.p, history.encode())
+        state = self.store.write_state(self.attempt, self.p, history.encode())
         return {
+            "files": [*self.rows.close(), *opened.close(), f"state/{state}"],
+            "state": state,
+            "open_name": opened.name,
             "next_offset": history.state.next_offset,
             "anchor": history.anchor.hex(),
             "records": self.records,

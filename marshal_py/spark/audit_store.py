@@ -2,19 +2,20 @@
 
 ::
 
-    OUT/TABLE/run=000001/p3.parquet        rows that are final, of coordination partition 3
-    OUT/TABLE/run=000001/p3-open.parquet   rows of what had not ended; replaced by the next run
-    OUT/_checkpoint/run-000001.json        the commit of run 1: offsets, state, counts
-    OUT/_checkpoint/state/p3-000001        the history of partition 3 after run 1
-    OUT/_staging/run=000002/...            what a run that is not committed has written so far
+    OUT/TABLE/run=000001/p3-ID.parquet        rows that are final, of coordination partition 3
+    OUT/TABLE/run=000001/p3-open-ID.parquet   rows of what had not ended; replaced by the next run
+    OUT/_checkpoint/run-000001.json           the commit of run 1: its files, offsets, counts
+    OUT/_checkpoint/state/p3-000001-ID        the history of partition 3 after run 1
+    OUT/_staging/run=000002-ID/...            what a run that is not committed has written so far
 
-Tasks write to the staging folder, each to files of its own, whose names do not depend on the
-attempt: a task that runs twice writes the same files twice. Writing the commit file is the one
-moment at which a run counts. Then the files are moved into the tables; a process that dies there
-leaves the rest of the moves to the next. A run that was never committed is thrown away.
+Every attempt of a task, and every attempt of a run, writes under names that no other has: nothing
+that somebody else does afterwards changes a file that is written. The commit names the files that
+count. It is a file that is created if there is none of its number: of two runs that go on from one
+commit, the second fails. Then its files are moved into the tables; a process that dies there
+leaves the rest of the moves to the next. What no commit names is thrown away.
 
-The folder is a local path or anything that `pyarrow.fs` opens (``s3://``, ``gs://``, ``hdfs://``),
-shared by the driver and the executors.
+The folder is shared by the driver and the executors: a path, or ``s3://``, ``gs://`` or
+``abfss://``, which `pyarrow.fs` opens and `obstore` commits to by a conditional put.
 """
 
 from __future__ import annotations
@@ -22,21 +23,28 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import os
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import parse_qs, unquote, urlsplit
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs as pafs
 
-from marshal_py.errors import ConfigurationError
+from marshal_py.errors import ConfigurationError, LogHole
 from marshal_py.spark.audit_tables import TABLES, schema, to_arrow
 
 __all__ = ["Rows", "Store"]
 
 _STATE: Final = "state"
+_FORMAT: Final = 2
+"""Of commits. 1, of development versions, named no files."""
+_OPEN: Final = "-open-"
+_CONDITIONAL: Final = ("s3", "gs", "abfs", "abfss")
+"""Stores that create an object only if there is none, by one request."""
 
 
 class Store:
@@ -57,14 +65,23 @@ class Store:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other audits out of a local folder; elsewhere, see to it yourself.
+        """Keep other audits of this machine out of a folder in its file system.
 
-        Raises `ConfigurationError` when another one is at work.
+        It saves them work; that no two runs follow one commit is seen to by `commit`, everywhere.
+        Raises `ConfigurationError` when another one is at work, or for a store without conditional
+        puts.
         """
-        if "://" in self.out:
+        fs, base = self._fs
+        if not isinstance(fs, pafs.LocalFileSystem):
+            scheme = self.out.partition("://")[0]
+            if scheme not in _CONDITIONAL:
+                raise ConfigurationError(
+                    f"--out {self.out}: {scheme}:// cannot create a file only if there is none: "
+                    "give a folder, or " + ", ".join(f"{each}://" for each in _CONDITIONAL)
+                )
             yield
             return
-        folder = Path(self.out, "_checkpoint")
+        folder = Path(base, "_checkpoint")
         folder.mkdir(parents=True, exist_ok=True)
         with (folder / "lock").open("w") as file:
             try:
@@ -74,45 +91,134 @@ class Store:
             yield
 
     def recover(self) -> dict[str, Any] | None:
-        """Finish or throw away what a killed run left; return the last commit, None if none."""
+        """Finish what a killed run has committed; return the last commit, None if there is none."""
         fs, base = self._fs
-        runs = self._runs(fs, f"{base}/_checkpoint")
-        last: dict[str, Any] | None = None
-        if runs:
-            last = json.loads(_read(fs, f"{base}/_checkpoint/{_commit_name(runs[-1])}"))
-            self._finish(fs, base, runs[-1], last)
-        _delete_dir(fs, f"{base}/_staging")
+        last = self._last(fs, base)
+        if last is not None:
+            self._finish(fs, base, last)
         return last
 
-    def commit(self, run: int, document: dict[str, Any]) -> None:
-        """Make a run count, and move its files into the tables."""
+    def prepare(self, run: int) -> str:
+        """Make every table's folder, so that all can be read, and a staging folder; return it."""
         fs, base = self._fs
-        fs.create_dir(f"{base}/_checkpoint/state")
-        _write(fs, f"{base}/_checkpoint/{_commit_name(run)}", json.dumps(document, indent=1))
-        self._finish(fs, base, run, document)
-        _delete_dir(fs, f"{base}/_staging")
+        for table in TABLES:
+            empty = f"{base}/{table}/{_run_name(0)}/empty.parquet"
+            if fs.get_file_info(empty).type == pafs.FileType.NotFound:
+                fs.create_dir(f"{base}/{table}/{_run_name(0)}")
+                pq.write_table(to_arrow(table, []), empty, filesystem=fs)
+        attempt = f"{_run_name(run)}-{uuid.uuid4().hex}"
+        for table in (*TABLES, _STATE):
+            fs.create_dir(f"{base}/_staging/{attempt}/{table}")
+        return attempt
 
-    def _finish(self, fs: pafs.FileSystem, base: str, run: int, document: dict[str, Any]) -> None:
-        staging = f"{base}/_staging/{_run_name(run)}"
-        waiting = [info.path for info in _files(fs, staging)]
-        if not waiting:
-            return
-        # What was open is open no longer, or is among the new files.
-        for p, before in document["replaces"].items():
-            for table in TABLES:
-                _delete(fs, f"{base}/{table}/{_run_name(before)}/p{p}-open.parquet")
-        for path in waiting:
-            table, name = path[len(staging) + 1 :].split("/")
-            if ".tmp" in name:
-                continue
-            if table == _STATE:
-                target = f"{base}/_checkpoint/state/{name}"
-            else:
-                fs.create_dir(f"{base}/{table}/{_run_name(run)}")
-                target = f"{base}/{table}/{_run_name(run)}/{name}"
-            _move(fs, path, target)
-        for p, before in document["replaces"].items():
-            _delete(fs, f"{base}/_checkpoint/state/{_state_name(int(p), before)}")
+    def commit(self, attempt: str, document: dict[str, Any]) -> None:
+        """Make the files that `document` names count, and move them into the tables.
+
+        Raises `ConfigurationError`, and nothing of this run counts, if another one of its number is
+        committed.
+        """
+        fs, base = self._fs
+        document = {"format": _FORMAT, "attempt": attempt, **document}
+        fs.create_dir(f"{base}/_checkpoint/{_STATE}")
+        path = f"_checkpoint/{_commit_name(document['run'])}"
+        if (
+            not self._create(fs, base, path, json.dumps(document, indent=1).encode())
+            # An answer that was lost, and the request sent again: it may be this very commit.
+            and json.loads(_read(fs, f"{base}/{path}")).get("attempt") != attempt
+        ):
+            _delete_dir(fs, f"{base}/_staging/{attempt}")
+            raise ConfigurationError(
+                f"another audit has committed run {document['run']} to {self.out} meanwhile, and "
+                "nothing of this one counts: let one audit at a time write there"
+            )
+        self._finish(fs, base, document)
+
+    def _create(self, fs: pafs.FileSystem, base: str, path: str, data: bytes) -> bool:
+        """Create a file with this content, all at once; say False if there was one."""
+        if not isinstance(fs, pafs.LocalFileSystem):
+            return _put_new(self.out, path, data)
+        temporary = f"{base}/{path}.{uuid.uuid4().hex}.tmp"
+        with Path(temporary).open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        try:
+            Path(f"{base}/{path}").hardlink_to(temporary)
+        except FileExistsError:
+            return False
+        except OSError as error:
+            raise ConfigurationError(
+                f"--out {self.out}: its file system has no hard links, with which a run is "
+                f"committed ({error}): give another folder"
+            ) from None
+        finally:
+            Path(temporary).unlink()
+        return True
+
+    def _finish(self, fs: pafs.FileSystem, base: str, document: dict[str, Any]) -> None:
+        """Bring the tables to what a commit says. Others may do the same at the same time."""
+        run, staging = document["run"], f"{base}/_staging/{document['attempt']}"
+        if fs.get_file_info(staging).type != pafs.FileType.NotFound:
+            # What was open is open no longer, or is among the new files.
+            self._sweep(fs, base, document)
+            waiting = {info.path for info in _files(fs, staging)}
+            for name in document["files"]:
+                self._publish(fs, base, run, f"{staging}/{name}", name, waiting)
+        for info in fs.get_file_info(pafs.FileSelector(f"{base}/_staging", allow_not_found=True)):
+            # A later one may still be committed, by whoever writes it.
+            if _number(info.base_name) <= run:
+                _delete_dir(fs, info.path)
+
+    def _publish(
+        self,
+        fs: pafs.FileSystem,
+        base: str,
+        run: int,
+        source: str,
+        name: str,
+        waiting: set[str],
+    ) -> None:
+        table, file = name.split("/")
+        folder = f"{base}/_checkpoint/{_STATE}"
+        if table != _STATE:
+            folder = f"{base}/{table}/{_run_name(run)}"
+            fs.create_dir(folder)
+        with contextlib.suppress(FileNotFoundError):
+            if source in waiting:
+                _move(fs, source, f"{folder}/{file}")
+                return
+        if (
+            fs.get_file_info(f"{folder}/{file}").type == pafs.FileType.NotFound
+            # A later run may have replaced it by now: then this one is long finished.
+            and self._runs(fs, f"{base}/_checkpoint")[-1] == run
+        ):
+            raise LogHole(
+                f"{self.out} has lost {name}, which run {run} has committed: give another --out"
+            )
+
+    def _sweep(self, fs: pafs.FileSystem, base: str, document: dict[str, Any]) -> None:
+        """Delete what this commit has replaced, and never what a later one has written."""
+        run, current = document["run"], _current(document)
+        for table in TABLES:
+            for info in _files(fs, f"{base}/{table}"):
+                of = info.path[len(base) + 1 :].split("/")[1]
+                if _OPEN in info.base_name and _number(of) < run and info.base_name not in current:
+                    _delete(fs, info.path)
+        for info in _files(fs, f"{base}/_checkpoint/{_STATE}"):
+            if int(info.base_name.split("-")[1]) < run and info.base_name not in current:
+                _delete(fs, info.path)
+
+    def _last(self, fs: pafs.FileSystem, base: str) -> dict[str, Any] | None:
+        runs = self._runs(fs, f"{base}/_checkpoint")
+        if not runs:
+            return None
+        last: dict[str, Any] = json.loads(_read(fs, f"{base}/_checkpoint/{_commit_name(runs[-1])}"))
+        if last.get("format") != _FORMAT:
+            raise ConfigurationError(
+                f"{self.out} was written by another version (format {last.get('format', 1)!r}, "
+                f"not {_FORMAT}): give another --out"
+            )
+        return last
 
     @staticmethod
     def _runs(fs: pafs.FileSystem, folder: str) -> list[int]:
@@ -121,32 +227,23 @@ class Store:
 
     # What tasks and the driver write
 
-    def prepare(self, run: int) -> None:
-        """Make the staging folder of a run, and every table's folder, so that all can be read."""
-        fs, base = self._fs
-        for table in TABLES:
-            empty = f"{base}/{table}/{_run_name(0)}/empty.parquet"
-            if fs.get_file_info(empty).type == pafs.FileType.NotFound:
-                fs.create_dir(f"{base}/{table}/{_run_name(0)}")
-                pq.write_table(to_arrow(table, []), empty, filesystem=fs)
-        for table in (*TABLES, _STATE):
-            fs.create_dir(f"{base}/_staging/{_run_name(run)}/{table}")
-
-    def rows(self, run: int, name: str) -> Rows:
+    def rows(self, attempt: str, name: str) -> Rows:
         """Return a writer of rows into the staging folder; `name` says whose they are."""
         fs, base = self._fs
-        return Rows(fs, f"{base}/_staging/{_run_name(run)}", name)
+        return Rows(fs, f"{base}/_staging/{attempt}", name)
 
-    def write_state(self, run: int, p: int, data: bytes) -> None:
-        """Stage the history of a coordination partition."""
+    def write_state(self, attempt: str, p: int, data: bytes) -> str:
+        """Stage the history of a coordination partition; return its name for `read_state`."""
         fs, base = self._fs
-        path = f"{base}/_staging/{_run_name(run)}/{_STATE}/{_state_name(p, run)}"
-        _write(fs, path, data)
+        name = f"p{p}-{_number(attempt):06d}-{uuid.uuid4().hex}"
+        with fs.open_output_stream(f"{base}/_staging/{attempt}/{_STATE}/{name}") as stream:
+            stream.write(data)
+        return name
 
-    def read_state(self, p: int, run: int) -> bytes:
+    def read_state(self, name: str) -> bytes:
         """Return the history of a coordination partition as it was after a committed run."""
         fs, base = self._fs
-        return _read(fs, f"{base}/_checkpoint/state/{_state_name(p, run)}")
+        return _read(fs, f"{base}/_checkpoint/{_STATE}/{name}")
 
     # Reading
 
@@ -160,7 +257,9 @@ class Store:
         import pyarrow.dataset as ds
 
         fs, base = self._fs
-        paths = [info.path for info in _files(fs, f"{base}/{name}")]
+        current = _current(self._last(fs, base) or {"parts": {}})
+        files = _files(fs, f"{base}/{name}")
+        paths = [i.path for i in files if _OPEN not in i.base_name or i.base_name in current]
         if not paths:
             raise ConfigurationError(f"{self.out} holds no audit: there is no table {name!r}")
         return ds.dataset(paths, filesystem=fs, schema=schema(name)).to_table(columns=columns)
@@ -169,20 +268,23 @@ class Store:
         """Write a file beside the tables, all of it or none; return its path."""
         fs, base = self._fs
         fs.create_dir(base)
-        _write(fs, f"{base}/{name}", text)
+        temporary = f"{base}/{name}.{uuid.uuid4().hex}.tmp"
+        with fs.open_output_stream(temporary) as stream:
+            stream.write(text.encode())
+        fs.move(temporary, f"{base}/{name}")
         return f"{self.out}/{name}"
 
 
 class Rows:
-    """Writes rows of several tables, each to a Parquet file that appears when it is complete."""
+    """Writes rows of several tables, each to a Parquet file under a name of its own."""
 
     BUFFERED: Final = 20_000
 
     def __init__(self, fs: pafs.FileSystem, folder: str, name: str) -> None:
         self._fs = fs
         self._folder = folder
-        self._name = name
-        self._attempt = uuid.uuid4().hex[:8]
+        self.name = f"{name}-{uuid.uuid4().hex}.parquet"
+        """Of the file, in each table's folder."""
         self._writers: dict[str, pq.ParquetWriter] = {}
         self._waiting: dict[str, list[tuple[Any, ...]]] = {}
         self.counts: dict[str, int] = {}
@@ -196,13 +298,13 @@ class Rows:
             if len(waiting) >= self.BUFFERED:
                 self._flush(table)
 
-    def close(self) -> None:
-        """Complete the files."""
+    def close(self) -> list[str]:
+        """Complete the files; return their names."""
         for table in list(self._waiting):
             self._flush(table)
-        for table, writer in self._writers.items():
+        for writer in self._writers.values():
             writer.close()
-            self._fs.move(self._path(table, tmp=True), self._path(table))
+        return [f"{table}/{self.name}" for table in self._writers]
 
     def _flush(self, table: str) -> None:
         rows, self._waiting[table] = self._waiting[table], []
@@ -210,13 +312,15 @@ class Rows:
             return
         if table not in self._writers:
             self._writers[table] = pq.ParquetWriter(
-                self._path(table, tmp=True), schema(table), filesystem=self._fs
+                f"{self._folder}/{table}/{self.name}", schema(table), filesystem=self._fs
             )
         self._writers[table].write_table(to_arrow(table, rows))
 
-    def _path(self, table: str, *, tmp: bool = False) -> str:
-        end = f".{self._attempt}.tmp" if tmp else ".parquet"
-        return f"{self._folder}/{table}/{self._name}{end}"
+
+def _current(document: dict[str, Any]) -> set[str]:
+    """The files of what had not ended, and the histories, that go on from this commit."""
+    parts = document["parts"].values()
+    return {name for part in parts for name in (part["state"], part["open_name"])}
 
 
 def _run_name(run: int) -> str:
@@ -227,8 +331,9 @@ def _commit_name(run: int) -> str:
     return f"run-{run:06d}.json"
 
 
-def _state_name(p: int, run: int) -> str:
-    return f"p{p}-{run:06d}"
+def _number(name: str) -> int:
+    """Of a run, from the name of one of its folders: run=000002, run=000002-ID."""
+    return int(name.removeprefix("run=").split("-")[0])
 
 
 def _files(fs: pafs.FileSystem, folder: str, *, recursive: bool = True) -> list[pafs.FileInfo]:
@@ -241,11 +346,38 @@ def _read(fs: pafs.FileSystem, path: str) -> bytes:
         return bytes(stream.read())
 
 
-def _write(fs: pafs.FileSystem, path: str, data: bytes | str) -> None:
-    temporary = f"{path}.{uuid.uuid4().hex[:8]}.tmp"
-    with fs.open_output_stream(temporary) as stream:
-        stream.write(data.encode() if isinstance(data, str) else data)
-    fs.move(temporary, path)
+def _put_new(out: str, path: str, data: bytes) -> bool:
+    """Put an object if there is none of its name; say False if there is one."""
+    try:
+        import obstore
+        from obstore.exceptions import AlreadyExistsError
+        from obstore.store import from_url
+    except ImportError:
+        raise ConfigurationError(
+            f"--out {out}: obstore is not installed: run `pip install 'marshal-py[object-store]'`"
+        ) from None
+    url = urlsplit(out)
+    asked = {name: values[-1] for name, values in parse_qs(url.query).items()}
+    settings: Any = {}  # of pyarrow's URI, in obstore's words
+    if "endpoint_override" in asked:
+        host = asked["endpoint_override"].split("://")[-1]
+        settings["endpoint"] = f"{asked.get('scheme', 'https')}://{host}"
+    if "region" in asked:
+        settings["region"] = asked["region"]
+    if url.scheme == "s3" and url.username:
+        settings["access_key_id"] = unquote(url.username)
+        settings["secret_access_key"] = unquote(url.password or "")
+    client: Any = {"allow_http": settings.get("endpoint", "").startswith("http://")}
+    store = from_url(
+        f"{url.scheme}://{url.netloc.rpartition('@')[2]}{url.path}",
+        config=settings,
+        client_options=client,
+    )
+    try:
+        obstore.put(store, path, data, mode="create")
+    except AlreadyExistsError:
+        return False
+    return True
 
 
 def _move(fs: pafs.FileSystem, path: str, target: str) -> None:
