@@ -5,6 +5,7 @@ All stamp with CLOCK_MONOTONIC, which is one clock for all processes of a machin
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import select
@@ -26,8 +27,9 @@ INSERT = (
 
 
 def write(dsn: str, topic: str, rate: float, seconds: float) -> None:
-    """Commit single rows at a rate; the value begins with the time before the INSERT was sent."""
-    commits_ms = []
+    """Commit single rows at a rate; print for each when its INSERT was sent, which its value begins
+    with, and when its commit had returned, both in nanoseconds."""
+    commits_ns = []
     with psycopg.connect(dsn, autocommit=True, prepare_threshold=0) as connection:
         count = int(rate * seconds)
         started = time.monotonic_ns()
@@ -38,13 +40,14 @@ def write(dsn: str, topic: str, rate: float, seconds: float) -> None:
             stamp = time.monotonic_ns()
             value = f"{stamp}|".ljust(VALUE_BYTES, "x")
             connection.execute(INSERT, (topic, f"key-{n % 100}", value))
-            commits_ms.append((time.monotonic_ns() - stamp) / 1e6)
+            commits_ns.append((stamp, time.monotonic_ns()))
         late_s = time.monotonic() - started / 1e9 - count / rate
-    print(json.dumps({"commits_ms": commits_ms, "late_s": late_s}))
+    print(json.dumps({"commits_ns": commits_ns, "late_s": late_s}))
 
 
 def read(servers: str, topic: str, count: int, timeout_s: float) -> None:
-    """Read `count` committed records as they come; print how old each was in milliseconds."""
+    """Read `count` committed records as they come; print when each was sent and when it was read,
+    in nanoseconds."""
     consumer = Consumer(
         {
             "bootstrap.servers": servers,
@@ -64,16 +67,16 @@ def read(servers: str, topic: str, count: int, timeout_s: float) -> None:
     consumer.assign(starts)
     consumer.poll(0.5)
     print("ready", flush=True)
-    ages_ms: list[float] = []
+    found_ns: list[tuple[int, int]] = []
     deadline = time.monotonic() + timeout_s
-    while len(ages_ms) < count and time.monotonic() < deadline:
+    while len(found_ns) < count and time.monotonic() < deadline:
         message = consumer.poll(0.2)
         if message is None or message.error():
             continue
         now = time.monotonic_ns()
-        ages_ms.append((now - int(value_of(message).partition(b"|")[0])) / 1e6)
+        found_ns.append((int(value_of(message).partition(b"|")[0]), now))
     consumer.close()
-    print(json.dumps(ages_ms))
+    print(json.dumps(found_ns))
 
 
 def wait_for_coordinator(group: Consumer) -> None:
@@ -137,17 +140,23 @@ def floor(servers: str, topic: str, rate: float, count: int, warm_up: int) -> No
     print(json.dumps(found))
 
 
+def listening(dsn: str) -> psycopg.Connection[Any]:
+    """A connection that hears of rows."""
+    listener = psycopg.connect(dsn, autocommit=True)
+    row = listener.execute("SELECT 'outbox'::regclass::oid::text").fetchone()
+    assert row is not None
+    listener.execute(f'LISTEN "harvest.{row[0]}"')
+    return listener
+
+
 def bare(servers: str, dsn: str, transactional: bool) -> None:
     """INSERT → NOTIFY → SELECT → produce(acks=all): no mark, no delete, no fence, no restart.
 
     `transactional`: in one Kafka transaction with an offset, as the position must be.
     """
     producer, group = bare_producer(servers, transactional)
-    listener = psycopg.connect(dsn, autocommit=True)
+    listener = listening(dsn)
     selecter = psycopg.connect(dsn, autocommit=True)
-    row = listener.execute("SELECT 'outbox'::regclass::oid::text").fetchone()
-    assert row is not None
-    listener.execute(f'LISTEN "harvest.{row[0]}"')
     last = 0
     print("ready", flush=True)
     while os.getppid() != 1:
@@ -171,6 +180,41 @@ def bare(servers: str, dsn: str, transactional: bool) -> None:
             producer.commit_transaction()
         else:
             producer.poll(0)
+
+
+def bare_marks(servers: str, dsn: str) -> None:
+    """INSERT → NOTIFY → UPDATE … RETURNING → produce(acks=all) → DELETE: mark mode's statements.
+
+    One thread waits for each; no fence, no restart.
+    """
+    producer, _ = bare_producer(servers, transactional=False)
+    listener = listening(dsn)
+    marker = psycopg.connect(dsn, autocommit=True)
+    marker.execute("SET synchronous_commit = off")  # as at least once does
+    done: list[int] = []
+
+    def delivered(row_id: int, error: Any, _: Any) -> None:
+        if error is not None:
+            raise RuntimeError(error)
+        done.append(row_id)
+
+    print("ready", flush=True)
+    while os.getppid() != 1:
+        for _ in listener.notifies(timeout=0.5, stop_after=1):
+            pass
+        rows = marker.execute(
+            "UPDATE outbox SET leader_id = '00000000-0000-0000-0000-000000000001' WHERE id = ANY ("
+            "ARRAY (SELECT id FROM outbox WHERE leader_id IS NULL ORDER BY id LIMIT 1000)) "
+            "RETURNING id, kafka_topic, kafka_key, kafka_value",
+            binary=True,
+        ).fetchall()
+        for row_id, topic, key, value in sorted(rows):
+            report = functools.partial(delivered, row_id)
+            producer.produce(topic, value, key, on_delivery=report)
+        producer.poll(0)
+        if done:
+            marker.execute("DELETE FROM outbox WHERE id = ANY (%s)", (done,))
+            done.clear()
 
 
 def bare_slot(servers: str, dsn: str) -> None:
@@ -203,5 +247,7 @@ if __name__ == "__main__":
         floor(arguments[0], arguments[1], float(arguments[2]), *map(int, arguments[3:]))
     elif what == "bare-slot":
         bare_slot(arguments[0], arguments[1])
+    elif what == "bare-marks":
+        bare_marks(arguments[0], arguments[1])
     else:
         bare(arguments[0], arguments[1], what == "bare-transactions")

@@ -18,9 +18,10 @@ from confluent_kafka import Consumer, TopicPartition
 from harvest.databases.postgres.wal import PostgresWalSource
 from marshal_py.embedded import EmbeddedKafka, EmbeddedPostgres
 from tests.benchmarks import _debezium
+from tests.benchmarks._servers import OPTIMIZED
 from tests.benchmarks._wal_logs import INSERT
 from tests.benchmarks.harness import Figure, Options, median, run, say
-from tests.benchmarks.harvest_latency import PARTITIONS, Bench, Side
+from tests.benchmarks.harvest_latency import PARTITIONS, RATES, WARM_UP_S, Bench, Side
 
 DEBEZIUM = Side("Debezium", None, bare="debezium")
 SIDES = (
@@ -117,19 +118,20 @@ def measure(options: Options) -> list[Figure]:
     with (
         tempfile.TemporaryDirectory() as fetched,
         tempfile.TemporaryDirectory() as folder,
-        EmbeddedKafka() as kafka,
+        EmbeddedKafka(jvm_options=OPTIMIZED) as kafka,
         EmbeddedPostgres(durable=True) as postgres,
     ):
         jars = _debezium.program(Path(fetched))
         if jars is None:
             raise SystemExit("Maven fetches Debezium: install it (`apt install maven`)")
         bench = Beside(kafka, postgres, Path(folder), jars)
-        bench.floors(100, 1_000 if options.quick else 3_000)
+        bench.warm_up(WARM_UP_S)
+        bench.floors(200, 1_000 if options.quick else 3_000)
         theirs: dict[int, float] = {}
         for side in SIDES:
             with bench.harvesting(side) as (dsn, topic):
                 bench.run(dsn, topic, 1_000, 2 * seconds)  # warm-up
-                for rate in (100, 1_000):
+                for rate in RATES:
                     runs = [bench.run(dsn, topic, rate, seconds) for _ in range(options.repeats)]
                     p50, p99 = median(r.p50 for r in runs), median(r.p99 for r in runs)
                     say(f"{side.name} at {rate}/s: p50 {p50:.2f} ms, p99 {p99:.2f} ms")
