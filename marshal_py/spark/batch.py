@@ -93,6 +93,11 @@ def claimed_batch(
     """
     given = {"bootstrap.servers": config} if isinstance(config, str) else dict(config)
     _check(topics, delivery, starting, max_records, max_partitions)
+    if delivery == "at-most-once" and spark.conf.get("spark.speculation", "false") == "true":
+        raise ConfigurationError(
+            "delivery = 'at-most-once' with spark.speculation = true: a copy of a task would read "
+            "records a second time; set spark.speculation=false, or delivery = 'at-least-once'"
+        )
     with Offsets(given, timeout_s) as offsets:
         parts = [(t, p) for t in topics for p in offsets.partitions(t)]
         marshal = Marshal(

@@ -8,8 +8,9 @@
              .option("groupId", "billing").option("topics", "orders").load())
 
 Each application claims a fair share of the partitions, as any client of its group does: they come,
-go, crash and take over from each other. The schema is that of Spark's own Kafka source, without
-headers. Options: specs/AUDIT.md §5.
+go, crash and take over from each other. The schema is that of Spark's own Kafka source. With
+``trigger(availableNow=True)`` a query takes what nobody else alive holds, reads it to the ends that
+it found, gives it back and ends. Options: specs/AUDIT.md §5.
 
 The claims are held in the driver, by a process that lives as long as the query. The end offset of a
 micro-batch names, for each partition, the epoch under which it was planned. A range is handed out
@@ -26,22 +27,29 @@ gone, so that batch is empty, and the records come from the claims' positions in
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from pyspark import TaskContext
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
     DataSourceStreamReader,
     InputPartition,
 )
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
 
 from marshal_py.client.marshal import Claim, Marshal
-from marshal_py.errors import ConfigurationError, NotHeld
+from marshal_py.errors import ClaimTimeout, ConfigurationError, NotHeld
 from marshal_py.spark.batch import claimable
 from marshal_py.spark.kafka import Offsets, read_range
 
@@ -56,7 +64,10 @@ SCHEMA: Final = (
     "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, "
     "timestampType int"
 )
+HEADERS: Final = ", headers array<struct<key:string,value:binary>>"
 DELIVERIES: Final = ("at-least-once", "at-most-once")
+EARLIEST, LATEST = -2, -1
+"""As Spark's own Kafka source writes them in `startingOffsets`."""
 TICK: Final = "#"
 """A key of the offsets that is no partition: it makes Spark run, and so commit, an empty batch."""
 
@@ -73,7 +84,10 @@ class SourceOptions:
     client_id: str | None
     topics: tuple[str, ...]
     at_most_once: bool
-    from_latest: bool
+    headers: bool
+    starting: dict[tuple[str, int], int]
+    """Where partitions begin that nobody has a position for; the others: `otherwise`."""
+    otherwise: int
     max_rows: int | None
     interval_ms: int
     coordination_topic: str
@@ -91,9 +105,11 @@ class SourceOptions:
         delivery = given.get("delivery", DELIVERIES[0])
         if delivery not in DELIVERIES:
             raise ConfigurationError(f"delivery = {delivery!r} must be one of {DELIVERIES}")
-        starting = given.get("startingoffsets", "earliest")
-        if starting not in ("earliest", "latest"):
-            raise ConfigurationError(f"startingOffsets = {starting!r}: 'earliest' or 'latest'")
+        topics = tuple(sorted({t.strip() for t in given["topics"].split(",") if t.strip()}))
+        starting, otherwise = _starting(given.get("startingoffsets", "earliest"), topics)
+        headers = given.get("includeheaders", "false").lower()
+        if headers not in ("true", "false"):
+            raise ConfigurationError(f"includeHeaders = {headers!r}: 'true' or 'false'")
         try:
             most = given.get("maxoffsetspertrigger")
             max_rows = None if most is None else int(most)
@@ -106,13 +122,49 @@ class SourceOptions:
             kafka,
             given["groupid"],
             given.get("clientid"),
-            tuple(sorted({t.strip() for t in given["topics"].split(",") if t.strip()})),
+            topics,
             delivery == DELIVERIES[1],
-            starting == "latest",
+            headers == "true",
+            starting,
+            otherwise,
             max_rows,
             interval_ms,
             given.get("coordinationtopic", "__marshal"),
         )
+
+    def begin(self, topic: str, partition: int, first: int, last: int) -> int:
+        """Where a partition begins that nobody has a position for.
+
+        Raises `ConfigurationError` for an offset that it does not have.
+        """
+        asked = self.starting.get((topic, partition), self.otherwise)
+        if asked in (EARLIEST, LATEST):
+            return first if asked == EARLIEST else last
+        if not first <= asked <= last:
+            raise ConfigurationError(
+                f"startingOffsets = {asked} of {topic}/{partition}, which has {first} to {last}: "
+                "give one of these, -2 for the earliest or -1 for the latest"
+            )
+        return asked
+
+
+def _starting(given: str, topics: tuple[str, ...]) -> tuple[dict[tuple[str, int], int], int]:
+    """Offsets by partition, and that of the others, which are read from their beginning."""
+    if given in ("earliest", "latest"):
+        return {}, EARLIEST if given == "earliest" else LATEST
+    try:
+        found = {(t, int(p)): o for t, parts in json.loads(given).items() for p, o in parts.items()}
+    except (ValueError, AttributeError):
+        found = {("", 0): None}
+    for (topic, partition), offset in found.items():
+        if type(offset) is not int or offset < EARLIEST or partition < 0:
+            raise ConfigurationError(
+                f"startingOffsets = {given!r}: 'earliest', 'latest', or JSON such as "
+                '{"orders": {"0": 23, "1": -2}}, -2 for the earliest and -1 for the latest'
+            )
+        if topic not in topics:
+            raise ConfigurationError(f"startingOffsets names {topic!r}, which is not in topics")
+    return found, EARLIEST
 
 
 @dataclass
@@ -134,8 +186,8 @@ class MarshalSource(DataSource):
         return "marshal"
 
     def schema(self) -> str:
-        """The columns of Spark's own Kafka source, without headers."""
-        return SCHEMA
+        """The columns of Spark's own Kafka source, with headers if `includeHeaders` says so."""
+        return SCHEMA + HEADERS if SourceOptions.of(self.options).headers else SCHEMA
 
     def reader(self, schema: StructType) -> UncommittedReader:  # noqa: ARG002
         """A look at what the group has not committed yet; claims nothing, commits nothing."""
@@ -176,7 +228,7 @@ class UncommittedReader(DataSourceReader):
                     cell = marshal.cell(topic, p)
                     begin = -1 if cell is None else cell.position
                     if begin < 0:
-                        begin = last if options.from_latest else first
+                        begin = options.begin(topic, p, first, last)
                     if last > begin:
                         ranges.append(Range(topic, p, max(begin, first), last))
         most = options.max_rows
@@ -187,10 +239,10 @@ class UncommittedReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one range. Raises `LogHole` when records of it are gone, and as `read_range`."""
-        return _arrow_range(self.options.kafka, cast(Range, partition))
+        return _arrow_range(self.options, cast(Range, partition))
 
 
-class ClaimedReader(DataSourceStreamReader):
+class ClaimedReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans micro-batches out of what this application holds. Lives in a process of the driver."""
 
     def __init__(self, options: SourceOptions) -> None:
@@ -204,7 +256,13 @@ class ClaimedReader(DataSourceStreamReader):
         self._heard: dict[str, tuple[int, float]] = {}
         """Member → (log offset of its last heartbeat, when this was first seen, in seconds)."""
         self._handed_out: dict[tuple[str, int, int, int], bool] = {}
-        self._ticks = 0
+        self._begins: dict[str, int] = {}
+        """Where partitions began that nobody had a position for."""
+        self._targets: dict[str, int] | None = None
+        """Where the topics ended when a query with the trigger availableNow began."""
+        self._planned = self._ended = False
+        self._probed = not options.at_most_once
+        self._latest: dict[str, dict[str, int]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         """The executors get the options and nothing else."""
@@ -221,10 +279,21 @@ class ClaimedReader(DataSourceStreamReader):
         most = self.options.max_rows
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Remember where the topics end: what comes later is for another run."""
+        self._targets = {name: last for name, (_, last) in self._extents().items()}
+
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
         """Plan a batch: what is new in the partitions that are held, up to the limit."""
-        extents = self._extents()
-        self._balance(sorted(extents))
+        if not self._probed or self._ended:  # nothing is claimed before the probe has succeeded
+            return start if self._ended else _tick(start)
+        whole = extents = self._extents()
+        if self._targets is None:
+            self._balance(sorted(extents))
+        else:
+            ends = self._targets
+            extents = {n: (a, min(b, ends[n])) for n, (a, b) in whole.items() if n in ends}
+            self._take([n for n in extents if self._is_due(n, start, extents)])
         end = dict(start)
         held = [
             (name, claim)
@@ -234,27 +303,34 @@ class ClaimedReader(DataSourceStreamReader):
         most = getattr(limit, "max_rows", None) or getattr(limit, "maxRows", None)
         share = None if most is None else max(1, most // max(1, len(held)))
         for name, claim in held:
-            first, last = extents[name]
-            turn = self._turns.setdefault(name, 0)
-            known = start.get(name)
-            if known is not None and (known["epoch"], known["turn"]) == (claim.epoch, turn):
-                begin = known["offset"]
-            elif claim.position >= 0:
-                begin = claim.position
-            else:
-                begin = last if self.options.from_latest else first
+            begin, last = self._position(name, start, extents), extents[name][1]
             upto = last if share is None else min(last, begin + share)
             if upto > begin:
-                entry = {"epoch": claim.epoch, "turn": turn, "from": begin, "offset": upto}
-                end[name] = entry
-        if self._draining:
-            self._ticks += 1
-            end[TICK] = int(start.get(TICK, 0)) + 1
-        return end
+                turn = self._turns.setdefault(name, 0)
+                end[name] = {"epoch": claim.epoch, "turn": turn, "from": begin, "offset": upto}
+                self._planned = True
+        self._latest = {
+            name: {"offset": last, "lag": max(0, last - self._position(name, end, whole))}
+            for name, (_, last) in whole.items()
+        }
+        if self._targets is not None and end == start:
+            return self._give_back(start)
+        return _tick(end) if self._draining else end
+
+    def reportLatestOffset(self) -> dict[str, dict[str, int]] | None:
+        """Where each partition ends, and how many records of it are behind this batch.
+
+        For partitions of others: behind the position of their claim. In the query's progress as
+        ``latestOffset``.
+        """
+        return self._latest or None
 
     def partitions(self, start: Offset, end: Offset) -> list[Range]:
         """Hand out the ranges whose claims are held as they were when they were planned."""
         ranges = []
+        if not self._probed:
+            self._probed = True
+            ranges.append(Range("", 0, 0, 0))
         for name, entry in end.items():
             if name == TICK or start.get(name) == entry:
                 continue
@@ -280,7 +356,7 @@ class ClaimedReader(DataSourceStreamReader):
             self._draining.discard(name)
             claim = self._wanted.pop(name, None)
             if claim is not None:
-                claim.release(wait=False)
+                claim.release(wait=self._targets is not None)
 
     def stop(self) -> None:
         """End the client. Its leases run out by themselves: tasks may still be at work."""
@@ -311,6 +387,88 @@ class ClaimedReader(DataSourceStreamReader):
             for topic in self.options.topics
             for p, extent in self._offsets.extent(topic).items()
         }
+
+    def _position(self, name: str, start: Offset, extents: dict[str, tuple[int, int]]) -> int:
+        """What to plan next: after what is planned, or from where the group is."""
+        claim, known = self._wanted.get(name), start.get(name)
+        held = claim is not None and claim.held
+        if claim is not None and held and known is not None and self._same(name, known, claim):
+            return int(known["offset"])
+        topic, _, number = name.rpartition("/")
+        if claim is not None and held:
+            position = claim.position
+        else:
+            cell = self._client().cell(topic, int(number))
+            position = -1 if cell is None else cell.position
+        if position >= 0:
+            return position
+        if name not in self._begins:
+            begin = self.options.begin(topic, int(number), *extents[name])
+            if claim is None or not held:
+                return begin
+            self._begins[name] = begin
+            if begin != extents[name][0]:
+                claim.commit(begin)  # so that whoever comes next begins here
+        return self._begins[name]
+
+    def _is_due(self, name: str, start: Offset, extents: dict[str, tuple[int, int]]) -> bool:
+        """Whether there is something to read, or the group has no position to begin at."""
+        topic, _, number = name.rpartition("/")
+        cell = self._client().cell(topic, int(number))
+        new = cell is None or cell.position < 0
+        return new or self._position(name, start, extents) < extents[name][1]
+
+    def _take(self, names: list[str]) -> None:
+        """Claim what nobody else alive holds: return when each is held, or known to be theirs.
+
+        Raises `ClaimTimeout` for one of which neither can be said.
+        """
+        marshal = self._client()
+        before, interval_ms = self._heartbeats()
+        deadline = time.monotonic() + 3 * interval_ms / 1000 + _PATIENCE_S
+        waiting = set(names)
+        while waiting:
+            heard, _ = self._heartbeats()
+            for name in sorted(waiting):
+                topic, _, number = name.rpartition("/")
+                claim = self._wanted.get(name)
+                if claim is None or claim.reason is not None:
+                    claim = self._wanted[name] = marshal.want(topic, int(number))
+                cell = marshal.cell(topic, int(number))
+                holder = None if cell is None else cell.holder
+                if claim.held:
+                    waiting.discard(name)
+                elif holder not in (None, marshal.client_id) and (
+                    heard.get(holder, -1) > before.get(holder, -1)
+                ):
+                    del self._wanted[name]
+                    claim.release(wait=False)
+                    waiting.discard(name)
+                elif time.monotonic() > deadline:
+                    raise ClaimTimeout(
+                        f"{name} could not be claimed, and its holder {holder!r} is not heard of: "
+                        "is the group paused?"
+                    )
+                else:
+                    claim.wait_held(_LOOK_S)
+
+    def _heartbeats(self) -> tuple[dict[str | None, int], int]:
+        """Member → log offset of its last heartbeat; the longest interval of all, in ms."""
+        with self._client().world() as world:
+            found = list(world.members(self.options.group_id))
+        longest = max((m.member.interval_ms for m in found), default=0)
+        return {m.client_id: m.member.version for m in found}, longest
+
+    def _give_back(self, start: Offset) -> Offset:
+        """End a run: all is read. An empty batch makes Spark commit the last one that was not."""
+        self._ended = True
+        if self._planned:
+            self._draining.update(self._wanted)
+            return _tick(start)
+        for claim in self._wanted.values():
+            claim.release(wait=True)
+        self._wanted.clear()
+        return start
 
     def _balance(self, names: list[str]) -> None:
         """Want a fair share: all partitions over the members of the group, rounded up."""
@@ -385,27 +543,40 @@ class ClaimedReader(DataSourceStreamReader):
         not known.
         """
         wanted = cast(Range, partition)
-        if self.options.at_most_once and _tried_before():
-            _LOG.warning("a task failed: what was left of %s is lost, at most once", wanted)
-            return iter(())
-        return _arrow_range(self.options.kafka, wanted)
+        if self.options.at_most_once:
+            context = TaskContext.get()
+            if context is not None and context.getLocalProperty("spark.speculation") == "true":
+                raise ConfigurationError(SPECULATION)
+            if wanted.begin == wanted.end:
+                return iter(())
+            if context is not None and context.attemptNumber() > 0:
+                _LOG.warning("a task failed: what was left of %s is lost, at most once", wanted)
+                return iter(())
+        return _arrow_range(self.options, wanted)
 
 
-def _tried_before() -> bool:
-    from pyspark import TaskContext
+SPECULATION: Final = (
+    "delivery = 'at-most-once' with spark.speculation = true: a copy of a task gets nothing, and "
+    "may win over the one that has the records; set spark.speculation=false, or "
+    "delivery = 'at-least-once'"
+)
 
-    context = TaskContext.get()
-    return context is not None and context.attemptNumber() > 0
+
+def _tick(end: Offset) -> Offset:
+    return {**end, TICK: int(end.get(TICK, 0)) + 1}
 
 
+_PATIENCE_S: Final = 30.0
+_LOOK_S: Final = 0.05
 _BATCH: Final = 2_000
 """Records of an Arrow batch. Spark has work with each batch, however short."""
 
 
-def _arrow_range(kafka: Mapping[str, str], wanted: Range) -> Iterator[pa.RecordBatch]:
-    """Yield the records of a range as Arrow batches of the columns of `SCHEMA`."""
+def _arrow_range(options: SourceOptions, wanted: Range) -> Iterator[pa.RecordBatch]:
+    """Yield the records of a range as Arrow batches of the columns of the schema."""
     import pyarrow
 
+    pair = pyarrow.struct([("key", pyarrow.string()), ("value", pyarrow.binary())])
     schema = pyarrow.schema(
         [
             ("key", pyarrow.binary()),
@@ -415,12 +586,13 @@ def _arrow_range(kafka: Mapping[str, str], wanted: Range) -> Iterator[pa.RecordB
             ("offset", pyarrow.int64()),
             ("timestamp", pyarrow.timestamp("us", tz="UTC")),
             ("timestampType", pyarrow.int32()),
+            *([("headers", pyarrow.list_(pair))] if options.headers else []),
         ]
     )
     partition = pyarrow.scalar(wanted.partition, pyarrow.int32())
     milliseconds = pyarrow.timestamp("ms", tz="UTC")
     lists = read_range(
-        kafka, wanted.topic, wanted.partition, wanted.begin, wanted.end, at_once=_BATCH
+        options.kafka, wanted.topic, wanted.partition, wanted.begin, wanted.end, at_once=_BATCH
     )
     for messages in lists:
         stamps = [m.timestamp() for m in messages]
@@ -433,6 +605,11 @@ def _arrow_range(kafka: Mapping[str, str], wanted: Range) -> Iterator[pa.RecordB
                 pyarrow.array([m.offset() for m in messages], pyarrow.int64()),
                 pyarrow.array([at for _, at in stamps], milliseconds).cast(schema[5].type),
                 pyarrow.array([max(0, kind - 1) for kind, _ in stamps], pyarrow.int32()),
+                *(
+                    [pyarrow.array([m.headers() for m in messages], schema[7].type)]
+                    if options.headers
+                    else []
+                ),
             ],
             schema=schema,
         )

@@ -17,14 +17,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import Producer
+from pyspark import TaskContext
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+from marshal_py import Marshal
 from marshal_py.embedded import EmbeddedKafka
 from marshal_py.errors import ConfigurationError
-from marshal_py.spark.source import MarshalSource, SourceOptions
+from marshal_py.spark.source import TICK, ClaimedReader, MarshalSource, SourceOptions
 from tests.spark.source_app import DELIVERIES, begun, start
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = pytest.mark.kafka
 
@@ -144,51 +147,140 @@ def test_two_applications_of_which_workers_and_then_all_of_one_is_killed(world: 
     assert set(seen) <= everything
 
 
-def test_the_columns_and_a_rate_limit(
+class Runs:
+    """Runs of a query with the trigger availableNow over a topic of two partitions."""
+
+    def __init__(self, spark: SparkSession, servers: str, topic: str, folder: Path) -> None:
+        self.spark, self.servers, self.topic, self.folder = spark, servers, topic, folder
+        self.batches: list[int] = []
+        """Rows of each batch of the last run that had any."""
+        self.progress: dict[str, Any] = {}
+        spark.dataSource.register(MarshalSource)
+        self._producer = Producer({"bootstrap.servers": servers})
+
+    def produce(self, numbers: range) -> None:
+        for n in numbers:
+            value = None if n % 9 == 0 else f"v{n}"
+            headers: list[tuple[str, str | bytes | None]] = [("h", b"1"), ("", None)]
+            self._producer.produce(
+                self.topic, value, f"k{n}", partition=n % 2, headers=[] if value else headers
+            )
+        assert self._producer.flush(60) == 0
+
+    def frame(self, **options: str) -> DataFrame:
+        reader = (
+            self.spark.readStream.format("marshal")
+            .option("kafka.bootstrap.servers", self.servers)
+            .option("groupId", "g")
+            .option("topics", self.topic)
+            .option("intervalMs", "500")
+            .option("includeHeaders", "true")
+            .option("coordinationTopic", f"{self.topic}.marshal")
+        )
+        return reader.options(**options).load()
+
+    def run(self, checkpoint: str = "c", **options: str) -> list[tuple[Any, ...]]:
+        """What a run reads, in the order of the partitions."""
+        rows: list[tuple[Any, ...]] = []
+        self.batches = []
+
+        def take(batch: DataFrame, _number: int) -> None:
+            found = [tuple(row) for row in batch.collect()]
+            rows.extend(found)
+            self.batches.extend([len(found)] if found else [])
+
+        writer = self.frame(**options).writeStream.foreachBatch(take).trigger(availableNow=True)
+        where = str(self.folder / checkpoint)
+        query = begun(writer.option("checkpointLocation", where).start)
+        assert query.awaitTermination(100)
+        self.progress = dict(query.recentProgress[-1]["sources"][0])
+        return sorted(rows, key=lambda row: (row[3], row[4]))
+
+    def keys(self, checkpoint: str = "c", **options: str) -> list[int]:
+        """The numbers of the records that a run reads."""
+        return sorted(int(row[0][1:]) for row in self.run(checkpoint, **options))
+
+
+@pytest.fixture
+def runs(
     spark: SparkSession, kafka: EmbeddedKafka, kafka_topic: Callable[..., str], tmp_path: Path
-) -> None:
-    topic = kafka_topic(partitions=2)
-    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
-    for n in range(100):
-        producer.produce(topic, None if n == 7 else f"v{n}", f"k{n}", partition=n % 2)
-    producer.flush()
-    spark.dataSource.register(MarshalSource)
-    frame = (
-        spark.readStream.format("marshal")
-        .option("kafka.bootstrap.servers", kafka.bootstrap_servers)
-        .option("groupId", "g")
-        .option("topics", topic)
-        .option("intervalMs", "1000")
-        .option("maxOffsetsPerTrigger", "40")
-        .option("coordinationTopic", f"{topic}.marshal")
-        .load()
-    )
+) -> Runs:
+    return Runs(spark, kafka.bootstrap_servers, kafka_topic(partitions=2), tmp_path)
+
+
+def test_available_now_reads_what_is_there_as_the_native_source_does(runs: Runs) -> None:
+    runs.produce(range(100))
     native = (
-        spark.read.format("kafka")
-        .option("kafka.bootstrap.servers", kafka.bootstrap_servers)
-        .option("subscribe", topic)
+        runs.spark.read.format("kafka")
+        .option("kafka.bootstrap.servers", runs.servers)
+        .option("subscribe", runs.topic)
+        .option("includeHeaders", "true")
         .load()
     )
-    assert frame.schema == native.schema
-    seen: dict[int, list[tuple[object, ...]]] = {}
+    assert runs.frame().schema == native.schema
+    rows = runs.run(maxOffsetsPerTrigger="40")
+    assert rows == sorted((tuple(row) for row in native.collect()), key=lambda r: (r[3], r[4]))
+    assert max(runs.batches) <= 40
+    lag = {name: entry["lag"] for name, entry in json.loads(runs.progress["latestOffset"]).items()}
+    assert lag == {f"{runs.topic}/0": 0, f"{runs.topic}/1": 0}
+    # At once again, from the same checkpoint: what is new, and nothing else.
+    runs.produce(range(100, 110))
+    assert runs.keys() == list(range(100, 110))
+    # From another checkpoint: where the group is matters, and not what Spark has noted.
+    assert runs.keys("another") == []
 
-    def take(batch: object, number: int) -> None:
-        seen[number] = [tuple(row) for row in batch.collect()]  # type: ignore[attr-defined]
 
-    writer = frame.writeStream.foreachBatch(take).option("checkpointLocation", str(tmp_path))
-    query = begun(writer.start)
-    try:
-        deadline = time.monotonic() + 100
-        while sum(map(len, seen.values())) < 100 and time.monotonic() < deadline:
-            assert query.exception() is None
-            query.processAllAvailable()
-    finally:
-        query.stop()
-    rows = [row for batch in seen.values() for row in batch]
-    assert sorted(rows, key=lambda r: (r[3], r[4])) == sorted(
-        (tuple(row) for row in native.collect()), key=lambda r: (r[3], r[4])
-    )
-    assert max(map(len, seen.values())) <= 40
+def test_available_now_leaves_what_a_living_client_holds_and_waits_for_a_dead_one(
+    runs: Runs,
+) -> None:
+    runs.produce(range(10))
+    other = Marshal(
+        runs.servers,
+        group_id="g",
+        client_id="other",
+        interval_ms=500,
+        topic=f"{runs.topic}.marshal",
+        create_topics=True,
+    ).start()
+    other.claim(runs.topic, 1)
+    assert runs.keys() == list(range(0, 10, 2))
+    assert json.loads(runs.progress["latestOffset"])[f"{runs.topic}/1"] == {"offset": 5, "lag": 5}
+    other.close(release=False)  # as one that was killed
+    assert runs.keys() == list(range(1, 10, 2))
+
+
+def test_latest_is_remembered_from_the_first_run_on(runs: Runs) -> None:
+    runs.produce(range(10))
+    assert runs.keys(startingOffsets="latest") == []
+    runs.produce(range(10, 14))
+    assert runs.keys(startingOffsets="latest") == list(range(10, 14))
+
+
+def test_each_partition_has_its_starting_offset(runs: Runs) -> None:
+    runs.produce(range(10))
+    each = json.dumps({runs.topic: {"0": 3, "1": -1}})
+    chosen = {"delivery": "at-most-once", "startingOffsets": each}
+    assert runs.keys(**chosen) == [6, 8]
+    runs.produce(range(10, 12))
+    assert runs.keys(**chosen) == [10, 11]
+
+
+def test_at_most_once_refuses_speculation(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Context:
+        @staticmethod
+        def getLocalProperty(name: str) -> str:
+            return {"spark.speculation": "true"}[name]
+
+    given = {"kafka.bootstrap.servers": "x", "groupId": "g", "topics": "t"}
+    options = SourceOptions.of({**given, "delivery": "at-most-once"})
+    reader = ClaimedReader(options)
+    (probe,) = reader.partitions({TICK: 0}, reader.latestOffset({TICK: 0}, ReadAllAvailable()))
+    assert list(reader.read(probe)) == []
+    monkeypatch.setattr(TaskContext, "get", Context)
+    with pytest.raises(ConfigurationError, match=r"set spark\.speculation=false"):
+        reader.read(probe)
 
 
 @pytest.mark.parametrize(
@@ -201,6 +293,19 @@ def test_the_columns_and_a_rate_limit(
             {"kafka.bootstrap.servers": "x", "groupId": "g", "topics": "t", "intervalMs": "soon"},
             "soon",
         ),
+        *[
+            (
+                {"kafka.bootstrap.servers": "x", "groupId": "g", "topics": "t", **wrong},
+                next(iter(wrong)),
+            )
+            for wrong in (
+                {"startingOffsets": "5"},
+                {"startingOffsets": "first"},
+                {"startingOffsets": '{"t": {"0": -3}}'},
+                {"startingOffsets": '{"u": {"0": 3}}'},
+                {"includeHeaders": "1"},
+            )
+        ],
     ],
 )
 def test_wrong_options_are_named(options: dict[str, str], named: str) -> None:
