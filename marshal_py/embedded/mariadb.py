@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import shutil
-import signal
-import uuid
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from pathlib import Path
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import ClassVar, Final, NamedTuple
 
-from .errors import BinariesNotFound, MissingExtra
-from .ports import HOST
-from .process import tail
-from .server import DatabaseServer, Installation
+from .errors import BinariesNotFound
+from .mysql_server import MysqlServer
+from .server import Installation
 
 __all__ = ["EmbeddedMariaDB"]
 
@@ -26,7 +19,6 @@ _FOLDERS: Final = (
     "/usr/local/bin",
     "/opt/homebrew/bin",
 )
-_USER: Final = "root"
 
 
 class _Programs(NamedTuple):
@@ -34,7 +26,7 @@ class _Programs(NamedTuple):
     installer: str
 
 
-class EmbeddedMariaDB(DatabaseServer[_Programs]):
+class EmbeddedMariaDB(MysqlServer[_Programs]):
     """A MariaDB server on a free port of 127.0.0.1, with its data in a temporary folder.
 
         with EmbeddedMariaDB() as mariadb:
@@ -53,44 +45,6 @@ class EmbeddedMariaDB(DatabaseServer[_Programs]):
     """
 
     _name: ClassVar = "MariaDB"
-    _stop_signal: ClassVar = signal.SIGTERM
-    _hidden: ClassVar = ("MYSQL", "MARIADB")
-
-    def __init__(
-        self,
-        *,
-        durable: bool = False,
-        settings: Mapping[str, object] | None = None,
-        log_dir: Path | str | None = None,
-        timeout_s: float = 60.0,
-    ) -> None:
-        super().__init__(durable=durable, settings=settings, log_dir=log_dir, timeout_s=timeout_s)
-
-    def dsn_of(self, database: str) -> str:
-        """The URL of a database."""
-        return f"mysql://{_USER}@{HOST}:{self.port}/{database}"
-
-    def create_database(self, name: str | None = None) -> str:
-        """Create an empty database, by default with a random name, and return its URL."""
-        name = name or f"test_{uuid.uuid4().hex[:12]}"
-        with self._cursor() as cursor:
-            cursor.execute(f"CREATE DATABASE `{name.replace('`', '``')}`")
-        return self.dsn_of(name)
-
-    def drop_database(self, name: str) -> None:
-        """Drop a database, once nobody uses its tables; fine if it does not exist."""
-        with self._cursor() as cursor:
-            cursor.execute(f"DROP DATABASE IF EXISTS `{name.replace('`', '``')}`")
-
-    @contextmanager
-    def _cursor(self) -> Iterator[Any]:
-        if importlib.util.find_spec("pymysql") is None:
-            raise MissingExtra("PyMySQL is missing: run `pip install 'marshal-py[mysql]'`.")
-        import pymysql
-
-        connection = pymysql.connect(host=HOST, port=self.port, user=_USER, autocommit=True)
-        with connection, connection.cursor() as cursor:
-            yield cursor
 
     def _find(self) -> _Programs:
         return _Programs(_program("mariadbd"), _program("mariadb-install-db"))
@@ -103,26 +57,10 @@ class EmbeddedMariaDB(DatabaseServer[_Programs]):
         here.run([*argv, f"--tmpdir={here.folder}", "--skip-name-resolve"], environment)
 
     def _settings(self, here: Installation[_Programs]) -> dict[str, object]:
-        return {
-            "datadir": here.data,
-            "port": here.port,
-            "bind-address": HOST,
-            "socket": here.folder / "socket",
-            "pid-file": here.folder / "pid",
-            "tmpdir": here.folder,
-            "skip-name-resolve": 1,
-            "character-set-server": "utf8mb4",
-            "innodb-flush-log-at-trx-commit": 1,
-            "innodb-flush-method": "fsync" if self._durable else "nosync",
-            "innodb-buffer-pool-size": "128M",
-        } | self._extra_settings
+        return super()._settings(here) | {"skip-name-resolve": 1}
 
     def _argv(self, here: Installation[_Programs]) -> list[str]:
-        options = (f"--{name}={value}" for name, value in self._settings(here).items())
-        return [here.programs.server, "--no-defaults", *options]
-
-    def _ready(self, here: Installation[_Programs]) -> bool:
-        return "ready for connections" in tail(here.log, start=here.log_start)
+        return [here.programs.server, *self._options(here)]
 
 
 def _program(name: str) -> str:

@@ -13,6 +13,7 @@ started before a fixture is asked for.
 - `postgres_database`: the URL of an empty database on it, removed after the test.
 - `mariadb`, `mariadb_database`: the same with an `EmbeddedMariaDB`; the test is skipped where the
   system has no MariaDB.
+- `mysql`, `mysql_database`: the same with an `EmbeddedMySQL`.
 
 A test may kill or pause a shared server: `kafka_topic` and `postgres_database` bring it up again,
 before and after each test that uses them.
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
     from .kafka import EmbeddedKafka
     from .mariadb import EmbeddedMariaDB
+    from .mysql import EmbeddedMySQL
     from .postgres import EmbeddedPostgres
 
 _EXTRA = "run `pip install 'marshal-py[embedded]'`"
@@ -135,3 +137,29 @@ def mariadb_database(mariadb: EmbeddedMariaDB) -> Iterator[str]:
     yield url
     mariadb.start()
     mariadb.drop_database(url.rpartition("/")[2])
+
+
+@pytest.fixture(scope="session")
+def mysql() -> Iterator[EmbeddedMySQL]:
+    """A running MySQL, shared by the session; skips where there is none and none can be had."""
+    _require("pymysql")
+    from .errors import BinariesNotFound
+    from .mysql import EmbeddedMySQL
+
+    server = EmbeddedMySQL()
+    try:
+        server.start()
+    except BinariesNotFound as error:
+        pytest.skip(str(error))
+    with server:
+        yield server
+
+
+@pytest.fixture
+def mysql_database(mysql: EmbeddedMySQL) -> Iterator[str]:
+    """The URL of an empty database of the test's own."""
+    mysql.start()
+    url = mysql.create_database()
+    yield url
+    mysql.start()
+    mysql.drop_database(url.rpartition("/")[2])

@@ -171,6 +171,10 @@ class DatabaseServer(ABC, Generic[Programs]):
     def _find(self) -> Programs:
         """The server's programs. Raises `BinariesNotFound`."""
 
+    def _user(self) -> ServerUser | None:
+        """Whom the server runs as, if not as this process."""
+        return server_user()
+
     @abstractmethod
     def _install(self, here: Installation[Programs]) -> None:
         """Make the data folder."""
@@ -198,7 +202,7 @@ class DatabaseServer(ABC, Generic[Programs]):
 
     def _create(self) -> None:
         programs = self._find()
-        user = server_user()
+        user = self._user()
         folder = temporary_folder(user)
         logs = self._log_dir or folder
         logs.mkdir(parents=True, exist_ok=True)

@@ -34,6 +34,7 @@ from harvest.testing.memory_broker import MemoryBroker, MemorySink
 from harvest.testing.memory_range_store import MemoryRangeStore
 from harvest.testing.memory_table import MemoryMarkStore, MemoryTable
 from marshal_py.embedded import EmbeddedKafka
+from tests.support.databases import MYSQL
 from tests.support.kafka_reader import read_topic
 
 
@@ -216,7 +217,7 @@ class MysqlBench:
             store.close()
 
 
-@pytest.fixture(params=["memory", "postgres", "sqlite", "mariadb"])
+@pytest.fixture(params=["memory", "postgres", "sqlite", "mariadb", MYSQL])
 def bench(request: pytest.FixtureRequest) -> Iterator[StoreBench]:
     real: PostgresBench | SqliteBench | MysqlBench
     if request.param == "memory":
@@ -224,8 +225,8 @@ def bench(request: pytest.FixtureRequest) -> Iterator[StoreBench]:
         return
     if request.param == "sqlite":
         real = SqliteBench(request.getfixturevalue("tmp_path"))
-    elif request.param == "mariadb":
-        real = MysqlBench(request.getfixturevalue("mariadb_database"))
+    elif request.param in ("mariadb", "mysql"):
+        real = MysqlBench(request.getfixturevalue(f"{request.param}_database"))
     else:
         real = PostgresBench(request.getfixturevalue("postgres_database"))
     yield real
@@ -380,7 +381,7 @@ def second_database(url: str) -> str:
     return make_conninfo(url, dbname=name)
 
 
-@pytest.fixture(params=["memory", "postgres", "sqlite", "mariadb", "two databases"])
+@pytest.fixture(params=["memory", "postgres", "sqlite", "mariadb", MYSQL, "two databases"])
 def range_bench(request: pytest.FixtureRequest) -> Iterator[RangeBench]:
     real: PostgresRangeBench | SqliteRangeBench | MysqlRangeBench | TwoDatabasesBench
     if request.param == "memory":
@@ -391,8 +392,8 @@ def range_bench(request: pytest.FixtureRequest) -> Iterator[RangeBench]:
     elif request.param == "two databases":
         primary = request.getfixturevalue("postgres_database")
         real = TwoDatabasesBench(primary, second_database(primary))
-    elif request.param == "mariadb":
-        real = MysqlRangeBench(request.getfixturevalue("mariadb_database"))
+    elif request.param in ("mariadb", "mysql"):
+        real = MysqlRangeBench(request.getfixturevalue(f"{request.param}_database"))
     else:
         real = PostgresRangeBench(request.getfixturevalue("postgres_database"))
     yield real

@@ -17,6 +17,7 @@ from harvest.databases.registry import Database, database
 from harvest.outbox.record import OutboxRecord
 from harvest.outbox.stasher import Stasher
 from harvest.sinks.kafka.refusals import advice
+from tests.support.databases import MYSQL
 
 TERM, OTHER = Term.of(1), Term.of(2)
 ALL = Selection()
@@ -50,7 +51,7 @@ class World:
         self.dead_letters.close()
 
 
-@pytest.fixture(params=["postgres", "sqlite", "mariadb"])
+@pytest.fixture(params=["postgres", "sqlite", "mariadb", MYSQL])
 def world(request: pytest.FixtureRequest) -> Iterator[World]:
     if request.param == "sqlite":
         url = f"sqlite:///{request.getfixturevalue('tmp_path')}/shop.db"

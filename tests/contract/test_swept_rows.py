@@ -14,10 +14,11 @@ from harvest.databases.registry import Database, database
 from harvest.maintenance.partitions import PartitionPolicy, PartitionStore, carry_out, plan
 from harvest.outbox.record import OutboxRecord
 from harvest.outbox.stasher import Stasher
+from tests.support.databases import MYSQL
 
 OUTBOX = TableName(("outbox",))
 HOUR_S = 3600.0
-TWO_HOURS_AGO = {"sqlite": "datetime('now', '-2 hours')", "mariadb": "NOW(6) - INTERVAL 2 HOUR"}
+TWO_HOURS_AGO = {"sqlite": "datetime('now', '-2 hours')", "mysql": "NOW(6) - INTERVAL 2 HOUR"}
 
 
 class Rows:
@@ -43,13 +44,13 @@ class Rows:
             return [row[0] for row in store.read(0, 100).rows]
 
 
-@pytest.fixture(params=["sqlite", "mariadb"])
+@pytest.fixture(params=["sqlite", "mariadb", MYSQL])
 def rows(request: pytest.FixtureRequest) -> Iterator[Rows]:
     if request.param == "sqlite":
         url = f"sqlite:///{request.getfixturevalue('tmp_path')}/shop.db"
     else:
-        url = request.getfixturevalue("mariadb_database")
-    made = Rows(request.param, url)
+        url = request.getfixturevalue(f"{request.param}_database")
+    made = Rows("sqlite" if request.param == "sqlite" else "mysql", url)
     yield made
     made.sweeper.close()
 

@@ -50,6 +50,7 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=4, help="runs at a time")
     parser.add_argument("--for-s", type=float, default=None, help="begin no run after this time")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--mysql", action="store_true", help="MySQL in MariaDB's place")
     options = parser.parse_args()
     cells = [
         (kind, mode, fault)
@@ -61,7 +62,7 @@ def main() -> int:
     seeds = iter(range(options.seed, options.seed + options.runs))
     until_s = None if options.for_s is None else time.monotonic() + options.for_s
     results: list[Result] = []
-    with servers() as made:
+    with servers(mysql=options.mysql) as made:
 
         def work() -> None:
             with worker(made) as ours:

@@ -31,7 +31,7 @@ from harvest.runtime.checkpoint_changes import (
     restore_checkpoints,
 )
 from harvest.runtime.registration import switch
-from marshal_py.embedded import EmbeddedKafka, EmbeddedMariaDB, EmbeddedPostgres
+from marshal_py.embedded import EmbeddedKafka, EmbeddedMariaDB, EmbeddedMySQL, EmbeddedPostgres
 from tests.support.http_server import HttpServer, http_server
 from tests.support.kafka_reader import read_topic
 from tests.support.postgres_replica import Replica
@@ -59,7 +59,7 @@ class Servers:
 
     kafka: EmbeddedKafka
     postgres: EmbeddedPostgres
-    mariadb: EmbeddedMariaDB
+    mariadb: EmbeddedMariaDB | EmbeddedMySQL
 
 
 @dataclass
@@ -79,9 +79,10 @@ class Result:
 
 
 @contextlib.contextmanager
-def servers() -> Iterator[Servers]:
-    """Real servers, for as many runs as one likes."""
-    with EmbeddedKafka() as kafka, EmbeddedMariaDB() as mariadb:
+def servers(*, mysql: bool = False) -> Iterator[Servers]:
+    """Real servers, for as many runs as one likes. `mysql`: MySQL in MariaDB's place."""
+    other = EmbeddedMySQL if mysql else EmbeddedMariaDB
+    with EmbeddedKafka() as kafka, other() as mariadb:
         yield Servers(kafka, EmbeddedPostgres(), mariadb)  # each worker has one of its own
 
 

@@ -16,12 +16,13 @@ from harvest.core.mark_checkpoint import Term
 from harvest.core.range_checkpoint import Position
 from harvest.core.table_name import TableName
 from harvest.databases.registry import Database, database
+from tests.support.databases import MYSQL
 
 OUTBOX = TableName(("outbox",))
 MODULES = ("mark", "range", "dead_letters")
 
 
-@pytest.fixture(params=["postgres", "mariadb", "sqlite"])
+@pytest.fixture(params=["postgres", "mariadb", MYSQL, "sqlite"])
 def tables(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Database:

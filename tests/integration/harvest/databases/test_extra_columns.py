@@ -26,6 +26,7 @@ from harvest.databases.postgres.range import PostgresRangeStore
 from harvest.databases.registry import database
 from harvest.errors import SchemaError
 from marshal_py.embedded import EmbeddedKafka
+from tests.support.databases import MYSQL
 from tests.support.harvest_world import forget, wait_until
 
 OUTBOX = TableName(("outbox",))
@@ -85,7 +86,7 @@ class Outbox:
         self.run(INSERT.format(topic=topic, **given))
 
 
-@pytest.fixture(params=["postgres", "mariadb", "sqlite"])
+@pytest.fixture(params=["postgres", "mariadb", MYSQL, "sqlite"])
 def outbox(request: pytest.FixtureRequest, tmp_path: Path) -> Outbox:
     if request.param == "sqlite":
         return Outbox(f"sqlite:///{tmp_path}/outbox.db")

@@ -1,4 +1,7 @@
-"""The outbox in MariaDB: commands, late commits, odd settings, and processes that are killed."""
+"""The outbox in MariaDB: commands, late commits, odd settings, and processes that are killed.
+
+In campaigns, in MySQL as well, like all that uses its fixture (tests/conftest.py).
+"""
 
 from __future__ import annotations
 
@@ -76,7 +79,9 @@ def test_a_bad_row_stops_nothing(world: MariadbWorld) -> None:
 
 
 @pytest.mark.parametrize("mode", ["mark", "range"])
-def test_the_commands_take_a_url(mariadb_database: str, mode: str) -> None:
+def test_the_commands_take_a_url(
+    mariadb: EmbeddedMariaDB, mariadb_database: str, mode: str
+) -> None:
     url = mariadb_database
     made = harvest("init", "-d", url, "--mode", mode)
     assert made.stdout == "outbox: created\n", made.stderr
@@ -85,6 +90,8 @@ def test_the_commands_take_a_url(mariadb_database: str, mode: str) -> None:
         checked = harvest("check", "-d", url)
         assert checked.returncode == 0, checked.stdout + checked.stderr
         assert "1 rows" in checked.stdout
+        server = type(mariadb).__name__.removeprefix("Embedded")  # or MySQL, in campaigns
+        assert f"{server} " in checked.stdout
 
 
 @pytest.mark.parametrize(

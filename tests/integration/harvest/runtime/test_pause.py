@@ -23,6 +23,7 @@ from harvest.databases.registry import database
 from harvest.runtime.events import Stats
 from harvest.runtime.monitor import Health, Monitor
 from marshal_py.embedded import EmbeddedKafka
+from tests.support.databases import MYSQL
 from tests.support.harvest_world import forget, wait_until
 from tests.support.kafka_reader import read_topic
 
@@ -128,7 +129,7 @@ def test_a_row_that_waits_too_long_makes_a_harvester_ill_unless_it_is_paused() -
     assert health(10.0) == Health(True, "paused")
 
 
-@pytest.mark.parametrize("server", ["postgres", "mariadb"])
+@pytest.mark.parametrize("server", ["postgres", "mariadb", MYSQL])
 def test_the_age_of_the_oldest_row_is_that_of_one_that_committed_late_too(
     request: pytest.FixtureRequest, server: str
 ) -> None:
