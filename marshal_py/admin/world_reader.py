@@ -252,7 +252,7 @@ class WorldView:
             if ms < -cell.interval_ms:
                 return SilenceEstimate(0, True, "unknown", "timestamps")  # its clock is far ahead
             return _estimate(max(0, ms), cell.interval_ms, "timestamps")
-        return watched or self.silence(coordinator, version, cell.interval_ms)
+        return watched or self._stamped(coordinator, version, cell.interval_ms)
 
     def _watched(self, coordinator: int, version: int, interval_ms: int) -> SilenceEstimate | None:
         """Say what watching has shown, None if it is not enough."""
@@ -269,9 +269,12 @@ class WorldView:
 
     def silence(self, coordinator: int, version: int, interval_ms: int) -> SilenceEstimate:
         """Say how long ago the record at `version` was, and what that means at this interval."""
-        watched = self._watched(coordinator, version, interval_ms)
-        if watched is not None:
-            return watched
+        return self._watched(coordinator, version, interval_ms) or self._stamped(
+            coordinator, version, interval_ms
+        )
+
+    def _stamped(self, coordinator: int, version: int, interval_ms: int) -> SilenceEstimate:
+        """Say what the records' times say."""
         found = self.stamps[coordinator].at(version)
         if found is None:
             return SilenceEstimate(0, True, "unknown", "timestamps")

@@ -8,15 +8,18 @@ which what strangers wrote must be `safe`, so that it is no markup and starts no
 
 from __future__ import annotations
 
+import functools
 import io
+import itertools
 import json
 import logging
 import sys
-from collections.abc import Iterable
-from typing import Any, Final
+from collections.abc import Iterable, Iterator, Sequence
+from typing import IO, Any, Final
 
 from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.measure import Measurement
 from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
@@ -37,7 +40,9 @@ __all__ = [
 
 _WIDE: Final = 10_000
 _LONG: Final = 1_000
-"""Rows; more are printed without colours."""
+"""Rows; more are printed without colours, and in JSON one a line."""
+_CHUNK: Final = 1_000
+"""Lines that are written at once."""
 
 
 def log_to_stderr(fmt: str | None = None, *, name: str | None = None) -> None:
@@ -85,7 +90,7 @@ def console(*, stderr: bool = False, wide: bool = True) -> Console:
 def show(out: Console, *renderables: RenderableType) -> None:
     """Print tables, without the blanks at the ends of lines where nobody would see them."""
     for renderable in renderables:
-        if isinstance(renderable, Table) and renderable.row_count > _LONG:
+        if isinstance(renderable, _Rows) and len(renderable.waiting) > _LONG:
             _show_long(out, renderable)
         elif out.is_terminal:
             out.print(renderable)
@@ -96,30 +101,85 @@ def show(out: Console, *renderables: RenderableType) -> None:
                 out.out(line.rstrip(), highlight=False)
 
 
-def _show_long(out: Console, made: Table) -> None:
-    """Print a table of `table` that has many rows: rich takes a millisecond for each, with colours.
+class _Rows(Table):
+    """A table whose rows become rich's when rich asks for them."""
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        self.waiting: list[tuple[str, ...]] = []
+
+    def add_row(self, *cells: Any, **style: Any) -> None:
+        """See `Table.add_row`; a row with a style of its own is rich's at once."""
+        if style:
+            self._fill()
+            super().add_row(*cells, **style)
+        else:
+            self.waiting.append(cells)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        self._fill()
+        return super().__rich_console__(console, options)
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        self._fill()
+        return super().__rich_measure__(console, options)
+
+    def _fill(self) -> None:
+        for cells in self.waiting:
+            super().add_row(*cells)
+        self.waiting.clear()
+
+
+def _show_long(out: Console, made: _Rows) -> None:
+    """Print a table that has many rows: rich takes a millisecond for each, with colours.
 
     The lines are those that rich would print.
     """
-    columns = []
-    for column in made.columns:
-        texts = [_plain(cell) for cell in (column.header, *column.cells)]
-        width = max(map(cell_len, texts))
-        pad = str.rjust if column.justify == "right" else str.ljust
-        columns.append([pad(text, width - cell_len(text) + len(text)) for text in texts])
-    for line in zip(*columns, strict=True):
-        out.file.write("  ".join(line).rstrip() + "\n")
+    heads = [column.header for column in made.columns]
+    columns = [[_plain(cell) for cell in cells] for cells in zip(heads, *made.waiting, strict=True)]
+    widths = [max(map(_width, texts)) for texts in columns]
+    right = [column.justify == "right" for column in made.columns]
+
+    def lines() -> Iterator[str]:
+        for at in range(0, len(columns[0]), _CHUNK):
+            some = (texts[at : at + _CHUNK] for texts in columns)
+            for line in zip(*map(_padded, some, widths, right), strict=True):
+                yield "  ".join(line).rstrip()
+
+    _write_lines(out.file, lines())
+
+
+def _padded(texts: Sequence[str], width: int, right: bool) -> list[str]:
+    if right:
+        return [" " * (width - _width(text)) + text for text in texts]
+    return [text + " " * (width - _width(text)) for text in texts]
+
+
+def _write_lines(stream: IO[str], lines: Iterable[str]) -> None:
+    """Many at once: a stream may hand each piece on by itself."""
+    waiting = iter(lines)
+    while some := list(itertools.islice(waiting, _CHUNK)):
+        stream.write("\n".join(some) + "\n")
+
+
+def _width(text: str) -> int:
+    return len(text) if text.isascii() else cell_len(text)
 
 
 def _plain(cell: RenderableType) -> str:
     """What a cell says: markup without it."""
     assert isinstance(cell, str)  # noqa: S101 - as `table` is filled
-    return printable(cell if "[" not in cell else Text.from_markup(cell, emoji=False).plain)
+    return printable(_without_markup(cell) if "[" in cell else cell)
+
+
+@functools.lru_cache(4096)  # a table says few things in colour, each many times
+def _without_markup(text: str) -> str:
+    return Text.from_markup(text, emoji=False).plain
 
 
 def table(*columns: str, right: tuple[str, ...] = ()) -> Table:
     """Return an empty table without a frame; the columns in `right` hold numbers."""
-    made = Table(box=None, padding=(0, 2, 0, 0), header_style="bold", pad_edge=False)
+    made = _Rows(box=None, padding=(0, 2, 0, 0), header_style="bold", pad_edge=False)
     for column in columns:
         made.add_column(
             column, justify="right" if column in right else "left", no_wrap=True, overflow="fold"
@@ -140,7 +200,14 @@ def note(text: str) -> None:
 
 
 def print_json(document: object, *, indent: int | None = 2) -> None:
-    """Print one JSON document."""
-    text = json.dumps(document, indent=indent, ensure_ascii=False)
-    sys.stdout.write(printable_json(text) + "\n")
+    """Print one JSON document; of a list of many, each in a line of its own."""
+    if isinstance(document, list) and len(document) > _LONG:
+        encode = json.JSONEncoder(ensure_ascii=False).encode
+        rows = (printable_json(encode(each)) for each in document)
+        last = len(document) - 1
+        lines = (row if at == last else row + "," for at, row in enumerate(rows))
+        _write_lines(sys.stdout, itertools.chain(["["], lines, ["]"]))
+    else:
+        text = json.dumps(document, indent=indent, ensure_ascii=False)
+        sys.stdout.write(printable_json(text) + "\n")
     sys.stdout.flush()
