@@ -15,7 +15,7 @@ from harvest.cli.pause import pause, resume
 from harvest.cli.range_mode import orphans, partitions, shards
 from harvest.cli.reap import reap
 from harvest.cli.replay import replay
-from harvest.cli.spark import backlog, reconcile
+from harvest.cli.spark import reconcile
 from harvest.cli.stash import stash
 from harvest.cli.switch import switch
 from harvest.errors import HarvestError
@@ -38,7 +38,6 @@ app.command()(stash)
 app.command()(check)
 app.command()(bench)
 app.command()(reconcile)
-app.command()(backlog)
 app.command()(partitions)
 app.command()(shards)
 app.command()(orphans)

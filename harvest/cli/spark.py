@@ -1,10 +1,8 @@
-"""`harvest reconcile`: what of an outbox arrived in Kafka, as a verdict, a table and a page; and
-`harvest backlog`: what it has piled up, published by a Spark job."""
+"""`harvest reconcile`: what of an outbox arrived in Kafka, as a verdict, a table and a page."""
 
 from __future__ import annotations
 
 import datetime as dt
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,15 +10,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from harvest.cli.options import JsonFlag, SparkMaster
-from harvest.config.load import load
 from harvest.errors import ConfigurationError
 from marshal_py.cli.output import print_json, say
 
 if TYPE_CHECKING:
-    from harvest.spark.backlog import Backlog, Progress
     from harvest.spark.reconcile import Reconciliation
 
-__all__ = ["backlog", "reconcile"]
+__all__ = ["reconcile"]
 
 
 def reconcile(
@@ -146,97 +142,3 @@ def _show(result: Reconciliation) -> None:
         where = "" if sample["offset"] is None else f" at {sample['partition']}/{sample['offset']}"
         row = "" if sample["id"] is None else f" row {sample['id']}"
         say(f"  {sample['kind']}:{row} {sample['topic']} key {sample['key']!r}{where}")
-
-
-def backlog(
-    config: Annotated[
-        list[Path],
-        typer.Option(
-            "--config", "-c", "-f", help="reaper.yaml; once for each outbox.", exists=True
-        ),
-    ],
-    wait_s: Annotated[
-        float | None,
-        typer.Option(
-            "--wait",
-            metavar="SECONDS",
-            help="How long to wait for shards that a harvester leads.",
-            show_default="until the claims of a killed one end",
-            min=0.0,
-        ),
-    ] = None,
-    shards_per_task: Annotated[
-        int,
-        typer.Option(
-            metavar="N",
-            help="Shards of an outbox in each Spark task; each task reads the whole table.",
-            min=1,
-        ),
-    ] = 4,
-    master: SparkMaster = None,
-    as_json: JsonFlag = False,
-) -> None:
-    """Publish all that is in the outbox now, by a Spark job (range mode).
-
-    For backlogs of millions of rows. It does what `harvest reap` does, exactly once and in order,
-    and holds the same claims: it refuses to begin while a harvester leads, and none begins while it
-    runs. Killed, it goes on when it is run again. Exit code 1 if a shard could not be finished.
-
-    A task works for 4 shards, which `harvest shards N` makes; where database and brokers have
-    cores to spare, give it fewer, for more tasks at once. Needs the extra `spark`.
-
-    [dim]Example:[/dim] harvest backlog --config orders.yaml --config invoices.yaml
-    """
-    from harvest.spark.backlog import backlog as run
-    from marshal_py.spark.session import spark_session
-
-    configs = [load(path) for path in config]
-    spark = spark_session("harvest backlog", master=master, kafka=False)
-    result = run(
-        spark,
-        configs,
-        wait_s=wait_s,
-        shards_per_task=shards_per_task,
-        on_progress=_show_progress,
-    )
-    if as_json:
-        shards = [
-            {"outbox": s.outbox, "shard": s.shard, "until": s.until, **asdict(s.outcome)}
-            for s in result.shards
-        ]
-        report = {"done": result.done, "published": result.published, "seconds": result.seconds}
-        print_json({**report, "shards": shards}, indent=None)
-    else:
-        _show_backlog(result)
-    if not result.done:
-        raise typer.Exit(1)
-
-
-def _show_progress(progress: Progress) -> None:
-    left = "" if progress.left_s is None else f", {progress.left_s:,.0f} s left"
-    text = (
-        f"about {progress.rows:,} of {progress.total_rows:,} rows, "
-        f"{progress.rows_per_s:,.0f} rows/s{left}"
-    )
-    if sys.stderr.isatty():
-        typer.echo(f"\r\033[K{text}", nl=False, err=True)
-    else:
-        say(text, stderr=True)
-
-
-def _show_backlog(result: Backlog) -> None:
-    if sys.stderr.isatty():
-        typer.echo("\r\033[K", nl=False, err=True)
-    rate = result.published / result.seconds if result.seconds else 0.0
-    say(f"{result.published:,} rows in {result.seconds:.1f} s, {rate:,.0f} rows/s")
-    for shard in result.shards:
-        outcome = shard.outcome
-        if outcome.error or outcome.gaps or outcome.dead_lettered:
-            notes = [outcome.error] if outcome.error else []
-            if outcome.gaps:
-                notes.append(f"{outcome.gaps} gaps are open, for the harvester to decide")
-            if outcome.dead_lettered:
-                notes.append(
-                    f"{outcome.dead_lettered} rows are set aside: `harvest dead-letters list`"
-                )
-            say(f"  {shard.outbox}, shard {shard.shard}: {'; '.join(notes)}")

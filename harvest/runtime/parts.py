@@ -34,10 +34,8 @@ __all__ = [
     "AnyStore",
     "make_any_store",
     "make_dead_letters",
-    "make_guard",
     "make_mark_tools",
     "make_range_store",
-    "make_range_tools",
     "make_record",
     "make_relay_tools",
     "make_sink",
@@ -51,7 +49,7 @@ __all__ = [
 def make_tools(config: ReaperConfig, shard: int = 0) -> Tools:
     """What a leadership of a shard works with, in the mode of `config`."""
     if config.mode == "range":
-        tools = make_range_tools(config, shard)
+        tools = _range_tools(config, shard)
         if shard == 0 and config.partitions.automatic and config.primary is None:
             tools.maintain = partial(maintain_partitions_and_tell, config)
         return tools
@@ -75,11 +73,11 @@ def make_mark_tools(config: ReaperConfig) -> MarkTools:
         config.limits.limits(),
         database(config.database).dead_letters(config.table),
         config.bad_rows.policy(),
-        make_guard(config, marker, exact=config.delivery == "transactional"),
+        _guard(config, marker, exact=config.delivery == "transactional"),
     )
 
 
-def make_range_tools(config: ReaperConfig, shard: int) -> RangeTools:
+def _range_tools(config: ReaperConfig, shard: int) -> RangeTools:
     """What a leadership of a shard in range mode works with."""
     # With two databases the ids are the primary's, and say nothing about the outbound table.
     has_dead_letters = config.primary is None
@@ -95,7 +93,7 @@ def make_range_tools(config: ReaperConfig, shard: int) -> RangeTools:
         if has_dead_letters
         else None,
         bad_rows=config.bad_rows.policy(),
-        guard=make_guard(config, reader, exact=True),
+        guard=_guard(config, reader, exact=True),
         checks_rows=config.primary is None,
     )
 
@@ -114,7 +112,7 @@ def make_relay_tools(config: ReaperConfig) -> RelayTools:
         tables.dead_letters(config.table),
         tables.attempts(config.table),
         config.bad_rows.policy(),
-        make_guard(config, marker, exact=False),
+        _guard(config, marker, exact=False),
     )
 
 
@@ -150,7 +148,7 @@ def make_dead_letters(config: ReaperConfig) -> DeadLetterTable:
     return tables.dead_letters(config.table)
 
 
-def make_guard(config: ReaperConfig, store: SourceStore, *, exact: bool) -> SourceGuard:
+def _guard(config: ReaperConfig, store: SourceStore, *, exact: bool) -> SourceGuard:
     """What looks whether the database is the one whose rows were published."""
     return SourceGuard(store, make_record(config), config.registration(), exact=exact)
 

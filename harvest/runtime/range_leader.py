@@ -41,10 +41,7 @@ _MAINTAIN_S: Final = 60.0
 
 
 class RangeLeader:
-    """Carries out the actions of a `RangeScheduler`. Implements `Leader`.
-
-    With `RangeTools.until` it ends by itself, once every row up to that id is published.
-    """
+    """Carries out the actions of a `RangeScheduler`. Implements `Leader`."""
 
     def __init__(self, leadership: Leadership, tools: RangeTools) -> None:
         limits, shard = tools.limits, tools.shard
@@ -99,8 +96,6 @@ class RangeLeader:
         match event:
             case r.ReadDone(window):
                 stats.marked += len(window.rows)
-                if self._tools.until is not None:
-                    self._end_if_done(window)
             case r.Fetched(rows):
                 stats.marked += len(rows)
                 stats.late += len(rows)
@@ -186,7 +181,7 @@ class RangeLeader:
         window = tools.reader.read(after, limit)
         if window.rows and tools.guard is not None:
             tools.guard.saw(tools.reader, (window.rows[-1][0], _checksum(window.rows[-1])))
-        return r.ReadDone(window if tools.until is None else window.upto(tools.until))
+        return r.ReadDone(window)
 
     def _check_table(self, position: Position | None) -> r.Event:
         """Whether table, configuration and checkpoint belong together.
@@ -286,13 +281,6 @@ class RangeLeader:
         except HarvestError as error:
             self._leadership.log.warning("the partitions could not be looked after: %s", error)
 
-    def _end_if_done(self, window: Window) -> None:
-        scheduler, leadership = self.scheduler, self._leadership
-        nothing_new = window.last_id <= scheduler.last_id
-        if nothing_new and scheduler.running and not scheduler.in_flight_records:
-            leadership.report(r.Refresh())  # it may have passed ids that are no rows of this shard
-            leadership.stop()
-
     def _tell_crowded(self) -> None:
         log = self._leadership.log
         if self._was_crowded:
@@ -349,7 +337,6 @@ class RangeTools:
     """What is done about partitions once a minute; raises `HarvestError`."""
     dead_letters: DeadLetterStore | None = None
     bad_rows: BadRowPolicy = field(default_factory=BadRowPolicy)
-    until: int | None = None
     guard: SourceGuard | None = None
     checks_rows: bool = True
     """Whether one row by its id can be asked for at any time."""

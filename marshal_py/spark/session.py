@@ -21,12 +21,16 @@ if TYPE_CHECKING:
 
 __all__ = ["spark_session"]
 
-_LOCAL: Final[dict[str, str]] = {
-    "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",
+_LOOPBACK: Final[dict[str, str]] = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
     "spark.sql.shuffle.partitions": "8",
+}
+"""Of a session whose executors are threads of this process; others must reach it."""
+
+_STARTED_HERE: Final[dict[str, str]] = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
     "spark.driver.memory": "2g",
     # A short job ends before the second compiler has paid for itself on two cores.
     "spark.driver.extraJavaOptions": "-XX:+UseParallelGC -XX:TieredStopAtLevel=4",
@@ -71,8 +75,9 @@ def spark_session(
         builder = builder.appName(app_name)
     else:
         builder = builder.appName(app_name).master(master or "local[*]")
-        chosen = {**_LOCAL, **chosen}
-        _prepare(chosen, kafka=kafka, local=(master or "local").startswith("local"))
+        local = (master or "local").startswith("local")
+        chosen = {**_STARTED_HERE, **(_LOOPBACK if local else {}), **chosen}
+        _prepare(chosen, kafka=kafka, local=local)
     for name, value in chosen.items():
         builder = builder.config(name, value)
     session = builder.getOrCreate()

@@ -14,7 +14,7 @@ from marshal_py.cli.app import app as marshal
 from tests.support.paths import SPECS
 
 SPEC = SPECS / "AUDIT.md"
-APPS = {"marshal": marshal, "harvest": harvest}
+APPS = {"marshal_py": marshal, "harvest": harvest}
 SUBMIT = {"--master", "--jars", "--conf"}
 
 
@@ -25,11 +25,12 @@ def lines() -> list[str]:
 
 
 def test_there_is_one_for_each_pipeline() -> None:
-    found = [re.search(r'"\$\(which (\w+)\)" (\w+)', line) for line in lines()]
+    found = [
+        re.search(r'"\$\(python -m (\w+)\.cli\.spark_submit\)" (\w+)', line) for line in lines()
+    ]
     assert [match.groups() if match else None for match in found] == [
-        ("marshal", "audit"),
+        ("marshal_py", "audit"),
         ("harvest", "reconcile"),
-        ("harvest", "backlog"),
     ]
 
 
@@ -38,12 +39,11 @@ def test_its_arguments_are_known(
     line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("reaper.yaml").touch()
     words = shlex.split(line)
-    program = next(n for n, word in enumerate(words) if word.startswith("$(which "))
+    program = next(n for n, word in enumerate(words) if word.endswith(".cli.spark_submit)"))
     assert words[0] == "spark-submit"
     assert set(words[1:program:2]) <= SUBMIT
-    name = words[program].removeprefix("$(which ").removesuffix(")")
+    name = words[program].removeprefix("$(python -m ").removesuffix(".cli.spark_submit)")
     group = typer.main.get_command(APPS[name])
     with group.make_context(name, words[program + 1 :]) as context:
         rest = [*context._protected_args, *context.args]
