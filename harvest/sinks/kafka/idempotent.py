@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -38,6 +39,9 @@ __all__ = ["IdempotentSink"]
 
 _STEP_S: Final = 0.5  # how long the lease may go unasked while the broker is silent
 _ROOM_S: Final = 0.01
+# Acknowledgements of so long are settled together: nobody waits for them, and at a thousand rows a
+# second a thread that woke for each would keep rows from being sent.
+_GATHER_S: Final = 0.005
 _CLOSE_S: Final = 2.0
 _REFUSED: Final = "the broker refused rows"
 _NOT_OPEN: Final = "an earlier delivery failed, and the sink was not opened again"
@@ -153,8 +157,7 @@ class _Line:
         """Hand the rows over, unless a delivery has failed."""
         delivery = _Delivery(rows, settle)
         with self._changed:
-            self._deliveries.append(delivery)
-            self._changed.notify()
+            self._deliveries.append(delivery)  # and tell the other thread when the rows are sent
         if self._reason is None and not self._still_held():
             self._fail("the lease is lost")
         if self._reason is None:
@@ -189,6 +192,7 @@ class _Line:
         if self._reason is not None:
             raise _GivenUp
         with self._changed:
+            self._changed.notify_all()
             self._changed.wait(_ROOM_S)
 
     def close(self) -> None:
@@ -207,6 +211,8 @@ class _Line:
         while self._is_waited_for():
             try:
                 self._producer.poll(_STEP_S)
+                time.sleep(_GATHER_S)
+                self._producer.poll(0)
             except (KafkaException, SystemError):  # the producer is given up: the reports follow
                 self._fail(_REFUSED)
                 _purge(self._producer)
