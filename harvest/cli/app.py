@@ -5,7 +5,9 @@ Exit codes are those of `marshal` (marshal_py/cli/exit_codes.py).
 
 from __future__ import annotations
 
-import sys
+from typing import Any
+
+from typer.core import TyperGroup
 
 from harvest.cli import checkpoint, dead_letters, slot
 from harvest.cli.bench import bench
@@ -20,14 +22,26 @@ from harvest.cli.stash import stash
 from harvest.cli.switch import switch
 from harvest.errors import HarvestError
 from marshal_py.cli.command import EXIT_CODES_HELP, new_app, version_flag
-from marshal_py.cli.exit_codes import EXIT_CODES, exit_code, say_error
+from marshal_py.cli.exit_codes import EXIT_CODES, errors_as_exit_codes, fail
 from marshal_py.cli.output import prepare_output
-from marshal_py.errors import MarshalError
 
 __all__ = ["app", "main"]
 
+
+class _Commands(TyperGroup):
+    """Errors become one line and an exit code, as those of `marshal` do."""
+
+    def invoke(self, ctx: Any) -> Any:
+        with errors_as_exit_codes():
+            try:
+                return super().invoke(ctx)
+            except HarvestError as error:
+                fail(str(error), EXIT_CODES[error.blame])
+
+
 app = new_app(
     name="harvest",
+    cls=_Commands,
     help="Publish the rows of an outbox table to Kafka: in order, and only what was committed.",
     epilog=EXIT_CODES_HELP,
 )
@@ -51,13 +65,6 @@ app.add_typer(slot.app, name="slot")
 
 
 def main() -> None:
-    """Entry point: errors become one line and an exit code."""
+    """Entry point."""
     prepare_output()
-    try:
-        app(prog_name="harvest")
-    except MarshalError as error:
-        say_error(str(error))
-        sys.exit(exit_code(error))
-    except HarvestError as error:
-        say_error(str(error))
-        sys.exit(EXIT_CODES[error.blame])
+    app(prog_name="harvest")

@@ -31,7 +31,7 @@ __all__ = ["EXIT_CODES_HELP", "command", "global_flags", "new_app", "reflow", "v
 
 EXIT_CODES_HELP: Final = (
     "Exit codes: 0 all well, 1 a finding, 2 wrong usage or configuration, 3 the environment "
-    "(no broker, no topic, a package missing)."
+    "(no broker, no topic, a package missing), 130 after Ctrl-C."
 )
 
 

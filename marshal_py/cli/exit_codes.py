@@ -27,7 +27,6 @@ __all__ = [
     "errors_as_exit_codes",
     "exit_code",
     "fail",
-    "say_error",
 ]
 
 FINDING: Final = 1

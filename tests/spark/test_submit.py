@@ -49,7 +49,7 @@ def test_an_audit_is_submitted(
         *("--out", str(tmp_path / "audit"), "--allow", "create_time", "--json"),
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    assert json.loads(done.stdout)["all"]["records"] == len(script.records)
+    assert json.loads(done.stdout)["new"]["records"] == len(script.records)
 
 
 def test_harvest_is_submitted() -> None:
