@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["dashboard"]
 
 DEFAULT_PORT: Final = 8090
+_VARIABLE: Final = "MARSHAL_DASHBOARD_TOKEN"
 
 
 @command()
@@ -81,7 +82,8 @@ def dashboard(
     """Serve the dashboard: who holds what, live and at any moment of the past.
 
     Reads the log and takes no part: nothing is written, no member appears, unless --write is
-    given. Needs the extra `dashboard`. With --json, one line says where it listens.
+    given. Needs the extra `dashboard`. With --json, one line says where it listens. A token of
+    your own is that of MARSHAL_DASHBOARD_TOKEN, and is not printed.
 
     [bold]Examples[/]
 
@@ -98,10 +100,11 @@ def dashboard(
                 ENVIRONMENT,
             )
     from marshal_py.dashboard.app import create_app
-    from marshal_py.dashboard.guard import is_loopback, new_token
+    from marshal_py.dashboard.guard import given_token, is_loopback, new_token
     from marshal_py.dashboard.log_follower import LogFollower
 
-    secret = new_token() if token or not is_loopback(host) else None
+    given = given_token(_VARIABLE)
+    made = new_token() if given is None and (token or not is_loopback(host)) else None
     listener = _listen(host, port)
     follower = LogFollower(
         connection,
@@ -112,9 +115,11 @@ def dashboard(
     try:
         if write:
             log_to_stderr(name="marshal_py.dashboard.actions")
-        app = create_app(follower, token=secret, host_names=tuple(host_names or ()), write=write)
+        app = create_app(
+            follower, token=given or made, host_names=tuple(host_names or ()), write=write
+        )
         follower.start()
-        _announce(listener, host, secret, as_json=as_json)
+        _announce(listener, host, made, as_json=as_json)
         _serve(app, follower, listener)
     finally:
         listener.close()

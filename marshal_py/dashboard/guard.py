@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
+import os
+import re
 import secrets
 from collections.abc import Iterable
 from http.cookies import CookieError, SimpleCookie
@@ -25,7 +27,11 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-__all__ = ["Guard", "is_loopback", "new_token"]
+from marshal_py.errors import ConfigurationError
+
+__all__ = ["Guard", "given_token", "is_loopback", "new_token"]
+
+_TOKEN: Final = re.compile(r"[\w-]{24,}", re.ASCII)
 
 HEADERS: Final = {
     "content-security-policy": (
@@ -44,6 +50,20 @@ HEADERS: Final = {
 def new_token() -> str:
     """Return a token that nobody can guess."""
     return secrets.token_urlsafe(24)
+
+
+def given_token(name: str) -> str | None:
+    """Return the token in an environment variable, None if it is not set.
+
+    Raises `ConfigurationError` for one that could be guessed, or that no address can hold.
+    """
+    token = os.environ.get(name)
+    if token is not None and not _TOKEN.fullmatch(token):
+        raise ConfigurationError(
+            f"{name} has to be 24 or more of A-Z, a-z, 0-9, - and _, as "
+            '`python -c "import secrets; print(secrets.token_urlsafe())"` prints them'
+        )
+    return token
 
 
 def is_loopback(host: str) -> bool:

@@ -2,7 +2,7 @@
 
 import { Cards, choice } from "./cards.js";
 import { onTheme } from "./colour.js";
-import { clock, element, moment, plural } from "./format.js";
+import { clock, element, moment, plural, visible } from "./format.js";
 import { GroupView } from "./group.js";
 import { Inspector, ask } from "./inspector.js";
 import { alertList, eventList, leaderColumns, memberColumns, sortRows, table } from "./lists.js";
@@ -20,7 +20,9 @@ let view = null; // {kind, update(), close()}
 let frame = 0;
 let lastEvent = performance.now();
 
-const say = (text) => ($("say").textContent = text);
+// Times are shown in the browser's time zone.
+const ZONE = Intl.DateTimeFormat().resolvedOptions().timeZone;
+const say = (text) => ($("say").textContent = visible(text));
 const filter = () => $("filter").value.trim();
 
 const context = {
@@ -300,7 +302,7 @@ function banner(text, passesMs = 0) {
   }
   const shown = passing || text;
   $("banner").hidden = !shown;
-  if ($("banner").textContent !== shown) $("banner").textContent = shown;
+  if ($("banner").textContent !== visible(shown)) $("banner").textContent = visible(shown);
 }
 
 function draw() {
@@ -319,7 +321,7 @@ function draw() {
 }
 
 function heading(head) {
-  $("log").textContent = head.topic ? `${head.topic} · ${plural(head.coordinators, "coordination partition")}${head.wire === "text" ? " · version 1" : ""}` : "";
+  $("log").textContent = head.topic ? `${visible(head.topic)} · ${plural(head.coordinators, "coordination partition")}${head.wire === "text" ? " · version 1" : ""} · ${ZONE}` : "";
   const gone = performance.now() - lastEvent > 25_000 || stream.readyState === EventSource.CLOSED;
   const phase = past ? "past" : gone ? "lost" : head.phase ?? "reading";
   const state = $("state");

@@ -66,15 +66,25 @@ export function parseMoment(text, now) {
   return Number.isNaN(d.getTime()) ? null : d.getTime();
 }
 
+// What strangers wrote, with an escape for each character that shows nothing, or rearranges what is
+// beside it: control characters, bidirectional overrides, line separators, halves of characters.
+export const visible = (text) => String(text).replace(/[\p{Cc}\p{Cf}\p{Cs}\p{Zl}\p{Zp}]/gu, (character) => {
+  const hex = character.codePointAt(0).toString(16);
+  return hex.length > 4 ? `\\U${hex.padStart(8, "0")}` : hex.length > 2 ? `\\u${hex.padStart(4, "0")}` : `\\x${hex.padStart(2, "0")}`;
+});
+
+const SHOWN = new Set(["title", "aria-label", "placeholder", "alt"]);
+
+// All text that the page shows gets into it here, or through `visible`.
 export function element(tag, attributes = {}, ...children) {
   const made = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
     if (value == null || value === false) continue;
-    if (name === "text") made.textContent = value;
+    if (name === "text") made.textContent = visible(value);
     else if (name === "dataset") Object.assign(made.dataset, value);
     else if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
-    else made.setAttribute(name, value === true ? "" : value);
+    else made.setAttribute(name, value === true ? "" : SHOWN.has(name) ? visible(value) : value);
   }
-  made.append(...children.filter((child) => child != null));
+  made.append(...children.filter((child) => child != null).map((child) => (child instanceof Node ? child : visible(child))));
   return made;
 }

@@ -2,7 +2,7 @@
 
 import { LIVENESS, lagText } from "./colour.js";
 import { MODES, choice, figures, legend } from "./cards.js";
-import { clock, element, plural, short, whole } from "./format.js";
+import { clock, element, plural, short, whole, visible } from "./format.js";
 import { HeatMap } from "./heat.js";
 import { ask } from "./inspector.js";
 import { Lanes } from "./lanes.js";
@@ -42,7 +42,7 @@ export class GroupView {
     this.heat = new HeatMap(this.map, {
       pick: (partition) => context.choose(this.group, this.topic, partition),
       hover: (partition) => {
-        this.pointed.textContent = partition == null ? "" : this.heat.describe(partition);
+        this.pointed.textContent = partition == null ? "" : visible(this.heat.describe(partition));
       },
       say: context.say,
     });
@@ -226,7 +226,7 @@ export class GroupView {
           + "Arrow keys move the cursor, plus and minus zoom, Enter shows everything at that moment.");
       }
     } catch (error) {
-      this.told.textContent = error.message;
+      this.told.textContent = visible(error.message);
     } finally {
       this.asking = false;
     }

@@ -1,7 +1,7 @@
 // Everything about one partition: how it stands, who held it, and its whole story on request.
 
 import { clientColour, css, LIVENESS, strangerNumber } from "./colour.js";
-import { age, clock, element, moment, whole } from "./format.js";
+import { age, clock, element, moment, whole, visible } from "./format.js";
 
 const HOW = {
   released: "released",
@@ -117,7 +117,7 @@ export class Inspector {
     const list = element("dl");
     const add = (name, value) => {
       if (value == null || value === "") return;
-      const shown = value instanceof Node ? value : document.createTextNode(String(value));
+      const shown = value instanceof Node ? value : document.createTextNode(visible(value));
       list.append(element("dt", { text: name }), element("dd", {}, shown));
     };
     add("Holder", holder ? element("span", { class: "who" }, this.who(holder), holder) : "nobody");

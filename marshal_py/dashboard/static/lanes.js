@@ -3,7 +3,7 @@
 
 import { ticks } from "./axis.js";
 import { clientColour, css, strangerNumber, theme } from "./colour.js";
-import { age, clock, moment } from "./format.js";
+import { age, clock, moment, visible } from "./format.js";
 
 const LABEL = 60, AXIS = 24, LANE = 18, BAR = 12;
 const SHORTEST_MS = 50; // the closest that one may look
@@ -290,7 +290,7 @@ export class Lanes {
       if (this.pull.moved) this.setEnd(this.pull.end - (by / (this.width - LABEL)) * this.span);
     }
     this.pointed = this.place(event);
-    if (this.pointed) this.told.textContent = this.describe(this.pointed);
+    if (this.pointed) this.told.textContent = visible(this.describe(this.pointed));
     this.later();
   }
 
@@ -303,7 +303,7 @@ export class Lanes {
 
   go(place) {
     this.cursor = place;
-    this.told.textContent = this.describe(place);
+    this.told.textContent = visible(this.describe(place));
     this.later();
     this.pick(this.data.lanes[place.lane].partition, Math.round(place.at));
   }

@@ -1,7 +1,7 @@
 // What an operator may do from here, when the dashboard was started with --write: nothing that was
 // not shown before, and confirmed.
 
-import { element, whole } from "./format.js";
+import { element, whole, visible } from "./format.js";
 import { table } from "./lists.js";
 
 async function post(path, document_) {
@@ -70,7 +70,7 @@ function ask(verb, action, fields = []) {
   }
 
   function tell(text, changes, wrong = false) {
-    told.textContent = text;
+    told.textContent = visible(text);
     told.className = wrong ? "error" : "";
     shown.replaceChildren(...(changes.length ? [table("What changes", [
       ["Partition", (c) => `${c.topic}/${c.partition}`],

@@ -6,6 +6,7 @@ import http.client
 import json
 import os
 import re
+import secrets
 import signal
 import subprocess
 import sys
@@ -276,6 +277,7 @@ def test_keys_and_tables_reach_what_the_canvas_shows(
     a.claim_many([("orders", p) for p in range(3)], timeout_s=60)
     b.claim("orders", 3, timeout_s=60)
     b.leader("night").campaign(10)
+    b.leader("d\u202ek\x07").campaign(10)
     served = serve()
     page.goto(f"{served.url}#/g/g/orders")
     page.until("marshal.view()?.heat?.row?.partitions.length === 4")
@@ -312,7 +314,11 @@ def test_keys_and_tables_reach_what_the_canvas_shows(
     page.until("/^partition [0-3] at .*: (a.1|b) since/.test(marshal.view().told.textContent)")
 
     page.evaluate("location.hash = '#/leaders'")
-    page.until("document.querySelector('main table')?.textContent.includes('night')")
+    leaders = page.until(
+        "(() => { const found = document.querySelector('main table')?.textContent ?? '';"
+        " return found.includes('night') && found.includes('d\\\\u202ek\\\\x07') && found; })()"
+    )
+    assert leaders.isprintable()  # nothing turns a line around, or hides in it
     page.evaluate("location.hash = '#/members'")
     text = page.until(
         "document.querySelector('main h2')?.textContent.startsWith('Members') "
@@ -479,6 +485,21 @@ def test_beyond_this_machine_a_token_is_needed(serve: Callable[..., Served]) -> 
     assert served.stop() == 0
     assert served.process.stderr is not None
     assert token[1] not in served.process.stderr.read()
+
+
+def test_a_token_can_be_given(
+    serve: Callable[..., Served], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token = secrets.token_urlsafe()
+    monkeypatch.setenv("MARSHAL_DASHBOARD_TOKEN", token)
+    served = serve()
+    assert "token" not in served.url
+    assert served.ask("/api/strip?from=0&to=1")[0] == 401
+    assert served.ask("/api/strip?from=0&to=1", Authorization=f"Bearer {token}")[0] == 200
+    monkeypatch.setenv("MARSHAL_DASHBOARD_TOKEN", "guess-me")
+    with pytest.raises(AssertionError, match="MARSHAL_DASHBOARD_TOKEN has to be 24") as refused:
+        serve()
+    assert "guess-me" not in str(refused.value)
 
 
 def test_what_cannot_work_is_one_line(kafka: EmbeddedKafka, topic: str) -> None:
