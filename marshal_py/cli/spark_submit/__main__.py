@@ -22,4 +22,6 @@ if __name__ == "__main__":
     if "PYSPARK_GATEWAY_PORT" in os.environ:
         run()
     else:
-        print(Path(__file__).resolve())
+        from marshal_py.cli.output import say
+
+        say(str(Path(__file__).resolve()))

@@ -117,7 +117,6 @@ def test_every_logger_escapes() -> None:
 OWN_WORDS = {
     "marshal_py/cli/command.py": "its version",
     "marshal_py/cli/metrics.py": "files of ours, as they are",
-    "harvest/cli/spark.py": "the cursor of its own progress line",
 }
 
 

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from harvest.cli import pause
 from harvest.cli.app import app
 from harvest.errors import ConfigurationError, StoreUnavailable
-from marshal_py.errors import BrokerUnavailable
+from marshal_py.errors import BrokerUnavailable, TopicMissing
 
 
 @pytest.mark.parametrize(
@@ -23,6 +23,7 @@ from marshal_py.errors import BrokerUnavailable
         (ConfigurationError("no such mode"), 2, "error: no such mode"),
         (StoreUnavailable("no database"), 3, "error: no database"),
         (BrokerUnavailable("no broker"), 3, "error: no broker"),
+        (TopicMissing("no topic"), 3, "error: no topic"),
         (KafkaException(KafkaError(KafkaError._TRANSPORT, "gone")), 3, "error: Kafka: gone"),
         (KeyboardInterrupt(), 130, ""),
     ],

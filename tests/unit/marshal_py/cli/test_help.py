@@ -17,8 +17,6 @@ from typer.testing import CliRunner
 from harvest.cli.app import app as harvest_app
 from harvest.cli.app import main as harvest_main
 from marshal_py.cli.app import app as marshal_app
-from marshal_py.cli.exit_codes import exit_code
-from marshal_py.errors import TopicMissing
 from tests.support.paths import DOCS
 
 PROGRAMS = {"marshal": marshal_app, "harvest": harvest_app}
@@ -141,16 +139,3 @@ def test_an_error_of_harvest_looks_like_one_of_marshal(
     assert said.startswith("error: ")
     assert "\x1b" not in said
     assert "red" in said
-
-
-def test_a_missing_coordination_topic_is_the_environments_in_both_programs(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def missing(**_: object) -> None:
-        raise TopicMissing
-
-    monkeypatch.setattr("harvest.cli.app.app", missing)
-    with pytest.raises(SystemExit) as ended:
-        harvest_main()
-    assert ended.value.code == exit_code(TopicMissing()) == 3
-    assert capsys.readouterr().err.startswith("error: ")
