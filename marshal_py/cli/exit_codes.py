@@ -42,15 +42,10 @@ EXIT_CODES: Final[dict[Blame, int]] = {
 }
 
 
-def say_error(message: str) -> None:
-    """One line on standard error, in both programs alike; nothing of a stranger's is raw."""
+def fail(message: str, code: int) -> NoReturn:
+    """End the command with one line on standard error, in which nothing of a stranger's is raw."""
     text = "\n".join(map(safe, message.splitlines()))
     console(stderr=True).print(f"[bold red]error:[/] {text}")
-
-
-def fail(message: str, code: int) -> NoReturn:
-    """End the command with one line on standard error."""
-    say_error(message)
     raise typer.Exit(code)
 
 

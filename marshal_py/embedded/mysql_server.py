@@ -5,9 +5,8 @@ from __future__ import annotations
 import importlib.util
 import signal
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, ClassVar, Final, TypeVar
 
 from .errors import MissingExtra
@@ -27,16 +26,6 @@ class MysqlServer(DatabaseServer[Programs]):
 
     _stop_signal: ClassVar = signal.SIGTERM
     _hidden: ClassVar = ("MYSQL", "MARIADB")
-
-    def __init__(
-        self,
-        *,
-        durable: bool = False,
-        settings: Mapping[str, object] | None = None,
-        log_dir: Path | str | None = None,
-        timeout_s: float = 60.0,
-    ) -> None:
-        super().__init__(durable=durable, settings=settings, log_dir=log_dir, timeout_s=timeout_s)
 
     def dsn_of(self, database: str) -> str:
         """The URL of a database."""

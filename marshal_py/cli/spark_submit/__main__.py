@@ -3,25 +3,8 @@
 spark-submit --master URL "$(python -m marshal_py.cli.spark_submit)" …
 """
 
-from __future__ import annotations
-
-import os
-import sys
-from pathlib import Path
-
-
-def run() -> None:
-    """Run the command, with the arguments of this process."""
-    from marshal_py.cli.app import main
-
-    sys.argv[0] = "marshal"
-    main()
-
+from marshal_py.cli.app import main
+from marshal_py.cli.spark_submit import start
 
 if __name__ == "__main__":
-    if "PYSPARK_GATEWAY_PORT" in os.environ:
-        run()
-    else:
-        from marshal_py.cli.output import say
-
-        say(str(Path(__file__).resolve()))
+    start("marshal", __file__, main)

@@ -102,7 +102,7 @@ function open(next, title) {
   view?.close?.();
   view = next;
   $("main").replaceChildren(view.root);
-  document.title = `${title} · marshal`;
+  document.title = `${visible(title)} · marshal`;
   scrollTo(0, 0);
 }
 
@@ -300,9 +300,9 @@ function banner(text, passesMs = 0) {
       changed();
     }, passesMs);
   }
-  const shown = passing || text;
+  const shown = visible(passing || text);
   $("banner").hidden = !shown;
-  if ($("banner").textContent !== visible(shown)) $("banner").textContent = visible(shown);
+  if ($("banner").textContent !== shown) $("banner").textContent = shown;
 }
 
 function draw() {
