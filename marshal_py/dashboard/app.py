@@ -171,14 +171,24 @@ class _Pages:
         return JSONResponse(await run_in_threadpool(self._operations.perform, ticket, who))
 
     async def _ask(self, question: Callable[[LogFollower], Any]) -> Response:
-        """Answer from what the follower knows, in a thread, and under its lock."""
+        """Answer from what the follower knows, in a thread, and under its lock.
 
-        def answer() -> bytes:
+        While the log is being read nothing is known yet, and "held by nobody" would be a lie: 503.
+        """
+
+        def answer() -> Response:
             with self._follower.lock:
+                if self._follower.phase == "reading":
+                    read = f"{self._follower.progress:.0%}"
+                    return JSONResponse(
+                        {"error": f"the log is being read, {read} so far: ask again"},
+                        503,
+                        {"retry-after": "1"},
+                    )
                 found = question(self._follower)
-            return msgspec.json.encode(found)
+            return Response(msgspec.json.encode(found), media_type="application/json")
 
-        return Response(await run_in_threadpool(answer), media_type="application/json")
+        return await run_in_threadpool(answer)
 
 
 class _Ticket(msgspec.Struct):

@@ -112,6 +112,9 @@ class Served:
         answer = connection.getresponse()
         said = answer.read()
         connection.close()
+        if (again_s := answer.getheader("retry-after")) is not None:  # the log is being read
+            time.sleep(float(again_s))
+            return self.ask(path, method, body, **headers)
         try:
             return answer.status, json.loads(said)
         except ValueError:

@@ -9,8 +9,11 @@ import pytest
 
 pytest.importorskip("starlette", reason="the extra `dashboard` is not installed")
 
+from starlette.testclient import TestClient
+
 from marshal_py.admin.connection import Connection
 from marshal_py.dashboard import log_follower as f
+from marshal_py.dashboard.app import create_app
 from marshal_py.dashboard.subscribers import WAITING, Subscriber
 from marshal_py.errors import InvalidArgument
 
@@ -55,6 +58,20 @@ def test_a_page_that_is_gone_harms_nobody() -> None:
         return Subscriber()
 
     asyncio.run(leave()).put(("delta", b"{}"))
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["cell?group=g&topic=t&partition=0", "lanes?group=g&topic=t&from=0&to=1", "strip?from=0&to=1",
+     "activity"],
+)  # fmt: skip
+def test_while_the_log_is_being_read_nothing_is_said_of_it(path: str) -> None:
+    follower = f.LogFollower(Connection.of_servers("nowhere:1"))
+    follower.progress = 0.5
+    with TestClient(create_app(follower), base_url="http://localhost") as pages:
+        answer = pages.get(f"/api/{path}")
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+    assert answer.json() == {"error": "the log is being read, 50% so far: ask again"}
 
 
 def test_a_history_that_takes_too_long_to_read_is_shortened_once() -> None:
