@@ -47,7 +47,7 @@ from marshal_py.admin.migration_plan import (
     position_of,
 )
 from marshal_py.admin.version1_positions import committed_position
-from marshal_py.client.marshal import Claim, Marshal
+from marshal_py.client.marshal import Claim, Marshal, driver_of
 from marshal_py.client.topics import admin_client
 from marshal_py.errors import ClaimTimeout, ConfigurationError, NotHeld
 from marshal_py.protocol.migration import (
@@ -152,9 +152,9 @@ class Bridge:
         """Replaced as a whole: the driver's thread walks through it."""
         self._add(topics)
         # A pause ends work, and the bridge does none: what it holds keeps the sides apart.
-        with self._new.driver.lock:
-            self._new.driver.claimant.heeds_pauses = False
-            self._new.driver.before_heartbeat.append(self._pass_leases_on)
+        with driver_of(self._new).lock:
+            driver_of(self._new).claimant.heeds_pauses = False
+            driver_of(self._new).before_heartbeat.append(self._pass_leases_on)
 
     # Looking
 

@@ -15,8 +15,9 @@ from typing import Any
 from confluent_kafka import KafkaException
 
 from marshal_py.admin.positions import committed_offsets, write_committed_offsets
+from marshal_py.client.claim import core_of
 from marshal_py.client.log_writer import LogWriter
-from marshal_py.client.marshal import Marshal
+from marshal_py.client.marshal import Marshal, driver_of
 from marshal_py.client.settings import DEFAULT_TOPIC, kafka_config, new_instance_id
 from marshal_py.client.topics import admin_client
 from marshal_py.errors import BrokerUnavailable, ClaimTimeout, InvalidArgument, TopicMissing
@@ -94,12 +95,12 @@ def set_positions(
             wire="text",
             close_on_sigterm=False,
         ) as marshal:
-            claimant = marshal.driver.claimant
+            claimant = driver_of(marshal).claimant
             assert isinstance(claimant, TextClaimant)  # noqa: S101
             claimant.heeds_pauses = False
             for claim in marshal.claim_many(offsets, timeout_s=timeout_s):
-                with marshal.driver.lock:
-                    claim.core.holding.next_offset = offsets[claim.topic, claim.partition]
+                with driver_of(marshal).lock:
+                    core_of(claim).holding.next_offset = offsets[claim.topic, claim.partition]
                 claim.release(timeout_s=TIMEOUT_S)
             _forget_committed(kafka_config(config), group_id, offsets)
     except ClaimTimeout as error:

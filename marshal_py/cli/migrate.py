@@ -20,7 +20,7 @@ from marshal_py.cli.command import command
 from marshal_py.cli.exit_codes import FINDING
 from marshal_py.cli.options import JsonFlag
 from marshal_py.cli.output import console, note, print_json, show, table
-from marshal_py.client.marshal import Claim, Marshal
+from marshal_py.client.marshal import Claim, Marshal, driver_of
 from marshal_py.client.settings import new_instance_id
 from marshal_py.client.topics import admin_client
 from marshal_py.errors import (
@@ -202,7 +202,7 @@ class _Run:
                 self.check_patience()
                 if claim.reason is not None:
                     claim = lead.want(f"leader:{LEADER}", 0)
-                lead.driver.check_open()
+                driver_of(lead).check_open()
                 holder = lead.cell(f"leader:{LEADER}", 0)
                 if not told and holder is not None and holder.held:
                     told = True
@@ -241,7 +241,7 @@ class _Run:
             outcome = "was taken for another"
         if outcome in ("lost its turn", "was taken for another"):
             for side in (text, new):
-                side.driver.abandon()
+                driver_of(side).abandon()
         return outcome
 
     def move(self, bridge: Bridge, source: Marshal, stop: threading.Event, lead: Claim) -> Outcome:

@@ -21,13 +21,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
 from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 from marshal_py.client.aio_threads import call_in_thread
+from marshal_py.client.claim import core_of
 from marshal_py.client.leader_election import Leader, Leadership, LeaderWatch
-from marshal_py.client.marshal import Claim, Marshal
+from marshal_py.client.marshal import Claim, Marshal, driver_of, registry_of
 from marshal_py.client.waiting import Steps, Wait, drive
 from marshal_py.errors import ClaimTimeout
 
@@ -57,26 +59,26 @@ class AsyncClaim:
         self, next_offset: int, *, wait: bool = False, timeout_s: float = 10.0
     ) -> None:
         """See `Claim.commit`."""
-        await self._drive(self.sync.core.commit(next_offset, wait, timeout_s))
+        await self._drive(core_of(self.sync).commit(next_offset, wait, timeout_s))
 
     async def claim_messages(self, proposed_offset: int, *, timeout_s: float = 10.0) -> bool:
         """See `Claim.claim_messages`."""
-        return await self._drive(self.sync.core.claim_messages(proposed_offset, timeout_s))
+        return await self._drive(core_of(self.sync).claim_messages(proposed_offset, timeout_s))
 
     async def release(self, *, wait: bool = True, timeout_s: float = 10.0) -> None:
         """See `Claim.release`."""
-        await self._drive(self.sync.core.release(wait, timeout_s))
+        await self._drive(core_of(self.sync).release(wait, timeout_s))
 
     async def wait_held(self, timeout_s: float | None = None) -> bool:
         """See `Claim.wait_held`."""
-        return await self._drive(self.sync.core.wait_held(timeout_s))
+        return await self._drive(core_of(self.sync).wait_held(timeout_s))
 
     async def wait_lost(self, timeout_s: float | None = None) -> bool:
         """See `Claim.wait_lost`."""
         return await self._drive(_lost(self.sync, timeout_s))
 
     async def _drive(self, steps: Steps[T]) -> T:
-        return await drive(self.sync.core.driver.lock, steps)
+        return await drive(core_of(self.sync).driver.lock, steps)
 
     async def __aenter__(self) -> Self:
         return self
@@ -99,15 +101,16 @@ def _lost(claim: Claim, timeout_s: float | None) -> Steps[bool]:
             return False
         lease_s = claim.remaining_ms / 1000 + 0.001
         wait_s = lease_s if left_s is None else min(lease_s, left_s)
-        yield Wait(claim.core.changed, lambda: not claim.held, wait_s)
+        yield Wait(core_of(claim).changed, lambda: not claim.held, wait_s)
     return True
 
 
 class AsyncLeadership:
     """A `Leadership` (`sync`), of which the calls that wait are coroutines."""
 
-    def __init__(self, leadership: Leadership) -> None:
+    def __init__(self, leadership: Leadership, lock: AbstractContextManager[Any]) -> None:
         self.sync: Final = leadership
+        self._lock: Final = lock
 
     held = property(lambda self: self.sync.held, doc="Whether this client leads now.")
     epoch = property(lambda self: self.sync.epoch, doc="The fencing token.")
@@ -116,7 +119,7 @@ class AsyncLeadership:
 
     async def campaign(self, timeout_s: float | None = None) -> Self:
         """See `Leadership.campaign`."""
-        await drive(self.sync.registry.driver.lock, self.sync.campaign_steps(timeout_s))
+        await drive(self._lock, self.sync.campaign_steps(timeout_s))
         return self
 
     async def resign(self, *, wait: bool = True, timeout_s: float = 10.0) -> None:
@@ -150,7 +153,7 @@ class AsyncLeaderWatch:
                 loop.call_soon_threadsafe(changes.put_nowait, (old, new))
 
         self._changes = changes
-        self._watch = LeaderWatch(marshal.driver, name, on_change)
+        self._watch = LeaderWatch(driver_of(marshal), name, on_change)
 
     @property
     def current(self) -> Leader | None:
@@ -193,12 +196,12 @@ class AsyncMarshal:
     async def start(self) -> Self:
         """See `Marshal.start`."""
         await call_in_thread(self.sync.start, undo=self.sync.close)
-        self.sync.driver.handle_sigterm()  # in this thread it can be done
+        driver_of(self.sync).handle_sigterm()  # in this thread it can be done
         return self
 
     async def close(self, timeout_s: float = 10.0, *, release: bool = True) -> None:
         """See `Marshal.close`."""
-        restore = self.sync.driver.take_sigterm_undo()
+        restore = driver_of(self.sync).take_sigterm_undo()
         try:
             await call_in_thread(partial(self.sync.close, timeout_s, release=release))
         finally:
@@ -224,9 +227,9 @@ class AsyncMarshal:
         ephemeral: bool = False,
     ) -> list[AsyncClaim]:
         """See `Marshal.claim_many`."""
-        registry = self.sync.registry
+        registry = registry_of(self.sync)
         claims = await drive(
-            self.sync.driver.lock, registry.claim_many(keys, timeout_s, ephemeral=ephemeral)
+            driver_of(self.sync).lock, registry.claim_many(keys, timeout_s, ephemeral=ephemeral)
         )
         return [AsyncClaim(claim) for claim in claims]
 
@@ -235,14 +238,14 @@ class AsyncMarshal:
     ) -> AsyncClaim | None:
         """See `Marshal.try_claim`."""
         claim = await drive(
-            self.sync.driver.lock,
-            self.sync.registry.try_claim(topic, partition, timeout_s, ephemeral=ephemeral),
+            driver_of(self.sync).lock,
+            registry_of(self.sync).try_claim(topic, partition, timeout_s, ephemeral=ephemeral),
         )
         return None if claim is None else AsyncClaim(claim)
 
     def leader(self, name: str) -> AsyncLeadership:
         """Stand for leader of `name`: ``async with marshal.leader(name) as leadership``."""
-        return AsyncLeadership(self.sync.leader(name))
+        return AsyncLeadership(self.sync.leader(name), driver_of(self.sync).lock)
 
     def watch_leader(self, name: str) -> AsyncLeaderWatch:
         """Observe who leads `name`."""

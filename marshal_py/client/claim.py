@@ -20,7 +20,7 @@ from marshal_py.errors import ClaimTimeout, NotHeld, NotInVersion1
 from marshal_py.protocol.claimant import ClaimState, Holding, Notice
 from marshal_py.protocol.world import MS
 
-__all__ = ["Claim", "ClaimCore"]
+__all__ = ["Claim", "ClaimCore", "core_of"]
 
 T = TypeVar("T")
 
@@ -189,7 +189,7 @@ class Claim:
     """
 
     def __init__(self, driver: Driver, holding: Holding) -> None:
-        self.core = ClaimCore(driver, holding)
+        self._core = ClaimCore(driver, holding)
         """For the rest of this library; no part of the public interface."""
         self.on_lost: Hook | None = None
         """Called once, in the hook thread, when the log says that the claim is somebody else's."""
@@ -200,8 +200,8 @@ class Claim:
         self.on_pause: Hook | None = None
         """Called when an operator paused the group; return, or `release`, once work has stopped."""
 
-    topic = property(lambda self: self.core.holding.topic, doc="The topic, real or virtual.")
-    partition = property(lambda self: self.core.holding.partition, doc="The partition number.")
+    topic = property(lambda self: self._core.holding.topic, doc="The topic, real or virtual.")
+    partition = property(lambda self: self._core.holding.partition, doc="The partition number.")
 
     @property
     def epoch(self) -> int:
@@ -209,12 +209,12 @@ class Claim:
 
         Raises `NotInVersion1` with wire="text".
         """
-        if self.core.driver.settings.wire == "text":
+        if self._core.driver.settings.wire == "text":
             raise NotInVersion1(
                 "claim.epoch: records of version 1 (wire='text') carry no fencing epoch, and Go "
                 "clients would not honour one. Use wire='msgpack', after `marshal group migrate`"
             )
-        return self.core.holding.epoch
+        return self._core.holding.epoch
 
     @property
     def held(self) -> bool:
@@ -222,42 +222,42 @@ class Claim:
 
         Takes no lock and asks nobody: cheap enough for every message.
         """
-        return self.core.held
+        return self._core.held
 
     @property
     def remaining_ms(self) -> float:
         """Milliseconds that are left of the lease; 0 when it is not held."""
-        return self.core.remaining_ms
+        return self._core.remaining_ms
 
     @property
     def next_offset(self) -> int:
         """The next offset to process, as committed here; −1 when there is no position yet."""
-        return self.core.holding.next_offset
+        return self._core.holding.next_offset
 
     @property
     def stored_offset(self) -> int:
         """The next offset to process, as the log has it: what another holder would see."""
-        return self.core.holding.stored_offset
+        return self._core.holding.stored_offset
 
     @property
     def claimed_offset(self) -> int:
         """Every message below it was claimed for at-most-once delivery; −1: none was."""
-        return self.core.holding.claimed_offset
+        return self._core.holding.claimed_offset
 
     @property
     def position(self) -> int:
         """Where a new holder starts: the larger of `next_offset` and `claimed_offset`."""
-        return max(self.core.holding.next_offset, self.core.holding.claimed_offset)
+        return max(self._core.holding.next_offset, self._core.holding.claimed_offset)
 
     @property
     def metadata(self) -> bytes:
         """What heartbeats publish with the claim: set here, or left by the holder before."""
-        return self.core.holding.metadata
+        return self._core.holding.metadata
 
     @property
     def reason(self) -> str | None:
         """Why the claim ended, in words; None while it has not."""
-        return self.core.holding.reason
+        return self._core.holding.reason
 
     def commit(self, next_offset: int, *, wait: bool = False, timeout_s: float = 10.0) -> None:
         """Store the next offset to process.
@@ -266,7 +266,7 @@ class Claim:
         the log. Offsets only go up: a smaller one is ignored. Raises `NotHeld` when the claim is
         released or lost, or is lost while waiting; `ClaimTimeout` after `timeout_s`.
         """
-        self._block(self.core.commit(next_offset, wait, timeout_s))
+        self._block(self._core.commit(next_offset, wait, timeout_s))
 
     def claim_messages(self, proposed_offset: int, *, timeout_s: float = 10.0) -> bool:
         """Claim every message below `proposed_offset` for at-most-once delivery (§5.11).
@@ -275,7 +275,7 @@ class Claim:
         False when it did not, or nobody knows: do not deliver. Raises `NotHeld` when the claim is
         released or lost already.
         """
-        return self._block(self.core.claim_messages(proposed_offset, timeout_s))
+        return self._block(self._core.claim_messages(proposed_offset, timeout_s))
 
     def set_metadata(self, metadata: bytes, *, flush: bool = False) -> None:
         """Publish up to 256 bytes with the claim, from the next heartbeat on, or (`flush`) at once.
@@ -283,12 +283,12 @@ class Claim:
         They stay with the cell: the next holder finds them in `metadata`, and publishes them until
         it sets others.
         """
-        driver = self.core.driver
+        driver = self._core.driver
         with driver.lock:
-            driver.claimant.set_metadata(self.core.holding, metadata)
+            driver.claimant.set_metadata(self._core.holding, metadata)
             if flush and driver.running:
                 driver.refresh_offsets()  # the heartbeat carries all claims
-                driver.claimant.renew(self.core.holding, driver.clock())
+                driver.claimant.renew(self._core.holding, driver.clock())
                 driver.carry_out()
 
     def set_position(self, next_offset: int) -> None:
@@ -299,10 +299,10 @@ class Claim:
         it, and if something else of the claim was on its way there, nothing happens; ask again
         then. Raises `NotHeld`, `Closed`.
         """
-        driver = self.core.driver
+        driver = self._core.driver
         with driver.lock:
             driver.check_open()
-            driver.claimant.set_position(self.core.holding, next_offset, driver.clock())
+            driver.claimant.set_position(self._core.holding, next_offset, driver.clock())
             driver.carry_out()
 
     def release(self, *, wait: bool = True, timeout_s: float = 10.0) -> None:
@@ -312,14 +312,14 @@ class Claim:
         the release is in the log; raises `ClaimTimeout` if that takes longer than `timeout_s` (it
         goes on being tried). A claim that has ended already is left as it is.
         """
-        self._block(self.core.release(wait, timeout_s))
+        self._block(self._core.release(wait, timeout_s))
 
     def wait_held(self, timeout_s: float | None = None) -> bool:
         """Wait until the claim is held, for the first time or again after a lapse.
 
         Returns True when it is, False when it ended instead (see `reason`) or after `timeout_s`.
         """
-        return self._block(self.core.wait_held(timeout_s))
+        return self._block(self._core.wait_held(timeout_s))
 
     def wait_lost(self, timeout_s: float | None = None) -> bool:
         """Wait until the right to act ends: the lease lapsed, or the claim was lost or released.
@@ -334,7 +334,7 @@ class Claim:
                 return False
             # The driver tells of the end; the lease itself needs nobody to tell.
             lease_s = self.remaining_ms / 1000
-            self.core.not_held.wait(lease_s if left is None else min(lease_s, left))
+            self._core.not_held.wait(lease_s if left is None else min(lease_s, left))
         return True
 
     def __enter__(self) -> Self:
@@ -345,17 +345,17 @@ class Claim:
             self.release()
 
     def __repr__(self) -> str:
-        return repr(self.core)
+        return repr(self._core)
 
     def _block(self, steps: Steps[T]) -> T:
-        return block(self.core.driver.lock, steps)
+        return block(self._core.driver.lock, steps)
 
     # What the driver tells
 
     def hear(self, notice: Notice) -> None:
         """Take in a notice under the lock, log it, and have its hook called. For the driver."""
-        was_acquired = self.core.holding.acquired
-        self.core.hear(notice)
+        was_acquired = self._core.holding.acquired
+        self._core.hear(notice)
         if notice.kind == "regained":
             self._log(logging.INFO, "%s: %r regained", self)
             self._call(self.on_regained)
@@ -367,16 +367,19 @@ class Claim:
             if self.on_pause is not None:
                 self._call(_pause_then_release(self.on_pause))
         elif notice.kind == "lost" and was_acquired:
-            self._log(logging.WARNING, "%s: %r lost: %s", self, notice.detail)
+            if self._core.holding.repositioned:  # its end was asked for
+                self._log(logging.INFO, "%s: %r: its position was set: %s", self, notice.detail)
+            else:
+                self._log(logging.WARNING, "%s: %r lost: %s", self, notice.detail)
             self._call(self.on_lost)
 
     def _log(self, level: int, text: str, *values: object) -> None:
-        driver = self.core.driver
-        driver.log.log(level, text, driver.settings.client_id, *values, extra=self.core.log_fields)
+        driver = self._core.driver
+        driver.log.log(level, text, driver.settings.client_id, *values, extra=self._core.log_fields)
 
     def _call(self, hook: Hook | None) -> None:
         if hook is not None:
-            hooks = self.core.driver.hooks
+            hooks = self._core.driver.hooks
             hooks.start()
             hooks.call(partial(hook, self))
 
@@ -387,3 +390,8 @@ def _pause_then_release(on_pause: Hook) -> Hook:
         claim.release(wait=False)
 
     return hook
+
+
+def core_of(claim: Claim) -> ClaimCore:
+    """Return what a claim shares with the coroutines that use it: for this library only."""
+    return claim._core  # noqa: SLF001

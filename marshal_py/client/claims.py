@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 
-from marshal_py.client.claim import Claim
+from marshal_py.client.claim import Claim, core_of
 from marshal_py.client.driver import Driver
 from marshal_py.client.waiting import Steps, Wait
 from marshal_py.errors import ClaimTimeout, DuplicateClientId, NotHeld
@@ -64,7 +64,7 @@ class ClaimRegistry:
     ) -> Steps[Claim | None]:
         """See `Marshal.try_claim`."""
         claim = self.want(topic, partition, ephemeral=ephemeral)
-        core = claim.core
+        core = core_of(claim)
         yield Wait(core.changed, lambda: core.decided, timeout_s)
         if claim.held:
             return claim
@@ -76,9 +76,9 @@ class ClaimRegistry:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         for claim in claims:
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            if (yield from claim.core.wait_held(left)):
+            if (yield from core_of(claim).wait_held(left)):
                 continue
-            if not claim.core.ended.is_set():
+            if not core_of(claim).ended.is_set():
                 raise ClaimTimeout(self._why_not(claim, timeout_s))
             self.driver.check_open()
             if self.driver.claimant.duplicate_instance_id is not None:
@@ -109,4 +109,4 @@ class ClaimRegistry:
 
     def _end(self) -> None:
         for claim in list(self._claims.values()):
-            claim.core.end()
+            core_of(claim).end()

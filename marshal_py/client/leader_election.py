@@ -61,7 +61,7 @@ class Leadership:
 
     def __init__(self, registry: ClaimRegistry, name: str) -> None:
         self.name = name
-        self.registry = registry
+        self._registry = registry
         """For the rest of this library; no part of the public interface."""
         self.claim: Claim | None = None
         """The claim that the leadership is; None before the first election."""
@@ -95,18 +95,18 @@ class Leadership:
 
     def campaign(self, timeout_s: float | None = None) -> Self:
         """Wait until elected. Raises `ClaimTimeout` after `timeout_s`, and what `claim` raises."""
-        block(self.registry.driver.lock, self.campaign_steps(timeout_s))
+        block(self._registry.driver.lock, self.campaign_steps(timeout_s))
         return self
 
     def campaign_steps(self, timeout_s: float | None) -> Steps[None]:
         """Return the steps of `campaign`, for `waiting.drive`."""
-        claim = self.registry.want(self._topic, 0)
+        claim = self._registry.want(self._topic, 0)
         if claim is not self.claim:
             claim.on_lost = self._relay("on_lost")
             claim.on_lapsed = self._relay("on_lapsed")
             claim.on_regained = self._relay("on_regained")
         try:
-            yield from self.registry.wait_held([claim], timeout_s)
+            yield from self._registry.wait_held([claim], timeout_s)
         except ClaimTimeout as error:
             if claim is not self.claim:
                 claim.release(wait=False)

@@ -32,7 +32,7 @@ from marshal_py.protocol.rationalizer import Cell
 from marshal_py.protocol.wire import WireName
 from marshal_py.protocol.world import Liveness, World
 
-__all__ = ["Claim", "Marshal"]
+__all__ = ["Claim", "Marshal", "driver_of", "registry_of"]
 
 logger = logging.getLogger("marshal_py")
 
@@ -126,11 +126,11 @@ class Marshal:
                 "instance_id": instance_id,
             },
         )
-        self.driver = Driver(
+        self._driver = Driver(
             self.settings, log, create_topics=create_topics, close_on_sigterm=close_on_sigterm
         )
         """For the rest of this library; no part of the public interface."""
-        self.registry = ClaimRegistry(self.driver)
+        self._registry = ClaimRegistry(self._driver)
         """For the rest of this library; no part of the public interface."""
 
     # Life
@@ -152,8 +152,8 @@ class Marshal:
 
     def start(self) -> Self:
         """Connect, replay the log and start the driver thread. Returns the client itself."""
-        self.driver.connect()
-        self.driver.start()
+        self._driver.connect()
+        self._driver.start()
         return self
 
     def close(self, timeout_s: float = 10.0, *, release: bool = True) -> None:
@@ -164,7 +164,7 @@ class Marshal:
         and the next start under the same client_id resumes them, if it comes within two intervals.
         Stop acting on the claims before you call this.
         """
-        self.driver.close(timeout_s, release=release)
+        self._driver.close(timeout_s, release=release)
 
     def __enter__(self) -> Self:
         return self.start()
@@ -212,7 +212,7 @@ class Marshal:
         Raises as `claim` does; those that this call has won are then released again.
         """
         return block(
-            self.driver.lock, self.registry.claim_many(keys, timeout_s, ephemeral=ephemeral)
+            self._driver.lock, self._registry.claim_many(keys, timeout_s, ephemeral=ephemeral)
         )
 
     def try_claim(
@@ -223,8 +223,8 @@ class Marshal:
         `ephemeral` as for `claim`.
         """
         return block(
-            self.driver.lock,
-            self.registry.try_claim(topic, partition, timeout_s, ephemeral=ephemeral),
+            self._driver.lock,
+            self._registry.try_claim(topic, partition, timeout_s, ephemeral=ephemeral),
         )
 
     def want(self, topic: str, partition: int, *, ephemeral: bool = False) -> Claim:
@@ -233,15 +233,15 @@ class Marshal:
         The client goes on trying until it wins, or `Claim.release` is called. `ephemeral` as for
         `claim`.
         """
-        return self.registry.want(topic, partition, ephemeral=ephemeral)
+        return self._registry.want(topic, partition, ephemeral=ephemeral)
 
     def claims(self) -> list[Claim]:
         """Return the claims that this client holds now."""
-        return self.registry.held()
+        return self._registry.held()
 
     def leader(self, name: str) -> Leadership:
         """Stand for leader of `name`; entering the `with` block waits until elected (§8)."""
-        return Leadership(self.registry, name)
+        return Leadership(self._registry, name)
 
     def watch_leader(
         self,
@@ -249,7 +249,7 @@ class Marshal:
         on_change: Callable[[Leader | None, Leader | None], None] | None = None,
     ) -> LeaderWatch:
         """Observe who leads `name`; `on_change(old, new)` hears of every change."""
-        return LeaderWatch(self.driver, name, on_change)
+        return LeaderWatch(self._driver, name, on_change)
 
     # The world
 
@@ -259,32 +259,32 @@ class Marshal:
 
         Heartbeats wait as long as the block lasts: copy what you need and leave.
         """
-        with self.driver.lock:
-            self.driver.check_open()
-            yield self.driver.world
+        with self._driver.lock:
+            self._driver.check_open()
+            yield self._driver.world
 
     def cell(self, topic: str, partition: int) -> Cell | None:
         """Return a copy of one cell of the group, None if it was never touched.
 
         A client reads its own group and no others (§2.2): `marshal claims` shows them all.
         """
-        with self.driver.lock:
-            self.driver.check_open()
-            cell = self.driver.world.cell(self.group_id, topic, partition)
+        with self._driver.lock:
+            self._driver.check_open()
+            cell = self._driver.world.cell(self.group_id, topic, partition)
             return None if cell is None else _copy(cell)
 
     def liveness(self, topic: str, partition: int) -> Liveness | None:
         """Say how alive the holder looks to this client; None if nobody holds the cell."""
-        with self.driver.lock:
-            self.driver.check_open()
-            world = self.driver.world
+        with self._driver.lock:
+            self._driver.check_open()
+            world = self._driver.world
             cell = world.cell(self.group_id, topic, partition)
             if cell is None or not cell.held:
                 return None
             coordinator = world.coordinator(self.group_id, topic, partition)
             version = world.states[coordinator].version(self.group_id, topic, partition)
-            observer = self.driver.observers[coordinator]
-            return observer.liveness(version, cell.interval_ms, self.driver.clock())
+            observer = self._driver.observers[coordinator]
+            return observer.liveness(version, cell.interval_ms, self._driver.clock())
 
     def listen(
         self, listener: Listener, on_restart: Callable[[str], None] | None = None
@@ -296,22 +296,22 @@ class Marshal:
         by then, what came before holds no more, and `world` shows what is.
         """
         if on_restart is None:
-            return self.driver.listen(listener)
-        hooks = self.driver.hooks
-        return self.driver.listen(listener, lambda why: hooks.call(partial(on_restart, why)))
+            return self._driver.listen(listener)
+        hooks = self._driver.hooks
+        return self._driver.listen(listener, lambda why: hooks.call(partial(on_restart, why)))
 
     def set_member_metadata(self, metadata: bytes) -> None:
         """Tell the other members of the group something else (up to 4,096 bytes), at once."""
-        with self.driver.lock:
-            self.driver.check_open()
-            self.driver.refresh_offsets()  # the heartbeat that tells it carries claims, too
-            self.driver.claimant.set_member_metadata(metadata, self.driver.clock())
-            self.driver.carry_out()
+        with self._driver.lock:
+            self._driver.check_open()
+            self._driver.refresh_offsets()  # the heartbeat that tells it carries claims, too
+            self._driver.claimant.set_member_metadata(metadata, self._driver.clock())
+            self._driver.carry_out()
 
     @property
     def failure(self) -> MarshalError | None:
         """Why this client has stopped claiming, None while it has not."""
-        return self.driver.failure
+        return self._driver.failure
 
     @property
     def snapshot_mismatches(self) -> tuple[SnapshotMismatch, ...]:
@@ -320,7 +320,7 @@ class Marshal:
         Not empty: some client does not follow the protocol, or its memory is damaged. Each is
         logged as an error as well (specs/PROTOCOL.md §6.5); `marshal verify` says who is wrong.
         """
-        return tuple(self.driver.mismatches)
+        return tuple(self._driver.mismatches)
 
     def __repr__(self) -> str:
         return f"<Marshal {self.client_id} in {self.group_id}>"
@@ -328,3 +328,13 @@ class Marshal:
 
 def _copy(cell: Cell) -> Cell:
     return type(cell)(*(getattr(cell, name) for name in cell.__struct_fields__))
+
+
+def driver_of(client: Marshal) -> Driver:
+    """Return what has the client's thread, its log and its claimant: for this library only."""
+    return client._driver  # noqa: SLF001
+
+
+def registry_of(client: Marshal) -> ClaimRegistry:
+    """Return what knows the client's claims: for this library only."""
+    return client._registry  # noqa: SLF001

@@ -27,7 +27,7 @@ from confluent_kafka import Message
 
 from marshal_py.client.aio import AsyncMarshal
 from marshal_py.client.aio_threads import CallThread, call_in_thread
-from marshal_py.client.marshal import Claim, Marshal
+from marshal_py.client.marshal import Claim, Marshal, driver_of
 from marshal_py.client.signals import StopRequests, hush
 from marshal_py.consumer.arguments import ConsumerArguments, RunArguments
 from marshal_py.consumer.consumer import Consumer, core_of
@@ -75,13 +75,13 @@ class AsyncConsumer(Generic[V]):
 
     def _handle_sigterm(self) -> None:
         if self._core.owns_marshal:
-            self.sync.marshal.driver.handle_sigterm()
+            driver_of(self.sync.marshal).handle_sigterm()
 
     def _take_sigterm_undo(self) -> Callable[[], None] | None:
         """Return what undoes `_handle_sigterm`: in this thread, the client's own cannot."""
         if not self._core.owns_marshal:
             return None
-        return self.sync.marshal.driver.take_sigterm_undo()
+        return driver_of(self.sync.marshal).take_sigterm_undo()
 
     async def close(self, timeout_s: float = 10.0) -> None:
         """See `Consumer.close`. Cancelled, it goes on in the background."""
@@ -117,7 +117,7 @@ class AsyncConsumer(Generic[V]):
         starts = not self._core.started
         if starts:
             await self.start()
-        self.sync.marshal.driver.check_fork()  # the thread that fetches is the parent's
+        driver_of(self.sync.marshal).check_fork()  # the thread that fetches is the parent's
         self._reader = asyncio.current_task()
         # Closed while it started, it has nothing to hand out; closed before, it says so.
         self._core.iteration.enter(polls=polls, starts=not starts)

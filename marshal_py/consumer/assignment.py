@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from marshal_py.client.marshal import Marshal
+from marshal_py.client.marshal import Marshal, driver_of
 from marshal_py.client.structured_logs import Fields
 from marshal_py.consumer.assignor import Assignor, Decision
 from marshal_py.consumer.assignor_version1 import Version1Assignor
@@ -103,10 +103,10 @@ class Assignment:
             self._assignor = Version1Assignor(marshal, self.subscription, greedy=self._greedy)
         else:
             self._assignor = Assignor(marshal, self.subscription, settle_ms=self._settle_ms)
-        with marshal.driver.lock:
-            marshal.driver.watchers.append(self._on_events)
-            marshal.driver.restarted.append(self._on_restart)
-            marshal.driver.before_heartbeat.append(self._partitions.refresh_offsets)
+        with driver_of(marshal).lock:
+            driver_of(marshal).watchers.append(self._on_events)
+            driver_of(marshal).restarted.append(self._on_restart)
+            driver_of(marshal).before_heartbeat.append(self._partitions.refresh_offsets)
         self._wakeup.wake()
         self._thread.start()
         self._topics.start(self._stopped, self._on_look_at_topics)
@@ -128,7 +128,7 @@ class Assignment:
         self._topics.stop()
         self._wakeup.wake()
         self._thread.join(max(1.0, deadline - time.monotonic()))
-        driver = self._marshal.driver
+        driver = driver_of(self._marshal)
         with driver.lock:
             driver.watchers.remove(self._on_events)
             driver.restarted.remove(self._on_restart)

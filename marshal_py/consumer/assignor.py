@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from marshal_py.client.marshal import Marshal
+from marshal_py.client.marshal import Marshal, driver_of
 from marshal_py.consumer.group_view import GroupView
 from marshal_py.protocol import balance
 from marshal_py.protocol.balance import Plan, Target, Unit
@@ -64,7 +64,7 @@ class Assignor:
             if self._view.hear(event):
                 affected = True
                 if type(event) is MemberJoined:
-                    now_ns = self._marshal.driver.clock()
+                    now_ns = driver_of(self._marshal).clock()
                     if now_ns - self._quiet_since_ns >= self._settle_ns:
                         self._newcomers_since_ns = now_ns
                     self._quiet_since_ns = now_ns
@@ -77,7 +77,7 @@ class Assignor:
         """
         marshal, view = self._marshal, self._view
         with marshal.world() as world:
-            now_ns = marshal.driver.clock()
+            now_ns = driver_of(marshal).clock()
             view.refresh(world, now_ns, self.subscription, units, lags)
             paused = world.paused(marshal.group_id)
         self._is_due = False
@@ -100,7 +100,7 @@ class Assignor:
         """Whether somebody came, died or came back to life since the last look. Cheap."""
         marshal = self._marshal
         with marshal.world() as world:
-            now_ns = marshal.driver.clock()
+            now_ns = driver_of(marshal).clock()
             self._is_due |= self._view.refresh(world, now_ns, self.subscription)
         return self._is_due
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 from typing import Final
 
-from marshal_py.client.marshal import Marshal
+from marshal_py.client.marshal import Marshal, driver_of
 from marshal_py.consumer.assignor import Decision
 from marshal_py.protocol.balance import Plan, Unit
 from marshal_py.protocol.claimant import ClaimState
@@ -50,21 +50,21 @@ class Version1Assignor:
             if isinstance(event, _RELEVANT) and event.group_id == marshal.group_id:
                 affected = True
                 if type(event) is Released and event.client_id == marshal.client_id:
-                    self._released_ns[event.topic, event.partition] = marshal.driver.clock()
+                    self._released_ns[event.topic, event.partition] = driver_of(marshal).clock()
         return affected
 
     def is_due(self) -> bool:
         """Whether it is time for the next claim."""
-        return self._marshal.driver.clock() >= self._next_look_ns
+        return driver_of(self._marshal).clock() >= self._next_look_ns
 
     def decide(self, units: list[Unit], lags: dict[Unit, int] | None = None) -> Decision:  # noqa: ARG002
         """Look at the world, and plan."""
         marshal = self._marshal
         with marshal.world() as world:
-            now_ns = marshal.driver.clock()
+            now_ns = driver_of(marshal).clock()
             self._next_look_ns = now_ns + 500 * MS
             paused = world.paused(marshal.group_id)
-            observers = marshal.driver.observers
+            observers = driver_of(marshal).observers
             holders: dict[Unit, str | None] = {}
             resume: list[Unit] = []
             for unit in units:
@@ -79,7 +79,7 @@ class Version1Assignor:
                 elif cell is not None and holder is not None:
                     holder = None if self._is_stale(cell, p, now_ns) else holder
                 holders[unit] = holder
-            states = {h.key: h.state for h in marshal.driver.claimant.holdings()}
+            states = {h.key: h.state for h in driver_of(marshal).claimant.holdings()}
         claim = self._choose(holders, states, now_ns)
         return Decision(
             Plan(claim, self._surplus(holders, states)),
@@ -90,7 +90,7 @@ class Version1Assignor:
         )
 
     def _is_stale(self, cell: Cell, coordinator: int, now_ns: int) -> bool:
-        observer = self._marshal.driver.observers[coordinator]
+        observer = driver_of(self._marshal).observers[coordinator]
         return observer.liveness(cell.version, cell.interval_ms, now_ns) == "stale"
 
     def _choose(

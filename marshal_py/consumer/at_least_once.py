@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
+from marshal_py.client.claim import core_of
 from marshal_py.consumer.fetcher import MAX_FETCH, Fetcher
 from marshal_py.consumer.held_partition import HeldPartition, Run, Stage
 from marshal_py.consumer.parked import Parked
@@ -53,7 +54,7 @@ class AtLeastOnce:
     def _unpark(self) -> None:
         """Take up what was put back when leases lapsed, where they have been regained."""
         for part in self._parked.partitions():
-            is_gone = part.claim.core.ended.is_set() or not self.delivers(part)
+            is_gone = core_of(part.claim).ended.is_set() or not self.delivers(part)
             if is_gone or (part.claim.held and not part.is_paused):
                 if not is_gone:
                     self._ready.extendleft(reversed(part.parked))

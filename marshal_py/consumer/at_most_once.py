@@ -18,6 +18,7 @@ from collections.abc import Callable
 from operator import length_hint
 from typing import Final
 
+from marshal_py.client.claim import core_of
 from marshal_py.client.marshal import Marshal
 from marshal_py.client.structured_logs import Fields
 from marshal_py.consumer.fetcher import FETCH, IDLE_WAIT_S, Fetcher
@@ -161,7 +162,7 @@ class AtMostOnce:
                 self._top_up()
                 self._handed = (len(run.messages), time.monotonic())
                 return run
-            if verdict and not run.part.claim.core.ended.is_set():
+            if verdict and not core_of(run.part.claim).ended.is_set():
                 self._parked.add(run)  # ours; the lease may come back, or has: in order
             elif verdict:
                 self.drop(len(run.messages))
@@ -299,7 +300,7 @@ class AtMostOnce:
         before = part.proposed
         part.proposed = max(before, end, self._may_claim_to(part, end))
         try:
-            part.proposed_seq = part.claim.core.propose(part.proposed)
+            part.proposed_seq = core_of(part.claim).propose(part.proposed)
         except (NotHeld, Closed):
             part.proposed = before
             raise
@@ -387,7 +388,7 @@ class AtMostOnce:
             return True
         detail = self._verdicts.get(run.seq)
         if detail is None:
-            return False if part.claim.core.ended.is_set() else None
+            return False if core_of(part.claim).ended.is_set() else None
         # It was rejected, or nobody knows. Within one epoch nobody but us claims messages: if they
         # are claimed now, an earlier attempt of ours was accepted after all.
         with contextlib.suppress(MarshalError):
@@ -407,7 +408,7 @@ class AtMostOnce:
     def _unpark(self) -> None:
         """Take up what was put back when leases lapsed, where they have been regained."""
         for part in self._parked.partitions():
-            is_gone = part.claim.core.ended.is_set() or not self.delivers(part)
+            is_gone = core_of(part.claim).ended.is_set() or not self.delivers(part)
             is_paused = part.is_paused and part.stage is Stage.ACTIVE
             if is_gone or (part.claim.held and not is_paused):
                 if not is_gone:

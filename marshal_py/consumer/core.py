@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from marshal_py.client import forks
-from marshal_py.client.marshal import Claim, Marshal
+from marshal_py.client.marshal import Claim, Marshal, driver_of
 from marshal_py.client.structured_logs import Fields
 from marshal_py.consumer.admin_on_demand import AdminOnDemand
 from marshal_py.consumer.assignment import Assignment
@@ -69,7 +69,7 @@ class ConsumerCore:
         self.marshal: Final = marshal
         self.owns_marshal = owns_marshal
         self.keep_on_close = options.keep_on_close
-        self.log: Final = Fields(logger, marshal.driver.log.extra)
+        self.log: Final = Fields(logger, driver_of(marshal).log.extra)
         """The logger, with who this is in every record."""
         self.closing: Final = threading.Event()
         self.started = False
@@ -159,7 +159,7 @@ class ConsumerCore:
     @property
     def lock(self) -> threading.RLock:
         """See `forks.Forkable`: nothing of it is used in a child, so any lock will do."""
-        return self.marshal.driver.lock
+        return driver_of(self.marshal).lock
 
     def forked(self, error: Forked) -> None:
         """See `forks.Forkable`: the loop asks the client why it should stop."""
@@ -197,7 +197,7 @@ class ConsumerCore:
         if slot is not None:
             if slot.number:
                 return None
-            driver = self.marshal.driver
+            driver = driver_of(self.marshal)
             with driver.lock:  # also when it is closed: what was stored at the end counts
                 world, group = driver.world, self.marshal.group_id
                 cells = [world.cell(group, claim.topic, n) for n in range(slot.slots)]
@@ -252,7 +252,7 @@ class ConsumerCore:
 
         Without its topics the client never appears in the group.
         """
-        driver, given_up = self.marshal.driver, threading.Event()
+        driver, given_up = driver_of(self.marshal), threading.Event()
         if driver.started:
             self.topics.discover_at_start(given_up)
             return
@@ -315,7 +315,7 @@ class ConsumerCore:
         self.assignment.close(wait_s, deadline, release=release)
         if self.owns_marshal:
             self.marshal.close(max(1.0, deadline - time.monotonic()), release=release)
-        elif self.marshal.driver.running and self.marshal.settings.wire != "text":
+        elif driver_of(self.marshal).running and self.marshal.settings.wire != "text":
             with contextlib.suppress(MarshalError):
                 self.marshal.set_member_metadata(b"")
         if self.mirror is not None:

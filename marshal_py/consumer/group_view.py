@@ -12,7 +12,7 @@ import operator
 from collections.abc import Mapping
 from typing import Final, TypeAlias
 
-from marshal_py.client.marshal import Marshal
+from marshal_py.client.marshal import Marshal, driver_of
 from marshal_py.protocol.balance import weigh
 from marshal_py.protocol.claim_metadata import ClaimMetadata
 from marshal_py.protocol.events import (
@@ -175,7 +175,7 @@ class GroupView:
         marshal = self._marshal
         home = world.home(marshal.group_id)
         members = (world.group(marshal.group_id) or _NOTHING).members
-        observer = marshal.driver.observers[home]
+        observer = driver_of(marshal).observers[home]
         member, me = members.get(name), members.get(marshal.client_id)
         if me is not None and me.instance_id != marshal.instance_id:
             me = None
@@ -220,7 +220,7 @@ class GroupView:
         marshal, shares = self._marshal, self.shares
         group = world.group(marshal.group_id) or _NOTHING
         cell = group.cells.get(unit) if unit in self._exist else None
-        observer = marshal.driver.observers[world.home(marshal.group_id)]
+        observer = driver_of(marshal).observers[world.home(marshal.group_id)]
         holder = self._who_holds(unit, cell, group.version(cell), observer, now_ns)
         self._note(unit, None if cell is None else cell.holder, holder)
         if (

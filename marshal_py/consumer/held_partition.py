@@ -19,6 +19,7 @@ from enum import Enum
 from operator import itemgetter, length_hint
 from typing import Any
 
+from marshal_py.client.claim import core_of
 from marshal_py.client.marshal import Claim
 from marshal_py.protocol.claim_metadata import ClaimMetadata
 from marshal_py.protocol.done_offsets import Ranges
@@ -158,7 +159,7 @@ class HeldPartition:
 
     def __init__(self, claim: Claim, *, manual: bool) -> None:
         self.claim = claim
-        self.holding = claim.core.holding
+        self.holding = core_of(claim).holding
         self.key = (claim.topic, claim.partition)
         self.slot = slot_of(*self.key)
         self.source = source_of(*self.key)
@@ -226,7 +227,7 @@ class HeldPartition:
     @property
     def log_fields(self) -> dict[str, object]:
         """What a log record about it carries."""
-        return self.claim.core.log_fields
+        return core_of(self.claim).log_fields
 
     def start(self, offset: int, done_before: Ranges = ()) -> None:
         """Begin at `offset`; −1 when the first message will tell.

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from confluent_kafka import Message
 
-from marshal_py.client.marshal import Marshal
+from marshal_py.client.marshal import Marshal, driver_of
 from marshal_py.client.signals import hush
 from marshal_py.consumer.delivery import Delivery
 from marshal_py.consumer.deserializers import Deserializers, restore
@@ -121,7 +121,7 @@ class Iteration:
     def hand_out(self, run: Run) -> Iterator[Message]:
         """Hand out what is left of the run in hand, for as long as that is allowed."""
         part, holding, now_s = run.part, run.part.holding, time.monotonic
-        clock, look_s, until_ns = self._marshal.driver.clock, 0.0, -1
+        clock, look_s, until_ns = driver_of(self._marshal).clock, 0.0, -1
         for message in run.rest:
             # Every single time: the process may have been stopped since the last one.
             if now_s() >= look_s or holding.lease_until_ns is not until_ns or not part.flows:

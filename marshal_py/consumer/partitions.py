@@ -13,7 +13,8 @@ from typing import Final
 
 import msgspec
 
-from marshal_py.client.marshal import Marshal
+from marshal_py.client.claim import core_of
+from marshal_py.client.marshal import Marshal, driver_of
 from marshal_py.client.structured_logs import Fields
 from marshal_py.consumer.callbacks import Callbacks
 from marshal_py.consumer.delivery import Delivery
@@ -85,9 +86,9 @@ class Partitions:
     def want(self, key: Unit) -> None:
         """Claim a partition; it becomes active when the claim is held."""
         marshal = self._marshal
-        with marshal.driver.lock:
+        with driver_of(marshal).lock:
             claim = marshal.want(*key)
-            claim.core.on_notice = self._delivery.on_notice
+            core_of(claim).on_notice = self._delivery.on_notice
             part = HeldPartition(claim, manual=self._manual)
             self.by_key[key] = part
         if claim.held:
@@ -96,7 +97,7 @@ class Partitions:
     def advance(self, part: HeldPartition) -> None:
         """Do for one partition what its claim and its stage ask for."""
         claim = part.claim
-        if claim.core.ended.is_set():
+        if core_of(claim).ended.is_set():
             self.remove(part)
             return
         if part.holding.paused and part.stage is Stage.ACTIVE:
@@ -284,7 +285,7 @@ class Partitions:
                 self.advance(part)
         return not self._leaving and not any(
             part.stage is not Stage.RELEASING
-            or (self._release and not part.claim.core.ended.is_set())
+            or (self._release and not core_of(part.claim).ended.is_set())
             for part in self.by_key.values()
         )
 
@@ -292,7 +293,7 @@ class Partitions:
 
     def acknowledge_each(self) -> None:
         """From now on messages are acknowledged one by one, unless they are claimed."""
-        with self._marshal.driver.lock:  # no partition is made meanwhile
+        with driver_of(self._marshal).lock:  # no partition is made meanwhile
             self._manual = not self._delivery.claims_messages
             for part in self.all():
                 part.manual = self._manual
@@ -325,7 +326,7 @@ class Partitions:
             part.stage = Stage.RELEASING  # from here on nothing of it goes out
         self._wakeup.wake()
         for part in parts:
-            if not part.claim.core.ended.wait(max(0.0, deadline - time.monotonic())):
+            if not core_of(part.claim).ended.wait(max(0.0, deadline - time.monotonic())):
                 raise ClaimTimeout(
                     f"{part.topic}/{part.partition}: the position {offset} was not in the log "
                     f"within {timeout_s:g} s; it is still being set"
@@ -343,7 +344,7 @@ class Partitions:
         flush: bool = False,
     ) -> None:
         """Tell the others, with the claim, how `part` fares: as `change` makes of what is told."""
-        with self._marshal.driver.lock:
+        with driver_of(self._marshal).lock:
             before = part.metadata
             part.metadata = change(before)
             if (flush or part.metadata != before) and not self._is_text:  # which has no room
@@ -365,12 +366,12 @@ class Partitions:
                 # What was claimed is said by the claims; behind it there may be no message.
                 behind, end = part.tail
                 position = end if behind <= part.claim.position < end else -1
-            self._marshal.driver.claimant.advance(holding, position)
+            driver_of(self._marshal).claimant.advance(holding, position)
 
     def commit(self, timeout_s: float) -> None:
         """See `Consumer.commit`."""
         deadline = time.monotonic() + timeout_s
-        with self._marshal.driver.lock:
+        with driver_of(self._marshal).lock:
             self.refresh_offsets()
         for part in self.all():
             position = part.position()

@@ -18,7 +18,7 @@ from confluent_kafka import OFFSET_BEGINNING, IsolationLevel, KafkaException, To
 from confluent_kafka import admin as kafka_admin
 
 from marshal_py.admin.version1_positions import committed_position
-from marshal_py.client.marshal import Marshal
+from marshal_py.client.marshal import Marshal, driver_of
 from marshal_py.client.structured_logs import Fields
 from marshal_py.consumer.admin_on_demand import AdminOnDemand
 from marshal_py.consumer.delivery import Delivery
@@ -248,7 +248,7 @@ class Positions:
             + f"; going on at {to}",
         )
         if self._is_text:  # positions of version 1 may go back, and Go would wait for ever
-            with self._marshal.driver.lock:
+            with driver_of(self._marshal).lock:
                 part.holding.next_offset = part.holding.stored_offset = to
             return to
         part.reset_to = to

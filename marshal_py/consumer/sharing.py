@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping
 
+from marshal_py.client.claim import core_of
 from marshal_py.client.marshal import Claim, Marshal
 from marshal_py.consumer.held_partition import HeldPartition
 from marshal_py.errors import Closed, NotHeld, SharingDiffers
@@ -85,7 +86,7 @@ class Sharing:
         if self._slots != BY_PARTITIONS:
             check_slots(self._slots, {topic})
         self._refuse_if_shared_by_partitions(topic, count, claim)
-        if claim is None or claim.core.ended.is_set():
+        if claim is None or core_of(claim).ended.is_set():
             self._claims[topic] = marshal.want(*agreement)
         elif claim.held:
             with contextlib.suppress(NotHeld, Closed):

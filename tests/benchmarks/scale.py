@@ -72,7 +72,7 @@ class Group:
             group_id="billing",
             instance_id=self.names[0],
             world=world,
-            driver=SimpleNamespace(clock=lambda: self.now_ns, observers=self.observers),
+            _driver=SimpleNamespace(clock=lambda: self.now_ns, observers=self.observers),
             settings=SimpleNamespace(cold_start_skew_ms=1_000),
         )
         self.subscription = subscription

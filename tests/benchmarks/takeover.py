@@ -33,7 +33,7 @@ def handover_ms(kafka: EmbeddedKafka, topic: str, count: int) -> list[float]:
         holder = a.claim("h", 0)
         for n in range(count):
             successor = (b if n % 2 == 0 else a).want("h", 0)
-            while not successor.core.decided:  # then it knows that it has to wait
+            while not successor._core.decided:  # then it knows that it has to wait
                 time.sleep(0.000_5)
             started = time.perf_counter()
             holder.release(wait=False)
@@ -62,8 +62,8 @@ def takeover_s(
     taken = time.perf_counter()
     # Both are append times of one broker: of the claim, and of the last record before it.
     with standby.world() as world:
-        coordinator = claim.core.holding.coordinator
-        stamped = standby.driver.observers[coordinator].stamped
+        coordinator = claim._core.holding.coordinator
+        stamped = standby._driver.observers[coordinator].stamped
         claimed_at = claim.epoch - world.states[coordinator].base
         last = max(offset for offset in _heard[f"victim-{n}"] if offset < claimed_at)
         append_ms, last_ms = stamped.at(claimed_at), stamped.at(last)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sqlite3
 import uuid
 from collections.abc import Callable, Iterator
@@ -34,8 +35,38 @@ from harvest.testing.memory_broker import MemoryBroker, MemorySink
 from harvest.testing.memory_range_store import MemoryRangeStore
 from harvest.testing.memory_table import MemoryMarkStore, MemoryTable
 from marshal_py.embedded import EmbeddedKafka
+from marshal_py.testing import TestBroker
 from tests.support.databases import MYSQL
 from tests.support.kafka_reader import read_topic
+
+_numbers = itertools.count()
+
+
+# Brokers: librdkafka's mock cluster, and Kafka
+
+
+@pytest.fixture(params=["mock", pytest.param("kafka", marks=pytest.mark.kafka)])
+def broker(request: pytest.FixtureRequest) -> Iterator[TestBroker]:
+    config = None
+    if request.param == "kafka":
+        kafka = request.getfixturevalue("kafka")
+        kafka.start()  # some other test may have stopped it
+        config = kafka.bootstrap_servers
+    with TestBroker(config) as broker:
+        yield broker
+
+
+@pytest.fixture
+def topic(broker: TestBroker) -> str:
+    return broker.create_topic(f"contract-{next(_numbers)}")
+
+
+@pytest.fixture
+def group() -> str:
+    return f"contract-{next(_numbers)}"
+
+
+# Outboxes and sinks
 
 
 class Transaction(Protocol):

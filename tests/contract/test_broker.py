@@ -5,8 +5,6 @@ What a user tests with `TestBroker` holds on Kafka; where the two differ, the la
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -17,29 +15,7 @@ from marshal_py.client.kafka_clients import describes_topics
 from marshal_py.testing import TestBroker
 from tests.support.consumers import until
 
-_numbers = itertools.count()
 ONCE = Retry(attempts=2, backoff_ms=1)
-
-
-@pytest.fixture(params=["mock", pytest.param("kafka", marks=pytest.mark.kafka)])
-def broker(request: pytest.FixtureRequest) -> Iterator[TestBroker]:
-    config = None
-    if request.param == "kafka":
-        kafka = request.getfixturevalue("kafka")
-        kafka.start()  # some other test may have stopped it
-        config = kafka.bootstrap_servers
-    with TestBroker(config) as broker:
-        yield broker
-
-
-@pytest.fixture
-def topic(broker: TestBroker) -> str:
-    return broker.create_topic(f"contract-{next(_numbers)}")
-
-
-@pytest.fixture
-def group() -> str:
-    return f"contract-{next(_numbers)}"
 
 
 def values(messages: list[Any]) -> list[Any]:

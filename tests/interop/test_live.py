@@ -77,7 +77,7 @@ def test_after_gos_crash_we_wait_two_intervals_and_go_on_from_its_last_heartbeat
     assert time.monotonic() - crashed > HB  # its last heartbeat is no older than half an interval
     assert claim.next_offset == 50
     stamps = {
-        m.offset(): m for m in stage.records() if m.partition() == claim.core.holding.coordinator
+        m.offset(): m for m in stage.records() if m.partition() == claim._core.holding.coordinator
     }
     assert parse(value_of(stamps[last]))[0] == "Heartbeat"
 
@@ -185,7 +185,7 @@ def test_what_a_go_client_with_a_clock_behind_takes_from_us_we_give_up(stage: St
     go = stage.go("go", topic, "-quiet", "-clock", -100)
     go.expect("claim", 60)
     assert claim.wait_lost(60)
-    assert claim.core.ended.wait(60)
+    assert claim._core.ended.wait(60)
     assert claim.reason is not None
     with pytest.raises(ClaimTimeout):
         ours.claim(topic, 0, timeout_s=2 * HB)
@@ -231,7 +231,7 @@ def test_a_pause_record_makes_both_sides_release_and_come_back(stage: Stage) -> 
     pause = f"ReleaseGroup/0/{int(time.time())}/abc/adm/{stage.group}//0/{until}".encode()
     for partition in range(3):
         stage.append(pause, partition=partition)
-    assert claim.core.ended.wait(HB)
+    assert claim._core.ended.wait(HB)
     assert claim.reason == "the group was paused"
     go.expect("unclaim", 60)
     again = ours.claim(mine, 0, timeout_s=60)
@@ -248,7 +248,7 @@ def test_our_own_pause_is_heeded_by_go_and_by_us_until_it_is_ended(stage: Stage)
     go = stage.go("go", topic, "-quiet", "-before-94")
     go.expect("claim")
     pause_group(stage.brokers, stage.group, for_s=600, topic=stage.log)
-    assert claim.core.ended.wait(HB)
+    assert claim._core.ended.wait(HB)
     go.expect("unclaim", 60)
     again = ours.want(mine, 0)
     resume_group(stage.brokers, stage.group, topic=stage.log)
@@ -411,7 +411,7 @@ def test_records_of_the_other_version_are_told_of_once(
     with Marshal(stage.brokers, group_id="g", client_id="new", topic=stage.log) as version2:
         version2.claim("x", 0, timeout_s=60)
         # A client of version 2 reads its group's partition alone, and meets what lies there.
-        home = version2.driver.world.home("g")
+        home = version2._driver.world.home("g")
         there = next(t for t in map(str, range(99)) if coordinating_partition(t, 3) == home)
         ours = stage.ours("old")
         ours.claim(there, 0, timeout_s=60)

@@ -382,7 +382,7 @@ def test_a_process_of_the_source_that_takes_what_was_moved_is_reported(
         time.sleep(0.05)
     stage.append(
         f"Heartbeat/1/{int(time.time())}/abc/rogue/{stage.group}/{topic}/0/5".encode(),
-        partition=text.driver.world.coordinator(stage.group, topic, 0),
+        partition=text._driver.world.coordinator(stage.group, topic, 0),
     )
     deadline = time.monotonic() + 120
     while not bridge.conflicts:

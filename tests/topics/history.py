@@ -193,7 +193,7 @@ class Session:
             with self._lock:
                 self.over = self.crashed = True
             self.ended_s = time.monotonic()
-            self.consumer.marshal.driver.abandon()
+            self.consumer.marshal._driver.abandon()
             self.consumer.stop(0.0)
             self.consumer.close(0.1)
         elif self.style == "run":

@@ -6,6 +6,7 @@ import math
 import time
 from typing import Final
 
+from marshal_py.client.claim import core_of
 from marshal_py.consumer.handlers.schedule import PartitionId
 from marshal_py.consumer.held_partition import HeldPartition, Stage
 
@@ -86,12 +87,12 @@ class Ending:
             self.error is not None
             or self.is_stopping
             or part.stage is not Stage.ACTIVE
-            or part.claim.core.ended.is_set()
+            or core_of(part.claim).ended.is_set()
         )
 
     def may_retry_at(self, part: HeldPartition, due_s: float) -> bool:
         """Whether there will be another attempt, at `due_s`."""
-        if part.claim.core.ended.is_set() or part.stage is Stage.RELEASING:
+        if core_of(part.claim).ended.is_set() or part.stage is Stage.RELEASING:
             return False
         return not self.is_ending(part) or due_s <= self.retry_by_s(part.key)
 

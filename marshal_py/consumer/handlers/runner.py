@@ -18,6 +18,7 @@ import time
 from functools import partial
 from typing import Any, Final
 
+from marshal_py.client.claim import core_of
 from marshal_py.consumer.core import ConsumerCore
 from marshal_py.consumer.deserializers import restore
 from marshal_py.consumer.handlers.ending import Ending
@@ -163,7 +164,7 @@ class Runner:
         with self.lock:
             self._workers.wake(schedule.due(now_s))
             for partition, part in list(self._parts.items()):
-                if part.claim.core.ended.is_set() or part.stage is Stage.RELEASING:
+                if core_of(part.claim).ended.is_set() or part.stage is Stage.RELEASING:
                     self._let_go(partition)
                     del self._parts[partition]
                 elif part.stage is Stage.DRAINING:

@@ -99,7 +99,7 @@ def test_the_fence_stops_a_holder_that_wakes_too_late(kafka: EmbeddedKafka, data
         late = old.claim("t", 0, timeout_s=60)
         work(connection, late, 0)
         assert late.held  # it looks, and then it is suspended ...
-        old.driver._stop.set()
+        old._driver._stop.set()
         successor = new.claim("t", 0, timeout_s=60)
         work(connection, successor, 1)
         with pytest.raises(NotHeld, match="taken over"):  # ... until now

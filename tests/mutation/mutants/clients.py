@@ -155,7 +155,7 @@ _HANDING_OUT = [
     _partitions(
         "positions go with heartbeats",
         "refresh_offsets",
-        "self._marshal.driver.claimant.advance(holding, position)",
+        "driver_of(self._marshal).claimant.advance(holding, position)",
         "pass",
     ),
     _partitions(
@@ -263,7 +263,7 @@ _HANDING_OUT = [
         "client.marshal",
         "positions are refreshed when metadata is told",
         "Marshal.set_member_metadata",
-        "self.driver.refresh_offsets()",
+        "self._driver.refresh_offsets()",
         "pass",
     ),
     _consumers(
@@ -310,7 +310,7 @@ _AT_MOST_ONCE = [
     _amo(
         "no answer is no",
         "_verdict",
-        "return False if part.claim.core.ended.is_set() else None",
+        "return False if core_of(part.claim).ended.is_set() else None",
         "return True",
     ),
     _amo(
@@ -382,7 +382,7 @@ _AT_MOST_ONCE = [
     _amo(
         "what an unknown outcome left is claimed anew, all of it",
         "_propose",
-        "part.proposed_seq = part.claim",
+        "part.proposed_seq = core_of(part.claim)",
         "return part.claim",
     ),
     _amo(

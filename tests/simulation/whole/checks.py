@@ -244,7 +244,7 @@ class Ledger:
                 raise Violation("exclusion", f"{text}, the log: {cell}")
         if member.paused_for_ns() > PAUSE_NS and not self.amo:
             raise Violation("a pause ends delivery", text)
-        if not claim.held and not claim.core.holding.paused:
+        if not claim.held and not claim._core.holding.paused:
             raise Violation("a lease stands behind every message", text)
         if tenure.handed and offset <= tenure.handed[-1]:
             raise Violation("order", f"{text}, after {tenure.handed[-1]}")

@@ -188,7 +188,7 @@ class Member:
     def paused_for_ns(self) -> int:
         """For how long it has been handing out messages although it has read of a pause."""
         assert self.consumer is not None
-        if not self.consumer.marshal.driver.world.paused(GROUP):
+        if not self.consumer.marshal._driver.world.paused(GROUP):
             self.paused_since = None
         elif self.paused_since is None:
             self.paused_since = self.hub.now

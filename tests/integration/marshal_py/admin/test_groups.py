@@ -83,9 +83,9 @@ def admin(kafka: EmbeddedKafka, coordination: str) -> Iterator[Admin]:
 
 def crash(marshal: Marshal) -> None:
     """Stop a client as a crash would: nothing is released, nobody is told."""
-    marshal.driver._stop.set()
-    marshal.driver._thread.join(60)
-    marshal.driver.running = False
+    marshal._driver._stop.set()
+    marshal._driver._thread.join(60)
+    marshal._driver.running = False
 
 
 def history(kafka: EmbeddedKafka, coordination: str) -> list[ev.Event]:
@@ -172,10 +172,10 @@ def test_a_pause_that_nobody_ends_is_ended_by_the_members(client: Client, admin:
     marshals = [client(name) for name in "abc"]
     claim = marshals[0].claim("t", 0, timeout_s=60)
     admin().pause(1.0)
-    assert claim.core.ended.wait(60)
+    assert claim._core.ended.wait(60)
     again = marshals[1].want("t", 0)
     assert again.wait_held(10)
-    until(lambda: not marshals[0].driver.reader.world.paused("g"), 10)
+    until(lambda: not marshals[0]._driver.reader.world.paused("g"), 10)
 
 
 @spec("O-1")

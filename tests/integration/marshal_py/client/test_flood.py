@@ -55,7 +55,7 @@ def test_a_flood_of_nonsense_takes_nothing_from_anybody(kafka: EmbeddedKafka) ->
         claim = holder.claim("t", 0, timeout_s=60)
         epoch = claim.epoch
         values = _nonsense(random.Random(1), claim.epoch)
-        before = sum(len(state.encode()) for state in holder.driver.world.states)
+        before = sum(len(state.encode()) for state in holder._driver.world.states)
         flooder = threading.Thread(target=flood, args=(values,), daemon=True)
         flooder.start()
         try:
@@ -70,6 +70,6 @@ def test_a_flood_of_nonsense_takes_nothing_from_anybody(kafka: EmbeddedKafka) ->
         claim.commit(8, wait=True, timeout_s=60)
         assert claim.epoch == epoch
         assert claim.reason is None
-        after = sum(len(state.encode()) for state in holder.driver.world.states)
+        after = sum(len(state.encode()) for state in holder._driver.world.states)
     assert sent >= FLOOD
     assert after - before < 4_096

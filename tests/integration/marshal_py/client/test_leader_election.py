@@ -110,7 +110,7 @@ def test_a_deposed_leader_hears_that_it_lost(client: Client) -> None:
 
     first.on_lost = on_lost
     first.campaign(timeout_s=60)
-    with a.driver.lock:  # stops the driver of `a` between two steps, as a paused process would stop
+    with a._driver.lock:  # stops the driver of `a` between two steps, as a pause of its process
         second = b.leader("job").campaign(timeout_s=60)
         assert not first.held, "the lease is over before anybody takes over"
     assert lost.wait(60)
@@ -130,13 +130,13 @@ def test_a_candidate_whose_leadership_lapsed_waits_until_it_comes_back(
     leadership = marshal.leader("job").campaign(timeout_s=60)
     epoch = leadership.epoch
     wants: list[str] = []
-    want = marshal.registry.want
+    want = marshal._registry.want
 
     def counted(topic: str, partition: int, *, ephemeral: bool = False) -> Claim:
         wants.append(topic)
         return want(topic, partition, ephemeral=ephemeral)
 
-    marshal.registry.want = counted  # type: ignore[method-assign]
+    marshal._registry.want = counted  # type: ignore[method-assign]
     kafka.pause(0)
     try:
         assert leadership.wait_lost(60)

@@ -60,8 +60,8 @@ def test_a_snapshot_that_differs_stops_the_client(
         ) as marshal:
             marshal.claim("t", 0, timeout_s=60).release()
             marshal.listen(lambda *_: read.set())
-            with marshal.driver.lock:  # nothing is held, so nothing more is written
-                reader = marshal.driver.reader
+            with marshal._driver.lock:  # nothing is held, so nothing more is written
+                reader = marshal._driver.reader
                 state = PartitionState.decode(reader.world.states[0].encode())
                 last = reader._last_value[0]
             if wrong != "nothing":

@@ -65,9 +65,9 @@ def client(kafka: EmbeddedKafka, topic: str) -> Iterator[Client]:
 
 def crash(marshal: Marshal) -> None:
     """Stop a client as a crash would: nothing is released, nobody is told."""
-    marshal.driver._stop.set()
-    marshal.driver._thread.join(60)
-    marshal.driver.running = False
+    marshal._driver._stop.set()
+    marshal._driver._thread.join(60)
+    marshal._driver.running = False
 
 
 def test_a_free_cell_is_claimed_and_held(client: Client) -> None:
@@ -196,7 +196,7 @@ def test_what_a_successor_took_is_lost_and_the_hook_hears_it(client: Client) -> 
 
     claim.on_lost = on_lost
     # The first hears nothing for a while: its driver is stopped and started like a paused process.
-    with first.driver.lock:
+    with first._driver.lock:
         taken = second.claim("t", 0, timeout_s=60)
         assert not claim.held
     assert heard.wait(60)
@@ -234,7 +234,7 @@ def test_a_duplicate_client_id_is_reported_and_stops_claiming(client: Client) ->
     claim = first.claim("t", 0, timeout_s=60)
     second = client("a")
     taken = second.claim("t", 0, timeout_s=60)
-    assert claim.core.ended.wait(60)
+    assert claim._core.ended.wait(60)
     assert isinstance(first.failure, DuplicateClientId)
     with pytest.raises(DuplicateClientId, match="'a' is used by another live process"):
         first.claim("t", 1, timeout_s=5)
@@ -322,7 +322,7 @@ with Marshal({servers!r}, **settings) as m:
     for line in sys.stdin:  # looks at the claim whenever it is asked to
         print("acts" if claim.held else "does not act", flush=True)
         if line == "wait\\n":
-            claim.core.ended.wait(60)
+            claim._core.ended.wait(60)
             print(claim.reason, flush=True)
 """
 
@@ -440,11 +440,11 @@ def test_snapshots_start_a_client_at_the_same_state(
 ) -> None:
     writer = client("a", snapshot_every=1)
     claim = writer.claim("t", 0, timeout_s=60)
-    coordinator = claim.core.holding.coordinator
+    coordinator = claim._core.holding.coordinator
     written = threading.Event()
 
     def look(_: int, __: object) -> None:
-        if coordinator in writer.driver.reader.newest_snapshot:
+        if coordinator in writer._driver.reader.newest_snapshot:
             written.set()
 
     writer.listen(look)
@@ -454,12 +454,12 @@ def test_snapshots_start_a_client_at_the_same_state(
         offset += 1
         claim.commit(offset, wait=True)
     late = client("b")
-    assert late.driver.reader.newest_snapshot[coordinator] >= 4_096
-    assert late.driver.reader.replayed < 5_000
+    assert late._driver.reader.newest_snapshot[coordinator] >= 4_096
+    assert late._driver.reader.replayed < 5_000
     with late.world() as ours, writer.world() as theirs:
         a, b = ours.states[coordinator], theirs.states[coordinator]
         assert (a.cells, a.paused) == (b.cells, b.paused)
-    assert writer.driver.reader.mismatches == []
+    assert writer._driver.reader.mismatches == []
 
 
 @spec("S-4")
@@ -471,16 +471,16 @@ def test_a_client_that_trims_deletes_what_its_snapshot_covers(
 
     writer = client("a", snapshot_every=1, trim_log=True)
     claim = writer.claim("t", 0, timeout_s=60)
-    fill(kafka, topic, claim.core.holding.coordinator, 5_000)
+    fill(kafka, topic, claim._core.holding.coordinator, 5_000)
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
-    part = TopicPartition(topic, claim.core.holding.coordinator)
+    part = TopicPartition(topic, claim._core.holding.coordinator)
     offset = first = 0
     while first == 0:  # each commit is a record: one of them crosses the boundary
         offset += 1
         claim.commit(offset, wait=True)
         answer = admin.list_offsets({part: OffsetSpec.earliest()})  # type: ignore[no-untyped-call]
         first = answer[part].result(60).offset
-    assert first == writer.driver.reader.newest_snapshot[part.partition] - 1
+    assert first == writer._driver.reader.newest_snapshot[part.partition] - 1
     late = client("b")
     with late.world() as ours, writer.world() as theirs:
         assert ours.states[part.partition].cells == theirs.states[part.partition].cells
@@ -507,7 +507,7 @@ def test_a_snapshot_of_another_log_is_not_used(
 
     holder = client("a")
     claim = holder.claim("t", 0, timeout_s=60)
-    coordinator = claim.core.holding.coordinator
+    coordinator = claim._core.holding.coordinator
     foreign = PartitionState(coordinator)
     apply(foreign, 0, b"something else was here")
     writer = LogWriter(
@@ -533,10 +533,10 @@ def test_a_truncated_log_drops_every_lease(
     claim = marshal.claim("t", 0, timeout_s=60)
     lost = threading.Event()
     claim.on_lost = lambda _: lost.set()
-    coordinator = claim.core.holding.coordinator
+    coordinator = claim._core.holding.coordinator
     # An unclean election would make an applied offset come again; here the state is moved ahead.
-    with marshal.driver.lock:
-        marshal.driver.world.states[coordinator].next_offset += 1_000
+    with marshal._driver.lock:
+        marshal._driver.world.states[coordinator].next_offset += 1_000
     assert lost.wait(60)
     assert not claim.held
     again = marshal.claim("t", 0, timeout_s=60)
@@ -578,10 +578,10 @@ def test_the_group_pause_stops_holders_and_claims(client: Client) -> None:
     claim = marshal.claim("t", 0, timeout_s=60)
     stopped = threading.Event()
     claim.on_pause = lambda _: stopped.set()
-    home = marshal.driver.claimant.home
+    home = marshal._driver.claimant.home
     record = ReleaseGroup(VERSION, "admin", "i", "g", 1, 2**50)  # far off
-    marshal.driver._writer.append(home, 2**40, encode(record))
-    assert claim.core.ended.wait(60)
+    marshal._driver._writer.append(home, 2**40, encode(record))
+    assert claim._core.ended.wait(60)
     assert stopped.is_set()
     assert claim.reason == "the group was paused"
     assert marshal.try_claim("t", 0) is None
@@ -590,7 +590,7 @@ def test_the_group_pause_stops_holders_and_claims(client: Client) -> None:
         pause = world.states[home].groups["g"].pause
         assert pause is not None
     resume = ResumeGroup(VERSION, "admin", "i", "g", 2, pause.version)
-    marshal.driver._writer.append(home, 2**40, encode(resume))
+    marshal._driver._writer.append(home, 2**40, encode(resume))
     assert waiting.wait_held(60)
     assert waiting.held
 
@@ -606,7 +606,7 @@ def test_a_log_with_a_hole_is_refused(
 
     holder = client("a")
     claim = holder.claim("t", 0, timeout_s=60)
-    coordinator = claim.core.holding.coordinator
+    coordinator = claim._core.holding.coordinator
     for offset in range(5):
         claim.commit(offset, wait=True)
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})

@@ -63,7 +63,7 @@ with Marshal(servers, group_id="g", client_id="a", topic=topic, interval_ms=500)
     claim = marshal.claim("t", 0, timeout_s=60)
     for offset in range(20):
         claim.commit(offset, wait=True)
-    print(marshal.driver.claimant.home, flush=True)
+    print(marshal._driver.claimant.home, flush=True)
     while claim.held or claim.reason is None:
         claim.wait_lost(0.05)
     again = marshal.claim("t", 1, timeout_s=60)
@@ -130,7 +130,7 @@ def test_a_deleted_topic_ends_the_leases_and_a_new_one_lets_clients_go_on(
     marshal = client("a")
     claim = marshal.claim("t", 0, timeout_s=60)
     delete(kafka, topic)
-    assert claim.core.ended.wait(60)
+    assert claim._core.ended.wait(60)
     assert "deleted" in str(claim.reason) or "made anew" in str(claim.reason)
     create(kafka, topic, 2)
     assert marshal.claim("t", 0, timeout_s=60).epoch > claim.epoch
@@ -142,17 +142,17 @@ def test_an_older_prefix_restored_does_not_give_out_epochs_again(
 ) -> None:
     marshal = client("a")
     claim = marshal.claim("t", 0, timeout_s=60)
-    home = marshal.driver.claimant.home
+    home = marshal._driver.claimant.home
     config = {"bootstrap.servers": kafka.bootstrap_servers}
-    ends = {home: marshal.driver.world.states[home].next_offset}
+    ends = {home: marshal._driver.world.states[home].next_offset}
     records = read_to_end(config, topic, {home: 0}, ends, time.monotonic() + 60)
     prefix = [(home, message.value()) for message in records]
     later = [marshal.claim("t", n, timeout_s=60) for n in range(1, 10)]
-    with marshal.driver.lock:  # it does not look before all is there
+    with marshal._driver.lock:  # it does not look before all is there
         delete(kafka, topic, f"{topic}.snapshots")
         create(kafka, topic, 2)
         fill(kafka, topic, prefix)
-    assert all(c.core.ended.wait(60) for c in (claim, *later))
+    assert all(c._core.ended.wait(60) for c in (claim, *later))
     again = [marshal.claim("t", n, timeout_s=8) for n in range(10)]
     assert min(c.epoch for c in again) > max(c.epoch for c in (claim, *later))
 
@@ -223,15 +223,15 @@ def test_a_client_reads_the_partition_of_its_group_and_no_other(
     kafka: EmbeddedKafka, topic: str, client: Client
 ) -> None:
     marshal = client("a")
-    home = marshal.driver.claimant.home
+    home = marshal._driver.claimant.home
     fill(kafka, topic, [(1 - home, b"x")] * 10)
     marshal.claim("t", 0, timeout_s=60)
     late = client("late")
     with late.world() as world:
         assert world.states[home].next_offset > 0
         assert world.states[1 - home].next_offset == 0
-        assert late.driver.observers[1 - home].caught_up_at_offset is None
-    assert late.driver.reader.partitions == (home,)
+        assert late._driver.observers[1 - home].caught_up_at_offset is None
+    assert late._driver.reader.partitions == (home,)
 
 
 @spec("C-46")
@@ -241,9 +241,9 @@ def test_a_client_founds_a_log_that_has_no_genesis_and_claims_after_it(
     fill(kafka, topic, [(0, b"x"), (1, b"x")])  # somebody was here, but nobody who founds logs
     clients = [client(f"c{n}") for n in range(3)]
     claim = clients[0].claim("t", 0, timeout_s=60)
-    home = clients[0].driver.claimant.home
+    home = clients[0]._driver.claimant.home
     config = {"bootstrap.servers": kafka.bootstrap_servers}
-    ends = {home: clients[0].driver.world.states[home].next_offset}
+    ends = {home: clients[0]._driver.world.states[home].next_offset}
     values = [
         message.value()
         for message in read_to_end(config, topic, {home: 0}, ends, time.monotonic() + 60)
@@ -252,4 +252,4 @@ def test_a_client_founds_a_log_that_has_no_genesis_and_claims_after_it(
     assert isinstance(genesis, Genesis)
     assert (genesis.previous, genesis.partitions) == ("", 2)
     assert claim.epoch > genesis.base
-    assert {c.driver.world.states[home].identity for c in clients} == {genesis.identity}
+    assert {c._driver.world.states[home].identity for c in clients} == {genesis.identity}

@@ -42,7 +42,7 @@ def test_fields_are_merged_and_written_as_json() -> None:
 
 def test_a_client_logs_who_it_is() -> None:
     marshal = Marshal("localhost:1", group_id="g", client_id="a")
-    assert dict(marshal.driver.log.extra or {}) == {
+    assert dict(marshal._driver.log.extra or {}) == {
         "group_id": "g",
         "client_id": "a",
         "instance_id": marshal.instance_id,

@@ -262,7 +262,7 @@ def test_a_proposal_that_cannot_be_made_owes_nothing(world: World) -> None:
     def refuse(_: int) -> int:
         raise NotHeld("released meanwhile")
 
-    world.claim.core.propose = refuse
+    world.claim._core.propose = refuse
     world.fetch(0)
     world.made.delivery._top_up()
     assert not world.made.delivery.has_claimed(world.part)

@@ -41,7 +41,7 @@ class FakeClaim:
         self.stored_offset = -1
         self.leases = list(held) or [True]
         self.position = self.next_offset = -1
-        self.core: Any = SimpleNamespace(
+        self._core: Any = SimpleNamespace(
             ended=threading.Event(),
             holding=SimpleNamespace(lease_until_ns=FAR, state=ClaimState.HELD, paused=False),
             propose=self._propose,
@@ -94,11 +94,11 @@ def offsets(run: Run | None) -> list[int]:
 
 
 def lapse(claim: FakeClaim) -> None:
-    claim.leases, claim.core.holding.lease_until_ns = [False], 0
+    claim.leases, claim._core.holding.lease_until_ns = [False], 0
 
 
 def regain(claim: FakeClaim) -> None:
-    claim.leases, claim.core.holding.lease_until_ns = [True], FAR
+    claim.leases, claim._core.holding.lease_until_ns = [True], FAR
 
 
 @pytest.mark.parametrize("looks", [False, True])
@@ -213,7 +213,7 @@ def test_messages_that_the_log_has_not_given_to_us_are_not_handed_out(ended: boo
     run.seq = 9
     assert made.delivery._verdict(run) is None
     if ended:
-        claim.core.ended.set()
+        claim._core.ended.set()
     else:
         made.delivery._verdicts[9] = "not_higher"
     assert made.delivery._verdict(run) is False
@@ -256,7 +256,7 @@ def test_nothing_of_a_rejected_proposal_is_handed_out_nor_waited_for(ended: bool
     made.delivery._gathered.extend([run_of(part, 0, 1), run_of(part, 2), run_of(part, 3)])
     made.delivery._top_up()
     if ended:
-        claim.core.ended.set()
+        claim._core.ended.set()
     made.marshal.cell = lambda *_: None
     made.delivery._verdicts[101] = "epoch"
     assert made.delivery.next_run() is None
@@ -338,7 +338,7 @@ def test_what_cannot_be_proposed_any_more_is_not_kept() -> None:
     def refuse(_: int) -> int:
         raise NotHeld("released meanwhile")
 
-    claim.core.propose = refuse
+    claim._core.propose = refuse
     made.delivery._top_up()
     assert not made.delivery.has_claimed(part)
 
@@ -399,7 +399,7 @@ def test_handing_out_does_not_set_the_garbage_collector_going(in_batches: bool) 
 
 def test_what_others_got_is_not_wanted_any_more(any_consumer: Any) -> None:
     made, claim = any_consumer, FakeClaim()
-    claim.core.holding.state = ClaimState.WAITING
+    claim._core.holding.state = ClaimState.WAITING
     part = part_of(claim)
     part.stage = Stage.WANTED
     made.partitions.by_key[part.key] = part
@@ -442,7 +442,7 @@ def test_nothing_is_given_up_while_who_joined_takes_nothing_yet() -> None:
 def test_those_who_join_one_after_the_other_are_waited_for_but_not_for_ever() -> None:
     now_ms = [1_000_000]
     marshal: Any = SimpleNamespace(
-        client_id="me", group_id="g", driver=SimpleNamespace(clock=lambda: now_ms[0] * MS)
+        client_id="me", group_id="g", _driver=SimpleNamespace(clock=lambda: now_ms[0] * MS)
     )
     assignor = Assignor(marshal, Subscription(frozenset({"t"})), settle_ms=100)
     quiet = []
@@ -462,10 +462,10 @@ def test_the_claimant_is_told_of_a_position_that_moved(monkeypatch: pytest.Monke
     made, claim = consumer(), FakeClaim()
     part = part_of(claim)
     made.partitions.by_key[part.key] = part
-    claim.core.holding.epoch = 3
+    claim._core.holding.epoch = 3
     told: list[int] = []
     claimant = SimpleNamespace(advance=lambda _, position: told.append(position))
-    marshal = SimpleNamespace(driver=SimpleNamespace(claimant=claimant))
+    marshal = SimpleNamespace(_driver=SimpleNamespace(claimant=claimant))
     monkeypatch.setattr(made.partitions, "_marshal", marshal)
     monkeypatch.setattr(HeldPartition, "position", lambda _: 7)
     made.topics.ids_known.set()

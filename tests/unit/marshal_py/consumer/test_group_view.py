@@ -89,7 +89,7 @@ class Group:
             client_id=ME,
             group_id="g",
             instance_id=self.instances[ME],
-            driver=Driver(),
+            _driver=Driver(),
             world=world,
             settings=SimpleNamespace(cold_start_skew_ms=SKEW_MS),
         )

@@ -37,7 +37,7 @@ def held(consumer: Any) -> HeldPartition:
         partition=0,
         held=True,
         claimed_offset=10,
-        core=SimpleNamespace(
+        _core=SimpleNamespace(
             holding=SimpleNamespace(lease_until_ns=2**62), ended=threading.Event()
         ),
     )

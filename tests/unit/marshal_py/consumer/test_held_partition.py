@@ -20,7 +20,7 @@ def messages(*offsets: int) -> list[Any]:
 
 def held(*, manual: bool = False) -> HeldPartition:
     claim = SimpleNamespace(
-        topic="t", partition=3, core=SimpleNamespace(holding=Holding("t", 3, 0))
+        topic="t", partition=3, _core=SimpleNamespace(holding=Holding("t", 3, 0))
     )
     part = HeldPartition(claim, manual=manual)  # type: ignore[arg-type]
     part.start(10)
@@ -311,7 +311,7 @@ def test_a_partition_tells_about_itself() -> None:
     part.stage = Stage.ACTIVE
     assert part.deliverable
     assert repr(part) == "<t/3 active position=10>"
-    part.claim.core.log_fields = {"topic": "t"}
+    part.claim._core.log_fields = {"topic": "t"}
     assert part.log_fields == {"topic": "t"}
     batch = Batch(messages(1, 2), part.claim)
     assert (batch.topic, batch.partition, len(batch)) == ("t", 3, 2)

@@ -23,7 +23,7 @@ class World:
         self.answer_s = answer_s
         monkeypatch.setattr(at_most_once, "time", SimpleNamespace(monotonic=lambda: self.now_s))
         self.claim = FakeClaim()
-        self.claim.core.propose = self.propose
+        self.claim._core.propose = self.propose
         self.part = part_of(self.claim)
         self.part.end = THERE
         self.part.begin = lambda run: None  # type: ignore[method-assign]

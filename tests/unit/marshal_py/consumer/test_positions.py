@@ -286,7 +286,7 @@ def test_at_most_once_a_position_passes_what_no_message_is_in(
     part.reached(14)
     told: list[int] = []
     claimant = SimpleNamespace(advance=lambda _, position: told.append(position))
-    monkeypatch.setattr(world.made.marshal.driver, "claimant", claimant, raising=False)
+    monkeypatch.setattr(world.made.marshal._driver, "claimant", claimant, raising=False)
     world.claim.position = 11
     world.made.partitions.refresh_offsets()
     assert told == [-1], "a message is not claimed yet"
@@ -332,8 +332,8 @@ def test_no_position_is_told_without_the_id_of_its_topic(monkeypatch: pytest.Mon
     world.part.begin(run)
     world.part.finish(run)
     told: list[int] = []
-    world.claim.core.holding.epoch = 3
-    world.made.marshal.driver.claimant = SimpleNamespace(
+    world.claim._core.holding.epoch = 3
+    world.made.marshal._driver.claimant = SimpleNamespace(
         advance=lambda _, position: told.append(position)
     )
     world.made.partitions.by_key[world.part.key] = world.part
@@ -356,7 +356,7 @@ def test_commit_and_giving_back_wait_for_the_id_of_the_topic(
     world.made.topics.ids_known = threading.Event()
     world.part.holding.epoch = 3
     claimant = SimpleNamespace(advance=lambda *_: None)
-    monkeypatch.setattr(world.made.marshal.driver, "claimant", claimant, raising=False)
+    monkeypatch.setattr(world.made.marshal._driver, "claimant", claimant, raising=False)
     world.advance()
     run = run_of(world.part, 10, 11)
     world.part.begin(run)

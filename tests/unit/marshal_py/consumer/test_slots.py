@@ -301,7 +301,7 @@ class Agreeing:
 
     def _want(self, topic: str, partition: int) -> Any:
         claim: Any = SimpleNamespace(held=False, said=[], key=(topic, partition))
-        claim.core = SimpleNamespace(ended=SimpleNamespace(is_set=lambda: False))
+        claim._core = SimpleNamespace(ended=SimpleNamespace(is_set=lambda: False))
         claim.commit = lambda slots: claim.said.append(slots)
         claim.release = lambda wait: claim.said.append("released")
         self.wanted.append(claim)

@@ -674,7 +674,7 @@ def test_a_lost_claim_drops_what_waits_and_ignores_what_runs(
     running = Running(consumer, handler, workers=3)
     assert inside.wait(60)
     other, other_got = make("b", topic), Handled()
-    with consumer.marshal.driver.lock:  # as if the process were suspended: no heartbeat
+    with consumer.marshal._driver.lock:  # as if the process were suspended: no heartbeat
         taking_over = Running(other, other_got)
         until(lambda: len(other_got.numbers) == 70)
     until(lambda: not consumer._core.partitions.by_key, what="it does not notice")
@@ -824,7 +824,7 @@ def test_a_lapsed_lease_starts_nothing_until_it_is_regained(
 
     running = Running(consumer, handler, workers=4)
     until(lambda: len(done) > 50)
-    with consumer.marshal.driver.lock:  # no heartbeat, and nobody else is there to take over
+    with consumer.marshal._driver.lock:  # no heartbeat, and nobody else is there to take over
         until(lambda: not any(p.claim.held for p in consumer._core.partitions.by_key.values()))
         seen = len(done)
         time.sleep(0.3)
