@@ -21,6 +21,7 @@ __all__ = [
     "BrokerUnavailable",
     "ClaimTimeout",
     "Closed",
+    "ClusterLost",
     "ConfigurationError",
     "DeadLetterFailed",
     "DeserializationFailed",
@@ -192,6 +193,12 @@ class SnapshotMismatch(MarshalError):
     """A snapshot and this process disagree about the state at the same offset."""
 
     blame = "log"
+
+
+class ClusterLost(MarshalError):
+    """Spark's cluster has no executor for this driver."""
+
+    blame = "environment"
 
 
 class BrokerUnavailable(MarshalError, ConnectionError):

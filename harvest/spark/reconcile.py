@@ -38,6 +38,7 @@ from harvest.spark.sources import (
 from harvest.spark.state import State, StateFolder
 from marshal_py.errors import TopicMissing
 from marshal_py.spark.kafka import Offsets, librdkafka_settings
+from marshal_py.spark.watch import cluster_watched
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -163,7 +164,7 @@ def reconcile(
       written from then to before then, in milliseconds since 1970. Not with `state`.
 
     Records that are written while it runs are left alone. Raises `ConfigurationError`, and what
-    Kafka and PostgreSQL raise.
+    Kafka and PostgreSQL raise, and `ClusterLost` (see `cluster_watched`).
     """
     config = {"bootstrap.servers": config} if isinstance(config, str) else dict(config)
     named = None if topics is None else sorted(topics)
@@ -175,9 +176,10 @@ def reconcile(
         )
     run = _Run(spark, outbox, config, named, grace_s, out, max_samples, timeout_s, window)
     if state is None:
-        return run.compare(State(outbox.name), None, None)[0]
+        with cluster_watched(spark):
+            return run.compare(State(outbox.name), None, None)[0]
     folder = StateFolder(state)
-    with folder.locked():
+    with folder.locked(), cluster_watched(spark):
         previous, carried = folder.load(outbox.name)
         # Ids are looked at after Kafka's ends: see compare.
         result, following, carried = run.compare(previous, carried, int(late_s * 1000))

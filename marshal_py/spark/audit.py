@@ -30,6 +30,7 @@ from marshal_py.protocol.slots import source_of
 from marshal_py.protocol.snapshots import Snapshot, anchor_of, decode_snapshot
 from marshal_py.spark.audit_store import Store
 from marshal_py.spark.kafka import Offsets, librdkafka_settings, read_range
+from marshal_py.spark.watch import cluster_watched
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -92,14 +93,14 @@ def audit(
 
     Killed at any moment and started again, it leaves no row out and writes none twice. Raises
     `TopicMissing`, `BrokerUnavailable`, `ConfigurationError`, and `LogHole` when the log is not the
-    one that the folder was made from.
+    one that the folder was made from, and `ClusterLost` (see `cluster_watched`).
     """
     if sample_ms < 1:
         raise ConfigurationError(f"sample_ms = {sample_ms} must be 1 or more milliseconds")
     store = Store(out)
     config = {"bootstrap.servers": config} if isinstance(config, str) else dict(config)
     kafka_config(librdkafka_settings(config))
-    with store.locked(), Offsets(config, timeout_s) as offsets:
+    with store.locked(), Offsets(config, timeout_s) as offsets, cluster_watched(spark):
         driver = _Driver(config, topic, snapshot_topic or f"{topic}.snapshots", offsets, timeout_s)
         return driver.run(spark, store, sample_ms)
 

@@ -22,6 +22,7 @@ from marshal_py.client.marshal import Claim, Marshal
 from marshal_py.client.settings import DEFAULT_TOPIC
 from marshal_py.errors import ConfigurationError, NotHeld
 from marshal_py.spark.kafka import READER_OPTIONS, Offsets, java_settings, librdkafka_settings
+from marshal_py.spark.watch import cluster_watched
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -89,7 +90,9 @@ def claimed_batch(
 
     Raises `NotHeld` at the end of the block if a claim was lost meanwhile: its records may be
     handled by somebody else as well, so fence what you write with `ClaimedRange.epoch`. Raises
-    `ConfigurationError`, `TopicMissing` and `BrokerUnavailable` before anything is claimed.
+    `ConfigurationError`, `TopicMissing` and `BrokerUnavailable` before anything is claimed, and
+    `ClusterLost` out of the block (see `cluster_watched`): nothing is committed, and the claims
+    are given back.
     """
     given = {"bootstrap.servers": config} if isinstance(config, str) else dict(config)
     _check(topics, delivery, starting, max_records, max_partitions)
@@ -115,7 +118,8 @@ def claimed_batch(
             share = None if max_records is None else max(1, max_records // max(1, len(claims)))
             held = list(_ranges(claims, extents, starting, share, delivery == "at-most-once"))
             ranges = tuple(r for r, _ in held)
-            yield ClaimedBatch(_frame(spark, given, ranges), ranges)
+            with cluster_watched(spark):
+                yield ClaimedBatch(_frame(spark, given, ranges), ranges)
             if delivery == "at-least-once":
                 _commit(held, timeout_s)
 

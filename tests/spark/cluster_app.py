@@ -1,0 +1,103 @@
+"""An application as a user may write it, for a cluster: it does what a test tells it to.
+
+spark-submit … tests/spark/cluster_app.py SOCKET
+
+Executors have nothing of `tests`: what they run is defined here, and goes to them by value.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyspark import TaskContext
+
+from marshal_py.spark.session import spark_session
+from marshal_py.spark.source import MarshalSource
+from marshal_py.spark.watch import cluster_watched
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+Step = Callable[[Iterator["pa.RecordBatch"]], Iterator["pa.RecordBatch"]]
+
+
+def step(folder: Path, standing: list[int]) -> Step:
+    """Notes in FOLDER/seen what it is given. The first attempts of the tasks in `standing` stand
+    still in the middle, with a file FOLDER/working/TASK-PID, until there is FOLDER/go."""
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = TaskContext.get()
+        assert context is not None
+        task = context.partitionId()
+        stands = task in standing and context.attemptNumber() == 0
+        with (folder / "seen" / uuid.uuid4().hex).open("ab", buffering=0) as seen:
+            for batch in batches:
+                seen.write(b"".join(v + b"\n" for v in batch.column("value").to_pylist()))
+                if stands:
+                    (folder / "working" / f"{task}-{os.getpid()}").touch()
+                    while not (folder / "go").exists():
+                        time.sleep(0.02)
+                yield batch
+
+    return run
+
+
+def run(
+    spark: SparkSession,
+    folder: str,
+    options: dict[str, str],
+    standing: list[int],
+    settings: dict[str, str],
+) -> list[int]:
+    """Run a query with the trigger availableNow into FOLDER/out, and return what is there then."""
+    for name, value in settings.items():
+        spark.conf.set(name, value)
+    here = Path(folder)
+    for name in ("seen", "working"):
+        (here / name).mkdir(parents=True, exist_ok=True)
+    query = (
+        spark.readStream.format("marshal")
+        .options(**options)
+        .load()
+        .select("value")
+        .mapInArrow(step(here, standing), "value binary")
+        .selectExpr("cast(value AS string) AS value")
+        .writeStream.format("json")
+        .option("path", str(here / "out"))
+        .option("checkpointLocation", str(here / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    with cluster_watched(spark):
+        query.awaitTermination()
+    return sorted(int(row[0]) for row in spark.read.json(str(here / "out")).collect())
+
+
+def main(address: str) -> None:
+    spark = spark_session("application")
+    spark.dataSource.register(MarshalSource)
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(address)
+        with connection.makefile("rw") as line:
+            for order in line:
+                answer: list[int] | str
+                try:
+                    answer = run(spark, **json.loads(order))
+                except Exception as error:
+                    answer = f"{type(error).__name__}: {error}"
+                line.write(json.dumps(answer) + "\n")
+                line.flush()
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
