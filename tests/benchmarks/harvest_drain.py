@@ -171,13 +171,13 @@ class Bench:
             if log.source == "table":
                 wal["purge"] = "keep"
             outcomes[f"wal, {log.name}, {name}"] = self._ours(database, side, wal=wal)
-            with psycopg.connect(database, autocommit=True) as connection:
-                connection.execute("DROP TABLE IF EXISTS outbox_registration")
         self._logs.drop(database, slots)
         return outcomes
 
     def _ours(self, database: str, side: Side, **more: object) -> Outcome:
         before = self._committed()
+        with psycopg.connect(database, autocommit=True) as connection:
+            connection.execute("DROP TABLE IF EXISTS outbox_registration")  # of the last group
         if side.pooled and self._pooler is not None:
             database = self._pooler.url(database)
         config = {

@@ -156,7 +156,7 @@ def fail(
             gap_s = reader.longest_s
             if what == "paused":
                 os.kill(leader.pid, signal.SIGCONT)
-            written = len(json.loads(output_of(writer))["commits_ms"])
+            written = len(json.loads(output_of(writer))["commits_ns"])
             writer.wait(_WAIT_S)
             with contextlib.suppress(RuntimeError):  # lost rows are counted below
                 reader.wait(written - len(reader.came))
