@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,6 +24,7 @@ from marshal_py.cli.output import log_to_stderr
 __all__ = ["reap"]
 
 _LOG: Final = logging.getLogger("harvest")
+_ALLOCATIONS: Final = 20_000
 
 
 def reap(
@@ -70,10 +72,21 @@ def reap(
 
 def _run(settings: ReaperConfig, listen: tuple[str, int] | None) -> None:
     STOP_SIGNALS.install()
+    collect_less_often()
     with process(settings) as running, _status_server(running, listen):
         STOP_SIGNALS.call(running.harvester.stop)
         running.harvester.run()
     _LOG.info("stopped: %d rows published", running.harvester.stats.published)
+
+
+def collect_less_often() -> None:
+    """Have Python look for garbage less often.
+
+    Thousands of rows are under way and none of them is garbage, but by default all are looked at
+    again after every 700 new ones, which takes a quarter of the time of reading them.
+    """
+    gc.freeze()  # what was imported stays
+    gc.set_threshold(_ALLOCATIONS)
 
 
 @contextmanager

@@ -38,6 +38,8 @@ def kafka_headers(row: Row) -> Headers:
 
 def produced_headers(keys: Sequence[bytes | None], values: Sequence[bytes | None]) -> Headers:
     """The same, of the two arrays of a row. Raises `InvalidRecord`."""
+    if type(keys) is tuple and len(keys) == len(values):  # of nearly all rows
+        return list(zip(_texts(keys), values, strict=True))
     return list(zip(_fitting_texts(keys, values), values, strict=True))
 
 

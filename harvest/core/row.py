@@ -17,7 +17,7 @@ class Row(NamedTuple):
     Text columns come as their UTF-8 bytes. `value` None is a tombstone. The two header sequences
     have the lengths that the table has them in: whether they match is for the sink to judge.
 
-    Stores of range mode return plain tuples of this shape, with None for no headers: making a named
+    Stores of range mode, with None for no headers, and the log return plain tuples: making a named
     tuple costs as much as reading the row. `named` makes rows of them.
     """
 

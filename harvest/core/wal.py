@@ -40,7 +40,7 @@ from harvest.core.actions import Finish, LeaseLost, Open, OpenFailed, Start, Sta
 from harvest.core.dead_letters import AddFailed, BadRow, BadRowFilter, DeadLettersAdded, Key
 from harvest.core.failure import Failure
 from harvest.core.pacing import Limits, Pace
-from harvest.core.row import Row, payload_bytes
+from harvest.core.row import Row, named, payload_bytes
 from harvest.core.wal_position import WalPosition
 
 __all__ = [
@@ -85,6 +85,7 @@ class Chunk(NamedTuple):
 
     - `commit_lsn`: where its commit record begins. Transactions come in the order of these.
     - `first`: how many of its rows came before these.
+    - `rows`: may be plain tuples; see `harvest.core.row.Row`.
     - `end_lsn`: where its commit record ends; 0 if more rows of it are to come.
     """
 
@@ -414,11 +415,9 @@ class WalScheduler:
         bad_rows = self.row_filter.find_bad(rows)
         if not bad_rows:
             return self._send(rows, position)
-        by_id = {row[0]: row for row in rows}
-        out = tuple([(by_id[bad.id], bad) for bad in bad_rows])
         self._held = rows, position
         self._adding = True
-        return [AddRows(out)]
+        return [AddRows(_with_rows(bad_rows, rows))]
 
     def _new_rows(self, chunks: Sequence[Chunk]) -> tuple[Sequence[Row], WalPosition]:
         """The rows of `chunks` that were not sent yet, and the position behind them."""
@@ -465,8 +464,9 @@ class WalScheduler:
             for number in event.sends:
                 sent = self._sends[number]
                 blamed = self.row_filter.find_refused(sent.rows, failure)
-                by_id = {row[0]: row for row in sent.rows}
-                self._refused.update({bad.id: (by_id[bad.id], bad) for bad in blamed})
+                self._refused.update(
+                    {bad.id: (row, bad) for row, bad in _with_rows(blamed, sent.rows)}
+                )
                 self._forget(number)
             self._broken = True
             for number in [n for n, sent in self._sends.items() if sent.is_settled]:
@@ -586,3 +586,12 @@ class WalScheduler:
             return []
         self._reading = True
         return [Read(max(1, min(room, limits.mark_query_records)), max(1, room_bytes))]
+
+
+def _with_rows(bad_rows: Sequence[BadRow], rows: Sequence[Row]) -> tuple[tuple[Row, BadRow], ...]:
+    """Each with its row, of `rows`, which may be plain tuples."""
+    if not bad_rows:
+        return ()
+    by_id = {row[0]: row for row in rows}
+    found = named([by_id[bad.id] for bad in bad_rows])
+    return tuple(zip(found, bad_rows, strict=True))

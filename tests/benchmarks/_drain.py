@@ -89,6 +89,7 @@ def slot(database: str, name: str, source_of: str, count: int) -> int:
 
 def ours(config: str, count: int) -> tuple[float, float]:
     """`harvest reap`, from the moment it may publish until everything is published."""
+    from harvest.cli.reap import collect_less_often
     from harvest.config.load import parse
     from harvest.runtime.events import Event, LeaderRefreshed
     from harvest.runtime.process import process
@@ -99,6 +100,7 @@ def ours(config: str, count: int) -> tuple[float, float]:
         if isinstance(event, LeaderRefreshed):
             began.append((time.perf_counter(), cpu_s()))
 
+    collect_less_often()
     with process(parse(config), on_event) as running:
         harvester = running.harvester
         thread = threading.Thread(target=harvester.run)

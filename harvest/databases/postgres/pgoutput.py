@@ -21,6 +21,7 @@ from harvest.errors import SchemaError
 __all__ = ["Decoder", "Relation", "array_items"]
 
 _HEADER: Final = 25  # of XLogData: 'w', start, end, time
+_FIRST_COLUMN: Final = 33  # of a row
 _u16: Final = struct.Struct("!H").unpack_from
 _u32: Final = struct.Struct("!I").unpack_from
 _u64: Final = struct.Struct("!Q").unpack_from
@@ -30,7 +31,12 @@ _i32: Final = struct.Struct("!i").unpack_from
 _BEGIN, _COMMIT, _INSERT, _RELATION, _MESSAGE = b"BCIRM"
 _NO_VALUE: Final = b"nu"  # NULL, or large and unchanged
 _BRACE: Final = ord("{")
+_BINARY: Final = ord("b")
 _BYTEA_OID: Final = 17
+_WIDTHS: Final = {16: 1, 20: 8, 21: 2, 23: 4, 1082: 4, 1114: 8, 1184: 8, 2950: 16}
+"""Types whose values have one width in binary form: numbers, times, UUIDs."""
+_ONE_ITEM: Final = 24
+"""Bytes before the item of an array of one."""
 _MAX_TOPICS: Final = 10_000
 
 
@@ -47,6 +53,10 @@ class Relation:
     headers: tuple[tuple[bytes, int], ...] = ()
     hexadecimal: tuple[int, ...] = ()
     """Where columns of bytes are, if the stream has them in text form."""
+    before: tuple[int, ...] = ()
+    """Where the columns before the topic begin in a row that has them all, in binary form."""
+    begin: int = 0
+    """Where the topic begins in such a row, and behind it the others of `kafka`; 0: elsewhere."""
 
 
 @dataclass(slots=True)
@@ -89,29 +99,32 @@ class Decoder:
         self.rows = self.size_bytes = 0
         return chunks
 
-    def feed(self, data: bytes) -> None:
+    def feed(self, message: bytes | memoryview) -> None:
         """One XLogData message. Raises `SchemaError` for a table that is no outbox."""
-        kind = data[_HEADER]
+        kind = message[_HEADER]
         if kind == _INSERT:
-            relation = self._relations.get(_u32(data, 26)[0])
+            relation = self._relations.get(_u32(message, 26)[0])
             if relation is not None:
-                self._add(self._row(relation, data))
+                data = bytes(message)
+                if not (relation.begin and self._add_plain(relation, data)):
+                    self._add(self._row(relation, data))
         elif kind == _BEGIN:
-            self._commit_lsn = _u64(data, 26)[0]
+            self._commit_lsn = _u64(message, 26)[0]
             self._first = self._last_id = 0
         elif kind == _COMMIT:
-            self.lsn = end_lsn = _u64(data, 35)[0]
+            self.lsn = end_lsn = _u64(message, 35)[0]
             if self._open or self._first:
                 self._chunks.append(Chunk(self._commit_lsn, self._first, self._open, end_lsn))
                 self._open = []
                 self._first = 0
         elif kind == _MESSAGE:
+            data = bytes(message)
             end = data.index(0, 35)
             # flags 1: it is part of a transaction; others are nobody's records.
             if data[26] == 1 and data[35:end] == self.prefix:
                 self._add(self._record(data, end + 5))
         elif kind == _RELATION:
-            self._relation(data)
+            self._relation(bytes(message))
 
     def _add(self, row: Row) -> None:
         self._open.append(row)
@@ -129,10 +142,63 @@ class Decoder:
 
     # --- Rows ---
 
+    def _add_plain(self, relation: Relation, data: bytes) -> bool:
+        """Add a row of goharvest's table of which nothing is NULL, as most rows are.
+
+        The same as `_row`, in half the time; False: it is not such a row.
+        """
+        for at in relation.before:
+            if data[at] != _BINARY:
+                return False
+        at = relation.begin
+        if data[at] != _BINARY:
+            return False
+        begin = at + 5
+        at = begin + _u32(data, at + 1)[0]
+        name = data[begin:at]
+        if data[at] != _BINARY:
+            return False
+        begin = at + 5
+        at = begin + _u32(data, at + 1)[0]
+        key = data[begin:at]
+        if data[at] != _BINARY:
+            return False
+        begin = at + 5
+        at = begin + _u32(data, at + 1)[0]
+        value = data[begin:at]
+        if data[at] != _BINARY:
+            return False
+        begin = at + 5
+        at = begin + _u32(data, at + 1)[0]
+        names = data[begin:at]
+        if data[at] != _BINARY:
+            return False
+        begin = at + 5
+        values = data[begin : begin + _u32(data, at + 1)[0]]
+        topic = self._topics.get(name)
+        row_id = _u64(data, 1)[0]
+        if row_id <= self._last_id:
+            row_id = self._last_id + 1
+        self._last_id = row_id
+        self._open.append(
+            # A plain tuple: one with names takes as long as reading the row.
+            (  # type: ignore[arg-type]
+                row_id,
+                self._topic(name) if topic is None else topic,
+                key,
+                value,
+                self._headers.get(names) or self._names(names),
+                _binary_items(values),
+            )
+        )
+        self.rows += 1
+        self.size_bytes += 64 + len(value) + len(key)
+        return True
+
     def _row(self, relation: Relation, data: bytes) -> Row:
         values: list[bytes | None] = []
         add = values.append
-        at = 33
+        at = _FIRST_COLUMN
         for _ in range(_u16(data, 31)[0]):
             if data[at] in _NO_VALUE:
                 add(None)
@@ -231,22 +297,39 @@ class Decoder:
             return places[name]
 
         layout = self.layout
+        kafka = (
+            place(layout.topic),
+            place(layout.key),
+            place(layout.value),
+            place(layout.header_keys),
+            place(layout.header_values),
+        )
+        before, begin = self._plain(relation, kafka)
         return Relation(
             relation.schema,
             relation.name,
             relation.columns,
-            (
-                place(layout.topic),
-                place(layout.key),
-                place(layout.value),
-                place(layout.header_keys),
-                place(layout.header_values),
-            ),
+            kafka,
             tuple([(name.encode(), place(column)) for name, column in layout.headers.items()]),
             ()
             if self.binary
             else tuple([at for at, (_, oid) in enumerate(relation.columns) if oid == _BYTEA_OID]),
+            before,
+            begin,
         )
+
+    def _plain(self, relation: Relation, kafka: tuple[int, ...]) -> tuple[tuple[int, ...], int]:
+        """`Relation.before` and `begin`, where `_add_plain` can be tried."""
+        first, widths = kafka[0], []
+        for _, oid in relation.columns[:first]:
+            widths.append(_WIDTHS.get(oid, 0))
+        is_plain = self.binary and self.to_utf8 is None and not self.layout.headers
+        if not is_plain or not all(widths) or kafka != tuple(range(first, first + 5)):
+            return (), 0
+        places = [_FIRST_COLUMN]
+        for width in widths:
+            places.append(places[-1] + 5 + width)
+        return tuple(places[:-1]), places[-1]
 
 
 def array_items(text: bytes) -> tuple[bytes | None, ...]:
@@ -282,6 +365,8 @@ def _binary_items(data: bytes) -> tuple[bytes | None, ...]:
     if not dimensions:
         return ()
     count = _u32(data, 12)[0]
+    if count == dimensions == 1:
+        return (data[_ONE_ITEM:] if _i32(data, _ONE_ITEM - 4)[0] >= 0 else None,)
     at = 12 + 8 * dimensions
     items: list[bytes | None] = []
     for _ in range(count):

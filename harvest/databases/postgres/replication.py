@@ -161,7 +161,7 @@ class PostgresWalStream:
                 raise self._why()
             came, is_empty = True, False
             if data[0] == _XLOG_DATA:
-                feed(bytes(data))
+                feed(data)
             elif data[0] == _KEEPALIVE:
                 lsn = self._received_lsn = _u64(data, 1)[0]
                 asked = asked or bool(data[17])

@@ -88,13 +88,13 @@ def produce(
     # Row by row is no slower than `produce_batch`, which knows no headers.
     send = producer.produce
     for row in rows:
-        row_id, topic, key, value = row[0], row[1], row[2], row[3]
+        row_id, topic, key, value, names, values = row[0], row[1], row[2], row[3], row[4], row[5]
         more: dict[str, Any] = {}
         if report is not None:
             more["on_delivery"] = report(row_id)
-        if row[4] or row[5] or envelope is not None:
+        if names or values or envelope is not None:
             try:
-                more["headers"] = produced_headers(row[4] or (), row[5] or ())
+                more["headers"] = produced_headers(names or (), values or ())
                 if envelope is not None:
                     (whole,) = named((row,))
                     value, more["headers"] = envelope.wrap(whole, more["headers"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 
@@ -208,6 +209,21 @@ def test_nothing_is_read_without_room_for_it() -> None:
     assert [type(a) for a in actions] == [w.Send]
     actions = scheduler.step(w.Settled((0,)))
     assert [type(a) for a in actions] == [w.Confirm, w.Read]
+
+
+def test_rows_that_come_as_plain_tuples_are_set_aside_with_their_names() -> None:
+    plain: Any = [(110, "no topic", b"k", b"v", (), ()), (120, "t", b"k", b"v", (), ())]
+    scheduler = opened()
+    (add,) = scheduler.step(w.ReadDone([w.Chunk(200, 0, plain[:1], 210)]))
+    assert isinstance(add, w.AddRows)
+    assert [found.topic for found, _ in add.rows] == ["no topic"]
+    scheduler = opened()
+    (send, *_) = scheduler.step(w.ReadDone([w.Chunk(200, 0, plain[1:], 210)]))
+    assert isinstance(send, w.Send)
+    failure = Failure("refused", frozenset({120}), refused=frozenset({120}))
+    (_, add) = scheduler.step(w.Settled((send.number,), failure))
+    assert isinstance(add, w.AddRows)
+    assert [found.topic for found, _ in add.rows] == ["t"]
 
 
 def read_again(scheduler: w.WalScheduler, sent: int, failure: Failure) -> tuple[int, int]:

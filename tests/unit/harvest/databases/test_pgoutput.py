@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -80,6 +81,62 @@ def test_a_row_in_binary_form() -> None:
     made.feed(commit(200))
     (rest,) = made.take()
     assert (rest.first, list(rest.rows), rest.end_lsn) == (1, [], 208)
+
+
+def array(items: list[bytes | None]) -> bytes:
+    if not items:
+        return struct.pack("!iiI", 0, 0, 25)
+    made = struct.pack("!iiI", 1, 1, 25) + struct.pack("!ii", len(items), 1)
+    for item in items:
+        made += struct.pack("!i", -1) if item is None else struct.pack("!i", len(item)) + item
+    return made
+
+
+VALUE = st.none() | st.binary(max_size=9)
+ITEMS = st.none() | st.lists(VALUE, max_size=3).map(array)
+NUMBER = st.none() | st.just(struct.pack("!q", 5))
+
+
+@given(st.lists(st.tuples(NUMBER, NUMBER, VALUE, VALUE, VALUE, ITEMS, ITEMS, NUMBER), max_size=9))
+def test_rows_without_a_null_are_read_in_a_shorter_way_and_as_all_others(
+    rows: list[tuple[bytes | None, ...]],
+) -> None:
+    columns = (("id", 20), ("create_time", 1184), *COLUMNS, ("leader", 20))
+    found = []
+    for shorter in (True, False):
+        made = Decoder(GOHARVEST, b"harvest.outbox")
+        made.feed(relation(columns))
+        assert made._relations[7].begin == 59
+        if not shorter:
+            made._relations[7] = replace(made._relations[7], begin=0)
+        made.feed(begin(200))
+        for values in rows:
+            made.feed(memoryview(insert(110, b"b", *values)))
+        counts = made.rows, made.size_bytes
+        chunks = made.take()
+        found.append((counts, [tuple(row) for chunk in chunks for row in chunk.rows]))
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        (("name", 25), *COLUMNS),  # of any width
+        (COLUMNS[1], COLUMNS[0], *COLUMNS[2:]),
+        (*COLUMNS[:4], ("more", 25), COLUMNS[4]),
+    ],
+)
+def test_tables_with_other_columns_are_read_as_their_rows_say(
+    columns: tuple[tuple[str, int], ...],
+) -> None:
+    made = Decoder(GOHARVEST, b"harvest.outbox")
+    made.feed(relation(columns))
+    made.feed(begin(200))
+    values = {"kafka_topic": b"t", "kafka_key": b"k", "kafka_value": b"v"}
+    empty = array([])
+    made.feed(insert(110, b"b", *[values.get(name, empty) for name, _ in columns]))
+    ((chunk,),) = [made.take()]
+    assert tuple(chunk.rows[0]) == (110, "t", b"k", b"v", (), ())
 
 
 def test_a_column_that_is_not_in_the_stream_is_told() -> None:
