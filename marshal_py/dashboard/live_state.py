@@ -12,9 +12,8 @@ page that blinks whenever one takes its time would hide what matters.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Any, Final, NamedTuple
 
 from marshal_py.admin.event_text import ROUTINE, as_text, without_epoch
@@ -119,7 +118,8 @@ class LiveState:
         self.grid = CellGrid()
         self.claims = RecentClaims()
         self.alerts = Alerts()
-        self.activity: deque[ActivityLine] = deque(maxlen=ACTIVITY)
+        self.activity: list[ActivityLine] = []
+        """The latest `ACTIVITY` lines, and up to as many again."""
         self.lags = Lags(world, self.alerts)
         self.live_since_ns: int | None = None
         """This observer's clock when it had caught up; None: it still reads the past."""
@@ -213,9 +213,16 @@ class LiveState:
             self._sequence, p, at_ms, without_epoch(event) if self.is_text else event
         )
         self.activity.append(line)
+        if len(self.activity) > 2 * ACTIVITY:
+            self._trim_activity()
         self._unsent.append(line)
         if len(self._unsent) > 2 * SENT_AT_ONCE:
             del self._unsent[:-SENT_AT_ONCE]
+
+    def _trim_activity(self) -> None:
+        """Keep the latest by time: the past is read one coordination partition after the other."""
+        self.activity.sort(key=attrgetter("at_ms"))
+        del self.activity[:-ACTIVITY]
 
     def _take_rows(self, history: PartitionHistory) -> None:
         rows = history.take_rows()
@@ -250,6 +257,10 @@ class LiveState:
         self.live_since_ns = now_ns
         # A record from the future shows that this clock is behind the broker's.
         self.live_since_ms = max(now_ms, self.newest_ms)
+        self._trim_activity()
+        self.activity = [
+            line._replace(number=number) for number, line in enumerate(self.activity, 1)
+        ]  # nobody has seen another number
         self.rebuild(now_ns)
 
     @property
@@ -403,7 +414,7 @@ class LiveState:
         """Return everything, for a page that has just come."""
         document = self.grid.document()
         document["alerts"] = self.alerts.all()
-        document["activity"] = [line.document() for line in list(self.activity)[-SENT_AT_FIRST:]]
+        document["activity"] = [line.document() for line in self.activity[-SENT_AT_FIRST:]]
         return document | self._groups(now_ms)
 
     def take_changes(self, now_ms: int) -> dict[str, Any]:

@@ -62,11 +62,16 @@ def decode_action(body: bytes) -> Action:
 
 
 class Operations:
-    """Previews and performs actions, one at a time. For any thread."""
+    """Previews actions, and performs them one at a time. For any thread.
+
+    Nobody's preview waits for what somebody else does.
+    """
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
+        self._performing = threading.Lock()
         self._lock = threading.Lock()
+        """Of the tickets."""
         self._tickets: dict[str, tuple[float, Action, int | None, list[Change]]] = {}
         """When it was issued, for what, which pause is meant by a resume, what was shown."""
 
@@ -76,7 +81,7 @@ class Operations:
         Raises `InvalidArgument`, `TopicMissing`, `BrokerUnavailable`.
         """
         pause: Pause | None = None
-        with self._lock, self._admin(action.group) as admin:
+        with self._admin(action.group) as admin:
             admin.require()
             held = admin.held()
             changes: list[Change] = []
@@ -110,17 +115,18 @@ class Operations:
         Raises `InvalidArgument` for a ticket that is not, and as `GroupAdmin` does.
         """
         with self._lock:
-            issued_s, action, pause, shown = self._tickets.pop(ticket, (-TICKET_S, None, None, []))
-            if action is None or time.monotonic() - issued_s > TICKET_S:
-                raise InvalidArgument("this preview is too old, or was used: look again first")
-            try:
-                with self._admin(action.group) as admin:
-                    done = self._perform(admin, action, pause, shown)
-            except Exception as error:
-                logger.warning("%s: %s was asked for, and failed: %s", who, _told(action), error)
-                raise
-            logger.warning("%s: %s: %s", who, _told(action), done["text"])
-            return done
+            found = self._tickets.pop(ticket, None)
+        if found is None or time.monotonic() - found[0] > TICKET_S:
+            raise InvalidArgument("this preview is too old, or was used: look again first")
+        _, action, pause, shown = found
+        try:
+            with self._performing, self._admin(action.group) as admin:
+                done = self._perform(admin, action, pause, shown)
+        except Exception as error:
+            logger.warning("%s: %s was asked for, and failed: %s", who, _told(action), error)
+            raise
+        logger.warning("%s: %s: %s", who, _told(action), done["text"])
+        return done
 
     def _perform(
         self, admin: GroupAdmin, action: Action, pause: int | None, shown: list[Change]

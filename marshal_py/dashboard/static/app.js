@@ -6,7 +6,7 @@ import { clock, element, moment, plural, visible } from "./format.js";
 import { GroupView } from "./group.js";
 import { Inspector, ask } from "./inspector.js";
 import { alertList, eventList, leaderColumns, memberColumns, sortRows, table } from "./lists.js";
-import { Model } from "./model.js";
+import { Model, byTime } from "./model.js";
 import { TimeBar } from "./timebar.js";
 import { actionsOf } from "./write.js";
 
@@ -198,7 +198,7 @@ class Activity {
     // What happened before this page was opened.
     ask("activity", {}).then((found) => {
       const known = new Set(live.activity.map((line) => line.n));
-      live.activity = [...found.filter((line) => !known.has(line.n)), ...live.activity].sort((a, b) => a.n - b.n);
+      live.activity = [...found.filter((line) => !known.has(line.n)), ...live.activity].sort(byTime);
       this.update(true);
     }, () => {});
   }

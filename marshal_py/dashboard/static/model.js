@@ -12,6 +12,9 @@ function eachRange(text, callback) {
   }
 }
 
+// Lines of the activity stream: those of several coordination partitions come as they are read.
+export const byTime = (a, b) => a.at - b.at || a.n - b.n;
+
 const grown = (kind, old, size) => {
   const made = new kind(size);
   made.set(old.subarray(0, Math.min(old.length, size)));
@@ -138,6 +141,7 @@ export class Model {
     for (const number of document.alerts_gone ?? []) this.alerts.delete(number);
     if (document.activity) {
       this.activity.push(...document.activity);
+      this.activity.sort(byTime);
       if (this.activity.length > 10_000) this.activity.splice(0, this.activity.length - 10_000);
     }
     this.rest(document);

@@ -167,6 +167,21 @@ def test_names_of_clients_that_are_gone_do_not_pile_up() -> None:
     assert stage.liveness() == before
 
 
+def test_what_is_known_of_the_past_is_the_latest_by_time_and_in_its_order(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The log is read one coordination partition after the other."""
+    monkeypatch.setattr("marshal_py.dashboard.live_state.ACTIVITY", 3)
+    stage = Stage(caught_up=False)
+    for at_ms in (4_000, 5_000, 6_000, 1_000, 2_000, 5_500, 3_000):
+        stage.now_ms = START_MS + at_ms
+        stage.claim("a", at_ms)
+    stage.caught_up()
+    lines = stage.live.activity
+    assert [line.event.partition for line in lines] == [5_000, 5_500, 6_000]  # type: ignore[union-attr]
+    assert [line.number for line in lines] == [1, 2, 3]
+
+
 def test_a_takeover_is_fresh_under_the_new_name() -> None:
     stage = Stage()
     stage.claim("a")

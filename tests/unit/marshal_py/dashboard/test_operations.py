@@ -2,12 +2,57 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 pytest.importorskip("starlette", reason="the extra `dashboard` is not installed")
 
+from marshal_py.admin.connection import Connection
 from marshal_py.admin.positions import Change
-from marshal_py.dashboard.operations import has_moved
+from marshal_py.dashboard.operations import Action, Operations, has_moved
+
+
+class SlowAdmin:
+    """Stands in for a `GroupAdmin` whose broker does not answer, until it is told to."""
+
+    def __init__(self) -> None:
+        self.asked, self.answers = threading.Event(), threading.Event()
+
+    def __enter__(self) -> SlowAdmin:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def require(self) -> None:
+        pass
+
+    def held(self) -> list[object]:
+        return []
+
+    def pause(self, for_s: float) -> int:
+        self.asked.set()
+        assert self.answers.wait(10)
+        return 1_000
+
+
+def test_a_preview_waits_for_nobody_elses_action(monkeypatch: pytest.MonkeyPatch) -> None:
+    operations, admin = Operations(Connection.of_servers("nowhere:1")), SlowAdmin()
+    monkeypatch.setattr(operations, "_admin", lambda group: admin)
+    pause = Action("pause", "g")
+    ticket = operations.preview(pause)["ticket"]
+    done: list[str] = []
+    acting = threading.Thread(target=lambda: done.append(operations.perform(ticket)["text"]))
+    acting.start()
+    assert admin.asked.wait(10)
+    looking = threading.Thread(target=lambda: done.append(operations.preview(pause)["text"]))
+    looking.start()
+    looking.join(10)
+    assert "members stop" in done[0]
+    admin.answers.set()
+    acting.join(10)
+    assert "is paused until" in done[1]
 
 
 def change(before: int, after: int, partition: int = 0) -> Change:
