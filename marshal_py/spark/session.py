@@ -56,7 +56,8 @@ def spark_session(
     `settings` are Spark's own and win over the defaults here. `kafka` brings the Kafka connector
     to a session that is started here.
 
-    Raises `ConfigurationError` when pyspark is not installed, `JavaNotFound`, `DownloadFailed`.
+    Raises `ConfigurationError` when pyspark, or what it needs for Spark Connect, is not installed,
+    `JavaNotFound`, `DownloadFailed`.
     """
     try:
         from pyspark.sql import SparkSession
@@ -80,7 +81,14 @@ def spark_session(
         _prepare(chosen, kafka=kafka, local=local)
     for name, value in chosen.items():
         builder = builder.config(name, value)
-    session = builder.getOrCreate()
+    try:
+        session = builder.getOrCreate()
+    except ImportError as error:  # pyspark's, which names one package after the other
+        if not remote:
+            raise
+        raise ConfigurationError(
+            f"Spark Connect: {error}; run `pip install 'marshal-py[spark,connect]'`"
+        ) from None
     for name, value in _ALWAYS.items():
         if name not in chosen:
             session.conf.set(name, value)

@@ -18,7 +18,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyspark import TaskContext
+from typer.testing import CliRunner
 
+from harvest.cli.app import app as harvest
+from marshal_py.cli.app import app as marshal
 from marshal_py.spark.session import spark_session
 from marshal_py.spark.source import MarshalSource
 from marshal_py.spark.watch import cluster_watched
@@ -51,7 +54,14 @@ def step(folder: Path, standing: list[int]) -> Step:
     return run
 
 
-def run(
+def run_command(program: str, *arguments: str) -> list[int | str]:
+    """Run `marshal` or `harvest` in this process: the exit code, what it printed, and its error."""
+    result = CliRunner().invoke({"marshal": marshal, "harvest": harvest}[program], arguments)
+    error = f"{result.stderr}{result.exception!r}" if result.exception else result.stderr
+    return [result.exit_code, result.stdout, error]
+
+
+def run_query(
     spark: SparkSession,
     folder: str,
     options: dict[str, str],
@@ -89,9 +99,13 @@ def main(address: str) -> None:
         connection.connect(address)
         with connection.makefile("rw") as line:
             for order in line:
-                answer: list[int] | str
+                answer: object
                 try:
-                    answer = run(spark, **json.loads(order))
+                    given = json.loads(order)
+                    if isinstance(given, list):
+                        answer = run_command(*given)
+                    else:
+                        answer = run_query(spark, **given)
                 except Exception as error:
                     answer = f"{type(error).__name__}: {error}"
                 line.write(json.dumps(answer) + "\n")

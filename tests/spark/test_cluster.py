@@ -44,6 +44,17 @@ from tests.unit.marshal_py.protocol.history.test_partition_history import Script
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
 PATIENCE_S = 150.0
+_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+FOR_TESTS = {
+    "spark.driver.memory": "512m",
+    "spark.executor.memory": "900m",
+    # Short jobs on few cores.
+    "spark.driver.extraJavaOptions": _JAVA,
+    "spark.executor.extraJavaOptions": _JAVA,
+    "spark.sql.shuffle.partitions": "2",
+    "spark.task.maxFailures": "2",
+    "spark.ui.enabled": "false",
+}
 NEEDED = ("marshal_py", "harvest", "confluent_kafka", "msgspec", "mmh3", "pyarrow", "numpy")
 """What executors need, and workers do not have."""
 
@@ -107,7 +118,7 @@ class Driver:
         self.cluster, self.packed = cluster, packed
 
     def command(self, *arguments: str, **settings: str) -> list[str]:
-        more = {"spark.driver.memory": "512m", "spark.executor.memory": "900m", **settings}
+        more = {**FOR_TESTS, **settings}
         given = [word for name, value in more.items() for word in ("--conf", f"{name}={value}")]
         sent = ["--archives", "env.tar.gz#env"]
         submit = [str(SPARK_HOME / "bin" / "spark-submit"), "--master", self.cluster.master]
@@ -163,54 +174,6 @@ def test_the_workers_are_other_hosts_and_have_nothing(cluster: SparkCluster) -> 
         assert [a["local"] for d in found for a in d["addr_info"]] == ["127.0.0.1", address]
 
 
-def check_audit(driver: Driver, kafka: EmbeddedKafka, servers: str, folder: Path) -> None:
-    topic = kafka.create_topic(partitions=2, config={"retention.ms": "-1"})
-    script = Script()
-    life(script)
-    write(servers, topic, [(0, value, at) for _, value, at in script.records])
-    code, printed = driver.run(
-        printed_by("marshal_py.cli.spark_submit"),
-        *("audit", "-b", servers, "--topic", topic, "--out", str(folder / "audit")),
-        *("--allow", "create_time", "--allow", "wrong_partition", "--json"),
-        log=folder / "log",
-    )
-    assert code == 0, driver.said(folder / "log")
-    assert json.loads(printed)["new"]["records"] == len(script.records)
-
-
-def test_the_audit(driver: Driver, kafka: EmbeddedKafka, servers: str, tmp_path: Path) -> None:
-    check_audit(driver, kafka, servers, tmp_path)
-
-
-@pytest.mark.campaign
-def test_the_recipe(
-    cluster: SparkCluster, kafka: EmbeddedKafka, servers: str, tmp_path: Path
-) -> None:
-    pack_by_the_recipe(tmp_path)
-    check_audit(Driver(cluster, tmp_path), kafka, servers, tmp_path)
-
-
-def test_the_reconciliation(
-    driver: Driver, places: Hosts, kafka: EmbeddedKafka, servers: str, tmp_path: Path
-) -> None:
-    with postgres_for(places) as create_database:
-        dsn = create_database()
-        world = World(dsn, servers, [kafka.create_topic(partitions=2)])
-        rows = world.rows(300)
-        world.commit(rows)
-        world.publish([row for row in rows if row[0] != 123] + rows[7:8])
-        code, printed = driver.run(
-            *("--jars", printed_by("marshal_py.spark.connector")),
-            printed_by("harvest.cli.spark_submit"),
-            *("reconcile", "-d", dsn, "-b", servers, "--json"),
-            log=tmp_path / "log",
-        )
-    assert code == 1, driver.said(tmp_path / "log")
-    found = json.loads(printed)
-    assert found["findings"] == {"missing": 1, "duplicated": 1}
-    assert {(s["kind"], s["id"]) for s in found["samples"]} == {("missing", 123), ("duplicated", 8)}
-
-
 class Application:
     """`cluster_app` on the cluster."""
 
@@ -221,8 +184,9 @@ class Application:
             listener.bind(address)
             listener.listen()
             listener.settimeout(1)
+            jars = ("--jars", printed_by("marshal_py.spark.connector"))
             self.process = driver.start(
-                str(cluster_app.__file__), address, log=self.log, **settings
+                *jars, str(cluster_app.__file__), address, log=self.log, **settings
             )
             self._connection = self._accept(listener)
         self._connection.settimeout(PATIENCE_S)
@@ -241,10 +205,17 @@ class Application:
     def begin(self, name: str, options: dict[str, str], *standing: int, **settings: str) -> Path:
         """Start a query in a folder of that name, and return the folder."""
         folder = self.folder / name
-        order = {"folder": str(folder), "options": options}
-        print(json.dumps({**order, "standing": standing, "settings": settings}), file=self._line)
-        self._line.flush()
+        order: dict[str, Any] = {"folder": str(folder), "options": options}
+        order |= {"standing": standing, "settings": settings}
+        print(json.dumps(order), file=self._line, flush=True)
         return folder
+
+    def command(self, *words: str) -> tuple[int, dict[str, Any]]:
+        """Run `marshal` or `harvest`: the exit code, and the JSON that it prints."""
+        print(json.dumps(words), file=self._line, flush=True)
+        code, printed, error = self.answer()
+        assert printed, f"{error}\n{self.said()}"
+        return code, json.loads(printed)
 
     def answer(self) -> Any:
         """The numbers that are in the query's table when it has ended, or how it failed."""
@@ -319,11 +290,60 @@ def topic(kafka: EmbeddedKafka, servers: str) -> Topic:
     return topic
 
 
-def test_at_most_once_refuses_speculation(application: Application, topic: Topic) -> None:
+def audited(kafka: EmbeddedKafka, servers: str) -> tuple[str, int]:
+    """A coordination log, and how many records it has."""
+    topic = kafka.create_topic(partitions=2, config={"retention.ms": "-1"})
+    script = Script()
+    life(script)
+    write(servers, topic, [(0, value, at) for _, value, at in script.records])
+    return topic, len(script.records)
+
+
+def audit_of(topic: str, servers: str, out: Path) -> list[str]:
+    allowed = ("--allow", "create_time", "--allow", "wrong_partition", "--json")
+    return ["audit", "-b", servers, "--topic", topic, "--out", str(out), *allowed]
+
+
+@contextlib.contextmanager
+def reconciled(places: Hosts, kafka: EmbeddedKafka, servers: str) -> Iterator[list[str]]:
+    """An outbox of which a row was not published, and another one twice; the command's words."""
+    with postgres_for(places) as create_database:
+        world = World(create_database(), servers, [kafka.create_topic(partitions=2)])
+        rows = world.rows(300)
+        world.commit(rows)
+        world.publish([row for row in rows if row[0] != 123] + rows[7:8])
+        yield ["reconcile", "-d", world.dsn, "-b", servers, "--json"]
+
+
+def check_reconciled(found: dict[str, Any]) -> None:
+    assert found["findings"] == {"missing": 1, "duplicated": 1}
+    assert {(s["kind"], s["id"]) for s in found["samples"]} == {("missing", 123), ("duplicated", 8)}
+
+
+def test_the_audit(
+    application: Application, kafka: EmbeddedKafka, servers: str, tmp_path: Path
+) -> None:
+    topic, records = audited(kafka, servers)
+    code, found = application.command("marshal", *audit_of(topic, servers, tmp_path))
+    assert (code, found["new"]["records"]) == (0, records)
+
+
+def test_the_reconciliation(
+    application: Application, places: Hosts, kafka: EmbeddedKafka, servers: str
+) -> None:
+    with reconciled(places, kafka, servers) as words:
+        code, found = application.command("harvest", *words)
+    assert code == 1
+    check_reconciled(found)
+
+
+def test_at_most_once_refuses_speculation(
+    application: Application, topic: Topic, kafka: EmbeddedKafka
+) -> None:
     said = application.run("refused", {**topic.options, "delivery": "at-most-once"})
     assert "set spark.speculation=false" in said
-    # Nothing was claimed, and nothing is lost.
-    assert application.run("taken", topic.options) == list(range(20))
+    # No client has come that far: nothing was claimed.
+    assert topic.options["coordinationTopic"] not in kafka.admin().list_topics(timeout=30).topics
 
 
 def test_a_copy_of_a_task_counts_once(application: Application, topic: Topic) -> None:
@@ -400,3 +420,24 @@ def test_a_driver_is_killed_and_another_goes_on_from_its_checkpoint(
     second = other("b")
     second.folder = first.folder
     assert second.run("table", topic.options) == list(range(30))
+
+
+@pytest.mark.campaign
+def test_the_lines_of_the_page(
+    cluster: SparkCluster, places: Hosts, kafka: EmbeddedKafka, servers: str, tmp_path: Path
+) -> None:
+    """Packed by its recipe, started by its commands."""
+    pack_by_the_recipe(tmp_path)
+    driver = Driver(cluster, tmp_path)
+    topic, records = audited(kafka, servers)
+    log = tmp_path / "log"
+    submitted = printed_by("marshal_py.cli.spark_submit")
+    code, printed = driver.run(submitted, *audit_of(topic, servers, tmp_path / "audit"), log=log)
+    assert code == 0, driver.said(log)
+    assert json.loads(printed)["new"]["records"] == records
+    submitted = printed_by("harvest.cli.spark_submit")
+    jars = ("--jars", printed_by("marshal_py.spark.connector"))
+    with reconciled(places, kafka, servers) as words:
+        code, printed = driver.run(*jars, submitted, *words, log=log)
+    assert code == 1, driver.said(log)
+    check_reconciled(json.loads(printed))

@@ -14,6 +14,7 @@ import pytest
 
 from marshal_py.embedded import EmbeddedKafka
 from marshal_py.embedded.java import find_java
+from marshal_py.errors import ConfigurationError
 from marshal_py.spark.session import spark_session
 from tests.spark.logs import write
 from tests.unit.marshal_py.protocol.history.test_partition_history import Script, life
@@ -81,3 +82,18 @@ def test_executors_elsewhere_reach_the_driver_by_its_name(monkeypatch: pytest.Mo
         with pytest.raises(InterruptedError):
             spark_session(master=master, kafka=False)
         assert ("spark.driver.host" in given) is local
+
+
+def test_what_spark_connect_needs_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Builder:
+        def remote(self, _: str) -> Builder:
+            return self
+
+        def getOrCreate(self) -> None:
+            raise ImportError("grpcio must be installed")
+
+    from pyspark.sql import SparkSession
+
+    monkeypatch.setattr(SparkSession, "builder", Builder())
+    with pytest.raises(ConfigurationError, match=r"pip install 'marshal-py\[spark,connect\]'"):
+        spark_session(master="sc://one:15002")

@@ -202,8 +202,9 @@ def pack(packages: Sequence[str], folder: Path) -> None:
 
 
 def _wanted(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
-    left_out = {"__pycache__", "include", "tests"}
-    return None if left_out & set(Path(entry.name).parts) else entry
+    parts = Path(entry.name).parts
+    left_out = any(word in parts[-1] for word in ("flight", "_s3"))  # large, not used
+    return None if left_out or {"include", "tests"} & set(parts) else entry
 
 
 @contextlib.contextmanager
