@@ -25,6 +25,7 @@ from marshal_py.cli.app import app as marshal
 from marshal_py.spark.session import spark_session
 from marshal_py.spark.source import MarshalSource
 from marshal_py.spark.watch import cluster_watched
+from tests.spark.source_app import begun
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -74,7 +75,7 @@ def run_query(
     here = Path(folder)
     for name in ("seen", "working"):
         (here / name).mkdir(parents=True, exist_ok=True)
-    query = (
+    writer = (
         spark.readStream.format("marshal")
         .options(**options)
         .load()
@@ -85,10 +86,9 @@ def run_query(
         .option("path", str(here / "out"))
         .option("checkpointLocation", str(here / "checkpoint"))
         .trigger(availableNow=True)
-        .start()
     )
     with cluster_watched(spark):
-        query.awaitTermination()
+        begun(writer.start).awaitTermination()
     return sorted(int(row[0]) for row in spark.read.json(str(here / "out")).collect())
 
 

@@ -144,7 +144,13 @@ counts = [spark.read.format("marshal").options(**given).load().count()]
 frame = spark.readStream.format("marshal").options(**given).load()
 writer = frame.writeStream.format("parquet").option("path", f"{folder}/out")
 writer = writer.option("checkpointLocation", f"{folder}/checkpoint").trigger(availableNow=True)
-assert writer.start().awaitTermination(100)
+for attempt in range(20):
+    try:
+        assert writer.start().awaitTermination(100)
+        break
+    except Exception as error:  # Spark gives the source's process ten seconds to begin
+        if "connect back" not in str(error):
+            raise
 counts.append(spark.read.parquet(f"{folder}/out").count())
 with claimed_batch(
     spark, servers, group_id="other", topics=[topic], coordination_topic=f"{topic}.marshal"
