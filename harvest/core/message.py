@@ -16,6 +16,8 @@ __all__ = ["Message", "pack_message", "unpack_message"]
 
 _HEAD: Final = struct.Struct("!BHiiH")
 _HEADER: Final = struct.Struct("!Hi")
+_HEAD_BYTES: Final = _HEAD.size
+_HEADER_BYTES: Final = _HEADER.size
 _VERSION: Final = 1
 
 
@@ -53,22 +55,27 @@ def unpack_message(content: bytes) -> Message:
         version, topic_length, key_length, value_length, headers = _HEAD.unpack_from(content)
         if version != _VERSION:
             raise ValueError(f"version {version}")
-        at = _HEAD.size
-        topic = content[at : at + topic_length].decode()
-        at += topic_length
-        key = None if key_length < 0 else content[at : at + key_length]
-        at += max(key_length, 0)
-        value = None if value_length < 0 else content[at : at + value_length]
-        at += max(value_length, 0)
+        begin, at = _HEAD_BYTES, _HEAD_BYTES + topic_length
+        topic = content[begin:at].decode()
+        key = value = None
+        if key_length >= 0:
+            begin, at = at, at + key_length
+            key = content[begin:at]
+        if value_length >= 0:
+            begin, at = at, at + value_length
+            value = content[begin:at]
         names: list[bytes] = []
         values: list[bytes | None] = []
         for _ in range(headers):
             name_length, length = _HEADER.unpack_from(content, at)
-            at += _HEADER.size
-            names.append(content[at : at + name_length])
-            at += name_length
-            values.append(None if length < 0 else content[at : at + length])
-            at += max(length, 0)
+            begin = at + _HEADER_BYTES
+            at = begin + name_length
+            names.append(content[begin:at])
+            if length < 0:
+                values.append(None)
+            else:
+                begin, at = at, at + length
+                values.append(content[begin:at])
     except (struct.error, UnicodeDecodeError) as error:
         raise ValueError(f"it is cut off, or no text ({error})") from None
     if at != len(content):

@@ -21,7 +21,7 @@ from psycopg import sql
 from harvest.databases.postgres.mark import PostgresMarkStore
 from harvest.databases.postgres.range import PostgresRangeStore
 from marshal_py.embedded import EmbeddedKafka, EmbeddedPostgres
-from tests.benchmarks._servers import new_topic
+from tests.benchmarks._servers import OPTIMIZED, new_topic
 from tests.benchmarks._wal_logs import Logs
 from tests.benchmarks.harness import Figure, Options, median, run, say
 from tests.support.pgbouncer import Pgbouncer, pgbouncer, pgbouncer_program
@@ -220,7 +220,11 @@ def child(*arguments: str) -> Outcome:
 def measure(options: Options) -> list[Figure]:
     count = 100_000 if options.quick else 500_000
     outcomes: dict[str, list[Outcome]] = defaultdict(list)
-    with EmbeddedKafka() as kafka, EmbeddedPostgres() as postgres, ExitStack() as stack:
+    with (
+        EmbeddedKafka(jvm_options=OPTIMIZED) as kafka,
+        EmbeddedPostgres() as postgres,
+        ExitStack() as stack,
+    ):
         pooler = None
         if pgbouncer_program() is not None:
             pooler = stack.enter_context(pgbouncer(postgres, pool=8))

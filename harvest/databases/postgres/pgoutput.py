@@ -80,6 +80,8 @@ class Decoder:
     size_bytes: int = 0
     lsn: int = 0
     """Everything below it was read; 0: not known. Only right after a commit or a keepalive."""
+    _prefix: bytes = field(init=False)
+    """As it stands in a message: with a NUL behind it."""
     _relations: dict[int, Relation] = field(default_factory=dict)
     _chunks: list[Chunk] = field(default_factory=list)
     _commit_lsn: int = 0
@@ -88,6 +90,9 @@ class Decoder:
     _last_id: int = 0
     _topics: dict[bytes, str] = field(default_factory=dict)
     _headers: dict[bytes | None, tuple[bytes | None, ...]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._prefix = self.prefix + b"\0"
 
     def take(self) -> Sequence[Chunk]:
         """What was fed since the last time, with the rows of a transaction that is incomplete."""
@@ -119,10 +124,9 @@ class Decoder:
                 self._first = 0
         elif kind == _MESSAGE:
             data = bytes(message)
-            end = data.index(0, 35)
             # flags 1: it is part of a transaction; others are nobody's records.
-            if data[26] == 1 and data[35:end] == self.prefix:
-                self._add(self._record(data, end + 5))
+            if data[26] == 1 and data.startswith(self._prefix, 35):
+                self._add(self._record(data, 39 + len(self._prefix)))
         elif kind == _RELATION:
             self._relation(bytes(message))
 
@@ -259,13 +263,11 @@ class Decoder:
     def _record(self, data: bytes, at: int) -> Row:
         row_id = self._next_id(data) - 1  # a message says where it ends
         try:
-            found = unpack_message(data[at:])
+            return (row_id, *unpack_message(data[at:]))  # type: ignore[return-value]
         except ValueError as error:
             # Not to be lost: it has no topic that Kafka allows, so it is set aside.
             text = f"a message that cannot be read: {error}"
             return Row(row_id, text, None, data[at:])
-        topic, key, value, names, values = found
-        return Row(row_id, topic, key, value, names, values)
 
     # --- Tables ---
 

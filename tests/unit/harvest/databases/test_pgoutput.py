@@ -158,8 +158,8 @@ def test_messages_of_other_outboxes_and_outside_of_transactions_are_passed_over(
     made.feed(message(140, "harvest.outbox", b"\7 no record"))
     made.feed(commit(200))
     (chunk,) = made.take()
-    assert [row.value for row in chunk.rows] == [b"3", b"\7 no record"]
-    assert chunk.rows[1].key is None  # so it is set aside
+    assert [row[3] for row in chunk.rows] == [b"3", b"\7 no record"]
+    assert chunk.rows[1][2] is None  # so it is set aside
 
 
 OPTIONAL = st.none() | st.binary(max_size=20)
@@ -192,7 +192,7 @@ def test_a_key_that_is_null_is_no_empty_one() -> None:
     made.feed(message(120, "harvest.outbox", empty))
     made.feed(commit(200))
     (chunk,) = made.take()
-    assert [row.key for row in chunk.rows] == [None, b""]
+    assert [row[2] for row in chunk.rows] == [None, b""]
 
 
 @given(st.binary(min_size=1, max_size=60))
