@@ -171,7 +171,7 @@ def _watch(
 ) -> list[ClockSample]:
     """Read the log to its end; then note when its records come."""
     reader.open(connection.timeout_s)
-    for _ in until_silent(connection, reader.history(events=False)):
+    for _ in until_silent(connection, reader, events=False):
         pass
     samples = []
     end_s = time.monotonic() + watch_s

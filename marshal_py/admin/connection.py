@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeAlias
 
 from marshal_py.client.settings import DEFAULT_TOPIC, KafkaConfig, kafka_config
 from marshal_py.errors import ConfigurationError
 
-__all__ = ["Connection", "Flags", "parse_settings", "read_config_file"]
+__all__ = ["Connection", "Flags", "Progress", "parse_settings", "read_config_file"]
+
+
+Progress: TypeAlias = Callable[[int, int], None]
+
+
+def _tell_nobody(_done: int, _total: int) -> None:
+    pass
 
 
 @dataclass(frozen=True)
@@ -41,6 +48,8 @@ class Connection:
     kafka: KafkaConfig = field(repr=False)
     topic: str = DEFAULT_TOPIC
     timeout_s: float = 10.0
+    progress: Progress = field(default=_tell_nobody, repr=False, compare=False)
+    """Told how far the log was read: records, and how many there are."""
 
     @property
     def snapshot_topic(self) -> str:

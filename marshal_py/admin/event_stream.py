@@ -28,7 +28,7 @@ class TimedEvent(NamedTuple):
 
 def past_events(connection: Connection, reader: LogReader) -> Iterator[list[TimedEvent]]:
     """Yield what the log holds, batch by batch. Raises `BrokerUnavailable`, `Truncated`."""
-    for messages, batches in until_silent(connection, reader.history()):
+    for messages, batches in until_silent(connection, reader):
         yield _timed(reader, messages, batches)
 
 

@@ -22,6 +22,8 @@ from marshal_py.protocol.wire import MSGPACK, Wire
 
 __all__ = ["LogRecord", "LogReplay", "open_replay"]
 
+_TOLD_EVERY: Final = 10_000
+"""Records, until somebody hears how far it is."""
 REPLAY_S: Final = 3_600.0
 """A replay may take long; brokers that do not answer are found out when it begins."""
 
@@ -68,7 +70,11 @@ class LogReplay:
         ends = {p: self.extents[p][1] for p in starts}
         deadline = time.monotonic() + REPLAY_S
         topic = self.connection.topic
-        for message in read_to_end(self.connection.kafka, topic, starts, ends, deadline):
+        total = sum(ends[p] - start for p, start in starts.items())
+        found = read_to_end(self.connection.kafka, topic, starts, ends, deadline)
+        for done, message in enumerate(found):
+            if done % _TOLD_EVERY == 0:
+                self.connection.progress(done, total)
             yield _record(message, self.wire)
 
 

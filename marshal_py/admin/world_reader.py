@@ -19,13 +19,13 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Literal, NamedTuple, TypeVar
+from typing import Any, Final, Literal, NamedTuple
 
 from confluent_kafka import TIMESTAMP_CREATE_TIME
 
 from marshal_py.admin.connection import Connection
 from marshal_py.admin.formatting import age, iso_utc
-from marshal_py.client.log_reader import LogReader, Truncated, boottime_ns
+from marshal_py.client.log_reader import Batch, LogReader, Truncated, boottime_ns
 from marshal_py.client.suggestions import did_you_mean
 from marshal_py.errors import BrokerUnavailable, InvalidArgument, LogHole, MalformedRecord
 from marshal_py.protocol.events import Event
@@ -48,7 +48,6 @@ __all__ = [
 ]
 
 TRIES: Final = 3
-T = TypeVar("T")
 
 
 def wire_of(name: WireName, interval_s: int) -> Wire:
@@ -104,19 +103,27 @@ def _until(wire: Wire, at_ms: int) -> Wire:
 
 
 def until_silent(
-    connection: Connection, batches: Iterator[tuple[list[Any], T]]
-) -> Iterator[tuple[list[Any], T]]:
-    """Pass on what is read; raise `BrokerUnavailable` when nothing comes for the timeout."""
+    connection: Connection, reader: LogReader, *, events: bool = True
+) -> Iterator[tuple[list[Any], list[Batch]]]:
+    """Pass on what `LogReader.history` reads, and say how far it is (`Connection.progress`).
+
+    Raises `BrokerUnavailable` when nothing comes for the timeout, and as `history` does.
+    """
+    states = reader.world.states
+    starts = {p: states[p].next_offset for p in reader.extent()}
+    total = sum(max(0, end - starts[p]) for p, (_, end) in reader.extent().items())
     heard_s = time.monotonic()
-    for messages, rest in batches:
+    for messages, batches in reader.history(events=events):
         if messages:
             heard_s = time.monotonic()
+            done = sum(states[p].next_offset - start for p, start in starts.items())
+            connection.progress(done, total)
         elif time.monotonic() - heard_s > connection.timeout_s:
             raise BrokerUnavailable(
                 f"the brokers have sent nothing for {connection.timeout_s:g} s, before the end of "
                 f"{connection.topic!r}"
             )
-        yield messages, rest
+        yield messages, batches
 
 
 class SilenceEstimate(NamedTuple):
@@ -398,7 +405,7 @@ def catch_up(connection: Connection, reader: LogReader, *, at_ms: int | None = N
     if isinstance(reader.world, TextWorld):
         reader.world.at_ms = at_ms
     view = WorldView(reader, [_Timestamps() for _ in range(reader.world.partitions)], at_ms=at_ms)
-    for messages, _ in until_silent(connection, reader.history(events=False)):
+    for messages, _ in until_silent(connection, reader, events=False):
         view.keep_timestamps(messages)
     view.observed_until_ns = boottime_ns()
     view.taken_ms = time.time_ns() // MS if at_ms is None else at_ms

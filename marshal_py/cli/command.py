@@ -9,6 +9,7 @@ import inspect
 import logging
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -26,6 +27,7 @@ from marshal_py.cli.options import (
     coordination_topic_option,
 )
 from marshal_py.cli.output import log_to_stderr
+from marshal_py.cli.progress import LogProgress
 
 __all__ = ["EXIT_CODES_HELP", "command", "global_flags", "new_app", "reflow", "version_flag"]
 
@@ -84,7 +86,8 @@ def command(
         def run(ctx: typer.Context, **given: Any) -> None:
             with errors_as_exit_codes():
                 mine = _flags({name: given.pop(name) for name in flags})
-                function(Connection.of(mine.over(ctx.obj or Flags())), **given)
+                connection = Connection.of(mine.over(ctx.obj or Flags()))
+                function(replace(connection, progress=LogProgress()), **given)
 
         parameters = [
             inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context),
