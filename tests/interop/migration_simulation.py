@@ -596,7 +596,7 @@ class Client(Member):
                 **settings,
             )
         )
-        self.driver = SimpleNamespace(
+        self._driver = SimpleNamespace(
             lock=contextlib.nullcontext(),
             claimant=self.claimant,
             before_heartbeat=self.before_heartbeat,
