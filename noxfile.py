@@ -1,7 +1,7 @@
 """The tasks of whoever works on this: `nox --list` shows them, `nox` runs the fast ones.
 
-Nothing is installed here: run it from the environment that has the extra `dev`, CONTRIBUTING.md
-says how.
+Nothing is installed here (but by `pythons`): run it from the environment that has the extra
+`dev`, CONTRIBUTING.md says how.
 """
 
 from __future__ import annotations
@@ -42,6 +42,17 @@ def lint(session: nox.Session) -> None:
 def unit(session: nox.Session) -> None:
     """All tests that start no server. What follows `--` is for pytest."""
     _python(session, "-m", "pytest", "-q", "-n", "2", "tests/unit", *session.posargs)
+
+
+@nox.session(python=["3.11", "3.12", "3.13", "3.14"], venv_backend="venv", reuse_venv=True)
+def pythons(session: nox.Session) -> None:
+    """The unit and contract tests with every Python that is found. What follows `--`: for pytest.
+
+    The only one that installs: each Python gets an environment of its own, in .nox.
+    """
+    session.install("-e", ".[test]")
+    tests = session.posargs or ["-n", "2", "tests/unit", "tests/contract"]
+    session.run("python", "-m", "pytest", "-q", *tests)
 
 
 @nox.session

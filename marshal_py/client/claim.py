@@ -15,6 +15,7 @@ from functools import partial
 from typing import Self, TypeVar
 
 from marshal_py.client.driver import Driver
+from marshal_py.client.forks import OfOneProcess
 from marshal_py.client.waiting import ObservableCondition, Steps, Wait, block
 from marshal_py.errors import ClaimTimeout, NotHeld, NotInVersion1
 from marshal_py.protocol.claimant import ClaimState, Holding, Notice
@@ -179,7 +180,7 @@ class ClaimCore:
         return f"<Claim {h.topic}/{h.partition} {h.state.value} epoch={h.epoch}>"
 
 
-class Claim:
+class Claim(OfOneProcess):
     """A claim on one partition of one topic: a lease in time, and an epoch that fences for ever.
 
     Act only while `held` is true, and hand `epoch` to whatever the work writes to: a process that

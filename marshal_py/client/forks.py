@@ -1,4 +1,7 @@
-"""The child of a fork has its parent's clients, but no thread of theirs: it holds nothing.
+"""What a client is in another process: nothing.
+
+The child of a fork has its parent's clients, but no thread of theirs: it holds nothing. To a
+process that is no fork of this one (`multiprocessing` with "spawn") a client cannot be sent.
 
 No lock of a client is in the middle of something when the process forks, so that the child does not
 wait for ever for a thread that it does not have. And nothing of a client is ever freed there: the
@@ -11,11 +14,11 @@ import ctypes
 import os
 import threading
 import weakref
-from typing import Final, Protocol
+from typing import Final, NoReturn, Protocol
 
-from marshal_py.errors import Forked
+from marshal_py.errors import Forked, InvalidArgument
 
-__all__ = ["Forkable", "watch"]
+__all__ = ["Forkable", "OfOneProcess", "watch"]
 
 LOCK_S: Final = 1.0
 """Nobody holds the lock of a client for so long."""
@@ -30,6 +33,16 @@ class Forkable(Protocol):
 
     def forked(self, error: Forked) -> None:
         """Hold nothing any more, and raise `error` for everything. Called in the child."""
+
+
+class OfOneProcess:
+    """What has threads, connections or a lease, and is of no use in another process."""
+
+    def __reduce__(self) -> NoReturn:
+        raise InvalidArgument(
+            f"{self!r} cannot be sent to another process, which would hold nothing by it: make a "
+            "client there, and send what it needs to be made (and the epoch, to fence by)"
+        )
 
 
 _clients: Final[weakref.WeakSet[Forkable]] = weakref.WeakSet()

@@ -16,6 +16,7 @@ from typing import Any, Self
 from marshal_py.client.claim import Claim
 from marshal_py.client.claims import ClaimRegistry
 from marshal_py.client.driver import Driver, Listener
+from marshal_py.client.forks import OfOneProcess
 from marshal_py.client.leader_election import Leader, Leadership, LeaderWatch
 from marshal_py.client.settings import (
     DEFAULT_INTERVAL_MS,
@@ -37,7 +38,7 @@ __all__ = ["Claim", "Marshal", "driver_of", "registry_of"]
 logger = logging.getLogger("marshal_py")
 
 
-class Marshal:
+class Marshal(OfOneProcess):
     """A client of the coordination topic: claims, leases, members, and the world as it is.
 
     ::

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Self, Unpack
 
 from confluent_kafka import Message
 
+from marshal_py.client.forks import OfOneProcess
 from marshal_py.client.marshal import Claim, Marshal
 from marshal_py.client.options import ClientOptions
 from marshal_py.client.signals import StopRequests, hush
@@ -59,7 +60,7 @@ __all__ = ["Batch", "Consumer", "Mode", "Start", "core_of"]
 _offset_of: Callable[[Any], int] = Message.offset  # type: ignore[assignment]
 
 
-class Consumer(Generic[V]):
+class Consumer(OfOneProcess, Generic[V]):
     """Consumes topics together with the other members of a group.
 
     ::
