@@ -27,11 +27,13 @@ __all__ = [
     "ALL",
     "HASHED",
     "Part",
+    "as_published",
     "ids_of_parquet",
     "ids_of_postgres",
     "of_kafka",
     "of_parquet",
     "of_postgres",
+    "postgres_rows",
 ]
 
 HASHED: Final = ("key_hash", "row_hash", "a", "b", "at_ms")
@@ -66,8 +68,11 @@ def _hashed(frame: DataFrame) -> DataFrame:
     return frame.selectExpr(_KEY, _ROW, "a", "b", "at_ms", "topic", "key")
 
 
-def _columns(frame: DataFrame) -> DataFrame:
-    """Bring the outbox's columns to what Kafka's side has: no headers are NULL."""
+def as_published(frame: DataFrame) -> DataFrame:
+    """Bring the outbox's columns to what Kafka's side has: no headers are NULL; `a` is the id.
+
+    Raises `ConfigurationError` for a column that is missing.
+    """
     from pyspark.sql import functions as F
 
     types = dict(frame.dtypes)
@@ -155,13 +160,27 @@ def of_parquet(spark: SparkSession, path: str, shards: int, part: Part = ALL) ->
     frame = spark.read.parquet(path)
     for condition in part.conditions("timestamp_millis({:d})"):
         frame = frame.filter(condition)
-    return _hashed(_columns(frame)).repartition(shards, "key_hash")
+    return _hashed(as_published(frame)).repartition(shards, "key_hash")
 
 
 def of_postgres(
     spark: SparkSession, dsn: str, table: str, shards: int, part: Part = ALL
 ) -> DataFrame:
     """Return the rows of a table in PostgreSQL, read by `shards` connections; a key by one.
+
+    Raises `ConfigurationError` for a connection string or a table name that cannot be read.
+    """
+    conditions = part.conditions("to_timestamp({:d} / 1000.0)")
+    predicates = [
+        " AND ".join([*conditions, _SHARD.format(shards=shards, n=n)]) for n in range(shards)
+    ]
+    return _hashed(as_published(postgres_rows(spark, dsn, table, predicates)))
+
+
+def postgres_rows(
+    spark: SparkSession, dsn: str, table: str, predicates: Sequence[str]
+) -> DataFrame:
+    """Return the rows of a table in PostgreSQL, each predicate by a connection of its own.
 
     Raises `ConfigurationError` for a connection string or a table name that cannot be read.
     """
@@ -186,14 +205,8 @@ def of_postgres(
     for theirs, ours in (("user", "user"), ("password", "password"), ("sslmode", "sslmode")):
         if given.get(theirs):
             properties[ours] = str(given[theirs])
-    conditions = part.conditions("to_timestamp({:d} / 1000.0)")
-    predicates = [
-        " AND ".join([*conditions, _SHARD.format(shards=shards, n=n)]) for n in range(shards)
-    ]
-    return _hashed(
-        _columns(
-            spark.read.jdbc(url, _TABLE.format(name), predicates=predicates, properties=properties)
-        )
+    return spark.read.jdbc(
+        url, _TABLE.format(name), predicates=list(predicates), properties=properties
     )
 
 

@@ -1,7 +1,7 @@
-"""The jars of Spark's Kafka connector and PostgreSQL's driver, into the per-user cache.
+"""Jars that Spark needs besides its own, into the per-user cache: Kafka's, PostgreSQL's, Delta's.
 
 `spark.jars.packages` would resolve them anew at every start, with a Java that may not trust the
-machine's certificates. This fetches five jars once, and works off line from then on.
+machine's certificates. This fetches each once, and works off line from then on.
 """
 
 from __future__ import annotations
@@ -14,16 +14,17 @@ import sys
 import tempfile
 import zipfile
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from marshal_py.embedded.errors import DownloadFailed
 from marshal_py.embedded.jar_hashes import check_jars
 from marshal_py.embedded.jars import cache_root, locked
 from marshal_py.embedded.process import Progress, to_stderr
 
-__all__ = ["COORDINATES", "SPARK_VERSION", "connector_jars"]
+__all__ = ["COORDINATES", "DELTA", "SPARK_VERSION", "connector_jars", "delta_jars"]
 
 SPARK_VERSION: Final = "4.2.0"
+_DELTA_VERSION: Final = "4.4.0"
 
 COORDINATES: Final = (
     f"org.apache.spark:spark-sql-kafka-0-10_2.13:{SPARK_VERSION}",
@@ -36,21 +37,53 @@ COORDINATES: Final = (
 """What the connector needs beyond the jars inside pyspark. On a cluster: ``--packages`` of these,
 or ``--jars`` of the files that ``python -m marshal_py.spark.connector`` prints."""
 
+DELTA: Final = (
+    f"io.delta:delta-spark_4.2_2.13:{_DELTA_VERSION}",
+    f"io.delta:delta-storage:{_DELTA_VERSION}",
+)
+"""What tables of the lake need; ``python -m marshal_py.spark.connector delta`` prints both kinds."""
+
+
+class _Bundle(NamedTuple):
+    """Jars that are fetched together."""
+
+    home: str
+    """The name of their folder in the cache."""
+    what: str
+    coordinates: tuple[str, ...]
+
+
+_KAFKA: Final = _Bundle(
+    f"spark-kafka-{SPARK_VERSION}", f"Spark's Kafka connector {SPARK_VERSION} (11 MB)", COORDINATES
+)
+_DELTA: Final = _Bundle(
+    f"spark-delta-{_DELTA_VERSION}", f"Delta Lake {_DELTA_VERSION} (10 MB)", DELTA
+)
+
 _TIMEOUT_S: Final = 600
 
 
 def connector_jars(*, progress: Progress = to_stderr) -> list[Path]:
-    """Return the connector's jars, downloading them if need be (once; 11 MB).
+    """Return the jars of the Kafka connector, downloading them if need be (once; 11 MB).
 
     Safe among processes. Jars whose SHA-256 is not the pinned one are refused. Raises
     `DownloadFailed`, which says what was tried.
     """
-    home = cache_root() / f"spark-kafka-{SPARK_VERSION}"
-    wanted = [home / _file_name(coordinate) for coordinate in COORDINATES]
+    return _jars(_KAFKA, progress)
+
+
+def delta_jars(*, progress: Progress = to_stderr) -> list[Path]:
+    """Return the jars of Delta Lake, as `connector_jars` does (once; 10 MB)."""
+    return _jars(_DELTA, progress)
+
+
+def _jars(bundle: _Bundle, progress: Progress) -> list[Path]:
+    home = cache_root() / bundle.home
+    wanted = [home / _file_name(coordinate) for coordinate in bundle.coordinates]
     if not all(jar.exists() for jar in wanted):
         with locked(home, progress):
             if not all(jar.exists() for jar in wanted):
-                _fill(home, progress)
+                _fill(bundle, home, progress)
     return wanted
 
 
@@ -59,15 +92,15 @@ def _file_name(coordinate: str) -> str:
     return f"{artifact}-{version}.jar"
 
 
-def _fill(home: Path, progress: Progress) -> None:
-    progress(f"downloading Spark's Kafka connector {SPARK_VERSION} (11 MB, once)")
+def _fill(bundle: _Bundle, home: Path, progress: Progress) -> None:
+    progress(f"downloading {bundle.what}, once")
     shutil.rmtree(home, ignore_errors=True)
     failures = []
     for way in (_with_python, _with_mvn):
         folder = Path(tempfile.mkdtemp(prefix=f".{home.name}.", dir=home.parent))
         try:
-            way(folder)
-            _check(folder)
+            way(bundle, folder)
+            _check(bundle, folder)
             folder.chmod(0o755)
             folder.rename(home)
             return
@@ -77,13 +110,13 @@ def _fill(home: Path, progress: Progress) -> None:
             shutil.rmtree(folder, ignore_errors=True)
     tried = "".join(f"\n- {failure}" for failure in failures)
     raise DownloadFailed(
-        f"Spark's Kafka connector could not be fetched:{tried}\nGive its jars yourself: "
+        f"{bundle.what} could not be fetched:{tried}\nGive its jars yourself: "
         "spark-submit --packages, or the setting spark.jars."
     )
 
 
-def _check(folder: Path) -> None:
-    for coordinate in COORDINATES:
+def _check(bundle: _Bundle, folder: Path) -> None:
+    for coordinate in bundle.coordinates:
         jar = folder / _file_name(coordinate)
         try:
             with zipfile.ZipFile(jar) as archive:
@@ -92,18 +125,17 @@ def _check(folder: Path) -> None:
             raise DownloadFailed(f"{jar.name} is missing or damaged: {error}.") from error
         if broken:
             raise DownloadFailed(f"{jar.name} is damaged at {broken}.")
-    check_jars(f"spark-kafka-{SPARK_VERSION}", [folder / _file_name(c) for c in COORDINATES])
+    check_jars(bundle.home, [folder / _file_name(c) for c in bundle.coordinates])
 
 
-def _with_python(folder: Path) -> None:
+def _with_python(bundle: _Bundle, folder: Path) -> None:
     if importlib.util.find_spec("jgo") is None:
         raise DownloadFailed("no jgo; `pip install 'marshal-py[spark]'` brings it.")
     env = dict(os.environ)
     if "SSL_CERT_FILE" in env:  # `requests` knows the machine's bundle under another name only
         env.setdefault("REQUESTS_CA_BUNDLE", env["SSL_CERT_FILE"])
-    _run(
-        [sys.executable, "-m", "marshal_py.spark.connector", str(folder), *COORDINATES], env, folder
-    )
+    argv = [sys.executable, "-m", "marshal_py.spark.connector", "fetch", str(folder)]
+    _run([*argv, *bundle.coordinates], env, folder)
 
 
 def _fetch(folder: Path, coordinates: list[str]) -> None:
@@ -121,7 +153,7 @@ def _fetch(folder: Path, coordinates: list[str]) -> None:
     shutil.rmtree(repository, ignore_errors=True)
 
 
-def _with_mvn(folder: Path) -> None:
+def _with_mvn(bundle: _Bundle, folder: Path) -> None:
     if shutil.which("mvn") is None:
         raise DownloadFailed("no mvn on PATH.")
     one = (
@@ -133,7 +165,7 @@ def _with_mvn(folder: Path) -> None:
     pom.write_text(
         "<project><modelVersion>4.0.0</modelVersion><groupId>marshal</groupId>"
         "<artifactId>spark</artifactId><version>1</version><dependencies>"
-        f"{''.join(one.format(*c.split(':')) for c in COORDINATES)}</dependencies></project>"
+        f"{''.join(one.format(*c.split(':')) for c in bundle.coordinates)}</dependencies></project>"
     )
     argv = ["mvn", "--batch-mode", "--quiet", f"--file={pom}", "dependency:copy-dependencies"]
     _run([*argv, f"-DoutputDirectory={folder}"], dict(os.environ), folder)
@@ -158,7 +190,8 @@ def _run(argv: list[str], env: dict[str, str], cwd: Path) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1:
-        _fetch(Path(sys.argv[1]), sys.argv[2:])
+    if sys.argv[1:2] == ["fetch"]:
+        _fetch(Path(sys.argv[2]), sys.argv[3:])
     else:
-        print(",".join(str(jar) for jar in connector_jars()))
+        jars = connector_jars() + (delta_jars() if "delta" in sys.argv[1:] else [])
+        print(",".join(str(jar) for jar in jars))

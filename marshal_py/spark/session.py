@@ -43,18 +43,32 @@ _ALWAYS: Final[dict[str, str]] = {
 }
 
 
+_DELTA: Final[dict[str, str]] = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+}
+"""Of a session that reads and writes Delta tables, from its start on."""
+
+_DELTA_ALWAYS: Final[dict[str, str]] = {
+    # Rows that have not ended are replaced by ones that have: they belong to another partition.
+    "spark.databricks.delta.replaceWhere.constraintCheck.enabled": "false",
+    "spark.databricks.delta.snapshotPartitions": "2",
+}
+
+
 def spark_session(
     app_name: str = "marshal",
     *,
     master: str | None = None,
     settings: dict[str, str] | None = None,
     kafka: bool = True,
+    delta: bool = False,
 ) -> SparkSession:
     """Return a SparkSession, started here if there is none.
 
     `master` is Spark's, `local[*]` by default, or one that begins with `sc://` for Spark Connect.
     `settings` are Spark's own and win over the defaults here. `kafka` brings the Kafka connector
-    to a session that is started here.
+    to a session that is started here, `delta` Delta Lake.
 
     Raises `ConfigurationError` when pyspark, or what it needs for Spark Connect, is not installed,
     `JavaNotFound`, `DownloadFailed`.
@@ -78,7 +92,7 @@ def spark_session(
         builder = builder.appName(app_name).master(master or "local[*]")
         local = (master or "local").startswith("local")
         chosen = {**_STARTED_HERE, **(_LOOPBACK if local else {}), **chosen}
-        _prepare(chosen, kafka=kafka, local=local)
+        _prepare(chosen, kafka=kafka, delta=delta, local=local)
     for name, value in chosen.items():
         builder = builder.config(name, value)
     try:
@@ -89,7 +103,7 @@ def spark_session(
         raise ConfigurationError(
             f"Spark Connect: {error}; run `pip install 'marshal-py[spark,connect]'`"
         ) from None
-    for name, value in _ALWAYS.items():
+    for name, value in (_ALWAYS | (_DELTA_ALWAYS if delta else {})).items():
         if name not in chosen:
             session.conf.set(name, value)
     if not (remote or submitted) and "spark.log.level" not in chosen:
@@ -97,7 +111,7 @@ def spark_session(
     return session
 
 
-def _prepare(settings: dict[str, str], *, kafka: bool, local: bool) -> None:
+def _prepare(settings: dict[str, str], *, kafka: bool, delta: bool, local: bool) -> None:
     """Find Java and the connector for a session that starts in this process."""
     from marshal_py.embedded.java import find_java
 
@@ -111,7 +125,12 @@ def _prepare(settings: dict[str, str], *, kafka: bool, local: bool) -> None:
         paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
         if root not in paths:
             os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [root, *paths]))
-    if kafka and not {"spark.jars", "spark.jars.packages"} & settings.keys():
-        from marshal_py.spark.connector import connector_jars
+    if delta:
+        for name, value in _DELTA.items():
+            settings.setdefault(name, value)
+    if not {"spark.jars", "spark.jars.packages"} & settings.keys():
+        from marshal_py.spark.connector import connector_jars, delta_jars
 
-        settings["spark.jars"] = ",".join(str(jar) for jar in connector_jars())
+        jars = (connector_jars() if kafka else []) + (delta_jars() if delta else [])
+        if jars:
+            settings["spark.jars"] = ",".join(map(str, jars))

@@ -182,14 +182,21 @@ def test_an_unusable_cache_folder_is_named(tmp_path: Path, monkeypatch: pytest.M
         kafka_home()
 
 
-def test_the_connectors_jars_are_pinned_all_of_them() -> None:
-    pinned = jar_hashes._pinned()[f"spark-kafka-{connector.SPARK_VERSION}"]
-    assert set(pinned) == {connector._file_name(each) for each in connector.COORDINATES}
+BUNDLES = [connector._KAFKA, connector._DELTA]
 
 
-def test_another_jar_than_the_connectors_is_refused(tmp_path: Path) -> None:
-    for coordinate in connector.COORDINATES:
+@pytest.mark.parametrize("bundle", BUNDLES, ids=lambda bundle: bundle.home)
+def test_the_jars_for_spark_are_pinned_all_of_them(bundle: connector._Bundle) -> None:
+    pinned = jar_hashes._pinned()[bundle.home]
+    assert set(pinned) == {connector._file_name(each) for each in bundle.coordinates}
+
+
+@pytest.mark.parametrize("bundle", BUNDLES, ids=lambda bundle: bundle.home)
+def test_another_jar_than_those_for_spark_is_refused(
+    bundle: connector._Bundle, tmp_path: Path
+) -> None:
+    for coordinate in bundle.coordinates:
         with zipfile.ZipFile(tmp_path / connector._file_name(coordinate), "w") as jar:
             jar.writestr("a.class", b"x")
     with pytest.raises(DownloadFailed, match="expected"):
-        connector._check(tmp_path)
+        connector._check(bundle, tmp_path)

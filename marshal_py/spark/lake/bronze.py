@@ -1,0 +1,220 @@
+"""Bronze: what Kafka had, as it was. Spark's own Kafka source reads it, and never twice.
+
+Each stream has a checkpoint, which names the range of offsets of a micro-batch before it is read,
+and the table's log has the number of the last batch that it took. So a driver that is killed is
+followed by one that writes the same batch, or finds it written. Of two drivers at once one fails.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from marshal_py.client.kafka_clients import read_to_end
+from marshal_py.errors import LogHole, TopicMissing
+from marshal_py.spark.kafka import READER_OPTIONS, Offsets, java_settings, librdkafka_settings
+from marshal_py.spark.lake.tables import Lake
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+__all__ = ["HARVEST_ID", "ingest", "snapshot_topic_of"]
+
+HARVEST_ID: Final = "harvest-id"
+"""The header that names the outbox's row of a record: NAME/OUTBOX/ID."""
+
+_LOOK_S: Final = 1.0
+
+
+def snapshot_topic_of(topic: str) -> str:
+    """The topic of the snapshots of a coordination topic."""
+    return f"{topic}.snapshots"
+
+
+def ingest(
+    spark: SparkSession,
+    lake: Lake,
+    config: Mapping[str, Any],
+    *,
+    topic: str,
+    published: Sequence[str],
+    timeout_s: float,
+    progress: Callable[[str], None],
+) -> tuple[int, int]:
+    """Read what is new of the coordination log and of the topics `published`; return how many each.
+
+    Raises `TopicMissing`; `LogHole` where records that were not read yet are gone, or a topic was
+    made anew; `BrokerUnavailable`.
+    """
+    with Offsets(config, timeout_s) as offsets:
+        for name in (topic, *published):
+            offsets.partitions(name)  # raises for one that does not exist
+        for table, name, column in (
+            ("bronze.coordination", topic, "coordinator"),
+            *(("bronze.published", each, "partition") for each in published),
+        ):
+            _check_same_topic(spark, lake, config, offsets, table, name, column, timeout_s)
+    pattern = f"{re.escape(topic)}({re.escape(snapshot_topic_of(''))})?"
+    streams = {
+        "coordination": (
+            "bronze.coordination",
+            _source(spark, config, "subscribePattern", pattern).selectExpr(*_COORDINATION),
+        )
+    }
+    for name in published:
+        frame = _source(spark, config, "subscribe", name, includeHeaders="true")
+        streams[f"published/{name}"] = ("bronze.published", _published(frame))
+    queries: dict[str, StreamingQuery] = {}
+    try:
+        for name, (table, frame) in streams.items():
+            queries[name] = (
+                lake_stream(lake, name, frame).partitionBy("day").start(lake.path(table))
+            )
+        counts = {name: _finish(name, query, progress) for name, query in queries.items()}
+    finally:
+        for query in queries.values():
+            query.stop()
+    new = counts.pop("coordination")
+    return new, sum(counts.values())
+
+
+def lake_stream(lake: Lake, name: str, frame: DataFrame) -> Any:
+    """A writer of a stream that ends when it has read what there is."""
+    return (
+        frame.writeStream.format("delta")
+        .queryName(name)
+        .option("checkpointLocation", lake.checkpoint(name))
+        .option("mergeSchema", "true")
+        .trigger(availableNow=True)
+    )
+
+
+def _source(
+    spark: SparkSession, config: Mapping[str, Any], how: str, what: str, **options: str
+) -> DataFrame:
+    return (
+        spark.readStream.format("kafka")
+        .options(**READER_OPTIONS)
+        .options(**java_settings(config))
+        .option("kafka.isolation.level", "read_committed")
+        .option("startingOffsets", "earliest")
+        .option(how, what)
+        .options(**options)
+        .load()
+    )
+
+
+_COORDINATION: Final = (
+    "topic",
+    "cast(partition AS bigint) AS coordinator",
+    "offset AS log_offset",
+    "timestamp AS at",
+    "timestampType = 0 AS create_time",
+    "value",
+    "to_date(timestamp) AS day",
+)
+
+
+def _published(frame: DataFrame) -> DataFrame:
+    number = "try_cast(element_at(split(_id, '/'), -1) AS bigint)"
+    return frame.selectExpr(
+        "*", f"cast(get(filter(headers, h -> h.key = '{HARVEST_ID}'), 0).value AS string) AS _id"
+    ).selectExpr(
+        "topic",
+        "cast(partition AS bigint) AS partition",
+        "offset",
+        "timestamp AS at",
+        "key",
+        "value",
+        "headers",
+        f"IF({number} IS NULL, NULL, regexp_extract(_id, '^(.*)/[^/]*$', 1)) AS outbox",
+        f"{number} AS id",
+        "to_date(timestamp) AS day",
+    )
+
+
+def _finish(name: str, query: StreamingQuery, progress: Callable[[str], None]) -> int:
+    """Wait until a query has read what there is; return how many records."""
+    from pyspark.errors import StreamingQueryException
+
+    seen = -1
+    try:
+        while not query.awaitTermination(_LOOK_S):
+            last = query.lastProgress
+            if last is not None and last["batchId"] != seen:
+                seen = last["batchId"]
+                progress(f"{name}: {last['numInputRows']:,} records")
+    except StreamingQueryException as error:
+        text = str(error)
+        if "data may have been lost" in text or "was changed from" in text:
+            raise LogHole(
+                f"{name}: records are gone that were not read yet, or the topic was made anew: keep "
+                "records in Kafka for longer than between two runs; to go on without them begin "
+                f"another lake ({_first_line(text)})"
+            ) from None
+        raise
+    return sum(each["numInputRows"] for each in query.recentProgress)
+
+
+def _first_line(text: str) -> str:
+    return text.strip().splitlines()[0][:300]
+
+
+def _check_same_topic(
+    spark: SparkSession,
+    lake: Lake,
+    config: Mapping[str, Any],
+    offsets: Offsets,
+    table: str,
+    topic: str,
+    column: str,
+    timeout_s: float,
+) -> None:
+    """Raise `LogHole` if the last record that was read is another one in Kafka by now.
+
+    Spark notices a topic that was made anew by its end alone: one that has grown past it would be
+    read on from the middle.
+    """
+    if not lake.exists(spark, table):
+        return
+    offset = "log_offset" if table == "bronze.coordination" else "offset"
+    frame = spark.read.format("delta").load(lake.path(table)).filter(f"topic = '{topic}'")
+    newest = frame.selectExpr("max(day)").collect()[0][0]
+    if newest is None:
+        return
+    rows = (
+        frame.filter(f"day = DATE '{newest}'")
+        .groupBy(column)
+        .agg({offset: "max"})
+        .collect()
+    )
+    last = {row[0]: row[1] for row in rows}
+    stamps = {
+        (row[0], row[1]): row[2]
+        for row in frame.filter(f"day = DATE '{newest}'")
+        .filter(f"{offset} IN ({', '.join(str(each) for each in set(last.values()))})")
+        .selectExpr(column, offset, "unix_millis(at)")
+        .collect()
+    }
+    extent = offsets.extent(topic)
+    for p, at in last.items():
+        if p not in extent or extent[p][1] <= at:
+            raise LogHole(
+                f"{topic}/{p} has fewer records than were read from it: it lost its end, or was "
+                "made anew; begin another lake"
+            )
+    starts = {p: at for p, at in last.items() if extent[p][0] <= at}
+    ends = {p: at + 1 for p, at in starts.items()}
+    deadline = time.monotonic() + timeout_s
+    if not starts:
+        return
+    for message in read_to_end(librdkafka_settings(config), topic, starts, ends, deadline):
+        p, at = message.partition(), message.offset()
+        if at == last.get(p) and message.timestamp()[1] != stamps[p, at]:
+            raise LogHole(
+                f"the record at {topic}/{p}/{at} is not the one that was read: the topic was made "
+                "anew; begin another lake"
+            )

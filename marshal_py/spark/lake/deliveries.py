@@ -1,0 +1,164 @@
+"""Deliveries: each row of an outbox with its record in Kafka, and the claims that went past it.
+
+A day's rows are those that were inserted on it (UTC). Their records are looked for on that day, and
+on the days after it that may still bring them; a row whose record comes later than that is lost,
+and its record is unexpected. Joined by the header ``harvest-id``; order is a matter of windows.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from marshal_py.protocol.slots import slot_of_key
+from marshal_py.spark.lake.tables import Lake
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["SLOTS", "date_literal", "fill", "time_literal", "write_deliveries"]
+
+_RECORDS: Final = """
+SELECT outbox, id, count(*) AS copies,
+  min_by(struct(topic, partition, offset, at, key, value), struct(at, topic, partition, offset))
+    AS place
+FROM {published}
+WHERE outbox IS NOT NULL AND day BETWEEN {since} AND {until}
+GROUP BY outbox, id
+"""
+"""Records of the same id are copies, of which the first counts."""
+
+_ORDERED: Final = """
+SELECT *, place.key IS NOT NULL AND coalesce(id < max(id) OVER (
+    PARTITION BY outbox, place.topic, place.partition, place.key ORDER BY place.offset
+    ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+  ), false) AS disordered
+FROM {records}
+"""
+
+_JOINED: Final = """
+SELECT coalesce(r.outbox, p.outbox) AS outbox, coalesce(r.id, p.id) AS id,
+  CASE
+    WHEN r.id IS NOT NULL AND p.id IS NOT NULL THEN 'delivered'
+    WHEN p.id IS NULL AND r.at > {pending_from} THEN 'pending'
+    WHEN p.id IS NULL THEN 'lost'
+    WHEN a.outbox IS NULL THEN 'unarchived'
+    ELSE 'unexpected'
+  END AS status,
+  r.at AS created_at,
+  coalesce(p.place.topic, r.topic) AS topic,
+  IF(p.id IS NULL, r.key, p.place.key) AS key,
+  p.place.partition, p.place.offset, p.place.at AS published_at,
+  unix_millis(p.place.at) - unix_millis(r.at) AS latency_ms,
+  coalesce(p.copies, 0) AS copies,
+  r.id IS NOT NULL AND p.id IS NOT NULL AND NOT (
+    r.topic = p.place.topic AND r.key <=> p.place.key AND r.value <=> p.place.value) AS altered,
+  coalesce(p.disordered, false) AS disordered,
+  coalesce(r.day, to_date(p.place.at)) AS day
+FROM (SELECT * FROM {rows} WHERE day BETWEEN {since} AND {until}) AS r
+FULL OUTER JOIN {ordered} AS p ON r.outbox = p.outbox AND r.id = p.id
+LEFT JOIN (SELECT DISTINCT outbox FROM {rows} WHERE day BETWEEN {since} AND {until}) AS a
+  ON a.outbox = p.outbox
+"""
+
+SLOTS: Final = "^([A-Za-z0-9._-]+)/([0-9]+)#([0-9]+)$"
+"""Names of cells that are slots: the topic and partition whose messages they divide, and how many
+slots there are (specs/PROTOCOL.md §5.17)."""
+
+_CLAIMS: Final = """
+SELECT group_id, client_id, epoch, from_at, until_at, coalesce(first_offset, 0) AS first_offset,
+  last_offset,
+  IF(slots = 0, topic, regexp_extract(topic, '{slots}', 1)) AS topic,
+  IF(slots = 0, partition, cast(regexp_extract(topic, '{slots}', 2) AS bigint)) AS partition,
+  slots, partition AS slot
+FROM (
+  SELECT *, coalesce(try_cast(regexp_extract(topic, '{slots}', 3) AS int), 0) AS slots
+  FROM {claims} WHERE day IS NULL OR day >= {since}
+)
+"""
+
+_HANDLED: Final = """
+SELECT d.outbox, d.id,
+  sort_array(collect_list(struct(c.group_id, c.client_id, c.epoch, c.from_at, c.until_at)))
+    AS handled
+FROM {placed} AS d JOIN {claims} AS c
+  ON c.topic = d.topic AND c.partition = d.partition
+  AND d.offset >= c.first_offset AND d.offset < c.last_offset
+  AND (c.slots = 0 OR c.slot = d.hash % c.slots)
+GROUP BY d.outbox, d.id
+"""
+
+_WITH_HANDLERS: Final = """
+SELECT d.*, coalesce(h.handled, array()) AS handled
+FROM {days} AS d LEFT JOIN {handled} AS h ON d.outbox = h.outbox AND d.id = h.id
+"""
+
+_HASHES: Final = 1 << 32
+
+
+def write_deliveries(
+    spark: SparkSession,
+    lake: Lake,
+    day: dt.date,
+    *,
+    as_of: dt.datetime,
+    grace_s: float,
+    late_days: int,
+) -> None:
+    """Write the deliveries of a day in place of those that are there.
+
+    `as_of`: everything from before then was read into bronze. `grace_s`: so much younger a row
+    without a record may still be on its way. `late_days`: on so many days after it a record is
+    looked for.
+    """
+    since, until = day - dt.timedelta(late_days), day + dt.timedelta(late_days)
+    bounds = {"since": date_literal(since), "until": date_literal(until)}
+    records = spark.sql(
+        fill(_RECORDS, **bounds), published=lake.frame(spark, "bronze.published")
+    )
+    ordered = spark.sql(_ORDERED, records=records)
+    joined = spark.sql(
+        fill(_JOINED, **bounds, pending_from=time_literal(as_of - dt.timedelta(seconds=grace_s))),
+        rows=lake.frame(spark, "bronze.outbox_rows"),
+        ordered=ordered,
+    )
+    days = joined.filter(f"day = {date_literal(day)}")
+    claims = spark.sql(
+        fill(_CLAIMS, since=date_literal(day), slots=SLOTS), claims=lake.frame(spark, "silver.claims")
+    )
+    placed = days.filter("offset IS NOT NULL").select("outbox", "id", "topic", "partition", "offset", "key")
+    if claims.filter("slots > 0").limit(1).count():
+        placed = placed.mapInPandas(_with_hash, "outbox string, id bigint, topic string, "
+            "partition bigint, offset bigint, hash bigint")
+    else:
+        placed = placed.selectExpr("*", "0L AS hash")
+    handled = spark.sql(_HANDLED, placed=placed, claims=claims)
+    lake.replace_day(
+        "silver.deliveries", spark.sql(_WITH_HANDLERS, days=days, handled=handled), day
+    )
+
+
+def _with_hash(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+    for frame in frames:
+        pairs: Any = zip(frame["key"], frame["offset"], strict=True)
+        frame["hash"] = [slot_of_key(key, offset, _HASHES) for key, offset in pairs]
+        yield frame.drop(columns="key")
+
+
+def fill(query: str, **values: str) -> str:
+    """Put SQL in place of names in braces; the names of frames stay."""
+    for name, value in values.items():
+        query = query.replace(f"{{{name}}}", value)
+    return query
+
+
+def date_literal(day: dt.date) -> str:
+    """A day in SQL."""
+    return f"DATE '{day}'"
+
+
+def time_literal(at: dt.datetime) -> str:
+    """A moment in SQL."""
+    return f"TIMESTAMP '{at.astimezone(dt.UTC):%Y-%m-%d %H:%M:%S.%f}'"

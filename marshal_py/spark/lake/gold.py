@@ -1,0 +1,271 @@
+"""Gold: what each day was like, of each outbox and group; findings; and what was expected of it."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from marshal_py.spark.lake.deliveries import SLOTS, date_literal, fill, time_literal
+from marshal_py.spark.lake.tables import LAKE_TABLES, Lake
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["Expectation", "Expectations", "write_gold"]
+
+_OUTBOXES: Final = """
+SELECT outbox,
+  IF(known, count_if(created_at IS NOT NULL), NULL) AS rows,
+  count_if(status = 'delivered') AS delivered,
+  sum(copies) AS records,
+  IF(known, count_if(status = 'lost'), NULL) AS lost,
+  count_if(status = 'pending') AS pending,
+  IF(known, count_if(status = 'unexpected'), NULL) AS unexpected,
+  sum(greatest(copies - 1, 0)) AS duplicated,
+  count_if(disordered) AS disordered,
+  count_if(altered) AS altered,
+  count_if(size(handled) > 0) AS handled,
+  percentile_approx(latency_ms, 0.5, 10000) AS latency_p50_ms,
+  percentile_approx(latency_ms, 0.95, 10000) AS latency_p95_ms,
+  percentile_approx(latency_ms, 0.99, 10000) AS latency_p99_ms,
+  max(latency_ms) AS latency_max_ms,
+  day
+FROM (SELECT *, bool_or(status <> 'unarchived') OVER (PARTITION BY outbox) AS known
+      FROM {deliveries} WHERE day = {day})
+GROUP BY outbox, known, day
+"""
+
+_GROUPS: Final = """
+WITH held AS (
+  SELECT group_id, count_if(to_date(from_at) = {day}) AS claims,
+    count(DISTINCT client_id) AS clients
+  FROM {claims}
+  WHERE (day IS NULL OR day >= {day}) AND (from_at IS NULL OR from_at < date_add({day}, 1))
+  GROUP BY group_id
+), taken AS (
+  SELECT group_id, count(*) AS takeovers, percentile_approx(ms, 0.5, 10000) AS takeover_p50_ms,
+    max(ms) AS takeover_max_ms
+  FROM (SELECT group_id, silence_ms + coalesce(first_beat_ms, 0) AS ms
+        FROM {takeovers} WHERE to_date(at) = {day} AND how = 'taken_over')
+  GROUP BY group_id
+), refused AS (
+  SELECT group_id, count(*) AS rejections FROM {rejections} WHERE day = {day} GROUP BY group_id
+), strange AS (
+  SELECT group_id, count(*) AS anomalies FROM {anomalies} WHERE day = {day} GROUP BY group_id
+)
+SELECT group_id, coalesce(claims, 0) AS claims, coalesce(clients, 0) AS clients,
+  coalesce(takeovers, 0) AS takeovers, takeover_p50_ms, takeover_max_ms,
+  coalesce(rejections, 0) AS rejections, coalesce(anomalies, 0) AS anomalies, {day} AS day
+FROM held FULL OUTER JOIN taken USING (group_id) FULL OUTER JOIN refused USING (group_id)
+  FULL OUTER JOIN strange USING (group_id)
+WHERE group_id IS NOT NULL
+"""
+
+_LAG: Final = """
+WITH hours AS (
+  SELECT explode(sequence(1, 24)) AS hour
+), moments AS (
+  SELECT least(timestampadd(HOUR, hour, cast({day} AS timestamp)), {as_of}) AS at
+  FROM hours
+  WHERE timestampadd(HOUR, hour - 1, cast({day} AS timestamp)) < {as_of}
+), records AS (
+  SELECT topic, partition, date_trunc('HOUR', at) AS hour, max(offset) + 1 AS upto,
+    min(offset) AS low
+  FROM {published} WHERE day BETWEEN date_sub({day}, {days}) AND {day}
+  GROUP BY ALL
+), ends AS (
+  SELECT m.at, topic, partition,
+    coalesce(max(upto) FILTER (WHERE r.hour < m.at), min(low)) AS end_offset
+  FROM moments AS m CROSS JOIN records AS r
+  GROUP BY m.at, topic, partition
+), cells AS (
+  SELECT group_id,
+    coalesce(nullif(regexp_extract(topic, '{slots}', 1), ''), topic) AS topic,
+    coalesce(try_cast(regexp_extract(topic, '{slots}', 2) AS bigint), partition) AS partition,
+    topic AS cell_topic, partition AS cell_partition, at,
+    greatest(coalesce(next_offset, 0), coalesce(claimed_offset, 0)) AS position
+  FROM {positions}
+  WHERE day IS NULL OR day BETWEEN date_sub({day}, {days}) AND date_add({day}, {days})
+), seen AS (
+  SELECT m.at, group_id, topic, partition, max_by(position, c.at) AS position
+  FROM moments AS m JOIN cells AS c ON c.at < m.at
+  GROUP BY m.at, group_id, topic, partition, cell_topic, cell_partition
+), positions AS (
+  SELECT at, group_id, topic, partition, min(position) AS position
+  FROM seen GROUP BY at, group_id, topic, partition
+)
+SELECT e.at AS hour, p.group_id, e.topic, e.partition, e.end_offset, p.position,
+  greatest(0, e.end_offset - p.position) AS lag, {day} AS day
+FROM ends AS e JOIN positions AS p
+  ON e.at = p.at AND e.topic = p.topic AND e.partition = p.partition
+"""
+
+_LEADERSHIP: Final = """
+WITH terms AS (
+  SELECT group_id, substring(topic, 8) AS name, client_id, from_at,
+    CASE WHEN how = 'taken_over' THEN coalesce(last_beat_at, from_at)
+      WHEN until_at IS NOT NULL THEN until_at
+      WHEN timestampadd(MILLISECOND, 2 * interval_ms, coalesce(last_beat_at, from_at)) < {as_of}
+        THEN coalesce(last_beat_at, from_at)
+      ELSE {as_of} END AS led_until
+  FROM {claims}
+  WHERE topic LIKE 'leader:%' AND (day IS NULL OR day >= {day})
+), cut AS (
+  SELECT *,
+    greatest(coalesce(from_at, cast({day} AS timestamp)), cast({day} AS timestamp)) AS low,
+    least(led_until, cast(date_add({day}, 1) AS timestamp), {as_of}) AS high
+  FROM terms
+)
+SELECT group_id, name, count(DISTINCT client_id) AS leaders,
+  sum(greatest(0, unix_millis(high) - unix_millis(low))) AS led_ms,
+  greatest(1, unix_millis(least(cast(date_add({day}, 1) AS timestamp), {as_of}))
+    - unix_millis(min(low))) AS span_ms,
+  least(1.0, led_ms / span_ms) AS availability, {day} AS day
+FROM cut WHERE low < least(cast(date_add({day}, 1) AS timestamp), {as_of})
+GROUP BY group_id, name
+"""
+
+_FINDINGS: Final = """
+SELECT concat_ws('|', kind, outbox, id) AS finding, kind,
+  CASE kind
+    WHEN 'lost' THEN 'a committed row that is not in Kafka'
+    WHEN 'duplicated' THEN concat(copies, ' records of one row')
+    WHEN 'disordered' THEN 'behind a record of a later row of its key'
+    WHEN 'altered' THEN 'the record has another topic, key or value than its row'
+    ELSE 'a record that no row asked for' END AS what,
+  outbox, id, cast(NULL AS string) AS group_id, topic, partition, offset, day
+FROM (
+  SELECT *, explode(filter(array(
+      IF(status IN ('lost', 'unexpected'), status, NULL), IF(copies > 1, 'duplicated', NULL),
+      IF(disordered, 'disordered', NULL), IF(altered, 'altered', NULL)),
+    kind -> kind IS NOT NULL)) AS kind
+  FROM {deliveries} WHERE day = {day}
+)
+UNION ALL
+SELECT concat_ws('|', kind, coordinator, log_offset, group_id, topic, partition), kind, what,
+  cast(NULL AS string), cast(NULL AS bigint), group_id, topic, partition, log_offset, day
+FROM {anomalies} WHERE day = {day}
+"""
+
+_ADD_FINDINGS: Final = """
+MERGE INTO delta.`{path}` AS known
+USING {found} AS found ON known.finding = found.finding AND known.day = found.day AND known.day = {day}
+WHEN NOT MATCHED THEN INSERT *
+"""
+
+class Expectation(NamedTuple):
+    """What was expected of a day, what was found (None: it is not known), and whether it holds."""
+
+    name: str
+    found: float | None
+    limit: float
+    met: bool
+
+
+class Expectations(NamedTuple):
+    """What a day must be like; None: whatever it is like."""
+
+    allowed: Collection[str] = ()
+    """Kinds of findings to put up with; of all others there must be none."""
+    latency_p99_ms: float | None = None
+    lag: int | None = None
+    availability: float | None = None
+    """Least share of the time in which each of what is led has a leader."""
+
+
+def write_gold(
+    spark: SparkSession,
+    lake: Lake,
+    day: dt.date,
+    *,
+    as_of: dt.datetime,
+    late_days: int,
+    lifetime_days: int,
+    expectations: Expectations,
+) -> list[Expectation]:
+    """Write a day's tables in place of those that are there, add what was found; return the gates.
+
+    `as_of`: the log was read up to then. `lifetime_days`: of a finding, before retention may
+    delete it.
+    """
+    values = {"day": date_literal(day), "as_of": time_literal(as_of)}
+    silver: dict[str, Any] = {
+        name: lake.frame(spark, f"silver.{name}")
+        for name in (
+            "claims", "takeovers", "rejections", "anomalies", "positions", "deliveries",
+        )
+    }
+
+    def sql(query: str, *names: str, **more: Any) -> Any:
+        frames = {name: silver[name] for name in names}
+        return spark.sql(fill(query, **values), **frames, **more)
+
+    lake.replace_day("gold.outboxes", sql(_OUTBOXES, "deliveries"), day)
+    lake.replace_day(
+        "gold.groups", sql(_GROUPS, "claims", "takeovers", "rejections", "anomalies"), day
+    )
+    query = fill(_LAG, days=str(late_days), slots=SLOTS)
+    published = lake.frame(spark, "bronze.published")
+    lake.replace_day("gold.lag", sql(query, "positions", published=published), day)
+    lake.replace_day("gold.leadership", sql(_LEADERSHIP, "claims"), day)
+    found = sql(_FINDINGS, "deliveries", "anomalies")
+    _add_findings(spark, lake, found, day, lifetime_days)
+    gates = _gates(spark, lake, day, expectations)
+    rows = spark.createDataFrame(
+        [(*gate, day) for gate in gates], "name string, found double, `limit` double, met boolean, day date"
+    )
+    lake.replace_day("gold.expectations", rows, day)
+    return gates
+
+
+def _add_findings(
+    spark: SparkSession, lake: Lake, found: Any, day: dt.date, lifetime_days: int
+) -> None:
+    from pyspark.sql import functions as F
+
+    now = dt.datetime.now(dt.UTC)
+    expires = now.date() + dt.timedelta(lifetime_days)
+    found = found.dropDuplicates(["finding"]).withColumns(
+        {"found_at": F.lit(now), "expires_on": F.lit(expires)}
+    )
+    if not lake.exists(spark, "gold.findings"):
+        lake.replace("gold.findings", found.limit(0), None)
+    columns = [column.name for column in LAKE_TABLES["gold.findings"]]
+    path = lake.path("gold.findings").replace("`", "``")
+    spark.sql(fill(_ADD_FINDINGS, path=path, day=date_literal(day)), found=found.select(columns))
+
+
+def _gates(
+    spark: SparkSession, lake: Lake, day: dt.date, wanted: Expectations
+) -> list[Expectation]:
+    """What was expected, and what the day's tables say."""
+
+    def one(table: str, what: str) -> float | None:
+        of_day = lake.frame(spark, table).filter(f"day = DATE '{day}'")
+        value = spark.sql(f"SELECT {what} FROM {{of_day}}", of_day=of_day).collect()[0][0]  # noqa: S608
+        return None if value is None else float(value)
+
+    kinds = {
+        row["kind"]: row["count"]
+        for row in lake.frame(spark, "gold.findings")
+        .filter(f"day = DATE '{day}'")
+        .groupBy("kind")
+        .count()
+        .collect()
+    }
+    always = ("lost", "duplicated", "disordered", "altered", "unexpected")
+    gates = [
+        Expectation(f"findings: {kind}", float(kinds.get(kind, 0)), 0.0, not kinds.get(kind))
+        for kind in sorted({*always, *kinds} - set(wanted.allowed))
+    ]
+    for name, limit, table, what, least in (
+        ("latency_p99_ms", wanted.latency_p99_ms, "gold.outboxes", "max(latency_p99_ms)", False),
+        ("lag", wanted.lag, "gold.lag", "max(struct(hour, lag)).lag", False),
+        ("availability", wanted.availability, "gold.leadership", "min(availability)", True),
+    ):
+        if limit is not None:
+            value = one(table, what)
+            met = value is not None and (value >= limit if least else value <= limit)
+            gates.append(Expectation(name, value, float(limit), met))
+    return gates

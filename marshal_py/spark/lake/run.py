@@ -1,0 +1,163 @@
+"""One run of the lake: what Kafka has by now, folded, and a day's deliveries and gold written."""
+
+from __future__ import annotations
+
+import datetime as dt
+import importlib.metadata
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from marshal_py.client.settings import DEFAULT_TOPIC, kafka_config
+from marshal_py.errors import ConfigurationError
+from marshal_py.spark.kafka import Offsets, librdkafka_settings
+from marshal_py.spark.lake.bronze import ingest
+from marshal_py.spark.lake.deliveries import write_deliveries
+from marshal_py.spark.lake.gold import Expectation, Expectations, write_gold
+from marshal_py.spark.lake.silver import fold_new
+from marshal_py.spark.lake.tables import SCHEMA_VERSION, Lake
+from marshal_py.spark.watch import cluster_watched
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["LakeRun", "LakeSettings", "run_lake"]
+
+
+@dataclass(frozen=True)
+class LakeSettings:
+    """What a lake reads, and how it judges.
+
+    - `topic`: the coordination topic. `published`: topics that outboxes are published to.
+    - `sample_s`: how often the position of each claim becomes a row, seconds.
+    - `grace_s`: so much younger a row without a record may still be on its way, seconds.
+    - `late_days`: on so many days after its row a record is looked for.
+    - `lifetime_days`: of findings.
+    """
+
+    topic: str = DEFAULT_TOPIC
+    published: Sequence[str] = ()
+    sample_s: float = 60.0
+    grace_s: float = 3_600.0
+    late_days: int = 1
+    lifetime_days: int = 90
+    expectations: Expectations = field(default_factory=Expectations)
+
+    def __post_init__(self) -> None:
+        for name, least in (
+            ("sample_s", 0.001),
+            ("grace_s", 0.0),
+            ("late_days", 1),
+            ("lifetime_days", 1),
+        ):
+            value = getattr(self, name)
+            if not value >= least:
+                raise ConfigurationError(f"{name} = {value} must be {least} or more")
+
+
+@dataclass(frozen=True)
+class LakeRun:
+    """What one run did: new records of the log and of topics, the days written, the gates."""
+
+    days: tuple[str, ...]
+    records: int
+    published: int
+    expectations: tuple[Expectation, ...]
+
+    @property
+    def met(self) -> bool:
+        """Whether all that was expected holds."""
+        return all(each.met for each in self.expectations)
+
+
+def run_lake(
+    spark: SparkSession,
+    config: Mapping[str, Any] | str,
+    place: str,
+    days: Sequence[dt.date],
+    settings: LakeSettings | None = None,
+    *,
+    timeout_s: float = 30.0,
+    progress: Callable[[str], None] = lambda _: None,
+) -> LakeRun:
+    """Read what is new into the lake at `place`, and write the tables of `days`.
+
+    - `config`: librdkafka settings, or just the brokers; ``kafka.…`` for Spark's Java client.
+    - `place`: a folder, absolute or relative, or a URI that Spark and all executors reach.
+
+    Killed at any moment and run again, it leaves no row out and has none twice; run again without
+    new records it changes nothing but `gold.runs`. Raises `TopicMissing`, `LogHole`,
+    `BrokerUnavailable`, `ClusterLost` and `ConfigurationError`.
+    """
+    settings = settings or LakeSettings()
+    config = {"bootstrap.servers": config} if isinstance(config, str) else dict(config)
+    kafka_config(librdkafka_settings(config))
+    lake = Lake.at(place)
+    started = dt.datetime.now(dt.UTC)
+    with cluster_watched(spark):
+        _check_version(spark, lake)
+        with Offsets(config, timeout_s) as offsets:
+            partitions = len(offsets.partitions(settings.topic))
+        records, published = ingest(
+            spark,
+            lake,
+            config,
+            topic=settings.topic,
+            published=settings.published,
+            timeout_s=timeout_s,
+            progress=progress,
+        )
+        progress("folding")
+        sample_ms = max(1, int(settings.sample_s * 1000))
+        fold_new(spark, lake, settings.topic, partitions, sample_ms)
+        gates: list[Expectation] = []
+        for day in days:
+            progress(f"deliveries of {day}")
+            write_deliveries(
+                spark,
+                lake,
+                day,
+                as_of=started,
+                grace_s=settings.grace_s,
+                late_days=settings.late_days,
+            )
+            progress(f"gold of {day}")
+            gates += write_gold(
+                spark,
+                lake,
+                day,
+                as_of=started,
+                late_days=settings.late_days,
+                lifetime_days=settings.lifetime_days,
+                expectations=settings.expectations,
+            )
+        done = LakeRun(tuple(map(str, days)), records, published, tuple(gates))
+        _note(spark, lake, started, done)
+    return done
+
+
+def _check_version(spark: SparkSession, lake: Lake) -> None:
+    latest = lake.frame(spark, "gold.runs").selectExpr("max(schema_version)").collect()[0][0]
+    if latest is not None and latest > SCHEMA_VERSION:
+        raise ConfigurationError(
+            f"{lake.place} has tables of version {latest}, and this library writes version "
+            f"{SCHEMA_VERSION}: upgrade it, or begin another lake"
+        )
+
+
+def _note(spark: SparkSession, lake: Lake, started: dt.datetime, done: LakeRun) -> None:
+    row = (
+        started,
+        dt.datetime.now(dt.UTC),
+        SCHEMA_VERSION,
+        importlib.metadata.version("marshal-py"),
+        done.records,
+        done.published,
+        done.met,
+        started.date(),
+    )
+    types = (
+        "started_at timestamp, ended_at timestamp, schema_version bigint, library string, "
+        "records bigint, published bigint, met boolean, day date"
+    )
+    lake.append("gold.runs", spark.createDataFrame([row], types))
