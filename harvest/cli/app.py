@@ -17,7 +17,7 @@ from harvest.cli.pause import pause, resume
 from harvest.cli.range_mode import orphans, partitions, shards
 from harvest.cli.reap import reap
 from harvest.cli.replay import replay
-from harvest.cli.spark import reconcile
+from harvest.cli.spark import lake, reconcile
 from harvest.cli.stash import stash
 from harvest.cli.switch import switch
 from harvest.errors import HarvestError
@@ -52,6 +52,7 @@ app.command()(stash)
 app.command()(check)
 app.command()(bench)
 app.command()(reconcile)
+app.command()(lake)
 app.command()(partitions)
 app.command()(shards)
 app.command()(orphans)

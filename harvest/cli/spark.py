@@ -1,4 +1,4 @@
-"""`harvest reconcile`: what of an outbox arrived in Kafka, as a verdict, a table and a page."""
+"""`harvest reconcile`: what of an outbox arrived in Kafka; `harvest lake`: its rows for a lake."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from marshal_py.cli.output import print_json, say
 if TYPE_CHECKING:
     from harvest.spark.reconcile import Reconciliation
 
-__all__ = ["reconcile"]
+__all__ = ["lake", "reconcile"]
 
 
 def reconcile(
@@ -115,6 +115,53 @@ def reconcile(
         _show(result)
     if not result.clean:
         raise typer.Exit(1)
+
+
+def lake(
+    outbox: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME/OUTBOX", help="As in the header harvest-id: `harvest_id` and `outbox`."
+        ),
+    ],
+    place: Annotated[
+        str, typer.Option("--lake", metavar="PLACE", help="The lake of `marshal lake run`.")
+    ] = "lake",
+    database: Annotated[
+        str | None,
+        typer.Option("--database", "-d", help="Connection string of PostgreSQL."),
+    ] = None,
+    table: Annotated[str, typer.Option("--table", "-t", help="The outbox table.")] = "outbox",
+    parquet: Annotated[
+        str | None, typer.Option(metavar="PATH", help="A Parquet archive instead of a table.")
+    ] = None,
+    late_h: Annotated[
+        float,
+        typer.Option("--late", metavar="HOURS", help="How long a transaction may take."),
+    ] = 24.0,
+    master: SparkMaster = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Add an outbox's rows to a lake, from a table that keeps them, or from an archive. Each once.
+
+    Do it before `marshal lake run`, which joins them with their records. Needs the extra `spark`.
+
+    [dim]Example:[/dim] harvest lake --outbox shop/outbox --lake /data/lake --parquet /data/archive
+    """
+    if (database is None) == (parquet is None):
+        raise ConfigurationError("give either --database or --parquet: where the rows are")
+    from harvest.spark.lake import add_archive, add_table
+    from marshal_py.spark.session import spark_session
+
+    spark = spark_session("harvest lake", master=master, delta=True)
+    if parquet is not None:
+        added = add_archive(spark, place, outbox, parquet)
+    else:
+        added = add_table(spark, place, outbox, database or "", table, late_s=late_h * 3600)
+    if as_json:
+        print_json({"outbox": outbox, "added": added}, indent=None)
+    else:
+        say(f"{added:,} rows added")
 
 
 def _moment(name: str, text: str | None) -> int | None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from harvest.errors import ConfigurationError
 from harvest.spark.sources import as_published, postgres_rows
+from marshal_py.spark.lake.sql import fill, table_name
 from marshal_py.spark.lake.tables import Lake
 from marshal_py.spark.watch import cluster_watched
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["add_archive", "add_table"]
 
 _ADD: Final = """
-MERGE INTO delta.`{path}` AS known
+MERGE INTO {path} AS known
 USING {rows} AS found
 ON known.outbox = found.outbox AND known.id = found.id AND known.day = found.day{since}
 WHEN NOT MATCHED THEN INSERT *
@@ -80,16 +81,17 @@ def add_table(
             late = ours.filter(f"day = DATE '{newest}'").selectExpr(
                 f"max(at) - make_dt_interval(0, 0, 0, {late_s}) AS since"
             )
-            since = late.selectExpr("date_format(since, 'yyyy-MM-dd HH:mm:ss.SSSSSS')").collect()[0][0]
+            since = late.selectExpr("date_format(since, 'yyyy-MM-dd HH:mm:ss.SSSSSS')").collect()[
+                0
+            ][0]
             condition = f"create_time >= TIMESTAMPTZ '{since}Z' AND "
         predicates = [
             f"{condition}mod(id, {_CONNECTIONS}) IN ({n}, -{n})" for n in range(_CONNECTIONS)
         ]
         rows = _rows(postgres_rows(spark, dsn, table, predicates), outbox).persist()
         try:
-            path = lake.path("bronze.outbox_rows").replace("`", "``")
             bound = f" AND known.day >= DATE '{since[:10]}'" if since else ""
-            query = _ADD.replace("{path}", path).replace("{since}", bound)
+            query = fill(_ADD, path=table_name(lake.path("bronze.outbox_rows")), since=bound)
             added = spark.sql(query, rows=rows).collect()[0]["num_inserted_rows"]
         finally:
             rows.unpersist()

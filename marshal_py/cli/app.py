@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 
-from marshal_py.cli import group, metrics, topic
+from marshal_py.cli import group, lake, metrics, topic
 from marshal_py.cli.audit import audit
 from marshal_py.cli.claims import claims
 from marshal_py.cli.command import EXIT_CODES_HELP, global_flags, new_app
@@ -51,6 +51,7 @@ app.command(
     epilog="Example: marshal audit -b localhost:9092 --out audit && open audit/report.html"
 )(audit)
 app.command(epilog="Example: marshal dashboard -b localhost:9092")(dashboard)
+app.add_typer(lake.app, name="lake")
 app.add_typer(metrics.app, name="metrics")
 app.add_typer(topic.app, name="topic")
 app.add_typer(group.app, name="group")

@@ -41,7 +41,7 @@ DELTA: Final = (
     f"io.delta:delta-spark_4.2_2.13:{_DELTA_VERSION}",
     f"io.delta:delta-storage:{_DELTA_VERSION}",
 )
-"""What tables of the lake need; ``python -m marshal_py.spark.connector delta`` prints both kinds."""
+"""What the lake needs as well: ``python -m marshal_py.spark.connector delta`` prints both kinds."""
 
 
 class _Bundle(NamedTuple):

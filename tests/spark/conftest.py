@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    session = spark_session("tests", master="local[2]", settings={"spark.driver.memory": "1g"})
+    settings = {"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "2"}
+    session = spark_session("tests", master="local[2]", settings=settings, delta=True)
     yield session
     session.stop()

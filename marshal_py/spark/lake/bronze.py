@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from marshal_py.client.kafka_clients import read_to_end
-from marshal_py.errors import LogHole, TopicMissing
+from marshal_py.errors import LogHole
 from marshal_py.spark.kafka import READER_OPTIONS, Offsets, java_settings, librdkafka_settings
 from marshal_py.spark.lake.tables import Lake
 
@@ -26,7 +26,7 @@ __all__ = ["HARVEST_ID", "ingest", "snapshot_topic_of"]
 HARVEST_ID: Final = "harvest-id"
 """The header that names the outbox's row of a record: NAME/OUTBOX/ID."""
 
-_LOOK_S: Final = 1.0
+_LOOK_S: Final = 1
 
 
 def snapshot_topic_of(topic: str) -> str:
@@ -151,9 +151,9 @@ def _finish(name: str, query: StreamingQuery, progress: Callable[[str], None]) -
         text = str(error)
         if "data may have been lost" in text or "was changed from" in text:
             raise LogHole(
-                f"{name}: records are gone that were not read yet, or the topic was made anew: keep "
-                "records in Kafka for longer than between two runs; to go on without them begin "
-                f"another lake ({_first_line(text)})"
+                f"{name}: records are gone that were not read yet, or the topic was made anew: "
+                "keep records in Kafka for longer than between two runs; to go on without them "
+                f"begin another lake ({_first_line(text)})"
             ) from None
         raise
     return sum(each["numInputRows"] for each in query.recentProgress)
@@ -185,12 +185,7 @@ def _check_same_topic(
     newest = frame.selectExpr("max(day)").collect()[0][0]
     if newest is None:
         return
-    rows = (
-        frame.filter(f"day = DATE '{newest}'")
-        .groupBy(column)
-        .agg({offset: "max"})
-        .collect()
-    )
+    rows = frame.filter(f"day = DATE '{newest}'").groupBy(column).agg({offset: "max"}).collect()
     last = {row[0]: row[1] for row in rows}
     stamps = {
         (row[0], row[1]): row[2]

@@ -12,13 +12,13 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from marshal_py.protocol.slots import slot_of_key
+from marshal_py.spark.lake.sql import SLOTS, date_literal, fill, time_literal
 from marshal_py.spark.lake.tables import Lake
 
 if TYPE_CHECKING:
-    import pandas as pd
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
-__all__ = ["SLOTS", "date_literal", "fill", "time_literal", "write_deliveries"]
+__all__ = ["write_deliveries"]
 
 _RECORDS: Final = """
 SELECT outbox, id, count(*) AS copies,
@@ -62,10 +62,6 @@ FULL OUTER JOIN {ordered} AS p ON r.outbox = p.outbox AND r.id = p.id
 LEFT JOIN (SELECT DISTINCT outbox FROM {rows} WHERE day BETWEEN {since} AND {until}) AS a
   ON a.outbox = p.outbox
 """
-
-SLOTS: Final = "^([A-Za-z0-9._-]+)/([0-9]+)#([0-9]+)$"
-"""Names of cells that are slots: the topic and partition whose messages they divide, and how many
-slots there are (specs/PROTOCOL.md §5.17)."""
 
 _CLAIMS: Final = """
 SELECT group_id, client_id, epoch, from_at, until_at, coalesce(first_offset, 0) AS first_offset,
@@ -115,9 +111,7 @@ def write_deliveries(
     """
     since, until = day - dt.timedelta(late_days), day + dt.timedelta(late_days)
     bounds = {"since": date_literal(since), "until": date_literal(until)}
-    records = spark.sql(
-        fill(_RECORDS, **bounds), published=lake.frame(spark, "bronze.published")
-    )
+    records = spark.sql(fill(_RECORDS, **bounds), published=lake.frame(spark, "bronze.published"))
     ordered = spark.sql(_ORDERED, records=records)
     joined = spark.sql(
         fill(_JOINED, **bounds, pending_from=time_literal(as_of - dt.timedelta(seconds=grace_s))),
@@ -126,12 +120,17 @@ def write_deliveries(
     )
     days = joined.filter(f"day = {date_literal(day)}")
     claims = spark.sql(
-        fill(_CLAIMS, since=date_literal(day), slots=SLOTS), claims=lake.frame(spark, "silver.claims")
+        fill(_CLAIMS, since=date_literal(day), slots=SLOTS),
+        claims=lake.frame(spark, "silver.claims"),
     )
-    placed = days.filter("offset IS NOT NULL").select("outbox", "id", "topic", "partition", "offset", "key")
+    placed = days.filter("offset IS NOT NULL").select(
+        "outbox", "id", "topic", "partition", "offset", "key"
+    )
     if claims.filter("slots > 0").limit(1).count():
-        placed = placed.mapInPandas(_with_hash, "outbox string, id bigint, topic string, "
-            "partition bigint, offset bigint, hash bigint")
+        placed = placed.mapInPandas(
+            _with_hash,
+            "outbox string, id bigint, topic string, partition bigint, offset bigint, hash bigint",
+        )
     else:
         placed = placed.selectExpr("*", "0L AS hash")
     handled = spark.sql(_HANDLED, placed=placed, claims=claims)
@@ -140,25 +139,8 @@ def write_deliveries(
     )
 
 
-def _with_hash(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+def _with_hash(frames: Iterator[Any]) -> Iterator[Any]:
     for frame in frames:
-        pairs: Any = zip(frame["key"], frame["offset"], strict=True)
+        pairs = zip(frame["key"], frame["offset"], strict=True)
         frame["hash"] = [slot_of_key(key, offset, _HASHES) for key, offset in pairs]
         yield frame.drop(columns="key")
-
-
-def fill(query: str, **values: str) -> str:
-    """Put SQL in place of names in braces; the names of frames stay."""
-    for name, value in values.items():
-        query = query.replace(f"{{{name}}}", value)
-    return query
-
-
-def date_literal(day: dt.date) -> str:
-    """A day in SQL."""
-    return f"DATE '{day}'"
-
-
-def time_literal(at: dt.datetime) -> str:
-    """A moment in SQL."""
-    return f"TIMESTAMP '{at.astimezone(dt.UTC):%Y-%m-%d %H:%M:%S.%f}'"

@@ -6,7 +6,7 @@ import datetime as dt
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from marshal_py.spark.lake.deliveries import SLOTS, date_literal, fill, time_literal
+from marshal_py.spark.lake.sql import SLOTS, date_literal, fill, table_name, time_literal
 from marshal_py.spark.lake.tables import LAKE_TABLES, Lake
 
 if TYPE_CHECKING:
@@ -149,10 +149,12 @@ FROM {anomalies} WHERE day = {day}
 """
 
 _ADD_FINDINGS: Final = """
-MERGE INTO delta.`{path}` AS known
-USING {found} AS found ON known.finding = found.finding AND known.day = found.day AND known.day = {day}
+MERGE INTO {path} AS known
+USING {found} AS found
+ON known.finding = found.finding AND known.day = found.day AND known.day = {day}
 WHEN NOT MATCHED THEN INSERT *
 """
+
 
 class Expectation(NamedTuple):
     """What was expected of a day, what was found (None: it is not known), and whether it holds."""
@@ -193,7 +195,12 @@ def write_gold(
     silver: dict[str, Any] = {
         name: lake.frame(spark, f"silver.{name}")
         for name in (
-            "claims", "takeovers", "rejections", "anomalies", "positions", "deliveries",
+            "claims",
+            "takeovers",
+            "rejections",
+            "anomalies",
+            "positions",
+            "deliveries",
         )
     }
 
@@ -213,7 +220,8 @@ def write_gold(
     _add_findings(spark, lake, found, day, lifetime_days)
     gates = _gates(spark, lake, day, expectations)
     rows = spark.createDataFrame(
-        [(*gate, day) for gate in gates], "name string, found double, `limit` double, met boolean, day date"
+        [(*gate, day) for gate in gates],
+        "name string, found double, `limit` double, met boolean, day date",
     )
     lake.replace_day("gold.expectations", rows, day)
     return gates
@@ -232,8 +240,8 @@ def _add_findings(
     if not lake.exists(spark, "gold.findings"):
         lake.replace("gold.findings", found.limit(0), None)
     columns = [column.name for column in LAKE_TABLES["gold.findings"]]
-    path = lake.path("gold.findings").replace("`", "``")
-    spark.sql(fill(_ADD_FINDINGS, path=path, day=date_literal(day)), found=found.select(columns))
+    query = fill(_ADD_FINDINGS, path=table_name(lake.path("gold.findings")), day=date_literal(day))
+    spark.sql(query, found=found.select(columns))
 
 
 def _gates(

@@ -10,6 +10,8 @@ What the fold goes on from is written last.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 from marshal_py.errors import MalformedRecord
@@ -31,6 +33,8 @@ _STATE, _SNAPSHOT, _RECORD = range(3)
 
 _OPEN: Final = "day IS NULL"
 _STREAM: Final = "silver"
+_AT_ONCE: Final = 4
+"""Tables that are written at the same time."""
 _MOST_FILES: Final = 10_000_000
 """Of one micro-batch: all there are, since only then the records come in the order of offsets."""
 
@@ -97,12 +101,15 @@ def _fold_batch(
         .persist()
     )
     try:
-        for table, final in FOLDED.items():
+
+        def write(table: str) -> None:
             rows = folded.filter(f"{table} IS NOT NULL").selectExpr(
-                f"{table}.*", f"IF({table}.open, NULL, to_date({table}.{final})) AS day"
+                f"{table}.*", f"IF({table}.open, NULL, to_date({table}.{FOLDED[table]})) AS day"
             )
-            name = f"silver.{table}"
-            lake.replace(name, rows.coalesce(1), _OPEN, once=(table, batch))
+            lake.replace(f"silver.{table}", rows.coalesce(1), _OPEN, once=(table, batch))
+
+        with ThreadPoolExecutor(_AT_ONCE) as pool:  # most of it is waiting for small jobs
+            list(pool.map(write, FOLDED))
         rows = folded.filter("fold IS NOT NULL").select("fold.*")
         lake.replace("silver.fold", rows.coalesce(1), None, once=("fold", batch))
     finally:
@@ -111,9 +118,7 @@ def _fold_batch(
 
 def _output_types() -> str:
     """One column for each table, of which a row has one; `fold` is what to go on from."""
-    found = [
-        f"{table} struct<{_struct(f'silver.{table}')}, `open` boolean>" for table in FOLDED
-    ]
+    found = [f"{table} struct<{_struct(f'silver.{table}')}, `open` boolean>" for table in FOLDED]
     return ", ".join([*found, f"fold struct<{_struct('silver.fold')}>"])
 
 
@@ -140,7 +145,7 @@ class FoldTask:
                 continue
             kinds = batch.column(0).to_numpy() * 3 + batch.column(1).to_numpy()
             starts = [0, *(np.flatnonzero(np.diff(kinds)) + 1).tolist(), batch.num_rows]
-            for low, high in zip(starts, starts[1:], strict=False):
+            for low, high in pairwise(starts):
                 part = batch.slice(low, high - low)
                 coordinator, what = divmod(int(kinds[low]), 3)
                 if current is None or current.coordinator != coordinator:
@@ -269,7 +274,8 @@ def _fold_row(*values: Any) -> pa.RecordBatch:
     import pyarrow as pa
 
     arrays = [
-        pa.array([value], type=field.type) for value, field in zip(values, _fields("fold"), strict=True)
+        pa.array([value], type=field.type)
+        for value, field in zip(values, _fields("fold"), strict=True)
     ]
     return _one_column("fold", pa.StructArray.from_arrays(arrays, fields=_fields("fold")))
 

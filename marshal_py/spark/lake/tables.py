@@ -353,4 +353,3 @@ def _name(text: str) -> str:
 
 def _text(text: str) -> str:
     return text.replace("\\", "\\\\").replace("'", "\\'")
-

@@ -1,0 +1,62 @@
+"""What a lake needs once in a while: few files, and no older ones than are wanted."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import TYPE_CHECKING, Final
+
+from marshal_py.errors import ConfigurationError
+from marshal_py.spark.lake.sql import table_name
+from marshal_py.spark.lake.tables import LAKE_TABLES, Lake
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["maintain"]
+
+_LEAST_VACUUM_H: Final = 1.0
+
+
+def maintain(
+    spark: SparkSession,
+    lake: Lake,
+    *,
+    today: dt.date,
+    bronze_days: int = 90,
+    days: int = 400,
+    vacuum_h: float = 168.0,
+) -> dict[str, int]:
+    """Delete old days, compact what was written, and delete files that nobody needs.
+
+    `bronze_days`, `days`: how long days are kept in bronze, and in silver and gold; findings until
+    they expire. Rows that have not ended stay. `vacuum_h`: files that were replaced so long ago go:
+    whoever reads for longer than that finds them gone. Returns the rows that each table lost. May
+    be done beside runs, of which one may fail then, and is to be started again.
+    """
+    for name, value, least in (
+        ("bronze_days", bronze_days, 2),
+        ("days", days, 2),
+        ("vacuum_h", vacuum_h, _LEAST_VACUUM_H),
+    ):
+        if not value >= least:
+            raise ConfigurationError(f"{name} = {value} must be {least} or more")
+    spark.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
+    deleted: dict[str, int] = {}
+    for table, columns in LAKE_TABLES.items():
+        if not lake.exists(spark, table):
+            continue
+        path = table_name(lake.path(table))
+        old = None
+        if table == "gold.findings":
+            old = f"expires_on < DATE '{today}'"
+        elif any(column.name == "day" for column in columns):
+            kept = bronze_days if table.startswith("bronze.") else days
+            old = f"day < DATE '{today - dt.timedelta(kept)}'"
+        if old is not None:
+            found = lake.frame(spark, table).filter(old).count()
+            if found:
+                spark.sql(f"DELETE FROM {path} WHERE {old}")  # noqa: S608
+                deleted[table] = found
+        spark.sql(f"OPTIMIZE {path}")
+        spark.sql(f"VACUUM {path} RETAIN {vacuum_h} HOURS")
+    return deleted

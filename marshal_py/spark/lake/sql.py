@@ -1,0 +1,34 @@
+"""Pieces of SQL that the steps of the lake share."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Final
+
+__all__ = ["SLOTS", "date_literal", "fill", "table_name", "time_literal"]
+
+SLOTS: Final = "^([A-Za-z0-9._-]+)/([0-9]+)#([0-9]+)$"
+"""Names of cells that are slots: the topic and partition whose messages they divide, and how many
+slots there are (specs/PROTOCOL.md §5.17)."""
+
+
+def fill(query: str, **values: str) -> str:
+    """Put SQL in place of names in braces; those of frames stay, for Spark."""
+    for name, value in values.items():
+        query = query.replace(f"{{{name}}}", value)
+    return query
+
+
+def date_literal(day: dt.date) -> str:
+    """A day."""
+    return f"DATE '{day}'"
+
+
+def time_literal(at: dt.datetime) -> str:
+    """A moment."""
+    return f"TIMESTAMP '{at.astimezone(dt.UTC):%Y-%m-%d %H:%M:%S.%f}'"
+
+
+def table_name(path: str) -> str:
+    """A Delta table by its folder."""
+    return "delta.`{}`".format(path.replace("`", "``"))

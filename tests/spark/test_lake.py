@@ -1,0 +1,329 @@
+"""The lake against real Kafka: a day with planted faults, runs that die, what retention leaves."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from confluent_kafka import Producer
+from pyspark.errors import StreamingQueryException
+from typer.testing import CliRunner
+
+from harvest.errors import ConfigurationError
+from harvest.spark.lake import add_archive, add_table
+from marshal_py.cli.app import app
+from marshal_py.embedded import EmbeddedKafka
+from marshal_py.errors import LogHole
+from marshal_py.protocol.history.partition_history import PartitionHistory
+from marshal_py.spark.audit_tables import to_arrow
+from marshal_py.spark.lake.gold import Expectations
+from marshal_py.spark.lake.maintenance import maintain
+from marshal_py.spark.lake.report import render_lake
+from marshal_py.spark.lake.run import LakeRun, LakeSettings, run_lake
+from marshal_py.spark.lake.tables import FOLDED, LAKE_TABLES, Lake
+from tests.spark.logs import write
+from tests.unit.marshal_py.protocol.history.test_partition_history import START_MS, Script, life
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.kafka
+
+BEGAN = dt.datetime.fromtimestamp(START_MS / 1000, dt.UTC)
+DAY = BEGAN.date()
+OUTBOX = "shop/outbox"
+SENDERS_TIME = Expectations(allowed=("create_time",))
+"""These logs were not written by clients, at the times that they say."""
+
+
+class World:
+    """A coordination topic, a topic that an outbox is published to, and a lake."""
+
+    def __init__(self, spark: SparkSession, servers: str, log: str, topic: str, at: Path) -> None:
+        self.spark, self.servers, self.log, self.topic, self.at = spark, servers, log, topic, at
+        self.lake = Lake.at(str(at / "lake"))
+        self.settings = LakeSettings(topic=log, published=[topic], expectations=SENDERS_TIME)
+
+    def run(self, *days: dt.date) -> LakeRun:
+        return run_lake(self.spark, self.servers, self.lake.place, days or [DAY], self.settings)
+
+    def coordinate(self, script: Script, since: int = 0, until: int | None = None) -> None:
+        write(self.servers, self.log, [(0, v, at) for _, v, at in script.records[since:until]])
+
+    def publish(self, *ids: int, days_later: int = 0, **other: Any) -> None:
+        producer = Producer({"bootstrap.servers": self.servers, "enable.idempotence": True})
+        for id in ids:
+            producer.produce(
+                self.topic,
+                other.get("value", value_of(id)),
+                key_of(id),
+                partition=0,
+                timestamp=START_MS + 10 * id + 5 + 86_400_000 * days_later,
+                headers=[("trace", b"1"), ("harvest-id", f"{OUTBOX}/{id}".encode())],
+            )
+        assert producer.flush(30) == 0
+
+    def archive(self, ids: Sequence[int]) -> None:
+        """Rows, as `harvest partitions` archives them."""
+        folder = self.at / "archive"
+        folder.mkdir(exist_ok=True)
+        columns: dict[str, Any] = {
+            "id": pa.array(ids, pa.int64()),
+            "create_time": pa.array(
+                [BEGAN + dt.timedelta(milliseconds=10 * id) for id in ids],
+                pa.timestamp("us", tz="UTC"),
+            ),
+            "kafka_topic": pa.array([self.topic] * len(ids)),
+            "kafka_key": pa.array([key_of(id) for id in ids], pa.binary()),
+            "kafka_value": pa.array([value_of(id) for id in ids], pa.binary()),
+            "kafka_header_keys": pa.array([[]] * len(ids), pa.list_(pa.string())),
+            "kafka_header_values": pa.array([[]] * len(ids), pa.list_(pa.binary())),
+        }
+        pq.write_table(pa.table(columns), folder / f"outbox-{ids[0]}-{ids[-1]}.parquet")
+
+    def add_archive(self) -> int:
+        return add_archive(self.spark, self.lake.place, OUTBOX, str(self.at / "archive"))
+
+    def rows(self, table: str, *names: str, where: str = "true") -> list[tuple[Any, ...]]:
+        frame = self.lake.frame(self.spark, table).filter(where)
+        found = (frame.select(*names) if names else frame).collect()
+        return sorted((tuple(row) for row in found), key=repr)
+
+    def everything(self) -> dict[str, list[tuple[Any, ...]]]:
+        return {table: self.rows(table) for table in LAKE_TABLES if table != "gold.runs"}
+
+
+def key_of(id: int) -> bytes:
+    return f"key-{id % 5}".encode()
+
+
+def value_of(id: int) -> bytes:
+    return f"value of {id}".encode()
+
+
+@pytest.fixture
+def world(
+    spark: SparkSession, kafka: EmbeddedKafka, kafka_topic: Callable[..., str], tmp_path: Path
+) -> World:
+    forever = {"retention.ms": "-1"}
+    log = kafka_topic(partitions=1, config=forever)
+    kafka.create_topic(f"{log}.snapshots", 1)
+    topic = kafka_topic(partitions=1, config=forever)
+    return World(spark, kafka.bootstrap_servers, log, topic, tmp_path)
+
+
+def folded(script: Script, table: str) -> list[tuple[Any, ...]]:
+    """What the fold gives for a whole log, by table, without the days."""
+    history = PartitionHistory(0, 1)
+    history.feed(*zip(*script.records, strict=True))
+    if table == "anomalies":
+        history.saw_create_time(0, START_MS)
+    found = history.rows.tables.get(table, []) + history.open_rows().get(table, [])
+    listed = [tuple(row.values()) for row in to_arrow(table, found).to_pylist()]
+    return sorted((tuple(map(_naive, row)) for row in listed), key=repr)
+
+
+def _naive(value: Any) -> Any:
+    return value.replace(tzinfo=None) if isinstance(value, dt.datetime) else value
+
+
+def silver(world: World, table: str) -> list[tuple[Any, ...]]:
+    names = [c.name for c in LAKE_TABLES[f"silver.{table}"] if c.name != "day"]
+    return world.rows(f"silver.{table}", *names)
+
+
+def test_a_day_says_what_happened_and_a_second_run_changes_nothing(
+    world: World, kafka: EmbeddedKafka
+) -> None:
+    kafka.create_topic("t", 1, config={"retention.ms": "-1"})  # what `life` works on
+    world.topic, world.settings = "t", replace(world.settings, published=["t"])
+    script = Script()
+    life(script)
+    world.coordinate(script)
+    world.archive(range(40))
+    # 7 never arrives, 8 twice, 9 behind 14 of its key, 10 is altered, 39 comes a day later.
+    world.publish(*range(7), 8)
+    world.publish(10, value=b"something else")
+    world.publish(*range(11, 30), 8, 9, *range(30, 39), 1_000)
+    world.publish(39, days_later=1)
+    assert world.add_archive() == 40
+
+    done = world.run()
+    assert (done.records, done.published) == (len(script.records), 41)
+    counts = "rows delivered records lost pending unexpected duplicated disordered altered"
+    assert world.rows("gold.outboxes", "outbox", *counts.split()) == [
+        # 13 and 18 are behind 9 in no way: they stand before it.
+        (OUTBOX, 40, 39, 41, 1, 0, 1, 1, 1, 1)
+    ]
+    kinds = world.rows("gold.findings", "kind", "id", where="outbox IS NOT NULL")
+    assert kinds == [
+        ("altered", 10),
+        ("disordered", 9),
+        ("duplicated", 8),
+        ("lost", 7),
+        ("unexpected", 1_000),
+    ]
+    assert not done.met
+    failed = {each.name: each.found for each in done.expectations if not each.met}
+    assert failed == {f"findings: {kind}": 1.0 for kind, _ in kinds}
+    late = world.rows("silver.deliveries", "status", "latency_ms", where="id = 39")
+    assert late == [("delivered", 86_400_005)]
+
+    # Who handled it: the claims of `life` went past 10, 20 and 50.
+    handlers = [
+        (offset, handled[0].client_id)
+        for offset, handled in world.rows(
+            "silver.deliveries", "offset", "handled", where="offset IN (0, 10)"
+        )
+    ]
+    assert handlers == [(0, "a"), (10, "b")]
+    assert world.rows("gold.groups", "group_id", "claims", "takeovers") == [("g", 3, 1)]
+    for table in FOLDED:
+        assert silver(world, table) == folded(script, table), table
+
+    before = world.everything()
+    result = CliRunner().invoke(
+        app,
+        [
+            *("lake", "run", "-b", world.servers, "--coordination-topic", world.log),
+            *("--lake", world.lake.place, "--published", world.topic, "--day", str(DAY)),
+            *("--allow", "create_time", "--json"),
+        ],
+    )
+    assert result.exit_code == 1, result.output
+    again = json.loads(result.stdout)
+    assert (again["records"], again["published"], again["met"]) == (0, 0, False)
+    assert world.everything() == before
+
+    page = render_lake(world.spark, world.lake, DAY, 3)
+    assert "findings: lost" in page
+    assert OUTBOX in page
+
+
+def test_runs_that_die_give_the_tables_of_one_that_lives(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = Script()
+    for _ in range(3):
+        life(script)
+        script.wait(2_500)
+    script.claim("a")
+    half = len(script.records) // 2
+    world.publish(*range(20))
+    world.coordinate(script, until=half)
+    written: list[str] = []
+    really_replace = Lake.replace
+
+    def dies_at(count: int) -> Callable[..., None]:
+        written.clear()
+
+        def dying(lake: Lake, table: str, *rest: Any, **more: Any) -> None:
+            written.append(table)
+            if len(written) > count:
+                raise RuntimeError("planted")
+            really_replace(lake, table, *rest, **more)
+
+        return dying
+
+    def run_and_die(count: int) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(Lake, "replace", dies_at(count))
+            with pytest.raises((RuntimeError, StreamingQueryException), match="planted"):
+                world.run()
+
+    run_and_die(3)  # among the tables of the fold
+    world.coordinate(script, since=half)
+    run_and_die(9)  # it finished the first half, and dies in the second
+    run_and_die(10)
+    assert world.run().records == 0
+    for table in FOLDED:
+        assert silver(world, table) == folded(script, table), table
+    assert world.rows("gold.outboxes", "rows", "records", "lost") == [(None, 20, None)]
+
+
+def test_what_retention_and_compaction_leave(world: World) -> None:
+    script = Script()
+    life(script)
+    half = len(script.records) // 2
+    world.coordinate(script, until=half)
+    world.publish(1)
+    world.run()
+    world.coordinate(script, since=half)
+    world.publish(2)
+    world.run()
+    before = world.everything()
+    deleted = maintain(world.spark, world.lake, today=DAY, bronze_days=2)
+    assert deleted == {}
+    assert world.everything() == before
+    for table in LAKE_TABLES:
+        if world.lake.exists(world.spark, table):
+            frame = world.spark.read.format("delta").load(world.lake.path(table))
+            assert len(frame.inputFiles()) <= 2, table
+
+    # Bronze goes; what was made of it stays, and the fold goes on behind it.
+    later = DAY + dt.timedelta(30)
+    deleted = maintain(world.spark, world.lake, today=later, bronze_days=20)
+    assert deleted == {"bronze.coordination": len(script.records), "bronze.published": 2}
+    script.wait(30 * 86_400_000)
+    count = len(script.records)
+    life(script)
+    world.coordinate(script, since=count)
+    world.run(later)
+    for table in FOLDED:
+        assert silver(world, table) == folded(script, table), table
+
+
+def test_a_topic_that_was_made_anew_is_not_read_on(world: World, kafka: EmbeddedKafka) -> None:
+    script = Script()
+    life(script)
+    world.coordinate(script)
+    world.publish(1, 2)
+    world.run()
+    kafka.delete_topic(world.topic)
+    kafka.create_topic(world.topic, 1, config={"retention.ms": "-1"})
+    world.publish(5, 6, 7)
+    with pytest.raises(LogHole, match="made anew"):
+        world.run()
+
+
+def test_rows_of_a_table_come_once_each(world: World, postgres_database: str) -> None:
+    with psycopg.connect(postgres_database, autocommit=True) as connection:
+        connection.execute(
+            "CREATE TABLE outbox (id bigint PRIMARY KEY, create_time timestamptz NOT NULL, "
+            "kafka_topic text NOT NULL, kafka_key text, kafka_value text, "
+            "kafka_header_keys text[] NOT NULL, kafka_header_values text[] NOT NULL)"
+        )
+
+        def insert(id: int, minutes: int) -> None:
+            connection.execute(
+                "INSERT INTO outbox VALUES (%s, %s, 't', 'k', 'v', '{}', '{}')",
+                (id, BEGAN + dt.timedelta(minutes=minutes)),
+            )
+
+        def add() -> int:
+            return add_table(
+                world.spark, world.lake.place, OUTBOX, postgres_database, "outbox", late_s=3600
+            )
+
+        insert(1, 0)
+        insert(3, 1)
+        assert add() == 2
+        insert(2, 0)  # a transaction that took its time
+        insert(4, 2)
+        assert add() == 2
+        assert add() == 0
+    assert [id for (id,) in world.rows("bronze.outbox_rows", "id")] == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("outbox", ["outbox", "/outbox", "shop/"])
+def test_an_outbox_is_named_as_in_its_header(world: World, outbox: str) -> None:
+    with pytest.raises(ConfigurationError, match="NAME/OUTBOX"):
+        add_archive(world.spark, world.lake.place, outbox, "nowhere")
