@@ -203,6 +203,7 @@ def report(
     ] = None,
     days: Annotated[int, typer.Option(min=1, help="How many days.")] = 30,
     master: Master = None,
+    as_json: JsonFlag = False,
 ) -> None:
     """Write the days as one HTML page, from gold alone.
 
@@ -216,7 +217,10 @@ def report(
 
         last = _days(until, None)[0]
         out.write_text(render_lake(_session(master), Lake.at(place), last, days))
-        say(str(out))
+        if as_json:
+            print_json({"lake": place, "report": str(out), "last": str(last), "days": days})
+        else:
+            say(str(out))
 
 
 def _session(master: str | None) -> SparkSession:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Collection
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from marshal_py.spark.lake.sql import SLOTS, date_literal, fill, table_name, time_literal
@@ -156,6 +157,10 @@ WHEN NOT MATCHED THEN INSERT *
 """
 
 
+_AT_ONCE: Final = 4
+"""Tables that are written at the same time."""
+
+
 class Expectation(NamedTuple):
     """What was expected of a day, what was found (None: it is not known), and whether it holds."""
 
@@ -208,16 +213,20 @@ def write_gold(
         frames = {name: silver[name] for name in names}
         return spark.sql(fill(query, **values), **frames, **more)
 
-    lake.replace_day("gold.outboxes", sql(_OUTBOXES, "deliveries"), day)
-    lake.replace_day(
-        "gold.groups", sql(_GROUPS, "claims", "takeovers", "rejections", "anomalies"), day
-    )
-    query = fill(_LAG, days=str(late_days), slots=SLOTS)
     published = lake.frame(spark, "bronze.published")
-    lake.replace_day("gold.lag", sql(query, "positions", published=published), day)
-    lake.replace_day("gold.leadership", sql(_LEADERSHIP, "claims"), day)
+    lag = fill(_LAG, days=str(late_days), slots=SLOTS)
+    of_day = {
+        "gold.outboxes": sql(_OUTBOXES, "deliveries"),
+        "gold.groups": sql(_GROUPS, "claims", "takeovers", "rejections", "anomalies"),
+        "gold.lag": sql(lag, "positions", published=published),
+        "gold.leadership": sql(_LEADERSHIP, "claims"),
+    }
     found = sql(_FINDINGS, "deliveries", "anomalies")
-    _add_findings(spark, lake, found, day, lifetime_days)
+    with ThreadPoolExecutor(_AT_ONCE) as pool:  # most of it is waiting for small jobs
+        done = [pool.submit(lake.replace_day, *table, day) for table in of_day.items()]
+        done.append(pool.submit(_add_findings, spark, lake, found, day, lifetime_days))
+        for each in done:
+            each.result()
     gates = _gates(spark, lake, day, expectations)
     rows = spark.createDataFrame(
         [(*gate, day) for gate in gates],

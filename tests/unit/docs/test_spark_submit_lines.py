@@ -31,6 +31,7 @@ def test_there_is_one_for_each_pipeline() -> None:
     assert [match.groups() if match else None for match in found] == [
         ("marshal_py", "audit"),
         ("harvest", "reconcile"),
+        ("marshal_py", "lake"),
     ]
 
 
@@ -48,4 +49,7 @@ def test_its_arguments_are_known(
     with group.make_context(name, words[program + 1 :]) as context:
         rest = [*context._protected_args, *context.args]
         sub, command, arguments = group.resolve_command(context, rest)  # type: ignore[attr-defined]
+        if hasattr(command, "commands"):  # a family of commands
+            sub, *arguments = arguments
+            command = command.commands[sub]
         command.make_context(sub, arguments, parent=context)  # raises for what is unknown
