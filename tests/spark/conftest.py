@@ -15,7 +15,13 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    settings = {"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "2"}
+    settings = {
+        "spark.driver.memory": "1g",
+        "spark.sql.shuffle.partitions": "2",
+        # To compile a query takes longer than a test's few rows. On the cluster they are compiled.
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    }
     session = spark_session("tests", master="local[2]", settings=settings, delta=True)
     yield session
     session.stop()

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psycopg
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
-from confluent_kafka import Producer
 from pyspark.errors import StreamingQueryException
 from typer.testing import CliRunner
 
@@ -24,89 +22,17 @@ from marshal_py.embedded import EmbeddedKafka
 from marshal_py.errors import LogHole
 from marshal_py.protocol.history.partition_history import PartitionHistory
 from marshal_py.spark.audit_tables import to_arrow
-from marshal_py.spark.lake.gold import Expectations
 from marshal_py.spark.lake.maintenance import maintain
 from marshal_py.spark.lake.report import render_lake
-from marshal_py.spark.lake.run import LakeRun, LakeSettings, run_lake
 from marshal_py.spark.lake.tables import FOLDED, LAKE_TABLES, Lake
-from tests.spark.logs import write
+from tests.spark.lake_world import BEGAN, DAY, OUTBOX, World
+from tests.support.paths import DOCS
 from tests.unit.marshal_py.protocol.history.test_partition_history import START_MS, Script, life
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.kafka
-
-BEGAN = dt.datetime.fromtimestamp(START_MS / 1000, dt.UTC)
-DAY = BEGAN.date()
-OUTBOX = "shop/outbox"
-SENDERS_TIME = Expectations(allowed=("create_time",))
-"""These logs were not written by clients, at the times that they say."""
-
-
-class World:
-    """A coordination topic, a topic that an outbox is published to, and a lake."""
-
-    def __init__(self, spark: SparkSession, servers: str, log: str, topic: str, at: Path) -> None:
-        self.spark, self.servers, self.log, self.topic, self.at = spark, servers, log, topic, at
-        self.lake = Lake.at(str(at / "lake"))
-        self.settings = LakeSettings(topic=log, published=[topic], expectations=SENDERS_TIME)
-
-    def run(self, *days: dt.date) -> LakeRun:
-        return run_lake(self.spark, self.servers, self.lake.place, days or [DAY], self.settings)
-
-    def coordinate(self, script: Script, since: int = 0, until: int | None = None) -> None:
-        write(self.servers, self.log, [(0, v, at) for _, v, at in script.records[since:until]])
-
-    def publish(self, *ids: int, days_later: int = 0, **other: Any) -> None:
-        producer = Producer({"bootstrap.servers": self.servers, "enable.idempotence": True})
-        for id in ids:
-            producer.produce(
-                self.topic,
-                other.get("value", value_of(id)),
-                key_of(id),
-                partition=0,
-                timestamp=START_MS + 10 * id + 5 + 86_400_000 * days_later,
-                headers=[("trace", b"1"), ("harvest-id", f"{OUTBOX}/{id}".encode())],
-            )
-        assert producer.flush(30) == 0
-
-    def archive(self, ids: Sequence[int]) -> None:
-        """Rows, as `harvest partitions` archives them."""
-        folder = self.at / "archive"
-        folder.mkdir(exist_ok=True)
-        columns: dict[str, Any] = {
-            "id": pa.array(ids, pa.int64()),
-            "create_time": pa.array(
-                [BEGAN + dt.timedelta(milliseconds=10 * id) for id in ids],
-                pa.timestamp("us", tz="UTC"),
-            ),
-            "kafka_topic": pa.array([self.topic] * len(ids)),
-            "kafka_key": pa.array([key_of(id) for id in ids], pa.binary()),
-            "kafka_value": pa.array([value_of(id) for id in ids], pa.binary()),
-            "kafka_header_keys": pa.array([[]] * len(ids), pa.list_(pa.string())),
-            "kafka_header_values": pa.array([[]] * len(ids), pa.list_(pa.binary())),
-        }
-        pq.write_table(pa.table(columns), folder / f"outbox-{ids[0]}-{ids[-1]}.parquet")
-
-    def add_archive(self) -> int:
-        return add_archive(self.spark, self.lake.place, OUTBOX, str(self.at / "archive"))
-
-    def rows(self, table: str, *names: str, where: str = "true") -> list[tuple[Any, ...]]:
-        frame = self.lake.frame(self.spark, table).filter(where)
-        found = (frame.select(*names) if names else frame).collect()
-        return sorted((tuple(row) for row in found), key=repr)
-
-    def everything(self) -> dict[str, list[tuple[Any, ...]]]:
-        return {table: self.rows(table) for table in LAKE_TABLES if table != "gold.runs"}
-
-
-def key_of(id: int) -> bytes:
-    return f"key-{id % 5}".encode()
-
-
-def value_of(id: int) -> bytes:
-    return f"value of {id}".encode()
 
 
 @pytest.fixture
@@ -133,6 +59,12 @@ def folded(script: Script, table: str) -> list[tuple[Any, ...]]:
 
 def _naive(value: Any) -> Any:
     return value.replace(tzinfo=None) if isinstance(value, dt.datetime) else value
+
+
+def queries_of_the_guide() -> list[str]:
+    page = (DOCS / "how-to" / "lake.md").read_text()
+    [block] = re.findall(r"```sql\n(.*?)```", page, re.DOTALL)
+    return [query for query in block.split(";") if query.strip()]
 
 
 def silver(world: World, table: str) -> list[tuple[Any, ...]]:
@@ -203,6 +135,8 @@ def test_a_day_says_what_happened_and_a_second_run_changes_nothing(
     assert (again["records"], again["published"], again["met"]) == (0, 0, False)
     assert world.everything() == before
 
+    for query in queries_of_the_guide():
+        world.spark.sql(query.replace("/data/lake", world.lake.place)).collect()
     page = render_lake(world.spark, world.lake, DAY, 3)
     assert "findings: lost" in page
     assert OUTBOX in page
@@ -259,10 +193,10 @@ def test_what_retention_and_compaction_leave(world: World) -> None:
     world.coordinate(script, since=half)
     world.publish(2)
     world.run()
-    before = world.everything()
+    before = {table: world.rows(table) for table in ("bronze.coordination", "silver.claims")}
     deleted = maintain(world.spark, world.lake, today=DAY, bronze_days=2)
     assert deleted == {}
-    assert world.everything() == before
+    assert {table: world.rows(table) for table in before} == before
     for table in LAKE_TABLES:
         if world.lake.exists(world.spark, table):
             frame = world.spark.read.format("delta").load(world.lake.path(table))

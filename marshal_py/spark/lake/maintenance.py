@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
 from marshal_py.errors import ConfigurationError
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 __all__ = ["maintain"]
 
 _LEAST_VACUUM_H: Final = 1.0
+_AT_ONCE: Final = 4
+"""Tables that are cared for at the same time."""
 
 
 def maintain(
@@ -41,22 +44,24 @@ def maintain(
         if not value >= least:
             raise ConfigurationError(f"{name} = {value} must be {least} or more")
     spark.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
-    deleted: dict[str, int] = {}
-    for table, columns in LAKE_TABLES.items():
-        if not lake.exists(spark, table):
-            continue
+
+    def care(table: str) -> tuple[str, int]:
+        columns = LAKE_TABLES[table]
         path = table_name(lake.path(table))
-        old = None
+        old, gone = None, 0
         if table == "gold.findings":
             old = f"expires_on < DATE '{today}'"
         elif any(column.name == "day" for column in columns):
             kept = bronze_days if table.startswith("bronze.") else days
             old = f"day < DATE '{today - dt.timedelta(kept)}'"
         if old is not None:
-            found = lake.frame(spark, table).filter(old).count()
-            if found:
-                spark.sql(f"DELETE FROM {path} WHERE {old}")  # noqa: S608
-                deleted[table] = found
+            gone = lake.frame(spark, table).filter(old).count()
+        if gone:
+            spark.sql(f"DELETE FROM {path} WHERE {old}")  # noqa: S608
         spark.sql(f"OPTIMIZE {path}")
         spark.sql(f"VACUUM {path} RETAIN {vacuum_h} HOURS")
-    return deleted
+        return table, gone
+
+    tables = [table for table in LAKE_TABLES if lake.exists(spark, table)]
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        return {table: gone for table, gone in pool.map(care, tables) if gone}

@@ -36,7 +36,7 @@ def fold(rows: list[Input], *, partitions: int = 1, at_once: int = 7) -> dict[st
             arrays = [pa.array(c, t) for c, t in zip(columns, TYPES, strict=True)]
             yield pa.RecordBatch.from_arrays(arrays, names=list("abcdef"))
 
-    found = defaultdict(list)
+    found: dict[str, list[Any]] = defaultdict(list)
     for batch in FoldTask(partitions, 60_000)(batches()):
         for name, column in zip(batch.schema.names, batch.columns, strict=True):
             found[name] += [row for row in column.to_pylist() if row is not None]

@@ -1,0 +1,125 @@
+"""Runs of `marshal lake` that are killed, or overlap; in the end the tables are compared.
+
+    python -m tests.lake_kills [--kills 20] [--seed 1]
+
+Before each run the log and the published topic grow. A run is killed (SIGKILL, the JVM with it) at
+a random moment; of three, one has another run beside it. In the end one run lives, and every table
+must have the rows of a lake that was written by one run alone. Exits with 1 if one has not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from marshal_py.embedded import EmbeddedKafka
+from marshal_py.spark.lake.run import run_lake
+from marshal_py.spark.lake.tables import LAKE_TABLES, Lake
+from marshal_py.spark.session import spark_session
+from tests.spark.lake_world import DAY, World
+from tests.unit.marshal_py.protocol.history.test_partition_history import Script, life
+
+_NOT_COMPARED = {"gold.runs", "silver.fold"}
+"""Each run has its row; the fold's state has the order in which it learned of things."""
+_MOMENTS = {"gold.findings": ("found_at", "expires_on")}
+
+
+def start(world: World) -> subprocess.Popen[bytes]:
+    """A run as a process of its own."""
+    argv = ["lake", "run", "-b", world.servers, "--coordination-topic", world.log]
+    argv += ["--lake", world.lake.place, "--published", world.topic, "--day", str(DAY)]
+    argv += ["--allow", "create_time"]
+    return subprocess.Popen(
+        [sys.executable, "-m", "marshal_py.cli", *argv],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+
+def kill(process: subprocess.Popen[bytes]) -> None:
+    """Kill a run, and the JVM that it started."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def grow(world: World, script: Script, choose: random.Random, ids: int) -> int:
+    """More of the log, and more records, some of them twice; return the next id."""
+    since = len(script.records)
+    life(script)
+    script.wait(2_500)
+    world.coordinate(script, since=since)
+    count = choose.randrange(1, 50)
+    world.publish(*range(ids, ids + count))
+    if choose.random() < 0.3:
+        world.publish(ids)
+    return ids + count
+
+
+def tables(world: World, place: str) -> dict[str, list[tuple[Any, ...]]]:
+    """The rows of a lake, without the moments at which it came to them."""
+    lake, found = Lake.at(place), {}
+    for table in LAKE_TABLES.keys() - _NOT_COMPARED:
+        frame = lake.frame(world.spark, table).drop(*_MOMENTS.get(table, ()))
+        found[table] = sorted((tuple(row) for row in frame.collect()), key=repr)
+    return found
+
+
+def main() -> int:
+    """Kill as often as is asked for, and compare."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=1)
+    asked = parser.parse_args()
+    choose = random.Random(asked.seed)
+    with tempfile.TemporaryDirectory() as folder, EmbeddedKafka() as kafka:
+        forever = {"retention.ms": "-1"}
+        kafka.create_topic("log", 1, config=forever)
+        kafka.create_topic("log.snapshots", 1)
+        kafka.create_topic("t", 1, config=forever)
+        # The session of the comparison is started last: it would take the memory of the runs.
+        world = World(None, kafka.bootstrap_servers, "log", "t", Path(folder))  # type: ignore[arg-type]
+        script, ids, longest_s = Script(), 0, 40.0
+        for number in range(asked.kills):
+            ids = grow(world, script, choose, ids)
+            runs = [start(world)]
+            if choose.random() < 0.33:
+                runs.append(start(world))
+            moment_s = choose.uniform(5.0, longest_s)
+            began = time.monotonic()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                runs[0].wait(moment_s)
+                longest_s = max(20.0, time.monotonic() - began)
+            for each in runs:
+                kill(each)
+            codes = [each.returncode for each in runs]
+            print(f"run {number + 1}: after {time.monotonic() - began:.1f} s: {codes}", flush=True)
+        last = start(world)
+        if last.wait(600) not in (0, 1):
+            print(f"the last run ended with {last.returncode}", flush=True)
+            return 1
+        world.spark = spark_session("lake kills", master="local[2]", delta=True)
+        oracle = str(Path(folder) / "oracle")
+        run_lake(world.spark, world.servers, oracle, [DAY], world.settings)
+        found, wanted = tables(world, world.lake.place), tables(world, oracle)
+        wrong = 0
+        for table in sorted(wanted):
+            different = len(set(map(repr, found[table])) ^ set(map(repr, wanted[table])))
+            different += abs(len(found[table]) - len(wanted[table]))
+            wrong += different
+            print(f"{table}: {len(wanted[table])} rows, {different} different", flush=True)
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
