@@ -26,6 +26,7 @@ from harvest.errors import ConfigurationError, SinkUnavailable, StoreUnavailable
 from harvest.runtime.embedding import Harvest
 from harvest.runtime.events import Event, LeaderRefreshed
 from harvest.runtime.parts import make_range_store, make_store
+from harvest.sinks.kafka.clients import make_client
 from harvest.sinks.kafka.settings import connection_settings
 
 __all__ = ["BenchResult", "Work", "check_reachable", "drain_benchmark"]
@@ -154,7 +155,7 @@ def _table(config: ReaperConfig, name: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _topic(config: ReaperConfig, name: str, work: Work) -> Iterator[None]:
-    admin = AdminClient(connection_settings(config.kafka))
+    admin = make_client(AdminClient, connection_settings(config.kafka))
     try:
         made = admin.create_topics([NewTopic(name, work.partitions)], request_timeout=_TIMEOUT_S)
         made[name].result(_TIMEOUT_S)

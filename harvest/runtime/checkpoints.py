@@ -20,6 +20,7 @@ from harvest.core.mark_checkpoint import Checkpoint
 from harvest.core.range_checkpoint import Position
 from harvest.core.wal_position import WalPosition
 from harvest.errors import ConfigurationError, SinkUnavailable
+from harvest.sinks.kafka.clients import make_client
 from harvest.sinks.kafka.committed_checkpoint import committed_checkpoint
 from harvest.sinks.kafka.settings import connection_settings, consumer_settings, producer_settings
 from marshal_py import Marshal
@@ -81,7 +82,7 @@ class Checkpoints:
         self._write({}, names)
 
     def _read(self, name: str, what: str) -> str | None:
-        consumer = Consumer(consumer_settings(self._config.kafka, name))
+        consumer = make_client(Consumer, consumer_settings(self._config.kafka, name))
         try:
             return committed_checkpoint(consumer, self._config.coordination.topic, _TIMEOUT_S)
         except KafkaException as error:
@@ -93,7 +94,7 @@ class Checkpoints:
         """Commit the texts, by group, in one transaction, after fencing all of `fenced`."""
         topic = self._config.coordination.topic
         kafka = self._config.kafka
-        consumers = {name: Consumer(consumer_settings(kafka, name)) for name in texts}
+        consumers = {name: make_client(Consumer, consumer_settings(kafka, name)) for name in texts}
         try:
             producers = [self._fenced(name) for name in fenced]
             if not texts:
@@ -116,7 +117,7 @@ class Checkpoints:
         return f"harvest.{self._config.shard_sink_name(shard)}"
 
     def _fenced(self, name: str) -> Producer:
-        producer = Producer(producer_settings(self._config.producer_config, name))
+        producer = make_client(Producer, producer_settings(self._config.producer_config, name))
         producer.init_transactions(_TIMEOUT_S)
         return producer
 

@@ -18,8 +18,10 @@ from confluent_kafka.admin import (
 
 from harvest.config.model import ReaperConfig
 from harvest.core.interfaces.mark_store import Finding
+from harvest.sinks.kafka.clients import connected_admin, make_client
 from harvest.sinks.kafka.committed_checkpoint import committed_checkpoint
 from harvest.sinks.kafka.settings import connection_settings, consumer_settings
+from marshal_py.errors import MarshalError
 
 __all__ = ["check_kafka"]
 
@@ -32,10 +34,9 @@ def check_kafka(config: ReaperConfig, topics: Sequence[str]) -> list[Finding]:
     """Look at the cluster, the coordination topics, the checkpoint, and the outbox's `topics`."""
     settings = connection_settings(config.kafka)
     try:
-        admin = AdminClient(settings)
-        metadata = admin.list_topics(timeout=_TIMEOUT_S)
-    except KafkaException as error:
-        return [Finding("kafka", "error", f"cannot be reached: {_said(error)}")]
+        admin, metadata = connected_admin(settings, _TIMEOUT_S)
+    except MarshalError as error:
+        return [Finding("kafka", "error", f"cannot be reached: {error}")]
     findings = [Finding("kafka", "ok", f"{len(metadata.brokers)} brokers answer")]
     own = (config.coordination.topic, f"{config.coordination.topic}.snapshots")
     for topic in own:
@@ -100,7 +101,7 @@ def _check_topic(
 
 def _check_group(config: ReaperConfig) -> Finding:
     group = f"harvest.{config.sink_name}"
-    consumer = Consumer(consumer_settings(config.kafka, group))
+    consumer = make_client(Consumer, consumer_settings(config.kafka, group))
     try:
         found = committed_checkpoint(consumer, config.coordination.topic, _TIMEOUT_S)
     except KafkaException as error:

@@ -13,6 +13,7 @@ from harvest.core.interfaces.range_store import RangeStore
 from harvest.core.wal_slot import SlotHealth
 from harvest.databases.postgres.wal import PostgresWalSource
 from harvest.runtime.parts import make_dead_letters
+from harvest.sinks.kafka.clients import make_client
 from harvest.sinks.kafka.settings import connection_settings
 from marshal_py import Marshal
 
@@ -34,7 +35,7 @@ class ServerProbes:
         self._topic = config.coordination.topic
         self._store = store
         self._dead_letters = make_dead_letters(config)
-        self._admin = AdminClient(connection_settings(config.kafka))
+        self._admin = make_client(AdminClient, connection_settings(config.kafka))
 
     def database(self) -> None:
         """See `Probes.database`."""

@@ -26,6 +26,7 @@ from harvest.runtime.probes import ServerProbes
 from harvest.runtime.range_leader import check_layout
 from harvest.runtime.registration import check_registration
 from harvest.runtime.waiting_topics import WaitingTopics, topics_of
+from harvest.sinks.kafka.clients import make_client
 from harvest.sinks.kafka.settings import connection_settings
 from marshal_py import Marshal
 
@@ -140,7 +141,7 @@ def _retrying_missing_topics(config: ReaperConfig, harvester: Harvester) -> Iter
     if policy.unknown_topic != "wait" or config.destinations or not dead_letters_are_used:
         yield
         return
-    admin = AdminClient(connection_settings(config.kafka))
+    admin = make_client(AdminClient, connection_settings(config.kafka))
     topics = WaitingTopics(
         make_dead_letters(config),
         lambda: topics_of(admin),

@@ -46,6 +46,7 @@ from harvest.runtime.slot_changes import (
     leave_slot,
     refuse_dead_letters,
 )
+from harvest.sinks.kafka.clients import make_client
 from harvest.sinks.kafka.settings import connection_settings
 
 __all__ = ["Switch", "check_database", "check_registration", "keep_source", "switch"]
@@ -349,7 +350,7 @@ def _is_open(position: Position, row_id: int) -> bool:
 def _cluster_id(config: ReaperConfig) -> str:
     """Kafka's id of itself. Raises `SinkUnavailable`."""
     try:
-        admin = AdminClient(connection_settings(config.kafka))
+        admin = make_client(AdminClient, connection_settings(config.kafka))
         metadata = admin.list_topics(timeout=_ASK_TIMEOUT_S)
     except KafkaException as error:
         raise SinkUnavailable(f"Kafka cannot be reached: {error.args[0].str()}") from error

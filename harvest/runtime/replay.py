@@ -27,6 +27,7 @@ from harvest.maintenance.archive import ParquetArchive
 from harvest.runtime.checkpoints import Checkpoints
 from harvest.runtime.partition_upkeep import make_archive
 from harvest.runtime.parts import make_range_store
+from harvest.sinks.kafka.clients import make_client
 from harvest.sinks.kafka.settings import producer_settings
 
 __all__ = ["HEADER", "Replay", "Replayed", "replay"]
@@ -178,7 +179,7 @@ def _take(rows: Iterator[Row]) -> list[Row]:
 
 def _producer(config: ReaperConfig, topic: str) -> Producer:
     name = f"harvest.{config.sink_name}.replay"
-    producer = Producer(producer_settings(config.producer_config, name))
+    producer = make_client(Producer, producer_settings(config.producer_config, name))
     found = producer.list_topics(topic, _TIMEOUT_S).topics.get(topic)
     if found is None or found.error is not None:
         raise ConfigurationError(f"there is no topic {topic!r}: create it first")

@@ -86,6 +86,8 @@ class ConnectionErrors:
         self.count = 0
         self.was_refused = False
         """Whether a right was missing."""
+        self.nobody_answers = False
+        """Whether every broker was tried, and none could be used."""
         self._code = 0
         self._unreachable = ""
         self._mismatch = ""
@@ -106,6 +108,7 @@ class ConnectionErrors:
 
     def note_outage(self, code: int, text: str) -> None:
         """Keep why a broker cannot be reached, and log it once in a while."""
+        self.nobody_answers |= code == KafkaError._ALL_BROKERS_DOWN
         if code == KafkaError._ALL_BROKERS_DOWN and time.monotonic() - self._warned_s < 1:
             return  # it follows what was said of the last of them
         self._unreachable = text

@@ -20,6 +20,7 @@ from harvest.core.kafka_headers import kafka_headers
 from harvest.core.row import Row
 from harvest.core.templates import Template
 from harvest.errors import ConfigurationError, InvalidRecord
+from harvest.sinks.kafka.clients import make_client
 from harvest.sinks.kafka.settings import producer_settings
 
 __all__ = ["KafkaDestination", "KafkaEndpoint"]
@@ -129,7 +130,7 @@ class _Live:
     """A producer, and the thread that hears of its acknowledgements."""
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
-        self._producer = Producer(dict(settings))
+        self._producer = make_client(Producer, dict(settings))
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._poll, name="harvest-kafka", daemon=True)
         self._thread.start()

@@ -14,15 +14,14 @@ from harvest.core.envelope import Envelope
 from harvest.core.extra_columns import placement
 from harvest.core.kafka_headers import produced_headers
 from harvest.core.row import Row, named
-from harvest.errors import ConfigurationError, InvalidRecord, SinkUnavailable
+from harvest.errors import InvalidRecord, SinkUnavailable
+from harvest.sinks.kafka.clients import make_client, said
 from harvest.sinks.kafka.refusals import RowError
 from harvest.sinks.kafka.settings import producer_settings
 
-__all__ = ["ASK_TIMEOUT_S", "Producers", "Report", "give_up", "make_client", "produce", "said"]
+__all__ = ["ASK_TIMEOUT_S", "Producers", "Report", "give_up", "produce"]
 
 _LOG: Final = logging.getLogger("harvest.kafka")
-_RDKAFKA_LOG: Final = logging.getLogger("harvest.rdkafka")
-_RDKAFKA_LOG.setLevel(logging.CRITICAL + 1)  # what matters of it, we say once; lower it to see all
 _OUTAGE_WARNING_S: Final = 30.0
 ASK_TIMEOUT_S: Final = 4.0
 
@@ -48,8 +47,7 @@ class Producers:
         return self._connected(producer)
 
     def _new(self) -> Producer:
-        producer: Producer = make_client(Producer, {"error_cb": self._outage, **self.settings})
-        return producer
+        return make_client(Producer, {"error_cb": self._outage, **self.settings})
 
     def _connected(self, producer: Producer) -> Producer:
         """A connected producer begins in milliseconds; one that is not waits for a retry timer."""
@@ -113,26 +111,8 @@ def produce(
                 raise RowError(row_id, said(error), error.args[0].code()) from error
 
 
-def make_client(kind: Any, settings: Mapping[str, Any]) -> Any:
-    """A client that logs where we say; without a logger, librdkafka writes to standard error.
-
-    Raises `ConfigurationError`.
-    """
-    try:
-        return kind(settings, logger=_RDKAFKA_LOG)
-    except (KafkaException, TypeError, ValueError) as error:
-        text = said(error) if isinstance(error, KafkaException) else str(error)
-        raise ConfigurationError(f"Kafka settings: {text}") from None
-
-
 def give_up(producer: Producer) -> None:
     """Give up what the producer still has; the object itself goes with its last reference."""
     with contextlib.suppress(KafkaException):
         producer.purge()
         producer.poll(0)
-
-
-def said(error: KafkaException) -> str:
-    """What went wrong, with the name of the error."""
-    detail = error.args[0]
-    return f"{detail.str()} ({detail.name()})" if isinstance(detail, KafkaError) else str(detail)

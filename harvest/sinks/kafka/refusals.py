@@ -21,6 +21,7 @@ from confluent_kafka.admin import AclOperation, AdminClient
 from harvest.core.dead_letters import MISSING_TOPIC
 from harvest.core.failure import Failure
 from harvest.core.row import Row
+from harvest.sinks.kafka.clients import make_client
 
 __all__ = [
     "BadTopics",
@@ -168,7 +169,7 @@ def unwritable_topics(settings: Mapping[str, Any], topics: set[str]) -> set[str]
     """Those of `topics` that these credentials may not write to; the broker is asked."""
     if len(topics) == 1:
         return set(topics)
-    admin = AdminClient(dict(settings))
+    admin = make_client(AdminClient, dict(settings))
     found = set()
     futures = admin.describe_topics(
         TopicCollection(sorted(topics)),

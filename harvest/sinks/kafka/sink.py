@@ -22,15 +22,14 @@ from harvest.core.failure import Failure
 from harvest.core.interfaces.sink import StillHeld
 from harvest.core.row import Row
 from harvest.errors import SinkUnavailable
+from harvest.sinks.kafka.clients import make_client, said
 from harvest.sinks.kafka.committed_checkpoint import committed_checkpoint
 from harvest.sinks.kafka.producers import (
     ASK_TIMEOUT_S,
     Producers,
     Report,
     give_up,
-    make_client,
     produce,
-    said,
 )
 from harvest.sinks.kafka.refusals import (
     BadTopics,

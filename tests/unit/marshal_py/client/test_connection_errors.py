@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import logging
-import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,6 +13,7 @@ from confluent_kafka import KafkaError
 
 from marshal_py import AuthenticationFailed, BrokerUnavailable, Consumer, Marshal
 from marshal_py.client.kafka_clients import ConnectionErrors
+from tests.support.hanging_up import hanging_up
 
 NOT_YET_S = 0.8
 
@@ -30,24 +29,8 @@ def start(kind: str, config: dict[str, Any]) -> None:
 
 @pytest.fixture
 def hangs_up() -> Iterator[str]:
-    """The address of a server that hangs up on what it does not understand, as Kafka does."""
-    server = socket.create_server(("127.0.0.1", 0))
-
-    def serve() -> None:
-        while True:
-            try:
-                connection, _ = server.accept()
-            except OSError:
-                return
-            with connection:
-                connection.recv(1)
-
-    thread = threading.Thread(target=serve, daemon=True)
-    thread.start()
-    yield f"127.0.0.1:{server.getsockname()[1]}"
-    server.shutdown(socket.SHUT_RDWR)
-    server.close()
-    thread.join()
+    with hanging_up() as where:
+        yield where
 
 
 @pytest.mark.parametrize("kind", ["Marshal", "Consumer"])
