@@ -179,6 +179,9 @@ class HeldPartition:
         """`on_assigned` was called, and `on_revoked` was not."""
         self.metadata = ClaimMetadata()
         """What is published with the claim."""
+        self.fetched_from = b""
+        """At least once: the id of the topic when its messages began to be fetched; b"": not
+        known."""
         self.sent_metadata = b""
         """What a heartbeat was sent for, when a partition was given back."""
         self.out_of_range = False

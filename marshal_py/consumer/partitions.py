@@ -134,6 +134,8 @@ class Partitions:
             return  # `on_assigned` went elsewhere
         done = part.metadata.done_ranges
         part.start(max(position, -1), () if self._delivery.claims_messages else done)
+        if not self._delivery.claims_messages:
+            part.fetched_from = self._positions.topic_id(part)
         part.stage = Stage.ACTIVE
         self._fetcher.assign(part, position)
 
@@ -169,14 +171,14 @@ class Partitions:
         """Publish the topic's id together with the first position that is told."""
         if part.metadata.topic_id or not part.has_begun:
             return
-        topic_id = self._positions.topic_id(part)
+        topic_id = self._positions.id_to_tell(part)
         if topic_id:
             self.publish(part, lambda told: msgspec.structs.replace(told, topic_id=topic_id))
 
     def _say_what_is_done(self, part: HeldPartition, *, flush: bool = False) -> None:
         """Publish of which topic the position is, and what is done above it."""
         # Of which topic an inherited position is, nobody knows before there was something at it.
-        topic_id = self._positions.topic_id(part) if part.has_begun else b""
+        topic_id = self._positions.id_to_tell(part) if part.has_begun else b""
         base, ranges = part.done_above()
         if self._delivery.claims_messages:
             ranges = ()

@@ -118,7 +118,7 @@ class Positions:
         return not part.metadata.topic_id or self._topics.ids_known.is_set()
 
     def _is_of_another_topic(self, part: HeldPartition) -> bool:
-        known, now = part.metadata.topic_id, self._topics.ids.get(part.topic, b"")
+        known, now = _known_id(part), self._topics.ids.get(part.topic, b"")
         return bool(known and now and known != now)
 
     def _choose(self, part: HeldPartition) -> int | None:
@@ -183,6 +183,14 @@ class Positions:
         """Return Kafka's id of the topic, b"" if it is not known."""
         return self._topics.ids.get(part.topic, b"")
 
+    def id_to_tell(self, part: HeldPartition) -> bytes:
+        """Return the id that goes with its first position, b"" if it is not known.
+
+        What was fetched before the topic was made anew is none of the new one's. At most once it
+        is told all the same: from the first message of the new topic, some would come again.
+        """
+        return part.fetched_from or self.topic_id(part)
+
     def may_be_told(self, part: HeldPartition) -> bool:
         """Whether the id of its topic, or that there is none, is known, so that it can go along."""
         return self._is_text or bool(part.metadata.topic_id) or self._topics.ids_known.is_set()
@@ -207,7 +215,7 @@ class Positions:
         `MessagesMissing`.
         """
         now = self.topic_id(part)
-        if not self._is_text and (part.metadata.topic_id or now):
+        if not self._is_text and (_known_id(part) or now):
             try:  # what is known may be older than the topic
                 now = describe(self._admin.get(), [part.topic], 2.0)[part.topic].topic_id
             except (KafkaException, KeyError):
@@ -221,7 +229,10 @@ class Positions:
         position = max(part.position(), part.fetched if part.is_owed else part.claim.position)
         if part.slot is not None:  # where it is read is another matter than what of it is done
             position = part.read_to
-        fate = judge(position, first, end, now, part.metadata.topic_id)
+        known = _known_id(part)
+        if known == now and not (part.metadata.topic_id or part.has_begun):
+            known = b""  # an inherited position at which nothing was found yet may be older
+        fate = judge(position, first, end, now, known)
         if fate == "sound":  # it was not when Kafka answered: an end that has not got here
             return position
         if fate == "anew":
@@ -323,6 +334,11 @@ class Positions:
 
 _NOTHING: Final = ClaimMetadata()
 _LATE_MS: Final = 2**63
+
+
+def _known_id(part: HeldPartition) -> bytes:
+    """The id of the topic that its position is of, or that it is about to be fetched from."""
+    return part.metadata.topic_id or part.fetched_from
 
 
 def _set_end(part: HeldPartition, answer: Any) -> None:

@@ -596,5 +596,6 @@ class History:
             self.session.end("crash")
         names = [self.name, self.coordination, f"{self.coordination}.snapshots"]
         for future in self.admin.delete_topics(names).values():
-            with contextlib.suppress(KafkaException):  # it was never made
+            # It was never made, or goes later: the next history has topics of its own.
+            with contextlib.suppress(KafkaException, TimeoutError):
                 future.result(10)

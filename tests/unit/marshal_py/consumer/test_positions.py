@@ -386,3 +386,40 @@ def test_the_id_of_an_earlier_topic_without_a_position_has_nothing_begin_anew(
     world.advance()
     assert (world.assigned, world.set_to) == ([OFFSET_BEGINNING], [])
     assert [ClaimMetadata.decode(data).topic_id for data in world.flushed] == [NEW]
+
+
+@pytest.mark.parametrize("position", [-1, 15])
+def test_what_was_fetched_before_a_topic_was_made_anew_is_not_told_of_the_new_one(
+    monkeypatch: pytest.MonkeyPatch, position: int
+) -> None:
+    """The position of the old topic stood under the id of the new one: what is there was lost."""
+    world = World(monkeypatch)
+    world.claim.position = position
+    world.made.topics.ids = {"t": OLD}
+    world.made.fetcher.active[world.part.key] = world.part
+    world.advance()
+    world.made.fetcher._sort_out(run_of(world.part, 15, 16).messages)
+    world.made.topics.ids = {"t": NEW}  # before anything was told
+    world.made.partitions.by_key[world.part.key] = world.part
+    world.part.holding.epoch = 3
+    claimant = SimpleNamespace(advance=lambda *_: None)
+    monkeypatch.setattr(world.made.marshal._driver, "claimant", claimant, raising=False)
+    run = run_of(world.part, 15, 16)
+    world.part.begin(run)
+    world.part.finish(run)
+    world.made.partitions.refresh_offsets()
+    assert [ClaimMetadata.decode(data).topic_id for data in world.flushed] == [OLD]
+    world.advance()
+    assert world.set_to == [10]
+
+
+def test_of_a_topic_made_anew_before_anything_was_fetched_the_first_message_is_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World(monkeypatch)
+    world.claim.position = 15
+    world.made.topics.ids = {"t": OLD}
+    world.advance()
+    world.made.topics.ids = {"t": NEW}
+    world.advance()
+    assert world.set_to == [10]
