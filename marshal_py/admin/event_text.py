@@ -52,6 +52,10 @@ _REASONS: Final = {
     "stale_level": "the group has another level by now",
     "wrong_identity": "the log has another identity",
     "base_too_low": "epochs would not go on rising",
+    "has_ranges": "ranges of it are open",
+    "outside_range": "it lies outside of the range",
+    "too_many_ranges": "too many ranges are open",
+    "cell_exists": "another claim has the name that the range would have",
     "in_doubt": "refused here, but its sender may read it otherwise",
 }
 
@@ -77,6 +81,8 @@ _KIND_OF: Final[dict[type, str]] = {
     ev.GroupForgotten: "forgotten",
     ev.Founded: "founded",
     ev.LevelSet: "level",
+    ev.RangeGranted: "range",
+    ev.RangeSplit: "split",
     ev.Rejected: "rejected",
     ev.Ignored: "ignored",
 }
@@ -192,6 +198,13 @@ def _say(event: ev.Event) -> tuple[str, str]:
             )
         case ev.LevelSet():
             return "level", f"{event.level}, was {event.previous}, by {event.client_id}"
+        case ev.RangeGranted():
+            again = f", time {event.granted} in a row" if event.granted > 1 else ""
+            what = f"{_cell(event)} {event.start}–{event.end - 1}"
+            return "range", f"{what} to {event.client_id}{again}"
+        case ev.RangeSplit():
+            kept, rest = f"{event.start}–{event.at - 1}", f"{event.at}–{event.end - 1}"
+            return "split", f"{_cell(event)} {kept}, by {event.client_id}, who gives back {rest}"
         case ev.Rejected():
             cell = "" if event.topic is None else f" of {event.topic}/{event.partition}"
             held = ""
@@ -204,7 +217,13 @@ def _say(event: ev.Event) -> tuple[str, str]:
 
 
 def _cell(
-    event: ev.Claimed | ev.Released | ev.Renewed | ev.MessagesClaimed | ev.PositionSet,
+    event: ev.Claimed
+    | ev.Released
+    | ev.Renewed
+    | ev.MessagesClaimed
+    | ev.PositionSet
+    | ev.RangeGranted
+    | ev.RangeSplit,
 ) -> str:
     return f"{event.topic}/{event.partition}"
 

@@ -24,6 +24,8 @@ __all__ = [
     "MemberLeft",
     "MessagesClaimed",
     "PositionSet",
+    "RangeGranted",
+    "RangeSplit",
     "Reason",
     "Rejected",
     "Released",
@@ -42,6 +44,10 @@ Reason: TypeAlias = Literal[
     "stale_level",
     "wrong_identity",
     "base_too_low",
+    "has_ranges",
+    "outside_range",
+    "too_many_ranges",
+    "cell_exists",
     "in_doubt",  # in version 1 only: refused, but its sender may have read it otherwise
 ]
 
@@ -166,6 +172,28 @@ class PositionSet(_OfCell, frozen=True, gc=False, tag=True, tag_field="event"):
     next_offset: int
 
 
+class RangeGranted(_OfCell, frozen=True, gc=False, tag=True, tag_field="event"):
+    """The claim that follows is of the messages from `start` to below `end` of topic/partition.
+
+    `granted` says how often in a row it was granted without its position having moved.
+    """
+
+    start: int
+    end: int
+    granted: int
+
+
+class RangeSplit(_OfCell, frozen=True, gc=False, tag=True, tag_field="event"):
+    """The range of topic/partition that starts at `start` ends at `at` from here on.
+
+    What lies from there to below `end` is a range that nobody holds.
+    """
+
+    start: int
+    at: int
+    end: int
+
+
 class Rejected(_Sent, frozen=True, gc=False, tag=True, tag_field="event"):
     """A record, or one entry of a heartbeat, was not accepted and changed nothing.
 
@@ -196,5 +224,7 @@ Event: TypeAlias = (
     | PositionSet
     | Founded
     | LevelSet
+    | RangeGranted
+    | RangeSplit
     | Rejected
 )

@@ -31,12 +31,14 @@ __all__ = [
     "MAX_MEMBER_METADATA_BYTES",
     "MAX_METADATA_BYTES",
     "MAX_PARTITION",
+    "MAX_RANGE_TOPIC_LENGTH",
     "MAX_TOPIC_LENGTH",
     "NO_OFFSET",
     "TYPE_NAMES",
     "VERSION",
     "ClaimingMessages",
     "ClaimingPartition",
+    "ClaimingRange",
     "ForgetGroup",
     "Genesis",
     "Heartbeat",
@@ -48,6 +50,7 @@ __all__ = [
     "ResumeGroup",
     "SetLevel",
     "SetPosition",
+    "SplittingRange",
     "check_names",
     "decode",
     "encode",
@@ -62,6 +65,8 @@ that was never touched."""
 
 MAX_ID_LENGTH: Final = 255
 MAX_TOPIC_LENGTH: Final = 249
+MAX_RANGE_TOPIC_LENGTH: Final = 218
+"""So that the name of a range's cell is one that a record can carry (§5.18)."""
 MAX_PARTITION: Final = 2**31 - 1
 MAX_INTERVAL_MS: Final = 86_400_000
 MAX_METADATA_BYTES: Final = 256
@@ -78,6 +83,7 @@ _MAX_INT64: Final = 2**63 - 1
 
 Id: TypeAlias = Annotated[str, Meta(min_length=1, max_length=MAX_ID_LENGTH)]
 Topic: TypeAlias = Annotated[str, Meta(min_length=1, max_length=MAX_TOPIC_LENGTH)]
+RangeTopic: TypeAlias = Annotated[str, Meta(min_length=1, max_length=MAX_RANGE_TOPIC_LENGTH)]
 Partition: TypeAlias = Annotated[int, Meta(ge=0, le=MAX_PARTITION)]
 IntervalMs: TypeAlias = Annotated[int, Meta(ge=1, le=MAX_INTERVAL_MS)]
 LogOffset: TypeAlias = Annotated[int, Meta(ge=0, le=_MAX_INT64)]
@@ -200,6 +206,31 @@ class SetLevel(_Record, tag=10, frozen=True, array_like=True, gc=False):
     expected_level: Level
 
 
+class ClaimingRange(_Record, tag=11, frozen=True, array_like=True, gc=False):
+    """Claim some messages of a partition: the lowest free range of its book, or `count` new ones.
+
+    New ones begin at the book's frontier, at `floor` if that is higher.
+    """
+
+    topic: RangeTopic
+    partition: Partition
+    interval_ms: IntervalMs
+    floor: LogOffset
+    count: Annotated[int, Meta(ge=1, le=MAX_PARTITION)]
+
+
+class SplittingRange(_Record, tag=12, frozen=True, array_like=True, gc=False):
+    """Give back the messages of a range from `at` on, of which none was begun; keep the others.
+
+    `topic` and `partition` are those of the range's cell.
+    """
+
+    topic: Topic
+    partition: Partition
+    epoch: LogOffset
+    at: LogOffset
+
+
 Message: TypeAlias = (
     ClaimingPartition
     | Heartbeat
@@ -211,9 +242,10 @@ Message: TypeAlias = (
     | ForgetGroup
     | Genesis
     | SetLevel
+    | ClaimingRange
+    | SplittingRange
 )
 
-# 11 to 15 are reserved for range claims (§3.12); a reader of today skips them as unknown.
 TYPE_NAMES: Final[dict[int, str]] = {
     1: "ClaimingPartition",
     2: "Heartbeat",
@@ -225,6 +257,8 @@ TYPE_NAMES: Final[dict[int, str]] = {
     8: "ForgetGroup",
     9: "Genesis",
     10: "SetLevel",
+    11: "ClaimingRange",
+    12: "SplittingRange",
 }
 
 _encoder: Final = msgspec.msgpack.Encoder()

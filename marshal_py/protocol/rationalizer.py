@@ -40,6 +40,10 @@ ForgetGroup          paused by the record at expected_version,       its cells a
                      none of its cells held
 Genesis              previous = the log's identity, base higher      the log's identity and base
 SetLevel             expected_level = level, all sessions can follow the group's level
+ClaimingRange        group not paused, the partition's cell free     the lowest free range, or new
+                                                                     messages, as a claimed cell
+SplittingRange       a range held under epoch,                       the range ends at `at`; the
+                     position < at < end                             rest is a free one
 ===================  ==============================================  ===============================
 
 A **session** is one instance of a client that holds cells or is a member. Its heartbeats renew all
@@ -48,6 +52,9 @@ larger of the cell's own and its holder's session's.
 
 The epoch is the log's base plus the offset of the accepted claim, so it is unique and increasing:
 it is the fencing token. A log that is made anew starts with a higher base.
+
+A **range** of messages is a cell with an end (§5.18). While ranges of a partition are open, its own
+cell is their book, which nobody can claim.
 """
 
 from __future__ import annotations
@@ -73,9 +80,11 @@ from marshal_py.protocol.messages import (
     MAX_MEMBER_METADATA_BYTES,
     MAX_METADATA_BYTES,
     MAX_PARTITION,
+    MAX_RANGE_TOPIC_LENGTH,
     NO_OFFSET,
     ClaimingMessages,
     ClaimingPartition,
+    ClaimingRange,
     ForgetGroup,
     Genesis,
     Heartbeat,
@@ -85,11 +94,13 @@ from marshal_py.protocol.messages import (
     ResumeGroup,
     SetLevel,
     SetPosition,
+    SplittingRange,
     check_names,
     decode_extended,
     decode_known,
     why_malformed,
 )
+from marshal_py.protocol.ranges import MAX_OPEN_RANGES, Range, Ranges, range_cell
 
 __all__ = [
     "BOUNDARY",
@@ -102,6 +113,7 @@ __all__ = [
     "Pause",
     "Session",
     "apply",
+    "ranges_told",
 ]
 
 BOUNDARY: Final = 4096
@@ -180,7 +192,16 @@ class Pause(Struct, array_like=True, frozen=True, gc=False):
 class GroupState:
     """What the log says of one group."""
 
-    __slots__ = ("cells", "held", "level", "members", "pause", "ranges", "sessions")
+    __slots__ = (
+        "cells",
+        "held",
+        "level",
+        "members",
+        "open_ranges",
+        "pause",
+        "ranges",
+        "sessions",
+    )
 
     def __init__(self) -> None:
         self.cells: dict[Unit, Cell] = {}
@@ -193,6 +214,7 @@ class GroupState:
         """How many of the cells are held."""
         self.ranges: dict[tuple[int, int], int] = {}
         """(lowest, highest) → how many sessions can follow just these levels."""
+        self.open_ranges = Ranges()
 
     @property
     def empty(self) -> bool:
@@ -314,6 +336,7 @@ class PartitionState:
                             for (client_id, _), session in order(group.sessions.items())
                         ],
                         order(group.cells.items()),
+                        *ranges_told(group),
                     ]
                     for name, group in order(self.groups.items())
                 ],
@@ -336,7 +359,9 @@ class PartitionState:
         state = cls(partition)
         state.next_offset = next_offset
         state.identity, state.base, state.partitions = identity, base, partitions
-        for name, level, pause, sessions, cells in groups:
+        for told in groups:
+            name, level, pause = told.name, told.level, told.pause
+            sessions, cells = told.sessions, told.cells
             group = state.groups[name] = GroupState()
             group.level, group.pause = level, pause
             group.cells = {(_same(topic), partition): cell for (topic, partition), cell in cells}
@@ -356,7 +381,11 @@ class PartitionState:
                     session.claims[cell.epoch] = unit
                     cell.holder, cell.instance_id = _same(cell.holder), session.instance_id
                     group.held += 1
+            for found in told.ranges:
+                _require(found.cell in group.cells, "a range without its cell")
+                group.open_ranges.add(found, free=not group.cells[found.cell].held)
             _check(state, name, group, len(sessions), len(cells))
+            _check_ranges(group, len(told.ranges))
         _require(len(groups) == len(state.groups), "a group comes twice")
         _require((identity is None) == (partitions == 0), "an identity without its partitions")
         everybody = (
@@ -391,6 +420,16 @@ def _told(session: Session) -> tuple[Any, ...]:
         session.lowest,
         session.highest,
     )
+
+
+def ranges_told(group: GroupState) -> list[list[Range]]:
+    """The last element of a group in the bytes of a state, if it has open ranges (§6.1)."""
+    ranges = sorted(group.open_ranges.of_cell.values(), key=_place)
+    return [ranges] if ranges else []
+
+
+def _place(found: Range) -> tuple[str, int, int]:
+    return found.topic, found.partition, found.start
 
 
 class _Flat(Mapping[K, V]):
@@ -441,24 +480,18 @@ class _Members(_Flat[tuple[str, str], Session]):
                 yield name, client_id
 
 
-_state_decoder: Final = msgspec.msgpack.Decoder(
-    tuple[
-        int,
-        int,
-        str | None,
-        int,
-        int,
-        list[
-            tuple[
-                str,
-                int,
-                Pause | None,
-                list[tuple[str, str, int, int, bytes, int, int, int]],
-                list[tuple[Unit, Cell]],
-            ]
-        ],
-    ]
-)
+class _Told(Struct, array_like=True, gc=False, forbid_unknown_fields=True):
+    """A group in the bytes of a state."""
+
+    name: str
+    level: int
+    pause: Pause | None
+    sessions: list[tuple[str, str, int, int, bytes, int, int, int]]
+    cells: list[tuple[Unit, Cell]]
+    ranges: list[Range] = []
+
+
+_state_decoder: Final = msgspec.msgpack.Decoder(tuple[int, int, str | None, int, int, list[_Told]])
 
 
 def _require(holds: bool, otherwise: str) -> None:
@@ -522,6 +555,38 @@ def _check_cells(state: PartitionState, cells: dict[Unit, Cell]) -> None:
         else:
             continue
         _require(False, f"{topic!r}/{partition}: {wrong}")
+
+
+def _check_ranges(group: GroupState, told: int) -> None:
+    """Refuse open ranges that the fold cannot have made."""
+    ranges = sorted(group.open_ranges.of_cell.values(), key=_place)
+    _require(len(ranges) == told, "a range comes twice")
+    before: Range | None = None
+    for found in ranges:
+        cell, book = group.cells[found.cell], group.cells.get(found.source)
+        overlaps = before is not None and before.source == found.source and before.end > found.start
+        before = found
+        farthest = max(cell.claimed_offset, NO_OFFSET if cell.held else cell.next_offset)
+        if not 1 <= len(found.topic) <= MAX_RANGE_TOPIC_LENGTH:
+            wrong = "its topic"
+        elif not 0 <= found.partition <= MAX_PARTITION:
+            wrong = "its number"
+        elif not 0 <= found.start < found.end <= _MAX_OFFSET or overlaps:
+            wrong = "its messages"
+        elif book is None or book.held or book.position < found.end:
+            wrong = "it is beyond the frontier"
+        elif cell.position < found.start or farthest > found.end:
+            wrong = "its position"
+        elif found.granted < 0 or not NO_OFFSET <= found.granted_at <= _MAX_OFFSET:
+            wrong = "how often it was granted"
+        elif group.open_ranges.count(found.source) > MAX_OPEN_RANGES:
+            wrong = "there are too many"
+        else:
+            continue
+        _require(False, f"the range {found.cell[0]!r}: {wrong}")
+
+
+_MAX_OFFSET: Final = 2**63 - 1
 
 
 def apply(
@@ -727,6 +792,8 @@ def _claim(
     reason: Reason | None = None
     if group is not None and group.pause is not None:
         reason = "group_paused"
+    elif group is not None and group.open_ranges.count(unit):
+        reason = "has_ranges"
     elif record.expected_version != (NO_OFFSET if group is None else group.version(cell)):
         reason = "stale_version"
     if reason is not None:
@@ -737,11 +804,36 @@ def _claim(
         group = state.groups[name] = GroupState()
     if cell is None:
         cell = group.cells[unit] = Cell()
+    _take(state, group, offset, record, unit, cell, events)
+
+
+def _take(
+    state: PartitionState,
+    group: GroupState,
+    offset: int,
+    record: ClaimingPartition | ClaimingRange,
+    unit: Unit,
+    cell: Cell,
+    events: list[Event] | None,
+) -> None:
+    """Give a cell to the sender of an accepted claim, whoever had it."""
+    name = record.group_id
     epoch = state.base + offset
+    found = group.open_ranges.of_cell.get(unit)
+    if found is not None:
+        found.grant(cell.position)
+        group.open_ranges.hold(found)
+        if events is not None:
+            events.append(
+                ev.RangeGranted(
+                    *_from(offset, record), *found.source, found.start, found.end, found.granted
+                )
+            )
     if events is not None:
         events.append(
             ev.Claimed(
-                *_about(offset, record),
+                *_from(offset, record),
+                *unit,
                 epoch,
                 record.interval_ms,
                 cell.holder,
@@ -769,6 +861,99 @@ def _claim(
     group.held += 1
 
 
+def _claim_range(
+    state: PartitionState, offset: int, record: ClaimingRange, events: list[Event] | None
+) -> None:
+    """Grant the lowest free range, else new messages at the frontier: the log allocates."""
+    name = record.group_id
+    group = state.groups.get(name)
+    source = (_same(record.topic), record.partition)
+    book = None if group is None else group.cells.get(source)
+    free = None if group is None else group.open_ranges.lowest_free(source)
+    start = max(record.floor, NO_OFFSET if book is None else book.position)
+    unit = range_cell(*source, start) if free is None else free.cell
+    reason: Reason | None = None
+    if group is not None and group.pause is not None:
+        reason = "group_paused"
+    elif group is not None and source in group.open_ranges.of_cell:
+        reason = "cell_exists"
+    elif book is not None and book.held:
+        reason = "still_held"
+    elif free is None:
+        if start + record.count > _MAX_OFFSET:
+            reason = "outside_range"
+        elif group is not None and group.open_ranges.count(source) >= MAX_OPEN_RANGES:
+            reason = "too_many_ranges"
+        elif group is not None and unit in group.cells:
+            reason = "cell_exists"
+    if reason is not None:
+        if events is not None:
+            _reject(events, offset, record, reason, *source, book, group)
+        return
+    if group is None:
+        group = state.groups[name] = GroupState()
+    if free is None:
+        if book is None:
+            book = group.cells[source] = Cell()
+        end = book.next_offset = start + record.count
+        book.version = offset
+        group.open_ranges.add(Range(*source, start, end), free=True)
+        group.cells[unit] = Cell(next_offset=start)
+        _take(state, group, offset, record, unit, group.cells[unit], events)
+        return
+    cell = group.cells[unit]
+    _take(state, group, offset, record, unit, cell, events)
+    at = cell.position + record.count
+    if _why_whole(group, free, cell, at) is None:
+        _split(group, offset, record, free, at, events)
+
+
+def _split_range(
+    state: PartitionState, offset: int, record: SplittingRange, events: list[Event] | None
+) -> None:
+    group, cell = _held_cell(state, offset, record, events)
+    if group is None or cell is None:
+        return
+    unit = (record.topic, record.partition)
+    found = group.open_ranges.of_cell.get(unit)
+    reason: Reason | None = "outside_range"
+    if found is not None:
+        reason = _why_whole(group, found, cell, record.at)
+    if found is None or reason is not None:
+        if events is not None and reason is not None:
+            _reject(events, offset, record, reason, *unit, cell, group)
+        return
+    cell.version = offset
+    _split(group, offset, record, found, record.at, events)
+
+
+def _why_whole(group: GroupState, found: Range, cell: Cell, at: int) -> Reason | None:
+    """Return why a range cannot be split there, None if it can."""
+    if not cell.position < at < found.end:
+        return "outside_range"
+    if group.open_ranges.count(found.source) >= MAX_OPEN_RANGES:
+        return "too_many_ranges"
+    return "cell_exists" if range_cell(*found.source, at) in group.cells else None
+
+
+def _split(
+    group: GroupState,
+    offset: int,
+    record: ClaimingRange | SplittingRange,
+    found: Range,
+    at: int,
+    events: list[Event] | None,
+) -> None:
+    """End a held range at `at`; the rest becomes a free one."""
+    rest = found.split(at)
+    group.open_ranges.add(rest, free=True)
+    group.cells[rest.cell] = Cell(version=offset, next_offset=at)
+    if events is not None:
+        events.append(
+            ev.RangeSplit(*_from(offset, record), *found.source, found.start, at, rest.end)
+        )
+
+
 def _release(
     state: PartitionState, offset: int, record: ReleasingPartition, events: list[Event] | None
 ) -> None:
@@ -777,14 +962,23 @@ def _release(
         return
     if record.next_offset > cell.next_offset:
         cell.next_offset = record.next_offset
+    unit = (record.topic, record.partition)
+    ends = record.ends == 1
+    found = group.open_ranges.of_cell.get(unit)
+    if found is not None:
+        ends = cell.position >= found.end
+        if ends:
+            group.open_ranges.remove(found)
+        else:
+            group.open_ranges.free(found)
+            if record.next_offset == NO_OFFSET:
+                found.take_back()
     if events is not None:
         events.append(
-            ev.Released(
-                *_about(offset, record), record.epoch, cell.next_offset, ended=record.ends == 1
-            )
+            ev.Released(*_about(offset, record), record.epoch, cell.next_offset, ended=ends)
         )
-    if record.ends:
-        del group.cells[record.topic, record.partition]
+    if ends:
+        del group.cells[unit]
     _vacate(state, group, record.group_id, cell, offset)
 
 
@@ -794,10 +988,16 @@ def _claim_messages(
     group, cell = _held_cell(state, offset, record, events)
     if cell is None:
         return
+    unit = (record.topic, record.partition)
+    found = None if group is None else group.open_ranges.of_cell.get(unit)
+    reason: Reason | None = None
     if record.proposed_offset <= cell.claimed_offset:
+        reason = "offset_not_ahead"
+    elif found is not None and record.proposed_offset > found.end:
+        reason = "outside_range"
+    if reason is not None:
         if events is not None:
-            unit = (record.topic, record.partition)
-            _reject(events, offset, record, "offset_not_ahead", *unit, cell, group)
+            _reject(events, offset, record, reason, *unit, cell, group)
         return
     if events is not None:
         events.append(
@@ -850,12 +1050,25 @@ def _set_position(
     is_holder = cell is not None and (
         (cell.holder, cell.instance_id) == (record.client_id, record.instance_id)
     )
-    may = group is not None and (group.pause is not None or is_holder)
-    if group is None or not may or record.expected_version != group.version(cell):
-        if events is not None:
-            reason: Reason = "stale_version" if may else "not_paused"
+    found = None if group is None else group.open_ranges.of_cell.get(unit)
+    reason: Reason | None = None
+    if group is None or (group.pause is None and not is_holder):
+        reason = "not_paused"
+    elif record.expected_version != group.version(cell):
+        reason = "stale_version"
+    elif found is not None and not found.start <= record.next_offset <= found.end:
+        reason = "outside_range"
+    elif group.open_ranges.held(unit):
+        reason = "still_held"
+    if group is None or reason is not None:
+        if events is not None and reason is not None:
             _reject(events, offset, record, reason, *unit, cell, group)
         return
+    if found is not None:
+        group.open_ranges.free(found)
+    for closed in group.open_ranges.of(unit):
+        group.open_ranges.remove(closed)
+        del group.cells[closed.cell]
     if cell is None:
         cell = group.cells[unit] = Cell()
     if cell.holder is not None:
@@ -885,7 +1098,7 @@ def _forget_group(
     left.pause = pause
     if events is not None:
         events.append(ev.GroupForgotten(*_from(offset, record), len(group.cells)))
-    state.forgotten += [group.cells, group.sessions]
+    state.forgotten += [group.cells, group.sessions, group.open_ranges.of_cell]
 
 
 def _genesis(
@@ -948,6 +1161,8 @@ _OTHER: Final[dict[type, Callable[[PartitionState, int, Any, list[Event] | None]
     ForgetGroup: _forget_group,
     Genesis: _genesis,
     SetLevel: _set_level,
+    ClaimingRange: _claim_range,
+    SplittingRange: _split_range,
 }
 
 
@@ -974,7 +1189,7 @@ def _vacate(state: PartitionState, group: GroupState, name: str, cell: Cell, off
 def _held_cell(
     state: PartitionState,
     offset: int,
-    record: ReleasingPartition | ClaimingMessages,
+    record: ReleasingPartition | ClaimingMessages | SplittingRange,
     events: list[Event] | None,
 ) -> tuple[GroupState | None, Cell | None]:
     """Return the cell that `record` speaks of if it is held under the record's epoch."""
@@ -1024,7 +1239,7 @@ def _from(offset: int, record: Message) -> tuple[int, str, str, str, int]:
 
 
 def _about(
-    offset: int, record: ClaimingPartition | ReleasingPartition | ClaimingMessages | SetPosition
+    offset: int, record: ReleasingPartition | ClaimingMessages | SetPosition
 ) -> tuple[int, str, str, str, int, str, int]:
     """The first fields of an event about a cell."""
     return *_from(offset, record), record.topic, record.partition

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from marshal_py.protocol.rationalizer import PartitionState, Unit
+from marshal_py.protocol.rationalizer import PartitionState, Unit, ranges_told
 
 __all__ = ["canonical_bytes", "identity_in", "image_of"]
 
@@ -45,6 +45,7 @@ def image_of(state: PartitionState) -> bytes:
                         for (client_id, _), session in group.sessions.items()
                     ],
                     group.cells,
+                    *ranges_told(group),
                 ]
                 for name, group in state.groups.items()
             ],
@@ -52,9 +53,18 @@ def image_of(state: PartitionState) -> bytes:
     )
 
 
-_Groups = list[tuple[str, msgspec.Raw, msgspec.Raw, list[tuple[Any, ...]], dict[Unit, msgspec.Raw]]]
+class _Group(msgspec.Struct, array_like=True):
+    name: str
+    level: msgspec.Raw
+    pause: msgspec.Raw
+    sessions: list[tuple[Any, ...]]
+    cells: dict[Unit, msgspec.Raw]
+    ranges: list[Any] = []
+    """In order already; absent where there is none."""
+
+
 _decoder: Final = msgspec.msgpack.Decoder(
-    tuple[msgspec.Raw, msgspec.Raw, msgspec.Raw, msgspec.Raw, msgspec.Raw, _Groups]
+    tuple[msgspec.Raw, msgspec.Raw, msgspec.Raw, msgspec.Raw, msgspec.Raw, list[_Group]]
 )
 
 
@@ -65,11 +75,22 @@ def canonical_bytes(image: bytes) -> bytes:
         [
             *head,
             [
-                [name, level, pause, sorted(sessions), sorted(cells.items(), key=_unit)]
-                for name, level, pause, sessions, cells in sorted(groups, key=_unit)
+                [
+                    group.name,
+                    group.level,
+                    group.pause,
+                    sorted(group.sessions),
+                    sorted(group.cells.items(), key=_unit),
+                    *([group.ranges] if group.ranges else []),
+                ]
+                for group in sorted(groups, key=_name)
             ],
         ]
     )
+
+
+def _name(group: _Group) -> str:
+    return group.name
 
 
 def _unit(item: tuple[Any, ...]) -> Any:

@@ -9,6 +9,7 @@ from harvest.core.range_checkpoint import Position
 from marshal_py.protocol.messages import (
     ClaimingMessages,
     ClaimingPartition,
+    ClaimingRange,
     ForgetGroup,
     Genesis,
     Heartbeat,
@@ -18,6 +19,7 @@ from marshal_py.protocol.messages import (
     ResumeGroup,
     SetLevel,
     SetPosition,
+    SplittingRange,
     encode,
 )
 from marshal_py.protocol.rationalizer import PartitionState, apply
@@ -40,6 +42,8 @@ RECORDS: Final = [
         ResumeGroup(*_HEAD, 4),
         Genesis(*_HEAD, "a1", "", 1_000, 1, 5),
         SetLevel(*_HEAD, 1, 1),
+        ClaimingRange(*_HEAD, "u", 0, 1_000, 5, 10),
+        SplittingRange(*_HEAD, "u/0@5", 0, 10, 9),
     )
 ]
 

@@ -139,6 +139,25 @@ def set_level(level: int, expected_level: int, group: str = "g") -> list[Any]:
     return [*common(10, "o", group), level, expected_level]
 
 
+def claim_range(
+    client: str,
+    count: int,
+    floor: int = 0,
+    interval_ms: int = 5000,
+    topic: str = "t",
+    partition: int = 0,
+) -> list[Any]:
+    return [*common(11, client), topic, partition, interval_ms, floor, count]
+
+
+def split_range(client: str, start: int, epoch: int, at: int) -> list[Any]:
+    return [*common(12, client), f"t/0@{start}", 0, epoch, at]
+
+
+def release_range(client: str, start: int, epoch: int, next_offset: int) -> list[Any]:
+    return release(client, epoch, next_offset, topic=f"t/0@{start}")
+
+
 # ------------------------------------------------------------------ ClaimingPartition
 
 
@@ -727,12 +746,12 @@ history(
     [1, 3, "a", "a-instance", "g", 1, "t", 0, 5000, -1],
     [99, 3],
     b"\x92\x01\x03 and whatever follows",
-    [11, 2, "a", "a-instance", "g", 1],
+    [13, 2, "a", "a-instance", "g", 1],
     [9, 2, "a", "a-instance", "g", 1],
     [15, 2],
     [0, 2],
     [-1, 2],
-    b"\x95\x0b\x02\xc1",
+    b"\x95\x0d\x02\xc1",
     [1, 2.0],
     [True, 2],
     ["1", 2],
@@ -872,6 +891,203 @@ history(
 
 
 # ------------------------------------------------------------------ what the files hold
+
+
+# ------------------------------------------------------------------ ranges
+
+
+history(
+    "ranges",
+    "the log allocates",
+    "Who asks gets the next messages; two that ask at once get different ones. The position of the "
+    "partition's own cell is the frontier.",
+    claim_range("a", 10),
+    claim_range("b", 20),
+    claim_range("a", 1, floor=100),
+    claim_range("a", 5, partition=1, floor=7),
+    beat("a", (0, 4), (2, 101)),
+)
+history(
+    "ranges",
+    "a range is done when its release says so",
+    "With its position at its end, a range goes, whatever `ends` says; else it is free.",
+    claim_range("a", 10),
+    claim_range("a", 10),
+    claim_range("a", 10),
+    release_range("a", 0, 0, 10),
+    release("a", 1, 15, topic="t/0@10", ends=1),
+    beat("a", (2, 30)),
+    release_range("a", 20, 2, 25),
+    release_range("a", 20, 2, 25),
+)
+history(
+    "ranges",
+    "what is free comes first",
+    "The lowest free range is granted before new messages, and cut to what was asked for. The rest "
+    "is as it was before.",
+    claim_range("a", 10),
+    claim_range("a", 10),
+    release_range("a", 10, 1, 12),
+    release_range("a", 0, 0, 3),
+    claim_range("b", 4, floor=50),
+    claim_range("b", 4),
+    claim_range("b", 100),
+    claim_range("b", 100),
+)
+history(
+    "ranges",
+    "a range is taken over as any cell",
+    "By its version. Each grant at the same position is counted.",
+    claim_range("a", 10),
+    claim("b", 0, topic="t/0@0"),
+    claim("c", 1, topic="t/0@0"),
+    claim("c", 1, topic="t/0@0"),
+    beat("c", (2, 5)),
+    claim("a", 4, topic="t/0@0"),
+    claim("b", 5, topic="t/0@0"),
+)
+history(
+    "ranges",
+    "a release that says nothing takes its grant back",
+    "What was never begun was not delivered.",
+    claim_range("a", 10),
+    release_range("a", 0, 0, -1),
+    claim_range("a", 10),
+    release_range("a", 0, 2, 0),
+    claim_range("a", 10),
+    release_range("a", 0, 4, -1),
+    claim_range("b", 3),
+)
+history(
+    "ranges",
+    "a split gives back what was not begun",
+    "Above the position and below the end, under the epoch.",
+    claim_range("a", 10),
+    beat("a", (0, 4)),
+    split_range("a", 0, 0, 4),
+    split_range("a", 0, 0, 10),
+    split_range("a", 0, 1, 6),
+    split_range("a", 3, 0, 6),
+    split_range("a", 0, 0, 9),
+    split_range("a", 0, 0, 5),
+    claim_range("b", 10),
+    claim_range("c", 10),
+    split_range("b", 5, 8, 6),
+    release_range("a", 0, 0, 5),
+    split_range("a", 0, 0, 4),
+)
+history(
+    "ranges",
+    "a split is about ranges only",
+    "Another cell has no end.",
+    claim("a", -1),
+    [*common(12, "a"), "t", 0, 0, 5],
+)
+history(
+    "ranges",
+    "a partition with ranges is nobody's",
+    "It cannot be claimed while a range is open, and has no ranges while it is held.",
+    claim_range("a", 10),
+    claim("b", 0),
+    claim("b", -1),
+    release_range("a", 0, 0, 10),
+    claim("b", 0),
+    claim_range("a", 10),
+    release("b", 4, 12),
+    claim_range("a", 10),
+)
+history(
+    "ranges",
+    "a paused group grants no ranges",
+    "As it accepts no claims.",
+    pause(),
+    claim_range("a", 10),
+    resume(0),
+    claim_range("a", 10),
+)
+history(
+    "ranges",
+    "messages of a range",
+    "At most once, up to the end of the range.",
+    claim_range("a", 10),
+    messages("a", 0, 5, topic="t/0@0"),
+    messages("a", 0, 11, topic="t/0@0"),
+    messages("a", 0, 5, topic="t/0@0"),
+    split_range("a", 0, 0, 5),
+    split_range("a", 0, 0, 6),
+    messages("a", 0, 7, topic="t/0@0"),
+    messages("a", 0, 6, topic="t/0@0"),
+    claim("b", 7, topic="t/0@0"),
+    release_range("b", 0, 8, -1),
+)
+history(
+    "ranges",
+    "setting the position closes the book",
+    "When no range is held; that of a range stays within it.",
+    claim_range("a", 10),
+    claim_range("b", 10),
+    release_range("b", 10, 1, 12),
+    pause(),
+    position(0, 1),
+    position(11, 0, topic="t/0@0"),
+    position(2, 2, topic="t/0@10"),
+    position(10, 0, topic="t/0@0"),
+    position(5, 1),
+    resume(3),
+    claim_range("a", 3),
+)
+history(
+    "ranges",
+    "the position of a range is set by its holder",
+    "It is free then.",
+    claim_range("a", 10),
+    beat("a", (0, 5)),
+    position(3, 1, topic="t/0@0", client="a"),
+    claim_range("b", 10),
+)
+history(
+    "ranges",
+    "a claim of the same name is in the way",
+    "A cell that is no range keeps its name.",
+    claim("x", -1, topic="t/0@0"),
+    claim_range("a", 10),
+    claim_range("a", 10, floor=5),
+    claim("x", -1, topic="t/0@8"),
+    split_range("a", 5, 2, 8),
+    split_range("a", 5, 2, 7),
+    claim_range("b", 1),
+    claim_range("b", 7),
+    claim_range("b", 7, topic="t/0@5"),
+)
+history(
+    "ranges",
+    "a range of a range",
+    "There is none.",
+    claim_range("a", 10),
+    claim_range("b", 10, topic="t/0@0"),
+    release_range("a", 0, 0, -1),
+    claim_range("b", 10, topic="t/0@0"),
+)
+history(
+    "ranges",
+    "the last offset",
+    "There is nothing beyond it.",
+    claim_range("a", 2, floor=2**63 - 2),
+    claim_range("a", 1, floor=2**63 - 2),
+    claim_range("a", 1),
+)
+history(
+    "ranges",
+    "a forgotten group has no ranges",
+    "A held one is in the way, as any cell is.",
+    claim_range("a", 10),
+    pause(),
+    forget(1),
+    release_range("a", 0, 0, 5),
+    forget(1),
+    resume(1),
+    claim_range("a", 10),
+)
 
 
 def play(steps: list[Step]) -> list[dict[str, Any]]:
@@ -1030,7 +1246,7 @@ def _histories_text(histories: list[dict[str, Any]]) -> str:
             state = step["state"]
             rows = ",\n".join(
                 f'    "{name}": {block(state[name], "    ")}'
-                for name in ("cells", "sessions", "pauses", "levels")
+                for name in ("cells", "sessions", "pauses", "levels", "ranges")
             )
             steps.append(
                 f'  {{"offset": {step["offset"]},\n'

@@ -29,6 +29,8 @@ NAMES = {
     8: "ForgetGroup",
     9: "Genesis",
     10: "SetLevel",
+    11: "ClaimingRange",
+    12: "SplittingRange",
 }
 
 
@@ -237,7 +239,7 @@ def read_known_record(data: bytes) -> dict[str, Any]:
     elements = array_elements(data, 0, 1)
     if len(elements) < FIRST_SIX:
         raise Foreign("undecodable")
-    number = integer(elements[0], 1, 10)
+    number = integer(elements[0], 1, 12)
     integer(elements[1], 2, 2)
     record: dict[str, Any] = {
         "record": NAMES[number],
@@ -247,11 +249,11 @@ def read_known_record(data: bytes) -> dict[str, Any]:
         "seq": integer(elements[5], 0, INT64_MAX),
     }
     rest = elements[6:]
-    needed = {1: 4, 2: 1, 3: 4, 4: 4, 5: 1, 6: 1, 7: 4, 8: 1, 9: 5, 10: 2}[number]
+    needed = {1: 4, 2: 1, 3: 4, 4: 4, 5: 1, 6: 1, 7: 4, 8: 1, 9: 5, 10: 2, 11: 5, 12: 4}[number]
     if len(rest) < needed:
         raise Foreign("undecodable")
-    if number in (1, 3, 4, 7):
-        record["topic"] = string(rest[0], 249)
+    if number in (1, 3, 4, 7, 11, 12):
+        record["topic"] = string(rest[0], 218 if number == 11 else 249)
         record["partition"] = integer(rest[1], 0, 2**31 - 1)
     if number == 1:
         record["interval_ms"] = integer(rest[2], 1, 86_400_000)
@@ -281,6 +283,13 @@ def read_known_record(data: bytes) -> dict[str, Any]:
     elif number == 10:
         record["level"] = integer(rest[0], 1, 255)
         record["expected_level"] = integer(rest[1], 1, 255)
+    elif number == 11:
+        record["interval_ms"] = integer(rest[2], 1, 86_400_000)
+        record["floor"] = integer(rest[3], 0, INT64_MAX)
+        record["count"] = integer(rest[4], 1, 2**31 - 1)
+    elif number == 12:
+        record["epoch"] = integer(rest[2], 0, INT64_MAX)
+        record["at"] = integer(rest[3], 0, INT64_MAX)
     return record
 
 
@@ -298,6 +307,7 @@ def new_state(partition: int = 0) -> State:
         "sessions": [],
         "pauses": [],
         "levels": [],
+        "ranges": [],
     }
 
 
@@ -442,16 +452,31 @@ def claiming_partition(state: State, offset: int, record: dict[str, Any]) -> lis
     version = version_of(state, cell)
     if is_paused(state, record):
         return rejected(offset, record, "group_paused", record, cell, version)
+    if ranges_in(state, record["group_id"], record["topic"], record["partition"]):
+        return rejected(offset, record, "has_ranges", record, cell, version)
     if record["expected_version"] != version:
         return rejected(offset, record, "stale_version", record, cell, version)
     if cell is None:
         cell = new_cell(state, record)
+    return grant(state, offset, record, cell)
+
+
+def grant(state: State, offset: int, record: dict[str, Any], cell: dict[str, Any]) -> list[Event]:
+    """The sender of an accepted claim gets the cell."""
+    events = []
+    found = range_with_cell(state, cell)
+    if found is not None:
+        again = position_of(cell) == found["granted_at"]
+        found["granted"] = found["granted"] + 1 if again else 1
+        found["granted_at"] = position_of(cell)
+        says = {key: found[key] for key in ("topic", "partition", "start", "end", "granted")}
+        events.append(event("RangeGranted", offset, record, **says))
     claimed = event(
         "Claimed",
         offset,
         record,
-        topic=record["topic"],
-        partition=record["partition"],
+        topic=cell["topic"],
+        partition=cell["partition"],
         epoch=state["base"] + offset,
         interval_ms=record["interval_ms"],
         previous_holder=cell["holder"],
@@ -466,7 +491,144 @@ def claiming_partition(state: State, offset: int, record: dict[str, Any]) -> lis
     if session_of(state, record["group_id"], record["client_id"], record["instance_id"]) is None:
         level = level_of(state, record["group_id"])
         add_session(state, offset, record, level, level)
-    return [claimed]
+    return [*events, claimed]
+
+
+def position_of(cell: dict[str, Any]) -> int:
+    return int(max(cell["next_offset"], cell["claimed_offset"]))
+
+
+# ---------------------------------------------------------------- §5.18 ranges
+
+
+def name_of(found: dict[str, Any]) -> str:
+    return f"{found['topic']}/{found['partition']}@{found['start']}"
+
+
+def cell_with_range(state: State, found: dict[str, Any]) -> dict[str, Any]:
+    cell = find(state["cells"], group_id=found["group_id"], topic=name_of(found), partition=0)
+    assert cell is not None
+    return cell
+
+
+def range_with_cell(state: State, cell: dict[str, Any] | None) -> dict[str, Any] | None:
+    for found in state["ranges"]:
+        if cell is not None and (cell["group_id"], cell["topic"], cell["partition"]) == (
+            found["group_id"],
+            name_of(found),
+            0,
+        ):
+            row: dict[str, Any] = found
+            return row
+    return None
+
+
+def ranges_in(state: State, group_id: str, topic: str, partition: int) -> list[dict[str, Any]]:
+    """The open ranges of a partition, the lowest first."""
+    return [
+        found
+        for found in state["ranges"]
+        if (found["group_id"], found["topic"], found["partition"]) == (group_id, topic, partition)
+    ]
+
+
+def open_range(
+    state: State, record: dict[str, Any], place: dict[str, Any], start: int, end: int, **more: int
+) -> dict[str, Any]:
+    """Open a range, and return its new cell."""
+    found = {
+        "group_id": record["group_id"],
+        "topic": place["topic"],
+        "partition": place["partition"],
+        "start": start,
+        "end": end,
+        **more,
+    }
+    state["ranges"].append(found)
+    state["ranges"].sort(key=lambda r: (r["group_id"], r["topic"], r["partition"], r["start"]))
+    cell = new_cell(state, {**record, "topic": name_of(found), "partition": 0})
+    cell["next_offset"] = start
+    return cell
+
+
+def cell_named(state: State, record: dict[str, Any], place: dict[str, Any], start: int) -> Any:
+    name = f"{place['topic']}/{place['partition']}@{start}"
+    return cell_of(state, record, {"topic": name, "partition": 0})
+
+
+def split(
+    state: State, offset: int, record: dict[str, Any], found: dict[str, Any], at: int
+) -> list[Event]:
+    end, found["end"] = found["end"], at
+    before = max(0, found["granted"] - 1)
+    rest = open_range(state, record, found, at, end, granted=before, granted_at=at)
+    rest["version"] = offset
+    says = {key: found[key] for key in ("topic", "partition", "start")}
+    return [event("RangeSplit", offset, record, **says, at=at, end=end)]
+
+
+def claiming_range(state: State, offset: int, record: dict[str, Any]) -> list[Event]:
+    book = cell_of(state, record, record)
+    ranges = ranges_in(state, record["group_id"], record["topic"], record["partition"])
+
+    def no(reason: str) -> list[Event]:
+        return rejected(offset, record, reason, record, book, version_of(state, book))
+
+    if is_paused(state, record):
+        return no("group_paused")
+    if range_with_cell(state, book) is not None:
+        return no("cell_exists")
+    if book is not None and book["holder"] is not None:
+        return no("still_held")
+    for found in ranges:
+        cell = cell_with_range(state, found)
+        if cell["holder"] is not None:
+            continue
+        events = grant(state, offset, record, cell)
+        at = position_of(cell) + record["count"]
+        if why_not_split(state, found, cell, at) is None:
+            events += split(state, offset, record, found, at)
+        return events
+    start = max(record["floor"], position_of(book) if book else -1)
+    end = start + record["count"]
+    if end > INT64_MAX:
+        return no("outside_range")
+    if len(ranges) >= 4096:
+        return no("too_many_ranges")
+    if cell_named(state, record, record, start) is not None:
+        return no("cell_exists")
+    if book is None:
+        book = new_cell(state, record)
+    book["next_offset"] = end
+    book["version"] = offset
+    cell = open_range(state, record, record, start, end, granted=0, granted_at=-1)
+    return grant(state, offset, record, cell)
+
+
+def splitting_range(state: State, offset: int, record: dict[str, Any]) -> list[Event]:
+    cell = cell_of(state, record, record)
+    version = version_of(state, cell)
+    reason = why_not_holder(cell, record["epoch"])
+    if cell is None or reason is not None:
+        return rejected(offset, record, str(reason), record, cell, version)
+    found = range_with_cell(state, cell)
+    if found is None:
+        return rejected(offset, record, "outside_range", record, cell, version)
+    reason = why_not_split(state, found, cell, record["at"])
+    if reason is not None:
+        return rejected(offset, record, reason, record, cell, version)
+    cell["version"] = offset
+    return split(state, offset, record, found, record["at"])
+
+
+def why_not_split(state: State, found: dict[str, Any], cell: dict[str, Any], at: int) -> str | None:
+    if at <= position_of(cell) or at >= found["end"]:
+        return "outside_range"
+    if len(ranges_in(state, found["group_id"], found["topic"], found["partition"])) >= 4096:
+        return "too_many_ranges"
+    if cell_named(state, cell, found, at) is not None:
+        return "cell_exists"
+    return None
 
 
 def add_session(
@@ -570,9 +732,17 @@ def releasing_partition(state: State, offset: int, record: dict[str, Any]) -> li
         return rejected(offset, record, str(reason), record, cell, version_of(state, cell))
     vacate(cell, offset)
     cell["next_offset"] = max(cell["next_offset"], record["next_offset"])
-    if record["ends"] == 1:
+    ends = record["ends"] == 1
+    found = range_with_cell(state, cell)
+    if found is not None:
+        ends = position_of(cell) >= found["end"]
+        if ends:
+            state["ranges"].remove(found)
+        elif record["next_offset"] == -1 and found["granted"] > 0:
+            found["granted"] -= 1
+    if ends:
         state["cells"].remove(cell)
-    return [of_cell("Released", offset, record, record, cell) | {"ended": record["ends"] == 1}]
+    return [of_cell("Released", offset, record, record, cell) | {"ended": ends}]
 
 
 def claiming_messages(state: State, offset: int, record: dict[str, Any]) -> list[Event]:
@@ -582,6 +752,9 @@ def claiming_messages(state: State, offset: int, record: dict[str, Any]) -> list
         return rejected(offset, record, str(reason), record, cell, version_of(state, cell))
     if record["proposed_offset"] <= cell["claimed_offset"]:
         return rejected(offset, record, "offset_not_ahead", record, cell, version_of(state, cell))
+    found = range_with_cell(state, cell)
+    if found is not None and record["proposed_offset"] > found["end"]:
+        return rejected(offset, record, "outside_range", record, cell, version_of(state, cell))
     claimed = event(
         "MessagesClaimed",
         offset,
@@ -655,6 +828,15 @@ def set_position(state: State, offset: int, record: dict[str, Any]) -> list[Even
         return rejected(offset, record, "not_paused", record, cell, version)
     if record["expected_version"] != version:
         return rejected(offset, record, "stale_version", record, cell, version)
+    found = range_with_cell(state, cell)
+    if found is not None and not found["start"] <= record["next_offset"] <= found["end"]:
+        return rejected(offset, record, "outside_range", record, cell, version)
+    ranges = ranges_in(state, record["group_id"], record["topic"], record["partition"])
+    if any(cell_with_range(state, one)["holder"] is not None for one in ranges):
+        return rejected(offset, record, "still_held", record, cell, version)
+    for one in ranges:
+        state["cells"].remove(cell_with_range(state, one))
+        state["ranges"].remove(one)
     if cell is None:
         cell = new_cell(state, record)
     vacate(cell, offset)
@@ -684,6 +866,7 @@ def forget_group(state: State, offset: int, record: dict[str, Any]) -> list[Even
     if any(c["holder"] is not None for c in mine):
         return rejected(offset, record, "still_held", version=pause["version"])
     state["cells"] = [c for c in state["cells"] if c["group_id"] != group]
+    state["ranges"] = [one for one in state["ranges"] if one["group_id"] != group]
     state["sessions"] = [one for one in state["sessions"] if one["group_id"] != group]
     state["levels"] = [row for row in state["levels"] if row["group_id"] != group]
     return [event("GroupForgotten", offset, record, cells=len(mine))]
@@ -700,6 +883,8 @@ TRANSITIONS = {
     "ForgetGroup": forget_group,
     "Genesis": genesis,
     "SetLevel": set_level,
+    "ClaimingRange": claiming_range,
+    "SplittingRange": splitting_range,
 }
 
 
@@ -728,6 +913,11 @@ def canonical(state: State) -> bytes:
 
 def canonical_group(state: State, group_id: str) -> list[Any]:
     pause = find(state["pauses"], group_id=group_id)
+    ranges = [
+        [r["topic"], r["partition"], r["start"], r["end"], r["granted"], r["granted_at"]]
+        for r in state["ranges"]
+        if r["group_id"] == group_id
+    ]
     return [
         group_id,
         level_of(state, group_id),
@@ -763,6 +953,7 @@ def canonical_group(state: State, group_id: str) -> list[Any]:
             for c in state["cells"]
             if c["group_id"] == group_id
         ],
+        *([ranges] if ranges else []),
     ]
 
 

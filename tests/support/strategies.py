@@ -65,6 +65,10 @@ geneses = st.builds(
     st.sampled_from([1, 8]),
     log_offsets,
 )
+range_topics = st.sampled_from(["t1/0@0", "t1/0@3", "t1/0@4", "t2/0@0", "t1"])
+counts = st.sampled_from([1, 3, 4, 10])
+range_claims = st.builds(m.ClaimingRange, *_common, *_place, intervals, log_offsets, counts)
+splits = st.builds(m.SplittingRange, *_common, range_topics, st.just(0), log_offsets, log_offsets)
 set_levels = st.builds(m.SetLevel, *_common, levels, levels)
 
 records: st.SearchStrategy[m.Message] = st.one_of(
@@ -78,6 +82,8 @@ records: st.SearchStrategy[m.Message] = st.one_of(
     forgets,
     geneses,
     set_levels,
+    range_claims,
+    splits,
 )
 """Records over few names and offsets."""
 
@@ -125,6 +131,16 @@ any_records: st.SearchStrategy[m.Message] = st.one_of(
         any_log_offsets,
     ),
     st.builds(m.SetLevel, *_any_common, any_levels, any_levels),
+    st.builds(
+        m.ClaimingRange,
+        *_any_common,
+        text,
+        any_partitions,
+        any_intervals,
+        any_log_offsets,
+        st.integers(1, 2**31 - 1),
+    ),
+    st.builds(m.SplittingRange, *_any_common, *_any_place, any_log_offsets, any_log_offsets),
 )
 """Records over everything that their fields may hold."""
 
@@ -292,7 +308,12 @@ def _fitting(rng: Random, state: PartitionState) -> m.Message:
     paused = group in state.paused
     kinds = {"claim": 20, "beat": 20, "member": 8, "release": 6, "messages": 12, "pause": 3}
     kinds |= {"resume": 8 * paused + 1, "position": 12 * paused + 1, "forget": 4 * paused + 1}
-    kinds |= {"genesis": 1, "level": 2}
+    kinds |= {"genesis": 1, "level": 2, "range": 16}
+    found = None if group not in state.groups else state.groups[group].open_ranges
+    span = None if found is None else found.of_cell.get((topic, partition))
+    if span is not None:
+        kinds |= {"split": 12, "release": 14}
+        near = max(0, rng.choice([cell.position + rng.randrange(-1, 4), span.end]))
     kind = rng.choices(list(kinds), list(kinds.values()))[0]
     level = state.level(group)
     place = (topic, partition)
@@ -312,15 +333,22 @@ def _fitting(rng: Random, state: PartitionState) -> m.Message:
                 says = 1 if rng.random() < 0.7 else 2
             about = rng.choice([None, b"", b"m"])
             return m.Heartbeat(2, *sender, 500, says, positions, said, about, *follows)
+        case "range":
+            source = (topic, partition) if span is None else span.source
+            floor = rng.choice([0, 0, 0, near])
+            return m.ClaimingRange(2, *sender, *source, 500, floor, rng.choice([1, 3, 8]))
+        case "split":
+            return m.SplittingRange(2, *sender, *place, epoch, near)
         case "release":
+            near = -1 if span is not None and rng.random() < 0.2 else near
             return m.ReleasingPartition(2, *sender, *place, epoch, near, rng.choice([0, 0, 0, 1]))
         case "messages":
             return m.ClaimingMessages(2, *sender, *place, epoch, near)
         case "pause":
             return m.ReleaseGroup(2, *sender, rng.randrange(9))
         case "resume" | "forget":
-            found = state.groups.get(group)
-            pause = -1 if found is None or found.pause is None else found.pause.version
+            its = state.groups.get(group)
+            pause = -1 if its is None or its.pause is None else its.pause.version
             ends = m.ResumeGroup if kind == "resume" else m.ForgetGroup
             return ends(2, *sender, pause if rng.random() < 0.8 else version)
         case "position":

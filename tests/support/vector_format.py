@@ -63,6 +63,21 @@ def state(state: PartitionState) -> dict[str, Any]:
             for name, group in sorted(state.groups.items())
             if group.level != 1
         ],
+        "ranges": [
+            {
+                "group_id": name,
+                "topic": found.topic,
+                "partition": found.partition,
+                "start": found.start,
+                "end": found.end,
+                "granted": found.granted,
+                "granted_at": found.granted_at,
+            }
+            for name, group in sorted(state.groups.items())
+            for found in sorted(
+                group.open_ranges.of_cell.values(), key=lambda r: (r.topic, r.partition, r.start)
+            )
+        ],
     }
 
 

@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 from marshal_py.errors import MalformedRecord
 from marshal_py.protocol import events as ev
 from marshal_py.protocol.messages import LEVEL, ClaimingPartition, Message, SetPosition, decode
+from marshal_py.protocol.ranges import MAX_OPEN_RANGES, range_cell, range_of
 from marshal_py.protocol.rationalizer import CellKey, PartitionState
 
 __all__ = ["Invariants"]
@@ -49,6 +50,8 @@ class Invariants:
     def __init__(self, state: PartitionState) -> None:
         self._cells: dict[CellKey, _Account] = {}
         self._sessions: dict[SessionKey, _Session] = {}
+        self._ranges: dict[tuple[str, str, int], dict[int, int]] = {}
+        """(group_id, topic, partition) → start → end of its open ranges."""
         self._pauses: dict[str, int] = {}
         self._levels: dict[str, int] = {}
         for name, group in state.groups.items():
@@ -61,6 +64,8 @@ class Invariants:
                 if session.claims:
                     found = _Session(len(session.claims), session.version)
                     self._sessions[name, *who] = found
+            for span in group.open_ranges.of_cell.values():
+                self._ranges.setdefault((name, *span.source), {})[span.start] = span.end
             if group.pause is not None:
                 self._pauses[name] = group.pause.version
             if group.level != LEVEL:
@@ -92,6 +97,7 @@ class Invariants:
                     self._vacate(event.group_id, account, event.offset)
                     if event.ended:
                         self._cells.pop((event.group_id, event.topic, event.partition), None)
+                        self._range_done(event, account, wrong)
                 elif (account.holder, account.instance_id) != (event.client_id, event.instance_id):
                     wrong.append(f"renewed by {event.client_id}; {account.holder} holds it")
             case ev.MessagesClaimed():
@@ -113,6 +119,10 @@ class Invariants:
                 self._forgotten(event, wrong)
             case ev.Founded():
                 self._founded(event, wrong)
+            case ev.RangeGranted():
+                self._granted(event, wrong)
+            case ev.RangeSplit():
+                self._split(event, wrong)
             case ev.LevelSet():
                 if event.previous != self._levels.get(event.group_id, LEVEL):
                     wrong.append("the level before is not what the group had")
@@ -139,6 +149,18 @@ class Invariants:
                 wrong.append((key, f"the state says it was renewed at {found}, the events {mine}"))
             if found >= state.next_offset:
                 wrong.append((key, f"version {found} lies beyond the end of the log"))
+        ranges = {
+            (name, *found.source, found.start): found.end
+            for name, group in state.groups.items()
+            for found in group.open_ranges.of_cell.values()
+        }
+        mine_ranges = {
+            (*k, start): end for k, b in self._ranges.items() for start, end in b.items()
+        }
+        for where in sorted(ranges.keys() | mine_ranges.keys()):
+            if ranges.get(where) != mine_ranges.get(where):
+                what = f"its range from {where[3]} is not what the events say"
+                wrong.append((where[:3], what))
         pauses = {name: g.pause.version for name, g in state.groups.items() if g.pause is not None}
         for group in sorted(self._pauses.keys() | pauses.keys()):
             if self._pauses.get(group) != pauses.get(group):
@@ -190,6 +212,51 @@ class Invariants:
             wrong.append(f"accepted under epoch {event.epoch}; the cell's is {account.epoch}")
         return account
 
+    def _granted(self, event: ev.RangeGranted, wrong: list[str]) -> None:
+        """A free range, or new messages: those that no other open range has."""
+        key = (event.group_id, event.topic, event.partition)
+        ranges = self._ranges.setdefault(key, {})
+        if event.start in ranges:
+            if ranges[event.start] != event.end:
+                wrong.append(f"a range up to {ranges[event.start]} is granted up to {event.end}")
+            return
+        book = self._account(event)
+        if max(book.next_offset, book.claimed_offset) > event.start:
+            wrong.append(f"messages from {event.start} on are granted; the frontier is beyond")
+        if book.holder is not None:
+            wrong.append(f"a range is granted of what {book.holder} holds")
+        if len(ranges) >= MAX_OPEN_RANGES:
+            wrong.append(f"more than {MAX_OPEN_RANGES} ranges are open")
+        book.next_offset, book.version = event.end, event.offset
+        ranges[event.start] = event.end
+        self._cells[event.group_id, *range_cell(*key[1:], event.start)] = _Account(
+            next_offset=event.start
+        )
+
+    def _split(self, event: ev.RangeSplit, wrong: list[str]) -> None:
+        key = (event.group_id, event.topic, event.partition)
+        ranges = self._ranges.setdefault(key, {})
+        if ranges.get(event.start) != event.end or not event.start < event.at < event.end:
+            wrong.append(f"a range from {event.start} to {event.end} is split at {event.at}")
+        account = self._cells.get((event.group_id, *range_cell(*key[1:], event.start)), _Account())
+        if account.holder is None or max(account.next_offset, account.claimed_offset) >= event.at:
+            wrong.append(f"what is given back from {event.at} on was begun, or nobody's")
+        account.version = event.offset
+        ranges[event.start], ranges[event.at] = event.at, event.end
+        self._cells[event.group_id, *range_cell(*key[1:], event.at)] = _Account(
+            version=event.offset, next_offset=event.at
+        )
+
+    def _range_done(self, event: ev.Released, account: _Account, wrong: list[str]) -> None:
+        name = range_of(event.topic, event.partition)
+        if name is None:
+            return
+        ranges = self._ranges.get((event.group_id, name.topic, name.partition), {})
+        end = ranges.pop(name.start, None)
+        position = max(account.next_offset, account.claimed_offset)
+        if end is not None and position < end:
+            wrong.append(f"a range up to {end} ended at {position}")
+
     def _claimed(self, event: ev.Claimed, value: bytes | None, wrong: list[str]) -> None:
         account = self._account(event)
         if event.group_id in self._pauses:
@@ -220,6 +287,10 @@ class Invariants:
             wrong.append("a position was set while the group was not paused, and by no holder")
         self._expect(event.group_id, account, value, wrong)
         self._vacate(event.group_id, account, event.offset)
+        for start in self._ranges.pop((event.group_id, event.topic, event.partition), {}):
+            cell = (event.group_id, *range_cell(event.topic, event.partition, start))
+            if self._cells.pop(cell, _Account()).holder is not None:
+                wrong.append(f"the range from {start} was closed while it was held")
         account.next_offset = account.claimed_offset = event.next_offset
 
     def _resumed(self, event: ev.GroupResumed, value: bytes | None, wrong: list[str]) -> None:
@@ -235,6 +306,8 @@ class Invariants:
         if event.group_id not in self._pauses:
             wrong.append("a group was forgotten that was not paused")
         self._levels.pop(event.group_id, None)
+        for book in [key for key in self._ranges if key[0] == event.group_id]:
+            del self._ranges[book]
         for key in [key for key in self._cells if key[0] == event.group_id]:
             if self._cells.pop(key).holder is not None:
                 wrong.append(f"{key[1]}/{key[2]} was forgotten while it was held")

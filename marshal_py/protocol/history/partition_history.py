@@ -78,6 +78,8 @@ class PartitionHistory:
             ev.GroupForgotten: self._on_forgotten,
             ev.Founded: self._on_founded,
             ev.LevelSet: self._on_level,
+            ev.RangeGranted: _nothing,
+            ev.RangeSplit: _nothing,
             ev.MemberJoined: _nothing,
             ev.MemberLeft: _nothing,
             ev.Ignored: self._checks.ignored,
@@ -424,6 +426,9 @@ class PartitionHistory:
             silence_ms = None if track.version_ms == UNKNOWN else now - track.version_ms
             self._checks.takeover(track, event, silence_ms)
             self._end(key, track, "position_set", event)
+        for other in [key for key in self._memory.cells if key[0] == event.group_id]:
+            if other not in self.state.cells:  # the open ranges of this partition went (§5.18)
+                del self._memory.cells[other]
         track.next_offset = track.claimed_offset = event.next_offset
         track.version_ms = now
         self.rows.position(key, track, now)

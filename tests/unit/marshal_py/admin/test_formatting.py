@@ -110,6 +110,8 @@ EVENTS: list[ev.Event] = [
     ev.Released(1, seq=0, epoch=1, next_offset=-1, **WHO, **CELL),
     ev.MessagesClaimed(1, seq=0, epoch=1, from_offset=-1, to_offset=9, **WHO, **CELL),
     ev.PositionSet(1, seq=0, next_offset=0, **WHO, **CELL),
+    ev.RangeGranted(1, seq=0, start=5, end=9, granted=2, **WHO, **CELL),
+    ev.RangeSplit(1, seq=0, start=5, at=7, end=9, **WHO, **CELL),
     ev.Rejected(
         1, seq=0, record="ClaimingPartition", reason="stale_version", epoch=0, version=0,
         holder="old", **WHO, **CELL,

@@ -34,6 +34,8 @@ MINIMAL: dict[int, list[Any]] = {
     8: [8, 2, *COMMON, -1],
     9: [9, 2, *COMMON, "one", "", 0, 1, 0],
     10: [10, 2, *COMMON, 1, 1],
+    11: [11, 2, *COMMON, "t", 0, 1000, 0, 1],
+    12: [12, 2, *COMMON, "t/0@0", 0, 5, 1],
 }
 SHORTEST = MINIMAL[8]
 WITH_ENTRY: list[Any] = [2, 2, *COMMON, 1000, 0, [5, -1], [[5, b"e"]]]
@@ -111,7 +113,7 @@ def test_type_numbers() -> None:
 
 
 @spec("R-20")
-@pytest.mark.parametrize("number", range(11, 16))
+@pytest.mark.parametrize("number", range(13, 16))
 def test_reserved_types_are_unknown(number: int) -> None:
     assert not decodes([number, 2, *COMMON])
     assert m.why_malformed(pack([number, 2, *COMMON])) == "unknown_type"
@@ -318,7 +320,7 @@ FULL: dict[int, list[Any]] = {
 BOUNDS: dict[tuple[int, tuple[int, ...]], tuple[int, int]] = {
     **{(number, (1,)): (2, 2) for number in FULL},
     **{(number, (5,)): (0, 2**63 - 1) for number in FULL},
-    **{(number, (7,)): (0, 2**31 - 1) for number in (1, 3, 4, 7)},
+    **{(number, (7,)): (0, 2**31 - 1) for number in (1, 3, 4, 7, 11, 12)},
     (1, (8,)): (1, 86_400_000),
     (1, (9,)): (-1, 2**63 - 1),
     (2, (6,)): (0, 86_400_000),
@@ -343,10 +345,16 @@ BOUNDS: dict[tuple[int, tuple[int, ...]], tuple[int, int]] = {
     (9, (10,)): (0, 2**63 - 1),
     (10, (6,)): (1, 255),
     (10, (7,)): (1, 255),
+    (11, (8,)): (1, 86_400_000),
+    (11, (9,)): (0, 2**63 - 1),
+    (11, (10,)): (1, 2**31 - 1),
+    (12, (8,)): (0, 2**63 - 1),
+    (12, (9,)): (0, 2**63 - 1),
 }
 STRINGS: dict[tuple[int, tuple[int, ...]], int] = {
     **{(number, (at,)): 255 for number in FULL for at in (2, 3, 4)},
-    **{(number, (6,)): 249 for number in (1, 3, 4, 7)},
+    **{(number, (6,)): 249 for number in (1, 3, 4, 7, 12)},
+    (11, (6,)): 218,
     (9, (6,)): 255,
 }
 BINARIES: dict[tuple[int, tuple[int, ...]], int] = {(2, (9, 0, 1)): 256, (2, (10,)): 4096}
@@ -519,11 +527,11 @@ def test_a_whole_float_is_no_integer(octets: bytes) -> None:
         (b"\x92\x01\xd0\xfe", "unknown_version"),
         (b"\x92\x01\x03 and whatever follows", "unknown_version"),
         (b"\x95\x01\x03\xc1", "unknown_version"),
-        (pack([11, 2, "c"]), "unknown_type"),
+        (pack([13, 2, "c"]), "unknown_type"),
         (pack([0, 2]), "unknown_type"),
         (pack([-1, 2]), "unknown_type"),
         (pack([2**64 - 1, 2]), "unknown_type"),
-        (b"\x95\x0b\x02\xc1", "unknown_type"),
+        (b"\x95\x0d\x02\xc1", "unknown_type"),
     ],
 )
 def test_kinds_of_foreign_records(value: bytes | None, kind: str) -> None:
@@ -654,6 +662,9 @@ def test_what_nobody_would_read_is_not_written(field: str, value: Any, says: str
         (m.Heartbeat(2, "c", "i", "g", 0, 1, 0, [], [], b"x" * 4097), "member_metadata"),
         (m.Genesis(2, "c", "i", "-", 0, "one", "", 2**62 + 1, 1, 0), "base"),
         (m.SetLevel(2, "c", "i", "g", 0, 0, 1), "level"),
+        (m.ClaimingRange(2, "c", "i", "g", 0, "t" * 219, 0, 5, 0, 1), "topic"),
+        (m.ClaimingRange(2, "c", "i", "g", 0, "t", 0, 5, 0, 0), "count"),
+        (m.SplittingRange(2, "c", "i", "g", 0, "t/0@0", 0, 5, -1), "at"),
     ],
 )
 def test_the_refusal_names_the_field(record: m.Message, field: str) -> None:

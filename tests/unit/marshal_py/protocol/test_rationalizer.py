@@ -624,7 +624,7 @@ def test_a_forgetting_under_another_pause_forgets_nothing(meant: int) -> None:
         (b"", "undecodable"),
         (b"\xc1", "undecodable"),
         (b"\x92\x01\x03", "unknown_version"),
-        (b"\x92\x0b\x02", "unknown_type"),
+        (b"\x92\x0d\x02", "unknown_type"),
     ],
 )
 def test_foreign_records_are_reported_and_skipped(value: bytes | None, why: Any) -> None:

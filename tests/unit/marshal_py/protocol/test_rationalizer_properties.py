@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from marshal_py.protocol import events as ev
+from marshal_py.protocol.ranges import range_cell
 from marshal_py.protocol.rationalizer import PartitionState, apply
 from tests.support import reference_fold as reference
 from tests.support import strategies as some
@@ -188,7 +189,12 @@ def test_state_is_bounded_by_cells_and_live_members(log: Log) -> None:
     touched = {
         (e.group_id, e.topic, e.partition)
         for e in events
-        if isinstance(e, ev.Claimed | ev.PositionSet)
+        if isinstance(e, ev.Claimed | ev.PositionSet | ev.RangeGranted)
+    }
+    touched |= {
+        (e.group_id, *range_cell(e.topic, e.partition, e.at))
+        for e in events
+        if isinstance(e, ev.RangeSplit)
     }
     assert set(state.cells) <= touched
     assert set(state.paused) <= {e.group_id for e in events if isinstance(e, ev.GroupPaused)}
