@@ -390,28 +390,28 @@ _CLAIMS = [
         "if cell is None:\n        cell = group.cells[unit] = Cell()\n",
         "if cell is None or cell.holder is None:\n        cell = group.cells[unit] = Cell()\n",
     ),
-    _fold("claim: the holder", "_claim", "cell.holder = _same(record.client_id)", "pass"),
-    _fold("claim: the instance", "_claim", "cell.instance_id = session.instance_id", "pass"),
+    _fold("claim: the holder", "_take", "cell.holder = _same(record.client_id)", "pass"),
+    _fold("claim: the instance", "_take", "cell.instance_id = session.instance_id", "pass"),
     _fold(
-        "claim: a new epoch", "_claim", "cell.epoch = epoch\n", "cell.epoch = max(cell.epoch, 0)\n"
+        "claim: a new epoch", "_take", "cell.epoch = epoch\n", "cell.epoch = max(cell.epoch, 0)\n"
     ),
-    _fold("claim: the epoch counts from the base", "_claim", "state.base + offset", "offset"),
-    _fold("claim: a new version", "_claim", "    cell.version = offset\n", "    pass\n"),
+    _fold("claim: the epoch counts from the base", "_take", "state.base + offset", "offset"),
+    _fold("claim: a new version", "_take", "    cell.version = offset\n", "    pass\n"),
     _fold(
         "claim: the interval of the holder",
-        "_claim",
+        "_take",
         "cell.interval_ms = _same(record.interval_ms)",
         "cell.interval_ms = cell.interval_ms or record.interval_ms",
     ),
     _fold(
         "claim: it renews nothing else of its session",
-        "_claim",
+        "_take",
         "session.claims[epoch] = unit",
         "session.version = offset; session.claims[epoch] = unit",
     ),
     _fold(
         "claim: a session of its own",
-        "_claim",
+        "_take",
         "    if session is None:\n        session =",
         "    if session is None:\n        session = next((s for (c, _), s in"
         " group.sessions.items() if c == record.client_id), None)\n"
@@ -419,25 +419,25 @@ _CLAIMS = [
     ),
     _fold(
         "claim: a new session follows the level of the group",
-        "_claim",
+        "_take",
         "group.level, group.level, {}",
         "1, 1, {}",
     ),
     _fold(
         "claim: a new session is counted",
-        "_claim",
+        "_take",
         "        group.count(session, +1)\n",
         "        pass\n",
     ),
     _fold(
         "claim: whoever held it before holds it no longer",
-        "_claim",
+        "_take",
         "_vacate(state, group, name, cell, offset)",
         "group.held -= 1",
     ),
     _fold(
         "claim: again by the same session, which does not end",
-        "_claim",
+        "_take",
         "    session.claims[epoch] = unit"
         "  # before the old holder's goes: it may be the same session\n"
         "    if cell.holder is not None:\n"
@@ -446,7 +446,7 @@ _CLAIMS = [
         "        _vacate(state, group, name, cell, offset)\n"
         "    session.claims[epoch] = unit\n",
     ),
-    _fold("claim: what is held is counted", "_claim", "group.held += 1", "pass"),
+    _fold("claim: what is held is counted", "_take", "group.held += 1", "pass"),
     _fold("release, messages: the epoch", "_held_cell", " and cell.epoch == record.epoch", ""),
     _fold(
         "release, messages: the cell is held",
@@ -472,17 +472,27 @@ _CLAIMS = [
         "cell.next_offset = record.next_offset",
         "pass",
     ),
-    _fold("release: one that ends ends the cell", "_release", "if record.ends:", "if False:"),
-    _fold("release: only one that ends ends the cell", "_release", "if record.ends:", "if True:"),
+    _fold(
+        "release: one that ends ends the cell",
+        "_release",
+        "if ends:\n        del",
+        "if False:\n        del",
+    ),
+    _fold(
+        "release: only one that ends ends the cell",
+        "_release",
+        "ends = record.ends == 1",
+        "ends = True",
+    ),
     _fold(
         "release: the cell is gone before its group is looked at",
         "_release",
-        "    if record.ends:\n"
-        "        del group.cells[record.topic, record.partition]\n"
+        "    if ends:\n"
+        "        del group.cells[unit]\n"
         "    _vacate(state, group, record.group_id, cell, offset)",
         "    _vacate(state, group, record.group_id, cell, offset)\n"
-        "    if record.ends:\n"
-        "        del group.cells[record.topic, record.partition]",
+        "    if ends:\n"
+        "        del group.cells[unit]",
     ),
     _fold(
         "messages: only beyond what was claimed",
@@ -560,26 +570,26 @@ _GROUPS = [
     _fold(
         "position: only in a paused group",
         "_set_position",
-        "may = group is not None and (group.pause is not None or is_holder)",
-        "may = group is not None",
+        "if group is None or (group.pause is None and not is_holder):",
+        "if group is None:",
     ),
     _fold(
         "position: a pause makes no holder",
         "_set_position",
-        "(group.pause is not None or is_holder)",
-        "group.pause is not None",
+        "(group.pause is None and not is_holder)",
+        "group.pause is None",
     ),
     _fold(
         "position: a holder needs no pause, others do",
         "_set_position",
-        "(group.pause is not None or is_holder)",
-        "is_holder",
+        "(group.pause is None and not is_holder)",
+        "not is_holder",
     ),
     _fold(
         "position: compare and swap",
         "_set_position",
-        " or record.expected_version != group.version(cell):",
-        ":",
+        "elif record.expected_version != group.version(cell):",
+        "elif False:",
     ),
     _fold(
         "position: nobody holds the cell then",
@@ -605,6 +615,115 @@ _GROUPS = [
         "_set_position",
         "(cell.holder, cell.instance_id) == (record.client_id, record.instance_id)",
         "cell.holder == record.client_id",
+    ),
+    _fold(
+        "ranges: a partition with open ranges is nobody's",
+        "_claim",
+        "open_ranges.count(unit)",
+        "held < 0",
+    ),
+    _fold(
+        "ranges: not in a paused group",
+        "_claim_range",
+        "group is not None and group.pause is not None",
+        "False",
+    ),
+    _fold(
+        "ranges: not while the partition is held",
+        "_claim_range",
+        "book is not None and book.held",
+        "False",
+    ),
+    _fold("ranges: not of a range", "_claim_range", "source in group.open_ranges.of_cell", "False"),
+    _fold(
+        "ranges: so many, and no more",
+        "_claim_range",
+        "group.open_ranges.count(source) >= MAX_OPEN_RANGES",
+        "False",
+    ),
+    _fold(
+        "ranges: what is free goes first",
+        "_claim_range",
+        "group.open_ranges.lowest_free(source)",
+        "None",
+    ),
+    _fold("ranges: the frontier moves", "_claim_range", "end = book.next_offset =", "end ="),
+    _fold("ranges: the book's version moves", "_claim_range", "book.version = offset", "pass"),
+    _fold(
+        "ranges: not below what the client saw",
+        "_claim_range",
+        "max(record.floor, NO_OFFSET if book is None else book.position)",
+        "max(0, NO_OFFSET if book is None else book.position)",
+    ),
+    _fold(
+        "ranges: no more than was asked for",
+        "_claim_range",
+        "if _why_whole(group, free, cell, at) is None:",
+        "if False:",
+    ),
+    _fold("ranges: a grant is counted", "_take", "found.grant(cell.position)", "pass"),
+    _fold("ranges: what is granted is not free", "_take", "group.open_ranges.hold(found)", "pass"),
+    _fold("ranges: a split moves the version", "_split_range", "cell.version = offset", "pass"),
+    _fold(
+        "ranges: a split leaves something on both sides",
+        "_why_whole",
+        "cell.position < at < found.end",
+        "cell.position <= at <= found.end",
+    ),
+    _fold(
+        "ranges: a split beyond the most there may be",
+        "_why_whole",
+        "group.open_ranges.count(found.source) >= MAX_OPEN_RANGES",
+        "False",
+    ),
+    _fold(
+        "ranges: the rest of a split begins where it was cut",
+        "_split",
+        "next_offset=at",
+        "next_offset=found.start",
+    ),
+    _fold(
+        "ranges: one that is done is closed",
+        "_release",
+        "ends = cell.position >= found.end",
+        "ends = False",
+    ),
+    _fold(
+        "ranges: one that is not done stays",
+        "_release",
+        "ends = cell.position >= found.end",
+        "ends = True",
+    ),
+    _fold(
+        "ranges: one that is given back is free",
+        "_release",
+        "group.open_ranges.free(found)",
+        "pass",
+    ),
+    _fold("ranges: what was not begun counts for nothing", "_release", "found.take_back()", "pass"),
+    _fold(
+        "ranges: messages are claimed inside",
+        "_claim_messages",
+        "found is not None and record.proposed_offset > found.end",
+        "False",
+    ),
+    _fold(
+        "ranges: a position lies inside",
+        "_set_position",
+        "found is not None and not found.start <= record.next_offset <= found.end",
+        "False",
+    ),
+    _fold(
+        "ranges: no position of a partition with held ranges",
+        "_set_position",
+        "group.open_ranges.held(unit)",
+        "False",
+    ),
+    _fold(
+        "ranges: a new position closes what is open",
+        "_set_position",
+        "for closed in group.open_ranges.of(unit):",
+        "for closed in ():",
     ),
     _fold(
         "forget: only a paused group",
