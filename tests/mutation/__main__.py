@@ -30,6 +30,7 @@ UNIT_TESTS: Final[dict[str, tuple[str, ...]]] = {
         "marshal_py/protocol/test_claimant_regressions.py",
         "marshal_py/protocol/test_claimant_spec.py",
         "marshal_py/protocol/test_vectors.py",
+        "marshal_py/protocol/test_ranges.py",
         "marshal_py/protocol/test_world.py",
         "marshal_py/protocol/test_messages.py",
         "marshal_py/protocol/test_state_image.py",
