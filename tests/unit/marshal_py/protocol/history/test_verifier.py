@@ -12,7 +12,13 @@ import pytest
 from marshal_py.protocol import events as ev
 from marshal_py.protocol.history.invariants import Invariants
 from marshal_py.protocol.history.verifier import Finding, Verifier
-from marshal_py.protocol.messages import ClaimingPartition, ResumeGroup, encode
+from marshal_py.protocol.messages import (
+    ClaimingMessages,
+    ClaimingPartition,
+    ClaimingRange,
+    ResumeGroup,
+    encode,
+)
 from marshal_py.protocol.rationalizer import PartitionState, apply
 from marshal_py.protocol.snapshots import Snapshot, anchor_of, decode_snapshot, encode_snapshot
 from tests.support.messages import heartbeat
@@ -103,6 +109,48 @@ def test_a_forged_report_breaks_an_invariant(
     event: ev.Event, value: bytes | None, says: str
 ) -> None:
     assert any(says in what for what in forged(lambda i: i.check(event, value)))
+
+
+def granted(start: int, end: int, topic: str = "u") -> ev.RangeGranted:
+    return ev.RangeGranted(5, **WHO, topic=topic, partition=0, start=start, end=end, granted=1)
+
+
+def split(start: int, at: int, end: int) -> ev.RangeSplit:
+    return ev.RangeSplit(5, **WHO, topic="u", partition=0, start=start, at=at, end=end)
+
+
+RANGE: dict[str, Any] = {"topic": "u/0@0", "partition": 0, "epoch": 1}
+
+
+@pytest.mark.parametrize(
+    ("event", "says"),
+    [
+        (granted(0, 11), "a range up to 10 is granted up to 11"),
+        (granted(9, 20), "the frontier is beyond"),
+        (granted(3, 20, topic="t"), "of what c holds"),
+        (split(0, 5, 11), "is split at 5"),
+        (split(0, 10, 10), "is split at 10"),
+        (split(0, 2, 10), "was begun, or nobody's"),
+        (ev.Released(5, **WHO, **RANGE, next_offset=9, ended=True), "a range up to 10 ended at 9"),
+    ],
+)
+def test_a_forged_report_about_ranges_breaks_an_invariant(event: ev.Event, says: str) -> None:
+    state = PartitionState(0)
+    apply(state, 0, claim_record())
+    apply(state, 1, encode(ClaimingRange(2, "c", "i", "g", 1, "u", 0, 500, 0, 10)))
+    apply(state, 2, encode(ClaimingMessages(2, "c", "i", "g", 2, "u/0@0", 0, 1, 2)))
+    assert any(says in what for what in Invariants(state).check(event, None))
+
+
+def test_a_range_that_is_not_what_the_events_say() -> None:
+    state = PartitionState(0)
+    apply(state, 0, encode(ClaimingRange(2, "c", "i", "g", 1, "u", 0, 500, 0, 10)))
+    invariants = Invariants(state)
+    [found] = state.groups["g"].open_ranges.of_cell.values()
+    found.end = 11
+    assert [what for _, what in invariants.finish(state)] == [
+        "its range from 0 is not what the events say"
+    ]
 
 
 def test_a_state_that_is_not_what_the_events_add_up_to() -> None:
