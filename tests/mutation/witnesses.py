@@ -184,7 +184,7 @@ _PROTOCOL: Final[list[tuple[str, int, Mutant | str]]] = [
             "claims that are near each other have the same epoch",
             "marshal_py.protocol.rationalizer",
             (
-                "_claim",
+                "_take",
                 "                epoch,\n                record.interval_ms,",
                 "                epoch // 16 * 16,\n                record.interval_ms,",
             ),
