@@ -123,6 +123,10 @@ class LiveState:
         self.lags = Lags(world, self.alerts)
         self.live_since_ns: int | None = None
         """This observer's clock when it had caught up; None: it still reads the past."""
+        self.contact_ns: int | None = None
+        """The last moment at which the brokers were seen to answer; None: it was not asked."""
+        self.contact_since_ns: int | None = None
+        """When they last answered again after they had not; None: they always have."""
         self.live_since_ms = 0
         self.newest_ms = 0
         """The latest broker timestamp."""
@@ -263,6 +267,18 @@ class LiveState:
         ]  # nobody has seen another number
         self.rebuild(now_ns)
 
+    def in_contact(self, now_ns: int, *, again: bool) -> None:
+        """Note that the brokers answered a question asked at this moment.
+
+        `again`: they had not answered before. Then whoever seemed stale is unknown until a
+        heartbeat, or two intervals of silence in contact; pages that have seen the grid need all.
+        """
+        self.contact_ns = now_ns
+        if again:
+            self.contact_since_ns = now_ns
+            if self.live_since_ns is not None:
+                self.rebuild(now_ns)
+
     @property
     def needs_rebuild(self) -> bool:
         """Whether most of the clients, or of the cells, on the grid are long gone.
@@ -297,7 +313,19 @@ class LiveState:
             self.update_lag(row, self.newest_ms)
 
     def silence_ms(self, p: int, key: CellKey, cell: Cell, now_ns: int) -> int | None:
-        """Return for how long the cell's holder has been silent; None where that is not known."""
+        """Return for how long the cell's holder has been silent; None where that is not known.
+
+        Without contact with the brokers nobody's heartbeats are seen: that time proves nothing.
+        """
+        if self.contact_ns is not None:
+            now_ns = min(now_ns, self.contact_ns)
+        silence_ms = self._silence_ms(p, key, cell, now_ns)
+        if silence_ms is None or self.contact_since_ns is None:
+            return silence_ms
+        watched_ms = (now_ns - self.contact_since_ns) // MS
+        return None if watched_ms <= 2 * cell.interval_ms < silence_ms else silence_ms
+
+    def _silence_ms(self, p: int, key: CellKey, cell: Cell, now_ns: int) -> int | None:
         since_ns = self.live_since_ns
         observer = self.observers[p]
         if since_ns is None or observer.caught_up_at_offset is None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -41,6 +42,9 @@ READING_S: Final = 30.0
 
 PACE_S: Final = 3.0
 """After so long the pace of reading is known well enough."""
+
+CONTACT_S: Final = 1.0
+"""How often the brokers are asked where the log ends, which shows that silence is silence."""
 
 BATCH: Final = 2_000
 """So many messages at once, and there are more waiting."""
@@ -105,7 +109,7 @@ class LogFollower:
         *,
         history_s: float = 3_600.0,
         lag_every_s: float = 5.0,
-        ends: Callable[[set[str]], Ends] | None = None,
+        ends: TopicEnds | None = None,
         wire: Wire = MSGPACK,
     ) -> None:
         self.connection = connection
@@ -121,7 +125,7 @@ class LogFollower:
         self.history_from_ms = 0
         self.write = False
         """Whether pages may offer to change things."""
-        self._ends = ends or TopicEnds(connection).ask
+        self._ends = ends or TopicEnds(connection)
         self._reader: _Reader | None = None
         self._subscribers = Subscribers()
         self._stop = threading.Event()
@@ -357,7 +361,7 @@ class LogFollower:
         while not self._stop.is_set():
             # Whatever was written before this moment is folded when the silences are judged: a
             # follower that cannot keep up must not call anybody stale.
-            polled_ns = boottime_ns()
+            polled_ns = min(boottime_ns(), live.contact_ns or 0)
             messages = reader.poll(0.1)
             self._behind = len(messages) >= BATCH
             self._fold(reader, messages)
@@ -398,35 +402,53 @@ class LogFollower:
     # Where topics end
 
     def _follow_ends(self) -> None:
+        asked_s = -math.inf
         while not self._stop.is_set():
             with self.lock:
-                live = self.live
-                ready = live is not None and self.phase != "reading"
-                topics = {topic for _, topic in live.grid.rows} if live is not None else set()
-            if ready:
-                ends: Ends = {}
-                trouble = ""
-                try:
-                    ends = self._ends(topics if self.lag_every_s else set())
-                except (KafkaException, MarshalError) as error:
-                    trouble = f"no answer from the brokers: {error}"
-                except Exception:  # the grid goes on without lag
-                    logger.exception("where the topics end could not be asked")
+                live = self.live if self.phase != "reading" else None
+            if live is None:
+                self._stop.wait(0.1)
+                continue
+            lag = 0 < self.lag_every_s <= time.monotonic() - asked_s
+            if lag:
+                asked_s = time.monotonic()
                 with self.lock:
-                    self._note_contact(trouble)
-                    rows = live.set_ends(ends) if live is not None and ends else []
-                for row in rows:
-                    with self.lock:
-                        if live is self.live and live is not None:
-                            live.update_lag(row, self.now_ms())
-            self._stop.wait(self.lag_every_s or 5.0 if ready else 0.1)
+                    topics = {topic for _, topic in live.grid.rows}
+            self._ask_ends(live, topics if lag else set())
+            self._stop.wait(min(CONTACT_S, self.lag_every_s or CONTACT_S))
 
-    def _note_contact(self, trouble: str) -> None:
+    def _ask_ends(self, live: LiveState, topics: set[str]) -> None:
+        """Ask whether the log's brokers answer, and where these topics end."""
+        asked_ns, trouble = boottime_ns(), ""
+        ends: Ends = {}
+        try:
+            self._ends.ask_log(live.world.partitions)
+            ends = self._ends.ask(topics)
+        except (KafkaException, MarshalError) as error:
+            trouble = f"no answer from the brokers: {error}"
+        except Exception:  # the grid goes on without lag
+            logger.exception("where the topics end could not be asked")
+        with self.lock:
+            if live is not self.live:
+                return
+            self._note_contact(trouble, asked_ns)
+            rows = live.set_ends(ends) if ends else []
+        for row in rows:
+            with self.lock:
+                if live is self.live:
+                    live.update_lag(row, self.now_ms())
+
+    def _note_contact(self, trouble: str, asked_ns: int) -> None:
         """While the brokers do not answer nobody's silence means anything: nothing is judged."""
+        again = self._out_of_contact and not trouble
         if trouble and self.phase == "live":
             self.phase, self.trouble = "lost", trouble
             self._out_of_contact = True
-        elif not trouble and self._out_of_contact:
+        elif again:
             self._out_of_contact = False
             if self.phase == "lost" and not self._reopen:
                 self.phase, self.trouble = "live", ""
+        if not trouble and self.live is not None:
+            self.live.in_contact(asked_ns, again=again)
+            if again:
+                self._send_everything()

@@ -37,15 +37,18 @@ import uvicorn
 from marshal_py.admin.connection import Connection
 from marshal_py.dashboard.app import create_app
 from marshal_py.dashboard.log_follower import LogFollower
+from marshal_py.dashboard.topic_ends import TopicEnds
 from tests.benchmarks._crowd import end_of
 
 servers, topic, partitions = sys.argv[1], sys.argv[2], int(sys.argv[3])
 
-def ends(topics):
-    now = time.time()
-    return {t: {p: end_of(t, p, now) for p in range(partitions)} for t in topics}
+class Ends(TopicEnds):
+    def ask(self, topics):
+        now = time.time()
+        return {t: {p: end_of(t, p, now) for p in range(partitions)} for t in topics}
 
-follower = LogFollower(Connection.of_servers(servers, topic), ends=ends, history_s=0)
+connection = Connection.of_servers(servers, topic)
+follower = LogFollower(connection, ends=Ends(connection), history_s=0)
 follower.start()
 
 class Server(uvicorn.Server):

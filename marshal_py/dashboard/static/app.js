@@ -326,6 +326,7 @@ function heading(head) {
   const phase = past ? "past" : gone ? "lost" : head.phase ?? "reading";
   const state = $("state");
   if (state.dataset.phase !== phase) state.dataset.phase = phase;
+  document.body.classList.toggle("unsure", phase === "lost");
   const text = past ? "past" : gone ? "no contact" : { live: "live", reading: "reading", lost: "no contact" }[phase];
   if (state.textContent !== text) state.textContent = text;
   banner(gone && !past ? "The dashboard does not answer. What is shown may be old; it goes on by itself."

@@ -47,6 +47,7 @@ export class Inspector {
 
   async refresh() {
     if (!this.key) return;
+    if ((this.model().head.phase ?? "reading") === "reading") return; // nothing is known yet
     this.abort?.abort();
     this.abort = new AbortController();
     const [group, topic, partition] = this.key;

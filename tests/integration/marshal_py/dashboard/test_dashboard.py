@@ -357,9 +357,13 @@ def test_brokers_that_do_not_answer_are_told_of_and_nothing_else_is_lost(
     assert page.evaluate("marshal.view().heat.row.partitions.length") == 1, (
         "the page is still there"
     )
+    grey = "getComputedStyle(document.querySelector('main')).filter"
+    assert page.evaluate(grey) == "grayscale(1)", "it does not know, and does not redden"
+    page.evaluate("location.hash = '#/g/g/orders/0'")
     kafka.start()
     page.until("marshal.live.head.phase === 'live'", 60)
     page.until("document.getElementById('banner').hidden")
+    assert page.evaluate(grey) == "none"
     until_drawn(page, Connection.of_servers(kafka.bootstrap_servers, made), set())
     assert page.errors == []
 

@@ -113,6 +113,29 @@ def test_silence_makes_a_holder_unknown_then_stale_and_a_heartbeat_fresh_again()
     assert stage.liveness() == FREE
 
 
+def test_while_the_brokers_do_not_answer_nobody_is_judged_and_then_silence_counts_anew() -> None:
+    stage = Stage()
+    epoch = stage.claim("a")
+    stage.claim("b", 1)
+    stage.wait(2_500)
+    assert [stage.liveness(0), stage.liveness(1)] == [STALE, STALE]
+    assert stage.alerts("stale")[0][1]
+    stage.beat("a", epoch)
+    stage.live.in_contact(stage.now_ns, again=False)
+    stage.wait(60_000)
+    assert [stage.liveness(0), stage.liveness(1)] == [FRESH, STALE], "nothing is judged"
+
+    stage.live.in_contact(stage.now_ns, again=True)
+    assert [stage.liveness(0), stage.liveness(1)] == [UNKNOWN, UNKNOWN]
+    assert not stage.alerts("stale")[0][1]
+    for _ in range(3):
+        stage.beat("a", epoch)
+        stage.now_ms += 750
+        stage.live.in_contact(stage.now_ns, again=False)
+        stage.live.tick(stage.now_ns)
+    assert [stage.liveness(0), stage.liveness(1)] == [FRESH, STALE]
+
+
 def test_a_heartbeat_makes_fresh_all_that_its_session_holds_and_no_more() -> None:
     stage = Stage()
     for partition in range(3):
