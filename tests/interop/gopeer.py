@@ -18,12 +18,18 @@ import time
 import uuid
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from tests.interop.gomodel import Bugs, GoClient, GoPanic, GoWorld, parse
 from tests.support.messages import offset_of, partition_of
 
 MAX_RECORDS = 100_000
+
+UNSETTLED = {
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+}
 
 
 def say(event: str, **fields: Any) -> None:
@@ -157,12 +163,23 @@ class Peer:
 
     def start_of(self, topic: str, partition: int) -> int:
         """Return where to consume from, -1 where there is nothing to consume (a bug)."""
-        low, high = self.data.get_watermark_offsets(TopicPartition(topic, partition), timeout=10)
+        low, high = self.ends_of(TopicPartition(topic, partition))
         claim = self.client.claims[topic, partition]
         claim.offset = max(low, claim.offset)
         if claim.offset > high and self.bugs.stuck_beyond_end:
             return -1
         return min(claim.offset, high)
+
+    def ends_of(self, part: TopicPartition) -> tuple[int, int]:
+        """A topic that is a moment old may still ask who leads it."""
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                return self.data.get_watermark_offsets(part, timeout=10)
+            except KafkaException as error:
+                if error.args[0].code() not in UNSETTLED or time.monotonic() > deadline:
+                    raise
+                self.data.list_topics(part.topic, timeout=10)
 
     def reclaim(self) -> None:
         for topic, count in self.partitions.items():
