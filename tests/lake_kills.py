@@ -25,7 +25,7 @@ from marshal_py.embedded import EmbeddedKafka
 from marshal_py.spark.lake.run import run_lake
 from marshal_py.spark.lake.tables import LAKE_TABLES, Lake
 from marshal_py.spark.session import spark_session
-from tests.spark.lake_world import DAY, World
+from tests.spark.lake_world import DAY, Traffic, World
 from tests.unit.marshal_py.protocol.history.test_partition_history import Script, life
 
 _NOT_COMPARED = {"gold.runs", "silver.fold"}
@@ -33,13 +33,10 @@ _NOT_COMPARED = {"gold.runs", "silver.fold"}
 _MOMENTS = {"gold.findings": ("found_at", "expires_on")}
 
 
-def start(world: World) -> subprocess.Popen[bytes]:
+def start(traffic: Traffic) -> subprocess.Popen[bytes]:
     """A run as a process of its own."""
-    argv = ["lake", "run", "-b", world.servers, "--coordination-topic", world.log]
-    argv += ["--lake", world.lake.place, "--published", world.topic, "--day", str(DAY)]
-    argv += ["--allow", "create_time"]
     return subprocess.Popen(
-        [sys.executable, "-m", "marshal_py.cli", *argv],
+        [sys.executable, "-m", "marshal_py.cli", *traffic.command()],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
@@ -53,16 +50,16 @@ def kill(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def grow(world: World, script: Script, choose: random.Random, ids: int) -> int:
+def grow(traffic: Traffic, script: Script, choose: random.Random, ids: int) -> int:
     """More of the log, and more records, some of them twice; return the next id."""
     since = len(script.records)
     life(script)
     script.wait(2_500)
-    world.coordinate(script, since=since)
+    traffic.coordinate(script, since=since)
     count = choose.randrange(1, 50)
-    world.publish(*range(ids, ids + count))
+    traffic.publish(*range(ids, ids + count))
     if choose.random() < 0.3:
-        world.publish(ids)
+        traffic.publish(ids)
     return ids + count
 
 
@@ -88,13 +85,14 @@ def main() -> int:
         kafka.create_topic("log.snapshots", 1)
         kafka.create_topic("t", 1, config=forever)
         # The session of the comparison is started last: it would take the memory of the runs.
-        world = World(None, kafka.bootstrap_servers, "log", "t", Path(folder))  # type: ignore[arg-type]
+        where = (kafka.bootstrap_servers, "log", "t", Path(folder))
+        traffic = Traffic(*where)
         script, ids, longest_s = Script(), 0, 40.0
         for number in range(asked.kills):
-            ids = grow(world, script, choose, ids)
-            runs = [start(world)]
+            ids = grow(traffic, script, choose, ids)
+            runs = [start(traffic)]
             if choose.random() < 0.33:
-                runs.append(start(world))
+                runs.append(start(traffic))
             moment_s = choose.uniform(5.0, longest_s)
             began = time.monotonic()
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -104,11 +102,11 @@ def main() -> int:
                 kill(each)
             codes = [each.returncode for each in runs]
             print(f"run {number + 1}: after {time.monotonic() - began:.1f} s: {codes}", flush=True)
-        last = start(world)
+        last = start(traffic)
         if last.wait(600) not in (0, 1):
             print(f"the last run ended with {last.returncode}", flush=True)
             return 1
-        world.spark = spark_session("lake kills", master="local[2]", delta=True)
+        world = World(spark_session("lake kills", master="local[2]", delta=True), *where)
         oracle = str(Path(folder) / "oracle")
         run_lake(world.spark, world.servers, oracle, [DAY], world.settings)
         found, wanted = tables(world, world.lake.place), tables(world, oracle)

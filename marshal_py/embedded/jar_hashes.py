@@ -10,7 +10,7 @@ from pathlib import Path
 
 from .errors import DownloadFailed
 
-__all__ = ["check_jars", "is_pinned"]
+__all__ = ["check_jars", "is_pinned", "pinned_homes"]
 
 
 @cache
@@ -24,6 +24,11 @@ def _pinned() -> dict[str, dict[str, str]]:
 def is_pinned(home: str) -> bool:
     """Whether the jars of this home in the cache, such as ``kafka-4.1.0``, are known."""
     return home in _pinned()
+
+
+def pinned_homes(prefix: str) -> list[str]:
+    """Return what follows the prefix in the names of the homes that are pinned."""
+    return [home.removeprefix(prefix) for home in _pinned() if home.startswith(prefix)]
 
 
 def check_jars(home: str, jars: Iterable[Path]) -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 from xml.sax.saxutils import escape
 
 from .errors import DownloadFailed, InvalidArgument
-from .jar_hashes import check_jars, is_pinned
+from .jar_hashes import check_jars, is_pinned, pinned_homes
 from .process import Progress, to_stderr
 
 DEFAULT_VERSION = "4.1.0"
@@ -28,6 +28,7 @@ _MANIFEST = "jars.json"
 _TIMEOUT_S = 900
 WAYS = ("python", "mvn")
 ENVIRONMENT_VARIABLE = "MARSHAL_JARS"
+UNPINNED = "MARSHAL_UNPINNED_JARS"
 
 
 def cache_root() -> Path:
@@ -66,9 +67,10 @@ def kafka_home(
     MARSHAL_JARS, else `"auto"`.
 
     Safe among processes: one downloads, the others wait. A download that is killed leaves nothing
-    that a later call would take for complete. The jars of the versions that are tested are compared
-    with hashes that come with this library; of others, a progress line says that they are not.
-    Raises `DownloadFailed`, which says what was tried.
+    that a later call would take for complete. The jars are compared with hashes that come with this
+    library. It has none of versions that it is not tested with: they are refused, unless the
+    environment variable MARSHAL_UNPINNED_JARS is "1".
+    Raises `DownloadFailed`, which says what was tried, and `InvalidArgument`.
     """
     if not re.fullmatch(r"\d+\.\d+\.\d+", version):
         raise InvalidArgument(f"version={version!r} must look like {DEFAULT_VERSION!r}")
@@ -80,6 +82,11 @@ def kafka_home(
     home = cache_root() / f"kafka-{version}"
     if _complete(home):
         return home
+    if not is_pinned(home.name) and os.environ.get(UNPINNED) != "1":
+        raise InvalidArgument(
+            f"version={version!r}: the SHA-256 of its jars are not known here, those of "
+            f"{', '.join(pinned_homes('kafka-'))} are. To trust the registry, set {UNPINNED}=1."
+        )
     with locked(home, progress):
         if not _complete(home):  # another process may have done it meanwhile
             _sweep(home)
@@ -121,8 +128,6 @@ def _fill(home: Path, version: str, way: str, progress: Progress) -> None:
             _FETCH[chosen](libs, coordinates)
             _check(libs, version)
             check_jars(home.name, jars(folder))
-            if not is_pinned(home.name):
-                progress(f"Apache Kafka {version}: the hashes of its jars are not known here")
             sizes = {jar.name: jar.stat().st_size for jar in jars(folder)}
             (folder / _MANIFEST).write_text(json.dumps(sizes, indent=1))
             folder.rename(home)

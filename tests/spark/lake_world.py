@@ -28,16 +28,18 @@ SENDERS_TIME = Expectations(allowed=("create_time",))
 """These logs were not written by clients, at the times that they say."""
 
 
-class World:
-    """A coordination topic, a topic that an outbox is published to, and a lake."""
+class Traffic:
+    """A coordination topic, a topic that an outbox is published to, and a place for a lake."""
 
-    def __init__(self, spark: SparkSession, servers: str, log: str, topic: str, at: Path) -> None:
-        self.spark, self.servers, self.log, self.topic, self.at = spark, servers, log, topic, at
+    def __init__(self, servers: str, log: str, topic: str, at: Path) -> None:
+        self.servers, self.log, self.topic, self.at = servers, log, topic, at
         self.lake = Lake.at(str(at / "lake"))
-        self.settings = LakeSettings(topic=log, published=[topic], expectations=SENDERS_TIME)
 
-    def run(self, *days: dt.date) -> LakeRun:
-        return run_lake(self.spark, self.servers, self.lake.place, days or [DAY], self.settings)
+    def command(self) -> list[str]:
+        """The words of `marshal` for a run of the day."""
+        words = ["lake", "run", "-b", self.servers, "--coordination-topic", self.log]
+        words += ["--lake", self.lake.place, "--published", self.topic, "--day", str(DAY)]
+        return [*words, "--allow", *SENDERS_TIME.allowed]
 
     def coordinate(self, script: Script, since: int = 0, until: int | None = None) -> None:
         write(self.servers, self.log, [(0, v, at) for _, v, at in script.records[since:until]])
@@ -72,6 +74,18 @@ class World:
             "kafka_header_values": pa.array([[]] * len(ids), pa.list_(pa.binary())),
         }
         pq.write_table(pa.table(columns), folder / f"outbox-{ids[0]}-{ids[-1]}.parquet")
+
+
+class World(Traffic):
+    """With a session that reads the lake and writes it."""
+
+    def __init__(self, spark: SparkSession, servers: str, log: str, topic: str, at: Path) -> None:
+        super().__init__(servers, log, topic, at)
+        self.spark = spark
+        self.settings = LakeSettings(topic=log, published=[topic], expectations=SENDERS_TIME)
+
+    def run(self, *days: dt.date) -> LakeRun:
+        return run_lake(self.spark, self.servers, self.lake.place, days or [DAY], self.settings)
 
     def add_archive(self) -> int:
         return add_archive(self.spark, self.lake.place, OUTBOX, str(self.at / "archive"))

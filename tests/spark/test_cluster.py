@@ -25,6 +25,7 @@ from confluent_kafka import Producer
 from marshal_py.embedded import EmbeddedKafka
 from marshal_py.spark.watch import TIMEOUT_SETTING
 from tests.spark import cluster_app
+from tests.spark.lake_world import OUTBOX, Traffic
 from tests.spark.logs import write
 from tests.spark.test_reconcile import World
 from tests.support.hosts import Hosts, HostsMissing, hosts
@@ -55,6 +56,10 @@ FOR_TESTS = {
     "spark.task.maxFailures": "2",
     "spark.ui.enabled": "false",
 }
+WITH_DELTA = (
+    "--conf", "spark.sql.extensions=io.delta.sql.DeltaSparkSessionExtension",
+    "--conf", "spark.sql.catalog.spark_catalog=org.apache.spark.sql.delta.catalog.DeltaCatalog",
+)  # fmt: skip
 NEEDED = ("marshal_py", "harvest", "confluent_kafka", "msgspec", "mmh3", "pyarrow", "numpy")
 """What executors need, and workers do not have."""
 
@@ -161,8 +166,8 @@ def driver(cluster: SparkCluster, packed: Path) -> Driver:
     return Driver(cluster, packed)
 
 
-def printed_by(module: str) -> str:
-    done = subprocess.run([sys.executable, "-m", module], capture_output=True, check=True)
+def printed_by(*words: str) -> str:
+    done = subprocess.run([sys.executable, "-m", *words], capture_output=True, check=True)
     return done.stdout.decode().strip()
 
 
@@ -184,10 +189,9 @@ class Application:
             listener.bind(address)
             listener.listen()
             listener.settimeout(1)
-            jars = ("--jars", printed_by("marshal_py.spark.connector"))
-            self.process = driver.start(
-                *jars, str(cluster_app.__file__), address, log=self.log, **settings
-            )
+            jars = ("--jars", printed_by("marshal_py.spark.connector", "delta"))
+            words = (*WITH_DELTA, *jars, str(cluster_app.__file__), address)
+            self.process = driver.start(*words, log=self.log, **settings)
             self._connection = self._accept(listener)
         self._connection.settimeout(PATIENCE_S)
         self._line = self._connection.makefile("rw")
@@ -335,6 +339,42 @@ def test_the_reconciliation(
         code, found = application.command("harvest", *words)
     assert code == 1
     check_reconciled(found)
+
+
+def a_day(kafka: EmbeddedKafka, servers: str, at: Path) -> Traffic:
+    """A takeover, and 40 rows of an outbox: 7 is not published, 8 twice, 9 after 14 of its key."""
+    forever = {"retention.ms": "-1"}
+    log, topic = (kafka.create_topic(partitions=1, config=forever) for _ in range(2))
+    kafka.create_topic(f"{log}.snapshots", 1)
+    traffic = Traffic(servers, log, topic, at)
+    script = Script()
+    life(script)
+    traffic.coordinate(script)
+    traffic.archive(range(40))
+    traffic.publish(*range(7), 8, *range(10, 30), 8, 9, *range(30, 40))
+    return traffic
+
+
+def test_the_lake(
+    application: Application, kafka: EmbeddedKafka, servers: str, tmp_path: Path
+) -> None:
+    traffic = a_day(kafka, servers, tmp_path)
+    archived = ["--parquet", str(tmp_path / "archive"), "--outbox", OUTBOX, "--json"]
+    code, found = application.command("harvest", "lake", "--lake", traffic.lake.place, *archived)
+    assert (code, found["added"]) == (0, 40)
+    code, found = application.command("marshal", *traffic.command(), "--json")
+    assert code == 1
+    assert found["published"] == 40
+    assert unmet(found) == {"lost": 1, "duplicated": 1, "disordered": 1}
+    code, again = application.command("marshal", *traffic.command(), "--json")
+    assert (code, again["records"], again["published"]) == (1, 0, 0)
+    assert unmet(again) == unmet(found)
+
+
+def unmet(found: dict[str, Any]) -> dict[str, int]:
+    """The kinds of findings that were not expected, and how many there are."""
+    kept = "findings: "
+    return {e["name"].removeprefix(kept): e["found"] for e in found["expectations"] if not e["met"]}
 
 
 def test_at_most_once_refuses_speculation(

@@ -132,13 +132,15 @@ def test_jars_that_are_not_the_published_ones_are_refused(
     assert not (tmp_path / "marshal-py" / "kafka-4.1.0").exists()
 
 
-def test_that_hashes_are_not_known_is_said(
+def test_a_version_whose_hashes_are_not_known_is_refused_unless_it_is_trusted(
     registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(jar_hashes, "_pinned", dict)
-    lines: list[str] = []
-    kafka_home(progress=lines.append)
-    assert any("not known" in line for line in lines)
+    monkeypatch.setattr(jar_hashes, "_pinned", lambda: {"kafka-3.9.1": {}, "spark-4.2": {}})
+    with pytest.raises(InvalidArgument, match=r"'4\.1\.0'.* those of 3\.9\.1 are.*UNPINNED_JARS=1"):
+        kafka_home()
+    assert registry.calls == []
+    monkeypatch.setenv("MARSHAL_UNPINNED_JARS", "1")
+    assert kafka_home().is_dir()
 
 
 @pytest.mark.parametrize("version", [jars.DEFAULT_VERSION, "3.9.1", "4.2.0"])
