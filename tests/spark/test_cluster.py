@@ -475,9 +475,35 @@ def test_the_lines_of_the_page(
     code, printed = driver.run(submitted, *audit_of(topic, servers, tmp_path / "audit"), log=log)
     assert code == 0, driver.said(log)
     assert json.loads(printed)["new"]["records"] == records
+    check_lake(driver, a_day(kafka, servers, tmp_path), tmp_path)
     submitted = printed_by("harvest.cli.spark_submit")
     jars = ("--jars", printed_by("marshal_py.spark.connector"))
     with reconciled(places, kafka, servers) as words:
         code, printed = driver.run(*jars, submitted, *words, log=log)
     assert code == 1, driver.said(log)
     check_reconciled(json.loads(printed))
+
+
+def check_lake(driver: Driver, traffic: Traffic, folder: Path) -> None:
+    """A day of which the first driver is killed at work, and that is then run twice."""
+    jars = (*WITH_DELTA, "--jars", printed_by("marshal_py.spark.connector", "delta"))
+    rows = ["lake", "--lake", traffic.lake.place, "--outbox", OUTBOX]
+    rows += ["--parquet", str(folder / "archive"), "--json"]
+    log = folder / "log"
+    code, printed = driver.run(*jars, printed_by("harvest.cli.spark_submit"), *rows, log=log)
+    assert (code, json.loads(printed)["added"]) == (0, 40), driver.said(log)
+
+    run = (*jars, printed_by("marshal_py.cli.spark_submit"), *traffic.command(), "--json")
+    killed = driver.start(*run, log=log)
+    deadline = time.monotonic() + PATIENCE_S
+    while not list(Path(traffic.lake.place).glob("silver/**/*.parquet")):
+        assert killed.poll() is None, driver.said(log)
+        assert time.monotonic() < deadline, driver.said(log)
+        time.sleep(0.02)  # another process writes files: there is nothing to wait on
+    kill(killed)
+    for read_anew in (False, True):
+        code, printed = driver.run(*run, log=log)
+        found = json.loads(printed)
+        assert (code, unmet(found)) == (1, {"lost": 1, "duplicated": 1, "disordered": 1})
+        if read_anew:
+            assert (found["records"], found["published"]) == (0, 0)
