@@ -1,6 +1,6 @@
 """The tasks of whoever works on this: `nox --list` shows them, `nox` runs the fast ones.
 
-Nothing is installed here (but by `pythons`): run it from the environment that has the extra
+Nothing is installed here (but by `pythons` and `airflow`): run it from the environment that has the extra
 `dev`, CONTRIBUTING.md says how.
 """
 
@@ -48,11 +48,18 @@ def unit(session: nox.Session) -> None:
 def pythons(session: nox.Session) -> None:
     """The unit and contract tests with every Python that is found. What follows `--`: for pytest.
 
-    The only one that installs: each Python gets an environment of its own, in .nox.
+    Each Python gets an environment of its own, in .nox.
     """
     session.install("-e", ".[test]")
     tests = session.posargs or ["-n", "2", "tests/unit", "tests/contract"]
     session.run("python", "-m", "pytest", "-q", *tests)
+
+
+@nox.session(venv_backend="venv", reuse_venv=True)
+def airflow(session: nox.Session) -> None:
+    """The DAG of docs/deploy, run by Airflow. Installs Airflow, in .nox."""
+    session.install("apache-airflow>=3")
+    session.run("python", "-m", "tests.lake_dag")
 
 
 @nox.session

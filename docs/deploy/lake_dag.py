@@ -1,8 +1,9 @@
 """Every night, for Airflow: the outbox's rows and the day before into the lake, then its care.
 
 Put it among the DAGs, and the names below where they belong. Each task can be started again at any
-moment. `lake_run` fails when the day was not as expected (exit code 1): that is its alarm; the
-tables are written all the same, and `lake_maintain` runs.
+moment. `lake_run` fails when the day was not as expected (exit code 1); the tables are written all
+the same, and `lake_maintain` runs. A run of a DAG is what its last tasks are, hence `alarm`: it
+fails when any other task has failed.
 """
 
 from __future__ import annotations
@@ -40,4 +41,8 @@ with DAG(
         bash_command=f"marshal lake maintain --lake {LAKE}",
         trigger_rule="all_done",
     )
+    alarm = BashOperator(
+        task_id="alarm", bash_command="exit 1", trigger_rule="one_failed", retries=0
+    )
     rows >> run >> maintain
+    [rows, run, maintain] >> alarm
