@@ -1,7 +1,7 @@
 """The tasks of whoever works on this: `nox --list` shows them, `nox` runs the fast ones.
 
-Nothing is installed here (but by `pythons` and `airflow`): run it from the environment that has the extra
-`dev`, CONTRIBUTING.md says how.
+Nothing is installed here (but by `pythons` and `airflow`): run it from the environment that has
+the extra `dev`, CONTRIBUTING.md says how.
 """
 
 from __future__ import annotations
