@@ -1,7 +1,7 @@
 """The tasks of whoever works on this: `nox --list` shows them, `nox` runs the fast ones.
 
-Nothing is installed here (but by `pythons` and `airflow`): run it from the environment that has
-the extra `dev`, CONTRIBUTING.md says how.
+Nothing is installed here (but by `pythons`, `lowest` and `airflow`): run it from the environment
+that has the extra `dev`, CONTRIBUTING.md says how.
 """
 
 from __future__ import annotations
@@ -60,6 +60,35 @@ def airflow(session: nox.Session) -> None:
     """The DAG of docs/deploy, run by Airflow. Installs Airflow, in .nox."""
     session.install("apache-airflow>=3")
     session.run("python", "-m", "tests.lake_dag")
+
+
+IN_CONTAINER = "archive dashboard harvest http metrics mysql nats object-store otel"
+LOCK = "docs/deploy/requirements.lock"
+
+
+@nox.session
+def lock(session: nox.Session) -> None:
+    """Renew what the container installs, and write its list of parts: sbom.cdx.json (CycloneDX)."""
+    _compile(session, LOCK, "docs/deploy/requirements.in", "--upgrade", "--generate-hashes",
+             "--python-version", "3.12", "--python-platform", "x86_64-manylinux_2_28",
+             *(f"--extra={name}" for name in IN_CONTAINER.split()))  # fmt: skip
+    _python(session, "-m", "cyclonedx_py", "requirements", LOCK, "-o", "sbom.cdx.json")
+
+
+@nox.session(venv_backend="venv")
+def lowest(session: nox.Session) -> None:
+    """The unit and contract tests with the lowest versions that pyproject.toml allows."""
+    wanted = Path(session.create_tmp()) / "lowest.txt"
+    _compile(session, str(wanted), "--resolution", "lowest-direct", "--extra=test")
+    session.install("-r", str(wanted))
+    session.install("--no-deps", "-e", ".")
+    tests = session.posargs or ["-n", "2", "tests/unit", "tests/contract"]
+    session.run("python", "-m", "pytest", "-q", *tests)
+
+
+def _compile(session: nox.Session, to: str, *options: str) -> None:
+    kept = ("--no-annotate", "--no-header", "--quiet", "--output-file", to)
+    _python(session, "-m", "uv", "pip", "compile", "pyproject.toml", *kept, *options)
 
 
 @nox.session

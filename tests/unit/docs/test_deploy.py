@@ -6,14 +6,16 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
 
 from harvest.config.load import parse
-from tests.support.paths import DOCS
+from tests.support.paths import DOCS, ROOT
 from tests.unit.marshal_py.cli.test_help import check_command_line
 
 DEPLOY = DOCS / "deploy"
@@ -114,3 +116,22 @@ def test_the_containerfile_copies_what_is_there_and_starts_a_command_that_there_
         for word in ("ENTRYPOINT", "CMD")
     )
     check_command_line(" ".join([*entry, *command]))
+
+
+def test_the_lock_has_what_the_package_wants_each_with_hashes_and_no_address() -> None:
+    text = (DEPLOY / "requirements.lock").read_text()
+    assert "://" not in text
+    locked: dict[str, str] = {}
+    for block in re.split(r"\n(?! )", text.strip()):
+        pinned = re.match(r"([a-z0-9-]+)==(\S+) ", block)
+        assert pinned is not None, block
+        assert " --hash=sha256:" in block, block
+        locked[pinned[1]] = pinned[2]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = re.findall(r'^IN_CONTAINER = "(.+)"$', (ROOT / "noxfile.py").read_text(), re.MULTILINE)
+    wanted = project["dependencies"]
+    for name in extras[0].split():
+        wanted = wanted + project["optional-dependencies"][name]
+    for each in map(Requirement, wanted):
+        name = each.name.lower()
+        assert each.specifier.contains(locked[name]), f"{each}: nox -s lock"
