@@ -84,8 +84,8 @@ class TopicCounter:
         self._count = 0
 
     def count(self, timeout_s: float = 60.0) -> int:
-        """So many at least as were committed when it was called. Raises AssertionError when these
-        do not come for `timeout_s`."""
+        """So many at least as the partitions knew to be committed when it was called. Raises
+        AssertionError when these do not come for `timeout_s`."""
         deadline = time.monotonic() + timeout_s
         ends = end_offsets(
             self._servers, self._topic, self._next, IsolationLevel.READ_COMMITTED, deadline

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 
 import pytest
@@ -99,5 +100,9 @@ def test_a_counter_goes_on_where_it_was_and_counts_what_is_committed(
     producer.flush(30)
     assert counter.count() == 2 * PARTITIONS
     producer.commit_transaction(30)
+    # The coordinator answers when it has decided; the partitions learn of it a moment later.
+    deadline = time.monotonic() + 30
+    while counter.count() < 3 * PARTITIONS:
+        assert time.monotonic() < deadline
     assert counter.count() == 3 * PARTITIONS
     counter.close()
