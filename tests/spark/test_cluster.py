@@ -503,7 +503,8 @@ def check_lake(driver: Driver, traffic: Traffic, folder: Path) -> None:
     kill(killed)
     for read_anew in (False, True):
         code, printed = driver.run(*run, log=log)
-        found = json.loads(printed)
+        # Spark writes a Python driver's standard error, and so its progress, to standard output.
+        found = json.loads(printed[printed.index("{") :])
         assert (code, unmet(found)) == (1, {"lost": 1, "duplicated": 1, "disordered": 1})
         if read_anew:
             assert (found["records"], found["published"]) == (0, 0)
