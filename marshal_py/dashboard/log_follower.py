@@ -419,10 +419,11 @@ class LogFollower:
 
     def _ask_ends(self, live: LiveState, topics: set[str]) -> None:
         """Ask whether the log's brokers answer, and where these topics end."""
-        asked_ns, trouble = boottime_ns(), ""
+        asked_ns, answered, trouble = boottime_ns(), False, ""
         ends: Ends = {}
         try:
             self._ends.ask_log(live.world.partitions)
+            answered = True
             ends = self._ends.ask(topics)
         except (KafkaException, MarshalError) as error:
             trouble = f"no answer from the brokers: {error}"
@@ -431,7 +432,8 @@ class LogFollower:
         with self.lock:
             if live is not self.live:
                 return
-            self._note_contact(trouble, asked_ns)
+            if answered or trouble:
+                self._note_contact(trouble, asked_ns)
             rows = live.set_ends(ends) if ends else []
         for row in rows:
             with self.lock:

@@ -43,20 +43,23 @@ class TopicEnds:
                 ends.setdefault(part.topic, {})[part.partition] = future.result().offset
         return ends
 
+    def _unheard(self, partitions: int) -> list[int]:
+        topic = self._connection.topic
+        ends = self._latest(TopicPartition(topic, p) for p in range(partitions))
+        return sorted(set(range(partitions)) - ends.get(topic, {}).keys())
+
     def ask_log(self, partitions: int) -> None:
         """Ask where each partition of the coordination log ends.
 
         Raises `BrokerUnavailable` when one of them has nobody who answers.
         """
-        topic = self._connection.topic
-        parts = [TopicPartition(topic, p) for p in range(partitions)]
-        unheard = sorted(set(range(partitions)) - self._latest(parts).get(topic, {}).keys())
+        unheard = self._unheard(partitions)
         if unheard:  # librdkafka asks for ever with an old leader epoch, unless it is told anew
             self._client().list_topics(timeout=self._timeout_s)
-            unheard = sorted(set(range(partitions)) - self._latest(parts).get(topic, {}).keys())
+            unheard = self._unheard(partitions)
         if unheard:
             raise BrokerUnavailable(
-                f"nobody answers for {topic}-{unheard[0]}"
+                f"nobody answers for {self._connection.topic}-{unheard[0]}"
                 + (f" and {count(len(unheard) - 1, 'other partition')}" if unheard[1:] else "")
             )
 

@@ -373,8 +373,10 @@ def test_the_lake(
 
 def unmet(found: dict[str, Any]) -> dict[str, int]:
     """The kinds of findings that were not expected, and how many there are."""
-    kept = "findings: "
-    return {e["name"].removeprefix(kept): e["found"] for e in found["expectations"] if not e["met"]}
+    prefix = "findings: "
+    return {
+        e["name"].removeprefix(prefix): e["found"] for e in found["expectations"] if not e["met"]
+    }
 
 
 def test_at_most_once_refuses_speculation(
@@ -501,10 +503,10 @@ def check_lake(driver: Driver, traffic: Traffic, folder: Path) -> None:
         assert time.monotonic() < deadline, driver.said(log)
         time.sleep(0.02)  # another process writes files: there is nothing to wait on
     kill(killed)
-    for read_anew in (False, True):
+    for again in (False, True):
         code, printed = driver.run(*run, log=log)
         # Spark writes a Python driver's standard error, and so its progress, to standard output.
         found = json.loads(printed[printed.index("{") :])
         assert (code, unmet(found)) == (1, {"lost": 1, "duplicated": 1, "disordered": 1})
-        if read_anew:
+        if again:
             assert (found["records"], found["published"]) == (0, 0)

@@ -14,8 +14,11 @@ from starlette.testclient import TestClient
 from marshal_py.admin.connection import Connection
 from marshal_py.dashboard import log_follower as f
 from marshal_py.dashboard.app import create_app
+from marshal_py.dashboard.live_state import LiveState
 from marshal_py.dashboard.subscribers import WAITING, Subscriber
-from marshal_py.errors import InvalidArgument
+from marshal_py.dashboard.topic_ends import TopicEnds
+from marshal_py.errors import BrokerUnavailable, InvalidArgument
+from marshal_py.protocol.world import Observer, World
 
 
 def test_whoever_waits_for_the_lock_gets_it_before_who_has_just_had_it() -> None:
@@ -85,6 +88,43 @@ def test_a_history_that_takes_too_long_to_read_is_shortened_once() -> None:
         follower._check_pace(6.0)
     assert follower.history_s == pytest.approx(3_600 * 30 / 600 / 2)
     follower._check_pace(60.0)
+
+
+class Ends(TopicEnds):
+    """Answers, or fails with what is given."""
+
+    def __init__(self, failure: Exception | None) -> None:
+        self.failure = failure
+
+    def ask_log(self, partitions: int) -> None:
+        if self.failure is not None:
+            raise self.failure
+
+    def ask(self, topics: set[str]) -> dict[str, dict[int, int]]:
+        return {}
+
+
+def test_only_an_answer_is_contact_and_only_what_kafka_refuses_is_the_loss_of_it() -> None:
+    follower = f.LogFollower(Connection.of_servers("nowhere:1"), ends=(ends := Ends(None)))
+    follower.live = live = LiveState(World(1), [Observer()])
+    follower.phase = "live"
+    follower._ask_ends(live, set())
+    first_ns = live.contact_ns
+    assert first_ns is not None
+
+    ends.failure = ValueError("a fault of this program's")
+    follower._ask_ends(live, set())
+    assert (follower.phase, live.contact_ns) == ("live", first_ns)
+
+    ends.failure = BrokerUnavailable("nobody answers for __marshal-0")
+    follower._ask_ends(live, set())
+    assert (follower.phase, live.contact_ns) == ("lost", first_ns)
+    assert "__marshal-0" in follower.trouble
+
+    ends.failure = None
+    follower._ask_ends(live, set())
+    assert (follower.phase, live.contact_since_ns) == ("live", live.contact_ns)
+    assert live.contact_ns != first_ns
 
 
 @pytest.mark.parametrize(
