@@ -10,7 +10,7 @@ import importlib.util
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from typing import Any, Final, NoReturn, Protocol, TypeAlias
+from typing import Any, ClassVar, Final, NoReturn, Protocol, TypeAlias
 
 from harvest.core.extra_columns import NO_EXTRA, Extra
 from harvest.core.interfaces.dead_letter_store import DeadLetterTable
@@ -142,8 +142,22 @@ class _Postgres:
             yield connection
 
 
-class _NoLog:
-    """A database whose log is not read."""
+class _Polled:
+    """A database that tells of nothing: its log is not read, and it has no notifications."""
+
+    name: ClassVar[str]
+
+    def attempts(self, table: TableName) -> None:
+        del table
+
+    def listener(self, table: TableName) -> None:
+        del table
+
+    def install_notify(self, table: TableName, *, remove: bool) -> NoReturn:
+        del table, remove
+        raise ConfigurationError(
+            f"--notify: {self.name} has no notifications; an idle harvester polls"
+        )
 
     def wal_source(self, table: TableName, options: WalOptions) -> NoReturn:
         del table, options
@@ -156,7 +170,9 @@ class _NoLog:
         self.wal_source(table, WalOptions())
 
 
-class _Sqlite(_NoLog):
+class _Sqlite(_Polled):
+    name = "SQLite"
+
     def __init__(self, url: str) -> None:
         self._url = url
         self._path = sqlite_path(url)
@@ -177,23 +193,15 @@ class _Sqlite(_NoLog):
     def dead_letters(self, table: TableName) -> DeadLetterTable:
         return SqliteDeadLetters(self._url, table)
 
-    def attempts(self, table: TableName) -> None:
-        del table
-
-    def listener(self, table: TableName) -> None:
-        del table
-
-    def install_notify(self, table: TableName, *, remove: bool) -> bool:
-        del table, remove
-        raise ConfigurationError("--notify: SQLite has no notifications; an idle harvester polls")
-
     @contextmanager
     def transaction(self) -> Iterator[Any]:
         with closing(sqlite3.connect(self._path)) as connection, connection:
             yield connection
 
 
-class _Mysql(_NoLog):
+class _Mysql(_Polled):
+    name = "MySQL"
+
     def __init__(self, url: str) -> None:
         if importlib.util.find_spec("pymysql") is None:
             raise ConfigurationError("PyMySQL is missing: run `pip install 'marshal-py[mysql]'`")
@@ -216,16 +224,6 @@ class _Mysql(_NoLog):
 
     def dead_letters(self, table: TableName) -> DeadLetterTable:
         return MysqlDeadLetters(self._url, table)
-
-    def attempts(self, table: TableName) -> None:
-        del table
-
-    def listener(self, table: TableName) -> None:
-        del table
-
-    def install_notify(self, table: TableName, *, remove: bool) -> bool:
-        del table, remove
-        raise ConfigurationError("--notify: MySQL has no notifications; an idle harvester polls")
 
     @contextmanager
     def transaction(self) -> Iterator[Any]:
