@@ -51,18 +51,20 @@ from marshal_py.protocol import events as ev
 from marshal_py.protocol.claim_states import ClaimEvent, ClaimState
 from marshal_py.protocol.cold_start import ColdStart
 from marshal_py.protocol.heartbeat_schedule import HeartbeatSchedule
-from marshal_py.protocol.holding import Append, Holding, Notice, NoticeKind
+from marshal_py.protocol.holding import Append, Holding, Notice, NoticeKind, RangeHolding
 from marshal_py.protocol.messages import (
     LEVEL,
     MAX_ENTRIES,
     MAX_MEMBER_METADATA_BYTES,
     MAX_METADATA_BYTES,
     MAX_PARTITION,
+    MAX_RANGE_TOPIC_LENGTH,
     MAX_TOPIC_LENGTH,
     NO_OFFSET,
     VERSION,
     ClaimingMessages,
     ClaimingPartition,
+    ClaimingRange,
     Heartbeat,
     Membership,
     Message,
@@ -70,15 +72,25 @@ from marshal_py.protocol.messages import (
     ReleasingPartition,
     ResumeGroup,
     SetPosition,
+    SplittingRange,
     encode,
 )
 from marshal_py.protocol.migration import Grants
+from marshal_py.protocol.ranges import range_cell, range_of
 from marshal_py.protocol.rationalizer import Cell, PartitionState
 from marshal_py.protocol.timers import Timers
 from marshal_py.protocol.unread_appends import AppendKind, Sent, UnreadAppends
 from marshal_py.protocol.world import MS, Observer, World
 
-__all__ = ["Append", "ClaimState", "Claimant", "Holding", "Notice", "NoticeKind"]
+__all__ = [
+    "Append",
+    "ClaimState",
+    "Claimant",
+    "Holding",
+    "Notice",
+    "NoticeKind",
+    "RangeHolding",
+]
 
 MAX_METADATA_AT_ONCE: Final = 256 * 1024
 """Bytes of claims' metadata in one heartbeat, which stays well below Kafka's default limit of 1 MB
@@ -186,6 +198,8 @@ class Claimant:
         self._lapse_due_ns: list[int | None] = [None] * count
         self._appends: list[Append] = []
         self._notices: list[Notice] = []
+        self._granted: ev.RangeGranted | None = None
+        """Of which range the claim is that is read next."""
 
     # What the user wants
 
@@ -205,18 +219,88 @@ class Claimant:
             )
         if type(partition) is not int or not 0 <= partition <= MAX_PARTITION:
             raise InvalidArgument(f"partition = {partition!r} must be 0 to {MAX_PARTITION}")
-        if self.duplicate_instance_id is not None:
-            raise DuplicateClientId(self._duplicate_text())
-        if self.leaving:
-            raise Closed(self.refusal or "the client is closing; make a new one")
+        self._check_wanting()
         holding = self._wanted.get((topic, partition))
         if holding is None:
-            place = self.world.coordinator(self.group_id, topic, partition)
-            holding = self._holding(topic, partition, place)
+            holding = self._new_holding(topic, partition)
             holding.ephemeral = ephemeral
             self._wanted[holding.key] = holding
             self._consider(holding, now_ns)
         return holding
+
+    def want_range(
+        self, topic: str, partition: int, floor: int, count: int, now_ns: int
+    ) -> RangeHolding:
+        """Ask for a range of messages of topic/partition, once (§5.18).
+
+        The log grants the lowest that nobody holds, or `count` new ones, none below `floor`. The
+        notice ``acquired`` tells; ``lost``, that it was refused, or that nobody knows. Raises as
+        `want` does.
+        """
+        if not isinstance(topic, str) or not 0 < len(topic) <= MAX_RANGE_TOPIC_LENGTH:
+            raise InvalidArgument(
+                f"topic = {topic!r} must be text of 1 to {MAX_RANGE_TOPIC_LENGTH} characters"
+            )
+        if type(partition) is not int or not 0 <= partition <= MAX_PARTITION:
+            raise InvalidArgument(f"partition = {partition!r} must be 0 to {MAX_PARTITION}")
+        if type(floor) is not int or not 0 <= floor < 2**63:
+            raise InvalidArgument(f"floor = {floor!r} must be 0 or more")
+        if type(count) is not int or not 1 <= count < 2**31:
+            raise InvalidArgument(f"count = {count!r} must be 1 to {2**31 - 1}")
+        self._check_wanting()
+        place = self.world.coordinator(self.group_id, topic, partition)
+        holding = RangeHolding(topic, partition, place)
+        holding.claim_seq = seq = next(self._seq)
+        self._wanted[holding.key] = holding
+        if self.observers[place].caught_up_at_offset is None:
+            self._end(holding, ClaimEvent.CANCELLED, "the log is being read")
+            return holding
+        holding.on(ClaimEvent.CLAIM_SENT)
+        record = ClaimingRange(*self._header(seq), topic, partition, self.interval_ms, floor, count)
+        self._append(record, place, "claim", holding, now_ns)
+        return holding
+
+    def split(self, holding: RangeHolding, at: int, now_ns: int) -> None:
+        """Give back what of a range lies at and beyond `at`, of which nothing was begun (§5.18).
+
+        It is not ours from here on. The notice ``split`` says when the log has it; `detail`, why it
+        does not: the range ends at `at` all the same, and the rest is free when it is released.
+        Raises `NotHeld`.
+        """
+        if holding.state not in _OURS:
+            raise NotHeld(f"{_name(holding)} is not held any more: {holding.reason or 'released'}")
+        position = max(holding.next_offset, holding.claimed_offset)
+        if type(at) is not int or not position < at < holding.end:
+            raise InvalidArgument(
+                f"at = {at!r} must lie between the position, {position}, and the end, {holding.end}"
+            )
+        holding.end = at
+        seq = next(self._seq)
+        record = SplittingRange(*self._header(seq), *holding.key, holding.epoch, at)
+        self._append(record, holding.coordinator, "split", holding, now_ns)
+
+    def is_stale(self, topic: str, partition: int, now_ns: int) -> bool:
+        """Whether a cell is held, by nobody who may act on it, and could be taken over now."""
+        coordinator = self.world.coordinator(self.group_id, topic, partition)
+        key = (topic, partition)
+        cell = self.world.cell(self.group_id, *key)
+        if cell is None or not cell.held or key in self._wanted or key in self._releasing:
+            return False
+        version = self.world.version(self.group_id, *key)
+        return self._may_take(cell, version, coordinator, now_ns)
+
+    def _check_wanting(self) -> None:
+        if self.duplicate_instance_id is not None:
+            raise DuplicateClientId(self._duplicate_text())
+        if self.leaving:
+            raise Closed(self.refusal or "the client is closing; make a new one")
+
+    def _new_holding(self, topic: str, partition: int) -> Holding:
+        place = self.world.coordinator(self.group_id, topic, partition)
+        name = range_of(topic, partition)
+        if name is None or self._holding is not Holding:
+            return self._holding(topic, partition, place)
+        return RangeHolding(topic, partition, place, (name.topic, name.partition))
 
     def release(self, holding: Holding, now_ns: int) -> None:
         """Give a claim back, or stop wanting it. The caller has stopped acting on it (§5.7).
@@ -313,6 +397,11 @@ class Claimant:
             raise InvalidArgument(f"proposed_offset = {proposed_offset!r} must be 0 or more")
         if holding.state not in _OURS:
             raise NotHeld(f"{_name(holding)} is not held any more: {holding.reason or 'released'}")
+        if isinstance(holding, RangeHolding) and proposed_offset > holding.end:
+            raise InvalidArgument(
+                f"proposed_offset = {proposed_offset} must be at most {holding.end}, where the "
+                "range ends"
+            )
         seq = next(self._seq)
         record = ClaimingMessages(
             *self._header(seq), holding.topic, holding.partition, holding.epoch, proposed_offset
@@ -419,8 +508,13 @@ class Claimant:
                         reconsider_all = True
                 if event.client_id in self.grants.bridges:
                     migrates = True
+            elif kind is ev.RangeGranted:
+                self._granted = event
+            elif kind is ev.RangeSplit:
+                self._on_split(coordinator, event)
             elif kind is ev.Claimed:
                 self._on_claimed(coordinator, event, now_ns)
+                self._granted = None
                 touched[event.topic, event.partition] = None
                 migrates = self.grants.heard(event) or migrates
             elif kind is ev.Released:
@@ -470,13 +564,19 @@ class Claimant:
             self._sent.disown(seq)
             if holding.state is ClaimState.CLAIMING and holding.claim_seq == seq:
                 holding.on(ClaimEvent.CLAIM_FAILED)
-                self._check_at(holding, now_ns + RETRY_NS)
+                if isinstance(holding, RangeHolding) and holding.is_asked_for:
+                    self._end(holding, ClaimEvent.CANCELLED, "unknown outcome")
+                else:
+                    self._check_at(holding, now_ns + RETRY_NS)
         elif sent.kind == "release" and holding is not None:
             if holding.state is ClaimState.RELEASING:
                 self._release_at(holding, now_ns + RETRY_NS)
         elif sent.kind == "messages" and holding is not None:
             self._sent.pop(seq)
             self._notices.append(Notice("messages_rejected", holding, "unknown outcome", seq))
+        elif sent.kind == "split" and holding is not None:
+            self._sent.pop(seq)
+            self._notices.append(Notice("split", holding, "unknown outcome"))
 
     def _fail_overdue(self, now_ns: int) -> None:
         """Count as failed what has not been answered for long. It may turn up all the same."""
@@ -587,6 +687,9 @@ class Claimant:
     def _consider(self, holding: Holding, now_ns: int) -> None:
         """Claim the cell if that is allowed now; otherwise arrange to look again."""
         holding.check_at_ns = None
+        if isinstance(holding, RangeHolding) and holding.is_asked_for:
+            self._end(holding, ClaimEvent.CANCELLED, "the log was read anew")
+            return
         observer = self.observers[holding.coordinator]
         state = self.world.states[holding.coordinator]
         if observer.caught_up_at_offset is None or self.leaving:
@@ -601,6 +704,10 @@ class Claimant:
             return
         cell = None if group is None else group.cells.get(holding.key)
         version = NO_OFFSET if group is None else group.version(cell)
+        if group is not None and group.open_ranges.count(holding.key):
+            self._notices.append(Notice("waiting", holding, "ranges of it are open"))
+            self._check_at(holding, now_ns + self.interval_ms * MS)
+            return
         if cell is not None and cell.held:
             if holding.key in self._releasing:  # our own release is on its way
                 self._check_at(holding, now_ns + self.interval_ms * MS)
@@ -650,7 +757,7 @@ class Claimant:
         sent = self._sent.pop(event.seq)
         if current is not None:  # an earlier attempt that turned up late: the newer epoch counts
             self._end(current, ClaimEvent.LOST, "claimed again")
-        holding = self._wanted.get(key)
+        holding = self._granted_to(key, event.seq, sent)
         if holding is None or holding.state not in _PENDING:
             self._give_back(key, coordinator, event.epoch, now_ns)
             return
@@ -664,13 +771,44 @@ class Claimant:
             holding.claimed_offset = cell.claimed_offset
             holding.stored_metadata = cell.metadata
             holding.metadata = holding.metadata or cell.metadata
+        if isinstance(holding, RangeHolding) and self._granted is not None:
+            holding.end, holding.granted = self._granted.end, self._granted.granted
         if holding.metadata != holding.stored_metadata:
             self._changed[key] = holding
         self._ours[coordinator][key] = holding
         holding.on(ClaimEvent.CLAIM_ACCEPTED)
         if sent is not None:
             self._extend_lease(holding, sent.t_send_ns, now_ns)
-        self._heartbeats.arrange(coordinator, now_ns)
+        # Ranges come and go many times in an interval: they cost no heartbeat of their own.
+        is_range = isinstance(holding, RangeHolding)
+        self._heartbeats.arrange(coordinator, now_ns + is_range * self.interval_ms * MS)
+
+    def _granted_to(self, key: tuple[str, int], seq: int, sent: Sent | None) -> Holding | None:
+        """Return whose claim was accepted: who asked for a range has this one now."""
+        asked = None if sent is None else sent.holding
+        wanted = self._wanted.get(key)
+        if not isinstance(asked, RangeHolding) or not asked.is_asked_for or asked.claim_seq != seq:
+            return wanted
+        if asked.state is not ClaimState.CLAIMING:
+            return wanted
+        if wanted is not None:  # who waited to take it over need not any more
+            self._end(wanted, ClaimEvent.CANCELLED, "granted to this client")
+        del self._wanted[asked.key]
+        asked.place(*key)
+        self._wanted[key] = asked
+        return asked
+
+    def _on_split(self, coordinator: int, event: ev.RangeSplit) -> None:
+        if event.instance_id != self.instance_id:
+            return
+        source = (event.topic, event.partition)
+        holding = self._ours[coordinator].get(range_cell(*source, event.start))
+        if isinstance(holding, RangeHolding):
+            holding.end = min(holding.end, event.at)
+        sent = self._sent.get(event.seq)
+        if sent is not None and sent.kind == "split" and sent.holding is not None:
+            self._sent.pop(event.seq)
+            self._notices.append(Notice("split", sent.holding))
 
     def _on_rejected(self, coordinator: int, event: ev.Rejected, now_ns: int) -> None:
         if event.instance_id != self.instance_id:
@@ -691,6 +829,16 @@ class Claimant:
             ):
                 holding.on(ClaimEvent.CLAIM_REJECTED)
                 self._consider(holding, now_ns)
+        elif event.record == "ClaimingRange":
+            sent = self._sent.pop(event.seq)
+            asked = None if sent is None else sent.holding
+            if asked is not None and asked.state is ClaimState.CLAIMING:
+                asked.on(ClaimEvent.CLAIM_REJECTED)
+                self._end(asked, ClaimEvent.CANCELLED, f"refused: {event.reason}")
+        elif event.record == "SplittingRange":
+            sent = self._sent.pop(event.seq)
+            if sent is not None and sent.holding is not None:
+                self._notices.append(Notice("split", sent.holding, event.reason))
         elif event.record == "ClaimingMessages":
             sent = self._sent.pop(event.seq)
             if sent is not None and sent.holding is not None:
@@ -931,9 +1079,12 @@ class Claimant:
         next_offset: int = NO_OFFSET,
     ) -> None:
         """Release an epoch without a word to the user, who never heard of it or has lost it."""
-        holding = self._holding(*key, coordinator)
+        holding = self._new_holding(*key)
+        holding.coordinator = coordinator
         holding.epoch = epoch
         holding.next_offset = next_offset
+        if isinstance(holding, RangeHolding):
+            holding.begun = next_offset != NO_OFFSET
         self._start_release(holding, now_ns)
 
     def _give_up(self, holding: Holding, reason: str, now_ns: int) -> None:
@@ -962,12 +1113,14 @@ class Claimant:
 
     def _send_release(self, holding: Holding, now_ns: int) -> None:
         seq = next(self._seq)
+        # Of a range: −1 says that nothing of it was begun.
+        has_begun = not isinstance(holding, RangeHolding) or holding.begun
         record = ReleasingPartition(
             *self._header(seq),
             holding.topic,
             holding.partition,
             holding.epoch,
-            holding.next_offset,
+            holding.next_offset if has_begun else NO_OFFSET,
             1 if holding.ephemeral else 0,
         )
         self._append(record, holding.coordinator, "release", holding, now_ns)

@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple, TypeAlias
 from marshal_py.protocol.claim_states import ClaimEvent, ClaimState, next_state
 from marshal_py.protocol.messages import NO_OFFSET
 
-__all__ = ["Append", "Holding", "Notice", "NoticeKind"]
+__all__ = ["Append", "Holding", "Notice", "NoticeKind", "RangeHolding"]
 
 
 class Holding:
@@ -89,6 +89,42 @@ class Holding:
         return f"<{self.topic}/{self.partition} {self.state.value} epoch={self.epoch}>"
 
 
+class RangeHolding(Holding):
+    """A claim on a range of messages (§5.18): from when it is asked for, or taken over, to its end.
+
+    What was asked for has no cell before it is granted: until then `topic` and `partition` are
+    those of the messages.
+    """
+
+    __slots__ = ("begun", "end", "granted", "is_asked_for", "source")
+
+    def __init__(
+        self, topic: str, partition: int, coordinator: int, source: tuple[str, int] | None = None
+    ) -> None:
+        super().__init__(topic, partition, coordinator)
+        self.source = source or (topic, partition)
+        """The topic and the partition of its messages."""
+        self.is_asked_for = source is None
+        """It has no cell yet: the log decides which."""
+        self.end = NO_OFFSET
+        """One beyond its last message; what is split off goes at once."""
+        self.granted = 0
+        """How often in a row it was granted without getting any further; 0 before this time."""
+        self.begun = False
+        """Whether a message of it was begun under this claim. The holder says so."""
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """Where it is found: its cell, or a place of its own while it has none."""
+        if self.is_asked_for:
+            return (self.topic, -1 - self.claim_seq)
+        return (self.topic, self.partition)
+
+    def place(self, topic: str, partition: int) -> None:
+        """Have the cell that the log granted."""
+        self.topic, self.partition, self.is_asked_for = topic, partition, False
+
+
 class Append(NamedTuple):
     """A record to append to a partition of the coordination topic."""
 
@@ -109,6 +145,7 @@ NoticeKind: TypeAlias = Literal[
     "released",
     "lost",
     "duplicate_client_id",
+    "split",
 ]
 
 

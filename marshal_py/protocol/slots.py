@@ -17,6 +17,7 @@ from marshal_py.protocol.messages import MAX_TOPIC_LENGTH
 
 __all__ = [
     "BY_PARTITIONS",
+    "BY_RANGES",
     "MAX_SLOTS",
     "Slot",
     "agreement_cell",
@@ -32,6 +33,9 @@ MAX_SLOTS: Final = 1024
 
 BY_PARTITIONS: Final = 0
 """In place of a number of slots: whole partitions are claimed."""
+
+BY_RANGES: Final = 65_536
+"""In place of a number of slots: ranges of messages are claimed (§5.18)."""
 
 _AGREEMENT: Final = "#slots"
 _SLOTS: Final = re.compile(r"([A-Za-z0-9._-]+)/(0|[1-9][0-9]{0,9})#([1-9][0-9]{0,3})")
