@@ -27,7 +27,7 @@ __all__ = [
     "RECONNECT",
     "ConnectionErrors",
     "connect",
-    "describes_topics",
+    "is_mock",
     "patience",
     "rdkafka_logger",
     "read_to_end",
@@ -142,12 +142,13 @@ class ConnectionErrors:
         )
 
 
-def describes_topics(cluster: Any) -> bool:
-    """Whether brokers of which these are the metadata tell a topic's id.
+def is_mock(cluster: Any) -> bool:
+    """Whether these are the metadata of librdkafka's mock cluster.
 
-    librdkafka's mock cluster does not: a request for it would wait for its time-out.
+    It does not tell a topic's id (a request for it would wait for its time-out), and a record that
+    arrives does not wake a fetch that waits.
     """
-    return not (cluster.cluster_id or "").startswith("mockCluster")
+    return (cluster.cluster_id or "").startswith("mockCluster")
 
 
 def connect(kind: Any, config: KafkaConfig, errors: ConnectionErrors | None = None) -> Any:

@@ -10,7 +10,7 @@ from typing import Any, Final
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from marshal_py.client.acl import REFUSED, denied
-from marshal_py.client.kafka_clients import FINAL, ConnectionErrors, describes_topics, patience
+from marshal_py.client.kafka_clients import FINAL, ConnectionErrors, is_mock, patience
 from marshal_py.client.settings import KafkaConfig
 from marshal_py.errors import AccessDenied, BrokerUnavailable, ConfigurationError, TopicMissing
 
@@ -41,8 +41,8 @@ class LogMetadata:
     ) -> None:
         self.topic = topic
         self.snapshot_topic = snapshot_topic
-        self.tells_ids = True
-        """Whether the brokers know the ids of topics; `describe` finds out."""
+        self.is_mock = False
+        """Whether this is librdkafka's mock cluster; `describe` finds out."""
         self._consumer = consumer
         self._config = config
         self._errors = errors
@@ -59,7 +59,7 @@ class LogMetadata:
         for wait_s in patience(deadline):
             try:
                 cluster = self._consumer.list_topics(self.topic, timeout=wait_s)
-                self.tells_ids, topics = describes_topics(cluster), cluster.topics
+                self.is_mock, topics = is_mock(cluster), cluster.topics
                 error = topics[self.topic].error
                 if error is None and topics[self.topic].partitions:
                     snapshots = self._snapshot_partitions(deadline) if with_snapshots else 0

@@ -46,6 +46,12 @@ logger = logging.getLogger("marshal_py.log")
 BATCH: Final = 2_000
 """Messages per `consume`: more is slower in librdkafka, not faster."""
 
+WAIT_MS: Final = 1_000
+"""A fetch to which there is no answer waits for so long; a record that arrives ends the wait."""
+
+MOCK_WAIT_MS: Final = 10
+"""In librdkafka's mock cluster it does not."""
+
 _LOOK_AGAIN: Final = {
     KafkaError._UNKNOWN_PARTITION,
     KafkaError._UNKNOWN_TOPIC,
@@ -154,29 +160,10 @@ class LogReader:
         """What the topic was when it was opened, as far as the brokers tell."""
         self._was_served = False
         """Whether the coordination topic could be read from: records came, or its end was told."""
-        errors = ConnectionErrors()
-        self._consumer = connect(
-            Consumer,
-            {
-                "fetch.wait.max.ms": 1_000,  # a record that arrives ends the wait
-                # Replay: librdkafka fetches ahead, and does not rest for a second when it has.
-                "queued.min.messages": 300_000,
-                "fetch.queue.backoff.ms": 5,
-                "topic.metadata.refresh.interval.ms": 30_000,
-                **RECONNECT,
-                **config,
-                "group.id": "marshal",  # librdkafka wants one; nothing is committed under it
-                "enable.auto.commit": False,
-                "enable.auto.offset.store": False,
-                "auto.offset.reset": "error",
-                "isolation.level": "read_uncommitted",
-                "enable.partition.eof": True,
-                "fetch.min.bytes": 1,
-                "statistics.interval.ms": 0,  # nobody listens
-            },
-            errors,
-        )
-        self._metadata = LogMetadata(self._consumer, config, errors, topic, snapshot_topic, needs)
+        self._needs = needs
+        self._is_quick = False
+        """Whether fetches wait as briefly as the mock cluster needs it."""
+        self._connect(WAIT_MS)
         self._last_value: list[bytes | None] = []
         self._ends: dict[int, int] = {}
         self._anchors: dict[int, bytes] = {}
@@ -188,6 +175,34 @@ class LogReader:
         """Where to stop, when the past is asked for."""
 
     # Opening
+
+    def _connect(self, wait_ms: int) -> None:
+        """Make the consumer. A fetch to which there is no answer waits for `wait_ms`."""
+        errors = ConnectionErrors()
+        self._consumer = connect(
+            Consumer,
+            {
+                "fetch.wait.max.ms": wait_ms,
+                # Replay: librdkafka fetches ahead, and does not rest for a second when it has.
+                "queued.min.messages": 300_000,
+                "fetch.queue.backoff.ms": 5,
+                "topic.metadata.refresh.interval.ms": 30_000,
+                **RECONNECT,
+                **self._config,
+                "group.id": "marshal",  # librdkafka wants one; nothing is committed under it
+                "enable.auto.commit": False,
+                "enable.auto.offset.store": False,
+                "auto.offset.reset": "error",
+                "isolation.level": "read_uncommitted",
+                "enable.partition.eof": True,
+                "fetch.min.bytes": 1,
+                "statistics.interval.ms": 0,  # nobody listens
+            },
+            errors,
+        )
+        self._metadata = LogMetadata(
+            self._consumer, self._config, errors, self.topic, self.snapshot_topic, self._needs
+        )
 
     def open(
         self,
@@ -211,6 +226,10 @@ class LogReader:
         """
         deadline = time.monotonic() + timeout_s
         count, snapshot_partitions, facts = self._describe(deadline)
+        if self._metadata.is_mock and not self._is_quick:
+            self._is_quick = True
+            self._consumer.close()
+            self._connect(MOCK_WAIT_MS)
         is_anew = self._is_another(facts)
         if self._partitions and count != self._partitions and not is_anew:
             raise self._changed(count)
@@ -279,7 +298,7 @@ class LogReader:
             count, snapshot_partitions = self._metadata.describe(
                 deadline, with_snapshots=self.wire.has_snapshots
             )
-            if not self._metadata.tells_ids:
+            if self._metadata.is_mock:
                 self._watch.give_up()
             facts = self._watch.wait(min(deadline, time.monotonic() + _FIRST_LOOK_S))
             if facts is None or facts.partitions == count:

@@ -9,7 +9,7 @@ from typing import Any
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from marshal_py.client.kafka_clients import connect, describes_topics
+from marshal_py.client.kafka_clients import connect, is_mock
 from marshal_py.client.settings import KafkaConfig
 from marshal_py.consumer.fetcher import CONNECT_S
 
@@ -37,5 +37,5 @@ class AdminOnDemand:
                 # The first request of a client that is not connected may wait for its time-out.
                 with contextlib.suppress(KafkaException):
                     found = self.client.list_topics(self.known_topic, timeout=CONNECT_S)
-                    self.tells_ids = describes_topics(found)
+                    self.tells_ids = not is_mock(found)
             return self.client

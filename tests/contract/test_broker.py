@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_LOG_APPEND_TIME, Message, Producer
 
 from marshal_py import ClaimTimeout, HandlerFailed, Marshal, Retry
-from marshal_py.client.kafka_clients import describes_topics
+from marshal_py.client.kafka_clients import is_mock
 from marshal_py.testing import TestBroker
 from tests.support.consumers import until
 
@@ -162,4 +162,4 @@ def test_differs_the_mock_keeps_the_timestamps_of_producers(broker: TestBroker, 
 
 def test_differs_topics_of_the_mock_have_no_id(broker: TestBroker, topic: str) -> None:
     cluster = Producer(broker.config).list_topics(topic, timeout=30)
-    assert describes_topics(cluster) is not broker.is_mock
+    assert is_mock(cluster) is broker.is_mock

@@ -27,7 +27,7 @@ from marshal_py import Consumer, Marshal
 from marshal_py.client.topics import create_topics
 from marshal_py.consumer.aio import AsyncConsumer
 from marshal_py.consumer.topics import describe
-from marshal_py.errors import MarshalError
+from marshal_py.errors import Closed, MarshalError
 from marshal_py.protocol.claim_metadata import ClaimMetadata
 
 __all__ = [
@@ -189,6 +189,7 @@ class Session:
 
     def end(self, how: str) -> None:
         """Close it, or have it crash."""
+        began = self.consumer._core.started
         if how == "crash":
             with self._lock:
                 self.over = self.crashed = True
@@ -204,6 +205,8 @@ class Session:
         self.ended_s = self.ended_s or time.monotonic()
         if self._thread.is_alive():
             self.history.outcome.problems.append(f"a session does not end ({how})")
+        if isinstance(self.error, Closed) and not began:
+            self.error = None  # it was closed before its loop was entered, and says so
         if self.error is not None and not self.crashed:
             self.history.outcome.problems.append(f"a session ended with {self.error!r}")
 

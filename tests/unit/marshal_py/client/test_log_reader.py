@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 
+from marshal_py.client.kafka_clients import connect
 from marshal_py.client.log_metadata import LogMetadata
 from marshal_py.client.log_reader import LogReader, Truncated, boottime_ns
 from marshal_py.client.topic_watch import TopicFacts, TopicWatch
 from marshal_py.errors import BrokerUnavailable, PartitionCountChanged
 from marshal_py.protocol.messages import Heartbeat, encode
+from marshal_py.testing import TestBroker
 
 
 class Brokers:
@@ -182,3 +184,23 @@ def test_what_a_replay_read_counts_as_seen_when_it_ends(
     assert seen_at is not None
     assert seen_at > polled[-1]
     reader.close()
+
+
+def test_fetches_of_the_mock_cluster_wait_briefly_whoever_gave_its_address(
+    mock_kafka: TestBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing that arrives ends them: each record of the log would be read a second late."""
+    waits: list[int] = []
+
+    def connect_and_note(kind: Any, config: Any, *rest: Any) -> Any:
+        waits.append(config["fetch.wait.max.ms"])
+        return connect(kind, config, *rest)
+
+    monkeypatch.setattr("marshal_py.client.log_reader.connect", connect_and_note)
+    for own in ({}, {"fetch.wait.max.ms": 5}):
+        config = {"bootstrap.servers": mock_kafka.bootstrap_servers, **own}
+        reader = LogReader(config, topic="__marshal", snapshot_topic="__marshal.snapshots")
+        reader.open(30)
+        reader.open(30)
+        reader.close()
+    assert waits == [1_000, 10, 5, 5]
