@@ -175,8 +175,8 @@ def test_runs_that_die_give_the_tables_of_one_that_lives(
 
     run_and_die(3)  # among the tables of the fold
     world.coordinate(script, since=half)
-    run_and_die(9)  # it finished the first half, and dies in the second
-    run_and_die(10)
+    run_and_die(len(FOLDED))  # it has all of the first half, but for what the fold goes on from
+    run_and_die(len(FOLDED) + 2)  # it finished the first half, and dies in the second
     assert world.run().records == 0
     for table in FOLDED:
         assert silver(world, table) == folded(script, table), table

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final
 
 from marshal_py.client.kafka_clients import read_to_end
@@ -27,6 +28,8 @@ HARVEST_ID: Final = "harvest-id"
 """The header that names the outbox's row of a record: NAME/OUTBOX/ID."""
 
 _LOOK_S: Final = 1
+_AT_ONCE: Final = 4
+"""Topics that are looked at at the same time."""
 
 
 def snapshot_topic_of(topic: str) -> str:
@@ -52,11 +55,20 @@ def ingest(
     with Offsets(config, timeout_s) as offsets:
         for name in (topic, *published):
             offsets.partitions(name)  # raises for one that does not exist
-        for table, name, column in (
-            ("bronze.coordination", topic, "coordinator"),
-            *(("bronze.published", each, "partition") for each in published),
-        ):
-            _check_same_topic(spark, lake, config, offsets, table, name, column, timeout_s)
+
+        def check(topic_of: tuple[str, str, str]) -> None:
+            _check_same_topic(spark, lake, config, offsets, *topic_of, timeout_s)
+
+        with ThreadPoolExecutor(_AT_ONCE) as pool:  # most of it is waiting for small jobs
+            list(
+                pool.map(
+                    check,
+                    [
+                        ("bronze.coordination", topic, "coordinator"),
+                        *(("bronze.published", each, "partition") for each in published),
+                    ],
+                )
+            )
     pattern = f"{re.escape(topic)}({re.escape(snapshot_topic_of(''))})?"
     streams = {
         "coordination": (
@@ -178,22 +190,25 @@ def _check_same_topic(
     Spark notices a topic that was made anew by its end alone: one that has grown past it would be
     read on from the middle.
     """
+    from pyspark.sql import functions as F
+
     if not lake.exists(spark, table):
         return
     offset = "log_offset" if table == "bronze.coordination" else "offset"
-    frame = spark.read.format("delta").load(lake.path(table)).filter(f"topic = '{topic}'")
-    newest = frame.selectExpr("max(day)").collect()[0][0]
-    if newest is None:
-        return
-    rows = frame.filter(f"day = DATE '{newest}'").groupBy(column).agg({offset: "max"}).collect()
-    last = {row[0]: row[1] for row in rows}
-    stamps = {
-        (row[0], row[1]): row[2]
-        for row in frame.filter(f"day = DATE '{newest}'")
-        .filter(f"{offset} IN ({', '.join(str(each) for each in set(last.values()))})")
-        .selectExpr(column, offset, "unix_millis(at)")
-        .collect()
-    }
+    frame = spark.read.format("delta").load(lake.path(table))
+    of_topic = frame.filter(F.col("topic") == topic)
+    rows: list[Any] = []
+    for where in (frame, of_topic):  # the table's log knows the newest day, without a look at rows
+        newest = where.selectExpr("max(day)").collect()[0][0]
+        if newest is None:
+            return
+        of_day = of_topic.filter(f"day = DATE '{newest}'").groupBy(column)
+        last_one = f"max(struct({offset} AS offset, unix_millis(at) AS ms)) AS last"
+        rows = of_day.agg(F.expr(last_one)).collect()
+        if rows:
+            break
+    last = {row[0]: row["last"].offset for row in rows}
+    stamps = {(row[0], row["last"].offset): row["last"].ms for row in rows}
     extent = offsets.extent(topic)
     for p, at in last.items():
         if p not in extent or extent[p][1] <= at:

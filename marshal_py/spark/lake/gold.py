@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -190,41 +190,43 @@ def write_gold(
     late_days: int,
     lifetime_days: int,
     expectations: Expectations,
+    deliveries: Callable[[], None],
 ) -> list[Expectation]:
     """Write a day's tables in place of those that are there, add what was found; return the gates.
 
     `as_of`: the log was read up to then. `lifetime_days`: of a finding, before retention may
-    delete it.
+    delete it. `deliveries` writes the day's deliveries, beside the tables that do without them.
     """
     values = {"day": date_literal(day), "as_of": time_literal(as_of)}
-    silver: dict[str, Any] = {
-        name: lake.frame(spark, f"silver.{name}")
-        for name in (
-            "claims",
-            "takeovers",
-            "rejections",
-            "anomalies",
-            "positions",
-            "deliveries",
-        )
-    }
 
     def sql(query: str, *names: str, **more: Any) -> Any:
-        frames = {name: silver[name] for name in names}
+        frames = {name: lake.frame(spark, f"silver.{name}") for name in names}
         return spark.sql(fill(query, **values), **frames, **more)
 
     published = lake.frame(spark, "bronze.published")
     lag = fill(_LAG, days=str(late_days), slots=SLOTS)
-    of_day = {
-        "gold.outboxes": sql(_OUTBOXES, "deliveries"),
+    of_log = {
         "gold.groups": sql(_GROUPS, "claims", "takeovers", "rejections", "anomalies"),
         "gold.lag": sql(lag, "positions", published=published),
         "gold.leadership": sql(_LEADERSHIP, "claims"),
     }
-    found = sql(_FINDINGS, "deliveries", "anomalies")
+
+    def of_deliveries() -> None:
+        deliveries()
+        added = pool.submit(
+            _add_findings,
+            spark,
+            lake,
+            sql(_FINDINGS, "deliveries", "anomalies"),
+            day,
+            lifetime_days,
+        )
+        lake.replace_day("gold.outboxes", sql(_OUTBOXES, "deliveries"), day)
+        added.result()
+
     with ThreadPoolExecutor(_AT_ONCE) as pool:  # most of it is waiting for small jobs
-        done = [pool.submit(lake.replace_day, *table, day) for table in of_day.items()]
-        done.append(pool.submit(_add_findings, spark, lake, found, day, lifetime_days))
+        done = [pool.submit(of_deliveries)]
+        done += [pool.submit(lake.replace_day, *table, day) for table in of_log.items()]
         for each in done:
             each.result()
     gates = _gates(spark, lake, day, expectations)
@@ -249,8 +251,13 @@ def _add_findings(
     if not lake.exists(spark, "gold.findings"):
         lake.replace("gold.findings", found.limit(0), None)
     columns = [column.name for column in LAKE_TABLES["gold.findings"]]
-    query = fill(_ADD_FINDINGS, path=table_name(lake.path("gold.findings")), day=date_literal(day))
-    spark.sql(query, found=found.select(columns))
+    found = found.select(columns).persist()
+    try:
+        if not found.isEmpty():
+            path = table_name(lake.path("gold.findings"))
+            spark.sql(fill(_ADD_FINDINGS, path=path, day=date_literal(day)), found=found)
+    finally:
+        found.unpersist()
 
 
 def _gates(

@@ -6,6 +6,7 @@ import datetime as dt
 import importlib.metadata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from marshal_py.client.settings import DEFAULT_TOPIC, kafka_config
@@ -112,8 +113,9 @@ def run_lake(
         fold_new(spark, lake, settings.topic, partitions, sample_ms)
         gates: list[Expectation] = []
         for day in days:
-            progress(f"deliveries of {day}")
-            write_deliveries(
+            progress(f"deliveries and gold of {day}")
+            deliveries = partial(
+                write_deliveries,
                 spark,
                 lake,
                 day,
@@ -121,7 +123,6 @@ def run_lake(
                 grace_s=settings.grace_s,
                 late_days=settings.late_days,
             )
-            progress(f"gold of {day}")
             gates += write_gold(
                 spark,
                 lake,
@@ -130,6 +131,7 @@ def run_lake(
                 late_days=settings.late_days,
                 lifetime_days=settings.lifetime_days,
                 expectations=settings.expectations,
+                deliveries=deliveries,
             )
         done = LakeRun(tuple(map(str, days)), records, published, tuple(gates))
         _note(spark, lake, started, done)

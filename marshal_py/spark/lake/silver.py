@@ -101,12 +101,16 @@ def _fold_batch(
         .persist()
     )
     try:
+        counts = folded.selectExpr(*(f"count({table}) AS {table}" for table in FOLDED)).collect()[0]
 
         def write(table: str) -> None:
+            name = f"silver.{table}"
+            if not counts[table] and lake.has_none(spark, name, _OPEN):
+                return  # nothing to add, and nothing to replace: on most days most tables
             rows = folded.filter(f"{table} IS NOT NULL").selectExpr(
                 f"{table}.*", f"IF({table}.open, NULL, to_date({table}.{FOLDED[table]})) AS day"
             )
-            lake.replace(f"silver.{table}", rows.coalesce(1), _OPEN, once=(table, batch))
+            lake.replace(name, rows.coalesce(1), _OPEN, once=(table, batch))
 
         with ThreadPoolExecutor(_AT_ONCE) as pool:  # most of it is waiting for small jobs
             list(pool.map(write, FOLDED))

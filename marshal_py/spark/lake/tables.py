@@ -283,6 +283,10 @@ class Lake:
             return False
         return True
 
+    def has_none(self, spark: SparkSession, table: str, where: str) -> bool:
+        """Whether a table has been written and has no row of this condition."""
+        return self.exists(spark, table) and self.frame(spark, table).filter(where).isEmpty()
+
     def frame(self, spark: SparkSession, table: str) -> DataFrame:
         """A table, with all of its columns; without a row if it was never written."""
         columns = LAKE_TABLES[table]
