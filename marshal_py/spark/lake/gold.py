@@ -200,7 +200,7 @@ def write_gold(
     values = {"day": date_literal(day), "as_of": time_literal(as_of)}
 
     def sql(query: str, *names: str, **more: Any) -> Any:
-        frames = {name: lake.frame(spark, f"silver.{name}") for name in names}
+        frames: dict[str, Any] = {name: lake.frame(spark, f"silver.{name}") for name in names}
         return spark.sql(fill(query, **values), **frames, **more)
 
     published = lake.frame(spark, "bronze.published")
