@@ -62,8 +62,24 @@ def dashboard(
     ] = 5.0,
     write: Annotated[
         bool,
-        typer.Option("--write", help="Let the page pause and resume groups, and set positions."),
+        typer.Option(
+            "--write",
+            help="Let the page pause and resume groups, set positions, and replay dead letters.",
+        ),
     ] = False,
+    dead_letters: Annotated[
+        str,
+        typer.Option(
+            metavar="PATTERN", help="Which topics hold dead letters; * and ? stand for anything."
+        ),
+    ] = "*.dlq",
+    user_header: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="A header by which your proxy says who asks, for the audit trail.",
+        ),
+    ] = None,
     token: Annotated[
         bool, typer.Option("--token", help="Need a token on this machine, too.")
     ] = False,
@@ -82,8 +98,9 @@ def dashboard(
     """Serve the dashboard: who holds what, live and at any moment of the past.
 
     Reads the log and takes no part: nothing is written, no member appears, unless --write is
-    given. Needs the extra `dashboard`. With --json, one line says where it listens. A token of
-    your own is that of MARSHAL_DASHBOARD_TOKEN, and is not printed.
+    given; who did what is then kept in a topic, COORDINATION-TOPIC.audit. Needs the extra
+    `dashboard`. With --json, one line says where it listens. A token of your own is that of
+    MARSHAL_DASHBOARD_TOKEN, and is not printed.
 
     [bold]Examples[/]
 
@@ -116,7 +133,12 @@ def dashboard(
         if write:
             log_to_stderr(name="marshal_py.dashboard.actions")
         app = create_app(
-            follower, token=given or made, host_names=tuple(host_names or ()), write=write
+            follower,
+            token=given or made,
+            host_names=tuple(host_names or ()),
+            write=write,
+            dead_letters=dead_letters,
+            user_header=user_header,
         )
         follower.start()
         _announce(listener, host, made, as_json=as_json)

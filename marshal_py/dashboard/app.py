@@ -19,6 +19,8 @@ from starlette.responses import FileResponse, JSONResponse, Response, StreamingR
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
+from marshal_py.dashboard.audit_trail import AuditTrail
+from marshal_py.dashboard.dead_letters import PATTERN, DeadLetterTopics
 from marshal_py.dashboard.details import cell_document, lanes_document, time_bar_document
 from marshal_py.dashboard.guard import Guard
 from marshal_py.dashboard.log_follower import LogFollower
@@ -26,6 +28,7 @@ from marshal_py.dashboard.operations import Operations, decode_action
 from marshal_py.dashboard.replay import Replay
 from marshal_py.dashboard.subscribers import Subscriber
 from marshal_py.errors import InvalidArgument, MarshalError
+from marshal_py.printable import printable
 
 __all__ = ["create_app"]
 
@@ -34,7 +37,8 @@ PING_S: Final = 10.0
 """A sign of life, so that both sides notice when the other is gone."""
 
 MAX_PAGES: Final = 100
-MAX_BODY: Final = 16_384
+MAX_BODY: Final = 65_536
+MAX_AUDIT: Final = 1_000
 T = TypeVar("T")
 
 
@@ -44,16 +48,24 @@ def create_app(
     token: str | None = None,
     host_names: tuple[str, ...] = (),
     write: bool = False,
+    dead_letters: str = PATTERN,
+    user_header: str | None = None,
 ) -> Starlette:
     """Return the application for a follower that was started.
 
-    `write`: groups may be paused and resumed, and positions set, each after a preview; not in a log
-    of version 1 (`InvalidArgument`).
+    `write`: groups may be paused and resumed, positions set and dead letters replayed, each after a
+    preview; not in a log of version 1 (`InvalidArgument`). What is done goes into the audit trail,
+    by the address that asked, and by what `user_header` says, which a proxy sets.
+
+    `dead_letters`: which topics hold dead letters, with * and ?.
 
     With a `token`, nobody gets anything without it; without one, only requests to a loopback name
     or to one of `host_names` are answered (see `guard`).
     """
-    pages = _Pages(follower)
+    trail = AuditTrail(follower.connection)
+    pages = _Pages(
+        follower, DeadLetterTopics(follower.connection, dead_letters), trail, user_header
+    )
     actions = []
     if write and follower.wire.name == "text":
         raise InvalidArgument(
@@ -61,6 +73,7 @@ def create_app(
             "specs/INTEROP.md §4.9"
         )
     if write:
+        trail.ensure()
         follower.write = True
         actions = [
             Route("/api/preview", pages.preview, methods=["POST"]),
@@ -77,6 +90,8 @@ def create_app(
             Route("/api/lanes", pages.lanes),
             Route("/api/strip", pages.strip),
             Route("/api/activity", pages.activity),
+            Route("/api/dead-letters", pages.dead_letters),
+            Route("/api/audit", pages.audit),
             Mount("/static", StaticFiles(directory=STATIC)),
         ],
         middleware=[
@@ -88,11 +103,18 @@ def create_app(
 
 
 class _Pages:
-    def __init__(self, follower: LogFollower) -> None:
+    def __init__(
+        self,
+        follower: LogFollower,
+        letters: DeadLetterTopics,
+        trail: AuditTrail,
+        user_header: str | None,
+    ) -> None:
         self._follower = follower
+        self._letters, self._trail, self._user_header = letters, trail, user_header
         self._replay = Replay(follower.connection, follower.wire)
         self._replay_turn = asyncio.Lock()
-        self._operations = Operations(follower.connection)
+        self._operations = Operations(follower.connection, letters, trail)
         self._open = 0
 
     async def index(self, _: Request) -> Response:
@@ -167,8 +189,34 @@ class _Pages:
             ticket = msgspec.json.decode(await _body(request), type=_Ticket).ticket
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise InvalidArgument(f"no ticket: {error}") from None
-        who = request.client.host if request.client is not None else "an unknown address"
-        return JSONResponse(await run_in_threadpool(self._operations.perform, ticket, who))
+        return JSONResponse(
+            await run_in_threadpool(self._operations.perform, ticket, self._who(request))
+        )
+
+    def _who(self, request: Request) -> str:
+        address = request.client.host if request.client is not None else "an unknown address"
+        user = request.headers.get(self._user_header, "") if self._user_header else ""
+        return f"{printable(user[:200])} at {address}" if user else address
+
+    async def dead_letters(self, request: Request) -> Response:
+        """Without a topic, which there are; with one, its latest, and which were replayed."""
+        if "topic" not in request.query_params:
+            topics = await run_in_threadpool(self._letters.topics)
+            return _json({"topics": topics, "pattern": self._letters.pattern})
+        topic, limit = _text(request, "topic"), _number(request, "limit")
+
+        def found() -> dict[str, Any]:
+            replayed = [
+                {"letters": e.letters, "who": e.who, "at_ms": e.at_ms, "phase": e.phase}
+                for e in self._trail.entries()
+                if e.topic == topic and e.letters
+            ]
+            return {"letters": self._letters.latest(topic, limit), "replayed": replayed}
+
+        return _json(await run_in_threadpool(found))
+
+    async def audit(self, _: Request) -> Response:
+        return _json(await run_in_threadpool(lambda: self._trail.entries()[:MAX_AUDIT]))
 
     async def _ask(self, question: Callable[[LogFollower], Any]) -> Response:
         """Answer from what the follower knows, in a thread, and under its lock.
@@ -186,9 +234,13 @@ class _Pages:
                         {"retry-after": "1"},
                     )
                 found = question(self._follower)
-            return Response(msgspec.json.encode(found), media_type="application/json")
+            return _json(found)
 
         return await run_in_threadpool(answer)
+
+
+def _json(document: Any) -> Response:
+    return Response(msgspec.json.encode(document), media_type="application/json")
 
 
 class _Ticket(msgspec.Struct):

@@ -13,7 +13,8 @@ A dead letter is the message as it came (key, value, headers), and headers that 
 | ``dlq-failed-at`` | when it was given up, milliseconds since 1970 |
 
 All are UTF-8 text. They replace headers of these names that the message had: a dead letter that was
-put back and failed again tells of the last time.
+put back and failed again tells of the last time. Its ``dlq-replayed-from``, ``-at`` and ``-by``
+stay: from which dead letter, when and by whom it was put back (`marshal dashboard --write`).
 """
 
 from __future__ import annotations
@@ -37,9 +38,11 @@ from marshal_py.errors import (
     TopicMissing,
 )
 
-__all__ = ["PREFIX", "DeadLetters", "headers_of"]
+__all__ = ["PREFIX", "REPLAYED", "DeadLetters", "headers_of"]
 
 PREFIX: Final = "dlq-"
+REPLAYED: Final = "dlq-replayed-"
+"""Of what `marshal dashboard` says in a message that it put back."""
 MAX_TEXT: Final = 1_000
 DELIVERY_MS: Final = 10_000
 CLOSE_S: Final = 1.0
@@ -62,7 +65,11 @@ def headers_of(
 ) -> list[tuple[str, bytes]]:
     """Return the headers of a dead letter: the message's own, and why it is one."""
     message = item.payload
-    kept = [(n, v) for n, v in message.headers() or () if not n.startswith(PREFIX)]
+    kept = [
+        (n, v)
+        for n, v in message.headers() or ()
+        if n.startswith(REPLAYED) or not n.startswith(PREFIX)
+    ]
     if isinstance(error, DeserializationFailed) and error.__cause__ is not None:
         error = error.__cause__  # what went wrong; where, the other headers say
     kind = type(error)

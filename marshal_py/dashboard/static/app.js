@@ -5,6 +5,7 @@ import { onTheme } from "./colour.js";
 import { clock, element, moment, plural, visible } from "./format.js";
 import { GroupView } from "./group.js";
 import { Inspector, ask } from "./inspector.js";
+import { AuditView, DeadLettersView } from "./letters.js";
 import { alertList, eventList, leaderColumns, memberColumns, sortRows, table } from "./lists.js";
 import { Model, byTime } from "./model.js";
 import { TimeBar } from "./timebar.js";
@@ -83,7 +84,7 @@ function route() {
     if (kind === "") {
       if (!(view instanceof Cards)) open(new Cards(context), "groups");
     } else if (view?.kind !== kind) {
-      open(new (LISTS[kind] ?? LISTS.alerts)(kind), kind);
+      open(new (LISTS[kind] ?? LISTS.alerts)(kind, context), kind);
     }
   }
   chosenAt = null;
@@ -128,7 +129,7 @@ class TableView {
       this.update();
     };
     this.root.replaceChildren(
-      element("h2", {}, this.title, element("small", { text: plural(rows.length, this.one) })),
+      element("h1", {}, this.title, element("small", { text: plural(rows.length, this.one) })),
       element("div", {}, rows.length
         ? table(this.title, columns, sortRows(rows, columns, this.order), { order: this.order, resort })
         : element("p", { class: "empty", text: this.nothing })));
@@ -161,7 +162,7 @@ class Alerts {
   update() {
     const now = live.now();
     this.root.replaceChildren(
-      element("h2", {}, "Alerts", element("small", { text: `${plural(live.openAlerts().length, "alert")} open` })),
+      element("h1", {}, "Alerts", element("small", { text: `${plural(live.openAlerts().length, "alert")} open` })),
       element("div", {}, alertList([...live.alerts.values()], now)));
   }
 }
@@ -193,7 +194,7 @@ class Activity {
     } });
     this.told = element("span", { class: "dim" });
     this.list = element("div");
-    this.root.append(element("h2", { text: "Activity" }),
+    this.root.append(element("h1", { text: "Activity" }),
       element("div", { class: "filters" }, this.kinds, this.select, this.stop, this.told), this.list);
     // What happened before this page was opened.
     ask("activity", {}).then((found) => {
@@ -225,7 +226,10 @@ class Activity {
   }
 }
 
-const LISTS = { members: Members, leaders: Leaders, alerts: Alerts, activity: Activity };
+const LISTS = {
+  members: Members, leaders: Leaders, alerts: Alerts, activity: Activity,
+  "dead-letters": DeadLettersView, audit: AuditView,
+};
 
 // Time
 

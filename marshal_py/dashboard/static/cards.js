@@ -63,7 +63,7 @@ export class Cards {
     this.root = element("div");
     this.head = element("div");
     this.grid = element("div", { class: "cards" });
-    this.root.append(this.head, this.grid);
+    this.root.append(element("h1", { class: "unseen", text: "Groups" }), this.head, this.grid);
     this.inSight = new Set();
     this.sight = new IntersectionObserver((entries) => {
       for (const { target, isIntersecting } of entries) {
@@ -174,7 +174,7 @@ export class Cards {
     const pills = element("span", { class: "pills" });
     const footer = element("footer");
     const root = element("a", { class: "card", href: linkTo(group), dataset: { group } },
-      element("header", {}, element("h3", { text: group, title: group }), pills), canvas, footer);
+      element("header", {}, element("h2", { text: group, title: group }), pills), canvas, footer);
     this.sight.observe(root);
     return { group, root, canvas, pills, footer, rows: [], drawn: "", filled: "" };
   }

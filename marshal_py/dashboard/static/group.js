@@ -32,7 +32,7 @@ export class GroupView {
     const canvas = element("canvas", { "aria-hidden": "true" });
     const spacer = element("div", { class: "spacer" });
     this.scroller.append(canvas, spacer);
-    this.people = element("div");
+    this.people = element("div", { tabindex: 0, role: "region", "aria-label": "Members" });
     this.root.append(
       this.crumbs, this.numbers, this.tools,
       element("section", { class: "panel", "aria-label": "Partitions" }, this.mapHead, this.map, this.list),

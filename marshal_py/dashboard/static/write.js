@@ -38,12 +38,16 @@ export function actionsOf(model, group, topic, partition) {
   return found;
 }
 
-function ask(verb, action, fields = []) {
+export function askToReplay(topic, letters, done) {
+  ask(`Replay letters of ${topic}`, { what: "replay", topic, letters }, [], done);
+}
+
+function ask(verb, action, fields = [], done = null) {
   const inputs = fields.map(([name, , type, value]) => element("input", { name, type, value, required: true, min: type === "number" ? 1 : null }));
   const place = action.partition == null ? action.topic : `${action.topic}/${action.partition}`;
-  const title = action.topic ? `${verb} ${place} in ${action.group}` : `${verb} ${action.group}`;
+  const title = action.letters ? verb : action.topic ? `${verb} ${place} in ${action.group}` : `${verb} ${action.group}`;
   const told = element("p", { role: "status" });
-  const shown = element("div", { class: "preview" });
+  const shown = element("div", { class: "preview", tabindex: 0, role: "region", "aria-label": "Preview" });
   const close = button("Cancel", () => {
     dialog.close(); // gives the focus back
     dialog.remove();
@@ -66,13 +70,19 @@ function ask(verb, action, fields = []) {
     ticket = found?.ticket ?? null;
     perform.hidden = !ticket;
     look.hidden = Boolean(ticket);
-    tell(found?.text ?? "", found?.changes ?? []);
+    tell(found?.text ?? "", found?.changes ?? [], found?.letters ?? []);
   }
 
-  function tell(text, changes, wrong = false) {
+  function tell(text, changes = [], letters = [], wrong = false) {
     told.textContent = visible(text);
     told.className = wrong ? "error" : "";
-    shown.replaceChildren(...(changes.length ? [table("What changes", [
+    shown.replaceChildren(...(letters.length ? [table("What goes where", [
+      ["Letter", (l) => l.letter.join("@"), { class: "mono" }],
+      ["To", (l) => `${l.topic}/${l.partition}`],
+      ["From offset", (l) => whole(l.end), { n: true }],
+      ["Key", (l) => l.key ?? "(null)"],
+      ["Before", (l) => (l.replayed ? "replayed" : "")],
+    ], letters)] : changes.length ? [table("What changes", [
       ["Partition", (c) => `${c.topic}/${c.partition}`],
       ["From", (c) => (c.before < 0 ? "–" : whole(c.before)), { n: true }],
       ["To", (c) => whole(c.after), { n: true }],
@@ -87,7 +97,7 @@ function ask(verb, action, fields = []) {
       await work();
     } catch (error) {
       offer(null);
-      tell(error.message, [], true);
+      tell(error.message, [], [], true);
     }
     for (const each of [look, perform, ...inputs]) each.disabled = false;
   }
@@ -101,11 +111,12 @@ function ask(verb, action, fields = []) {
   });
 
   const go = () => working(async () => {
-    told.textContent = "doing it: members have to let go first …";
-    const done = await post("perform", { ticket });
+    told.textContent = action.letters ? "doing it …" : "doing it: members have to let go first …";
+    const answer = await post("perform", { ticket });
     offer(null);
     look.hidden = true;
-    tell(done.text, done.changes);
+    tell(answer.text, answer.changes);
+    done?.();
     close.textContent = "Close";
     close.focus();
   });

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
 import re
@@ -12,9 +11,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 
@@ -22,7 +18,8 @@ from marshal_py import Marshal
 from marshal_py.admin.connection import Connection
 from marshal_py.admin.world_reader import WorldView, read_world
 from marshal_py.embedded import EmbeddedKafka
-from tests.support.chromium import Page, chromium, find_chromium
+from tests.integration.marshal_py.dashboard.conftest import Served
+from tests.support.chromium import Page, find_chromium
 
 pytest.importorskip("starlette", reason="the extra `dashboard` is not installed")
 pytest.importorskip("uvicorn", reason="the extra `dashboard` is not installed")
@@ -85,65 +82,6 @@ def holder(kafka: EmbeddedKafka, made: str) -> Iterator[Callable[..., Holder]]:
     yield start
     for one in started:
         one.kill()
-
-
-class Served:
-    """`marshal dashboard` in a process of its own."""
-
-    def __init__(self, servers: str, topic: str, *arguments: str) -> None:
-        self.process = subprocess.Popen(
-            [
-                sys.executable, "-m", "marshal_py.cli", "dashboard", "--port", "0", "--json",
-                "-b", servers, "--topic", topic, "--lag-every", "0.5", *arguments,
-            ],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        assert line, self.process.stderr and self.process.stderr.read()
-        self.url = json.loads(line)["url"]
-
-    def ask(
-        self, path: str, method: str = "GET", body: str | None = None, **headers: str
-    ) -> tuple[int, Any]:
-        parts = urlsplit(self.url)
-        connection = http.client.HTTPConnection("127.0.0.1", parts.port or 0, timeout=120)
-        connection.request(method, path, body, {k.replace("_", "-"): v for k, v in headers.items()})
-        answer = connection.getresponse()
-        said = answer.read()
-        connection.close()
-        if (again_s := answer.getheader("retry-after")) is not None:  # the log is being read
-            time.sleep(float(again_s))
-            return self.ask(path, method, body, **headers)
-        try:
-            return answer.status, json.loads(said)
-        except ValueError:
-            return answer.status, said
-
-    def stop(self) -> int:
-        self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(60)
-
-
-@pytest.fixture
-def serve(kafka: EmbeddedKafka, made: str) -> Iterator[Callable[..., Served]]:
-    started: list[Served] = []
-
-    def start(*arguments: str) -> Served:
-        started.append(Served(kafka.bootstrap_servers, made, *arguments))
-        return started[-1]
-
-    yield start
-    for one in started:
-        one.process.kill()
-        one.process.wait()
-
-
-@pytest.fixture
-def page(tmp_path: Path) -> Iterator[Page]:
-    with chromium(tmp_path / "profile") as found:
-        found.emulate()
-        yield found
 
 
 # What is drawn
@@ -324,7 +262,7 @@ def test_keys_and_tables_reach_what_the_canvas_shows(
     assert leaders.isprintable()  # nothing turns a line around, or hides in it
     page.evaluate("location.hash = '#/members'")
     text = page.until(
-        "document.querySelector('main h2')?.textContent.startsWith('Members') "
+        "document.querySelector('main h1')?.textContent.startsWith('Members') "
         "&& document.querySelector('main table').textContent"
     )
     assert "a/1" in text

@@ -11,6 +11,8 @@ pytest.importorskip("starlette", reason="the extra `dashboard` is not installed"
 
 from marshal_py import Marshal
 from marshal_py.admin.connection import Connection
+from marshal_py.dashboard.audit_trail import AuditTrail
+from marshal_py.dashboard.dead_letters import DeadLetterTopics
 from marshal_py.dashboard.operations import Action, Operations
 from marshal_py.embedded import EmbeddedKafka
 from marshal_py.errors import InvalidArgument
@@ -38,7 +40,8 @@ def test_positions_are_set_as_shown_or_not_at_all(
         claim.release()
 
     work_to(10)
-    operations = Operations(Connection.of_servers(kafka.bootstrap_servers, made))
+    connection = Connection.of_servers(kafka.bootstrap_servers, made)
+    operations = Operations(connection, DeadLetterTopics(connection), AuditTrail(connection))
     action = Action("set_position", "g", topic=orders, to="-4")
     shown = operations.preview(action)
     assert [(c["before"], c["after"]) for c in shown["changes"]] == [(10, 6)]

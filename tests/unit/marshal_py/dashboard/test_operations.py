@@ -10,6 +10,8 @@ pytest.importorskip("starlette", reason="the extra `dashboard` is not installed"
 
 from marshal_py.admin.connection import Connection
 from marshal_py.admin.positions import Change
+from marshal_py.dashboard.audit_trail import AuditTrail, Entry
+from marshal_py.dashboard.dead_letters import DeadLetterTopics
 from marshal_py.dashboard.operations import Action, Operations, has_moved
 
 
@@ -37,8 +39,20 @@ class SlowAdmin:
         return 1_000
 
 
+class Trail(AuditTrail):
+    """Keeps what is written down."""
+
+    def ensure(self) -> None:
+        self.kept: list[Entry] = []
+
+    def _append(self, entry: Entry) -> None:
+        self.kept.append(entry)
+
+
 def test_a_preview_waits_for_nobody_elses_action(monkeypatch: pytest.MonkeyPatch) -> None:
-    operations, admin = Operations(Connection.of_servers("nowhere:1")), SlowAdmin()
+    connection = Connection.of_servers("nowhere:1")
+    operations = Operations(connection, DeadLetterTopics(connection), Trail(connection))
+    admin = SlowAdmin()
     monkeypatch.setattr(operations, "_admin", lambda group: admin)
     pause = Action("pause", "g")
     ticket = operations.preview(pause)["ticket"]
