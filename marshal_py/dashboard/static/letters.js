@@ -10,17 +10,16 @@ const idOf = (letter) => `${letter.partition}@${letter.offset}`;
 
 // What both views share: they ask when they are opened, and when somebody wants to know again.
 class Asked {
-  constructor(kind, context) {
+  constructor(kind, context, title) {
     this.kind = kind;
     this.context = context;
     this.root = element("section", { class: "panel" });
     this.count = element("small");
     this.told = element("p", { class: "empty", role: "status" });
-    this.body = element("div", { tabindex: 0, role: "region", "aria-label": this.title });
+    this.body = element("div", { tabindex: 0, role: "region", "aria-label": title });
     this.bar = element("div", { class: "filters" },
       element("button", { type: "button", text: "Read again", onclick: () => this.look() }));
-    this.root.append(element("h1", {}, this.title, this.count), this.bar, this.told, this.body);
-    this.look();
+    this.root.append(element("h1", {}, title, this.count), this.bar, this.told, this.body);
   }
 
   close() {
@@ -28,12 +27,15 @@ class Asked {
   }
 
   async look() {
+    const turn = this.turn = (this.turn ?? 0) + 1; // an answer that comes late is nobody's
     this.tell("reading …");
     try {
-      await this.read();
-      if (!this.closed) this.draw();
+      const found = await this.read();
+      if (this.closed || turn !== this.turn) return;
+      Object.assign(this, found);
+      this.draw();
     } catch (error) {
-      this.tell(error.message);
+      if (turn === this.turn) this.tell(error.message);
     }
   }
 
@@ -54,10 +56,8 @@ class Asked {
 }
 
 export class DeadLettersView extends Asked {
-  title = "Dead letters";
-
   constructor(kind, context) {
-    super(kind, context);
+    super(kind, context, "Dead letters");
     this.topics = [];
     this.letters = [];
     this.chosen = new Set();
@@ -87,24 +87,22 @@ export class DeadLettersView extends Asked {
     } });
     this.bar.prepend(this.select);
     this.bar.append(this.more, this.all, this.replay);
+    this.look();
   }
 
   async read() {
-    const found = await ask("dead-letters", {});
-    this.topics = found.topics;
-    this.pattern = found.pattern;
-    if (!this.topics.some((each) => each.topic === this.topic)) this.topic = this.topics[0]?.topic;
-    this.letters = [];
-    if (this.topic === undefined) return;
-    const about = await ask("dead-letters", { topic: this.topic, limit: this.limit });
-    this.letters = about.letters;
-    this.replayed = new Map();
-    for (const entry of about.replayed) { // the latest first
+    const { topics, pattern } = await ask("dead-letters", {});
+    const topic = topics.some((each) => each.topic === this.topic) ? this.topic : topics[0]?.topic;
+    const { letters, replayed } = topic === undefined ? { letters: [], replayed: [] }
+      : await ask("dead-letters", { topic, limit: this.limit });
+    const known = new Map();
+    for (const entry of replayed) { // the latest first
       for (const [partition, offset] of entry.letters) {
         const id = idOf({ partition, offset });
-        if (!this.replayed.has(id)) this.replayed.set(id, entry);
+        if (!known.has(id)) known.set(id, entry);
       }
     }
+    return { topics, pattern, topic, letters, replayed: known };
   }
 
   shown() {
@@ -174,12 +172,13 @@ export class DeadLettersView extends Asked {
 }
 
 export class AuditView extends Asked {
-  title = "Audit";
-  entries = [];
-
-  async read() {
-    this.entries = await ask("audit", {});
+  constructor(kind, context) {
+    super(kind, context, "Audit");
+    this.entries = [];
+    this.look();
   }
+
+  read = async () => ({ entries: await ask("audit", {}) });
 
   draw() {
     const rows = this.entries.filter((entry) => this.fits(entry));

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -60,10 +60,10 @@ class Desk:
             topics=[self.orders],
             topic=self.coordination,
         )
-        seen: list[int] = []
+        seen: list[bytes | str | None] = []
 
         def refuse(message: Message, _: Claim) -> None:
-            seen.append(message.offset())
+            seen.append(message.key())
             if len(seen) == messages:
                 consumer.stop()  # what runs is finished: it becomes a dead letter
             raise Broken(f"cannot read {message.key()!r} {HOSTILE}")
@@ -97,7 +97,7 @@ class Desk:
 
 
 @pytest.fixture
-def desk(kafka: EmbeddedKafka, made: str) -> Iterator[Desk]:
+def desk(kafka: EmbeddedKafka, made: str) -> Desk:
     return Desk(kafka, made)
 
 
