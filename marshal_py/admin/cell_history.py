@@ -1,20 +1,25 @@
-"""The history of one cell, read from the log: who held it, when, and why that changed."""
+"""The history of one cell, or of one message, read from the log: who had it, when, and why."""
 
 from __future__ import annotations
 
 import time
+from typing import Protocol, TypeVar
 
 from marshal_py.admin.cell_timeline import CellStatus, CellTimeline
 from marshal_py.admin.connection import Connection
 from marshal_py.admin.event_text import without_epoch
 from marshal_py.admin.formatting import iso_utc
-from marshal_py.admin.log_replay import open_replay
+from marshal_py.admin.log_replay import LogReplay, open_replay
+from marshal_py.admin.message_timeline import MessageStatus, MessageTimeline
 from marshal_py.admin.world_reader import own_time_ms
 from marshal_py.errors import InvalidArgument, LogHole
 from marshal_py.protocol import events as ev
+from marshal_py.protocol.rationalizer import CellKey, PartitionState
 from marshal_py.protocol.wire import MSGPACK, Wire
 
-__all__ = ["read_cell_history"]
+__all__ = ["read_cell_history", "read_message_history"]
+
+_Status = TypeVar("_Status", covariant=True)
 
 
 def read_cell_history(
@@ -30,17 +35,61 @@ def read_cell_history(
 
     Raises `InvalidArgument` when the log does not reach back so far, `LogHole`.
     """
+    key = (group, topic, partition)
+    replay, p = _open(connection, key, wire)
+    state = replay.state(p)
+    timeline = CellTimeline(key, p, has_sessions=wire is MSGPACK)
+    timeline.begin(state.cells.get(key), paused=group in state.paused)
+    return timeline, _feed(timeline, replay, state, at_ms)
+
+
+def read_message_history(
+    connection: Connection,
+    key: CellKey,
+    topic: str,
+    partition: int,
+    message: int,
+    at_ms: int | None = None,
+) -> tuple[MessageTimeline, MessageStatus]:
+    """Read what became of one message of topic/partition; return as `read_cell_history` does.
+
+    `key` is the cell of the partition, or of the slot that the message belongs to. Raises as
+    `read_cell_history` does.
+    """
+    replay, p = _open(connection, key, MSGPACK)
+    state = replay.state(p)
+    timeline = MessageTimeline(key, topic, partition, message, p)
+    timeline.begin(state)
+    return timeline, _feed(timeline, replay, state, at_ms)
+
+
+def _open(connection: Connection, key: CellKey, wire: Wire) -> tuple[LogReplay, int]:
     replay = open_replay(connection, wire=wire)
-    p = wire.coordinator(group, topic, partition, replay.partitions)
+    p = wire.coordinator(*key, replay.partitions)
     if p not in replay.starts:
         raise LogHole(
             f"records below offset {replay.extents[p][0]} of {connection.topic}/{p} are gone and "
             "no snapshot covers them: the history of this partition cannot be told"
         )
-    state, key = replay.state(p), (group, topic, partition)
-    timeline = CellTimeline(key, p, has_sessions=wire is MSGPACK)
-    timeline.begin(state.cells.get(key), paused=group in state.paused)
-    status: CellStatus | None = None
+    return replay, p
+
+
+class _Timeline(Protocol[_Status]):
+    @property
+    def coordinator(self) -> int: ...
+    @property
+    def latest_ms(self) -> int: ...
+    def feed(self, event: ev.Event, at_ms: int) -> None: ...
+    def status(self, at_ms: int, *, now: bool = False) -> _Status: ...
+    def finish(self) -> None: ...
+
+
+def _feed(
+    timeline: _Timeline[_Status], replay: LogReplay, state: PartitionState, at_ms: int | None
+) -> _Status:
+    """Feed the timeline with its coordination partition; return how all stood at `at_ms`."""
+    p, wire = timeline.coordinator, replay.wire
+    status: _Status | None = None
     events: list[ev.Event] = []
     first_ms: int | None = None
     for record in replay.records([p]):
@@ -67,4 +116,4 @@ def read_cell_history(
             now=at_ms is None,
         )
     timeline.finish()
-    return timeline, status
+    return status

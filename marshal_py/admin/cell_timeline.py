@@ -15,7 +15,7 @@ from marshal_py.protocol import events as ev
 from marshal_py.protocol.rationalizer import Cell, CellKey
 from marshal_py.protocol.world import Liveness
 
-__all__ = ["CellStatus", "CellTimeline", "TimelineEntry"]
+__all__ = ["CellStatus", "CellTimeline", "Kind", "TimelineEntry"]
 
 Kind = Literal[
     "claimed",
@@ -23,6 +23,7 @@ Kind = Literal[
     "taken_over",
     "held",
     "released",
+    "done",
     "position_set",
     "refused",
     "paused",

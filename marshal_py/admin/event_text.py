@@ -9,6 +9,8 @@ import msgspec
 from marshal_py.admin.formatting import clock_time, count, iso_utc, safe
 from marshal_py.protocol import events as ev
 from marshal_py.protocol.messages import NO_OFFSET
+from marshal_py.protocol.ranges import range_of
+from marshal_py.protocol.slots import source_of
 
 __all__ = [
     "KINDS",
@@ -17,6 +19,7 @@ __all__ = [
     "as_json",
     "as_line",
     "as_text",
+    "cell_text",
     "kinds_of",
     "touches",
     "without_epoch",
@@ -109,13 +112,17 @@ def touches(
     partition: int | None = None,
     client: str | None = None,
 ) -> bool:
-    """Say whether the event is of this group, topic, partition and client (None: any)."""
+    """Say whether the event is of this group, topic, partition and client (None: any).
+
+    What is about a slot or a range of a partition is of that partition.
+    """
     if group is not None and getattr(event, "group_id", None) != group:
         return False
-    if topic is not None and getattr(event, "topic", None) != topic:
-        return False
-    if partition is not None and getattr(event, "partition", None) != partition:
-        return False
+    if topic is not None or partition is not None:
+        t, p = getattr(event, "topic", None), getattr(event, "partition", None)
+        places = [(t, p)] if t is None or p is None else [(t, p), source_of(t, p)]
+        if not any(topic in (None, t) and partition in (None, p) for t, p in places):
+            return False
     if client is None or getattr(event, "client_id", None) == client:
         return True
     return client in (getattr(event, "previous_holder", None), getattr(event, "holder", None))
@@ -206,7 +213,9 @@ def _say(event: ev.Event) -> tuple[str, str]:
             kept, rest = f"{event.start}–{event.at - 1}", f"{event.at}–{event.end - 1}"
             return "split", f"{_cell(event)} {kept}, by {event.client_id}, who gives back {rest}"
         case ev.Rejected():
-            cell = "" if event.topic is None else f" of {event.topic}/{event.partition}"
+            cell = ""
+            if event.topic is not None and event.partition is not None:
+                cell = f" of {cell_text(event.topic, event.partition)}"
             held = ""
             if event.holder is not None:
                 held = f"; {event.holder} holds it{_epoch(event.epoch)}"
@@ -225,7 +234,12 @@ def _cell(
     | ev.RangeGranted
     | ev.RangeSplit,
 ) -> str:
-    return f"{event.topic}/{event.partition}"
+    return cell_text(event.topic, event.partition)
+
+
+def cell_text(topic: str, partition: int) -> str:
+    """Return a cell's name: topic/partition; of a range, its topic says all (§5.18)."""
+    return f"{topic}/{partition}" if range_of(topic, partition) is None else topic
 
 
 def _epoch(epoch: int) -> str:

@@ -18,6 +18,8 @@ from typing import Any, Final, Self, TypeAlias
 
 from confluent_kafka import KafkaException
 
+from marshal_py.admin.books import book_of
+from marshal_py.admin.event_text import cell_text
 from marshal_py.admin.operator import Make, Operator
 from marshal_py.admin.positions import (
     Change,
@@ -31,7 +33,7 @@ from marshal_py.admin.positions import (
     target_of,
     write_committed_offsets,
 )
-from marshal_py.admin.sharing import slots_of
+from marshal_py.admin.sharing import open_range, slots_of
 from marshal_py.client.settings import DEFAULT_TOPIC, kafka_config
 from marshal_py.client.suggestions import did_you_mean
 from marshal_py.client.topics import admin_client
@@ -381,7 +383,8 @@ class GroupAdmin:
     def plan(self, positions: Positions) -> list[Change]:
         """Say what setting these positions would come to now. Writes nothing.
 
-        The position of a partition that is shared by keys is that of all its slots.
+        The position of a partition that is shared by keys is that of all its slots. One that is
+        shared by ranges goes on where it is set, whatever was done beyond that: its book is closed.
 
         Raises `InvalidArgument` for what cannot be meant: an offset outside of the messages that
         there are, a time in a partition that Kafka does not have.
@@ -400,13 +403,20 @@ class GroupAdmin:
         moments = offsets_at(self._admin, times, KAFKA_S)
         changes = []
         for key, target in targets.items():
-            cell = self.world.cell(self.group_id, *key)
-            before = -1 if cell is None else cell.position
+            before, holder = self._standing(key)
             extent = ranges.get(source_of(*key))
             after, moved = resolve(key, target, before, extent, moments.get(source_of(*key)))
-            holder = None if cell is None else cell.holder
             changes.append(Change(*key, before, after, holder, extent, moved))
         return changes
+
+    def _standing(self, key: Key) -> tuple[int, str | None]:
+        """Return the position of a cell and its holder; of a book, where all below is done."""
+        book = book_of(self.world, self.group_id, *key)
+        if book is not None:
+            holders = {r.cell.holder for r in book.ranges if r.cell.holder is not None}
+            return book.position, ", ".join(sorted(holders)) or None
+        cell = self.world.cell(self.group_id, *key)
+        return (-1, None) if cell is None else (cell.position, cell.holder)
 
     def set_positions(self, positions: Positions, *, timeout_s: float = 60.0) -> list[Change]:
         """Set where the group goes on, back or forth; return what was changed.
@@ -452,19 +462,26 @@ class GroupAdmin:
             self._log.turn()
 
     def _in_the_way(self, keys: list[Key]) -> str:
-        key = keys[0]
-        cell = self.world.cell(self.group_id, *key)
         more = f", and {len(keys) - 1} more" if len(keys) > 1 else ""
-        if cell is None:
-            return f"{key[0]}/{key[1]}{more}"
-        return (
-            f"{key[0]}/{key[1]} is held by {cell.holder} (interval {cell.interval_ms} ms; a holder "
-            f"that died is waited for two of them){more}"
-        )
+        for key, cell in self._held_of(keys[0]):
+            return (
+                f"{cell_text(*key)} is held by {cell.holder} (interval {cell.interval_ms} ms; a "
+                f"holder that died is waited for two of them){more}"
+            )
+        return f"{keys[0][0]}/{keys[0][1]}{more}"
+
+    def _held_of(self, key: Key) -> Iterator[tuple[Key, Cell]]:
+        """Yield the cell, if it is held; of a partition that is shared by ranges, those held."""
+        cell = self.world.cell(self.group_id, *key)
+        if cell is not None and cell.held:
+            yield key, cell
+        book = book_of(self.world, self.group_id, *key)
+        for one in () if book is None else book.ranges:
+            if one.cell.held:
+                yield one.about.cell, one.cell
 
     def _settable(self, key: Key) -> bool:
-        cell = self.world.cell(self.group_id, *key)
-        return cell is None or not cell.held or self._is_stale(key, cell)
+        return all(self._is_stale(*held) for held in self._held_of(key))
 
     def _is_stale(self, key: Key, cell: Cell) -> bool:
         """Whether the holder counts as dead, by the last that it wrote for any of its claims."""
@@ -474,6 +491,15 @@ class GroupAdmin:
         """Set positions of cells that may be set. What was set already is not set again."""
         left = dict(offsets)
         while left:
+            # A book is closed when none of its ranges is held any more.
+            freed = {
+                unit: self._clipped(unit, cell.position)
+                for key in left
+                for unit, cell in self._held_of(key)
+                if unit != key
+            }
+            if freed:
+                self._set(freed, deadline)
             answers = self._log.write(
                 {key: self._set_position(key, offset) for key, offset in left.items()},
                 max(1.0, deadline - time.monotonic()),
@@ -489,6 +515,11 @@ class GroupAdmin:
                     )
             # Rejected for its version: a holder had still written something. Look again.
             self._await_settable(list(left), deadline)
+
+    def _clipped(self, key: Key, position: int) -> int:
+        """Return where a cell can be set free: a range, not beyond its end."""
+        found = open_range(self.world, self.group_id, *key)
+        return max(0, position) if found is None else min(position, found.end)
 
     def _set_position(self, key: Key, offset: int) -> Make:
         version = self.world.version(self.group_id, *key)
@@ -538,6 +569,16 @@ class GroupAdmin:
         between = 0
         comes_again = True
         for key in self.keys_of(topic):
+            book = book_of(self.world, self.group_id, *key) if before == BY_PARTITIONS else None
+            if book is not None:
+                # What at most once has claimed must not come again: all that is open is left out.
+                is_claimed = any(r.cell.claimed_offset >= 0 for r in book.ranges)
+                at = book.frontier if is_claimed else book.position
+                undone = book.lag(0, book.frontier)
+                between += undone if is_claimed else book.frontier - book.position - undone
+                comes_again = comes_again and not is_claimed
+                positions |= dict.fromkeys(_units(key, slots), at)
+                continue
             cells = {u: self.world.cell(self.group_id, *u) for u in _units(key, before)}
             known = {u: c.position for u, c in cells.items() if c is not None and c.position >= 0}
             if not known:
@@ -587,7 +628,16 @@ class GroupAdmin:
             change = self.plan_slots(topic, slots)
             self._set(change.positions, deadline)
             self._set({agreement: slots}, deadline)
+            books = {
+                key: at for key in self.keys_of(topic) if (at := self._open_at(key)) is not None
+            }
+            self._set(books, deadline)
         return change
+
+    def _open_at(self, key: Key) -> int | None:
+        """Return the position of a book; None if the partition has no open ranges."""
+        book = book_of(self.world, self.group_id, *key)
+        return None if book is None else book.position
 
     def import_positions(
         self,
@@ -663,7 +713,9 @@ class GroupAdmin:
             pause = self.standing_pause
             version = NO_OFFSET if pause is None else pause.version
             # What a client that died still holds is freed first; the fold forgets no held cell.
-            held = {key: max(0, c.position) for key, c in self.cells().items() if c.held}
+            held = {
+                key: self._clipped(key, c.position) for key, c in self.cells().items() if c.held
+            }
             self._await_settable(list(held), deadline)
             self._set(held, deadline)
             answer = self._log.write_one(_forget(version), max(1.0, deadline - time.monotonic()))

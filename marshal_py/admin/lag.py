@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias
 
 from confluent_kafka import KafkaException, TopicCollection
 
+from marshal_py.admin.books import Book, book_of
 from marshal_py.admin.connection import Connection
 from marshal_py.admin.sharing import Sharings
 from marshal_py.admin.topic_offsets import offset_ranges
@@ -19,7 +20,7 @@ from marshal_py.client.acl import REFUSED, denied
 from marshal_py.client.topics import admin_client
 from marshal_py.protocol.rationalizer import Cell, CellKey
 from marshal_py.protocol.slots import BY_PARTITIONS, agreement_of, source_of
-from marshal_py.protocol.world import LEADER_PREFIX
+from marshal_py.protocol.world import LEADER_PREFIX, Liveness
 
 __all__ = ["PartitionLag", "measure_lag", "require_readable"]
 
@@ -53,6 +54,12 @@ class PartitionLag:
     that of the most silent."""
     slot: int | None = None
     """Which of them this row is about, None for all."""
+    open_ranges: int = 0
+    """So many ranges of it are open, where it is shared by ranges. `position` is then the first
+    message that is not done, `lag` counts those that are not (beyond `position`, some are),
+    `holder` is all that hold a range, and `liveness` that of the most silent."""
+    most_granted: int = 0
+    """How often in a row that range was granted, without progress, of which it is the most."""
 
 
 def measure_lag(
@@ -81,14 +88,15 @@ def measure_lag(
     cells: _Cells = {}
     with lock:
         wanted = _wanted(summarize(found, group=group), there)
-        sharings = Sharings((key, cell) for _, key, cell in found.world.cells(group))
+        sharings = Sharings(found.world, group)
         for coordinator, key, cell in found.world.cells(group):
             share = sharings.share(*key)
             if share is None or share.topic not in there or share.topic.startswith(LEADER_PREFIX):
                 continue
-            shared = cells.setdefault((key[0], share.topic, share.partition), {})
-            shared[share.slot] = coordinator, key, cell
             wanted.add((key[0], share.topic))
+            if share.range is None:
+                shared = cells.setdefault((key[0], share.topic, share.partition), {})
+                shared[share.slot] = coordinator, key, cell
     wanted = {(g, t) for g, t in wanted if topic is None or t == topic}
     extents = offset_ranges(
         admin, {(t, p) for _, t in wanted for p in there[t]}, connection.timeout_s, found.at_ms
@@ -121,7 +129,10 @@ def _rows(
                 row = PartitionLag(g, t, p, None, *extents[t, p], None, None, None, slot in shared)
                 row.slots, row.slot = slots, slot
                 parts.append(row)
-                if row.claimed:
+                book = None if slots else book_of(found.world, g, t, p)
+                if book is not None:
+                    _fill_in_book(row, found, book)
+                elif row.claimed:
                     _fill_in(row, found, *shared[slot])
             rows += parts if by_slot or not slots else [_together(parts)]
     return rows
@@ -134,13 +145,35 @@ def _fill_in(
     row.holder = cell.holder
     row.liveness = silence and silence.liveness
     if cell.position >= 0:
-        # Deleted messages wait for nobody; of the past, it is not known which were.
-        first = row.first_offset
-        begin = cell.position if found.at_ms is not None else max(cell.position, first)
+        begin = max(cell.position, _first(row, found))
         row.position, row.lag = cell.position, max(0, row.next_offset - begin)
 
 
-_SILENT: Final = ("stale", "unknown", "fresh")
+def _fill_in_book(row: PartitionLag, found: WorldView, book: Book) -> None:
+    coordinator = found.world.home(book.group)
+    live, holders = set(), set()
+    for one in book.ranges:
+        silence = found.cell_silence(coordinator, (book.group, *one.about.cell), one.cell)
+        if silence is not None:
+            live.add(silence.liveness)
+            holders.add(one.cell.holder or "")
+    row.holder = ", ".join(sorted(holders)) or None
+    row.liveness = _most_silent(live)
+    row.position = book.position
+    row.lag = book.lag(_first(row, found), row.next_offset)
+    row.open_ranges, row.most_granted = len(book.ranges), book.most_granted
+
+
+def _first(row: PartitionLag, found: WorldView) -> int:
+    """Deleted messages wait for nobody; of the past, it is not known which were."""
+    return 0 if found.at_ms is not None else row.first_offset
+
+
+_SILENT: Final[tuple[Liveness, ...]] = ("stale", "unknown", "fresh")
+
+
+def _most_silent(live: Collection[str | None]) -> Liveness | None:
+    return next((word for word in _SILENT if word in live), None)
 
 
 def _together(parts: list[PartitionLag]) -> PartitionLag:
@@ -149,13 +182,12 @@ def _together(parts: list[PartitionLag]) -> PartitionLag:
     lags = [part.lag for part in parts if part.lag is not None]
     is_known = len(positions) == len(parts)
     holders = sorted({part.holder for part in parts if part.holder is not None})
-    live = {part.liveness for part in parts}
     return replace(
         parts[0],
         position=min(positions) if is_known else None,
         lag=max(lags) if is_known else None,
         holder=", ".join(holders) if all(part.holder is not None for part in parts) else None,
-        liveness=next((word for word in _SILENT if word in live), None),
+        liveness=_most_silent({part.liveness for part in parts}),
         claimed=any(part.claimed for part in parts),
         slot=None,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from marshal_py.admin.sharing import Sharings
+from marshal_py.admin.sharing import Sharings, has_open_ranges
 from marshal_py.admin.world_reader import SilenceEstimate, WorldView
 from marshal_py.protocol.messages import LEVEL, NO_OFFSET
 from marshal_py.protocol.rationalizer import Cell
@@ -33,6 +33,8 @@ class Group:
     leaders: int = 0
     paused_until_ms: int | None = None
     level: int = LEVEL
+    open_ranges: int = 0
+    """Those of `held` and `free` that are ranges of messages (§5.18)."""
 
 
 @dataclass
@@ -88,7 +90,7 @@ def summarize(view: WorldView, *, group: str | None = None) -> WorldSummary:
         counted.level = world.states[world.home(name)].level(name)
         if counted.paused:
             counted.paused_until_ms = paused_until_ms(world, name)
-    sharings = Sharings((key, cell) for _, key, cell in world.cells(group))
+    sharings = Sharings(world, group)
     held_by: dict[tuple[str, str], int] = {}
     topics: set[tuple[str, str]] = set()
     for coordinator, key, cell in world.cells(group):
@@ -98,11 +100,17 @@ def summarize(view: WorldView, *, group: str | None = None) -> WorldSummary:
         if topic.startswith(LEADER_PREFIX):
             counted.leaders += 1
             summary.leaders.append(_leader(name, topic, cell, silence))
-        elif (share := sharings.share(*key)) is None:
-            continue  # how a topic is shared, or was
-        elif (name, share.topic) not in topics:
-            topics.add((name, share.topic))
-            counted.topics += 1
+        else:
+            share = sharings.share(*key)
+            if share is None:
+                continue  # how a topic is shared, or was
+            if (name, share.topic) not in topics:
+                topics.add((name, share.topic))
+                counted.topics += 1
+            if share.range is not None:
+                counted.open_ranges += 1
+            elif has_open_ranges(world, *key):
+                continue  # nobody can claim it: its ranges are what counts
         if silence is None or cell.holder is None:
             counted.free += 1
             continue

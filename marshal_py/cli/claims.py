@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from marshal_py.admin.claim_list import claim_rows
+from marshal_py.admin.claim_list import ClaimRow, claim_rows
 from marshal_py.admin.connection import Connection
 from marshal_py.admin.formatting import age, count, liveness_style, safe
 from marshal_py.admin.world_reader import read_world, wire_of
@@ -40,6 +40,9 @@ def claims(
 ) -> None:
     """List the claims: group, topic, partition, holder, epoch, offsets and liveness.
 
+    A partition that is shared by ranges is where its next range will begin; its open ranges follow
+    it, with their messages, and how often in a row each was granted if its holders got nowhere.
+
     [bold]Examples[/]
 
       marshal claims -b localhost:9092 --group billing
@@ -68,8 +71,8 @@ def claims(
     for row in rows:
         made.add_row(
             safe(row.group),
-            safe(row.topic),
-            str(row.partition),
+            safe(row.topic if row.end is None else row.source_topic),
+            str(row.partition) if row.end is None else _messages(row),
             safe(row.holder or "(free)"),
             _offset(row.epoch),
             _offset(row.next_offset),
@@ -81,6 +84,13 @@ def claims(
         )
     show(console(), made)
     note(f"{count(len(rows), 'claim')}. {found.explain()}")
+
+
+def _messages(row: ClaimRow) -> str:
+    """Say which messages an open range is of, and how often it was granted without progress."""
+    start, end = row.topic.rpartition("@")[2], row.end or 0
+    again = f", {row.granted} times" if (row.granted or 0) > 1 else ""
+    return f"{row.source_partition}: {start}–{end - 1}{again}"
 
 
 def _offset(offset: int) -> str:

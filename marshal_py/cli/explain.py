@@ -1,4 +1,4 @@
-"""`marshal explain`: who held one partition, when, and why that changed."""
+"""`marshal explain`: who held one partition, or had one message, when, and why that changed."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from marshal_py.admin.cell_history import read_cell_history
+from marshal_py.admin.cell_history import read_cell_history, read_message_history
 from marshal_py.admin.cell_timeline import CellStatus, CellTimeline, TimelineEntry
 from marshal_py.admin.connection import Connection
 from marshal_py.admin.formatting import clock_time, count, iso_utc, safe
+from marshal_py.admin.message_timeline import MessageStatus, MessageTimeline
 from marshal_py.admin.sharing import slots_of
 from marshal_py.admin.world_reader import read_world, wire_of
 from marshal_py.cli.command import command
@@ -19,6 +20,7 @@ from marshal_py.cli.options import AtMoment, Interval, JsonFlag, WireFlag, momen
 from marshal_py.cli.output import console, note, print_json
 from marshal_py.errors import InvalidArgument
 from marshal_py.protocol.messages import MAX_PARTITION
+from marshal_py.protocol.rationalizer import CellKey
 from marshal_py.protocol.slots import slot_of_key, slots_cell
 
 __all__ = ["explain"]
@@ -31,6 +33,7 @@ _COLOURS: Final = {
     "resumed": "green",
     "taken_over": "yellow",
     "released": "cyan",
+    "done": "green",
     "refused": "red",
     "held": "dim",
 }
@@ -53,6 +56,10 @@ def explain(
     key: Annotated[
         str | None, typer.Option("--key", help="The slot of messages with this key (UTF-8).")
     ] = None,
+    offset: Annotated[
+        int | None,
+        typer.Option("--offset", min=0, metavar="N", help="Who had the message at this offset."),
+    ] = None,
     at: AtMoment = None,
     lines: Annotated[
         int, typer.Option("--lines", "-n", min=1, help="So many entries of the past.")
@@ -61,18 +68,24 @@ def explain(
     interval_s: Interval = 60,
     as_json: JsonFlag = False,
 ) -> None:
-    """Tell the history of one partition: who held it, when, and why that changed.
+    """Tell the history of one partition, or of one message: who held it, when, and why it changed.
 
     Says first who holds it, or who held it at the moment that --at names. Times are local
     (TZ=UTC changes that), and the broker's; with --wire text those of the records. Exit code 1 if
     nobody ever claimed it. A partition that is shared by keys has a history for each of its slots:
     name one with --slot, or a key of the messages with --key.
 
+    With --offset, what became of one message: who had it, in which range if the partition is shared
+    by ranges, who gave it back or lost it, and who was done with it. The log tells that with the
+    heartbeats: a message is done at that time at the latest. Exit code 1 if nobody had it yet.
+
     [bold]Examples[/]
 
       marshal explain billing orders 7 --at 02:13
 
       marshal explain billing orders 7 --key customer-4711
+
+      marshal explain billing orders 7 --offset 4711
 
       marshal explain reports leader:nightly 0 --json | jq .standing.holder
 
@@ -82,6 +95,13 @@ def explain(
         raise InvalidArgument(f"PARTITION {partition} is above {MAX_PARTITION}")
     at_ms = moment(at)
     version = wire_of(wire, interval_s)
+    if offset is not None:
+        if version.name == "text":
+            raise InvalidArgument("--offset: version 1 of the protocol is not told by message")
+        cell = _cell_of_message(connection, group, topic, partition, slot, key)
+        found = read_message_history(connection, cell, topic, partition, offset, at_ms)
+        _show_message(*found, at_ms, lines, as_json)
+        return
     if slot is not None or key is not None:
         topic, partition = _slot(connection, group, topic, partition, slot, key)
     timeline, status = read_cell_history(connection, group, topic, partition, at_ms, wire=version)
@@ -98,6 +118,41 @@ def explain(
             )
     if not timeline.entries and status.epoch is None:
         note(f"group {group} has never claimed {topic}/{partition}; `marshal claims` lists claims")
+        raise typer.Exit(FINDING)
+
+
+def _cell_of_message(
+    connection: Connection,
+    group: str,
+    topic: str,
+    partition: int,
+    slot: int | None,
+    key: str | None,
+) -> CellKey:
+    """Return the cell that a message belongs to. Raises `InvalidArgument`."""
+    if slot is not None or key is not None:
+        return group, *_slot(connection, group, topic, partition, slot, key)
+    if _slots(connection, group, topic):
+        raise InvalidArgument(
+            f"group {group!r} shares {topic!r} by keys: add --key KEY, the message's, or --slot N"
+        )
+    return group, topic, partition
+
+
+def _show_message(
+    timeline: MessageTimeline,
+    status: MessageStatus,
+    at_ms: int | None,
+    lines: int,
+    as_json: bool,
+) -> None:
+    if as_json:
+        where = {"topic": timeline.topic, "partition": timeline.partition}
+        print_json(_document(timeline, status, at_ms) | where | {"offset": timeline.message})
+    else:
+        _print(timeline, status, at_ms, lines)
+    if not timeline.known:
+        note(f"group {timeline.key[0]} has not had {timeline.name} yet")
         raise typer.Exit(FINDING)
 
 
@@ -125,7 +180,9 @@ def _slot(
     return slots_cell(topic, partition, slots), slot
 
 
-def _document(timeline: CellTimeline, status: CellStatus, at_ms: int | None) -> dict[str, Any]:
+def _document(
+    timeline: CellTimeline | MessageTimeline, status: CellStatus | MessageStatus, at_ms: int | None
+) -> dict[str, Any]:
     group, topic, partition = timeline.key
     return {
         "group": group,
@@ -141,7 +198,12 @@ def _document(timeline: CellTimeline, status: CellStatus, at_ms: int | None) -> 
     }
 
 
-def _print(timeline: CellTimeline, status: CellStatus, at_ms: int | None, lines: int) -> None:
+def _print(
+    timeline: CellTimeline | MessageTimeline,
+    status: CellStatus | MessageStatus,
+    at_ms: int | None,
+    lines: int,
+) -> None:
     out = console(wide=False)
     out.print(f"[bold]{safe(status.text)}[/]", soft_wrap=False)
     before = [e for e in timeline.entries if at_ms is None or e.at_ms <= at_ms]
@@ -162,7 +224,9 @@ def _print(timeline: CellTimeline, status: CellStatus, at_ms: int | None, lines:
             out.print(f"[dim]  … and {len(after) - AFTER} more until now[/]")
 
 
-def _print_entries(out: Any, timeline: CellTimeline, entries: list[TimelineEntry], day: str) -> str:
+def _print_entries(
+    out: Any, timeline: CellTimeline | MessageTimeline, entries: list[TimelineEntry], day: str
+) -> str:
     for entry in entries:
         stamp = clock_time(entry.at_ms, date=True)
         if stamp[:10] != day:

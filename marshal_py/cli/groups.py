@@ -120,6 +120,8 @@ def group_table(rows: list[Group], moved_per_s: Mapping[str, float] | None = Non
 
 def _notes(group: Group) -> str:
     notes = [] if group.level == LEVEL else [f"level {group.level}"]
+    if group.open_ranges:
+        notes.append(count(group.open_ranges, "open range"))
     if group.paused_until_ms is not None:
         until = clock_time(group.paused_until_ms, date=True)[:16]
         notes.append(f"[yellow]paused until {until} ({zone(group.paused_until_ms)})[/]")

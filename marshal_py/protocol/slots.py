@@ -14,6 +14,7 @@ import mmh3
 
 from marshal_py.errors import ConfigurationError
 from marshal_py.protocol.messages import MAX_TOPIC_LENGTH
+from marshal_py.protocol.ranges import range_of
 
 __all__ = [
     "BY_PARTITIONS",
@@ -73,9 +74,12 @@ def slot_of(topic: str, partition: int) -> Slot | None:
 
 
 def source_of(topic: str, partition: int) -> tuple[str, int]:
-    """Return the topic and the partition whose messages a cell is about: for a slot, its own."""
-    slot = slot_of(topic, partition)
-    return (topic, partition) if slot is None else (slot.topic, slot.partition)
+    """Return the topic and the partition whose messages a cell of this name is about.
+
+    For a slot or a range, those that it is a part of.
+    """
+    part = slot_of(topic, partition) or range_of(topic, partition)
+    return (topic, partition) if part is None else (part.topic, part.partition)
 
 
 def slot_of_key(key: bytes | None, offset: int, slots: int) -> int:
