@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from marshal_py.protocol.ranges import Range
-from marshal_py.protocol.rationalizer import Cell
+from marshal_py.admin.sharing import open_range
+from marshal_py.protocol.ranges import Range, range_of
+from marshal_py.protocol.rationalizer import Cell, CellKey
+from marshal_py.protocol.text.rationalizer import TextWorld
 from marshal_py.protocol.world import World
 
-__all__ = ["Book", "OpenRange", "book_of", "books"]
+__all__ = ["Book", "OpenRange", "book_of", "seen_as", "shown_of"]
 
 
 @dataclass(frozen=True)
@@ -67,12 +68,29 @@ def book_of(world: World, group: str, topic: str, partition: int) -> Book | None
     )
 
 
-def books(world: World, group: str | None = None) -> Iterator[Book]:
-    """Yield the books of one group or, by default, of all."""
-    for name in world.groups() if group is None else [group]:
-        found = world.group(name)
-        sources = () if found is None else {r.source for r in found.open_ranges.of_cell.values()}
-        for source in sorted(sources):
-            book = book_of(world, name, *source)
-            if book is not None:
-                yield book
+def shown_of(world: World, key: CellKey) -> tuple[CellKey, Cell] | None:
+    """Return the cell that stands for one, where there is room for one holder; None: none does.
+
+    It is the cell itself; of a partition that is shared by ranges, the lowest range that is held.
+    """
+    group, topic, partition = key
+    found = world.group(group)
+    if found is not None:
+        lowest = found.open_ranges.lowest_held((topic, partition))
+        if lowest is not None:
+            return (group, *lowest.cell), found.cells[lowest.cell]
+    cell = world.cell(*key)
+    return None if cell is None else (key, cell)
+
+
+def seen_as(world: World, key: CellKey) -> CellKey:
+    """Return the cell of the partition that a range's cell belongs to; any other cell itself.
+
+    A range that has ended counts as one: its cell is gone.
+    """
+    group, topic, partition = key
+    name = range_of(topic, partition)
+    if name is None or isinstance(world, TextWorld):
+        return key
+    is_open = open_range(world, *key) is not None
+    return (group, name.topic, name.partition) if is_open or world.cell(*key) is None else key

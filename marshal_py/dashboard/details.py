@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from marshal_py.admin.books import book_of
 from marshal_py.client.log_reader import boottime_ns
 from marshal_py.dashboard.groups import metadata_text
 from marshal_py.dashboard.live_state import LiveState
@@ -15,6 +16,7 @@ from marshal_py.protocol.rationalizer import CellKey
 __all__ = ["cell_document", "lanes_document", "time_bar_document"]
 
 SHOWN_CLAIMS: Final = 200
+SHOWN_RANGES: Final = 500
 MAX_BARS: Final = 60_000
 """Bars in one answer: of rows with more, each cell's latest."""
 
@@ -40,11 +42,31 @@ def cell_document(follower: LogFollower, *, key: CellKey) -> dict[str, Any]:
         "claimed_offset": cell.claimed_offset,
         "end": live.lags.ends.get(key[1], {}).get(key[2]),
         "lag": live.lags.of(*key),
+        "book": _book_document(live, key),
         "silence_ms": silence_ms,
         "coordinator": home,
         "says": metadata_text(cell.metadata),
         "claims": [claim._asdict() for claim in _claims(live, key)][-SHOWN_CLAIMS:],
         "rejections": [r._asdict() for r in live.claims.rejections(key)][-SHOWN_CLAIMS:],
+    }
+
+
+def _book_document(live: LiveState, key: CellKey) -> dict[str, Any] | None:
+    """Return the open ranges of a partition, lowest first; None: it has none.
+
+    A range is ``[start, end, position, holder, granted]``.
+    """
+    book = book_of(live.world, *key)
+    if book is None:
+        return None
+    return {
+        "position": book.position,
+        "frontier": book.frontier,
+        "open": len(book.ranges),
+        "ranges": [
+            [r.about.start, r.about.end, r.cell.position, r.cell.holder, r.about.granted]
+            for r in book.ranges[:SHOWN_RANGES]
+        ],
     }
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from typing import Final, TypeAlias
 
+from marshal_py.admin.books import book_of
 from marshal_py.admin.formatting import age, count
 from marshal_py.dashboard.alerts import Alerts
 from marshal_py.dashboard.cell_grid import FRESH, UNKNOWN, CellGrid, GridRow, lag_bucket
@@ -55,7 +56,8 @@ class Lags:
         cell = self._world.cell(group, topic, partition)
         if end is None or cell is None or cell.position < 0:
             return None
-        return max(0, end - cell.position)
+        book = book_of(self._world, group, topic, partition)
+        return max(0, end - cell.position) if book is None else book.lag(0, end)
 
     def forget(self, rows: Iterable[GridRow]) -> None:
         """Forget what was seen of other rows than these."""
@@ -80,6 +82,9 @@ class Lags:
                 row.set_lag(slot, 0)
                 continue
             lag = max(0, end - position)
+            book = book_of(self._world, group, topic, partition)
+            if book is not None:
+                position, lag = book.position, book.lag(0, end)
             bucket = lag_bucket(lag)
             if buckets[slot] != bucket:
                 row.set_lag(slot, bucket)

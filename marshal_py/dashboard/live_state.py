@@ -16,7 +16,8 @@ from collections.abc import Sequence
 from operator import attrgetter, itemgetter
 from typing import Any, Final, NamedTuple
 
-from marshal_py.admin.event_text import ROUTINE, as_text, without_epoch
+from marshal_py.admin.books import seen_as, shown_of
+from marshal_py.admin.event_text import ROUTINE, as_text, cell_text, without_epoch
 from marshal_py.admin.formatting import count
 from marshal_py.admin.sharing import slots_of
 from marshal_py.dashboard.alerts import Alerts, Severity
@@ -86,7 +87,7 @@ class ActivityLine(NamedTuple):
         event, kind = self.event, self.kind
         text = as_text(event)
         if isinstance(event, ev.Claimed):
-            text = f"claimed {event.topic}/{event.partition} by {event.client_id}"
+            text = f"claimed {cell_text(event.topic, event.partition)} by {event.client_id}"
             if kind == "TakenOver":
                 text += f" from {event.previous_holder}"
         return {
@@ -154,7 +155,6 @@ class LiveState:
             self.first_ms = at_ms
         history = self.histories[p]
         history.note(offset, value, at_ms, events)
-        cells = self.world.states[p].cells
         live = self.live_since_ns is not None  # before that there is no grid: `rebuild` makes it
         for event in events:
             kind = type(event)
@@ -168,11 +168,16 @@ class LiveState:
                 continue
             if live and isinstance(event, _CELL_EVENTS) and agreement_of(event.topic) is None:
                 key = (event.group_id, event.topic, event.partition)
-                row, slot = self.grid.put(*key, cells.get(key))
-                if isinstance(event, ev.Claimed):
+                source = seen_as(self.world, key)
+                shown = shown_of(self.world, source)
+                row, slot = self.grid.put(*source, None if shown is None else shown[1])
+                if shown is not None and shown[0] != key and shown[1].held:
+                    # Of a partition that is shared by ranges, another one is shown.
+                    self._judge(self._ticked * TICK_NS, p, row, slot, *shown)
+                elif isinstance(event, ev.Claimed):
                     row.set_live(slot, FRESH)
                     self._judge_after(event.interval_ms, self._ticked, p, row, slot)
-                elif isinstance(event, ev.Released) and event.ended:
+                elif isinstance(event, ev.Released) and event.ended and source == key:
                     self._ended += 1
             elif (
                 live
@@ -192,7 +197,7 @@ class LiveState:
         self._late.discard((p, *who))
         session = self.world.states[p].session(*who)
         for topic, partition in () if session is None else session.claims.values():
-            self._now_fresh(p, event.group_id, topic, partition)
+            self._now_fresh(p, *seen_as(self.world, (event.group_id, topic, partition)))
 
     def _renewed(self, p: int, event: ev.Renewed) -> None:
         """In version 1, a heartbeat renews one cell."""
@@ -206,8 +211,9 @@ class LiveState:
         if row.live[slot] != FRESH:
             row.set_live(slot, FRESH)
             self.grid.touch(row)
-            cell = self.world.states[p].cells[group, topic, partition]
-            self._judge_after(cell.interval_ms, self._ticked, p, row, slot)
+            shown = shown_of(self.world, (group, topic, partition))
+            if shown is not None:
+                self._judge_after(shown[1].interval_ms, self._ticked, p, row, slot)
 
     def _add_activity(self, p: int, event: ev.Event, at_ms: int) -> None:
         if isinstance(event, ROUTINE):
@@ -234,7 +240,7 @@ class LiveState:
         for row in rows.get("anomalies", ()):
             _, _, at_ms, kind, what, group, client, _, topic, partition, _ = row
             severity: Severity = "high" if kind in _HIGH else "low"
-            place = "" if topic is None else f"{topic}/{partition}: "
+            place = "" if topic is None else f"{cell_text(topic, partition)}: "
             who = "" if client is None else f"{client}: "
             self.alerts.raise_(
                 # A client that is late is late with all it holds: that is one alert, not many.
@@ -299,16 +305,19 @@ class LiveState:
         self._late.clear()
         self._ended = 0
         self.grid = CellGrid()
-        rows: dict[tuple[str, str], list[tuple[int, int, Cell]]] = {}
-        for p, (group, topic, partition), cell in self.world.cells():
-            if agreement_of(topic) is None:  # which says how a topic is shared
-                rows.setdefault((group, topic), []).append((partition, p, cell))
-        for key in sorted(rows):
-            cells = sorted(rows[key], key=itemgetter(0))
-            row = self.grid.add(*key, [(partition, cell.holder) for partition, _, cell in cells])
-            for slot, (_, p, cell) in enumerate(cells):
-                if cell.held:
-                    self._judge(now_ns, p, row, slot, cell)
+        rows: dict[tuple[str, str], list[tuple[int, int, tuple[CellKey, Cell]]]] = {}
+        for p, key, cell in self.world.cells():
+            group, topic, partition = key
+            # Neither what says how a topic is shared, nor ranges: a partition has many.
+            if agreement_of(topic) is None and seen_as(self.world, key) == key:
+                shown = shown_of(self.world, key) or (key, cell)
+                rows.setdefault((group, topic), []).append((partition, p, shown))
+        for place in sorted(rows):
+            cells = sorted(rows[place], key=itemgetter(0))
+            row = self.grid.add(*place, [(n, shown[1].holder) for n, _, shown in cells])
+            for slot, (_, p, shown) in enumerate(cells):
+                if shown[1].held:
+                    self._judge(now_ns, p, row, slot, *shown)
         for row in self.set_ends(self.lags.ends):
             self.update_lag(row, self.newest_ms)
 
@@ -342,8 +351,9 @@ class LiveState:
         # Its last record lies before all that was read: silent for this long, or longer.
         return watched_ms if watched_ms > 2 * cell.interval_ms else None
 
-    def _judge(self, now_ns: int, p: int, row: GridRow, slot: int, cell: Cell) -> None:
-        key = (row.group, row.topic, row.partitions[slot])
+    def _judge(
+        self, now_ns: int, p: int, row: GridRow, slot: int, key: CellKey, cell: Cell
+    ) -> None:
         silence_ms = self.silence_ms(p, key, cell, now_ns)
         interval_ms = cell.interval_ms
         grace_ms = interval_ms + interval_ms // GRACE
@@ -377,10 +387,10 @@ class LiveState:
                 if row.due[slot] != self._ticked:
                     continue  # it was put off, or brought forward, meanwhile
                 key = (row.group, row.topic, row.partitions[slot])
-                cell = self.world.states[p].cells.get(key)
+                shown = shown_of(self.world, key)
                 # A stale cell is not looked at any more: only a record can make it fresh.
-                if cell is not None and cell.held:
-                    self._judge(now_ns, p, row, slot, cell)
+                if shown is not None and shown[1].held:
+                    self._judge(now_ns, p, row, slot, *shown)
 
     def _stale_alerts(self, now_ms: int) -> None:
         found = set()

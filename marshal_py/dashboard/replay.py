@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
+from marshal_py.admin.books import seen_as, shown_of
 from marshal_py.admin.cell_history import read_cell_history
 from marshal_py.admin.connection import Connection
 from marshal_py.admin.world_reader import read_world
@@ -71,10 +72,11 @@ class Replay:
         view = read_world(self._connection, at_ms=at_ms, wire=self._wire)
         grid = CellGrid()
         for p, key, cell in sorted(view.world.cells(), key=lambda cell: cell[1]):
-            if agreement_of(key[1]) is not None:
+            if agreement_of(key[1]) is not None or seen_as(view.world, key) != key:
                 continue
-            row, slot = grid.put(*key, cell)
-            silence = view.cell_silence(p, key, cell)
+            shown = shown_of(view.world, key) or (key, cell)
+            row, slot = grid.put(*key, shown[1])
+            silence = view.cell_silence(p, *shown)
             if silence is not None:
                 row.set_live(slot, liveness_code(silence.liveness))
         return {

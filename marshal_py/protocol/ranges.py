@@ -159,6 +159,16 @@ class Ranges:
             return None
         return self.of_cell[range_cell(*source, book.free[0])]
 
+    def lowest_held(self, source: Unit) -> Range | None:
+        """Return the first range of a partition that somebody holds."""
+        book = self._books.get(source)
+        if book is None or len(book.free) == len(book.starts):
+            return None
+        for index, start in enumerate(book.starts):
+            if index == len(book.free) or book.free[index] != start:
+                return self.of_cell[range_cell(*source, start)]
+        raise AssertionError("unreachable: not all of them are free")
+
     def of(self, source: Unit) -> list[Range]:
         """Return the open ranges of a partition, in order."""
         book = self._books.get(source)

@@ -8,9 +8,11 @@ import statistics
 from bisect import bisect_right
 from collections import Counter
 from html import escape
+from itertools import accumulate
 from typing import Any, Final
 
 from marshal_py.protocol.history.anomalies import MEANING
+from marshal_py.protocol.ranges import range_of
 from marshal_py.protocol.slots import agreement_of, slot_of, source_of
 from marshal_py.spark.audit_store import Store
 from marshal_py.spark.html import html_page, html_table, html_tiles
@@ -35,7 +37,7 @@ def write_report(store: Store, name: str = "report.html") -> str:
 def summary(store: Store) -> dict[str, Any]:
     """Return the counts of all tables, and of the anomalies by kind."""
     kinds = Counter(store.table("anomalies", ["kind"]).column("kind").to_pylist())
-    tables = ("claims", "takeovers", "rejections", "batches", "elections", "operations")
+    tables = ("claims", "takeovers", "rejections", "batches", "ranges", "elections", "operations")
     return {
         "rows": {name: store.table(name, ["coordinator"]).num_rows for name in tables},
         "anomalies": dict(kinds.most_common()),
@@ -223,7 +225,8 @@ def _lag(store: Store) -> str:
         for row in sorted(rows, key=lambda row: row["at"])
         if (topic := agreement_of(row["topic"])) is not None
     }
-    # Of a partition that is shared by keys, the last of its slots counts.
+    # Of a partition that is shared by keys, the last of its slots counts; by ranges, the furthest.
+    by_ranges: set[tuple[str, str, int]] = set()
     positions: dict[tuple[str, str, int], dict[int, list[tuple[dt.datetime, int]]]] = {}
     for row in rows:
         unit = (row["topic"], row["partition"])
@@ -233,12 +236,16 @@ def _lag(store: Store) -> str:
         at = max(row["next_offset"] or 0, row["claimed_offset"] or 0)
         of_slots = positions.setdefault((row["group_id"], *source), {})
         of_slots.setdefault(0 if slot is None else slot.number, []).append((row["at"], at))
+        if range_of(*unit) is not None:
+            by_ranges.add((row["group_id"], *source))
     lags: dict[tuple[str, str], Counter[dt.datetime]] = {}
     by_topic: dict[tuple[str, int], list[Record]] = {}
     for row in ends:
         by_topic.setdefault((row["topic"], row["partition"]), []).append(row)
     for (group, topic, partition), of_slots in positions.items():
         seen = [sorted(each) for each in of_slots.values()]
+        if (group, topic, partition) in by_ranges:
+            seen = [_furthest(each) for each in seen]
         line = lags.setdefault((group, topic), Counter())
         for row in by_topic.get((topic, partition), []):
             done = min(_position(each, row["at"]) for each in seen)
@@ -250,6 +257,12 @@ def _lag(store: Store) -> str:
     ]
     table = html_table(("group and topic", "messages behind", "most"), listed, numbers=("most",))
     return f"{title}{_lines({k: v for k, v in lags.items() if len(v) > 1})}{table}"
+
+
+def _furthest(seen: list[tuple[dt.datetime, int]]) -> list[tuple[dt.datetime, int]]:
+    """Return how far the furthest of several that work side by side was, at each time."""
+    furthest = accumulate((position for _, position in seen), max)
+    return [(at, position) for (at, _), position in zip(seen, furthest, strict=True)]
 
 
 def _position(seen: list[tuple[dt.datetime, int]], at: dt.datetime) -> int:

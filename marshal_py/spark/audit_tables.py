@@ -115,6 +115,22 @@ log_offset int offset of the record
 at time broker time
 """
     ),
+    "ranges": _columns(
+        _COORDINATOR
+        + """group_id text group
+topic text topic whose messages they are
+partition int partition of the topic
+from_offset int first offset of the range
+to_offset int first offset beyond it
+what text granted, or cut: it ends there from here on, and what lies beyond is free
+granted int how often in a row it was granted without progress; null for a cut
+client_id text who got it, or gave a part of it back
+instance_id text its instance
+epoch int epoch of the grant, by which `claims` has it; null for a cut
+log_offset int offset of the record
+at time broker time
+"""
+    ),
     "elections": _columns(
         _COORDINATOR
         + """group_id text group

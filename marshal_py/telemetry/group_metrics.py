@@ -51,9 +51,12 @@ class GroupMetrics(Collector):
     ``shard`` as well: ``_leader_held`` (by somebody who is not silent); by ``topic`` and
     ``partition``: ``_lag_messages``, ``_lag_seconds`` (how long the next message has waited, as far
     as it was watched), ``_stalled_seconds`` (held, messages wait, and the position stands still),
-    ``_partition_held``, ``_partition_stopped`` (messages wait, and nobody alive holds it).
+    ``_partition_held``, ``_partition_stopped`` (messages wait, and nobody alive holds it); of
+    partitions that are shared by ranges, ``_open_ranges`` and ``_open_range_grants`` (how often in
+    a row one of them was granted without progress, at most: a message may kill its handlers).
 
-    Counters: ``marshal_group_events_total`` by ``event``, ``marshal_coordination_records_total``,
+    Counters: ``marshal_group_events_total`` by ``event``, ``marshal_group_redeliveries_total``
+    (ranges granted again at the position where they were), ``marshal_coordination_records_total``,
     ``marshal_coordination_snapshot_mismatches_total``, ``marshal_coordination_restarts_total`` (the
     log was made anew, or lost records that had been read).
 
@@ -67,6 +70,9 @@ class GroupMetrics(Collector):
     def __init__(self, connection: Connection, view: WorldView, lock: threading.Lock) -> None:
         self._connection, self.view, self._lock = connection, view, lock
         self._events: Counter[tuple[str, str]] = Counter()
+        self._redeliveries: Counter[str] = Counter()
+        self._books: set[tuple[str, str, int]] = set()
+        """Partitions that were seen to be shared by ranges: theirs are 0 when none is open."""
         self.restarts = 0
         self._rows: list[PartitionLag] = []
         self._clocks: dict[tuple[str, str, int], LagClock] = {}
@@ -77,6 +83,8 @@ class GroupMetrics(Collector):
         """Count an event that the log brought. The caller holds the lock."""
         for kind in kinds_of(event):
             self._events[getattr(event, "group_id", ""), kind] += 1
+        if isinstance(event, ev.RangeGranted):
+            self._redeliveries[event.group_id] += event.granted > 1
 
     def describe(self) -> Iterator[Metric]:
         """Nothing: the values are known only when the metrics are collected."""
@@ -116,6 +124,7 @@ class GroupMetrics(Collector):
             view = self.view
             summary = summarize(view)
             events = dict(self._events)
+            redeliveries = dict(self._redeliveries)
             records = sum(state.next_offset for state in view.world.states)
             mismatches = len(view.reader.mismatches)
             newest_ms, behind_ms = view.newest_ms, view.behind_ms
@@ -136,6 +145,14 @@ class GroupMetrics(Collector):
         for (name, kind), number in sorted(events.items()):
             counter.add_metric([name, kind], number)
         yield counter
+        again = CounterMetricFamily(
+            "marshal_group_redeliveries",
+            "Ranges granted again where their last holder got nowhere.",
+            labels=["group_id"],
+        )
+        for name, number in sorted(redeliveries.items()):
+            again.add_metric([name], number)
+        yield again
         for name, text, value in (
             ("records", "Records of the coordination topic so far.", records),
             ("snapshot_mismatches", "Snapshots that differ from the log.", mismatches),
@@ -154,6 +171,8 @@ class GroupMetrics(Collector):
         stalled = family("stalled_seconds", "How long a held position has stood still.")
         held = family("partition_held", "Whether somebody holds it.")
         stopped = family("partition_stopped", "Messages wait, and nobody alive holds it.")
+        ranges = family("open_ranges", "Ranges of its messages that are open.")
+        grants = family("open_range_grants", "Grants in a row without progress, at most.")
         for row in self._rows:
             where = [row.group, row.topic, str(row.partition)]
             clock = self._clocks[row.group, row.topic, row.partition]
@@ -161,10 +180,16 @@ class GroupMetrics(Collector):
             held.add_metric(where, row.holder is not None)
             stopped.add_metric(where, not alive and row.lag != 0)
             stalled.add_metric(where, clock.stalled_s() if alive and row.lag else 0.0)
+            key = (row.group, row.topic, row.partition)
+            if row.open_ranges:
+                self._books.add(key)
+            if key in self._books:
+                ranges.add_metric(where, row.open_ranges)
+                grants.add_metric(where, row.most_granted)
             if row.lag is not None:
                 messages.add_metric(where, row.lag)
                 seconds.add_metric(where, clock.lag_s())
-        yield from (messages, seconds, stalled, held, stopped)
+        yield from (messages, seconds, stalled, held, stopped, ranges, grants)
 
 
 def _gauge(name: str, text: str, value: float) -> Metric:

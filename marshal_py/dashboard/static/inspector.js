@@ -77,6 +77,7 @@ export class Inspector {
     const body = element("div", { class: "cell" });
     if (this.at != null) body.append(this.then(found, now));
     body.append(this.facts(found, row, slot));
+    if (found.book && !this.model().past) body.append(...this.book(found));
     body.append(...this.past(found, now));
     const tell = element("button", { type: "button", text: "Tell its whole story", onclick: () => this.tell() });
     const more = element("div", { class: "more" }, tell, ...this.actions(group, topic, partition));
@@ -93,6 +94,10 @@ export class Inspector {
   paint() {
     for (const chip of this.panel.querySelectorAll("[data-client]")) {
       chip.style.background = css(clientColour(Math.max(0, Number(chip.dataset.client))));
+    }
+    for (const part of this.panel.querySelectorAll("[data-from]")) {
+      part.style.left = `${part.dataset.from}%`;
+      part.style.width = `${part.dataset.width}%`;
     }
   }
 
@@ -134,6 +139,34 @@ export class Inspector {
     add("Coordinator", found.coordinator);
     add("Says", found.says);
     return list;
+  }
+
+  // A partition that is shared by ranges, as a picture: who has which messages, from the first
+  // that is not done to the last that was granted, or that there is.
+  book({ book, end }) {
+    const first = book.position;
+    const last = Math.max(book.frontier, end ?? 0, first + 1);
+    const place = (from, to) => {
+      const share = (offset) => 100 * (Math.min(Math.max(offset, first), last) - first) / (last - first);
+      return { from: share(from), width: Math.max(0.4, share(to) - share(from)) };
+    };
+    const bar = element("div", { class: "book", role: "img",
+      "aria-label": `${whole(book.open)} open ranges from ${whole(first)} to ${whole(book.frontier)}` });
+    if (end != null && end > book.frontier) bar.append(element("i", { class: "waits", dataset: place(book.frontier, end) }));
+    const index = (name) => { const n = this.model().clients.indexOf(name); return n > 0 ? n : strangerNumber(name); };
+    for (const [start, stop, position, holder] of book.ranges) {
+      const dataset = place(Math.max(start, position), stop);
+      if (holder) dataset.client = index(holder);
+      bar.append(element("i", { class: holder ? "held" : "free", dataset }));
+    }
+    const list = element("ol", { class: "history" }, ...book.ranges.slice(0, 40).map(([start, stop, position, holder, granted]) =>
+      element("li", {}, holder ? this.who(holder) : element("span"), element("div", {},
+        element("span", { text: `${whole(start)} – ${whole(stop - 1)} · ${holder ?? "free"}` }),
+        element("small", { text: `at ${whole(position)}${granted > 1 ? ` · granted ${granted} times without progress` : ""}` })))));
+    return [
+      element("h3", { text: `Its book: ${whole(book.open)} open ranges, new ones begin at ${whole(book.frontier)}` }),
+      bar, list,
+    ];
   }
 
   past(found, now) {

@@ -78,8 +78,8 @@ class PartitionHistory:
             ev.GroupForgotten: self._on_forgotten,
             ev.Founded: self._on_founded,
             ev.LevelSet: self._on_level,
-            ev.RangeGranted: _nothing,
-            ev.RangeSplit: _nothing,
+            ev.RangeGranted: self._on_range_granted,
+            ev.RangeSplit: self._on_range_split,
             ev.MemberJoined: _nothing,
             ev.MemberLeft: _nothing,
             ev.Ignored: self._checks.ignored,
@@ -415,6 +415,13 @@ class PartitionHistory:
         track.batches += 1
         track.claimed_offset = event.to_offset
         self.rows.batch(key, event, self._memory.at_ms)
+
+    def _on_range_granted(self, event: ev.RangeGranted) -> None:
+        epoch = self.state.base + event.offset
+        self.rows.range(event, event.end, epoch, self._memory.at_ms)
+
+    def _on_range_split(self, event: ev.RangeSplit) -> None:
+        self.rows.range(event, event.at, None, self._memory.at_ms)
 
     def _on_position_set(self, event: ev.PositionSet) -> None:
         self._checks.sender(event)

@@ -117,6 +117,21 @@ class Rows:
             ),
         )
 
+    def range(
+        self, event: ev.RangeGranted | ev.RangeSplit, end: int, epoch: int | None, at_ms: int
+    ) -> None:
+        """Add a range that was granted, or that ends earlier from here on, to `ranges`."""
+        granted = event.granted if isinstance(event, ev.RangeGranted) else None
+        self._add(
+            "ranges",
+            (
+                *(event.group_id, event.topic, event.partition, event.start, end),
+                "cut" if granted is None else "granted",
+                granted,
+                *(event.client_id, event.instance_id, epoch, event.offset, at_ms),
+            ),
+        )
+
     def operation(self, event: Any, what: str, detail: str, at_ms: int) -> None:
         """Add what an operator did to `operations`."""
         self._add(

@@ -58,6 +58,7 @@ FOLDED: Final[dict[str, str]] = {
     "takeovers": "at",
     "positions": "at",
     "batches": "at",
+    "ranges": "at",
     "elections": "until_at",
     "operations": "at",
     "anomalies": "at",

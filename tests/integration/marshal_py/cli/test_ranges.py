@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import itertools
 import json
+import threading
 
 import pytest
+
+pytest.importorskip("prometheus_client")
+
 from confluent_kafka import Producer
+from prometheus_client import CollectorRegistry, generate_latest
 
 from marshal_py import GroupAdmin, Marshal
 from marshal_py.admin.books import book_of
+from marshal_py.admin.connection import Connection
+from marshal_py.admin.world_reader import read_world
 from marshal_py.embedded import EmbeddedKafka
+from marshal_py.protocol import events as ev
 from marshal_py.protocol import messages as m
 from marshal_py.protocol.ranges import range_cell
 from marshal_py.protocol.world import coordinating_partition
+from marshal_py.telemetry.group_metrics import GroupMetrics
 from tests.support.consumers import fill
 from tests.support.marshal_command import Cli
 from tests.support.messages import heartbeat
@@ -141,6 +150,29 @@ def test_a_book_is_told_by_every_command(
     assert (wrong["kind"], wrong["topic"]) == ("early_takeover", f"{topic}/0@40")  # c was too fast
     described = json.loads(run("group", "describe", GROUP, "--json").stdout)
     assert described["partitions"][0]["open_ranges"] == 3
+
+
+def test_the_exporter_counts_open_ranges_and_redeliveries(
+    book: RangeLog, kafka: EmbeddedKafka, made: str
+) -> None:
+    connection = Connection.of_servers(kafka.bootstrap_servers, made)
+    found = read_world(connection)
+    collector = GroupMetrics(connection, found, threading.Lock())
+    registry = CollectorRegistry()
+    registry.register(collector)
+    where = f'{{group_id="{GROUP}",partition="0",topic="{book.topic}"}}'
+
+    def shown(name: str) -> bool:
+        return name in generate_latest(registry).decode().splitlines()
+
+    collector.ask()
+    assert shown(f"marshal_group_open_ranges{where} 3.0")
+    assert shown(f"marshal_group_open_range_grants{where} 2.0")
+    assert shown(f"marshal_group_lag_messages{where} 75.0")
+    assert not shown(f'marshal_group_redeliveries_total{{group_id="{GROUP}"}} 1.0')
+    for granted in (1, 2, 3):
+        collector.count(ev.RangeGranted(0, "c", "c1", GROUP, 0, book.topic, 0, 40, 60, granted))
+    assert shown(f'marshal_group_redeliveries_total{{group_id="{GROUP}"}} 2.0')
 
 
 def test_the_position_of_a_book_can_be_set_when_its_holders_are_gone(

@@ -14,6 +14,7 @@ from marshal_py.dashboard.recent_claims import RecentClaims
 from marshal_py.protocol.events import Event
 from marshal_py.protocol.messages import (
     ClaimingPartition,
+    ClaimingRange,
     ForgetGroup,
     Heartbeat,
     Message,
@@ -294,6 +295,40 @@ def test_lag_that_grows_without_a_break_is_an_alert(step: int, raised: bool) -> 
         for row in stage.live.set_ends({"t": {0: 1_000 + n * step}}):
             stage.live.update_lag(row, stage.now_ms)
     assert bool(stage.alerts("growing_lag")) == raised
+
+
+def test_ranges_are_one_cell_of_their_partition() -> None:
+    stage = Stage()
+
+    def claim(client: str, count: int) -> int:
+        return stage.put(ClaimingRange, client, "t", 0, INTERVAL_MS, 0, count)
+
+    def shown() -> tuple[str, int]:
+        assert list(stage.live.grid.rows) == [("g", "t")]
+        row = stage.live.grid.rows["g", "t"]
+        assert row.partitions == [0]
+        return stage.live.grid.clients[row.holders[0]], row.live[0]
+
+    first = claim("a", 10)
+    second = claim("b", 10)
+    assert shown() == ("a", FRESH)
+    stage.put(ReleasingPartition, "a", "t/0@0", 0, first, 10)
+    assert shown() == ("b", FRESH)
+    stage.wait(2_250)
+    assert shown() == ("b", STALE)
+    assert "b holds 1 partition of t" in stage.alerts("stale")[0][0]
+    claim("a", 30)
+    assert shown() == ("b", STALE), "the lowest that is held"
+    stage.live.rebuild(stage.now_ns)
+    assert shown() == ("b", STALE)
+    stage.beat("b", second, next_offset=12)
+    assert shown() == ("b", FRESH)
+    for row in stage.live.set_ends({"t": {0: 45}}):
+        stage.live.update_lag(row, stage.now_ms)
+    assert stage.live.lags.of("g", "t", 0) == 8 + 25
+    assert stage.live.grid.rows["g", "t"].lag_total == 8 + 25
+    stage.put(ReleasingPartition, "b", "t/0@10", 0, second, 15)
+    assert shown() == ("a", FRESH), "what is free is nobody's"
 
 
 def test_partitions_that_nobody_ever_claimed_are_shown() -> None:

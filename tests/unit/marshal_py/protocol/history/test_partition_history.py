@@ -14,6 +14,7 @@ from marshal_py.protocol.history.snapshot_checks import SnapshotSeen
 from marshal_py.protocol.messages import (
     ClaimingMessages,
     ClaimingPartition,
+    ClaimingRange,
     ForgetGroup,
     Genesis,
     Heartbeat,
@@ -22,6 +23,7 @@ from marshal_py.protocol.messages import (
     ReleasingPartition,
     SetLevel,
     SetPosition,
+    SplittingRange,
     encode,
 )
 from marshal_py.protocol.rationalizer import PartitionState, apply
@@ -162,6 +164,30 @@ def test_elections_have_rows_of_their_own() -> None:
         ("x", "a", "released", None),
         ("x", "b", None, 250),
     ]
+
+
+def test_ranges_have_rows_that_name_their_messages_and_their_claims() -> None:
+    script = Script()
+    epoch = script.put(ClaimingRange, "a", "t", 3, INTERVAL_MS, 0, 100)
+    script.put(SplittingRange, "a", "t/3@0", 0, epoch, 40)
+    script.put(ReleasingPartition, "a", "t/3@0", 0, epoch, -1)
+    again = script.put(ClaimingRange, "b", "t", 3, INTERVAL_MS, 0, 40)
+    history = script.history()
+    tables = history.take_rows() | {"open": history.open_rows()["claims"]}
+    to_arrow("ranges", tables["ranges"])
+    names = [column.name for column in TABLES["ranges"]]
+    found = [dict(zip(names, row, strict=True)) for row in tables["ranges"]]
+    assert {(r["topic"], r["partition"]) for r in found} == {("t", 3)}
+    assert [
+        (r["from_offset"], r["to_offset"], r["what"], r["granted"], r["client_id"], r["epoch"])
+        for r in found
+    ] == [
+        (0, 100, "granted", 1, "a", epoch),
+        (0, 40, "cut", None, "a", None),
+        (0, 40, "granted", 1, "b", again),
+    ]
+    claims = {row[6]: row[4] for row in [*tables["claims"], *tables["open"]]}
+    assert claims == {epoch: "a", again: "b"}
 
 
 def test_positions_are_sampled_and_the_last_is_kept() -> None:
