@@ -12,6 +12,7 @@ claims some that are not fetched yet, too: what is fetched later goes out at onc
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -39,7 +40,7 @@ LOSS_S: Final = 0.08
 message for each worker: a crash may cost 0.1 s (specs/GUARANTEES.md)."""
 
 PACE_S: Final = 0.5
-"""The pace of handlers is measured over so long, and over three of their turns, at least."""
+"""The pace is measured over so long; that of handlers over three of their turns, at least."""
 
 AHEAD: Final = 3
 """So many proposals' worth is gathered, or being claimed, while the loop works: the log answers in
@@ -106,6 +107,8 @@ class AtMostOnce:
         self._worked_s = 0.0
         """How many messages the loop took since `_proposal_size` was last thought over, and how
         long that took it."""
+        self._lately = self._lately_s = 0.0
+        """The same of the last `PACE_S` or so: what is longer ago counts less and less."""
         self._verdicts: dict[int, str] = {}
         self._decided = threading.Event()
         self._was_full = False
@@ -188,7 +191,13 @@ class AtMostOnce:
         self._worked_s += max(time.monotonic() - since_s, 1e-6)
         if self._worked < self._proposal_size and self._worked_s < TARGET_S:
             return
-        self._go_at(self._worked / self._worked_s)
+        pace = self._worked / self._worked_s
+        self._go_at(pace)
+        # A moment at first, or between two in which others have the processor, is no pace.
+        kept = math.exp(-self._worked_s / PACE_S)
+        self._lately = self._lately * kept + self._worked
+        self._lately_s = self._lately_s * kept + self._worked_s
+        self._pace = min(pace, self._lately / max(self._lately_s, LOSS_S))
         self._worked, self._worked_s = 0, 0.0
 
     def _measure_handlers(self) -> None:
@@ -273,10 +282,16 @@ class AtMostOnce:
     def _pass_on(self) -> None:
         """What was claimed before it was fetched needs no proposal of its own."""
         gathered = self._gathered
-        for _ in range(len(gathered)):
+        left = len(gathered)
+        while left:
+            left -= 1
             run = gathered[0]
             part = run.part
             is_last = self._winds_up
+            if not is_last and _is_claimed_ahead(run) and run.end > part.proposed:
+                count = sum(message.offset() < part.proposed for message in run.messages)
+                gathered.cut(0, count)  # so much goes out, the rest is proposed
+                run, left = gathered[0], left + 1
             ours = None if part.parked or not part.claim.held else _claimed_ahead(run, is_last)
             if ours is None:
                 gathered.append(run)

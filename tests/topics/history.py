@@ -27,7 +27,7 @@ from marshal_py import Consumer, Marshal
 from marshal_py.client.topics import create_topics
 from marshal_py.consumer.aio import AsyncConsumer
 from marshal_py.consumer.topics import describe
-from marshal_py.errors import Closed, MarshalError
+from marshal_py.errors import MarshalError
 from marshal_py.protocol.claim_metadata import ClaimMetadata
 
 __all__ = [
@@ -189,7 +189,6 @@ class Session:
 
     def end(self, how: str) -> None:
         """Close it, or have it crash."""
-        began = self.consumer._core.started
         if how == "crash":
             with self._lock:
                 self.over = self.crashed = True
@@ -205,8 +204,6 @@ class Session:
         self.ended_s = self.ended_s or time.monotonic()
         if self._thread.is_alive():
             self.history.outcome.problems.append(f"a session does not end ({how})")
-        if isinstance(self.error, Closed) and not began:
-            self.error = None  # it was closed before its loop was entered, and says so
         if self.error is not None and not self.crashed:
             self.history.outcome.problems.append(f"a session ended with {self.error!r}")
 
@@ -404,6 +401,7 @@ class History:
                 ClaimMetadata.decode(part.claim.metadata).topic_id == found for part in held
             ):
                 return
+            assert self.session.error is None, repr(self.session.error)
             assert time.monotonic() < deadline, f"nobody has seen that it is anew: {held}"
             time.sleep(0.05)
 
@@ -448,10 +446,12 @@ class History:
     # Who consumes it
 
     def start(self) -> Session:
-        """Return who consumes; somebody new if there is nobody."""
+        """Return who consumes; somebody new, who has started, if there is nobody."""
         if self.session is None:
-            self.session = Session(self, self.random.choice(("a", "a", "b")))
-            self.sessions.append(self.session)
+            self.session = session = Session(self, self.random.choice(("a", "a", "b")))
+            self.sessions.append(session)
+            while not session.consumer._core.started and session.error is None:
+                time.sleep(0.005)
         return self.session
 
     def stop(self, how: str) -> None:

@@ -87,6 +87,37 @@ def test_a_loop_has_no_more_claimed_than_a_crash_may_cost(
     assert world.now_s - began_s < 2 * worked_s
 
 
+def test_a_few_quick_messages_at_first_are_no_pace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loop that is kept waiting from then on has no more claimed than it has done."""
+    world = World(monkeypatch, answer_s=0.003)
+    while world.done < 300:
+        run = world.next_run()
+        assert world.proposed - world.done <= 1 + world.done + 1
+        for _ in run.messages:
+            world.now_s += 0.000_02
+            world.done += 1
+
+
+def test_a_loop_that_is_stopped_now_and_then_is_not_taken_for_as_fast_as_between(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As on a machine that others use, too: 20 ms of work, then 40 ms for others."""
+    world = World(monkeypatch, answer_s=0.003)
+    began_s, worked_s = world.now_s, 0.0
+    while world.done < 3_000:
+        run = world.next_run()
+        if world.done >= 600:
+            pace = world.done / (world.now_s - began_s)
+            assert world.proposed - world.done <= 1 + 0.1 * pace + 1
+        for _ in run.messages:
+            world.now_s += 0.000_2
+            worked_s += 0.000_2
+            world.done += 1
+            if world.done % 100 == 0:
+                world.now_s += 0.04
+    assert world.now_s - began_s < 4 * worked_s
+
+
 @pytest.mark.parametrize("takes_s", PACES_S)
 @pytest.mark.parametrize("workers", [1, 16])
 def test_handlers_have_no_more_claimed_than_a_crash_may_cost(
