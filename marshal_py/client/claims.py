@@ -39,6 +39,17 @@ class ClaimRegistry:
             driver.carry_out()
             return claim
 
+    def want_range(self, topic: str, partition: int, floor: int, count: int) -> Claim:
+        """Ask for a range of messages, once: see `Claimant.want_range`."""
+        driver = self.driver
+        with driver.lock:
+            driver.check_open()
+            now_ns = driver.clock()
+            holding = driver.claimant.want_range(topic, partition, floor, count, now_ns)
+            claim = self._claims[id(holding)] = Claim(driver, holding)
+            driver.carry_out()
+            return claim
+
     def held(self) -> list[Claim]:
         """Return the claims that this client holds now."""
         with self.driver.lock:

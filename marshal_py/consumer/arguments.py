@@ -30,6 +30,7 @@ class ConsumerArguments(ClientOptions, total=False):
     claim_entire_topic: bool
     sharing: Sharing
     slots: int
+    max_deliveries: int | None
     max_claims: int | None
     weight: float
     by_lag: bool

@@ -23,6 +23,7 @@ from marshal_py.consumer.fetcher import Fetcher
 from marshal_py.consumer.held_partition import Stage
 from marshal_py.consumer.partitions import Partitions
 from marshal_py.consumer.positions import Positions
+from marshal_py.consumer.ranges import RangeClaims
 from marshal_py.consumer.sharing import Sharing
 from marshal_py.consumer.topics import Topics
 from marshal_py.consumer.wakeup import Wakeup
@@ -60,6 +61,7 @@ class Assignment:
         log: Fields,
         wakeup: Wakeup,
         subscription: Subscription,
+        ranges: RangeClaims | None,
         *,
         greedy: bool,
         settle_ms: int,
@@ -75,6 +77,8 @@ class Assignment:
         self._delivery = delivery
         self._log = log
         self._wakeup = wakeup
+        self._ranges = ranges
+        self._look_again_s: float | None = None
         self._greedy = greedy
         self._settle_ms = settle_ms
         self._is_text = marshal.settings.wire == "text"
@@ -158,6 +162,10 @@ class Assignment:
                 is_same = before is not None and before[0] == event.instance_id
                 since_s = before[1] if before is not None and is_same else now_s
                 self._twin = (event.instance_id, since_s, now_s)
+        if self._ranges is not None:
+            if self._ranges.is_affected_by(events):
+                self._wakeup.wake()
+            return
         if self._assignor.is_affected_by(events):
             self._wakeup.plan_due = True
             self._wakeup.wake()
@@ -192,7 +200,9 @@ class Assignment:
         interval_s = self._marshal.settings.interval_ms / 1000
         tick_s = min(0.25, max(0.02, interval_s / 10))
         while not self._stopped.is_set():
-            self._wakeup.wait(0.02 if self._closing or self._is_settling else tick_s)
+            is_settling = self._is_settling and self._ranges is None
+            wait_s = 0.02 if self._closing or is_settling else tick_s
+            self._wakeup.wait(wait_s if self._look_again_s is None else self._look_again_s)
             self._wakeup.clear()
             try:
                 self._round()
@@ -225,6 +235,9 @@ class Assignment:
             self._partitions.advance(part)
         self._partitions.tell_of_lost()
         if self._closing:
+            self._look_again_s = None
+            if self._ranges is not None:
+                self._ranges.close()
             if self._partitions.wind_up():
                 self._settled.set()
             return
@@ -236,6 +249,14 @@ class Assignment:
         plan_again_s = self._marshal.settings.interval_ms / 2_000
         self._look_for_a_twin(now_s)
         is_due = self._wakeup.plan_due or now_s - self._planned_s > plan_again_s
+        if self._ranges is not None:
+            if self._wakeup.failure is not None:  # the loop has ended: it would take nothing
+                return
+            if is_due:
+                self._wakeup.plan_due, self._planned_s = False, now_s
+                self._ranges.follow(self._sharing.ready(self._topics.counts))
+            self._look_again_s = self._ranges.round(now_s)
+            return
         if is_due or self._assignor.is_due():
             self._plan(now_s)
 

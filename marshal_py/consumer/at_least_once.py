@@ -46,7 +46,8 @@ class AtLeastOnce:
             if part.parked or part.is_paused or not part.claim.held:
                 self._parked.add(run)
                 continue
-            rest = part.without_done(run)
+            within = run if part.range is None else part.within(run)
+            rest = None if within is None else part.without_done(within)
             if rest is not None:
                 return rest
         return None

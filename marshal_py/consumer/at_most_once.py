@@ -367,6 +367,8 @@ class AtMostOnce:
                     run.seq = part.proposed_seq
                 self._proposed.extend(runs)
                 continue
+            if part.range is not None:
+                runs = [rest for run in runs if (rest := part.within(run)) is not None]
             runs = [run for run in runs if run.messages[0].offset() >= part.floor]
             if not runs:
                 continue

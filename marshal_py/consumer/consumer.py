@@ -33,6 +33,8 @@ from marshal_py.consumer.options import (
     Sharing,
     Start,
     check,
+    check_by_ranges,
+    check_max_deliveries,
     check_names,
     client_of,
     start_at,
@@ -46,7 +48,7 @@ from marshal_py.errors import (
     NotInVersion1,
 )
 from marshal_py.protocol.claim_metadata import ClaimMetadata
-from marshal_py.protocol.slots import BY_PARTITIONS, check_slots
+from marshal_py.protocol.slots import BY_PARTITIONS, BY_RANGES, check_slots
 from marshal_py.protocol.subscription import Subscription
 
 if TYPE_CHECKING:  # what only some need is imported there: a restart is mostly imports
@@ -94,8 +96,16 @@ class Consumer(OfOneProcess, Generic[V]):
       divided. Messages that have the same key are handed out in order, whatever moves; those
       without a key are dealt out in turn, and have no order. Every member that holds a slot reads
       the whole partition. What is claimed is a slot then (`Claim.topic` is ``orders/2#16``,
-      `Claim.partition` the number of the slot), and `max_claims` counts slots. All members of a
-      group say the same, or `SharingDiffers` is raised; `marshal group slots` changes it.
+      `Claim.partition` the number of the slot), and `max_claims` counts slots. ``"ranges"``: any
+      number of members work on one partition, each on ranges of its messages that it has claimed
+      ahead, as many at a time as it gets done within some 50 ms. There is no order between ranges;
+      what one member has not begun goes to another that is idle, so a slow message holds up no
+      other. All members of a group say the same, or `SharingDiffers` is raised; `marshal group
+      slots` changes it.
+    - `max_deliveries`: with ``sharing="ranges"``, messages that keep killing the processes that
+      handle them are found: what was claimed again without having got any further is taken in
+      smaller and smaller pieces, message by message from the `max_deliveries`-th time on; None:
+      by halves, down to one.
     - `max_claims`, `weight`, `by_lag`, `labels`, `prefer`: this member's part in the sharing, see
       `Subscription`.
     - `batch_size`: most messages in one batch.
@@ -143,6 +153,7 @@ class Consumer(OfOneProcess, Generic[V]):
         claim_entire_topic: bool = False,
         sharing: Sharing = "partitions",
         slots: int = 16,
+        max_deliveries: int | None = 5,
         max_claims: int | None = None,
         weight: float = 1.0,
         by_lag: bool = False,
@@ -194,9 +205,21 @@ class Consumer(OfOneProcess, Generic[V]):
             raise ConfigurationError(
                 f"on_missing = {on_missing!r} must be 'earliest', 'latest' or 'stop'"
             )
-        if sharing not in ("partitions", "keys"):
-            raise ConfigurationError(f"sharing = {sharing!r} must be 'partitions' or 'keys'")
+        if sharing not in ("partitions", "keys", "ranges"):
+            raise ConfigurationError(
+                f"sharing = {sharing!r} must be 'partitions', 'keys' or 'ranges'"
+            )
         check_slots(slots)
+        check_max_deliveries(max_deliveries)
+        if sharing == "ranges":
+            check_by_ranges(
+                max_claims=(max_claims, None),
+                weight=(weight, 1.0),
+                by_lag=(by_lag, False),
+                prefer=(tuple(prefer), ()),
+                on_assigned=(on_assigned, None),
+                on_revoked=(on_revoked, None),
+            )
         begin = start_at(start)
         self.mode: Final[Mode] = mode
         self.sharing: Final[Sharing] = sharing
@@ -211,7 +234,7 @@ class Consumer(OfOneProcess, Generic[V]):
             by_lag,
             dict(labels or {}),
             tuple(prefer),
-            slots if sharing == "keys" else BY_PARTITIONS,
+            {"partitions": BY_PARTITIONS, "keys": slots, "ranges": BY_RANGES}[sharing],
         )
         marshal = client_of(config, group_id, {**settings}, subscription, mode=mode, greedy=greedy)
         options = ConsumerOptions(
@@ -228,6 +251,7 @@ class Consumer(OfOneProcess, Generic[V]):
             Deserializers(key_deserializer, value_deserializer),
             discovery_interval_s,
             settle_ms,
+            max_deliveries,
             on_assigned,
             on_revoked,
         )
@@ -469,20 +493,31 @@ class Consumer(OfOneProcess, Generic[V]):
     def pause(self, topic: str, partition: int) -> None:
         """Hand out nothing more of a partition that is held, until `resume`, and keep its claim.
 
-        What was fetched waits; with ``mode="at_most_once"``, what was claimed already may still
-        come. It ends with the claim: whoever holds the partition next is not paused. (To stop a
-        whole group: `marshal group pause`.) For any thread. Raises `NotHeld`.
+        With ``sharing="ranges"``, what was not begun is given back, and nothing more is claimed of
+        it. Otherwise what was fetched waits; with ``mode="at_most_once"``, what was claimed already
+        may still come. It ends with the claim: whoever holds the partition next is not paused. (To
+        stop a whole group: `marshal group pause`.) For any thread. Raises `NotHeld`.
         """
+        if self._core.ranges is not None:
+            self._core.ranges.paused.add((topic, partition))
+            self._core.wakeup.wake()
+            return
         for part in self._held(topic, partition):
             self._core.partitions.pause(part, True)
 
     def resume(self, topic: str, partition: int) -> None:
         """Go on with a partition that was paused. For any thread. Raises `NotHeld`."""
+        if self._core.ranges is not None:
+            self._core.ranges.paused.discard((topic, partition))
+            self._core.wakeup.wake()
+            return
         for part in self._held(topic, partition):
             self._core.partitions.pause(part, False)
 
     def paused(self) -> list[tuple[str, int]]:
         """Return the partitions that are paused (`pause`): topic and number."""
+        if self._core.ranges is not None:
+            return sorted(self._core.ranges.paused)
         paused = (part.source for part in self._core.partitions.all() if part.is_paused)
         return list(dict.fromkeys(paused))
 
@@ -500,6 +535,11 @@ class Consumer(OfOneProcess, Generic[V]):
         """
         if self.marshal.settings.wire == "text":
             raise NotInVersion1("seek: positions of version 1 (wire='text') only go forth")
+        if self._core.ranges is not None:
+            raise InvalidArgument(
+                "seek: with sharing='ranges' no member has a partition to itself; use `marshal "
+                "group set-position`, which pauses the group for it"
+            )
         if type(offset) is not int or not 0 <= offset < 2**63:
             raise InvalidArgument(f"offset = {offset!r} must be 0 or more")
         parts = self._held(topic, partition)
@@ -541,8 +581,13 @@ class Consumer(OfOneProcess, Generic[V]):
     def lag(self, *, timeout_s: float = 5.0) -> dict[tuple[str, int], int]:
         """Return how many offsets each held partition is behind its end.
 
+        With ``sharing="ranges"``, of each partition of the topics: from its first message that is
+        not done, whoever works on it.
+
         Raises `BrokerUnavailable`.
         """
+        if self._core.ranges is not None:
+            return self._core.ranges.lags(timeout_s)
         active = list(self._core.fetcher.active.values())
         lags = self._core.positions.lags(active, timeout_s)
         found: dict[tuple[str, int], int] = {}
@@ -560,6 +605,10 @@ class Consumer(OfOneProcess, Generic[V]):
 
     def set_max_claims(self, max_claims: int | None) -> None:
         """Limit how many units this member takes; None lifts the limit."""
+        if self._core.ranges is not None:
+            raise InvalidArgument(
+                "max_claims: with sharing='ranges' a member takes what it gets done; use `pause`"
+            )
         self._core.assignment.change(max_claims=max_claims)
 
     def __repr__(self) -> str:

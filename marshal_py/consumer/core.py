@@ -26,6 +26,7 @@ from marshal_py.consumer.positions import Positions
 from marshal_py.consumer.sharing import Sharing
 from marshal_py.consumer.topics import Topics
 from marshal_py.consumer.wakeup import Wakeup
+from marshal_py.consumer.work import Work
 from marshal_py.errors import (
     AuthenticationFailed,
     BrokerUnavailable,
@@ -34,19 +35,20 @@ from marshal_py.errors import (
     MarshalError,
 )
 from marshal_py.protocol.balance import Unit
-from marshal_py.protocol.slots import slot_of, slot_of_key, slots_cell, source_of
+from marshal_py.protocol.slots import BY_RANGES, slot_of, slot_of_key, slots_cell, source_of
 
 if TYPE_CHECKING:  # what only some need is imported there: a restart is mostly imports
     import asyncio
 
     from marshal_py.consumer.offset_mirror import OffsetMirror
+    from marshal_py.consumer.ranges import RangeClaims
 
 __all__ = ["ConsumerCore", "Handlers"]
 
 logger = logging.getLogger("marshal_py.consumer")
 
 
-class Handlers(Protocol):
+class Handlers(Work, Protocol):
     """What a consumer needs of the handlers that it runs: of `Runner`."""
 
     def busy_with(self, part: HeldPartition) -> bool:
@@ -119,6 +121,7 @@ class ConsumerCore:
             isolation_level=self.fetcher.isolation_level,
         )
         self._slots = options.subscription.slots
+        self.ranges: RangeClaims | None = None
         sharing = Sharing(marshal, self._slots)
         self.partitions: Final = Partitions(
             marshal,
@@ -133,6 +136,20 @@ class ConsumerCore:
             in_use=self.in_use,
             manual=not options.auto_ack and not self.delivery.claims_messages,
         )
+        if self._slots == BY_RANGES:
+            from marshal_py.consumer.ranges import RangeClaims
+
+            self.ranges = RangeClaims(
+                marshal,
+                self.partitions,
+                self.positions,
+                self.fetcher,
+                self.delivery,
+                lambda: self.handlers or self.iteration,
+                self.log,
+                self.wakeup,
+                max_deliveries=options.max_deliveries,
+            )
         self.assignment: Final = Assignment(
             marshal,
             self.topics,
@@ -144,6 +161,7 @@ class ConsumerCore:
             self.log,
             self.wakeup,
             options.subscription,
+            self.ranges,
             greedy=options.greedy,
             settle_ms=options.settle_ms,
         )
@@ -171,6 +189,8 @@ class ConsumerCore:
     def part_of(self, message: Any) -> HeldPartition | None:
         """Return the partition, or slot, that a message was handed out from, if it is wanted."""
         source = key_of(message)
+        if self.ranges is not None:
+            return self.ranges.part_of(*source, message.offset())
         if not self._slots:
             return self.partitions.by_key.get(source)
         name = slots_cell(*source, self._slots)
@@ -190,8 +210,11 @@ class ConsumerCore:
         """Return where a partition stands in the log, None if another claim tells.
 
         One that is shared by keys stands at the lowest of its slots, as whoever holds the first of
-        them tells.
+        them tells; one that is shared by ranges, at the first message that is not done, as whoever
+        holds the first range that is open tells.
         """
+        if self.ranges is not None:
+            return self.ranges.standing_of(claim)
         slot = slot_of(claim.topic, claim.partition)
         at = max(claim.stored_offset, claim.claimed_offset)
         if slot is not None:

@@ -24,6 +24,7 @@ from marshal_py.client.marshal import Marshal
 from marshal_py.client.settings import kafka_config
 from marshal_py.client.structured_logs import Fields
 from marshal_py.consumer.held_partition import HeldPartition, Run
+from marshal_py.consumer.range_stream import RangeStream
 from marshal_py.consumer.slot_stream import SlotStream
 from marshal_py.consumer.wakeup import Wakeup
 
@@ -42,6 +43,9 @@ IDLE_WAIT_S: Final = 0.02
 
 REST_AFTER_S, REST_S = 1.0, 0.05
 """How often it does once nothing has come, and nothing was asked for, for so long."""
+
+RANGES_WAIT_S: Final = 0.005
+"""And so often where ranges are fetched: what another member has given back is there at once."""
 
 CONNECT_S: Final = 1.0
 """Leaders that have not answered at the start by then are connected to when they are needed."""
@@ -89,8 +93,10 @@ class Fetcher:
         self._kafka: Any = None
         """The confluent-kafka consumer, once open."""
         self._fetched: deque[Run] = deque()
-        self._streams: dict[tuple[str, int], SlotStream] = {}
-        """Partitions that are shared by keys: who gets which of their messages."""
+        self._streams: dict[tuple[str, int], SlotStream | RangeStream] = {}
+        """Partitions that are shared by keys, or by ranges: who gets which of their messages."""
+        self.streams_ranges = False
+        """Whether ranges are fetched: an idle loop looks up oftener, they come and go."""
         self._lock = threading.Lock()
         self._commands: deque[Callable[[], None]] = deque()
         self._commanded = threading.Event()
@@ -106,6 +112,8 @@ class Fetcher:
     @property
     def idle_wait_s(self) -> float:
         """How long a loop that has nothing else to do may wait for a message."""
+        if self.streams_ranges:
+            return RANGES_WAIT_S
         return REST_S if time.monotonic() - self._moved_s > REST_AFTER_S else IDLE_WAIT_S
 
     def collect_in(self, runs: deque[Run]) -> None:
@@ -143,7 +151,11 @@ class Fetcher:
         with self._lock:
             if self._is_closed:
                 return 0
+            before = len(self._fetched)
             self._run_commands()
+            found = len(self._fetched) - before  # what was fetched before it was ours
+            if found > 0:
+                return found
             if wait_s and self.active:
                 message = self._kafka.poll(wait_s)
                 messages = [] if message is None else [message]
@@ -184,7 +196,7 @@ class Fetcher:
             self._kafka.incremental_assign([TopicPartition(part.topic, part.partition, offset)])
 
         part.assigned = True
-        self._command(assign if part.slot is None else partial(self._attach, part))
+        self._command(assign if part.number is None else partial(self._attach, part))
 
     def unassign(self, part: HeldPartition) -> None:
         """Fetch `part` no more, if it is fetched."""
@@ -197,27 +209,60 @@ class Fetcher:
 
         if part.assigned:
             part.assigned = False
-            self._command(unassign if part.slot is None else partial(self._detach, part))
+            self._command(unassign if part.number is None else partial(self._detach, part))
 
     def _attach(self, part: HeldPartition) -> None:
-        if part.slot is None or not part.assigned:
+        if part.number is None or not part.assigned:
             return
         self.topics_seen.add(part.topic)
         self.active[part.key] = part
         if part.source not in self._streams:
-            self._streams[part.source] = SlotStream(part.slot)
+            self._streams[part.source] = (
+                RangeStream(part.source) if part.slot is None else SlotStream(part.slot)
+            )
         stream = self._streams[part.source]
-        stream.parts[part.slot.number] = part
-        stream.follow(self._kafka)
+        stream.parts[part.number] = part
+        self._follow(stream)
 
     def _detach(self, part: HeldPartition) -> None:
         stream = self._streams.get(part.source)
-        if part.slot is None or stream is None or stream.parts.get(part.slot.number) is not part:
+        if part.number is None or stream is None or stream.parts.get(part.number) is not part:
             return
-        del self.active[part.key], stream.parts[part.slot.number]
-        stream.follow(self._kafka)
-        if not stream.parts:
+        del self.active[part.key], stream.parts[part.number]
+        self._follow(stream)
+        if not stream.parts and isinstance(stream, SlotStream):
             del self._streams[part.source]
+
+    def _follow(self, stream: SlotStream | RangeStream) -> None:
+        stream.follow(self._kafka)
+        if isinstance(stream, RangeStream):
+            size = self.batch_size
+            for part, messages in stream.kept_for_parts():
+                for at in range(0, len(messages), size):
+                    self._add(part, messages[at : at + size])
+
+    def end_of(self, source: tuple[str, int]) -> int:
+        """Return below what there are messages of a partition, as far as is known here; −1: not."""
+        stream = self._streams.get(source)
+        return stream.end if isinstance(stream, RangeStream) else -1
+
+    def set_end(self, source: tuple[str, int], end: int) -> None:
+        """Kafka has said that there are messages below `end`: fetching may begin there."""
+        stream = self._streams.get(source)
+        if stream is None:
+            stream = self._streams[source] = RangeStream(source)
+        if isinstance(stream, RangeStream):
+            stream.end = max(stream.end, end)
+
+    def leave(self, source: tuple[str, int]) -> None:
+        """Fetch nothing more of a partition whose ranges were fetched."""
+
+        def leave() -> None:
+            stream = self._streams.pop(source, None)
+            if isinstance(stream, RangeStream):
+                stream.stop(self._kafka)
+
+        self._command(leave)
 
     def pause_or_resume(self, part: HeldPartition) -> None:
         """Ask Kafka for the messages of `part`, or not, as things stand when it is done."""
@@ -226,7 +271,7 @@ class Fetcher:
             if not part.assigned:
                 return
             if (stream := self._streams.get(part.source)) is not None:
-                stream.follow(self._kafka)
+                self._follow(stream)
                 return
             where = [TopicPartition(part.topic, part.partition)]
             if part.wants_messages:
@@ -303,13 +348,21 @@ class Fetcher:
     def _add_if_active(self, key: tuple[str, int], messages: list[Any]) -> None:
         stream = self._streams.get(key)
         if stream is not None:
-            for slot, mine in stream.sort(messages):
-                self._add(slot, mine)
-            stream.passed(messages[-1].offset() + 1)
+            for each, mine in stream.sort(messages):
+                self._add(each, mine)
+            self._passed(stream, messages[-1].offset() + 1)
             return
         part = self.active.get(key)
         if part is not None:
             self._add(part, messages)
+
+    def _passed(self, stream: SlotStream | RangeStream, end: int) -> None:
+        if isinstance(stream, SlotStream):
+            stream.passed(end)
+        elif stream.passed(end) or stream.is_full:
+            self._follow(stream)
+        if isinstance(stream, RangeStream):
+            stream.look_at_end(self._kafka)
 
     def _add(self, part: HeldPartition, messages: list[Any]) -> None:
         run = Run(part, messages)
@@ -321,7 +374,7 @@ class Fetcher:
         key, code = key_of(message), error.code()
         stream = self._streams.get(key)
         if stream is not None and code == KafkaError._PARTITION_EOF:
-            stream.passed(message.offset())
+            self._passed(stream, message.offset())
             return
         if stream is not None:
             parts = list(stream.parts.values())

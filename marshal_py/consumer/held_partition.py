@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 import threading
+import time
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -23,6 +24,7 @@ from marshal_py.client.claim import core_of
 from marshal_py.client.marshal import Claim
 from marshal_py.protocol.claim_metadata import ClaimMetadata
 from marshal_py.protocol.done_offsets import Ranges
+from marshal_py.protocol.holding import RangeHolding
 from marshal_py.protocol.slots import slot_of, source_of
 
 __all__ = ["Batch", "HeldPartition", "Run", "Runs", "Stage"]
@@ -153,8 +155,9 @@ class Runs(deque[Run]):
 class HeldPartition:
     """One partition that this consumer wants, holds or gives back, under one claim.
 
-    Or one slot of a partition (`slot`), where they are shared by keys: `topic` and `partition` say
-    where its messages are, `key` names what is claimed.
+    Or one slot of a partition (`slot`), or a range of its messages (`range`), where that is how
+    they are shared: `topic` and `partition` say where its messages are, `key` names what is
+    claimed.
     """
 
     def __init__(self, claim: Claim, *, manual: bool) -> None:
@@ -162,12 +165,22 @@ class HeldPartition:
         self.holding = core_of(claim).holding
         self.key = (claim.topic, claim.partition)
         self.slot = slot_of(*self.key)
-        self.source = source_of(*self.key)
+        self.range = self.holding if isinstance(self.holding, RangeHolding) else None
+        self.source = source_of(*self.key) if self.range is None else self.range.source
         self.topic, self.partition = self.source
         self.flows = False
         """It is active, and not paused: whatever the lease says, its messages go out."""
         self._stage = Stage.WANTED
         self._is_paused = False
+        self._is_cut = False
+        self.cut_lock = threading.Lock()
+        """Held while it is decided which messages of a range are given back."""
+        self.first_s = 0.0
+        """When the first message of a range went out; 0: none has."""
+        self.last_s = 0.0
+        """When the loop came back for the last time."""
+        self.first_offset = -1
+        """A range's: the position that it was granted at."""
         self.manual = manual
         self.assigned = False
         """Whether Kafka is asked for its messages."""
@@ -268,7 +281,89 @@ class HeldPartition:
 
     def _set_flow(self) -> None:
         """It is asked for each message: kept, not derived."""
-        self.flows = self._stage is Stage.ACTIVE and not self._is_paused
+        is_stopped = self._is_paused or self._is_cut
+        self.flows = self._stage is Stage.ACTIVE and not is_stopped
+
+    # A range
+
+    @property
+    def end_offset(self) -> int | None:
+        """One beyond the last of its messages; None: it has no end."""
+        return None if self.range is None else self.range.end
+
+    @property
+    def number(self) -> int | None:
+        """Which part of its partition it is: the number of a slot, where a range starts."""
+        if self.slot is not None:
+            return self.slot.number
+        return None if self.range is None else self.first_offset
+
+    @property
+    def is_cut(self) -> bool:
+        """What of the range is given back has just been decided: nothing of it goes out before
+        whoever hands out has seen where it ends now."""
+        return self._is_cut
+
+    @is_cut.setter
+    def is_cut(self, is_cut: bool) -> None:
+        self._is_cut = is_cut
+        self._set_flow()
+
+    @property
+    def next_offset(self) -> int:
+        """The first message that was not handed out; while the loop works, a moment ago."""
+        run = self.run
+        if run is not None:
+            taken = run.handed_out
+            messages = run.messages
+            offset: int = messages[taken].offset() if taken < len(messages) else run.end
+            return offset
+        if self.manual:
+            with self._window_lock:
+                if self._window and self._window[-1]:
+                    return int(self._window[-1][-1]) + 1
+        return max(self._base, self._start)
+
+    @property
+    def started_at(self) -> int:
+        """Where it began to be fetched; −1: that is up to Kafka, or it was not."""
+        return self._start
+
+    @property
+    def is_over(self) -> bool:
+        """Whether a range is done."""
+        end = self.end_offset
+        return end is not None and self.position() >= end
+
+    def cut(self) -> int:
+        """Have nothing more handed out, and return the first message that was not.
+
+        With `cut_lock` held, which whoever hands out takes before it goes on (`within`). It looks
+        whether the messages flow after having taken one, and this looks at what was taken after
+        having stopped them: what is not seen here as taken does not go out.
+        """
+        self.is_cut = True
+        at = self.next_offset
+        run = self.run
+        taken = 0 if run is None else run.handed_out
+        if run is not None and 0 < taken <= len(run.messages):
+            self.tail = (run.messages[taken - 1].offset() + 1, at)
+        return at
+
+    def within(self, run: Run) -> Run | None:
+        """Return what of `run` is not given back; None for nothing. Between two messages."""
+        if self._is_cut:
+            with self.cut_lock:
+                self.is_cut = False
+        end = self.end_offset
+        if end is None or run.end <= end:
+            return run
+        kept = [message for message in run.messages if message.offset() < end]
+        if not kept:
+            return None
+        rest = Run(self, kept)
+        rest.seq = run.seq
+        return rest
 
     @property
     def deliverable(self) -> bool:
@@ -286,6 +381,8 @@ class HeldPartition:
 
     def begin(self, run: Run) -> None:
         """Start to hand out a run."""
+        if not self.first_s:
+            self.first_s = time.monotonic()
         if self.manual:
             with self._window_lock:
                 self._window.append([message.offset() for message in run.messages])
@@ -303,6 +400,7 @@ class HeldPartition:
             if self._done:
                 self._done = {offset for offset in self._done if offset >= self._base}
         self.run = None
+        self.last_s = time.monotonic()
 
     def rewind(self, run: Run) -> None:
         """The loop was left with the last message, or batch, in hand: it comes again.
@@ -373,6 +471,10 @@ class HeldPartition:
 
     def position(self) -> int:
         """Return the lowest offset that is not done, −1 while nothing is known."""
+        position, end = self._position(), self.end_offset
+        return position if end is None else min(position, end)
+
+    def _position(self) -> int:
         if self.manual:
             return self._above(self._manual_position())
         run = self.run  # read once: the loop may finish it meanwhile, and sets the base first

@@ -134,6 +134,8 @@ class Iteration:
             yield message
         part.finish(run)
         self.hand = None
+        if part.range is not None and run.end >= part.range.end:
+            self._wakeup.wake()
 
     def take_batch(self, run: Run) -> Batch | None:
         """Return the run in hand as a batch, None if it may not be handed out now."""
@@ -157,6 +159,10 @@ class Iteration:
                 raise
             self._raw = raw
         run.whole, run.rest = True, iter(())
+        if part.is_cut:  # meanwhile: what of it is left comes again
+            run.whole, run.rest = False, iter(run.messages[1:])
+            self._put_back(run, run.messages[0])
+            return None
         return Batch(messages, part.claim)
 
     def settle(self) -> None:
@@ -192,6 +198,22 @@ class Iteration:
         """Nobody is in the loop."""
         self.is_looping = False
 
+    # Ranges: see `Work`
+
+    def cut(self, part: HeldPartition, give_back: Callable[[int], None]) -> None:
+        """Call `give_back` with the first message that was not handed out."""
+        with part.cut_lock:
+            give_back(part.cut())
+
+    def next_offset(self, part: HeldPartition) -> int:
+        """Return the first message that was not handed out."""
+        return part.next_offset
+
+    def progress(self) -> object | None:
+        """Return which message the loop is at; None: it waits for one."""
+        run = self.hand
+        return None if run is None or not self.is_looping else (id(run), run.handed_out)
+
     def busy_with(self, part: HeldPartition) -> bool:
         """Whether something of `part` is in the user's hands, or must still go there."""
         if part.manual:
@@ -210,7 +232,7 @@ class Iteration:
 
     def _may_hand_out(self, part: HeldPartition) -> bool:
         """Whether a message that was fetched (at most once: and claimed) may still go out."""
-        if part.is_paused and not self._delivery.claims_messages:
+        if part.is_cut or (part.is_paused and not self._delivery.claims_messages):
             return False
         if not part.claim.held:
             return False
@@ -239,6 +261,8 @@ class Iteration:
                 raise self._marshal.failure
             run = delivery.next_run()
             if run is not None:
+                if run.part.range is not None and not run.part.first_s:
+                    self._wakeup.wake()  # the next one may be asked for
                 run.part.begin(run)
                 delivery.began()
                 return run

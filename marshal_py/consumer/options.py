@@ -23,13 +23,15 @@ __all__ = [
     "Start",
     "StartAt",
     "check",
+    "check_by_ranges",
+    "check_max_deliveries",
     "check_names",
     "client_of",
     "start_at",
 ]
 
 Mode: TypeAlias = Literal["at_least_once", "at_most_once"]
-Sharing: TypeAlias = Literal["partitions", "keys"]
+Sharing: TypeAlias = Literal["partitions", "keys", "ranges"]
 Start: TypeAlias = Literal["earliest", "latest"] | datetime | timedelta | int
 OnMissing: TypeAlias = Literal["earliest", "latest", "stop"]
 
@@ -64,6 +66,7 @@ class ConsumerOptions:
     deserializers: Deserializers
     discovery_interval_s: float
     settle_ms: int
+    max_deliveries: int | None
     on_assigned: Callable[[Claim], object] | None
     on_revoked: Callable[[Claim], object] | None
 
@@ -112,6 +115,27 @@ def check(**arguments: object) -> None:
         expected, good = _EXPECTED[name]
         if not good(value):
             raise ConfigurationError(f"{name} = {value!r} must be {expected}")
+
+
+def check_max_deliveries(max_deliveries: int | None) -> None:
+    """Raise `ConfigurationError` for a number that cannot be."""
+    if max_deliveries is not None and (type(max_deliveries) is not int or max_deliveries < 2):
+        raise ConfigurationError(
+            f"max_deliveries = {max_deliveries!r} must be a whole number, 2 or more, or None"
+        )
+
+
+def check_by_ranges(**arguments: tuple[object, object]) -> None:
+    """Raise `ConfigurationError` for what plays no part where ranges are shared.
+
+    Each argument: what it is, and what it is by default.
+    """
+    for name, (value, default) in arguments.items():
+        if value != default:
+            raise ConfigurationError(
+                f"{name} = {value!r}: with sharing='ranges', members take messages as they get "
+                f"them done, and no partitions; leave {name} out, or share by partitions or keys"
+            )
 
 
 def check_names(settings: Mapping[str, object], own: Callable[..., None]) -> None:
@@ -167,8 +191,8 @@ def _check_wire(wire: str, wanted: Subscription, mode: Mode, greedy: bool) -> No
             )
         if wanted.slots:
             raise NotInVersion1(
-                "sharing='keys': version 1 clients (wire='text') claim whole partitions, and would "
-                "read the same messages"
+                "sharing='keys' and sharing='ranges': version 1 clients (wire='text') claim whole "
+                "partitions, and would read the same messages"
             )
         if wanted.weight != 1 or wanted.by_lag or wanted.labels or wanted.prefer:
             raise NotInVersion1(

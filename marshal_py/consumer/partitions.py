@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from marshal_py.client.claim import core_of
-from marshal_py.client.marshal import Marshal, driver_of
+from marshal_py.client.marshal import Claim, Marshal, driver_of
 from marshal_py.client.structured_logs import Fields
 from marshal_py.consumer.callbacks import Callbacks
 from marshal_py.consumer.delivery import Delivery
@@ -26,6 +26,7 @@ from marshal_py.consumer.wakeup import Wakeup
 from marshal_py.errors import ClaimTimeout, Closed, NotHeld
 from marshal_py.protocol.balance import Unit
 from marshal_py.protocol.claim_metadata import ClaimMetadata
+from marshal_py.protocol.claimant import RangeHolding
 
 __all__ = ["Partitions"]
 
@@ -112,7 +113,9 @@ class Partitions:
                 self._restart(part)
             if not self._is_text:
                 self._say_what_is_done(part)
-        if part.reset_to is not None:
+        if part.reset_to is not None and part.range is not None:
+            self.end_range(part.claim)  # the partition's book begins anew
+        elif part.reset_to is not None:
             self._reset(part, part.reset_to)
         if part.stage is Stage.DRAINING:
             if self._is_drained(part):
@@ -132,12 +135,64 @@ class Partitions:
             return
         if part.reset_to is not None:
             return  # `on_assigned` went elsewhere
+        self._start(part, position)
+
+    def _start(self, part: HeldPartition, position: int) -> None:
         done = part.metadata.done_ranges
         part.start(max(position, -1), () if self._delivery.claims_messages else done)
         if not self._delivery.claims_messages:
             part.fetched_from = self._positions.topic_id(part)
         part.stage = Stage.ACTIVE
         self._fetcher.assign(part, position)
+
+    # Ranges
+
+    def begin_range(self, claim: Claim) -> HeldPartition:
+        """Have the messages of a range that is held fetched and handed out."""
+        with driver_of(self._marshal).lock:
+            core_of(claim).on_notice = self._delivery.on_notice
+            part = HeldPartition(claim, manual=self._manual)
+            part.first_offset = claim.position
+            part.floor = claim.claimed_offset
+            inherited = ClaimMetadata.decode(claim.metadata).inherited()
+            # Of which topic it is, the book tells.
+            part.metadata = msgspec.structs.replace(
+                inherited, topic_id=self._positions.id_of(part.source)
+            )
+            self.by_key[part.key] = part
+        self._start(part, claim.position)
+        return part
+
+    def give_back_range(self, part: HeldPartition, at: int | None = None) -> None:
+        """Give back a range: it is done, or nothing of it from `at` on was begun."""
+        part.stage = Stage.RELEASING
+        self._fetcher.unassign(part)
+        self._delivery.give_up(part)
+        self._say_whether_begun(part, at)
+        with contextlib.suppress(NotHeld, Closed):
+            if not self._delivery.claims_messages:
+                part.claim.commit(part.position())
+            part.claim.release(wait=False)
+
+    def _say_whether_begun(self, part: HeldPartition, at: int | None = None) -> None:
+        if part.range is not None:
+            at = part.next_offset if at is None else at
+            part.range.begun = at > part.first_offset
+
+    def end_range(self, claim: Claim) -> None:
+        """Count a range as done whatever became of it: its messages are gone."""
+        part = self.by_key.get((claim.topic, claim.partition))
+        if part is not None:
+            part.stage = Stage.RELEASING
+            self._fetcher.unassign(part)
+            self._delivery.give_up(part)
+        driver = driver_of(self._marshal)
+        with contextlib.suppress(NotHeld, Closed), driver.lock:
+            holding = core_of(claim).holding
+            if isinstance(holding, RangeHolding):
+                holding.begun = True
+                driver.claimant.advance(holding, holding.end)
+            claim.release(wait=False)
 
     def _suspend_or_resume(self, part: HeldPartition) -> None:
         held = part.claim.held
@@ -152,7 +207,7 @@ class Partitions:
         if first is None:
             return  # the next round tries again
         part.out_of_range = False
-        if part.slot is not None and first <= part.read_to:
+        if part.number is not None and first <= part.read_to:
             self._fetcher.pause_or_resume(part)  # it was another slot's messages that are gone
             return
         self._fetcher.unassign(part)
@@ -214,6 +269,7 @@ class Partitions:
         self._fetcher.unassign(part)
         self._delivery.give_up(part)
         self._callbacks.revoked(part)  # first: who comes next relies on it
+        self._say_whether_begun(part)
         claim = part.claim
         position = part.position()
         if not self._delivery.claims_messages and position >= 0:

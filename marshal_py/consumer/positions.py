@@ -181,7 +181,23 @@ class Positions:
 
     def topic_id(self, part: HeldPartition) -> bytes:
         """Return Kafka's id of the topic, b"" if it is not known."""
-        return self._topics.ids.get(part.topic, b"")
+        return self.id_of(part.source)
+
+    def id_of(self, source: Unit) -> bytes:
+        """Return Kafka's id of the topic of a partition, b"" if it is not known."""
+        return self._topics.ids.get(source[0], b"")
+
+    def first_of(self, source: Unit) -> int | None:
+        """Return the first message that a partition has; None: no answer."""
+        with contextlib.suppress(KafkaException):
+            return self._offsets([source], -2)[source]
+        return None
+
+    def end_of(self, source: Unit) -> int | None:
+        """Return below what a partition has messages; None: no answer."""
+        with contextlib.suppress(KafkaException):
+            return self._offsets([source], -1)[source]
+        return None
 
     def id_to_tell(self, part: HeldPartition) -> bytes:
         """Return the id that goes with its first position, b"" if it is not known.
@@ -227,7 +243,7 @@ class Positions:
             return None
         # At most once, what was claimed may lie ahead of what was fetched.
         position = max(part.position(), part.fetched if part.is_owed else part.claim.position)
-        if part.slot is not None:  # where it is read is another matter than what of it is done
+        if part.number is not None:  # where it is read is another matter than what of it is done
             position = part.read_to
         known = _known_id(part)
         if known == now and not (part.metadata.topic_id or part.has_begun):
@@ -286,7 +302,7 @@ class Positions:
 
     def request_ends(self, parts: Iterable[HeldPartition]) -> None:
         """Ask how far the messages go, and do not wait for the answer (`HeldPartition.end`)."""
-        by_key = {part.key: part for part in parts if part.slot is None}
+        by_key = {part.key: part for part in parts if part.number is None}
         specs: Any = kafka_admin.OffsetSpec
         with contextlib.suppress(KafkaException):
             futures = self._admin.get().list_offsets(
@@ -300,17 +316,21 @@ class Positions:
     def lags(self, parts: Iterable[HeldPartition], timeout_s: float) -> dict[Unit, int]:
         """Return how far each partition is behind its end. Raises `BrokerUnavailable`."""
         parts = list(parts)
-        if not parts:
-            return {}
-        try:
-            ends = self._offsets([part.source for part in parts], -1, timeout_s)
-        except KafkaException as error:
-            raise BrokerUnavailable(f"no answer from the brokers: {error.args[0].str()}") from None
+        ends = self.ends_of([part.source for part in parts], timeout_s)
         return {
             part.key: max(0, ends[part.source] - max(self._delivery.position(part), 0))
             for part in parts
             if part.source in ends
         }
+
+    def ends_of(self, sources: list[Unit], timeout_s: float) -> dict[Unit, int]:
+        """Return below what partitions have messages. Raises `BrokerUnavailable`."""
+        if not sources:
+            return {}
+        try:
+            return self._offsets(sources, -1, timeout_s)
+        except KafkaException as error:
+            raise BrokerUnavailable(f"no answer from the brokers: {error.args[0].str()}") from None
 
     def _look_up(self, part: HeldPartition, which: int) -> int:
         """Return the first (−2) or next (−1) offset, or that of a time in milliseconds."""

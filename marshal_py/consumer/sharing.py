@@ -1,22 +1,29 @@
-"""How a group shares a topic: by partitions, or by so many slots each. All its members alike.
+"""How a group shares a topic: by partitions, by so many slots each, or by ranges. All alike.
 
 Two members that share a topic differently would hand out the same messages, under claims that the
 other does not look at. So the group agrees in the log, by an ordinary cell (PROTOCOL §5.17): its
-position is the number of slots. Whoever comes first claims it, sets it, and releases it; all others
-read it. Members that share by partitions leave it alone, unless somebody has begun to set it.
+position is the number of slots, or stands for ranges. Whoever comes first claims it, sets it, and
+releases it; all others read it. Members that share by partitions leave it alone, unless somebody
+has begun to set it.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from marshal_py.client.claim import core_of
 from marshal_py.client.marshal import Claim, Marshal
 from marshal_py.consumer.held_partition import HeldPartition
 from marshal_py.errors import Closed, NotHeld, SharingDiffers
 from marshal_py.protocol.balance import Unit
-from marshal_py.protocol.slots import BY_PARTITIONS, agreement_cell, check_slots, slots_cell
+from marshal_py.protocol.slots import (
+    BY_PARTITIONS,
+    BY_RANGES,
+    agreement_cell,
+    check_slots,
+    slots_cell,
+)
 
 __all__ = ["Sharing"]
 
@@ -24,7 +31,8 @@ __all__ = ["Sharing"]
 class Sharing:
     """What one member may claim of the topics that it wants. For the thread of the assignment.
 
-    `slots`: so many for each partition; `BY_PARTITIONS`: it claims whole partitions.
+    `slots`: so many for each partition; `BY_PARTITIONS`: it claims whole partitions; `BY_RANGES`:
+    ranges of messages.
     """
 
     def __init__(self, marshal: Marshal, slots: int) -> None:
@@ -39,6 +47,7 @@ class Sharing:
         Of the others the group has to agree first: that is under way. Raises `SharingDiffers`.
         """
         if self._slots == BY_PARTITIONS:
+            self._refuse_if_shared_by_ranges(counts)
             return dict(counts)
         return {topic: n for topic, n in counts.items() if self._agrees(topic, n)}
 
@@ -83,7 +92,7 @@ class Sharing:
                     f"{marshal.group_id} {topic} {self._slots}`"
                 )
             return True
-        if self._slots != BY_PARTITIONS:
+        if self._slots not in (BY_PARTITIONS, BY_RANGES):
             check_slots(self._slots, {topic})
         self._refuse_if_shared_by_partitions(topic, count, claim)
         if claim is None or core_of(claim).ended.is_set():
@@ -93,6 +102,16 @@ class Sharing:
                 claim.commit(self._slots)  # it goes with the release
                 claim.release(wait=False)
         return False
+
+    def _refuse_if_shared_by_ranges(self, topics: Iterable[str]) -> None:
+        """Raise `SharingDiffers`: while ranges are open, no partition is ever won."""
+        if self._marshal.settings.wire == "text":
+            return
+        for topic in topics:
+            with contextlib.suppress(Closed):  # who is closed claims nothing either
+                cell = self._marshal.cell(*agreement_cell(topic))
+                if cell is not None and cell.position == BY_RANGES:
+                    self._agrees(topic, 0)
 
     def _refuse_if_shared_by_partitions(self, topic: str, count: int, claim: Claim | None) -> None:
         """Raise `SharingDiffers` if somebody works, or has worked, on whole partitions.
@@ -104,7 +123,9 @@ class Sharing:
         marshal = self._marshal
         for p in range(count):
             cell = marshal.cell(topic, p)
-            if cell is not None and (cell.held or cell.position >= 0):
+            # By ranges, a position is where they begin.
+            is_used = cell is not None and self._slots != BY_RANGES and cell.position >= 0
+            if cell is not None and (cell.held or is_used):
                 if claim is not None:
                     del self._claims[topic]
                     claim.release(wait=False)
@@ -117,8 +138,12 @@ class Sharing:
 
 
 def _by(slots: int) -> str:
+    if slots == BY_RANGES:
+        return "ranges"
     return "partitions" if slots == BY_PARTITIONS else f"keys, {slots} slots to a partition"
 
 
 def _argument(slots: int) -> str:
+    if slots == BY_RANGES:
+        return "sharing='ranges'"
     return "sharing='partitions'" if slots == BY_PARTITIONS else f"sharing='keys', slots={slots}"

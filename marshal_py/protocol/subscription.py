@@ -17,7 +17,7 @@ import msgspec
 
 from marshal_py.errors import ConfigurationError
 from marshal_py.protocol.messages import MAX_MEMBER_METADATA_BYTES, MAX_TOPIC_LENGTH
-from marshal_py.protocol.slots import BY_PARTITIONS, MAX_SLOTS, check_slots, slot_of, source_of
+from marshal_py.protocol.slots import BY_PARTITIONS, BY_RANGES, check_slots, slot_of, source_of
 
 __all__ = ["Subscription"]
 
@@ -36,7 +36,7 @@ class Subscription:
     - `prefer`: shell patterns of `topic` or `topic/partition` that it gets rather than others, if
       it has room. A preference moves nothing that somebody holds.
     - `slots`: partitions are shared by the keys of their messages, by so many slots each; 0: they
-      are claimed whole.
+      are claimed whole; 65,536: they are shared by ranges.
 
     Raises `ConfigurationError`, naming field and value.
     """
@@ -72,10 +72,12 @@ class Subscription:
                 f"max_claims = {self.max_claims!r} must be a whole number, or None for no limit"
             )
         if self.slots != BY_PARTITIONS:
-            check_slots(self.slots, self.topics)
+            if self.slots != BY_RANGES:
+                check_slots(self.slots, self.topics)
             if self.entire_topics:
+                how = "by ranges" if self.slots == BY_RANGES else "by keys"
                 raise ConfigurationError(
-                    "claim_entire_topic: whole topics are not shared by keys; leave one of them out"
+                    f"claim_entire_topic: whole topics are not shared {how}; leave one of them out"
                 )
         if not isinstance(self.weight, int | float) or not 0.001 <= self.weight <= 1000:
             raise ConfigurationError(f"weight = {self.weight!r} must be 0.001 to 1000")
@@ -145,7 +147,7 @@ class _Wire(msgspec.Struct):
     b: bool = False
     l: dict[str, str] = {}  # noqa: E741 (a key of the format; msgspec copies defaults)
     f: list[str] = []
-    k: Annotated[int, msgspec.Meta(ge=0, le=MAX_SLOTS)] = BY_PARTITIONS
+    k: Annotated[int, msgspec.Meta(ge=0, le=BY_RANGES)] = BY_PARTITIONS
 
 
 _decoder: Final = msgspec.msgpack.Decoder(_Wire)

@@ -13,8 +13,10 @@ Nothing here beats hearts: that is the driver's, so no handler, however slow, co
 
 from __future__ import annotations
 
+import math
 import threading
 import time
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
@@ -136,6 +138,17 @@ class Runner:
     def _accept(self, run: Run) -> None:
         """Queue what was fetched (at most once: and claimed)."""
         part = run.part
+        if part.range is None:
+            self._queue(part, run)
+            return
+        if not part.first_s:
+            self._core.wakeup.wake()  # the next one may be asked for
+        with self.lock:  # nothing of it is given back meanwhile
+            within = part.within(run)
+            if within is not None:
+                self._queue(part, within)
+
+    def _queue(self, part: HeldPartition, run: Run) -> None:
         part.begin(run)
         run.rest = iter(())
         items = [
@@ -154,6 +167,29 @@ class Runner:
             self._workers.wake(ready)
         part.finish(run)
         self._core.delivery.began()
+
+    # Ranges: see `Work`
+
+    def cut(self, part: HeldPartition, give_back: Callable[[int], None]) -> None:
+        """Call `give_back` with the first message that no handler was given."""
+        with self.lock:
+            if not self._options.at_most_once:
+                self._tasks.hand_back(part, self._tasks.schedule.trim(part.key, math.inf))
+            give_back(self._next_offset(part))
+
+    def next_offset(self, part: HeldPartition) -> int:
+        """Return the first message that no handler was given."""
+        with self.lock:
+            return self._next_offset(part)
+
+    def _next_offset(self, part: HeldPartition) -> int:
+        return max(self._tasks.schedule.started(part.key) + 1, part.position())
+
+    def progress(self) -> object | None:
+        """Return how many messages were given to handlers; None while one has nothing to do."""
+        with self.lock:
+            tasks = self._tasks
+            return None if tasks.schedule.running < self._options.workers else tasks.taken
 
     # Partitions
 

@@ -343,6 +343,11 @@ class Schedule:
             del self._partitions[partition]
         return dropped
 
+    def started(self, partition: PartitionId) -> int:
+        """Return the highest offset of this partition that ever ran; −1: none."""
+        queue = self._partitions.get(partition)
+        return -1 if queue is None else queue.started
+
     def open(self, partition: PartitionId) -> int:
         """Return how many messages of this partition wait or run."""
         queue = self._partitions.get(partition)

@@ -105,6 +105,8 @@ class Tasks:
             max_bytes=options.max_buffered_bytes,
         )
         self.failing: Final = FailingMessages()
+        self.taken = 0
+        """How many messages workers were given."""
         self._core = core
         self._options = options
         self._workers = workers
@@ -156,6 +158,7 @@ class Tasks:
             if part.claim.held and not is_paused and part.stage in (Stage.ACTIVE, Stage.DRAINING):
                 task = Task(items, worker)
                 self.running.add(task)
+                self.taken += len(items)
                 return task
             # It is paused, its lease has lapsed, or the claim has ended: the loop sees to it.
             schedule.hold(items[0].partition)

@@ -1,0 +1,476 @@
+"""The ranges of a consumer that shares partitions by ranges: asked for, worked on, given back.
+
+Part of the thread of `Assignment`. For each partition it looks at the book in the log and at what
+this member has begun, and does what `range_choice` says. A partition's book begins where the
+group's `start` says: whoever comes first claims the partition's own cell for that, and lets go.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+import msgspec
+
+from marshal_py.client.claim import core_of
+from marshal_py.client.marshal import Claim, Marshal, driver_of, registry_of
+from marshal_py.client.structured_logs import Fields
+from marshal_py.consumer.delivery import Delivery
+from marshal_py.consumer.fetcher import Fetcher
+from marshal_py.consumer.held_partition import HeldPartition, Stage
+from marshal_py.consumer.partitions import Partitions
+from marshal_py.consumer.positions import Positions
+from marshal_py.consumer.wakeup import Wakeup
+from marshal_py.consumer.work import Work
+from marshal_py.errors import Closed, NotHeld
+from marshal_py.protocol.balance import Unit
+from marshal_py.protocol.claim_metadata import ClaimMetadata
+from marshal_py.protocol.claimant import Notice, RangeHolding
+from marshal_py.protocol.events import Event, RangeSplit, Released
+from marshal_py.protocol.range_choice import Ask, Own, View, choose, piece
+
+__all__ = ["RangeClaims"]
+
+BUSY_TICK_S: Final = 0.01
+"""While something is worked on, it is looked at so often whether others could have the rest."""
+
+EVERYTHING: Final = 2**31 - 1
+"""Messages: what was granted before is ended whole."""
+
+LOOK_S: Final = 0.1
+"""So often the members of a group that are silent are looked for, and new topics."""
+
+
+class _Source:
+    """One partition whose ranges this member takes part in."""
+
+    def __init__(self, source: Unit) -> None:
+        self.source = source
+        self.opening: HeldPartition | None = None
+        """The claim on the partition's own cell, while its book is begun."""
+        self.asked: Claim | None = None
+        self.taking: list[Claim] = []
+        """Claims on ranges whose holders are gone."""
+        self.splitting: list[Claim] = []
+        """Ranges that were granted before, and are taken in pieces."""
+        self.parts: list[HeldPartition] = []
+        """In the order of their messages."""
+        self.free_since_s = 0.0
+        self.floor = 0
+        """What lay below it is gone from Kafka, as far as is known."""
+        self.ask_after_s = 0.0
+        """The log has refused: it is asked again then."""
+
+
+class RangeClaims:
+    """The ranges that one consumer takes part in."""
+
+    def __init__(
+        self,
+        marshal: Marshal,
+        partitions: Partitions,
+        positions: Positions,
+        fetcher: Fetcher,
+        delivery: Delivery,
+        work: Callable[[], Work],
+        log: Fields,
+        wakeup: Wakeup,
+        *,
+        max_deliveries: int | None,
+    ) -> None:
+        self.paused: set[Unit] = set()
+        """Partitions of which the program wants nothing for now."""
+        self._marshal = marshal
+        self._partitions = partitions
+        self._positions = positions
+        self._fetcher = fetcher
+        self._delivery = delivery
+        self._work = work
+        self._log = log
+        self._wakeup = wakeup
+        self._max_deliveries = max_deliveries
+        self._sources: dict[Unit, _Source] = {}
+        self._pace = 0.0
+        self._paced_s = 0.0
+        """When the last range was done."""
+        self._progress: object | None = None
+        self._standing_since_s = 0.0
+        self._looked_s = 0.0
+        self._splits: set[int] = set()
+        """id(holding) of those whose splitting the log has answered."""
+
+    # What there is
+
+    def follow(self, counts: Mapping[str, int]) -> None:
+        """Take part in the partitions of these topics, and in no others."""
+        found = {(topic, p) for topic, count in counts.items() for p in range(count)}
+        for source in found - self._sources.keys():
+            self._sources[source] = _Source(source)
+            self._fetcher.streams_ranges = True
+        for source in self._sources.keys() - found:
+            self._leave(self._sources.pop(source))
+
+    def _leave(self, about: _Source) -> None:
+        claims = [*about.taking, *about.splitting]
+        claims += [claim for claim in (about.asked,) if claim is not None]
+        claims += [part.claim for part in (about.opening,) if part is not None]
+        for claim in claims:
+            claim.release(wait=False)
+        for part in about.parts:
+            if part.stage is Stage.ACTIVE:
+                self._partitions.drain(part)
+        self._fetcher.leave(about.source)
+
+    def close(self) -> None:
+        """Ask for nothing more."""
+        for about in self._sources.values():
+            about.parts = []
+            self._leave(about)
+        self._sources.clear()
+
+    def part_of(self, topic: str, partition: int, offset: int) -> HeldPartition | None:
+        """Return the range that a message was handed out from, if it is held."""
+        about = self._sources.get((topic, partition))
+        for part in () if about is None else list(about.parts):
+            if part.first_offset <= offset < (part.end_offset or 0):
+                return part
+        return None
+
+    def undone(self, source: Unit) -> tuple[int, Unit | None]:
+        """Return the first message of a partition that is not done, and the range that it is in.
+
+        −1: nothing is known; without a range: nothing is open.
+        """
+        driver, group_id = driver_of(self._marshal), self._marshal.group_id
+        with driver.lock:  # also when it is closed: what was stored at the end counts
+            group = driver.world.group(group_id)
+            if group is None:
+                return -1, None
+            for each in group.open_ranges.of(source):
+                return group.cells[each.cell].position, each.cell
+            book = group.cells.get(source)
+            return (-1 if book is None else book.position), None
+
+    def lags(self, timeout_s: float) -> dict[Unit, int]:
+        """Return how far each partition is behind its end. Raises `BrokerUnavailable`."""
+        ends = self._positions.ends_of(list(self._sources), timeout_s)
+        return {
+            source: max(0, end - max(0, self.undone(source)[0])) for source, end in ends.items()
+        }
+
+    def standing_of(self, claim: Claim) -> tuple[Unit, int] | None:
+        """Return what a claim tells of where its partition stands; None if another one does."""
+        source = _range_of(claim).source
+        position, cell = self.undone(source)
+        is_its = cell is None or cell == (claim.topic, claim.partition)
+        return (source, position) if is_its else None
+
+    def is_affected_by(self, events: Iterable[Event]) -> bool:
+        """Whether ranges may have become free."""
+        mine = self._marshal.client_id
+        return any(
+            type(event) in (Released, RangeSplit) and event.client_id != mine  # type: ignore[union-attr]
+            for event in events
+        )
+
+    # Rounds
+
+    def round(self, now_s: float) -> float | None:
+        """Do what is to be done. Returns when to look again at the latest, None: no sooner."""
+        self._look_at_progress(now_s)
+        looks = now_s - self._looked_s >= LOOK_S
+        if looks:
+            self._looked_s = now_s
+        is_busy = False
+        for about in list(self._sources.values()):
+            if not self._is_open(about):
+                is_busy = True
+                continue
+            self._take_up(about, now_s)
+            if looks:
+                self._take_over(about)
+            if about.source in self.paused:
+                for part in about.parts:
+                    self._give_back(part)
+                continue
+            for action in choose(self._view(about, now_s)):
+                if isinstance(action, Ask):
+                    if now_s >= about.ask_after_s:
+                        self._ask(about, action.messages)
+                else:
+                    for part in about.parts:
+                        if part.first_offset == action.start:
+                            self._give_back(part)
+            is_busy |= any(part.first_s for part in about.parts) or bool(about.free_since_s)
+        return BUSY_TICK_S if is_busy else None
+
+    def _look_at_progress(self, now_s: float) -> None:
+        progress = self._work().progress()
+        if progress is None or progress != self._progress:
+            self._standing_since_s = now_s
+        self._progress = progress
+
+    def _take_up(self, about: _Source, now_s: float) -> None:
+        """Take up what was granted, and let go of what is over."""
+        for part in about.parts:
+            about.floor = max(about.floor, part.started_at)
+            if part.stage is Stage.ACTIVE and part.is_over and not self._delivery.has_claimed(part):
+                self._measure(part, now_s)
+                self._partitions.give_back_range(part)
+        about.parts = [part for part in about.parts if part.stage is not Stage.RELEASING]
+        asked = about.asked
+        if asked is not None and (asked.held or core_of(asked).ended.is_set()):
+            about.asked = None
+            if asked.held:
+                self._granted(about, asked)
+            elif (asked.reason or "").startswith("refused"):
+                about.ask_after_s = now_s + LOOK_S
+        for claim in list(about.taking):
+            core = core_of(claim)
+            if claim.held:
+                about.taking.remove(claim)
+                self._granted(about, claim)
+            elif core.ended.is_set() or core.decided:  # somebody else has it
+                about.taking.remove(claim)
+                claim.release(wait=False)
+        for claim in list(about.splitting):
+            if core_of(claim).ended.is_set():
+                about.splitting.remove(claim)
+                self._splits.discard(id(_range_of(claim)))
+            elif id(_range_of(claim)) in self._splits and claim.held:
+                about.splitting.remove(claim)
+                self._splits.discard(id(_range_of(claim)))
+                self._begin(about, claim)
+
+    def _granted(self, about: _Source, claim: Claim) -> None:
+        held = _range_of(claim)
+        at = piece(held.granted, claim.position, held.end, self._max_deliveries)
+        if at < held.end:
+            about.splitting.append(claim)
+            driver = driver_of(self._marshal)
+            with contextlib.suppress(NotHeld), driver.lock:
+                driver.claimant.split(held, at, driver.clock())
+                driver.carry_out()
+            return
+        self._begin(about, claim)
+
+    def _begin(self, about: _Source, claim: Claim) -> None:
+        """Have the messages of a range fetched."""
+        if claim.position > self._fetcher.end_of(about.source):
+            end = self._positions.end_of(about.source)
+            if end is None:  # somebody else may have it, or this member once the brokers answer
+                claim.release(wait=False)
+                return
+            self._fetcher.set_end(about.source, end)
+        part = self._partitions.begin_range(claim)
+        about.parts.append(part)
+        about.parts.sort(key=lambda each: each.first_offset)
+
+    def _measure(self, part: HeldPartition, now_s: float) -> None:
+        """A range is done: how many messages in a second is that?"""
+        until_s = part.last_s or now_s
+        since_s = max(part.first_s, self._paced_s)
+        count = (part.end_offset or 0) - part.first_offset
+        self._paced_s = until_s
+        if not part.first_s or count <= 0:
+            return
+        pace = count / max(until_s - since_s, 1e-6)
+        self._pace = pace if not self._pace else (self._pace + pace) / 2
+
+    # Giving back
+
+    def _give_back(self, part: HeldPartition) -> None:
+        """Give back what was not begun of a range."""
+        if part.stage is not Stage.ACTIVE or not part.claim.held:
+            return
+
+        def give_back(at: int) -> None:
+            if self._delivery.claims_messages:
+                at = max(at, part.proposed, part.claim.claimed_offset)
+            end = part.end_offset or 0
+            if at >= end:
+                return
+            if at <= max(part.position(), part.first_offset):  # nothing of it is being worked on
+                self._partitions.give_back_range(part, at)
+                return
+            driver = driver_of(self._marshal)
+            with contextlib.suppress(NotHeld), driver.lock:
+                driver.claimant.split(_range_of(part.claim), at, driver.clock())
+                driver.carry_out()
+
+        self._work().cut(part, give_back)
+
+    # Asking
+
+    def _view(self, about: _Source, now_s: float) -> View:
+        marshal, source = self._marshal, about.source
+        begun = self._work().next_offset
+        own = tuple(
+            Own(part.first_offset, part.end_offset or 0, begun(part), part.first_s > 0)
+            for part in about.parts
+        )
+        log_end = self._fetcher.end_of(source)
+        free: list[tuple[int, int]] = []
+        lowest: dict[str, int] = {}
+        idle: dict[str, bool] = {}
+        with marshal.world() as world:
+            group = world.group(marshal.group_id)
+            frontier = -1
+            if group is not None:
+                book = group.cells.get(source)
+                frontier = -1 if book is None else book.position
+                for each in group.open_ranges.of(source):
+                    cell = group.cells[each.cell]
+                    if cell.holder is None:
+                        free.append((cell.position, each.end))
+                        continue
+                    lowest.setdefault(cell.holder, each.start)
+                    idle[cell.holder] = idle.get(cell.holder, True) and cell.position >= log_end
+        me = marshal.client_id
+        mine = lowest.pop(me, None)
+        idle.pop(me, None)
+        if not free:
+            about.free_since_s = 0.0
+        elif not about.free_since_s:
+            about.free_since_s = now_s
+        others = [start for holder, start in lowest.items() if idle[holder]]
+        return View(
+            own,
+            about.asked is not None,
+            tuple(free),
+            now_s - about.free_since_s if free else 0.0,
+            frontier,
+            log_end,
+            len(lowest) + 1,
+            len(others),
+            len(others) if mine is None else sum(start < mine for start in others),
+            self._pace,
+            now_s - self._standing_since_s,
+        )
+
+    def _ask(self, about: _Source, count: int) -> None:
+        with contextlib.suppress(Closed):
+            registry = registry_of(self._marshal)
+            about.asked = self._hear(registry.want_range(*about.source, about.floor, count))
+
+    def _hear(self, claim: Claim) -> Claim:
+        """Have this thread look when something is told of a claim."""
+
+        def hear(notice: Notice) -> None:
+            if notice.kind == "split":
+                self._splits.add(id(notice.holding))
+            if notice.kind != "stored":
+                self._wakeup.wake()
+
+        core_of(claim).on_notice = hear
+        return claim
+
+    def _take_over(self, about: _Source) -> None:
+        """Claim the ranges of members that are gone, and those of an earlier instance."""
+        driver = driver_of(self._marshal)
+        with driver.lock:
+            group = driver.world.group(self._marshal.group_id)
+            if group is None or group.pause is not None:
+                return
+            now_ns = driver.clock()
+            stale = [
+                each.cell
+                for each in group.open_ranges.of(about.source)
+                if group.cells[each.cell].held and driver.claimant.is_stale(*each.cell, now_ns)
+            ]
+            for cell in stale:
+                about.taking.append(self._hear(self._marshal.want(*cell)))
+            driver.carry_out()
+
+    # The book
+
+    def _is_open(self, about: _Source) -> bool:
+        """Whether the book has begun, of the topic that is there now. Sees to it if it has not."""
+        marshal, source = self._marshal, about.source
+        with marshal.world() as world:
+            group = world.group(marshal.group_id)
+            cell = None if group is None else group.cells.get(source)
+            has_ranges = group is not None and group.open_ranges.count(source) > 0
+            has_free = group is not None and group.open_ranges.lowest_free(source) is not None
+            is_paused = group is not None and group.pause is not None
+            holder = None if cell is None else cell.holder
+        if is_paused:
+            return False
+        known = b"" if cell is None else ClaimMetadata.decode(cell.metadata).topic_id
+        now = self._positions.id_of(source)
+        if known and now and known != now and has_ranges:
+            self._close_book(about, has_free=has_free)
+            return False
+        is_told = bool(known or not now or has_ranges)
+        is_right = not (known and now and known != now)
+        if cell is not None and cell.position >= 0 and holder is None and is_told and is_right:
+            if about.opening is not None:
+                about.opening.claim.release(wait=False)
+                about.opening = None
+            return True
+        if holder is None or holder == marshal.client_id or self._is_stale(source):
+            self._open(about)
+        elif about.opening is not None:  # somebody else sees to it
+            about.opening.claim.release(wait=False)
+            about.opening = None
+        return False
+
+    def _is_stale(self, cell: Unit) -> bool:
+        driver = driver_of(self._marshal)
+        with driver.lock:
+            return driver.claimant.is_stale(*cell, driver.clock())
+
+    def _open(self, about: _Source) -> None:
+        """Find out where the book begins, and say so in the log."""
+        part = about.opening
+        if part is None or core_of(part.claim).ended.is_set():
+            claim = self._hear(self._marshal.want(*about.source))
+            about.opening = part = HeldPartition(claim, manual=False)
+        claim, source = part.claim, about.source
+        if not claim.held:
+            return
+        if part.reset_to is not None:
+            with contextlib.suppress(NotHeld, Closed):
+                claim.set_position(part.reset_to)
+            return
+        position = self._positions.start_of(part)
+        if position is not None and position < 0:
+            position = self._positions.first_of(source)
+        if position is None:
+            return
+        told = msgspec.structs.replace(
+            part.metadata.inherited(),
+            topic_id=self._positions.id_of(source),
+            done_from=0,
+            done=b"",
+        ).encode()
+        with contextlib.suppress(NotHeld, Closed):
+            if claim.metadata != told or claim.next_offset < position:
+                claim.commit(position)
+                claim.set_metadata(told, flush=True)
+            elif part.holding.stored_metadata == told and claim.stored_offset >= position:
+                claim.release(wait=False)
+
+    def _close_book(self, about: _Source, *, has_free: bool) -> None:
+        """End all that is open of a topic that is gone: nobody can do it any more."""
+        for part in about.parts:
+            self._partitions.end_range(part.claim)
+        about.parts = []
+        self._take_over(about)
+        for claim in [*about.taking, *about.splitting, *([about.asked] if about.asked else [])]:
+            if claim.held:
+                self._partitions.end_range(claim)
+        about.taking = [claim for claim in about.taking if not core_of(claim).ended.is_set()]
+        about.splitting = []
+        if about.asked is not None and core_of(about.asked).ended.is_set():
+            about.asked = None
+        if has_free and about.asked is None:
+            self._ask(about, EVERYTHING)
+
+
+def _range_of(claim: Claim) -> RangeHolding:
+    holding = core_of(claim).holding
+    if not isinstance(holding, RangeHolding):
+        raise TypeError(f"{claim!r} is on no range")
+    return holding

@@ -1,0 +1,332 @@
+"""Members that share a partition by ranges of its messages, against a real broker."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from confluent_kafka import Message, TopicPartition
+
+from marshal_py import AsyncConsumer, Batch, SharingDiffers
+from marshal_py.admin.positions import committed_offsets
+from marshal_py.client.marshal import driver_of
+from marshal_py.client.topics import admin_client, create_topics
+from marshal_py.consumer.consumer import Consumer
+from marshal_py.embedded.kafka import EmbeddedKafka
+from tests.support.consumers import INTERVAL_MS, Loop, fill, pid_suffix, until
+
+pytestmark = pytest.mark.kafka
+
+_names = itertools.count()
+Make = Callable[..., Consumer]
+
+
+@pytest.fixture
+def coordination(kafka: EmbeddedKafka) -> str:
+    kafka.start()
+    name = f"__marshal.ranges.{pid_suffix()}.{next(_names)}"
+    create_topics(kafka.bootstrap_servers, topic=name, partitions=1)
+    return name
+
+
+@pytest.fixture
+def topic(kafka: EmbeddedKafka, kafka_topic: Callable[..., str]) -> str:
+    return kafka_topic(partitions=1)
+
+
+@pytest.fixture
+def make(kafka: EmbeddedKafka, coordination: str, topic: str) -> Iterator[Make]:
+    """Make consumers that are closed after the test."""
+    made: list[Consumer] = []
+
+    def make(client_id: str, **settings: Any) -> Consumer:
+        settings = {
+            "group_id": "g",
+            "interval_ms": INTERVAL_MS,
+            "topic": coordination,
+            "topics": topic,
+            "sharing": "ranges",
+            **settings,
+        }
+        made.append(Consumer(kafka.bootstrap_servers, client_id=client_id, **settings))
+        return made[-1]
+
+    yield make
+    for consumer in made:
+        consumer.close(timeout_s=2)
+
+
+class Ledger:
+    """How often each message was handled, and by whom."""
+
+    def __init__(self) -> None:
+        self.times: Counter[int] = Counter()
+        self.by: dict[int, str] = {}
+        self._changed = threading.Condition()
+
+    def take(self, message: Message, who: str) -> None:
+        offset = message.offset()
+        assert offset is not None
+        with self._changed:
+            self.times[offset] += 1
+            self.by[offset] = who
+            self._changed.notify_all()
+
+    def wait(self, count: int, timeout_s: float = 60) -> None:
+        """Wait until so many different messages were handled."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: len(self.times) >= count, timeout_s), (
+                f"{len(self.times)} of {count}"
+            )
+
+    def check(self, count: int) -> None:
+        """Each came once."""
+        assert self.times == Counter(range(count))
+
+
+def positions(consumer: Consumer, topic: str) -> tuple[int, list[int]]:
+    """The frontier, and the positions of the open ranges."""
+    with consumer.marshal.world() as world:
+        group = world.group("g")
+        assert group is not None
+        found = [group.cells[each.cell].position for each in group.open_ranges.of((topic, 0))]
+        return group.cells[topic, 0].position, found
+
+
+@pytest.mark.parametrize("mode", ["at_least_once", "at_most_once"])
+def test_members_come_and_go_and_each_message_is_handled_once(
+    kafka: EmbeddedKafka, make: Make, topic: str, mode: str
+) -> None:
+    ledger = Ledger()
+    loops: list[Loop] = []
+    count = 0
+    for name in "abc":
+        fill(kafka.bootstrap_servers, topic, 700, partitions=1, start=count)
+        count += 700
+        loops.append(Loop(make(name, mode=mode), lambda m, who=name: ledger.take(m, who)))  # type: ignore[misc]
+        ledger.wait(count)
+    fill(kafka.bootstrap_servers, topic, 700, partitions=1, start=count)
+    loops[1].close()
+    ledger.wait(count + 700)
+    for loop in loops:
+        loop.close()
+        assert loop.error is None
+    ledger.check(count + 700)
+    last = make("last", mode=mode)
+    assert list(last.messages(idle_timeout_s=0.5)) == []
+
+
+def test_a_message_that_takes_long_holds_up_no_other_while_somebody_is_idle(
+    kafka: EmbeddedKafka, make: Make, topic: str
+) -> None:
+    ledger, others_done = Ledger(), threading.Event()
+
+    def handle(message: Message, who: str) -> None:
+        if message.offset() == 0:
+            assert others_done.wait(60)
+        ledger.take(message, who)
+
+    loops = [
+        Loop(make(name), lambda m, who=name: handle(m, who))  # type: ignore[misc]
+        for name in "ab"
+    ]
+    until(lambda: len({c.topic for loop in loops for c in loop.consumer.claims()}) == 2)
+    fill(kafka.bootstrap_servers, topic, 50, partitions=1)
+    ledger.wait(49)
+    assert 0 not in ledger.times
+    others_done.set()
+    ledger.wait(50)
+    for loop in loops:
+        loop.close()
+        assert loop.error is None
+    ledger.check(50)
+
+
+def test_so_it_is_with_handlers(kafka: EmbeddedKafka, make: Make, topic: str) -> None:
+    ledger, others_done = Ledger(), threading.Event()
+
+    def handle(message: Message, who: str) -> None:
+        if message.offset() in (0, 1):
+            assert others_done.wait(60)
+        ledger.take(message, who)
+
+    consumers = {name: make(name) for name in "ab"}
+    threads = [
+        threading.Thread(
+            target=consumer.run, args=(lambda m, who=name: handle(m, who),), kwargs={"workers": 2}
+        )
+        for name, consumer in consumers.items()
+    ]
+    for thread in threads:
+        thread.start()
+    until(lambda: len({c.topic for each in consumers.values() for c in each.claims()}) == 2)
+    fill(kafka.bootstrap_servers, topic, 300, partitions=1)
+    ledger.wait(298)
+    others_done.set()
+    ledger.wait(300)
+    for consumer in consumers.values():
+        consumer.stop()
+    for thread in threads:
+        thread.join(60)
+    ledger.check(300)
+
+
+def test_what_a_dead_member_had_begun_comes_again_elsewhere(
+    kafka: EmbeddedKafka, make: Make, topic: str
+) -> None:
+    ledger, is_in_hand, is_over = Ledger(), threading.Event(), threading.Event()
+
+    def hang(message: Message) -> None:
+        is_in_hand.set()
+        assert is_over.wait(60)
+
+    fill(kafka.bootstrap_servers, topic, 40, partitions=1)
+    dying = Loop(make("dying"), hang)
+    assert is_in_hand.wait(60)
+    driver_of(dying.consumer.marshal).abandon()
+    heir = Loop(make("heir"), lambda m: ledger.take(m, "heir"))
+    ledger.wait(40)
+    heir.close()
+    is_over.set()
+    ledger.check(40)
+
+
+def test_batches_asyncio_and_positions_for_others_tools(
+    kafka: EmbeddedKafka, make: Make, coordination: str, topic: str
+) -> None:
+    ledger = Ledger()
+    consumer = make("a", mirror_offsets=True, batch_size=7)
+    fill(kafka.bootstrap_servers, topic, 200, partitions=1)
+    for batch in consumer.batches(idle_timeout_s=60):
+        assert isinstance(batch, Batch)
+        assert (batch.topic, batch.partition) == (topic, 0)
+        assert 0 < len(batch) <= 7
+        for message in batch:
+            assert consumer.claim_of(message).epoch == batch.claim.epoch
+            ledger.take(message, "a")
+        if len(ledger.times) == 200:
+            break
+    assert consumer.lag()[topic, 0] <= 7
+    consumer.close()
+    admin = admin_client({"bootstrap.servers": kafka.bootstrap_servers})
+    assert set(committed_offsets(admin, "g", 10.0)) == {(topic, 0)}
+
+    async def beside() -> None:
+        async with AsyncConsumer(
+            kafka.bootstrap_servers,
+            group_id="g",
+            client_id="b",
+            topic=coordination,
+            topics=topic,
+            interval_ms=INTERVAL_MS,
+            sharing="ranges",
+        ) as other:
+            await asyncio.to_thread(
+                fill, kafka.bootstrap_servers, topic, 100, partitions=1, start=200
+            )
+            async for message in other.messages(idle_timeout_s=60):
+                ledger.take(message, "b")
+                if len(ledger.times) == 300:
+                    break
+
+    asyncio.run(beside())
+    assert len(ledger.times) == 300
+
+
+def test_acknowledged_one_by_one_in_any_order(kafka: EmbeddedKafka, make: Make, topic: str) -> None:
+    fill(kafka.bootstrap_servers, topic, 30, partitions=1)
+    consumer = make("a", auto_ack=False)
+    got = list(itertools.islice(consumer.messages(idle_timeout_s=60), 30))
+    for message in reversed(got[1:]):
+        consumer.ack(message)
+    consumer.close(timeout_s=0.1)
+    again = make("b")
+    assert [m.offset() for m in again.messages(idle_timeout_s=1)] == [0]
+
+
+def test_a_paused_partition_is_left_to_others(kafka: EmbeddedKafka, make: Make, topic: str) -> None:
+    ledger = Ledger()
+    loops = [
+        Loop(make(name), lambda m, who=name: ledger.take(m, who))  # type: ignore[misc]
+        for name in "ab"
+    ]
+    until(lambda: all(loop.consumer.claims() for loop in loops))
+    loops[0].consumer.pause(topic, 0)
+    assert loops[0].consumer.paused() == [(topic, 0)]
+    until(lambda: not loops[0].consumer.claims())
+    fill(kafka.bootstrap_servers, topic, 50, partitions=1)
+    ledger.wait(50)
+    assert set(ledger.by.values()) == {"b"}
+    loops[0].consumer.resume(topic, 0)
+    until(lambda: bool(loops[0].consumer.claims()))
+    for loop in loops:
+        loop.close()
+    ledger.check(50)
+
+
+def test_members_that_disagree_are_told(kafka: EmbeddedKafka, make: Make, topic: str) -> None:
+    ledger = Ledger()
+    fill(kafka.bootstrap_servers, topic, 10, partitions=1)
+    loop = Loop(make("a"), lambda m: ledger.take(m, "a"))
+    ledger.wait(10)
+    for arguments in ({"sharing": "partitions"}, {"sharing": "keys"}):
+        other = make("other", **arguments)
+        with pytest.raises(SharingDiffers, match="sharing='ranges'"):
+            next(other.messages(idle_timeout_s=60))
+        other.close()
+    loop.close()
+
+
+def test_who_comes_to_a_group_that_shares_by_partitions_is_told(
+    kafka: EmbeddedKafka, make: Make, topic: str
+) -> None:
+    fill(kafka.bootstrap_servers, topic, 10, partitions=1)
+    loop = Loop(make("a", sharing="partitions"))
+    until(lambda: len(loop.got) == 10)
+    other = make("other")
+    with pytest.raises(SharingDiffers, match="sharing='partitions'"):
+        next(other.messages(idle_timeout_s=60))
+    loop.close()
+    after = make("after")
+    fill(kafka.bootstrap_servers, topic, 10, partitions=1, start=10)
+    got = [m.offset() for m in itertools.islice(after.messages(idle_timeout_s=60), 10)]
+    assert got == list(range(10, 20))  # where the partition stood
+
+
+def test_what_kafka_has_deleted_is_passed_over(
+    kafka: EmbeddedKafka, make: Make, topic: str
+) -> None:
+    fill(kafka.bootstrap_servers, topic, 100, partitions=1)
+    first = make("a")
+    assert len(list(itertools.islice(first.messages(idle_timeout_s=60), 5))) == 5
+    first.close()
+    admin = admin_client({"bootstrap.servers": kafka.bootstrap_servers})
+    for future in admin.delete_records([TopicPartition(topic, 0, 60)]).values():
+        future.result()
+    after = make("b")
+    got = [m.offset() for m in itertools.islice(after.messages(idle_timeout_s=60), 40)]
+    assert got == list(range(60, 100))
+
+
+def test_a_topic_that_was_made_anew_is_consumed_from_its_first_message(
+    kafka: EmbeddedKafka, make: Make, topic: str
+) -> None:
+    fill(kafka.bootstrap_servers, topic, 100, partitions=1)
+    ledger, anew = Ledger(), Ledger()
+    loop = Loop(make("a", discovery_interval_s=0.2), lambda m: ledger.take(m, "a"))
+    ledger.wait(100)
+    loop.close()
+    admin = admin_client({"bootstrap.servers": kafka.bootstrap_servers})
+    admin.delete_topics([topic])[topic].result()
+    until(lambda: topic not in admin.list_topics(timeout=10).topics)
+    kafka.create_topic(topic, partitions=1)
+    fill(kafka.bootstrap_servers, topic, 30, partitions=1)
+    loop = Loop(make("b", discovery_interval_s=0.2), lambda m: anew.take(m, "b"))
+    anew.wait(30)
+    loop.close()
+    anew.check(30)
