@@ -79,6 +79,12 @@ MODELS = (
         ("UNREAD=2", "MESSAGES=4"),
     ),
     Model(
+        "book",
+        ("NO_EPOCH", "SPLIT_BEGUN", "BEYOND_END", "CLIENT_CHOOSES", "RELEASE_ENDS"),
+        ("GRANTS=3",),
+        ("GRANTS=4",),
+    ),
+    Model(
         "mark",
         ("MARK_LATE", "NO_FENCE", "NO_CHECKPOINT", "NO_CLEAR", "PURGE_EARLY", "GUESS"),
         ("ROWS=2",),
