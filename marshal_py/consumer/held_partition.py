@@ -209,7 +209,7 @@ class HeldPartition:
         """One beyond the last message that was fetched; where fetching began, before the first."""
         self.tail: tuple[int, int] = (-1, -1)
         """Behind the first of these offsets, which was `last_end` then, there was no message below
-        the second: only markers of transactions, or what was compacted away."""
+        the second: only markers of transactions, or what was compacted away, or deleted."""
         self.done_before: Ranges = ()
         """Offsets that an earlier holder has done, above the position: not handed out again."""
         self.run: Run | None = None

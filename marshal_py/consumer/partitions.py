@@ -211,7 +211,11 @@ class Partitions:
             self._fetcher.pause_or_resume(part)  # it was another slot's messages that are gone
             return
         self._fetcher.unassign(part)
+        fetched_to = part.last_end
         part.start(first)  # or what is known of the old position would be stored again
+        if self._delivery.claims_messages:
+            # From there to `first` is no message. If none follows, no claim will say so.
+            part.last_end = fetched_to
         self._fetcher.assign(part, first)
 
     def _reset(self, part: HeldPartition, offset: int) -> None:

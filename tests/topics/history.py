@@ -395,10 +395,12 @@ class History:
         core = self.session.consumer._core
         deadline = time.monotonic() + PATIENCE_S
         while True:
-            found = describe(self.admin, [self.name], 5.0)[self.name].topic_id
+            about = describe(self.admin, [self.name], 5.0).get(self.name)
             held = core.partitions.all()
             if len(held) == self.partitions and all(
-                ClaimMetadata.decode(part.claim.metadata).topic_id == found for part in held
+                about is not None
+                and ClaimMetadata.decode(part.claim.metadata).topic_id == about.topic_id
+                for part in held
             ):
                 return
             assert self.session.error is None, repr(self.session.error)

@@ -15,7 +15,7 @@ import pytest
 from marshal_py.embedded.kafka import EmbeddedKafka
 from tests.topics.history import KINDS, MODES, STYLES, History, case_of, run
 
-SEEDS = (0, 7, 14, 21, 28, 35, 36, 43)
+SEEDS = (0, 7, 14, 21, 28, 35, 36, 43, 6403)
 
 
 @pytest.mark.kafka

@@ -295,6 +295,34 @@ def test_at_most_once_a_position_passes_what_no_message_is_in(
     assert told == [-1, 14]
 
 
+def test_at_most_once_a_position_passes_what_was_deleted_when_nothing_is_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World(monkeypatch, mode="at_most_once")
+    monkeypatch.setattr(world, "offsets", lambda keys, *_: dict.fromkeys(keys, 20))
+    monkeypatch.setattr(world.made.positions, "_offsets", world.offsets)
+    part, holding = world.part, world.part.holding
+    part.stage = Stage.ACTIVE
+    world.made.partitions.by_key[part.key] = part
+    holding.epoch = 3
+    part.start(4)
+    part.last_end = run_of(part, 4, 5).end
+    part.out_of_range = True
+    world.claim.position = 5
+    world.advance()
+    assert world.assigned == [20]
+    told: list[int] = []
+    claimant = SimpleNamespace(advance=lambda _, position: told.append(position))
+    monkeypatch.setattr(world.made.marshal._driver, "claimant", claimant, raising=False)
+    world.made.partitions.refresh_offsets()
+    part.reached(20)
+    world.made.partitions.refresh_offsets()
+    assert told == [-1, -1], "a message that was fetched before is not claimed yet"
+    world.claim.position = 6
+    world.made.partitions.refresh_offsets()
+    assert told == [-1, -1, 20]
+
+
 class ClosedKafka:
     """As confluent-kafka's consumer is, once it was closed."""
 
