@@ -402,11 +402,17 @@ class Driver:
                 if self.reader.partition_count_error is not None:
                     raise self.reader.partition_count_error
                 self._found()
+                self._tell_replayed()
             except Truncated as error:
                 self.log.warning("%s; replaying", error)
             else:
                 return
         raise BrokerUnavailable(f"topic {self.settings.topic!r} changes while it is read")
+
+    def _tell_replayed(self) -> None:
+        restored = {p: at for p, at in self.reader.newest_snapshot.items() if at}
+        origin = f"from snapshots at {restored}" if restored else "from the start of the log"
+        self.log.info("%d records replayed, %s", self.reader.replayed, origin)
 
     def _found(self) -> None:
         """Give the log a genesis if it needs one, and read on until it has (§7.4).

@@ -8,16 +8,25 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import mmh3
 import msgpack
 from confluent_kafka import Consumer, TopicPartition
 
-__all__ = ["Claimed", "Fold", "Ranges", "coordinator", "read_topic"]
+__all__ = ["Claimed", "Fold", "Ranges", "Record", "coordinator", "read_topic"]
 
 Key = tuple[str, str, int]
 """(group, topic, partition)."""
+
+
+class Record(NamedTuple):
+    """A record as the broker has it. `at_ms` is the broker's time of it."""
+
+    offset: int
+    key: Any
+    value: Any
+    at_ms: int = 0
 
 
 def coordinator(group: str, partitions: int) -> int:
@@ -27,8 +36,8 @@ def coordinator(group: str, partitions: int) -> int:
 
 def read_topic(
     servers: str, topic: str, *, committed: bool = False, timeout_s: float = 60.0
-) -> dict[int, list[tuple[int, Any, Any]]]:
-    """Return (offset, key, value) of every record of each partition, up to the present ends.
+) -> dict[int, list[Record]]:
+    """Return every record of each partition, up to the present ends.
 
     Raises `TimeoutError`.
     """
@@ -46,7 +55,7 @@ def read_topic(
     try:
         partitions = consumer.list_topics(topic, timeout=timeout_s).topics[topic].partitions
         consumer.assign([TopicPartition(topic, p, 0) for p in partitions])
-        found: dict[int, list[tuple[int, Any, Any]]] = {p: [] for p in partitions}
+        found: dict[int, list[Record]] = {p: [] for p in partitions}
         open_ends, deadline = set(partitions), time.monotonic() + timeout_s
         while open_ends:
             if time.monotonic() > deadline:
@@ -56,7 +65,8 @@ def read_topic(
                 if p is None or offset is None or message.error() is not None:
                     open_ends.discard(-1 if p is None else p)
                 else:
-                    found[p].append((offset, message.key(), message.value()))
+                    at_ms = message.timestamp()[1]
+                    found[p].append(Record(offset, message.key(), message.value(), at_ms))
         return found
     finally:
         consumer.close()
@@ -92,6 +102,9 @@ class _Cell:
     """Its own: what its holder's session wrote since is not in it (§4.2)."""
     next_offset: int = -1
     claimed_offset: int = -1
+    interval_ms: int = 0
+    heard_ms: int = 0
+    """When the broker had the last record that the version comes from."""
 
 
 class Fold:
@@ -115,6 +128,13 @@ class Fold:
         self.base = 0
         self.released: set[int] = set()
         """Epochs that their holders gave back."""
+        self.heard_ms: dict[tuple[str, str, str], int] = {}
+        """When the broker had the last heartbeat of a session."""
+        self.early: list[str] = []
+        """What was taken from a holder that had not been silent for two intervals (§5.2, §5.4)."""
+        self.takeovers = 0
+        self.shortest_silence: float | None = None
+        """Before a takeover, in intervals of the holder."""
         self.accepted = 0
         self.rejected = 0
         self.strange: list[int] = []
@@ -138,10 +158,11 @@ class Fold:
         beat = self.beats.get((key[0], cell.holder or "", cell.instance or ""), -1)
         return cell.version if cell.holder is None else max(cell.version, beat)
 
-    def apply(self, offset: int, value: bytes | None) -> None:
+    def apply(self, found: Record) -> None:
         """Apply one record (§4.5)."""
+        offset = found.offset
         try:
-            record = msgpack.unpackb(value, raw=False)
+            record = msgpack.unpackb(found.value, raw=False)
             kind, version, client, instance, group, _ = record[:6]
             if version != 2:
                 raise ValueError(version)
@@ -150,13 +171,13 @@ class Fold:
             return
         rest = record[6:]
         if kind == 1:
-            self._claim(offset, (group, rest[0], rest[1]), client, instance, rest[3])
+            self._claim(found, (group, rest[0], rest[1]), client, instance, *rest[2:4])
         elif kind == 2:
-            self._beat(offset, (group, client, instance), rest[2])
+            self._beat(found, (group, client, instance), rest[2])
         elif kind == 3:
             self._release(offset, (group, rest[0], rest[1]), rest[2], rest[3], *rest[4:5])
         elif kind == 4:
-            self._claim_messages(offset, (group, rest[0], rest[1]), rest[2], rest[3])
+            self._claim_messages(found, (group, rest[0], rest[1]), rest[2], rest[3])
         elif kind == 5:
             self.paused[group] = offset
         elif kind == 6:
@@ -169,16 +190,35 @@ class Fold:
         else:
             self.strange.append(offset)
 
-    def _claim(self, offset: int, key: Key, client: str, instance: str, expected: int) -> None:
+    def _claim(
+        self, found: Record, key: Key, client: str, instance: str, interval_ms: int, expected: int
+    ) -> None:
+        offset = found.offset
         if key[0] in self.paused or self.version(key) != expected:
             self.rejected += 1
             return
         epoch = self.base + offset
         cell = self.cells.setdefault(key, _Cell())
+        if cell.holder not in (None, client):
+            self._taken(found, key, cell, client)
+        cell.interval_ms, cell.heard_ms = interval_ms, found.at_ms
         cell.holder, cell.instance, cell.epoch, cell.version = client, instance, epoch, offset
         position = max(cell.next_offset, cell.claimed_offset)
         self.claims[epoch] = Claimed(key, client, instance, position)
         self.accepted += 1
+
+    def _taken(self, found: Record, key: Key, cell: _Cell, client: str) -> None:
+        """Nobody may take what a lease still covers: two intervals, less what clocks may differ."""
+        session = (key[0], cell.holder or "", cell.instance or "")
+        silence_ms = found.at_ms - max(cell.heard_ms, self.heard_ms.get(session, 0))
+        self.takeovers += 1
+        intervals = silence_ms / cell.interval_ms
+        self.shortest_silence = min(self.shortest_silence or intervals, intervals)
+        if silence_ms < 1.95 * cell.interval_ms:
+            self.early.append(
+                f"{self.partition}@{found.offset}: {client} took {key} from {cell.holder} "
+                f"{silence_ms} ms after its last record, at an interval of {cell.interval_ms} ms"
+            )
 
     def _genesis(self, identity: str, previous: str, base: int) -> None:
         if previous != self.identity or (base <= self.base and (self.identity or base)):
@@ -193,9 +233,9 @@ class Fold:
             return None
         return cell
 
-    def _beat(self, offset: int, sender: tuple[str, str, str], positions: list[int]) -> None:
+    def _beat(self, found: Record, sender: tuple[str, str, str], positions: list[int]) -> None:
         """Renew all that the session holds, and take in the positions that moved (§4.5)."""
-        self.beats[sender] = offset
+        self.beats[sender], self.heard_ms[sender] = found.offset, found.at_ms
         for claimed_at, next_offset in zip(positions[::2], positions[1::2], strict=False):
             epoch = self.base + claimed_at
             claim = self.claims.get(epoch)
@@ -221,12 +261,13 @@ class Fold:
                 del self.cells[key]
             self.accepted += 1
 
-    def _claim_messages(self, offset: int, key: Key, epoch: int, proposed: int) -> None:
+    def _claim_messages(self, found: Record, key: Key, epoch: int, proposed: int) -> None:
         if cell := self._current(key, epoch):
             if proposed <= cell.claimed_offset:
                 self.rejected += 1
                 return
             low = cell.claimed_offset
-            cell.claimed_offset, cell.version = proposed, offset
+            cell.claimed_offset, cell.version = proposed, found.offset
+            cell.heard_ms = found.at_ms
             self.ranges.setdefault(epoch, Ranges()).parts.append((low, proposed))
             self.accepted += 1

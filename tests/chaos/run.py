@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import random
 import shutil
+import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -17,7 +20,8 @@ from tests.chaos.checker import Case, judge
 from tests.chaos.faults import DISK_FAULTS, FAULTS, TRACKS, rest_s
 from tests.chaos.rawlog import read_topic
 from tests.chaos.recorder import now_ns, read
-from tests.chaos.stage import Stage, open_stage, wait_until
+from tests.chaos.stage import Stage, open_stage, wait_until, watch_for_stalls
+from tests.support.paths import ROOT
 
 __all__ = ["Result", "run"]
 
@@ -36,6 +40,7 @@ class Result:
     figures: dict[str, Any] = field(default_factory=dict)
     anomalies: list[str] = field(default_factory=list)
     seconds: float = 0.0
+    stalls: int = 0
     restarts: int = 0
     """Harvesters that found a server down when they started, and were started again."""
 
@@ -87,6 +92,10 @@ def run(
             if not stage.disks:
                 result.not_possible += DISK_FAULTS
             say(f"servers are up after {time.monotonic() - began_s:.0f} s")
+            stage.record.write("clock", now_ns(), time.time_ns())
+            ended = threading.Event()
+            pulse = threading.Thread(target=watch_for_stalls, args=(stage, ended), daemon=True)
+            pulse.start()
             for name in stage.names:
                 stage.start(name)
             if not wait_until(lambda: _all_act(stage), 60):
@@ -96,11 +105,21 @@ def run(
             for error in result.anomalies:
                 say(error)
             _settle(stage, result, say)
+            ended.set()
+            pulse.join()
             case = _collect(stage)
+            result.stalls = stage.stalls
+            snapshots = stage.snapshots, stage.started_from_snapshots()
         say("judging")
         verdict = judge(case)
         result.anomalies += verdict.anomalies
-        result.figures = {**verdict.figures, "harvesters_started_again": result.restarts}
+        result.figures = {
+            **verdict.figures,
+            "snapshots": snapshots[0],
+            "starts_from_a_snapshot": snapshots[1],
+            "harvesters_started_again": result.restarts,
+            "stalls_of_the_machine": result.stalls,
+        }
         _worth(result, sabotage)
     finally:
         if folder is None:
@@ -241,7 +260,7 @@ def _drained(stage: Stage) -> bool:
         for line in read(config.history(name)):
             if line[0] == "deliver":
                 reached[line[4]] = max(reached[line[4]], line[7] + 1)
-    ends = {p: records[-1][0] + 1 for p, records in read_topic(config.direct, "alo").items()}
+    ends = {p: records[-1].offset + 1 for p, records in read_topic(config.direct, "alo").items()}
     return all(reached[p] == end for p, end in ends.items())
 
 
@@ -254,6 +273,7 @@ def _collect(stage: Stage) -> Case:
         histories={name: read(config.history(name)) for name in stage.names},
         director=read(config.history("director")),
         log=read_topic(config.direct, config.log),
+        findings=_verify(stage),
         topics={
             "alo": read_topic(config.direct, "alo"),
             "amo": read_topic(config.direct, "amo"),
@@ -264,6 +284,20 @@ def _collect(stage: Stage) -> Case:
         truth=[(row, key, seq) for row, key, seq in truth],
         quiet_bound_s=QUIET_BOUND_S,
     )
+
+
+def _verify(stage: Stage) -> list[dict[str, Any]]:
+    """What `marshal verify --strict` says of the log, as an operator would run it."""
+    command = [sys.executable, "-m", "marshal_py.cli", "verify", "--strict", "--json"]
+    where = ["-b", stage.config.direct, "--topic", stage.config.log, "--timeout", "60"]
+    done = subprocess.run([*command, *where], cwd=ROOT, capture_output=True, text=True, timeout=300)
+    if done.returncode not in (0, 1) or not done.stdout:
+        raise RuntimeError(f"marshal verify ended with {done.returncode}: {done.stderr}")
+    found = json.loads(done.stdout)
+    (Path(stage.config.folder) / "verify.json").write_text(done.stdout)
+    stage.snapshots = found["snapshots"]
+    findings: list[dict[str, Any]] = found["findings"]
+    return findings
 
 
 def _worth(result: Result, sabotage: str) -> None:
@@ -277,10 +311,14 @@ def _worth(result: Result, sabotage: str) -> None:
         "ranged_relayed",
         "logged_relayed",
         "commits_failed",
+        "takeovers_in_the_log",
+        "snapshots",
+        "starts_from_a_snapshot",
     ):
         if not result.figures.get(name):
             result.anomalies.append(f"nothing was tested: {name} is 0")
     if not result.figures.get("takeovers_after_kill") and not sabotage:
         result.anomalies.append("nothing was tested: nobody was killed while it held anything")
-    if not result.figures.get("takeovers_with_bound") and not sabotage:
+    bound = result.figures.get("takeovers_with_bound") or result.stalls
+    if not bound and not sabotage:
         result.anomalies.append("nothing was tested: no take-over had a bound")

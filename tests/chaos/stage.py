@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import signal
 import sys
@@ -15,6 +16,7 @@ from typing import Any, Final
 
 import psycopg
 import yaml
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
 from marshal_py.client.topics import create_topics
@@ -22,13 +24,17 @@ from marshal_py.embedded import EmbeddedKafka, EmbeddedPostgres
 from marshal_py.embedded.errors import ServerFailed
 from marshal_py.embedded.ports import free_ports
 from marshal_py.embedded.process import Guard, ServerProcess, tail
+from marshal_py.protocol.messages import Heartbeat, encode
+from marshal_py.protocol.rationalizer import BOUNDARY
+from marshal_py.protocol.world import coordinating_partition
+from tests.chaos.checker import STALL
 from tests.chaos.config import BETWEEN, NETWORKS, QUORUM, ChaosConfig
 from tests.chaos.disks import SmallDisk, possible
 from tests.chaos.network import Network
 from tests.chaos.recorder import Recorder, now_ns
 from tests.support.paths import ROOT
 
-__all__ = ["Stage", "open_stage"]
+__all__ = ["Stage", "open_stage", "wait_until", "watch_for_stalls"]
 
 _HOST: Final = "127.0.0.1"
 _ROOT: Final = ROOT
@@ -48,6 +54,15 @@ CREATE CONSTRAINT TRIGGER veto AFTER INSERT ON truth DEFERRABLE INITIALLY DEFERR
 
 _READY_S: Final = 180.0
 """For a broker to come back: a machine may be busy, and the quorum may have to be found first."""
+
+_FROM_SNAPSHOT: Final = "records replayed, from snapshots"
+"""What a client says when it has started."""
+
+_BEFORE_BOUNDARY: Final = 60
+"""So few records are missing until a snapshot is due, when the clients begin."""
+
+_PULSE_S: Final = 0.05
+_STALL_S: Final = 0.25
 
 _DISK_MB: Final = {"broker": 192, "postgres": 320}
 
@@ -72,6 +87,9 @@ class Stage:
         """Ends all waiting."""
         self.disks: dict[str, SmallDisk] = {}
         """ "broker" (the last one's) and "postgres", where mounting is allowed."""
+        self.stalls = 0
+        self.snapshots = 0
+        """How many the log had in the end."""
         self._guard = guard
         self._processes: dict[str, ServerProcess] = {}
         self._down: set[str] = set()
@@ -176,6 +194,11 @@ class Stage:
     def said(self, name: str) -> str:
         """The end of a process's log."""
         return tail(Path(self.config.folder) / f"{name}.log", lines=12)
+
+    def started_from_snapshots(self) -> int:
+        """How often a client began from a snapshot, by its own log."""
+        logs = Path(self.config.folder).glob("*.log")
+        return sum(log.read_text(errors="replace").count(_FROM_SNAPSHOT) for log in logs)
 
     def elect_preferred(self) -> None:
         """Let the preferred brokers lead again."""
@@ -303,7 +326,10 @@ def _prepare(config: ChaosConfig, kafka: EmbeddedKafka, postgres: EmbeddedPostgr
     from harvest.databases.postgres.range import PostgresRangeStore
     from harvest.databases.postgres.wal import PostgresWalSource
 
-    create_topics(kafka.bootstrap_servers, topic=config.log, partitions=4)
+    create_topics(
+        kafka.bootstrap_servers, topic=config.log, partitions=config.coordination_partitions
+    )
+    _fill_to_boundary(config)
     for topic in ("alo", "amo", "rows", "ranged", "logged"):
         kafka.create_topic(topic, config.partitions)
     with psycopg.connect(postgres.dsn, autocommit=True) as connection:
@@ -317,6 +343,34 @@ def _prepare(config: ChaosConfig, kafka: EmbeddedKafka, postgres: EmbeddedPostgr
     ):
         with contextlib.closing(store):
             store.init()
+
+
+def _fill_to_boundary(config: ChaosConfig) -> None:
+    """Snapshots are due at multiples of 4,096: heartbeats of nobody bring the log close to one."""
+    producer = Producer({"bootstrap.servers": config.direct, "enable.idempotence": True})
+    homes: dict[int, str] = {}
+    for n in itertools.count():
+        group = f"filler-{n}"
+        homes.setdefault(coordinating_partition(group, config.coordination_partitions), group)
+        if len(homes) == config.coordination_partitions:
+            break
+    for p, group in homes.items():
+        for seq in range(BOUNDARY - _BEFORE_BOUNDARY):
+            record = Heartbeat(2, "filler", "filler.1", group, seq, config.interval_ms)
+            producer.produce(config.log, encode(record), partition=p)
+        if producer.flush(60):
+            raise RuntimeError("the log could not be filled")
+
+
+def watch_for_stalls(stage: Stage, ended: threading.Event) -> None:
+    """Record when this machine stood still, as everything on it must have then."""
+    before = now_ns()
+    while not ended.wait(_PULSE_S):
+        after = now_ns()
+        if after - before > _STALL_S * 1e9:
+            stage.record.write("fault", STALL, before, after, "this machine")
+            stage.stalls += 1
+        before = after
 
 
 def wait_until(question: Any, timeout_s: float, pause_s: float = 0.3) -> bool:

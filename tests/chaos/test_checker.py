@@ -10,7 +10,7 @@ import msgpack
 import pytest
 
 from tests.chaos.checker import Case, judge
-from tests.chaos.rawlog import coordinator
+from tests.chaos.rawlog import Record, coordinator
 
 MS = 1_000_000
 SECOND = 1_000 * MS
@@ -20,9 +20,11 @@ def _record(kind: int, who: str, seq: int, group: str, *rest: Any) -> bytes:
     return bytes(msgpack.packb([kind, 2, who, f"i-{who}", group, seq, *rest]))
 
 
-def _log(group: str, values: list[bytes]) -> dict[int, list[tuple[int, Any, Any]]]:
-    log: dict[int, list[tuple[int, Any, Any]]] = {p: [] for p in range(4)}
-    log[coordinator(group, 4)] = [(n, None, value) for n, value in enumerate(values)]
+def _log(group: str, values: list[bytes]) -> dict[int, list[Record]]:
+    log: dict[int, list[Record]] = {p: [] for p in range(4)}
+    log[coordinator(group, 4)] = [
+        Record(n, None, value, 3_000 * n) for n, value in enumerate(values)
+    ]
     return log
 
 
@@ -96,13 +98,24 @@ def _never_again(case: Case) -> None:
     del case.histories["claimer-b"][1]
 
 
+def _taken_early(case: Case) -> None:
+    records = case.log[coordinator("claimer", 4)]
+    records[2] = records[2]._replace(at_ms=records[1].at_ms + 1_900)
+
+
+def _finding(case: Case) -> None:
+    """Of 9.9 s; the fault that would explain it was over by then, but for its kind."""
+    case.director += [["clock", 0, 0], ["fault", "stop", 1 * SECOND, 2 * SECOND, "a"]]
+    case.findings = [_found("sequence", 9_900)]
+
+
 def _garbage(case: Case) -> None:
-    case.log[0].append((100, None, b"\xc1"))
+    case.log[0].append(Record(100, None, b"\xc1"))
 
 
 def _wrong_place(case: Case) -> None:
     p = (coordinator("claimer", 4) + 1) % 4
-    case.log[p].append((0, None, _record(1, "x", 0, "claimer", "cells", 0, 1000, -1)))
+    case.log[p].append(Record(0, None, _record(1, "x", 0, "claimer", "cells", 0, 1000, -1)))
 
 
 @pytest.mark.parametrize(
@@ -115,6 +128,8 @@ def _wrong_place(case: Case) -> None:
         (_other_state, "states differ"),
         (_too_slow, "not free in time"),
         (_never_again, "not held when quiet"),
+        (_taken_early, "taken too early"),
+        (_finding, "verify"),
         (_garbage, "strange record"),
         (_wrong_place, "wrong coordination partition"),
     ],
@@ -123,6 +138,39 @@ def test_what_is_wrong_with_claims_is_seen(doctor: Callable[[Case], None], kind:
     case = _claims()
     doctor(case)
     assert kind in _kinds(case)
+
+
+def _found(kind: str, at_ms: int) -> dict[str, Any]:
+    return {"kind": kind, "at_ms": at_ms, "coordinator": 0, "offset": 7, "what": "it is so"}
+
+
+def test_what_verify_finds_has_to_be_the_trace_of_a_fault() -> None:
+    case = _claims()
+    case.director += [["clock", 5 * SECOND, 0], ["fault", "stop", 1 * SECOND, 2 * SECOND, "a"]]
+    case.findings = [_found("late_heartbeat", 1_000)]  # 6 s after boot
+    verdict = judge(case)
+    assert verdict.anomalies == []
+    assert verdict.figures["verify_findings"] == {"late_heartbeat": 1}
+    for late in (40_000, -5_000):
+        case.findings = [_found("late_heartbeat", late)]
+        assert _kinds(case) == {"verify"}
+
+
+def test_a_takeover_has_a_bound_unless_the_machine_stood_still() -> None:
+    case = _claims()
+    case.histories["claimer-b"][1] = _act(4_300, 2)  # 3.1 s after the death
+    assert _kinds(case) == {"not free in time"}
+    case.director.insert(1, ["fault", "stall", 2_000 * MS, 2_400 * MS, "this machine"])
+    verdict = judge(case)
+    assert verdict.anomalies == []
+    assert verdict.figures["takeovers_with_bound"] == 0
+    assert verdict.figures["takeover_max_s"] == pytest.approx(3.1, abs=0.01)
+
+
+def test_the_shortest_silence_before_a_takeover_is_told() -> None:
+    verdict = judge(_claims())
+    assert verdict.figures["takeovers_in_the_log"] == 1
+    assert verdict.figures["shortest_silence_intervals"] == 3.0
 
 
 def test_a_suspended_action_is_counted_and_no_anomaly() -> None:
@@ -139,7 +187,7 @@ def _deliver(topic: str, at_ms: int, epoch: int, offset: int) -> list[Any]:
 
 
 def _messages(topic: str, values: list[bytes], delivered: dict[str, list[list[Any]]]) -> Case:
-    records = [(n, None, b"m%d" % n) for n in range(4)]
+    records = [Record(n, None, b"m%d" % n) for n in range(4)]
     return Case(
         interval_ms=1_000,
         histories={name: [["start", 1, f"i-{name}"], *lines] for name, lines in delivered.items()},
@@ -217,7 +265,7 @@ def test_a_message_that_comes_again_late_is_seen() -> None:
 
 def _rows(topic: str, rows: list[tuple[str, str, int]]) -> Case:
     records = [
-        (n, key.encode(), json.dumps({"row": row, "seq": seq}).encode())
+        Record(n, key.encode(), json.dumps({"row": row, "seq": seq}).encode())
         for n, (row, key, seq) in enumerate(rows)
     ]
     case = Case(1_000, {}, [], {p: [] for p in range(4)}, {topic: {0: records}})

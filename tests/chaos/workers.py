@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import random
 import signal
 import sys
@@ -331,6 +332,8 @@ def main() -> None:
     config, name = ChaosConfig.load(sys.argv[1]), sys.argv[2]
     signal.signal(signal.SIGTERM, lambda *_: _stop.set())
     sabotage.apply(config.sabotage)
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("marshal_py").setLevel(logging.INFO)
     kind = name.partition("-")[0]
     worker: Any
     if kind == "claimer":

@@ -17,6 +17,7 @@ Kind: TypeAlias = Literal[
     "wrong_partition",
     "foreign_sender",
     "sequence",
+    "appended_twice",
     "duplicate_client_id",
     "early_takeover",
     "late_heartbeat",
@@ -45,6 +46,7 @@ MEANING: Final[dict[str, str]] = {
     "wrong_partition": "a record in a coordination partition that is not that of its group",
     "foreign_sender": "a record was accepted under an epoch that another client had won",
     "sequence": "one instance wrote two records with the same number",
+    "appended_twice": "a producer that had given up a record appended the ones around it again",
     "duplicate_client_id": "two live processes use the same client_id in one group",
     "early_takeover": "a claim was taken before its holder had been silent for two intervals",
     "late_heartbeat": "a holder's heartbeat came more than two intervals after the one before",
@@ -87,6 +89,10 @@ DRIFT_MS: Final = 5
 
 ZOMBIE_BEATS: Final = 3
 """Rejected heartbeats for one lost claim: one or two may have been on their way."""
+
+COPIES: Final = 16
+"""Of an instance's last 63 records, so many may have been appended twice: a producer that gives up
+a record sends again what is in flight, and no more. Two processes with one count repeat all."""
 
 OLDER_RECORDS: Final = 3
 """Records of an instance after the first of a newer one: one or two may have been on their way."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, Final
+from zlib import crc32
 
 from marshal_py.protocol import events as ev
 from marshal_py.protocol.history import anomalies as an
@@ -22,16 +23,24 @@ from marshal_py.protocol.messages import Heartbeat, Message, decode
 from marshal_py.protocol.rationalizer import MEMBER_HORIZON
 from marshal_py.protocol.world import coordinating_partition
 
-__all__ = ["SEEN_BITS", "SEEN_WINDOW", "AnomalyChecks"]
+__all__ = ["MOST_PRINTS", "SEEN_BITS", "SEEN_WINDOW", "AnomalyChecks", "forget_prints"]
 
 # Bits of `CellTrack.flags` and `InstanceTrack.flags`: what was reported once for this claim or
 # instance.
 _LATE, _DRIFT, _FOREIGN, _BACK = 1, 2, 4, 8
-_SEQUENCE, _DUPLICATE, _LEVEL = 16, 32, 64
+_SEQUENCE, _DUPLICATE, _LEVEL, _TWICE = 16, 32, 64, 128
 
 SEEN_BITS: Final = 63
 """So many of an instance's last sequence numbers are remembered in `InstanceTrack.seen`."""
 SEEN_WINDOW: Final = 2**SEEN_BITS - 1
+MOST_PRINTS: Final = 2 * SEEN_BITS
+"""So many checksums of an instance's records are kept before the older half is forgotten."""
+
+
+def forget_prints(sender: InstanceTrack) -> None:
+    """Forget the checksums of records that are too old to come again."""
+    oldest = sender.seq - SEEN_BITS
+    sender.prints = {seq: found for seq, found in sender.prints.items() if seq > oldest}
 
 
 class AnomalyChecks:
@@ -327,7 +336,8 @@ class AnomalyChecks:
             before = memory.newest.get(key[:2])
             if before is not None and (*key[:2], before) in memory.instances:
                 memory.instances[*key[:2], before].newer = event.instance_id
-            memory.instances[key] = InstanceTrack(event.seq, event.offset)
+            sender = memory.instances[key] = InstanceTrack(event.seq, event.offset)
+            sender.prints[event.seq] = crc32(memory.value or b"")
             self.place(event)
             memory.newest[key[:2]] = event.instance_id
             return
@@ -335,8 +345,13 @@ class AnomalyChecks:
             return
         ahead = event.seq - sender.seq
         if ahead > 0:
-            sender.seen = ((sender.seen << ahead) | 1) & SEEN_WINDOW if ahead < SEEN_BITS else 1
+            is_near = ahead < SEEN_BITS
+            sender.seen = ((sender.seen << ahead) | 1) & SEEN_WINDOW if is_near else 1
+            sender.twice = (sender.twice << ahead) & SEEN_WINDOW if is_near else 0
             sender.seq = event.seq
+            sender.prints[event.seq] = crc32(memory.value or b"")
+            if len(sender.prints) > MOST_PRINTS:
+                forget_prints(sender)
         else:
             self._out_of_order(sender, event, -ahead)
         sender.offset = event.offset
@@ -344,11 +359,21 @@ class AnomalyChecks:
             self._older_instance(sender, event)
 
     def _out_of_order(self, sender: InstanceTrack, event: Any, behind: int) -> None:
-        """A producer that replaces a failed one may overtake it; nobody writes a number twice."""
+        """A producer that replaces a failed one may overtake it; nobody writes a number twice.
+
+        But a producer that has given up a record may append what was around it again (§2.3).
+        """
         self._out_of_order_at = event.offset
+        copy = crc32(self.memory.value or b"")
         if behind < SEEN_BITS and not sender.seen >> behind & 1:
             sender.seen |= 1 << behind
+            sender.prints[event.seq] = copy
             return
+        if sender.prints.get(event.seq) == copy:
+            sender.twice |= 1 << behind & SEEN_WINDOW
+            if sender.twice.bit_count() <= an.COPIES:
+                self._appended_twice(sender, event)
+                return
         if not sender.flags & _SEQUENCE:
             sender.flags |= _SEQUENCE
             self.report(
@@ -356,6 +381,16 @@ class AnomalyChecks:
                 event,
                 f"seq {event.seq} comes again after seq {sender.seq} of the same instance: a copy "
                 "of it runs, or its producer is not idempotent",
+            )
+
+    def _appended_twice(self, sender: InstanceTrack, event: Any) -> None:
+        if not sender.flags & _TWICE:
+            sender.flags |= _TWICE
+            self.report(
+                "appended_twice",
+                event,
+                f"seq {event.seq} comes again after seq {sender.seq} of the same instance, the "
+                "same bytes: its producer gave up a record, and sent again what was in flight",
             )
 
     def _older_instance(self, sender: InstanceTrack, event: Any) -> None:

@@ -12,10 +12,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Self
+from zlib import crc32
 
 from marshal_py.protocol import events as ev
 from marshal_py.protocol.history import anomalies as an
-from marshal_py.protocol.history.anomaly_checks import SEEN_BITS, SEEN_WINDOW, AnomalyChecks
+from marshal_py.protocol.history.anomaly_checks import (
+    MOST_PRINTS,
+    SEEN_BITS,
+    SEEN_WINDOW,
+    AnomalyChecks,
+    forget_prints,
+)
 from marshal_py.protocol.history.rows import Rows, or_none
 from marshal_py.protocol.history.snapshot_checks import SnapshotChecks, SnapshotSeen
 from marshal_py.protocol.history.tracks import (
@@ -174,6 +181,11 @@ class PartitionHistory:
                         and 0 < (ahead := event.seq - sender.seq) < SEEN_BITS
                     ):
                         sender.seen = ((sender.seen << ahead) | 1) & SEEN_WINDOW
+                        if sender.twice:
+                            sender.twice = (sender.twice << ahead) & SEEN_WINDOW
+                        sender.prints[event.seq] = crc32(value or b"")
+                        if len(sender.prints) > MOST_PRINTS:
+                            forget_prints(sender)
                         sender.seq = event.seq
                         sender.offset = offset
                         sender.slow_gaps = sender.slow_sum_ms = 0

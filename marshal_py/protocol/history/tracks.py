@@ -113,6 +113,10 @@ class InstanceTrack(Struct):
     """Records of this one since then."""
     seen: int = 1
     """Bit n: seq − n was read."""
+    twice: int = 0
+    """Bit n: seq − n was read twice, the same bytes."""
+    prints: dict[int, int] = {}
+    """seq → a checksum of the record, of the last ones at least."""
     flags: int = 0
 
     def watch(self, interval_ms: int) -> None:

@@ -33,6 +33,7 @@ WARNINGS: Final = frozenset(
         "broker_clock",
         "second_genesis",
         "level",
+        "appended_twice",
     }
 )
 """Kinds that tell of trouble which the protocol withstands; all others break a rule."""

@@ -226,6 +226,22 @@ class Ledger:
 
     def handed(self, member: Member, message: Any, claim: Claim) -> None:
         """A member's loop got a message."""
+        tenure, text = self.entitled(member, message, claim)
+        key, epoch, offset = (claim.topic, claim.partition), claim.epoch, message.offset()
+        if tenure.handed and offset <= tenure.handed[-1]:
+            raise Violation("order", f"{text}, after {tenure.handed[-1]}")
+        if self.amo:
+            self.at_most_once(key, tenure, offset, text)
+        else:
+            self._nothing_skipped(key, tenure, offset, text)
+            if offset in self.delivered[key]:
+                self.cluster.hub.counts["came again"] += 1
+        tenure.handed.append(offset)
+        self.delivered[key].add(offset)
+        self.times[key, offset] = self.cluster.hub.now
+
+    def entitled(self, member: Member, message: Any, claim: Claim) -> tuple[Tenure, str]:
+        """Whether a member may have a message now; returns under what, and what to say of it."""
         hub, epoch = self.cluster.hub, claim.epoch
         key, offset = (claim.topic, claim.partition), message.offset()
         text = f"{member.name} gets {key[0]}/{key[1]}/{offset} under epoch {epoch}"
@@ -246,20 +262,13 @@ class Ledger:
             raise Violation("a pause ends delivery", text)
         if not claim.held and not claim._core.holding.paused:
             raise Violation("a lease stands behind every message", text)
-        if tenure.handed and offset <= tenure.handed[-1]:
-            raise Violation("order", f"{text}, after {tenure.handed[-1]}")
-        if self.amo:
-            if offset in self.delivered[key]:
-                raise Violation("at most once", f"{text}, and it was delivered before")
-            if not any(low <= offset < high for low, high in tenure.proposals):
-                raise Violation("at most once: claimed", f"{text}: {tenure.proposals}")
-        else:
-            self._nothing_skipped(key, tenure, offset, text)
-            if offset in self.delivered[key]:
-                hub.counts["came again"] += 1
-        tenure.handed.append(offset)
-        self.delivered[key].add(offset)
-        self.times[key, offset] = hub.now
+        return tenure, text
+
+    def at_most_once(self, key: Key, tenure: Tenure, offset: int, text: str) -> None:
+        if offset in self.delivered[key]:
+            raise Violation("at most once", f"{text}, and it was delivered before")
+        if not any(low <= offset < high for low, high in tenure.proposals):
+            raise Violation("at most once: claimed", f"{text}: {tenure.proposals}")
 
     def _nothing_skipped(self, key: Key, tenure: Tenure, offset: int, text: str) -> None:
         partition = self.messages(key)

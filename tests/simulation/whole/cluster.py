@@ -28,6 +28,7 @@ from tests.simulation.whole.green import MS, Hub, Machine, current_thread, machi
 
 EPOCH_MS: Final = 1_800_000_000_000
 
+Headers = list[tuple[str, bytes]]
 Watcher = Callable[[str, int, int, bytes | None], None]
 
 
@@ -37,6 +38,7 @@ class Partition:
     def __init__(self) -> None:
         self.offsets: list[int] = []
         self.records: list[tuple[bytes | None, bytes | None, int]] = []
+        self.headers: list[Headers] = []
         self.end = 0
         self.begin = 0
         self.down_until = 0
@@ -104,7 +106,13 @@ class Cluster:
         return self.links[owner]
 
     def append(
-        self, topic: str, p: int, value: bytes | None, key: bytes | None = None, gap: int = 0
+        self,
+        topic: str,
+        p: int,
+        value: bytes | None,
+        key: bytes | None = None,
+        gap: int = 0,
+        headers: Headers | None = None,
     ) -> int:
         """A record enters the log, now."""
         partition = self.topics[topic][p]
@@ -112,6 +120,7 @@ class Cluster:
         offset = partition.end
         partition.offsets.append(offset)
         partition.records.append((key, value, EPOCH_MS + self.hub.now // MS))
+        partition.headers.append(headers or [])
         partition.end = offset + 1
         self.watch(topic, p, offset, value)
         for link in self.links.values():
@@ -386,7 +395,8 @@ class SimProducer:
     def __init__(self, link: Link, config: dict[str, Any]) -> None:
         self.link = link
         self.hub = link.cluster.hub
-        self.timeout_ns = int(config.get("message.timeout.ms", 300_000)) * MS
+        timeout_ms = config.get("message.timeout.ms", config.get("delivery.timeout.ms", 300_000))
+        self.timeout_ns = int(timeout_ms) * MS
         self._last: dict[tuple[str, int], int] = {}
         self._reports: deque[tuple[Any, Any]] = deque()
         self._waiting = 0
@@ -396,9 +406,10 @@ class SimProducer:
         self,
         topic: str,
         value: bytes | None,
-        *,
         key: bytes | None = None,
-        partition: int,
+        *,
+        partition: int = 0,
+        headers: Headers | None = None,
         on_delivery: Any,
     ) -> None:
         link, hub, now = self.link, self.hub, self.hub.now
@@ -417,7 +428,7 @@ class SimProducer:
             if mode == "late":
                 hub.fired["written_after_failure"] += 1
                 hub.at(now + by_ns, self._report, on_delivery, KafkaError._MSG_TIMED_OUT)
-                hub.at(arrives + 2 * by_ns, self._write, where, value, key, None)
+                hub.at(arrives + 2 * by_ns, self._write, where, value, key, headers, None)
                 return
             if mode == "lost_ack":
                 hub.fired["lost_ack"] += 1
@@ -431,12 +442,18 @@ class SimProducer:
             hub.at(now + self.timeout_ns, self._report, on_delivery, KafkaError._MSG_TIMED_OUT)
             return
         arrives = self._last[where] = max(arrives, self._last.get(where, 0) + 1)
-        hub.at(arrives, self._write, where, value, key, None if report_lost else on_delivery)
+        report = None if report_lost else on_delivery
+        hub.at(arrives, self._write, where, value, key, headers, report)
         if report_lost and cut is not None:
             hub.at(arrives + cut[2], self._report, on_delivery, KafkaError._MSG_TIMED_OUT)
 
     def _write(
-        self, where: tuple[str, int], value: bytes | None, key: bytes | None, on_delivery: Any
+        self,
+        where: tuple[str, int],
+        value: bytes | None,
+        key: bytes | None,
+        headers: Headers | None,
+        on_delivery: Any,
     ) -> None:
         owner = self.link.machine
         if owner.dead:
@@ -444,7 +461,7 @@ class SimProducer:
                 self.hub.fired["in_flight_lost"] += 1
                 return
             self.hub.fired["written_after_death"] += 1
-        self.link.cluster.append(*where, value, key)
+        self.link.cluster.append(*where, value, key, headers=headers)
         if on_delivery is not None:
             self.hub.at(self.hub.now + self.link.latency(), self._report, on_delivery, None)
 
@@ -459,6 +476,10 @@ class SimProducer:
 
     def poll(self, timeout: float = 0) -> int:
         count = 0
+        if timeout > 0 and not self._reports:
+            me = current_thread()
+            self._wakers.append(me.waker())
+            me.park(timeout)
         while self._reports:
             on_delivery, error = self._reports.popleft()
             count += 1

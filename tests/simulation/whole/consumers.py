@@ -359,7 +359,7 @@ class World:
         cluster.create(LOG, scenario.coordination)
         cluster.create(f"{LOG}.snapshots", scenario.coordination)
         cluster.create(TOPIC, scenario.partitions)
-        self.ledger = Ledger(cluster, GROUP, amo=scenario.mode == "at_most_once")
+        self.ledger = self.new_ledger(amo=scenario.mode == "at_most_once")
         self.ledger.exclusive = scenario.exclusive
         self.members: dict[int, list[Member]] = {}
         self.started = 0
@@ -368,6 +368,12 @@ class World:
             unit for p in range(scenario.partitions) for unit in self.units_of(p)
         ]
         self.settled_ns = 0
+
+    def new_ledger(self, *, amo: bool) -> Ledger:
+        return Ledger(self.cluster, GROUP, amo=amo)
+
+    def new_member(self, spec: Spec, number: int) -> Member:
+        return Member(self, spec, number)
 
     def run(self) -> None:
         scenario, hub = self.scenario, self.hub
@@ -429,7 +435,7 @@ class World:
         elif who in self.members:
             self.hub.fired["restart"] += 1
         self.started += 1
-        member = Member(self, self.scenario.members[who], self.started)
+        member = self.new_member(self.scenario.members[who], self.started)
         self.members.setdefault(who, []).append(member)
 
     do_start = start

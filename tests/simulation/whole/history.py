@@ -6,7 +6,16 @@ import random
 from collections import Counter
 from typing import Any, NamedTuple
 
-from tests.simulation.whole import consumers, dead_letters, harvesters, keys, ranges, shards, wals
+from tests.simulation.whole import (
+    consumers,
+    dead_letters,
+    handlers,
+    harvesters,
+    keys,
+    ranges,
+    shards,
+    wals,
+)
 from tests.simulation.whole.cluster import Cluster
 from tests.simulation.whole.green import Hub
 from tests.simulation.whole.ground import ground
@@ -14,6 +23,7 @@ from tests.simulation.whole.ground import ground
 KINDS: dict[str, Any] = {
     "consumers": consumers,
     "keys": keys,
+    "handlers": handlers,
     "harvesters": harvesters,
     "ranges": ranges,
     "shards": shards,

@@ -255,7 +255,18 @@ def sequence(script: Script) -> None:
     epoch = script.claim("a")
     script.beat("a", epoch)
     script.seqs["a-1"] -= 1
-    script.beat("a", epoch)
+    script.beat("a", epoch, 1_000)
+
+
+def appended_twice(script: Script) -> None:
+    """Three records again, after one that was sent later."""
+    epoch = script.claim("a")
+    for _ in range(2):
+        for position in range(1_000, 1_004):
+            script.beat("a", epoch, position)
+        script.seqs["a-1"] -= 4
+    script.seqs["a-1"] += 4
+    script.beat("a", epoch, 1_009)
 
 
 def duplicate_client_id(script: Script) -> None:
@@ -365,6 +376,7 @@ _NAMED: tuple[Plant, ...] = (
     wrong_partition,
     foreign_sender,
     sequence,
+    appended_twice,
     duplicate_client_id,
     early_takeover,
     late_heartbeat,
@@ -425,6 +437,33 @@ def test_a_planted_anomaly_is_found_once_and_nothing_else(kind: str, plant: Plan
     assert [a["kind"] for a in found] == [kind]
     assert found[0]["what"]
     assert kind in MEANING
+
+
+@pytest.mark.parametrize(("copies", "more"), [(16, []), (17, ["sequence"])])
+def test_what_is_appended_twice_again_and_again_is_the_work_of_two_processes(
+    copies: int, more: list[str]
+) -> None:
+    script = Script()
+    epoch = script.claim("a")
+    for n in range(copies):
+        script.wait(10)
+        script.beat("a", epoch, n)
+        script.seqs["a-1"] -= 1
+        script.beat("a", epoch, n)
+    found = [a["kind"] for a in rows(script.history(), "anomalies")]
+    assert found == ["appended_twice", *more]
+
+
+def test_copies_long_after_one_another_are_each_a_producers_own() -> None:
+    script = Script()
+    epoch = script.claim("a")
+    for n in range(800):
+        script.wait(10)
+        script.beat("a", epoch, n)
+        if n % 20 == 0:
+            script.seqs["a-1"] -= 1
+            script.beat("a", epoch, n)
+    assert [a["kind"] for a in rows(script.history(), "anomalies")] == ["appended_twice"]
 
 
 def test_a_position_set_over_a_live_holder_is_early() -> None:
