@@ -227,7 +227,7 @@ class Ledger:
     def handed(self, member: Member, message: Any, claim: Claim) -> None:
         """A member's loop got a message."""
         tenure, text = self.entitled(member, message, claim)
-        key, epoch, offset = (claim.topic, claim.partition), claim.epoch, message.offset()
+        key, offset = (claim.topic, claim.partition), message.offset()
         if tenure.handed and offset <= tenure.handed[-1]:
             raise Violation("order", f"{text}, after {tenure.handed[-1]}")
         if self.amo:
