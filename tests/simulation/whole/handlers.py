@@ -230,7 +230,7 @@ class Handling(Member):
 
     world: HandlerWorld
 
-    def work(self, consumer: Consumer, manual: bool) -> None:  # noqa: ARG002
+    def work(self, consumer: Consumer, manual: bool) -> None:
         dice = self.hub.random
         self.by_key = dice.random() < 0.7
         self.unsaid_by: dict[Any, tuple[Key, int]] = {}
