@@ -53,6 +53,12 @@ UNIT_TESTS: Final[dict[str, tuple[str, ...]]] = {
         "marshal_py/consumer/test_slots.py",
         "marshal_py/protocol/test_slots.py",
     ),
+    "handlers": (
+        "marshal_py/consumer/handlers/test_schedule.py",
+        "marshal_py/consumer/handlers/test_dead_letters.py",
+        "marshal_py/consumer/handlers/test_options.py",
+        "marshal_py/consumer/handlers/test_middleware.py",
+    ),
     "harvesters": (
         "harvest/core/test_pacing.py",
         "harvest/core/test_mark_actions.py",

@@ -26,6 +26,7 @@ CHECKERS: Final = {
     "protocol": ("checks", "process", "simulator", "user"),
     "consumers": ("whole/checks", "whole/consumers", "whole/green"),
     "harvesters": ("whole/harvesters",),
+    "handlers": ("whole/handlers",),
     "shards": ("whole/shards",),
     "dead_letters": ("whole/dead_letters",),
     "wals": ("whole/wals",),
@@ -456,6 +457,22 @@ _DEAD_LETTERS: Final[list[tuple[str, int, Mutant | str]]] = [
     ),
 ]
 
+_HANDLERS: Final[list[tuple[str, int, str]]] = [
+    ("a dead letter has had its attempts", 20, "a message has all its attempts"),
+    ("a dead letter is the message as it came", 20, "a dead letter is key and value as they came"),
+    ("a dead letter names the claim", 20, "a dead letter names the claim"),
+    ("at least once: nothing is skipped", 20, "all that was fetched is queued"),
+    ("only what fails for good becomes a dead letter", 20, "a message has all its attempts"),
+    ("order", 20, "what was fetched is queued once"),
+    ("order: one at a time", 20, "messages of one key wait for one another"),
+    ("order: what failed comes first", 20, "what failed comes before what is behind it"),
+    (
+        "what was finished before a release does not come again",
+        40,
+        "a partition is given back when nothing of it waits",
+    ),
+]
+
 WITNESSES: Final[tuple[Witness, ...]] = (
     *(Witness("protocol", name, most, (bug,)) for name, most, bug in _PROTOCOL),
     *(Witness("consumers", name, most, tuple(bugs)) for name, most, *bugs in _CONSUMERS),
@@ -468,6 +485,7 @@ WITNESSES: Final[tuple[Witness, ...]] = (
     ),
     Witness("consumers", "order", 20, ("keys: what a slot has had is passed over",), "keys"),
     *(Witness("harvesters", name, most, (bug,), kind) for name, most, kind, bug in _HARVESTERS),
+    *(Witness("handlers", name, most, (f"handlers: {bug}",)) for name, most, bug in _HANDLERS),
     Witness("shards", "shares are fair", 5, ("shards: a shard that goes is stopped",)),
     *(Witness("dead_letters", name, most, (bug,)) for name, most, bug in _DEAD_LETTERS),
     Witness(

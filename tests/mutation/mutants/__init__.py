@@ -8,6 +8,7 @@ from __future__ import annotations
 from tests.mutation.load import Mutant
 from tests.mutation.mutants.clients import CLIENTS
 from tests.mutation.mutants.dead_letters import DEAD_LETTERS
+from tests.mutation.mutants.handlers import HANDLERS
 from tests.mutation.mutants.planted import PLANTED
 from tests.mutation.mutants.protocol import PROTOCOL
 from tests.mutation.mutants.range_mode import RANGE_MODE
@@ -22,6 +23,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *RANGE_MODE,
     *WAL_MODE,
     *DEAD_LETTERS,
+    *HANDLERS,
     *PLANTED,
     *SINKS,
 )
