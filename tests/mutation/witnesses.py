@@ -466,11 +466,6 @@ _HANDLERS: Final[list[tuple[str, int, str]]] = [
     ("order", 20, "what was fetched is queued once"),
     ("order: one at a time", 20, "messages of one key wait for one another"),
     ("order: what failed comes first", 20, "what failed comes before what is behind it"),
-    (
-        "what was finished before a release does not come again",
-        40,
-        "a partition is given back when nothing of it waits",
-    ),
 ]
 
 WITNESSES: Final[tuple[Witness, ...]] = (
@@ -486,6 +481,15 @@ WITNESSES: Final[tuple[Witness, ...]] = (
     Witness("consumers", "order", 20, ("keys: what a slot has had is passed over",), "keys"),
     *(Witness("harvesters", name, most, (bug,), kind) for name, most, kind, bug in _HARVESTERS),
     *(Witness("handlers", name, most, (f"handlers: {bug}",)) for name, most, bug in _HANDLERS),
+    Witness(
+        "handlers",
+        "what was finished before a release does not come again",
+        40,
+        (
+            "handlers: a partition is given back when nothing of it waits",
+            "handlers: what is done above a gap is told when a partition is given back",
+        ),
+    ),
     Witness("shards", "shares are fair", 5, ("shards: a shard that goes is stopped",)),
     *(Witness("dead_letters", name, most, (bug,)) for name, most, bug in _DEAD_LETTERS),
     Witness(

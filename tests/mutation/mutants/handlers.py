@@ -69,6 +69,13 @@ HANDLERS: tuple[Mutant, ...] = (
         "return False",
     ),
     _m(
+        "what is done above a gap is told when a partition is given back",
+        "marshal_py.consumer.partitions",
+        "Partitions._give_back",
+        "self._say_what_is_done(part, flush=bool(part.done_above()[1]))",
+        "pass",
+    ),
+    _m(
         "a partition is given back when nothing of it runs",
         RUNNER,
         "Runner.busy_with",

@@ -41,9 +41,9 @@ class Sour(Exception):
     """What a handler raises."""
 
 
-def failures_of(p: int, offset: int) -> int:
+def failures_of(seed: int, p: int, offset: int) -> int:
     """How often a handler fails with a message."""
-    kind = crc32(b"%d/%d" % (p, offset)) % 80
+    kind = crc32(b"%d %d/%d" % (seed, p, offset)) % 80
     return {0: NEVER, 1: NEVER, 2: 2, 3: 2, 4: 1, 5: 1, 6: 1}.get(kind, 0)
 
 
@@ -70,8 +70,9 @@ class Lane:
 class HandlerLedger(Ledger):
     """The truth about a group whose members work by `run`. `delivered`: what came to its end."""
 
-    def __init__(self, cluster: Cluster, group_id: str, *, amo: bool) -> None:
+    def __init__(self, cluster: Cluster, group_id: str, seed: int, *, amo: bool) -> None:
         super().__init__(cluster, group_id, amo=amo)
+        self.seed = seed
         self.lanes: defaultdict[tuple[Key, int, bytes], Lane] = defaultdict(Lane)
         self.calls: defaultdict[tuple[Key, int], int] = defaultdict(int)
         self.dead: set[tuple[Key, int]] = set()
@@ -213,7 +214,7 @@ class HandlerLedger(Ledger):
         found = original.records[original.offsets.index(offset)]
         if found[:2] != record[:2]:
             raise Violation("a dead letter is the message as it came", text)
-        if failures_of(key[1], offset) < (1 if self.amo else NEVER):
+        if failures_of(self.seed, key[1], offset) < (1 if self.amo else NEVER):
             raise Violation("only what fails for good becomes a dead letter", text)
         if not (1 if self.amo else ATTEMPTS) <= attempts <= self.calls[key, offset]:
             raise Violation("a dead letter has had its attempts", text)
@@ -259,7 +260,7 @@ class Handling(Member):
         key, epoch, offset = (claim.topic, claim.partition), claim.epoch, message.offset()
         ledger.begins(self, message, claim, by_key=self.by_key)
         self.toil()
-        ok = ledger.calls[key, offset] > failures_of(key[1], offset)
+        ok = ledger.calls[key, offset] > failures_of(ledger.seed, key[1], offset)
         ledger.ends(key, epoch, offset, message.key(), by_key=self.by_key, ok=ok)
         if not ok:
             self.hub.counts["failed attempts"] += 1
@@ -289,7 +290,7 @@ class HandlerWorld(consumers.World):
 
     def new_ledger(self, *, amo: bool) -> HandlerLedger:
         self.cluster.create(DEAD, 1)
-        return HandlerLedger(self.cluster, consumers.GROUP, amo=amo)
+        return HandlerLedger(self.cluster, consumers.GROUP, self.scenario.seed, amo=amo)
 
     def new_member(self, spec: Spec, number: int) -> Handling:
         return Handling(self, spec, number)
