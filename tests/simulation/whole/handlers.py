@@ -177,8 +177,21 @@ class HandlerLedger(Ledger):
             return
         tenure.prefix = self._whole(key, tenure.prefix, self.delivered[key])
         super()._stored(event)
-        if isinstance(event, ev.Released) and (key, event.epoch) not in self.paused:
+        if (
+            isinstance(event, ev.Released)
+            and (key, event.epoch) not in self.paused
+            and self._could_write(event.instance_id)
+        ):
             self.finished[key] |= tenure.done
+
+    def _could_write(self, instance_id: str) -> bool:
+        """Whether all of its appends came through: what lies above a gap goes by heartbeat."""
+        links = self.cluster.links.items()
+        return all(
+            not link.appends_failed and link.write_cut is None
+            for machine, link in links
+            if instance_id.startswith(f"{machine.name}.")
+        )
 
     def _event(self, event: Any) -> None:
         super()._event(event)

@@ -7,11 +7,19 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import Message as KafkaMessage
 
 from marshal_py.consumer.handlers import dead_letters
-from marshal_py.consumer.handlers.dead_letters import DeadLetters
-from marshal_py.errors import BrokerUnavailable
+from marshal_py.consumer.handlers.dead_letters import PREFIX, DeadLetters, headers_of
+from marshal_py.consumer.handlers.schedule import Item
+from marshal_py.errors import (
+    AccessDenied,
+    BrokerUnavailable,
+    DeadLetterFailed,
+    DeserializationFailed,
+    TopicMissing,
+)
 
 
 class SlowProducer:
@@ -63,3 +71,136 @@ def test_what_is_not_written_at_the_end_is_told(
     with caplog.at_level(logging.ERROR, logger="marshal_py.consumer"):
         letters(monkeypatch, producer).close()
     assert "1 dead letters were not written" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        (KafkaError.MSG_SIZE_TOO_LARGE, DeadLetterFailed),
+        (KafkaError.UNKNOWN_TOPIC_OR_PART, DeadLetterFailed),
+        (KafkaError._UNKNOWN_TOPIC, DeadLetterFailed),
+        (KafkaError.TOPIC_AUTHORIZATION_FAILED, AccessDenied),
+        (KafkaError.NOT_ENOUGH_REPLICAS, BrokerUnavailable),
+        (KafkaError._ALL_BROKERS_DOWN, BrokerUnavailable),
+    ],
+)
+def test_what_trying_again_does_not_mend_is_told_apart(
+    monkeypatch: pytest.MonkeyPatch, code: int, kind: type[Exception]
+) -> None:
+    producer = SlowProducer(polls=1, error=KafkaError(code))
+    with pytest.raises(kind, match=r"t\.dlq") as raised:
+        letters(monkeypatch, producer).send("t.dlq", b"k", b"v", [])
+    assert type(raised.value) is kind
+
+
+class FullProducer(SlowProducer):
+    """Takes nothing."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(polls=1)
+        self.raised = error
+
+    def produce(self, *_: object, on_delivery: Any, **__: object) -> None:
+        raise self.raised
+
+
+def test_a_full_queue_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    producer = FullProducer(BufferError())
+    with pytest.raises(BrokerUnavailable, match="too many"):
+        letters(monkeypatch, producer).send("t.dlq", b"k", b"v", [])
+    assert producer.polls == 0, "it made room first"
+
+
+def test_what_the_producer_refuses_at_once_was_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    error = KafkaException(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE))
+    with pytest.raises(DeadLetterFailed):
+        letters(monkeypatch, FullProducer(error)).send("t.dlq", b"k", b"v", [])
+
+
+def test_all_replicas_are_waited_for_whatever_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[dict[str, Any]] = []
+
+    def client(_: object, config: dict[str, Any]) -> SlowProducer:
+        seen.append(config)
+        return SlowProducer(polls=1)
+
+    monkeypatch.setattr(dead_letters, "connect", client)
+    DeadLetters({"acks": "0", "enable.idempotence": False}, timeout_s=1.0)
+    assert (seen[0]["acks"], seen[0]["enable.idempotence"]) == ("all", True)
+    assert (seen[0]["delivery.timeout.ms"], seen[0]["linger.ms"]) == (10_000, 0)
+
+
+class Admin:
+    """Knows one topic, or nobody answers."""
+
+    def __init__(self, error: KafkaException | None = None) -> None:
+        self.error = error
+
+    def list_topics(self, *, timeout: float) -> Any:
+        assert timeout == 1.0
+        if self.error is not None:
+            raise self.error
+        return type("Found", (), {"topics": {"t.dlq": None}})
+
+
+def test_topics_are_looked_for_before_anything_is_handled(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = letters(monkeypatch, SlowProducer(polls=1))
+    monkeypatch.setattr(dead_letters, "connect", lambda *_: Admin())
+    made.check({"t.dlq"})
+    with pytest.raises(TopicMissing, match=r"'u\.dlq'"):
+        made.check({"t.dlq", "u.dlq"})
+    down = Admin(KafkaException(KafkaError(KafkaError._TRANSPORT)))
+    monkeypatch.setattr(dead_letters, "connect", lambda *_: down)
+    with pytest.raises(BrokerUnavailable, match="within 1 s"):
+        made.check({"t.dlq"})
+
+
+def test_nothing_is_said_when_all_was_written(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    producer = SlowProducer(polls=1)
+    producer.reported = True
+    with caplog.at_level(logging.DEBUG, logger="marshal_py.consumer"):
+        letters(monkeypatch, producer).close()
+    assert caplog.text == ""
+
+
+def test_headers_say_what_where_and_by_whom() -> None:
+    own = [("trace", b"7"), (f"{PREFIX}offset", b"1")]
+    message = KafkaMessage(
+        topic="t", partition=2, offset=9, key=b"k", value=b"v", headers=own, timestamp=(1, 5_000)
+    )
+    item = Item(("t", 2), 9, message, 1)
+    item.attempts = 3
+    error = ValueError("no " * 1_000)
+    found = headers_of(item, error, group_id="g", client_id="c", epoch=77)
+    assert [value for name, value in found if name == "trace"] == [b"7"]
+    assert len({name for name, _ in found}) == len(found), "what it had of these names is replaced"
+    told = {name.removeprefix(PREFIX): value.decode() for name, value in found}
+    del told["trace"]
+    assert int(told.pop("failed-at")) > 1_700_000_000_000
+    assert told.pop("error-message") == str(error)[:1_000]
+    assert told == {
+        "error-class": "builtins.ValueError",
+        "topic": "t",
+        "partition": "2",
+        "offset": "9",
+        "timestamp": "5000",
+        "attempts": "3",
+        "group-id": "g",
+        "client-id": "c",
+        "epoch": "77",
+    }
+
+
+def test_headers_leave_out_what_is_not_known_and_name_the_cause_of_what_cannot_be_read() -> None:
+    message = KafkaMessage(topic="t", partition=0, offset=0, value=b"v")
+    error = DeserializationFailed(message, "value", ValueError())
+    error.__cause__ = KeyError("schema")
+    item = Item(("t", 0), 0, message, 1)
+    told = dict(headers_of(item, error, group_id="g", client_id="c", epoch=None))
+    assert told[f"{PREFIX}error-class"] == b"builtins.KeyError"
+    assert not {f"{PREFIX}epoch", f"{PREFIX}timestamp"} & told.keys()
+    error.__cause__ = None
+    told = dict(headers_of(item, error, group_id="g", client_id="c", epoch=None))
+    assert told[f"{PREFIX}error-class"] == b"marshal_py.errors.DeserializationFailed"
