@@ -39,6 +39,9 @@ class Broker:
         self.raises: list[Exception] = []
         self.room = 1_000
         self.unsendable: set[bytes] = set()
+        self.broken: set[bytes] = set()
+        self.held_back: bytes | None = None
+        self.polls = 0
 
     def answer(self, count: int, error: Any = None) -> None:
         """Decide about the next rows."""
@@ -75,6 +78,9 @@ class Producer:
         with self.broker.changed:
             if len(self.broker.under_way) >= self.broker.room:
                 raise BufferError
+            if value in self.broker.broken:
+                raise SystemError("a callback is running") from KafkaException(REFUSED)
+            assert self.broker.changed.wait_for(lambda: value != self.broker.held_back, WAIT_S)
             if value in self.broker.unsendable:
                 raise KafkaException(TOO_LARGE)
             self.broker.under_way.append((value, on_delivery))
@@ -83,6 +89,8 @@ class Producer:
     def poll(self, timeout_s: float) -> int:
         broker = self.broker
         with broker.changed:
+            broker.polls += 1
+            broker.changed.notify_all()
             broker.changed.wait_for(lambda: broker.reports or broker.raises, timeout_s)
             if broker.raises:
                 raise broker.raises.pop()
@@ -278,4 +286,91 @@ def test_closing_settles_what_is_under_way(broker: Broker, sink: IdempotentSink)
     assert failure.undelivered == frozenset({1})
     sink.submit([row(2)], fates.of("b"))
     assert fates.failures(2)[-1].undelivered == frozenset({2})
+    assert broker.values() == []
+
+
+def in_thread(act: Callable[[], None]) -> threading.Thread:
+    thread = threading.Thread(target=act, daemon=True)
+    thread.start()
+    return thread
+
+
+def polled(broker: Broker, times: int) -> None:
+    """Wait until the sink has asked for reports so many more times."""
+    with broker.changed:
+        due = broker.polls + times
+        assert broker.changed.wait_for(lambda: broker.polls >= due, WAIT_S)
+
+
+@pytest.mark.parametrize("error", [None, REFUSED])
+def test_delivering_waits_for_the_fate_and_returns_it(
+    broker: Broker, sink: IdempotentSink, error: Any
+) -> None:
+    found: list[Failure | None] = []
+    thread = in_thread(lambda: found.append(sink.deliver([row(1)], "")))
+    with broker.changed:
+        assert broker.changed.wait_for(lambda: broker.under_way, WAIT_S)
+    broker.answer(1, error)
+    thread.join(WAIT_S)
+    assert [failure and failure.undelivered for failure in found] == [
+        None if error is None else frozenset({1})
+    ]
+
+
+def test_a_delivery_is_not_settled_while_it_is_still_handed_over(
+    broker: Broker, sink: IdempotentSink
+) -> None:
+    """Its first row was refused by then, and its second would be sent after it had been settled."""
+    fates = Fates()
+    sink.submit([row(9)], fates.of("z"))  # so that somebody asks for reports
+    broker.held_back = b"v2"
+    thread = in_thread(lambda: sink.submit([row(1), row(2)], fates.of("a")))
+    with broker.changed:
+        assert broker.changed.wait_for(lambda: len(broker.under_way) == 2, WAIT_S)
+    broker.answer(1)
+    broker.answer(1, REFUSED)
+    polled(broker, 4)
+    assert fates.heard == [("z", None)]
+    with broker.changed:
+        broker.held_back = None
+        broker.changed.notify_all()
+        assert broker.changed.wait_for(lambda: broker.under_way, WAIT_S)
+    broker.answer(1)
+    thread.join(WAIT_S)
+    (failure,) = fates.failures(2)
+    assert failure.undelivered == frozenset({1})
+
+
+def test_a_producer_that_is_given_up_while_rows_are_handed_over_fails_them(
+    broker: Broker, sink: IdempotentSink
+) -> None:
+    fates = Fates()
+    broker.broken = {b"v2"}
+    sink.submit([row(1), row(2), row(3)], fates.of("a"))
+    broker.answer(1)
+    (failure,) = fates.failures(1)
+    assert failure.undelivered == frozenset({2, 3})
+    assert "given up" in failure.reason
+
+
+def test_the_lease_is_asked_while_the_queue_is_full(broker: Broker) -> None:
+    held, fates = True, Fates()
+    sink = IdempotentSink({"bootstrap.servers": "nowhere:1"})
+    sink.open(lambda: held)
+    broker.room = 1
+    thread = in_thread(lambda: sink.submit([row(1), row(2)], fates.of("a")))
+    with broker.changed:
+        assert broker.changed.wait_for(lambda: broker.under_way, WAIT_S)
+    held = False
+    thread.join(WAIT_S)
+    (failure,) = fates.failures(1)
+    assert failure.undelivered == frozenset({1, 2})
+    assert "lease" in failure.reason
+
+
+def test_rows_are_refused_while_the_sink_is_not_open(broker: Broker) -> None:
+    fates = Fates()
+    IdempotentSink({"bootstrap.servers": "nowhere:1"}).submit([row(1)], fates.of("a"))
+    (failure,) = fates.failures(1)
+    assert failure.undelivered == frozenset({1})
     assert broker.values() == []

@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from harvest.spark.compare import Item, compare_key, fingerprints
+from harvest.spark.compare import Flag, Item, compare_key, fingerprints, within
 
 A, B, C, D = 11, 22, 33, 44
 
@@ -31,6 +31,10 @@ def items(hashes: list[int], partition: int | None = None) -> list[Item]:
         ([A, B, C], [C, A, B], [("reordered", 3, 0)]),
         ([A, B, C], [A, D, C], [("altered", 2, 1)]),
         ([A], [D], [("altered", 1, 0)]),
+        ([A, B, C], [D, A, C], [("missing", 2, None), ("never_committed", None, 0)]),
+        ([A, B, C], [A, C, D], [("missing", 2, None), ("never_committed", None, 2)]),
+        ([A, B, C], [A, D, B], [("missing", 3, None), ("never_committed", None, 1)]),
+        ([A, B, C], [B, D, C], [("missing", 1, None), ("never_committed", None, 1)]),
         ([A, B], [A, B, D], [("never_committed", None, 2)]),
         ([], [D], [("never_committed", None, 0)]),
         ([A], [], [("missing", 1, None)]),
@@ -80,6 +84,46 @@ def test_fingerprints_see_every_change_and_no_interleaving(seed: int) -> None:
         swapped = list(log)
         swapped[same[0]], swapped[same[-1]] = log[same[-1]], log[same[0]]
         assert prints(swapped) != whole
+
+
+def test_a_fingerprint_is_of_each_row_and_the_one_before_it_of_its_key() -> None:
+    """Of a key whose neighbour is exchanged, nothing changes; of two that change places, all."""
+    one, other = (1, 10), (1, 20)
+    for neighbour in (0, 2):  # before it and after it in the order of keys
+        alone, beside = prints([one, other])[0], prints([one, other, (neighbour, 77)])[0]
+        own = prints([(neighbour, 77)])[0]
+        assert beside == (alone[0] + own[0], (alone[1] + own[1]) % 2**64)
+    assert prints([one, other]) != prints([other, one])
+    assert prints([one]) != prints([(3, 10)]), "the key is part of it"
+
+
+def test_what_was_late_or_overtaken_is_in_no_order() -> None:
+    rows, records = items([A, B]), items([B, A], 0)
+    assert [f.kind for f in compare_key(rows, records)] == ["reordered"]
+    late = [rows[0], rows[1]._replace(flags=Flag.LATE)]
+    assert compare_key(late, records) == []
+    overtaken = [rows[0], rows[1]._replace(flags=Flag.OVERTAKEN)]
+    found = compare_key(overtaken, items([A, B], 0))
+    assert [(f.kind, f.row and f.row.place[0]) for f in found] == [("reordered", 2)]
+
+
+def test_without_pairing_what_is_altered_is_missing_and_never_committed() -> None:
+    found = compare_key(items([A]), items([D], 0), pair=False)
+    assert [f.kind for f in found] == ["missing", "never_committed"]
+
+
+@pytest.mark.parametrize(
+    ("ranges", "expected"),
+    [
+        ([], []),
+        ([(3, 5)], [3, 4, 5]),
+        ([(0, 0), (2, 3), (9, 9)], [0, 2, 3, 9]),
+        ([(-5, 1)], [0, 1]),
+        ([(10, 12)], []),
+    ],
+)
+def test_ranges_include_their_ends(ranges: list[tuple[int, int]], expected: list[int]) -> None:
+    assert np.flatnonzero(within(np.arange(10), ranges)).tolist() == expected
 
 
 def test_no_rows_have_no_fingerprints() -> None:

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError
 
+from marshal_py.client import log_reader
 from marshal_py.client.kafka_clients import connect
 from marshal_py.client.log_metadata import LogMetadata
 from marshal_py.client.log_reader import LogReader, Truncated, boottime_ns
 from marshal_py.client.topic_watch import TopicFacts, TopicWatch
-from marshal_py.errors import BrokerUnavailable, PartitionCountChanged
+from marshal_py.errors import (
+    AccessDenied,
+    BrokerUnavailable,
+    LogHole,
+    PartitionCountChanged,
+)
 from marshal_py.protocol.messages import Heartbeat, encode
+from marshal_py.protocol.rationalizer import PartitionState, apply
+from marshal_py.protocol.snapshots import Snapshot, anchor_of, decode_snapshot, encode_snapshot
 from marshal_py.testing import TestBroker
 
 
@@ -33,8 +42,15 @@ class Brokers:
         monkeypatch.setattr(LogMetadata, "describe", describe)
         monkeypatch.setattr(TopicWatch, "ask", lambda _: None)
         monkeypatch.setattr(TopicWatch, "wait", lambda *_: self._last[1])
-        for which in ("first_offsets", "next_offsets"):
-            monkeypatch.setattr(LogMetadata, which, lambda _, __, ps, ___: dict.fromkeys(ps, 0))
+        self.begins: dict[int, int] = {}
+        self.ends: dict[int, int] = {}
+        self.snapshot: Snapshot | None = None
+        for which, told in (("first_offsets", "begins"), ("next_offsets", "ends")):
+            monkeypatch.setattr(
+                LogMetadata,
+                which,
+                lambda _, __, ps, ___, told=told: {p: getattr(self, told).get(p, 0) for p in ps},
+            )
 
 
 @pytest.fixture
@@ -121,7 +137,7 @@ class Message:
     def __init__(self, offset: int) -> None:
         self._offset = offset
 
-    def error(self) -> None:
+    def error(self) -> Any:
         return None
 
     def topic(self) -> str:
@@ -133,7 +149,7 @@ class Message:
     def offset(self) -> int:
         return self._offset
 
-    def value(self) -> bytes:
+    def value(self) -> bytes | None:
         return encode(Heartbeat(2, "c", "i", "g", self._offset, 1_000))
 
     def timestamp(self) -> tuple[int, int]:
@@ -204,3 +220,296 @@ def test_fetches_of_the_mock_cluster_wait_briefly_whoever_gave_its_address(
         reader.open(30)
         reader.close()
     assert waits == [1_000, 10, 5, 5]
+
+
+# What is read
+
+
+class Record(Message):
+    """A record, or an error, of any topic."""
+
+    def __init__(
+        self,
+        offset: int,
+        *,
+        topic: str = "__m",
+        error: int | None = None,
+        value: bytes | None = None,
+    ) -> None:
+        super().__init__(offset)
+        self._topic, self._error, self._value = topic, error, value
+
+    def topic(self) -> str:
+        return self._topic
+
+    def error(self) -> Any:
+        return None if self._error is None else KafkaError(self._error, "as told")
+
+    def value(self) -> bytes | None:
+        return super().value() if self._value is None else self._value
+
+
+def opened(brokers: Brokers, reader: LogReader, end: int = 0) -> LogReader:
+    brokers.answers = iter([(2, OLD)])
+    brokers.ends = {0: end}
+    reader.open(10)
+    return reader
+
+
+def feed(reader: LogReader, monkeypatch: pytest.MonkeyPatch, *batches: Sequence[Message]) -> None:
+    waits = iter(batches)
+    monkeypatch.setattr(reader, "_poll", lambda _: next(waits))
+
+
+@pytest.mark.parametrize("events", [True, False])
+def test_a_replay_ends_where_the_log_did_when_it_was_opened(
+    brokers: Brokers, reader: LogReader, monkeypatch: pytest.MonkeyPatch, events: bool
+) -> None:
+    opened(brokers, reader, end=3)
+    feed(reader, monkeypatch, [Record(0), Record(1)], [], [Record(2)])
+    shown = list(reader.history(events=events))
+    assert [len(messages) for messages, _ in shown] == [2, 0, 1]
+    told = [len(batch.events) for _, batches in shown for batch in batches]
+    assert (sum(told) > 0) is events
+    assert (reader.replayed, reader.caught_up) == (3, True)
+    assert reader.world.states[0].next_offset == 3
+
+
+def test_a_replay_tells_how_far_it_is(
+    brokers: Brokers, reader: LogReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened(brokers, reader, end=3)
+    feed(reader, monkeypatch, [Record(0)], [Record(1), Record(2)])
+    heard: list[tuple[int, int]] = []
+    reader.replay(progress=lambda *told: heard.append(told))
+    assert heard == [(1, 3), (3, 3)]
+
+
+@pytest.mark.parametrize("events", [True, False])
+def test_markers_of_transactions_may_end_the_log(
+    brokers: Brokers, reader: LogReader, monkeypatch: pytest.MonkeyPatch, events: bool
+) -> None:
+    """No record is at the end that the brokers named: that it is reached, they say themselves."""
+    opened(brokers, reader, end=5)
+    end = Record(5, error=KafkaError._PARTITION_EOF)
+    feed(reader, monkeypatch, [Record(0)], [Record(0, topic="__m.s", error=end._error)], [end])
+    assert len(list(reader.history(events=events))) == 3
+    assert reader.caught_up
+
+
+@pytest.mark.parametrize("replaying", [True, False])
+@pytest.mark.parametrize(
+    "code",
+    [KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._LOG_TRUNCATION],
+)
+def test_what_the_brokers_do_not_have_any_more_was_truncated(
+    brokers: Brokers,
+    reader: LogReader,
+    monkeypatch: pytest.MonkeyPatch,
+    code: int,
+    replaying: bool,
+) -> None:
+    opened(brokers, reader, end=1)
+    gone = [Record(0, error=code)]
+    feed(reader, monkeypatch, gone)
+    with pytest.raises(Truncated, match="lost records that had been read"):
+        list(reader.history(events=False)) if replaying else list(reader.fold(gone))
+
+
+def test_errors_that_pass_are_told_and_read_on_from(
+    brokers: Brokers, reader: LogReader, caplog: pytest.LogCaptureFixture
+) -> None:
+    opened(brokers, reader)
+    asked: list[None] = []
+    reader._watch.soon = lambda: asked.append(None)  # type: ignore[method-assign]
+    (batch,) = reader.fold(
+        [
+            Record(0, error=KafkaError._TRANSPORT),
+            Record(0, error=KafkaError._PARTITION_EOF),
+            Record(0),
+        ]
+    )
+    assert (batch.coordinator, bool(batch.events)) == (0, True)
+    assert "as told; trying on" in caplog.text
+    assert not asked
+    caplog.clear()
+    list(reader.fold([Record(0, error=KafkaError.GROUP_AUTHORIZATION_FAILED)]))
+    assert not caplog.records, "nobody uses that group"
+    list(reader.fold([Record(0, error=KafkaError.UNKNOWN_TOPIC_OR_PART)]))
+    assert asked, "it may be another topic now"
+
+
+def test_a_right_that_was_never_there_is_refused_and_one_that_went_is_waited_for(
+    brokers: Brokers, reader: LogReader
+) -> None:
+    refused = Record(0, error=KafkaError.TOPIC_AUTHORIZATION_FAILED)
+    opened(brokers, reader)
+    list(reader.fold([Record(0, topic="__m.s", error=refused._error)]))
+    with pytest.raises(AccessDenied, match="Read"):
+        list(reader.fold([refused]))
+    list(reader.fold([Record(0, error=KafkaError._PARTITION_EOF)]))  # it is served
+    list(reader.fold([refused]))
+
+
+def looked(reader: LogReader, monkeypatch: pytest.MonkeyPatch, facts: TopicFacts | None) -> None:
+    monkeypatch.setattr(TopicWatch, "look", lambda _: facts)
+    monkeypatch.setattr(reader, "_poll", lambda _: [])
+    reader.poll(0)
+
+
+def test_a_topic_that_goes_grows_or_is_made_anew_is_noticed_while_it_is_read(
+    brokers: Brokers, reader: LogReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened(brokers, reader)
+    for facts in (None, OLD, TopicFacts(None, 2)):
+        looked(reader, monkeypatch, facts)
+    assert reader.partition_count_error is None
+    with pytest.raises(Truncated, match="was deleted"):
+        looked(reader, monkeypatch, TopicFacts(None, 0))
+    with pytest.raises(Truncated, match="made anew; its id is new"):
+        looked(reader, monkeypatch, NEW)
+    looked(reader, monkeypatch, TopicFacts("old", 3))
+    assert "had 2 partitions and now has 3" in str(reader.partition_count_error)
+
+
+def test_the_first_id_that_the_brokers_tell_is_the_topics(
+    brokers: Brokers, reader: LogReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    brokers.answers = iter([(2, None)])
+    reader.open(10)
+    looked(reader, monkeypatch, OLD)
+    with pytest.raises(Truncated, match="made anew"):
+        looked(reader, monkeypatch, NEW._replace(partitions=2))
+
+
+# Snapshots
+
+
+def snapshot_at(offset: int, *, anchor: bytes | None = None, partitions: int = 2) -> Snapshot:
+    """What a client would have written after `offset` records."""
+    state = PartitionState(0)
+    for n in range(offset):
+        apply(state, n, Message(n).value())
+    value = encode_snapshot(
+        state.encode(),
+        coordinator=0,
+        partitions=partitions,
+        next_offset=offset,
+        anchor=anchor or anchor_of(Message(offset - 1).value()),
+        writer="w",
+    )
+    return decode_snapshot(value)
+
+
+@pytest.fixture
+def restoring(brokers: Brokers, monkeypatch: pytest.MonkeyPatch) -> Iterator[LogReader]:
+    """A reader that finds `brokers.snapshot`; the log has the records 0 to 9."""
+    brokers.answers = iter([(2, OLD)])
+    brokers.ends = {0: 10}
+
+    def newest(_: Any, __: str, ends: dict[int, int], ___: float, accept: Any) -> Any:
+        state = accept(brokers.snapshot) if ends and brokers.snapshot is not None else None
+        return {} if state is None else {0: (brokers.snapshot, state)}
+
+    monkeypatch.setattr(log_reader, "newest_snapshots", newest)
+    monkeypatch.setattr(LogMetadata, "describe", lambda *_, **__: (2, 2))
+    config = {"bootstrap.servers": "127.0.0.1:1"}
+    made = LogReader(config, topic="__m", snapshot_topic="__m.s", compare_snapshots=False)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("events", [True, False])
+def test_a_replay_goes_on_from_a_snapshot_and_checks_that_it_is_of_this_log(
+    brokers: Brokers, restoring: LogReader, monkeypatch: pytest.MonkeyPatch, events: bool
+) -> None:
+    brokers.snapshot = snapshot_at(6)
+    restoring.open(10)
+    assert restoring.newest_snapshot[0] == 6
+    feed(restoring, monkeypatch, [Record(n) for n in range(5, 10)])
+    list(restoring.history(events=events))
+    assert restoring.world.states[0].next_offset == 10
+    assert restoring.replayed == (5 if events else 4)
+
+
+@pytest.mark.parametrize("events", [True, False])
+@pytest.mark.parametrize("first", [Record(5, value=b"another"), Record(6)], ids=["other", "later"])
+def test_a_snapshot_of_another_log_is_not_used_and_never_again(
+    brokers: Brokers,
+    restoring: LogReader,
+    monkeypatch: pytest.MonkeyPatch,
+    events: bool,
+    first: Record,
+) -> None:
+    brokers.snapshot = snapshot_at(6)
+    restoring.open(10)
+    feed(restoring, monkeypatch, [first])
+    with pytest.raises(Truncated, match="another log than its snapshot's"):
+        list(restoring.history(events=events))
+    assert restoring.world.states[0].next_offset == 0
+    restoring.open(10)
+    assert restoring.newest_snapshot.get(0, 0) == 0
+
+
+def test_a_snapshot_beyond_the_logs_last_record_is_of_another_log(
+    brokers: Brokers, restoring: LogReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The record below it never comes: the end does."""
+    brokers.snapshot = snapshot_at(10)
+    restoring.open(10)
+    feed(restoring, monkeypatch, [Record(10, error=KafkaError._PARTITION_EOF)])
+    with pytest.raises(Truncated, match="another log"):
+        restoring.replay()
+
+
+@pytest.mark.parametrize(
+    "unfit",
+    [
+        snapshot_at(6, partitions=3),
+        snapshot_at(11),
+    ],
+    ids=["of another number of partitions", "beyond the end"],
+)
+def test_a_snapshot_that_does_not_fit_is_passed_over(
+    brokers: Brokers, restoring: LogReader, unfit: Snapshot
+) -> None:
+    brokers.snapshot = unfit
+    restoring.open(10)
+    assert restoring.world.states[0].next_offset == 0
+
+
+def test_a_log_whose_beginning_is_gone_needs_a_snapshot(
+    brokers: Brokers, restoring: LogReader
+) -> None:
+    brokers.begins = {0: 4}
+    brokers.snapshot = snapshot_at(3)
+    with pytest.raises(LogHole, match=r"below offset 4 of __m/0"):
+        restoring.open(10)
+    brokers.snapshot = snapshot_at(4)  # the record below it is gone, as it should be
+    restoring.open(10)
+    assert restoring.world.states[0].next_offset == 4
+
+
+def test_the_past_begins_at_a_snapshot_that_is_old_enough(
+    brokers: Brokers, restoring: LogReader
+) -> None:
+    brokers.snapshot = snapshot_at(6)
+    restoring.open(10, since_offset=5)
+    assert restoring.world.states[0].next_offset == 0
+    restoring.open(10, since_offset=6)
+    assert restoring.world.states[0].next_offset == 6
+    brokers.begins = {0: 2}
+    restoring.open(10, since_offset=3)  # the history that was asked for is gone
+    assert restoring.world.states[0].next_offset == 6
+
+
+def test_what_an_opening_before_gave_out_is_remembered(
+    brokers: Brokers, restoring: LogReader
+) -> None:
+    brokers.snapshot = snapshot_at(6)
+    restoring.open(10)
+    brokers.snapshot = None
+    restoring.open(10)
+    assert restoring.highest_epoch == 6
+    restoring.open(10)
+    assert restoring.highest_epoch == 6

@@ -166,7 +166,7 @@ def test_nothing_is_said_when_all_was_written(
 
 
 def test_headers_say_what_where_and_by_whom() -> None:
-    own = [("trace", b"7"), (f"{PREFIX}offset", b"1")]
+    own: list[tuple[str, str | bytes | None]] = [("trace", b"7"), (f"{PREFIX}offset", b"1")]
     message = KafkaMessage(
         topic="t", partition=2, offset=9, key=b"k", value=b"v", headers=own, timestamp=(1, 5_000)
     )
