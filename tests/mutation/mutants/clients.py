@@ -275,7 +275,7 @@ _HANDING_OUT = [
     ),
     _held_partition(
         "a message in hand is not done",
-        "position",
+        "_position",
         "max(run.handed_out - 1, 0)",
         "min(run.handed_out, len(run.messages) - 1)",
     ),
@@ -1036,7 +1036,7 @@ _SLOTS = [
         "consumer.sharing",
         "partitions that are in use are not shared by keys",
         "Sharing._refuse_if_shared_by_partitions",
-        "cell.held or cell.position >= 0",
+        "cell.held or is_used",
         "False",
     ),
     _keys(

@@ -1139,8 +1139,8 @@ _THE_LEASE = [
     _claimant(
         "renewal: the first heartbeat at once",
         "_on_claimed",
-        "        self._heartbeats.arrange(coordinator, now_ns)\n",
-        "        self._heartbeats.arrange(coordinator, now_ns + self.interval_ms * MS)\n",
+        "now_ns + is_range * self.interval_ms * MS",
+        "now_ns + self.interval_ms * MS",
     ),
 ]
 
@@ -1157,7 +1157,12 @@ _CLAIMING = [
         "observer.caught_up_at_offset is None or self.leaving",
         "observer.caught_up_at_offset is None",
     ),
-    _claimant("claiming: nothing is wanted when leaving", "want", "if self.leaving:", "if False:"),
+    _claimant(
+        "claiming: nothing is wanted when leaving",
+        "_check_wanting",
+        "if self.leaving:",
+        "if False:",
+    ),
     _claimant(
         "claiming: not in a paused group",
         "_consider",
@@ -1245,8 +1250,8 @@ _CLAIMING = [
     _claimant(
         "claiming: on after a loss that nobody was told of",
         "applied",
-        "self._on_claimed(coordinator, event, now_ns)\n" + _TOUCHED,
-        "self._on_claimed(coordinator, event, now_ns)",
+        "self._granted = None\n" + _TOUCHED,
+        "self._granted = None",
     ),
     _claimant("claiming: at the start", "caught_up", "self._consider(holding, now_ns)", "pass"),
     _claimant(
@@ -1308,7 +1313,7 @@ _CLAIMING = [
     ),
     _claimant(
         "twin: the loser wants nothing new",
-        "want",
+        "_check_wanting",
         "if self.duplicate_instance_id is not None:",
         "if False:",
     ),
@@ -1626,7 +1631,7 @@ _THE_LOG_ITSELF = [
     ),
     _claimant(
         "level: who cannot follow says why",
-        "want",
+        "_check_wanting",
         'self.refusal or "the client is closing; make a new one"',
         '"the client is closing; make a new one"',
     ),
@@ -1740,7 +1745,7 @@ _ENDING = [
         'self._end(holding, ClaimEvent.CANCELLED, "cancelled")',
         "pass",
     ),
-    _claimant("release: with the position", "_send_release", "holding.next_offset,", "-1,"),
+    _claimant("release: with the position", "_send_release", "holding.next_offset if", "-1 if"),
     _claimant("pause: the holder stops", "applied", "self._on_paused(coordinator, now_ns)", "pass"),
     _claimant(
         "pause: the holder stops at once", "_on_paused", "holding.on(ClaimEvent.PAUSED)", "pass"
