@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from marshal_py.admin.connection import Connection
-from marshal_py.admin.event_text import without_epoch
+from marshal_py.admin.event_text import ROUTINE, without_epoch
 from marshal_py.admin.world_reader import stamp_ms, until_silent
 from marshal_py.client.log_reader import Batch, LogReader
 from marshal_py.protocol.events import Event
@@ -26,10 +26,15 @@ class TimedEvent(NamedTuple):
     event: Event
 
 
-def past_events(connection: Connection, reader: LogReader) -> Iterator[list[TimedEvent]]:
-    """Yield what the log holds, batch by batch. Raises `BrokerUnavailable`, `Truncated`."""
+def past_events(
+    connection: Connection, reader: LogReader, *, routine: bool = True
+) -> Iterator[list[TimedEvent]]:
+    """Yield what the log holds, batch by batch; not `routine`: without heartbeats and renewals.
+
+    Raises `BrokerUnavailable`, `Truncated`.
+    """
     for messages, batches in until_silent(connection, reader):
-        yield _timed(reader, messages, batches)
+        yield _timed(reader, messages, batches, routine=routine)
 
 
 def new_events(reader: LogReader) -> list[TimedEvent]:
@@ -39,18 +44,27 @@ def new_events(reader: LogReader) -> list[TimedEvent]:
     return sorted(found, key=_when)
 
 
-def _timed(reader: LogReader, messages: list[Any], batches: list[Batch]) -> list[TimedEvent]:
+def _timed(
+    reader: LogReader, messages: list[Any], batches: list[Batch], *, routine: bool = True
+) -> list[TimedEvent]:
+    kept = [
+        (batch.coordinator, event)
+        for batch in batches
+        for event in batch.events
+        if routine or type(event) not in ROUTINE
+    ]
+    if not kept:
+        return []
     stamps: dict[tuple[int, int], int] = {}
     for message in messages:
         if message.error() is None and message.topic() == reader.topic:
             stamps[message.partition(), message.offset()] = stamp_ms(message, reader.wire)
     found = []
-    for batch in batches:
-        for event in batch.events:
-            stamp = stamps.get((batch.coordinator, event.offset), -1)
-            if reader.wire.name == "text":
-                event = without_epoch(event)
-            found.append(TimedEvent(stamp if stamp >= 0 else None, batch.coordinator, event))
+    for coordinator, event in kept:
+        stamp = stamps.get((coordinator, event.offset), -1)
+        if reader.wire.name == "text":
+            event = without_epoch(event)
+        found.append(TimedEvent(stamp if stamp >= 0 else None, coordinator, event))
     return found
 
 

@@ -146,7 +146,8 @@ def tail(
                 until_ms=None if wire == "text" else until_ms,
             )
             _warn_of_gaps(reader, since_offset)
-            matching = filter(wanted, in_order(reader, past_events(connection, reader)))
+            past = past_events(connection, reader, routine=everything)
+            matching = filter(wanted, in_order(reader, past))
             shown = 0
             for found in matching if timed or not first else deque(matching, maxlen=lines):
                 show(found)

@@ -8,8 +8,9 @@ that was changed, miscompiled or fed from a damaged log does.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from marshal_py.errors import MalformedRecord
 from marshal_py.protocol import events as ev
@@ -19,6 +20,8 @@ from marshal_py.protocol.rationalizer import CellKey, PartitionState
 
 __all__ = ["Invariants"]
 
+
+_NOTHING: Final[tuple[str, ...]] = ()
 
 SessionKey: TypeAlias = tuple[str, str, str]
 """(group_id, client_id, instance_id)"""
@@ -73,8 +76,21 @@ class Invariants:
         self._identity, self._base = state.identity, state.base
         self._offset = state.next_offset - 1
 
-    def check(self, event: ev.Event, value: bytes | None) -> list[str]:
+    def check(self, event: ev.Event, value: bytes | None) -> Sequence[str]:
         """Return what is wrong with an event of the record `value`: nothing, usually."""
+        if type(event) is ev.Renewed and event.offset >= self._offset:
+            # Most events by far are renewals as they should be: the rest of this finds nothing.
+            account = self._cells.get((event.group_id, event.topic, event.partition))
+            if (
+                account is not None
+                and account.epoch == event.epoch
+                and account.next_offset <= event.next_offset
+                and account.holder == event.client_id
+                and account.instance_id == event.instance_id
+            ):
+                account.next_offset = event.next_offset
+                self._offset = event.offset
+                return _NOTHING
         wrong: list[str] = []
         if isinstance(event, ev.Ignored):
             return wrong

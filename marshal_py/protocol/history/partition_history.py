@@ -11,7 +11,7 @@ only say when a record came. Columns and kinds of anomalies: specs/AUDIT.md.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 from zlib import crc32
 
 from marshal_py.protocol import events as ev
@@ -37,6 +37,8 @@ from marshal_py.protocol.rationalizer import CellKey, PartitionState, apply
 from marshal_py.protocol.snapshots import anchor_of
 
 __all__ = ["PartitionHistory"]
+
+Judge: TypeAlias = Callable[[bytes | None, int, list[Any]], None]
 
 
 class PartitionHistory:
@@ -139,10 +141,12 @@ class PartitionHistory:
         offsets: Sequence[int],
         values: Sequence[bytes | None],
         stamps_ms: Sequence[int],
+        judge: Judge | None = None,
     ) -> None:
         """Apply records, given as parallel sequences in offset order. No value makes it raise.
 
-        Records of version 2: the handlers are not asked about heartbeats as they should be.
+        Records of version 2: the handlers are not asked about heartbeats as they should be. `judge`
+        is told of each record when it was applied: its value, the broker's time, and its events.
         """
         memory, snapshots = self._memory, self._snapshots
         state, handlers = memory.state, self._handlers
@@ -156,6 +160,8 @@ class PartitionHistory:
             else:
                 self._checks.clock(offset, now)
             memory.at_ms, memory.value = now, value
+            if judge is not None:
+                judge(value, now, events)
             for event in events:
                 # Almost all records are heartbeats of which there is nothing to say but when they
                 # came. What these branches do not take is for the handlers, which say the same.

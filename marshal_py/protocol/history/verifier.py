@@ -18,7 +18,7 @@ from marshal_py.protocol.history.anomalies import MEANING
 from marshal_py.protocol.history.invariants import Invariants
 from marshal_py.protocol.history.partition_history import PartitionHistory
 from marshal_py.protocol.history.rows import record_text
-from marshal_py.protocol.rationalizer import GroupState, PartitionState, apply
+from marshal_py.protocol.rationalizer import GroupState, PartitionState
 from marshal_py.protocol.snapshots import Snapshot, anchor_of
 
 __all__ = ["WARNINGS", "Finding", "Verifier", "differences"]
@@ -81,16 +81,13 @@ class Verifier:
         self._partition = partition
         self._partitions = partitions
         self._state = state
-        self._history = PartitionHistory(
-            partition, partitions, state=PartitionState.decode(state.encode()), sample_ms=2**60
-        )
+        self._history = PartitionHistory(partition, partitions, state=state, sample_ms=2**60)
         self._invariants = Invariants(state)
         self._begin = state.next_offset
         ahead = [s for s in snapshots if s[0].next_offset >= self._begin]
         self._snapshots = sorted(ahead, key=lambda s: s[0].next_offset, reverse=True)
         self._batch: list[tuple[int, bytes | None, int]] = []
         self._value: bytes | None = None
-        self._events: list[ev.Event] = []
 
     def feed(
         self, offset: int, value: bytes | None, stamp_ms: int, *, create_time: bool = False
@@ -98,26 +95,31 @@ class Verifier:
         """Take the next record."""
         if create_time:
             self._history.saw_create_time(offset, stamp_ms)
-        while self._snapshots and self._snapshots[-1][0].next_offset <= offset:
-            self._compare(*self._snapshots.pop())
-        apply(self._state, offset, value, self._events)
-        for event in self._events:
-            for what in self._invariants.check(event, value):
-                self._wrong(event, what, stamp_ms, value)
-        self._events.clear()
-        self._value = value
-        self.records += 1
         self._batch.append((offset, value, stamp_ms))
         if len(self._batch) >= BATCH:
             self._audit()
 
-    def finish(self) -> list[Finding]:
-        """Judge what can only be judged at the end; return all findings in the log's order."""
+    def _judge(self, value: bytes | None, stamp_ms: int, events: list[ev.Event]) -> None:
+        """Look at a record that was applied just now."""
+        for event in events:
+            for what in self._invariants.check(event, value):
+                self._wrong(event, what, stamp_ms, value)
+        self._value = value
+        self.records += 1
+        if self._snapshots:
+            self._compare_reached()
+
+    def _compare_reached(self) -> None:
+        """Compare the snapshots that were taken up to here."""
         while self._snapshots and self._snapshots[-1][0].next_offset <= self._state.next_offset:
             self._compare(*self._snapshots.pop())
+
+    def finish(self) -> list[Finding]:
+        """Judge what can only be judged at the end; return all findings in the log's order."""
+        self._audit()
+        self._compare_reached()
         for snapshot, offset, at_ms in self._snapshots:
             self._snapshot_is_wrong(snapshot, offset, at_ms, "it lies beyond the end of the log")
-        self._audit()
         end = self._state.next_offset
         for (group, topic, partition), what in self._invariants.finish(self._state):
             finding = self._finding("invariant", end, self._history.latest_ms, what)
@@ -128,7 +130,9 @@ class Verifier:
     def _audit(self) -> None:
         if self._batch:
             offsets, values, stamps = zip(*self._batch, strict=True)
-            self._history.feed(offsets, values, stamps)
+            if self._snapshots:
+                self._compare_reached()
+            self._history.feed(offsets, values, stamps, self._judge)
             self._batch.clear()
         for row in self._history.take_rows().get("anomalies", ()):
             _, offset, at_ms, kind, what, group, client, _, topic, partition, record = row
