@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from typer.core import TyperGroup
-
 from harvest.cli import checkpoint, dead_letters, slot
 from harvest.cli.bench import bench
 from harvest.cli.check import check
@@ -21,14 +19,14 @@ from harvest.cli.spark import lake, reconcile
 from harvest.cli.stash import stash
 from harvest.cli.switch import switch
 from harvest.errors import HarvestError
-from marshal_py.cli.command import EXIT_CODES_HELP, new_app, version_flag
+from marshal_py.cli.command import EXIT_CODES_HELP, Commands, new_app, version_flag
 from marshal_py.cli.exit_codes import EXIT_CODES, errors_as_exit_codes, fail
 from marshal_py.cli.output import prepare_output
 
 __all__ = ["app", "main"]
 
 
-class _Commands(TyperGroup):
+class _Commands(Commands):
     """Errors become one line and an exit code, as those of `marshal` do."""
 
     def invoke(self, ctx: Any) -> Any:

@@ -8,16 +8,18 @@ from __future__ import annotations
 import inspect
 import logging
 import os
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, cast
 
 import typer
+from typer.core import TyperGroup
 
 from marshal_py.admin.connection import Connection, Flags
-from marshal_py.cli.exit_codes import errors_as_exit_codes
+from marshal_py.cli.exit_codes import INTERRUPTED, errors_as_exit_codes
 from marshal_py.cli.options import (
     BootstrapServers,
     ConfigFile,
@@ -26,10 +28,18 @@ from marshal_py.cli.options import (
     Verbose,
     coordination_topic_option,
 )
-from marshal_py.cli.output import log_to_stderr
+from marshal_py.cli.output import log_to_stderr, say
 from marshal_py.cli.progress import LogProgress
 
-__all__ = ["EXIT_CODES_HELP", "command", "global_flags", "new_app", "reflow", "version_flag"]
+__all__ = [
+    "EXIT_CODES_HELP",
+    "Commands",
+    "command",
+    "global_flags",
+    "new_app",
+    "reflow",
+    "version_flag",
+]
 
 EXIT_CODES_HELP: Final = (
     "Exit codes: 0 all well, 1 a finding, 2 wrong usage or configuration, 3 the environment "
@@ -51,15 +61,42 @@ Version = Annotated[
 ]
 
 
+_ClickException: Final[type[Exception]] = typer.BadParameter.__mro__[2]
+"""Of click, or of the copy of it that newer versions of typer have."""
+
+
+class Commands(TyperGroup):
+    """Wrong usage is told as all errors are: in a line that begins with ``error:``."""
+
+    def main(self, *args: Any, standalone_mode: bool = True, **settings: Any) -> Any:
+        """See `TyperGroup.main`."""
+        if not standalone_mode:
+            return super().main(*args, standalone_mode=False, **settings)
+        try:
+            code = super().main(*args, standalone_mode=False, **settings)
+        except typer.Abort:
+            sys.exit(INTERRUPTED)
+        except _ClickException as error:
+            context: typer.Context | None = getattr(error, "ctx", None)
+            message = cast(Any, error).format_message()
+            if not message or type(error).__name__ == "NoArgsIsHelpError":
+                cast(Any, error).show()
+            else:
+                hint = "" if context is None else f" Try `{context.command_path} -h`."
+                say(f"error: {message.rstrip('.')}.{hint}", stderr=True)
+            sys.exit(cast(Any, error).exit_code)
+        sys.exit(code if isinstance(code, int) else 0)
+
+
 def new_app(**settings: Any) -> typer.Typer:
     """Return a typer app with the settings that all of ours have."""
     return typer.Typer(
+        **{"cls": Commands, **settings},
         no_args_is_help=True,
         context_settings={"help_option_names": ["-h", "--help"]},
         # A traceback with local variables would show passwords.
         pretty_exceptions_enable=False,
         rich_markup_mode="rich",
-        **settings,
     )
 
 

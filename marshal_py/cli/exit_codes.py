@@ -24,6 +24,7 @@ __all__ = [
     "ENVIRONMENT",
     "EXIT_CODES",
     "FINDING",
+    "INTERRUPTED",
     "errors_as_exit_codes",
     "exit_code",
     "fail",

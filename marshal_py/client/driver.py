@@ -34,6 +34,7 @@ from marshal_py.client.signals import exit_on_sigterm
 from marshal_py.client.snapshots import next_offset_in
 from marshal_py.client.topic_watch import LOOK_EVERY_S
 from marshal_py.errors import (
+    AccessDenied,
     AuthenticationFailed,
     BrokerUnavailable,
     Closed,
@@ -139,6 +140,11 @@ class Driver:
     def world(self) -> World:
         """The state of all groups, as this client has read it."""
         return self.reader.world
+
+    @property
+    def refused(self) -> AccessDenied | None:
+        """The right to write that this client lacks at present."""
+        return self._writer.refused_now
 
     @property
     def observers(self) -> list[Observer]:

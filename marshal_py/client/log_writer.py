@@ -39,6 +39,8 @@ class LogWriter:
         self.snapshot_topic = snapshot_topic
         self.refusal: AccessDenied | None = None
         """Set when the brokers refuse to let this client write, and never let it before."""
+        self.refused_now: AccessDenied | None = None
+        """Set while the brokers refuse what this client writes; it tries on."""
         self._was_served = False
         self._refusal_told_s = -OUTAGE_WARNING_S
         self._failures: deque[tuple[int, str]] = deque()
@@ -78,6 +80,8 @@ class LogWriter:
         def delivered(error: KafkaError | None, _: Message) -> None:
             if error is None:
                 self._was_served = True
+                if topic == self.topic:
+                    self.refused_now = None
                 return
             if error.code() in REFUSED:
                 self._refused(topic)
@@ -123,8 +127,10 @@ class LogWriter:
     def _refused(self, topic: str) -> None:
         self._errors.was_refused = True
         problem = denied(self._config, topic, "Write")
-        if topic == self.topic and not self._was_served and self.refusal is None:
-            self.refusal = problem
+        if topic == self.topic:
+            self.refused_now = problem
+            if not self._was_served and self.refusal is None:
+                self.refusal = problem
         if time.monotonic() - self._refusal_told_s >= OUTAGE_WARNING_S:
             self._refusal_told_s = time.monotonic()
             logger.error("%s", problem)

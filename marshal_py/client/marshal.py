@@ -28,7 +28,7 @@ from marshal_py.client.settings import (
 )
 from marshal_py.client.structured_logs import Fields
 from marshal_py.client.waiting import block
-from marshal_py.errors import MarshalError, SnapshotMismatch
+from marshal_py.errors import AccessDenied, MarshalError, SnapshotMismatch
 from marshal_py.protocol.rationalizer import Cell
 from marshal_py.protocol.wire import WireName
 from marshal_py.protocol.world import Liveness, World
@@ -313,6 +313,14 @@ class Marshal(OfOneProcess):
     def failure(self) -> MarshalError | None:
         """Why this client has stopped claiming, None while it has not."""
         return self._driver.failure
+
+    @property
+    def refused(self) -> AccessDenied | None:
+        """The right without which this client cannot claim or renew now; None: nothing is refused.
+
+        A right that was taken away while it ran: it tries on, and is well when the right is back.
+        """
+        return self._driver.refused
 
     @property
     def snapshot_mismatches(self) -> tuple[SnapshotMismatch, ...]:

@@ -37,7 +37,8 @@ _LABELS = ["group_id", "client_id"]
 class MarshalMetrics(Collector):
     """Registers the metrics of one started client with `registry`, until `close`.
 
-    Gauges: ``marshal_up`` (1, or 0 once the client has stopped claiming), ``marshal_claims_held``
+    Gauges: ``marshal_up`` (1, or 0 once the client has stopped claiming, and while the brokers
+    refuse what it writes), ``marshal_claims_held``
     (claims under a lease that stands), ``marshal_lease_remaining_seconds`` (of the claim that has
     the least). Counters, since the client started to listen:
     ``marshal_events_total`` by event, of the group; ``marshal_takeovers_total``, claims of a cell
@@ -104,7 +105,8 @@ class MarshalMetrics(Collector):
         except Closed:
             yield gauge("up", "Whether the client claims.", 0)
             return
-        yield gauge("up", "Whether the client claims.", marshal.failure is None)
+        up = marshal.failure is None and marshal.refused is None
+        yield gauge("up", "Whether the client claims.", up)
         yield gauge("claims_held", "Claims of this client whose lease stands.", len(claims))
         yield gauge(
             "lease_remaining_seconds",

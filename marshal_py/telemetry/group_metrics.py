@@ -61,8 +61,10 @@ class GroupMetrics(Collector):
     log was made anew, or lost records that had been read).
 
     Of itself: ``marshal_exporter_kafka_reachable``, ``marshal_exporter_newest_record_age_seconds``,
-    ``marshal_exporter_clock_behind_seconds``. While the brokers do not answer, it does not know
-    who is alive: what is said of groups is left out, and an outage is no death of everybody.
+    ``marshal_exporter_clock_behind_seconds``, ``marshal_exporter_kafka_answer_seconds`` (how long
+    the brokers took to say where topics end, when they were asked last; every 10 s). While they do
+    not answer, it does not know who is alive: what is said of groups is left out, and an outage is
+    no death of everybody.
 
     The brokers are asked by `ask`, beside; `collect` never waits for them.
     """
@@ -77,6 +79,7 @@ class GroupMetrics(Collector):
         self._rows: list[PartitionLag] = []
         self._clocks: dict[tuple[str, str, int], LagClock] = {}
         self._answered_s = time.monotonic()
+        self._took_s: float | None = None
         self._failed = False
 
     def count(self, event: ev.Event) -> None:
@@ -98,6 +101,7 @@ class GroupMetrics(Collector):
 
     def ask(self) -> None:
         """Ask the brokers once where topics end."""
+        began_s = time.monotonic()
         try:
             rows = measure_lag(self._connection, self.view, lock=self._lock)
         except (KafkaException, MarshalError) as error:
@@ -112,6 +116,7 @@ class GroupMetrics(Collector):
         for gone in self._clocks.keys() - {(r.group, r.topic, r.partition) for r in rows}:
             del self._clocks[gone]
         self._rows, self._answered_s, self._failed = rows, now_s, False
+        self._took_s = now_s - began_s
 
     def reachable(self) -> bool:
         """Whether the brokers have answered lately."""
@@ -136,6 +141,9 @@ class GroupMetrics(Collector):
         yield _gauge(
             "exporter_clock_behind_seconds", "Behind the brokers' at least.", behind_ms / 1000
         )
+        if reachable and self._took_s is not None:
+            text = "How long the brokers took to answer, last."
+            yield _gauge("exporter_kafka_answer_seconds", text, self._took_s)
         if reachable:
             yield from _groups(summary, leaderships)
             yield from self._lag()

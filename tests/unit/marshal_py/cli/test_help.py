@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import re
 import shlex
+import subprocess
+import sys
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
@@ -139,3 +141,23 @@ def test_an_error_of_harvest_looks_like_one_of_marshal(
     assert said.startswith("error: ")
     assert "\x1b" not in said
     assert "red" in said
+
+
+@pytest.mark.parametrize(
+    ("module", "arguments", "says"),
+    [
+        ("marshal_py.cli", ["nonsense"], "error: No such command 'nonsense'. Try `marshal -h`."),
+        ("marshal_py.cli", ["group", "nope"], "error: No such command 'nope'. Try `marshal group"),
+        ("marshal_py.cli", ["claims", "--nope"], "error: No such option: --nope"),
+        ("harvest.cli", ["reap"], "error: Missing option '--config'"),
+        ("harvest.cli", ["nons\x1b[2Jense"], "error: No such command 'nons\\x1b[2Jense'."),
+    ],
+)
+def test_wrong_usage_is_one_line_as_all_errors_are(
+    module: str, arguments: list[str], says: str
+) -> None:
+    command = [sys.executable, "-m", module, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(says)
+    assert len(done.stderr.splitlines()) == 1

@@ -258,3 +258,20 @@ def test_flushing_says_how_many_records_are_not_delivered(
     assert writer.flush(1.0) == 2
     writer.purge()
     assert producers[0].purged
+
+
+def test_a_refusal_stands_until_a_record_is_taken(
+    writer: LogWriter, producers: list[StubProducer]
+) -> None:
+    producer = producers[0]
+    for seq in range(3):
+        writer.append(0, seq, b"x")
+    taken, refused, taken_again = producer.held
+    taken(None, None)
+    assert writer.refused_now is None
+    refused(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED), None)
+    assert writer.refused_now is not None
+    assert "lacks Write on topic 't'" in str(writer.refused_now)
+    assert writer.refusal is None, "it was served once: the right may come back"
+    taken_again(None, None)
+    assert writer.refused_now is None

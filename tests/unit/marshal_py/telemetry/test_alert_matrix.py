@@ -36,6 +36,7 @@ def well() -> Series:
         "marshal_exporter_kafka_reachable{}": 1,
         "marshal_exporter_newest_record_age_seconds{}": 2,
         "marshal_exporter_clock_behind_seconds{}": 0,
+        "marshal_exporter_kafka_answer_seconds{}": 0.01,
         "marshal_coordination_records_total{}": 900,
         "marshal_coordination_restarts_total{}": 0,
         "marshal_coordination_snapshot_mismatches_total{}": 0,
@@ -95,6 +96,7 @@ GROUPS_UNKNOWN = of("^marshal_group_", GONE)
 OUTAGE: Case = {
     **GROUPS_UNKNOWN,
     **of("exporter_kafka_reachable", 0),
+    **of("exporter_kafka_answer", GONE),
     **of("newest_record_age", "17+15x200"),
     **of("harvest_(leading|kafka_reachable|up)", 0),
     **of("harvest_oldest_row_age", "15+15x200"),
@@ -145,6 +147,10 @@ MATRIX: Final[dict[str, tuple[Case, set[str]]]] = {
     ),
     "the broker is paused or down": (OUTAGE, {"MarshalKafkaUnreachable"}),
     "the broker is slow": (
+        of("exporter_kafka_answer", 3),
+        {"MarshalKafkaSlow"},
+    ),
+    "rows wait": (
         of('harvest_oldest_row_age.*outbox="outbox"', "70+5x200"),
         {"HarvestRowsWait"},
     ),

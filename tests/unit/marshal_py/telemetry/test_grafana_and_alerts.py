@@ -64,6 +64,40 @@ def test_the_check_can_fail() -> None:
     assert not {"marshal_group_nonsense", "marshal_consumer_members"} & exported()
 
 
+def unlike(given: Any, kept: Any, where: str = "") -> list[str]:
+    """What of a document Grafana's own model does not know, or changes."""
+    if isinstance(given, dict) and isinstance(kept, dict):
+        found = [f"{where}/{key} is unknown" for key in given.keys() - kept.keys()]
+        for key in given.keys() & kept.keys():
+            found += unlike(given[key], kept[key], f"{where}/{key}")
+        return found
+    if isinstance(given, list) and isinstance(kept, list) and len(given) == len(kept):
+        pairs = enumerate(zip(given, kept, strict=True))
+        return [what for n, (a, b) in pairs for what in unlike(a, b, f"{where}/{n}")]
+    return [] if given == kept else [f"{where}: {given!r} becomes {kept!r}"]
+
+
+def as_grafana_reads(document: dict[str, Any]) -> Any:
+    plugins = pytest.importorskip("grafana_foundation_sdk.cog.plugins")
+    from grafana_foundation_sdk.cog.encoder import JSONEncoder
+    from grafana_foundation_sdk.models.dashboard import Dashboard
+
+    plugins.register_default_plugins()  # panels and queries by their own types
+    return json.loads(JSONEncoder().encode(Dashboard.from_json(document)))
+
+
+def test_grafanas_own_model_knows_all_of_the_dashboard() -> None:
+    assert unlike(DASHBOARD, as_grafana_reads(DASHBOARD)) == []
+
+
+def test_the_check_by_grafanas_model_can_fail() -> None:
+    wrong = json.loads(json.dumps(DASHBOARD))
+    wrong["refreshEvery"] = "5s"
+    wrong["panels"][1]["gridPos"]["width"] = 3
+    found = unlike(wrong, as_grafana_reads(wrong))
+    assert sorted(found) == ["/panels/1/gridPos/width is unknown", "/refreshEvery is unknown"]
+
+
 def test_panels_do_not_overlap_and_have_their_own_ids() -> None:
     ids = [panel["id"] for panel in DASHBOARD["panels"]]
     assert len(set(ids)) == len(ids)
