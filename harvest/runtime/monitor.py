@@ -199,6 +199,8 @@ class Monitor:
             except (HarvestError, MarshalError, KafkaException) as error:
                 problems.append(f"{name}: {error}")
                 answered = False
+                if name == "table":  # what was counted before is not so now
+                    self.backlog = self.dead_letters = None
             if name in ("database", "kafka"):
                 self.reachable[name] = answered
         self._problems = tuple(problems)

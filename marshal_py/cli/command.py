@@ -9,8 +9,9 @@ import inspect
 import logging
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any, Final, cast
@@ -68,12 +69,29 @@ _ClickException: Final[type[Exception]] = typer.BadParameter.__mro__[2]
 class Commands(TyperGroup):
     """Wrong usage is told as all errors are: in a line that begins with ``error:``."""
 
-    def main(self, *args: Any, standalone_mode: bool = True, **settings: Any) -> Any:
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        windows_expand_args: bool = True,
+        **extra: Any,
+    ) -> Any:
         """See `TyperGroup.main`."""
+        run = partial(
+            super().main,
+            args,
+            prog_name,
+            complete_var,
+            standalone_mode=False,
+            windows_expand_args=windows_expand_args,
+            **extra,
+        )
         if not standalone_mode:
-            return super().main(*args, standalone_mode=False, **settings)
+            return run()
         try:
-            code = super().main(*args, standalone_mode=False, **settings)
+            code = run()
         except typer.Abort:
             sys.exit(INTERRUPTED)
         except _ClickException as error:

@@ -9,6 +9,7 @@ import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
@@ -70,10 +71,12 @@ class Recording:
         except OSError:
             return {}
         found = {}
+        instance = urlsplit(url).netloc  # as Prometheus adds it: two harvesters show the same
         for family in text_string_to_metric_families(text):
             for sample in family.samples:
                 if sample.name in self._watched:
-                    labels = ",".join(f'{k}="{v}"' for k, v in sorted(sample.labels.items()))
+                    given = {"instance": instance, **sample.labels}
+                    labels = ",".join(f'{k}="{v}"' for k, v in sorted(given.items()))
                     found[f"{sample.name}{{{labels}}}"] = f"{sample.value:.10g}"
         return found
 

@@ -20,6 +20,7 @@ import psycopg
 import yaml
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
+from psycopg.conninfo import make_conninfo
 
 from harvest import OutboxRecord, Stasher
 from marshal_py.client.topics import create_topics
@@ -252,11 +253,10 @@ def groups(servers: Servers, to: Path) -> None:
         killed.append(world.harvester(audit))
         world.harvester(files["pinned"])
         world.harvester(files["one-shard"])
-        weak = psycopg.conninfo.conninfo_to_dict(_database(files["one-shard"]))
         with closing(psycopg.connect(_database(files["one-shard"]), autocommit=True)) as connection:
             connection.execute("CREATE ROLE weak LOGIN SUPERUSER")
         world.harvester(
-            files["one-shard"], database=psycopg.conninfo.make_conninfo(**(weak | {"user": "weak"}))
+            files["one-shard"], database=make_conninfo(_database(files["one-shard"]), user="weak")
         )
         world.exporter()
         world.begin()
@@ -266,7 +266,7 @@ def groups(servers: Servers, to: Path) -> None:
             process.kill()
         world.produce("stuck", "wait", 2)
         world.produce("letters", "fail", 2)
-        world.produce("lagging", "0.05", SLOW_MESSAGES)
+        world.produce("lagging", "0.2", SLOW_MESSAGES)
         with ExitStack() as stack:
             shard = stack.enter_context(
                 closing(psycopg.connect(_database(files["one-shard"]), autocommit=True))
@@ -305,11 +305,11 @@ def broker(servers: Servers, to: Path) -> None:
         kafka.pause()
         world.at(BREAKS_S + 600)
         kafka.resume()
-        world.at(BREAKS_S + 960)
+        world.at(830)
         kafka.kill()
-        recording = world.end(BREAKS_S + 1210)
-        recording.write(to / "broker-paused.yaml", 0, 64)
-        recording.write(to / "broker-down.yaml", 60)
+        recording = world.end(1_080)
+        recording.write(to / "broker-paused.yaml", 0, 55)
+        recording.write(to / "broker-down.yaml", 52)
 
 
 def slow(servers: Servers, to: Path) -> None:
@@ -366,7 +366,7 @@ def exporter_gone(servers: Servers, to: Path) -> None:
 
 def remade(servers: Servers, to: Path) -> None:
     """The coordination topic is deleted and made anew."""
-    kafka = {"bootstrap.servers": servers.kafka.bootstrap_servers}
+    kafka: dict[str, Any] = {"bootstrap.servers": servers.kafka.bootstrap_servers}
     with World("remade", kafka, servers) as world:
         _usual(world)
         world.begin()

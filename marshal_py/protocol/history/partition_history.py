@@ -141,6 +141,7 @@ class PartitionHistory:
         offsets: Sequence[int],
         values: Sequence[bytes | None],
         stamps_ms: Sequence[int],
+        *,
         judge: Judge | None = None,
     ) -> None:
         """Apply records, given as parallel sequences in offset order. No value makes it raise.

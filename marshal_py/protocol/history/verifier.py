@@ -132,7 +132,7 @@ class Verifier:
             offsets, values, stamps = zip(*self._batch, strict=True)
             if self._snapshots:
                 self._compare_reached()
-            self._history.feed(offsets, values, stamps, self._judge)
+            self._history.feed(offsets, values, stamps, judge=self._judge)
             self._batch.clear()
         for row in self._history.take_rows().get("anomalies", ()):
             _, offset, at_ms, kind, what, group, client, _, topic, partition, record = row

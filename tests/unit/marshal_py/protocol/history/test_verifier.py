@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
@@ -63,7 +63,7 @@ def claimed(
     )
 
 
-def forged(check: Callable[[Invariants], list[str]]) -> list[str]:
+def forged(check: Callable[[Invariants], Sequence[str]]) -> Sequence[str]:
     state = PartitionState(0)
     apply(state, 0, claim_record())
     return check(Invariants(state))
