@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from marshal_py.client.leader_election import Leader, Leadership, LeaderWatch
 from marshal_py.client.marshal import Claim, Marshal
+from marshal_py.consumer.acknowledging import AcknowledgeType
 from marshal_py.consumer.consumer import Batch, Consumer
 from marshal_py.consumer.looking import AssignedPartition, Health
 from marshal_py.errors import (
@@ -15,6 +16,7 @@ from marshal_py.errors import (
     Closed,
     ConfigurationError,
     DeadLetterFailed,
+    DeliveriesExhausted,
     DeserializationFailed,
     DuplicateClientId,
     Forked,
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AccessDenied",
+    "AcknowledgeType",
     "AssignedPartition",
     "AsyncClaim",
     "AsyncConsumer",
@@ -62,6 +65,7 @@ __all__ = [
     "ConfigurationError",
     "Consumer",
     "DeadLetterFailed",
+    "DeliveriesExhausted",
     "DeserializationFailed",
     "DuplicateClientId",
     "Failure",

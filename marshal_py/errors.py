@@ -24,6 +24,7 @@ __all__ = [
     "ClusterLost",
     "ConfigurationError",
     "DeadLetterFailed",
+    "DeliveriesExhausted",
     "DeserializationFailed",
     "DuplicateClientId",
     "Forked",
@@ -68,6 +69,13 @@ class NotHeld(MarshalError):
 
 class HandlerFailed(MarshalError):
     """A handler failed with a message for the last time, and on_failure says to stop."""
+
+
+class DeliveriesExhausted(MarshalError):
+    """A message was claimed `max_deliveries` times, and nobody who had it got past it.
+
+    It was alone in what was claimed: whoever handled it died, or gave it back.
+    """
 
 
 class DeserializationFailed(MarshalError):
@@ -153,7 +161,7 @@ class Forked(MarshalError):
 class SharingDiffers(MarshalError):
     """The group shares a topic otherwise than this member would; the text says how, and what to do.
 
-    By partitions or by keys, and by how many slots: all members of a group do it alike.
+    By partitions, by keys, and by how many slots, or by ranges: all members of a group do it alike.
     """
 
     blame = "configuration"

@@ -29,6 +29,7 @@ from marshal_py.client.aio import AsyncMarshal
 from marshal_py.client.aio_threads import CallThread, call_in_thread
 from marshal_py.client.marshal import Claim, Marshal, driver_of
 from marshal_py.client.signals import StopRequests, hush
+from marshal_py.consumer.acknowledging import AcknowledgeType
 from marshal_py.consumer.arguments import ConsumerArguments, RunArguments
 from marshal_py.consumer.consumer import Consumer, core_of
 from marshal_py.consumer.handlers.run_stats import RunStats
@@ -156,6 +157,22 @@ class AsyncConsumer(Generic[V]):
         if asyncio.current_task() is not self._reader:
             self._others_ack = True
         self.sync.ack(message)
+
+    def acknowledge(
+        self,
+        message: Message,
+        kind: AcknowledgeType = AcknowledgeType.ACCEPT,
+        *,
+        delay_s: float = 0.0,
+    ) -> None:
+        """See `Consumer.acknowledge`."""
+        if asyncio.current_task() is not self._reader:
+            self._others_ack = True
+        self.sync.acknowledge(message, kind, delay_s=delay_s)
+
+    def delivery_count(self, message: Message) -> int:
+        """See `Consumer.delivery_count`."""
+        return self.sync.delivery_count(message)
 
     async def commit(self, timeout_s: float = 10.0) -> None:
         """See `Consumer.commit`."""

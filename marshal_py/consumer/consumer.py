@@ -19,6 +19,7 @@ from marshal_py.client.forks import OfOneProcess
 from marshal_py.client.marshal import Claim, Marshal
 from marshal_py.client.options import ClientOptions
 from marshal_py.client.signals import StopRequests, hush
+from marshal_py.consumer.acknowledging import AcknowledgeType
 from marshal_py.consumer.callbacks import OnPartition
 from marshal_py.consumer.core import ConsumerCore
 from marshal_py.consumer.deserializers import Deserializers
@@ -105,7 +106,8 @@ class Consumer(OfOneProcess, Generic[V]):
     - `max_deliveries`: with ``sharing="ranges"``, messages that keep killing the processes that
       handle them are found: what was claimed again without having got any further is taken in
       smaller and smaller pieces, message by message from the `max_deliveries`-th time on; None:
-      by halves, down to one.
+      by halves, down to one. What is claimed once more than that is not given to the handler of
+      `run`: it fails at once, and goes where `on_failure` says. In a loop, `delivery_count` tells.
     - `max_claims`, `weight`, `by_lag`, `labels`, `prefer`: this member's part in the sharing, see
       `Subscription`.
     - `batch_size`: most messages in one batch.
@@ -479,6 +481,69 @@ class Consumer(OfOneProcess, Generic[V]):
         part = self._core.part_of(message)
         if part is not None:
             self._core.iteration.acknowledge(part, _offset_of(message))
+
+    def acknowledge(
+        self,
+        message: Message,
+        kind: AcknowledgeType = AcknowledgeType.ACCEPT,
+        *,
+        delay_s: float = 0.0,
+    ) -> None:
+        """Say what became of one message, by the names of Kafka's share groups. From any thread.
+
+        - ``ACCEPT``: it is done, as `ack` says.
+        - ``REJECT``: it is never to come again: done, as far as the group is concerned. It is
+          logged.
+        - ``RELEASE``: it comes again, here or elsewhere, in `delay_s` seconds at the earliest; some
+          messages that were claimed with it may, too. With ``sharing="ranges"`` and
+          ``auto_ack=False`` alone: elsewhere, those behind it in order would have to wait for it.
+        - ``RENEW``: it is still being worked on. Nothing need be done for that, the claim is
+          renewed as long as the process lives; this tells whether it is.
+
+        What belongs to a claim that is no longer held is ignored, as by `ack`; but ``RENEW`` raises
+        `NotHeld`. Raises `InvalidArgument`.
+        """
+        if not isinstance(kind, AcknowledgeType):
+            raise InvalidArgument(f"kind = {kind!r} must be an AcknowledgeType")
+        if not isinstance(delay_s, int | float) or not 0 <= delay_s < 2**31:
+            raise InvalidArgument(f"delay_s = {delay_s!r} must be 0 or more seconds")
+        part = self._core.part_of(message)
+        if kind is AcknowledgeType.RENEW:
+            if part is None or not part.claim.held:
+                raise NotHeld(f"{message.topic()}/{message.partition()} is not held any more")
+        elif kind is AcknowledgeType.RELEASE:
+            ranges = self._core.ranges
+            if ranges is None or self.auto_ack or self.mode == "at_most_once":
+                raise InvalidArgument(
+                    "kind = RELEASE: a message is released with sharing='ranges', auto_ack=False "
+                    "and mode='at_least_once' alone; otherwise leave it unacknowledged"
+                )
+            if part is not None:
+                ranges.release(part, _offset_of(message), delay_s)
+        else:
+            if kind is AcknowledgeType.REJECT:
+                self._core.log.warning(
+                    "%s: %s/%d at offset %d is rejected: it will not come again",
+                    self.marshal.client_id,
+                    message.topic(),
+                    message.partition(),
+                    message.offset(),
+                )
+            self.ack(message)
+
+    def delivery_count(self, message: Message) -> int:
+        """Return how often a message was claimed, this time included, as far as is known.
+
+        With ``sharing="ranges"``: how often in a row the range that it is in was claimed without
+        having got any further; it may have been handed out less often. Raises `NotHeld`, and
+        `InvalidArgument` with another `sharing`, where nothing counts that.
+        """
+        if self._core.ranges is None:
+            raise InvalidArgument("delivery_count: deliveries are counted with sharing='ranges'")
+        part = self._core.part_of(message)
+        if part is None or part.range is None:
+            raise NotHeld(f"{message.topic()}/{message.partition()} is not held any more")
+        return part.range.granted
 
     def commit(self, timeout_s: float = 10.0) -> None:
         """Store the positions of all partitions now, and wait until they are in the log.

@@ -31,6 +31,7 @@ from marshal_py.errors import (
     AuthenticationFailed,
     BrokerUnavailable,
     Closed,
+    DeliveriesExhausted,
     Forked,
     MarshalError,
 )
@@ -71,6 +72,7 @@ class ConsumerCore:
         self.marshal: Final = marshal
         self.owns_marshal = owns_marshal
         self.keep_on_close = options.keep_on_close
+        self.max_deliveries = options.max_deliveries
         self.log: Final = Fields(logger, driver_of(marshal).log.extra)
         """The logger, with who this is in every record."""
         self.closing: Final = threading.Event()
@@ -226,6 +228,20 @@ class ConsumerCore:
                 cells = [world.cell(group, claim.topic, n) for n in range(slot.slots)]
             at = min(-1 if cell is None else cell.position for cell in cells)
         return source_of(claim.topic, claim.partition), at
+
+    def check_deliveries(self, part: HeldPartition) -> None:
+        """Raise `DeliveriesExhausted` for a message that was claimed too often and not got done.
+
+        It is alone in its range then: `range_choice.piece` has seen to that.
+        """
+        held, most = part.range, self.max_deliveries
+        if held is None or most is None or held.granted <= most:
+            return
+        if held.end - part.first_offset == 1:
+            raise DeliveriesExhausted(
+                f"{part.topic}/{part.partition} at offset {part.first_offset} was claimed "
+                f"{held.granted} times, and nobody got past it (max_deliveries = {most})"
+            )
 
     def busy_with(self, part: HeldPartition) -> bool:
         """Whether something of `part` is in the user's hands, or must still go there."""

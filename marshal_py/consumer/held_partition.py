@@ -177,6 +177,8 @@ class HeldPartition:
         """Held while it is decided which messages of a range are given back."""
         self.first_s = 0.0
         """When the first message of a range went out; 0: none has."""
+        self.drain_at_s = math.inf
+        """A range's: some of its messages were released, and are to be given back then."""
         self.last_s = 0.0
         """When the loop came back for the last time."""
         self.first_offset = -1
@@ -238,6 +240,7 @@ class HeldPartition:
         self._done: set[int] = set()
         self._passed_end = -1
         self._withdrawn = 0
+        self._released: set[int] = set()
         self._window_lock = threading.Lock()
 
     @property
@@ -454,7 +457,8 @@ class HeldPartition:
     def acknowledge(self, offset: int) -> None:
         """Say that the message at `offset` is done."""
         if self.manual:
-            self._done.add(offset)
+            if offset not in self._released:
+                self._done.add(offset)
         else:
             run = self.run
             if run is None:
@@ -553,6 +557,19 @@ class HeldPartition:
             return run is not None and any(m.offset() == offset for m in run.messages)
         with self._window_lock:
             return any(offset in offsets for offsets in self._window)
+
+    def release(self, offset: int) -> bool:
+        """Say that the message at `offset` will not be done under this claim.
+
+        Returns False for one that was not handed out, is done, or was released before.
+        """
+        with self._window_lock:
+            is_out = any(offset in offsets for offsets in self._window)
+            if not is_out or offset in self._done or offset in self._released:
+                return False
+            self._released.add(offset)
+            self._withdrawn += 1
+            return True
 
     def withdraw(self, count: int) -> None:
         """So many messages were handed out and will never be acknowledged under this claim."""

@@ -8,6 +8,7 @@ group's `start` says: whoever comes first claims the partition's own cell for th
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
@@ -52,6 +53,9 @@ class _Source:
         self.asked: Claim | None = None
         self.taking: list[Claim] = []
         """Claims on ranges whose holders are gone."""
+        self.suspect: Claim | None = None
+        """A range that was granted before. One at a time: should it end this process, the others
+        have not been claimed once more for it."""
         self.splitting: list[Claim] = []
         """Ranges that were granted before, and are taken in pieces."""
         self.parts: list[HeldPartition] = []
@@ -166,6 +170,12 @@ class RangeClaims:
         is_its = cell is None or cell == (claim.topic, claim.partition)
         return (source, position) if is_its else None
 
+    def release(self, part: HeldPartition, offset: int, delay_s: float) -> None:
+        """Have a message that was handed out come again, after `delay_s`."""
+        if part.release(offset):
+            part.drain_at_s = min(part.drain_at_s, time.monotonic() + delay_s)
+            self._wakeup.wake()
+
     def is_affected_by(self, events: Iterable[Event]) -> bool:
         """Whether ranges may have become free."""
         mine = self._marshal.client_id
@@ -196,7 +206,7 @@ class RangeClaims:
                 continue
             for action in choose(self._view(about, now_s)):
                 if isinstance(action, Ask):
-                    if now_s >= about.ask_after_s:
+                    if now_s >= about.ask_after_s and not self._would_be_suspect(about):
                         self._ask(about, action.messages)
                 else:
                     for part in about.parts:
@@ -215,10 +225,14 @@ class RangeClaims:
         """Take up what was granted, and let go of what is over."""
         for part in about.parts:
             about.floor = max(about.floor, part.started_at)
+            if part.stage is Stage.ACTIVE and now_s >= part.drain_at_s:
+                self._partitions.drain(part)
             if part.stage is Stage.ACTIVE and part.is_over and not self._delivery.has_claimed(part):
                 self._measure(part, now_s)
                 self._partitions.give_back_range(part)
         about.parts = [part for part in about.parts if part.stage is not Stage.RELEASING]
+        if about.suspect is not None and core_of(about.suspect).ended.is_set():
+            about.suspect = None
         asked = about.asked
         if asked is not None and (asked.held or core_of(asked).ended.is_set()):
             about.asked = None
@@ -245,7 +259,14 @@ class RangeClaims:
 
     def _granted(self, about: _Source, claim: Claim) -> None:
         held = _range_of(claim)
+        if held.granted > 1:
+            if about.suspect is not None:
+                claim.release(wait=False)
+                return
+            about.suspect = claim
         at = piece(held.granted, claim.position, held.end, self._max_deliveries)
+        if ClaimMetadata.decode(claim.metadata).done:
+            at = held.end  # as in `_ask`; and who had it got on
         if at < held.end:
             about.splitting.append(claim)
             driver = driver_of(self._marshal)
@@ -309,6 +330,7 @@ class RangeClaims:
         own = tuple(
             Own(part.first_offset, part.end_offset or 0, begun(part), part.first_s > 0)
             for part in about.parts
+            if part.stage is Stage.ACTIVE
         )
         log_end = self._fetcher.end_of(source)
         free: list[tuple[int, int]] = []
@@ -349,9 +371,28 @@ class RangeClaims:
             now_s - self._standing_since_s,
         )
 
+    def _would_be_suspect(self, about: _Source) -> bool:
+        """Whether the log would grant another range that was granted before, beside one."""
+        if about.suspect is None:
+            return False
+        with self._marshal.world() as world:
+            group = world.group(self._marshal.group_id)
+            free = None if group is None else group.open_ranges.lowest_free(about.source)
+            if group is None or free is None:
+                return False
+            return free.granted > 0 and free.granted_at == group.cells[free.cell].position
+
     def _ask(self, about: _Source, count: int) -> None:
         with contextlib.suppress(Closed):
             registry = registry_of(self._marshal)
+            with self._marshal.world() as world:
+                group = world.group(self._marshal.group_id)
+                free = None if group is None else group.open_ranges.lowest_free(about.source)
+                if group is not None and free is not None:
+                    cell = group.cells[free.cell]
+                    if cell.metadata and ClaimMetadata.decode(cell.metadata).done:
+                        # What is done of it is told of this cell alone: it is taken whole.
+                        count = max(count, min(free.end - cell.position, EVERYTHING))
             about.asked = self._hear(registry.want_range(*about.source, about.floor, count))
 
     def _hear(self, claim: Claim) -> Claim:
@@ -367,7 +408,9 @@ class RangeClaims:
         return claim
 
     def _take_over(self, about: _Source) -> None:
-        """Claim the ranges of members that are gone, and those of an earlier instance."""
+        """Claim a range of a member that is gone, or of an earlier instance: the lowest."""
+        if about.suspect is not None or about.taking:
+            return
         driver = driver_of(self._marshal)
         with driver.lock:
             group = driver.world.group(self._marshal.group_id)
@@ -379,7 +422,7 @@ class RangeClaims:
                 for each in group.open_ranges.of(about.source)
                 if group.cells[each.cell].held and driver.claimant.is_stale(*each.cell, now_ns)
             ]
-            for cell in stale:
+            for cell in stale[:1]:
                 about.taking.append(self._hear(self._marshal.want(*cell)))
             driver.carry_out()
 

@@ -14,7 +14,7 @@ from marshal_py.client.marshal import Claim
 from marshal_py.consumer.handlers.middleware import ClaimAs, Middleware, WholeHandler
 from marshal_py.consumer.handlers.schedule import Ordering
 from marshal_py.consumer.signatures import is_coroutine_function, takes
-from marshal_py.errors import ConfigurationError, DeserializationFailed
+from marshal_py.errors import ConfigurationError, DeliveriesExhausted, DeserializationFailed
 
 __all__ = [
     "ClaimSnapshot",
@@ -264,6 +264,8 @@ class HandlerOptions:
 
     def may_retry(self, topic: str, error: BaseException, failures: int) -> bool:
         """Whether a message comes again after so many failures, of which `error` was the last."""
+        if isinstance(error, DeliveriesExhausted):
+            return False
         cause = error.__cause__ if isinstance(error, DeserializationFailed) else None
         if isinstance(error, self.not_retriable) or isinstance(cause, self.not_retriable):
             return False

@@ -279,6 +279,7 @@ class Runner:
 
     def given_to_handler(self, task: Task) -> Any:
         """Return what the handler is called with: a message, or a `Batch`; None for nothing."""
+        self._core.check_deliveries(task.part)
         if self._core.deserializers:
             for item in task.items:
                 self._deserialize(item)

@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from confluent_kafka import Message, TopicPartition
 
-from marshal_py import AsyncConsumer, Batch, SharingDiffers
+from marshal_py import (
+    AcknowledgeType,
+    AsyncConsumer,
+    Batch,
+    DeliveriesExhausted,
+    Failure,
+    MarshalError,
+    SharingDiffers,
+)
 from marshal_py.admin.positions import committed_offsets
 from marshal_py.client.marshal import driver_of
 from marshal_py.client.topics import admin_client, create_topics
 from marshal_py.consumer.consumer import Consumer
 from marshal_py.embedded.kafka import EmbeddedKafka
 from tests.support.consumers import INTERVAL_MS, Loop, fill, pid_suffix, until
+from tests.support.messages import offset_of
 
 pytestmark = pytest.mark.kafka
 
@@ -247,6 +257,81 @@ def test_acknowledged_one_by_one_in_any_order(kafka: EmbeddedKafka, make: Make, 
     consumer.close(timeout_s=0.1)
     again = make("b")
     assert [m.offset() for m in again.messages(idle_timeout_s=1)] == [0]
+
+
+def test_one_message_is_released_and_one_rejected(
+    kafka: EmbeddedKafka, make: Make, topic: str
+) -> None:
+    fill(kafka.bootstrap_servers, topic, 10, partitions=1)
+    consumer = make("a", auto_ack=False)
+    times: Counter[int] = Counter()
+    counts: list[int] = []
+    for message in consumer.messages(idle_timeout_s=60):
+        offset = offset_of(message)
+        times[offset] += 1
+        if offset == 4:
+            consumer.acknowledge(message, AcknowledgeType.RENEW)
+            counts.append(consumer.delivery_count(message))
+        if offset == 4 and times[4] < 3:
+            consumer.acknowledge(message, AcknowledgeType.RELEASE)
+        elif offset == 7:
+            consumer.acknowledge(message, AcknowledgeType.REJECT)
+        else:
+            consumer.acknowledge(message)
+        if len(times) == 10 and times[4] == 3:
+            break
+    assert times[4] == 3
+    assert counts == [1, 1, 2]
+    consumer.close()
+    assert list(make("b").messages(idle_timeout_s=0.5)) == []
+
+
+def test_a_message_that_kills_who_handles_it_is_found_and_given_up(
+    kafka: EmbeddedKafka, make: Make, topic: str
+) -> None:
+    ledger, is_over = Ledger(), threading.Event()
+    deaths: list[str] = []
+    threads: list[threading.Thread] = []
+    given_up: list[Failure] = []
+
+    def start(name: str) -> None:
+        consumer = make(name, max_deliveries=2)
+
+        def handle(message: Message) -> None:
+            if message.offset() == 3:
+                deaths.append(name)
+                driver_of(consumer.marshal).abandon()
+                died.release()
+                assert is_over.wait(60)
+                return
+            ledger.take(message, name)
+
+        def on_failure(failure: Failure) -> Literal["skip"]:
+            given_up.append(failure)
+            died.release()
+            return "skip"
+
+        def work() -> None:
+            with contextlib.suppress(MarshalError):  # it is abandoned
+                consumer.run(handle, workers=1, on_failure=on_failure)
+
+        threads.append(threading.Thread(target=work))
+        threads[-1].start()
+
+    died = threading.Semaphore(0)
+    fill(kafka.bootstrap_servers, topic, 10, partitions=1)
+    for name in "abcde":
+        start(name)
+        assert died.acquire(timeout=60)
+        if given_up:
+            break
+    ledger.wait(9)
+    is_over.set()
+    (failure,) = given_up
+    assert isinstance(failure.error, DeliveriesExhausted)
+    assert failure.message.offset() == 3
+    assert len(deaths) == 2
+    assert set(ledger.times) == {*range(10)} - {3}
 
 
 def test_a_paused_partition_is_left_to_others(kafka: EmbeddedKafka, make: Make, topic: str) -> None:
