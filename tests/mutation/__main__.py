@@ -92,11 +92,14 @@ UNIT_TESTS: Final[dict[str, tuple[str, ...]]] = {
         "harvest/core/test_relay.py",
         "harvest/core/test_extra_columns.py",
     ),
+    "log": ("marshal_py/client/test_log_writer.py", "marshal_py/client/test_log_reader.py"),
+    "workers": ("marshal_py/consumer/handlers/test_workers.py",),
+    "reconcile": ("harvest/spark/test_compare.py",),
 }
-NO_HISTORIES: Final = ("sinks",)
-"""Campaigns of what no history of `tests.simulation` plays."""
 """For each campaign, the unit tests that may notice what it does not: files below
 tests/unit, quick ones first."""
+NO_HISTORIES: Final = ("sinks", "log", "workers", "reconcile")
+"""Campaigns of what no history of `tests.simulation` plays."""
 UNIT_TESTS_S: Final = 300
 WHOLE_HISTORIES: Final = 400
 """Histories of whole clients take longer, and each tells more."""
@@ -115,7 +118,9 @@ def main(
     systematically: Annotated[
         str,
         typer.Option(
-            "--systematic", help="Instead: every small change to rationalizer, claimant or world."
+            "--systematic",
+            help="Instead: every small change to rationalizer, claimant or world, or to any module "
+            "with the campaign that tests it: marshal_py.client.log_writer:log.",
         ),
     ] = "",
     only: Annotated[str, typer.Option(help="Only mutants whose name contains this.")] = "",
@@ -141,7 +146,9 @@ def main(
     """
     mutants: Sequence[AnyMutant] = MUTANTS
     if systematically:
-        mutants = systematic(f"marshal_py.protocol.{systematically}")
+        module, _, campaign = systematically.partition(":")
+        name = module if "." in module else f"marshal_py.protocol.{module}"
+        mutants = systematic(name, campaign or "protocol")
     chosen = [mutant for mutant in mutants if only in mutant.name]
     for mutant in chosen:
         try:

@@ -311,17 +311,16 @@ class AsyncWorkers:
     def _start_tasks(self) -> None:
         for number in range(self._options.workers):
             name = f"marshal-worker-{number}"
-            self._tasks.append(self._loop.create_task(self._serve(number), name=name))
+            task = self._loop.create_task(self._serve(number), name=name)
+            task.add_done_callback(self._one_ended)
+            self._tasks.append(task)
         gathered = asyncio.gather(*self._tasks, return_exceptions=True)
-        gathered.add_done_callback(self._all_ended)
+        gathered.add_done_callback(lambda _: self._ended.set())
 
-    def _all_ended(self, gathered: asyncio.Future[list[BaseException | None]]) -> None:
-        for outcome in [] if gathered.cancelled() else gathered.result():
-            if isinstance(outcome, BaseException) and not isinstance(
-                outcome, asyncio.CancelledError
-            ):
-                self._source.crashed(outcome)
-        self._ended.set()
+    def _one_ended(self, task: asyncio.Task[None]) -> None:
+        """Tell of an error of ours at once: what the others do cannot make up for it."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._source.crashed(error)
 
     def wake(self, count: int) -> None:
         """So many tasks may be there."""

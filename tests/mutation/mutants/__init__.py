@@ -9,6 +9,7 @@ from tests.mutation.load import Mutant
 from tests.mutation.mutants.clients import CLIENTS
 from tests.mutation.mutants.dead_letters import DEAD_LETTERS
 from tests.mutation.mutants.handlers import HANDLERS
+from tests.mutation.mutants.input_output import INPUT_OUTPUT
 from tests.mutation.mutants.planted import PLANTED
 from tests.mutation.mutants.protocol import PROTOCOL
 from tests.mutation.mutants.range_mode import RANGE_MODE
@@ -24,6 +25,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *WAL_MODE,
     *DEAD_LETTERS,
     *HANDLERS,
+    *INPUT_OUTPUT,
     *PLANTED,
     *SINKS,
 )

@@ -1,8 +1,8 @@
 """Mutants that nobody chose: every comparison, condition, constant and effect, changed in turn.
 
-A tool to find what the others forgot:
-``python -m tests.mutation --systematic claimant``. Some of
-these change nothing that anyone could see, so survivors are to be read, not to be counted.
+A tool to find what the others forgot: ``python -m tests.mutation --systematic claimant``; of other
+modules with their campaign, ``--systematic marshal_py.client.log_writer:log``. Some of these change
+nothing that anyone could see, so survivors are to be read, not to be counted.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ class SystematicMutant:
         raise LookupError(self.name)
 
 
-def systematic(module: str) -> list[SystematicMutant]:
+def systematic(module: str, campaign: str = "protocol") -> list[SystematicMutant]:
     """Return every mutant of a module, ``marshal_py.protocol.claimant`` for one."""
     tree = ast.parse(path_of(module).read_text("utf-8"))
     return [
-        SystematicMutant(f"{module}#{number}: {what}", module, number)
+        SystematicMutant(f"{module}#{number}: {what}", module, number, campaign)
         for number, (what, _) in enumerate(_changes(tree))
     ]
 

@@ -513,3 +513,47 @@ def test_what_an_opening_before_gave_out_is_remembered(
     assert restoring.highest_epoch == 6
     restoring.open(10)
     assert restoring.highest_epoch == 6
+
+
+@pytest.mark.parametrize(
+    ("snapshot", "begins", "read_from"),
+    [(None, 0, 0), (6, 0, 5), (6, 5, 5), (6, 6, 6)],
+    ids=["none", "one record early", "the record below is left", "it is gone"],
+)
+def test_the_record_below_a_snapshot_is_read_to_compare_it(
+    brokers: Brokers,
+    restoring: LogReader,
+    monkeypatch: pytest.MonkeyPatch,
+    snapshot: int | None,
+    begins: int,
+    read_from: int,
+) -> None:
+    assigned: list[tuple[str, int, int]] = []
+
+    class Assigned:
+        def assign(self, partitions: list[Any]) -> None:
+            assigned.extend((at.topic, at.partition, at.offset) for at in partitions)
+
+        def close(self) -> None:
+            pass
+
+    restoring._consumer.close()
+    monkeypatch.setattr(restoring, "_consumer", Assigned())
+    brokers.snapshot = None if snapshot is None else snapshot_at(snapshot)
+    brokers.begins = {0: begins}
+    restoring.open(10)
+    assert assigned == [("__m", 0, read_from), ("__m", 1, 0)]
+
+
+@pytest.mark.parametrize("events", [True, False])
+def test_a_snapshot_is_anchored_at_the_last_record_that_was_read(
+    brokers: Brokers, reader: LogReader, monkeypatch: pytest.MonkeyPatch, events: bool
+) -> None:
+    opened(brokers, reader, end=3)
+    assert reader.snapshot_now(0) is None
+    feed(reader, monkeypatch, [Record(0), Record(1), Record(2)])
+    list(reader.history(events=events))
+    due = reader.snapshot_now(0)
+    assert due is not None
+    assert (due.coordinator, due.next_offset) == (0, 3)
+    assert due.anchor == anchor_of(Message(2).value())

@@ -1,0 +1,206 @@
+"""Who runs handlers: each task comes to one end, in threads and in asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from marshal_py.consumer.handlers.workers import AsyncWorkers, ThreadWorkers
+
+WAIT_S = 60.0
+
+
+class Source:
+    """A `TaskSource` with tasks that are names; writes down what becomes of each."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.changed = threading.Condition(self.lock)
+        self.is_over = self.is_stopping = False
+        self.waiting: list[str] = []
+        self.came_of: dict[str, list[object]] = {}
+        self.crashes: list[BaseException] = []
+        self.filtered: set[str] = set()
+
+    def put(self, workers: Any, *tasks: str) -> None:
+        with self.lock:
+            self.waiting += tasks
+            workers.wake(len(tasks))
+
+    def take(self, worker: Any) -> Any:
+        del worker
+        return self.task(self.waiting.pop(0)) if self.waiting else None
+
+    def task(self, name: str) -> Any:
+        return SimpleNamespace(name=name, part=SimpleNamespace(claim=f"claim of {name}"))
+
+    def given_to_handler(self, task: Any) -> Any:
+        return None if task.name in self.filtered else task.name
+
+    def _note(self, task: Any, what: object) -> None:
+        with self.changed:
+            self.came_of.setdefault(task.name, []).append(what)
+            self.changed.notify_all()
+
+    def succeeded(self, task: Any) -> None:
+        self._note(task, "done")
+
+    def failed(self, task: Any, error: BaseException) -> None:
+        self._note(task, error)
+
+    def gave_up(self, task: Any) -> None:
+        self._note(task, "given up")
+
+    def crashed(self, error: BaseException) -> None:
+        with self.changed:
+            self.crashes.append(error)
+            self.changed.notify_all()
+
+    def has(self, names: str) -> bool:
+        return set(names) <= self.came_of.keys()
+
+    def until(self, condition: Callable[[], object]) -> None:
+        with self.changed:
+            assert self.changed.wait_for(condition, WAIT_S), self.came_of
+
+    def end(self, workers: Any, timeout_s: float = WAIT_S) -> bool:
+        with self.lock:
+            self.is_over = True
+            workers.wake(8)
+        return bool(workers.stop(timeout_s))
+
+
+def options(whole: Any, workers: int = 2) -> Any:
+    return SimpleNamespace(whole=whole, workers=workers)
+
+
+def make(kind: str, handler: Callable[[str, str], None], workers: int = 2) -> Any:
+    if kind == "threads":
+        return ThreadWorkers(options(handler, workers))
+
+    async def whole(given: str, claim: str) -> None:
+        await asyncio.sleep(0)
+        handler(given, claim)
+
+    return AsyncWorkers(options(whole, workers))
+
+
+@pytest.fixture(params=["threads", "asyncio"])
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def test_each_task_comes_to_one_end(kind: str) -> None:
+    errors = {"b": ValueError("b"), "d": KeyError("d")}
+    seen: list[tuple[str, str]] = []
+
+    def handler(given: str, claim: str) -> None:
+        seen.append((given, claim))
+        if given in errors:
+            raise errors[given]
+
+    source, workers = Source(), make(kind, handler)
+    source.filtered = {"f"}
+    workers.start(source)
+    source.put(workers, "a", "b")
+    source.until(lambda: len(source.came_of) == 2)
+    source.put(workers, *"cdefg")  # when all of them rest
+    source.until(lambda: len(source.came_of) == 7)
+    assert source.end(workers)
+    assert source.came_of == {name: [errors.get(name, "done")] for name in "abcdefg"}
+    assert sorted(seen) == [(name, f"claim of {name}") for name in "abcdeg"]
+    assert not source.crashes
+
+
+def test_as_many_run_at_a_time_as_there_are_workers(kind: str) -> None:
+    """Two meet at a barrier, which nobody passes alone."""
+    if kind == "threads":
+        meeting = threading.Barrier(2)
+        workers: Any = ThreadWorkers(options(lambda *_: meeting.wait(WAIT_S)))
+    else:
+        arrived = asyncio.Barrier(2)
+
+        async def meet(*_: object) -> None:
+            async with asyncio.timeout(WAIT_S):
+                await arrived.wait()
+
+        workers = AsyncWorkers(options(meet))
+    source = Source()
+    workers.start(source)
+    for pair in ("ab", "cd"):
+        source.put(workers, *pair)
+        source.until(partial(source.has, pair))
+    assert source.end(workers)
+    assert source.came_of == {name: ["done"] for name in "abcd"}
+
+
+def test_an_error_of_ours_ends_the_run(kind: str) -> None:
+    source, workers = Source(), make(kind, lambda *_: None)
+    problem = RuntimeError("ours")
+
+    def broken(task: Any) -> None:
+        raise problem
+
+    source.succeeded = broken  # type: ignore[method-assign]
+    workers.start(source)
+    source.put(workers, "a")
+    source.until(lambda: source.crashes)  # at once, though the other worker goes on
+    assert source.end(workers)
+    assert source.crashes == [problem]
+
+
+def test_a_coroutine_that_cancels_itself_has_failed() -> None:
+    async def handler(given: str, claim: str) -> None:
+        raise asyncio.CancelledError("by itself")
+
+    source, workers = Source(), AsyncWorkers(options(handler, 1))
+    workers.start(source)
+    source.put(workers, "a", "b")
+    source.until(lambda: len(source.came_of) == 2)
+    assert source.end(workers)
+    for (error,) in source.came_of.values():
+        assert isinstance(error, TimeoutError)
+        assert "by itself" in str(error)
+
+
+def test_a_coroutine_that_does_not_end_in_time_is_cancelled_and_handed_back() -> None:
+    begun = threading.Event()
+
+    async def handler(given: str, claim: str) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    source, workers = Source(), AsyncWorkers(options(handler, 1))
+    workers.start(source)
+    source.put(workers, "a")
+    assert begun.wait(WAIT_S)
+    source.end(workers, 0.1)
+    source.until(lambda: source.came_of)
+    assert source.came_of == {"a": ["given up"]}
+    assert not source.crashes
+
+
+def test_a_thread_that_does_not_return_in_time_is_told() -> None:
+    go_on, begun = threading.Event(), threading.Event()
+
+    def handler(given: str, claim: str) -> None:
+        begun.set()
+        go_on.wait(WAIT_S)
+
+    source, workers = Source(), ThreadWorkers(options(handler, 1))
+    workers.start(source)
+    source.put(workers, "a")
+    assert begun.wait(WAIT_S)
+    assert source.end(workers, 0.0) is False
+    where, trace = workers.describe(0)
+    assert where.startswith("thread marshal-worker-0")
+    assert "go_on.wait" in trace
+    go_on.set()
+    assert workers.stop(WAIT_S)
+    assert source.came_of == {"a": ["done"]}
