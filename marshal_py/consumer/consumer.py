@@ -37,6 +37,8 @@ from marshal_py.consumer.options import (
     check_by_ranges,
     check_max_deliveries,
     check_names,
+    check_retries,
+    check_topics,
     client_of,
     start_at,
 )
@@ -199,6 +201,7 @@ class Consumer(OfOneProcess, Generic[V]):
         names = [topics] if isinstance(topics, str) else list(topics)
         if not names and pattern is None:
             raise ConfigurationError("no topics: give `topics`, `pattern`, or both")
+        check_topics(names)
         if mode not in ("at_least_once", "at_most_once"):
             raise ConfigurationError(f"mode = {mode!r} must be 'at_least_once' or 'at_most_once'")
         if type(batch_size) is not int or batch_size < 1:
@@ -429,6 +432,7 @@ class Consumer(OfOneProcess, Generic[V]):
             middleware,
             filter,
         )
+        check_retries(retry, self._core.assignment.subscription)
         return self._run(Runner(self._core, options, workers_for(options, self._core.event_loop)))
 
     def _run(self, runner: Runner) -> RunStats:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -80,6 +81,8 @@ def _a_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
 
 
+_NOT_IN_TOPICS: Final = re.compile(r"[^a-zA-Z0-9._-]")
+
 _EXPECTED: Final[Mapping[str, tuple[str, Callable[[Any], bool]]]] = {
     "topics": (
         "a name, or several",
@@ -135,6 +138,29 @@ def check_by_ranges(**arguments: tuple[object, object]) -> None:
             raise ConfigurationError(
                 f"{name} = {value!r}: with sharing='ranges', members take messages as they get "
                 f"them done, and no partitions; leave {name} out, or share by partitions or keys"
+            )
+
+
+def check_topics(names: Iterable[str]) -> None:
+    """Raise `ConfigurationError` for a name that no topic of Kafka can have."""
+    for name in names:
+        if isinstance(name, str) and (strange := _NOT_IN_TOPICS.search(name)):
+            raise ConfigurationError(
+                f"topics: {name!r} has {strange.group()!r}, and names of topics have letters, "
+                "digits, '.', '_' and '-' alone; several topics are a list, and a regular "
+                "expression is given as `pattern`"
+            )
+
+
+def check_retries(retry: object, subscription: Subscription) -> None:
+    """Raise `ConfigurationError` for a topic with a `Retry` of its own that is not consumed."""
+    if not isinstance(retry, Mapping) or subscription.pattern is not None:
+        return
+    for topic in retry:
+        if topic not in subscription.topics:
+            raise ConfigurationError(
+                f"retry: {topic!r} is none of the topics that are consumed"
+                f"{did_you_mean(str(topic), subscription.topics)}"
             )
 
 

@@ -21,6 +21,7 @@ from marshal_py import (
     DuplicateClientId,
     Marshal,
     NotHeld,
+    Retry,
     TopicMissing,
 )
 from marshal_py.client.topics import create_topics
@@ -536,6 +537,8 @@ def test_a_broker_that_is_down_is_told_within_the_timeout() -> None:
         ({"group_id": "g", "topics": ["t"], "start": "first"}, "start = 'first' must be"),
         ({"group_id": "g", "topics": ["t"], "batch_size": 0}, "batch_size = 0"),
         ({"group_id": "g", "topics": [3]}, "topics: 3"),
+        ({"group_id": "g", "topics": "orders, payments"}, "'orders, payments' has ',', and names"),
+        ({"group_id": "g", "topics": ["orders.*"]}, "a regular expression is given as `pattern`"),
         ({"group_id": "g", "pattern": "["}, "pattern = '\\['"),
         ({"group_id": "g", "topics": ["t"], "kafka": {"group.id": "x"}}, "group.id"),
         ({"group_id": "g", "topics": ["t"], "interval_ms": "5"}, "interval_ms = '5'"),
@@ -572,6 +575,12 @@ def test_an_argument_that_does_not_exist_is_told_with_the_one_that_does(
 ) -> None:
     with pytest.raises(TypeError, match=text):
         Consumer("127.0.0.1:1", group_id="g", topics="t", **settings)
+
+
+def test_a_retry_of_a_topic_that_is_not_consumed_is_told() -> None:
+    consumer = Consumer("127.0.0.1:1", group_id="g", topics=["orders", "payments"])
+    with pytest.raises(ConfigurationError, match="'order' is none of the topics"):
+        consumer.run(lambda _: None, retry={"order": Retry(attempts=2)})
 
 
 def test_closed_is_closed(make: Make, topic: str) -> None:
