@@ -27,7 +27,7 @@ from marshal_py.dashboard.log_follower import LogFollower
 from marshal_py.dashboard.operations import Operations, decode_action
 from marshal_py.dashboard.replay import Replay
 from marshal_py.dashboard.subscribers import Subscriber
-from marshal_py.errors import InvalidArgument, MarshalError
+from marshal_py.errors import AccessDenied, InvalidArgument, MarshalError
 from marshal_py.printable import printable
 
 __all__ = ["create_app"]
@@ -206,12 +206,17 @@ class _Pages:
         topic, limit = _text(request, "topic"), _number(request, "limit")
 
         def found() -> dict[str, Any]:
+            try:
+                entries, unknown = self._trail.entries(), None
+            except AccessDenied as error:  # the letters may be seen all the same
+                entries, unknown = [], f"Which were replayed is not known: {error}"
             replayed = [
                 {"letters": e.letters, "who": e.who, "at_ms": e.at_ms, "phase": e.phase}
-                for e in self._trail.entries()
+                for e in entries
                 if e.topic == topic and e.letters
             ]
-            return {"letters": self._letters.latest(topic, limit), "replayed": replayed}
+            letters = self._letters.latest(topic, limit)
+            return {"letters": letters, "replayed": replayed, "unknown": unknown}
 
         return _json(await run_in_threadpool(found))
 

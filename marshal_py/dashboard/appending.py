@@ -48,25 +48,32 @@ def append(kafka: KafkaConfig, records: Sequence[NewRecord]) -> list[Appended]:
         },
     )
     done: dict[int, Appended] = {}
-    for index, record in enumerate(records):
-
-        def on_delivery(error: KafkaError | None, message: Any, index: int = index) -> None:
-            done[index] = Appended(-1 if error else message.offset(), error)
-
-        try:
-            producer.produce(
-                record.topic,
-                record.value,
-                record.key,
-                record.partition,
-                headers=record.headers,
-                on_delivery=on_delivery,
-            )
-        except KafkaException as error:
-            done[index] = Appended(-1, error.args[0])
-        except BufferError:
-            done[index] = Appended(-1, KafkaError(KafkaError._QUEUE_FULL))
-        producer.poll(0)
-    while len(done) < len(records):  # the producer gives up by itself, after its own timeout
-        producer.poll(0.1)
+    try:
+        for index, record in enumerate(records):
+            _produce(producer, record, done, index)
+            producer.poll(0)
+        while len(done) < len(records):  # the producer gives up by itself, after its own timeout
+            producer.poll(0.1)
+    except KafkaException as error:  # it has failed for good, as for want of any right to write
+        for index in range(len(records)):
+            done.setdefault(index, Appended(-1, error.args[0]))
     return [done[index] for index in range(len(records))]
+
+
+def _produce(producer: Any, record: NewRecord, done: dict[int, Appended], index: int) -> None:
+    def on_delivery(error: KafkaError | None, message: Any) -> None:
+        done[index] = Appended(-1 if error else message.offset(), error)
+
+    try:
+        producer.produce(
+            record.topic,
+            record.value,
+            record.key,
+            record.partition,
+            headers=record.headers,
+            on_delivery=on_delivery,
+        )
+    except KafkaException as error:
+        done[index] = Appended(-1, error.args[0])
+    except BufferError:
+        done[index] = Appended(-1, KafkaError(KafkaError._QUEUE_FULL))

@@ -93,7 +93,7 @@ export class DeadLettersView extends Asked {
   async read() {
     const { topics, pattern } = await ask("dead-letters", {});
     const topic = topics.some((each) => each.topic === this.topic) ? this.topic : topics[0]?.topic;
-    const { letters, replayed } = topic === undefined ? { letters: [], replayed: [] }
+    const { letters, replayed, unknown } = topic === undefined ? { letters: [], replayed: [] }
       : await ask("dead-letters", { topic, limit: this.limit });
     const known = new Map();
     for (const entry of replayed) { // the latest first
@@ -102,7 +102,7 @@ export class DeadLettersView extends Asked {
         if (!known.has(id)) known.set(id, entry);
       }
     }
-    return { topics, pattern, topic, letters, replayed: known };
+    return { topics, pattern, topic, letters, replayed: known, unknown };
   }
 
   shown() {
@@ -122,7 +122,7 @@ export class DeadLettersView extends Asked {
     this.all.textContent = rows.every((row) => this.chosen.has(idOf(row))) ? "Choose none" : "Choose all that are shown";
     this.replay.disabled = !this.chosen.size;
     this.replay.textContent = `Replay ${plural(this.chosen.size, "letter")} …`;
-    this.tell(rows.length ? "" : this.letters.length ? "No letter fits the filter."
+    this.tell(rows.length ? this.unknown ?? "" : this.letters.length ? "No letter fits the filter."
       : this.topics.length ? "No dead letter in this topic." : `There is no topic of dead letters: none is called ${this.pattern}.`);
     this.body.replaceChildren(...(rows.length ? [table("Dead letters", this.columns(write), rows)] : []));
   }

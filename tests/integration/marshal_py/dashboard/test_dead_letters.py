@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,9 +20,10 @@ from marshal_py.dashboard.audit_trail import AuditTrail
 from marshal_py.dashboard.dead_letters import DeadLetterTopics
 from marshal_py.dashboard.operations import Action, Operations
 from marshal_py.embedded import EmbeddedKafka
-from marshal_py.errors import InvalidArgument, MarshalError
+from marshal_py.errors import AccessDenied, InvalidArgument, MarshalError
 from tests.integration.marshal_py.dashboard.conftest import Served
 from tests.support.chromium import Page, find_chromium
+from tests.support.secure_kafka import secure_kafka
 
 pytestmark = pytest.mark.kafka
 browser = pytest.mark.skipif(find_chromium() is None, reason="there is no Chromium on PATH")
@@ -260,3 +262,26 @@ def test_an_operator_reads_and_replays_letters(
     ticket = json.dumps({"ticket": seen["ticket"]})
     assert served.ask("/api/perform", "POST", ticket, **own)[0] == 200
     assert served.ask("/api/audit")[1][0]["who"] == "anna at 127.0.0.1"
+
+
+def test_a_missing_right_is_named_and_the_letters_are_seen_without_the_trails(
+    tmp_path: Path,
+) -> None:
+    with secure_kafka(tmp_path) as secure:
+        secure.add_user("eve", "pw-of-eve")
+        for name in ("orders.dlq", "__marshal.audit"):
+            secure.server.create_topic(name)
+        secure.allow("eve", "Read", "orders.dlq")
+        connection = Connection(secure.config("eve", "pw-of-eve"))
+        assert DeadLetterTopics(connection).latest("orders.dlq", 10) == []
+        trail = AuditTrail(connection)
+        with pytest.raises(AccessDenied, match=r"lacks Read on topic '__marshal\.audit'"):
+            trail.entries()
+        with pytest.raises(
+            AccessDenied, match=r"lacks Create and Describe on topic '__marshal\.au"
+        ):
+            trail.ensure()
+        secure.allow("eve", "Read", "__marshal.audit")
+        with pytest.raises(AccessDenied, match=r"lacks Write on topic '__marshal\.audit'"):
+            trail.begin("eve", "pause for group g")
+        assert trail.entries() == []
