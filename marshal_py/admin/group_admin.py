@@ -33,7 +33,7 @@ from marshal_py.admin.positions import (
     target_of,
     write_committed_offsets,
 )
-from marshal_py.admin.sharing import open_range, slots_of
+from marshal_py.admin.sharing import agreed_on, open_range
 from marshal_py.client.settings import DEFAULT_TOPIC, kafka_config
 from marshal_py.client.suggestions import did_you_mean
 from marshal_py.client.topics import admin_client
@@ -59,6 +59,7 @@ from marshal_py.protocol.messages import (
 from marshal_py.protocol.rationalizer import Cell, GroupState, Pause, Session
 from marshal_py.protocol.slots import (
     BY_PARTITIONS,
+    BY_RANGES,
     agreement_cell,
     check_slots,
     slots_cell,
@@ -78,12 +79,18 @@ RESTORE_S: Final = 15.0
 
 KAFKA_S: Final = 30.0
 
+_WHOLE: Final = (BY_PARTITIONS, BY_RANGES)
+"""With these, a partition has one position."""
+
 Positions: TypeAlias = Mapping[Key, Target | str | int | datetime]
 
 
 @dataclass(frozen=True)
 class SlotsChange:
-    """What sharing a topic by another number of slots comes to; 0 slots: by partitions."""
+    """What sharing a topic by another number of slots comes to.
+
+    0 slots: by partitions; `marshal_py.protocol.slots.BY_RANGES`: by ranges.
+    """
 
     topic: str
     before: int
@@ -549,9 +556,9 @@ class GroupAdmin:
     def slots_of(self, topic: str) -> int:
         """Return how many slots the group divides each partition of a topic in (§5.17).
 
-        0: none, its members claim whole partitions.
+        0: none, its members claim whole partitions; `BY_RANGES`: they share them by ranges.
         """
-        return slots_of(self.world, self.group_id, topic)
+        return agreed_on(self.world, self.group_id, topic)
 
     def _units_of(self, key: Key) -> list[Key]:
         """Return what the group claims of a partition: all of it, or its slots."""
@@ -562,14 +569,14 @@ class GroupAdmin:
 
         Raises `InvalidArgument`, `TopicMissing`, `BrokerUnavailable`.
         """
-        if slots != BY_PARTITIONS:
+        if slots not in _WHOLE:
             check_slots(slots, {topic})
         before = self.slots_of(topic)
         positions: dict[Key, int] = {}
         between = 0
         comes_again = True
         for key in self.keys_of(topic):
-            book = book_of(self.world, self.group_id, *key) if before == BY_PARTITIONS else None
+            book = book_of(self.world, self.group_id, *key) if before in _WHOLE else None
             if book is not None:
                 # What at most once has claimed must not come again: all that is open is left out.
                 is_claimed = any(r.cell.claimed_offset >= 0 for r in book.ranges)
@@ -599,13 +606,14 @@ class GroupAdmin:
         return SlotsChange(topic, before, slots, positions, between, comes_again)
 
     def set_slots(self, topic: str, slots: int, *, timeout_s: float = 60.0) -> SlotsChange:
-        """Have the group share a topic by so many slots to a partition; 0: by partitions.
+        """Have the group share a topic by so many slots; 0: by partitions; `BY_RANGES`: by ranges.
 
         The group is paused meanwhile, as by `set_positions`, and its members finish what they have
         in hand. Then all new slots of a partition go on where the last of the old ones was: what
         others had done beyond that comes again (`SlotsChange.between` offsets at most). For
         at-most-once consumers it is where the first of the old ones was: what others had not
-        reached is left out. Members that run with another number stop with `SharingDiffers`.
+        reached is left out. Of ranges, the first message that is not done counts (at most once: the
+        first that nobody has claimed). Members that share it otherwise stop with `SharingDiffers`.
 
         Until the number itself is set, by one record at the end, all is as it was. Raises
         `InvalidArgument` as `plan_slots` does, `ClaimTimeout`, `GroupInUse`, `BrokerUnavailable`.
@@ -613,7 +621,7 @@ class GroupAdmin:
         before = self.slots_of(topic)
         if before == slots:
             return self.plan_slots(topic, slots)
-        if slots != BY_PARTITIONS:
+        if slots not in _WHOLE:
             check_slots(slots, {topic})
         deadline = time.monotonic() + timeout_s
         agreement = agreement_cell(topic)
@@ -736,7 +744,7 @@ class GroupAdmin:
 
 def _units(key: Key, slots: int) -> list[Key]:
     """Return what is claimed of a partition that is shared by so many slots."""
-    if slots == BY_PARTITIONS:
+    if slots in _WHOLE:
         return [key]
     name = slots_cell(*key, slots)
     return [(name, slot) for slot in range(slots)]

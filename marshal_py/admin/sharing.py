@@ -9,16 +9,31 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from marshal_py.protocol.ranges import Range
-from marshal_py.protocol.slots import BY_PARTITIONS, agreement_cell, agreement_of, slot_of
+from marshal_py.protocol.slots import (
+    BY_PARTITIONS,
+    BY_RANGES,
+    agreement_cell,
+    agreement_of,
+    slot_of,
+)
 from marshal_py.protocol.world import World
 
-__all__ = ["Share", "Sharings", "has_open_ranges", "open_range", "slots_of"]
+__all__ = ["Share", "Sharings", "agreed_on", "has_open_ranges", "open_range", "slots_of"]
+
+
+def agreed_on(world: World, group: str, topic: str) -> int:
+    """Return how a group shares a topic: a number of slots, `BY_PARTITIONS` or `BY_RANGES`."""
+    cell = world.cell(group, *agreement_cell(topic))
+    return BY_PARTITIONS if cell is None else max(BY_PARTITIONS, cell.position)
 
 
 def slots_of(world: World, group: str, topic: str) -> int:
     """Return how many slots a group divides each partition of a topic in; 0: none (§5.17)."""
-    cell = world.cell(group, *agreement_cell(topic))
-    return BY_PARTITIONS if cell is None else max(BY_PARTITIONS, cell.position)
+    return _slots(agreed_on(world, group, topic))
+
+
+def _slots(agreed: int) -> int:
+    return BY_PARTITIONS if agreed == BY_RANGES else agreed
 
 
 def open_range(world: World, group: str, topic: str, partition: int) -> Range | None:
@@ -51,7 +66,7 @@ class Sharings:
         for _, (name, topic, _), cell in world.cells(group):
             about = agreement_of(topic)
             if about is not None and cell.position >= 0:
-                self._slots[name, about] = cell.position
+                self._slots[name, about] = _slots(cell.position)
 
     def slots(self, group: str, topic: str) -> int:
         """Return how many slots a group divides each partition of a topic in; 0: none."""

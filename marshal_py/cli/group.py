@@ -28,7 +28,7 @@ from marshal_py.cli.options import JsonFlag, Observe
 from marshal_py.cli.output import console, note, print_json, show, table
 from marshal_py.errors import ConfigurationError, GroupInUse, InvalidArgument
 from marshal_py.protocol.messages import MAX_LEVEL
-from marshal_py.protocol.slots import BY_PARTITIONS, MAX_SLOTS
+from marshal_py.protocol.slots import BY_PARTITIONS, BY_RANGES, MAX_SLOTS
 
 __all__ = ["app"]
 
@@ -308,7 +308,8 @@ def import_(
 @app.command(
     epilog=(
         "Examples: marshal group slots billing orders · "
-        "marshal group slots billing orders 32 --dry-run · marshal group slots billing orders 0"
+        "marshal group slots billing orders 32 --dry-run · "
+        "marshal group slots billing orders ranges"
     ),
 )
 @command(coordination_topic=("--coordination-topic",))
@@ -316,23 +317,24 @@ def slots(
     connection: Connection,
     group: Group,
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="A topic that it consumes.")],
-    to: Annotated[
-        int | None,
+    sharing: Annotated[
+        str | None,
         typer.Argument(
-            metavar="SLOTS", min=0, max=MAX_SLOTS, help="So many; 0: share it by partitions."
+            metavar="SLOTS", help="So many slots; or partitions (0), or ranges (65536)."
         ),
     ] = None,
     dry_run: DryRun = False,
     wait_s: Wait = 60.0,
     as_json: JsonFlag = False,
 ) -> None:
-    """Show, or change, into how many slots a group divides the partitions of a topic.
+    """Show, or change, how a group shares a topic: by partitions, by keys (slots), or by ranges.
 
-    Its members share the topic by keys then (Consumer(sharing="keys", slots=SLOTS)). To change the
-    number, the group is paused; each partition goes on where the last of its slots was, so that a
+    Its members run with Consumer(sharing="keys", slots=SLOTS), or sharing="ranges", then. To change
+    it, the group is paused; each partition goes on where the last of its slots was, so that a
     few messages come again (at most once: where the first was, and some are left out). Members that
     run with another number stop: start them again with the new one.
     """
+    to = None if sharing is None else _parse_slots(sharing)
     with _admin(connection, group) as admin:
         admin.require()
         if to is None:
@@ -349,7 +351,8 @@ def slots(
         print_json(asdict(change) | {"dry_run": dry_run, "positions": positions})
         return
     now = change.before if dry_run else change.after
-    by = "partitions" if now == BY_PARTITIONS else f"keys, {count(now, 'slot')} to a partition"
+    words = {BY_PARTITIONS: "partitions", BY_RANGES: "ranges of messages"}
+    by = words.get(now, f"keys, {count(now, 'slot')} to a partition")
     console().print(f"{safe(group)} shares {safe(topic)} by {by}")
     if change.before != change.after:
         verb = "comes again" if change.comes_again else "is left out"
@@ -468,6 +471,17 @@ def _parse_duration_s(text: str) -> float:
         if offset is None and before_ms is not None and not {*text} & {*":-"}:
             return (now_ms - before_ms) / 1000
     raise ConfigurationError(f"--for {text!r} must be a duration such as 90s, 15m, 2h or 1d")
+
+
+def _parse_slots(text: str) -> int:
+    named = {"partitions": BY_PARTITIONS, "ranges": BY_RANGES, str(BY_RANGES): BY_RANGES}
+    if text in named:
+        return named[text]
+    if not text.isascii() or not text.isdecimal() or int(text) > MAX_SLOTS:
+        raise ConfigurationError(
+            f"SLOTS {text!r} must be a number from 0 to {MAX_SLOTS}, partitions or ranges"
+        )
+    return int(text)
 
 
 def _parse_numbers(text: str | None) -> list[int] | None:

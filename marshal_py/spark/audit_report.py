@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from marshal_py.protocol.history.anomalies import MEANING
 from marshal_py.protocol.ranges import range_of
-from marshal_py.protocol.slots import agreement_of, slot_of, source_of
+from marshal_py.protocol.slots import BY_RANGES, agreement_of, slot_of, source_of
 from marshal_py.spark.audit_store import Store
 from marshal_py.spark.html import html_page, html_table, html_tiles
 
@@ -221,7 +221,7 @@ def _lag(store: Store) -> str:
         return f"{title}<p>No claimed topic exists in Kafka.</p>"
     rows = store.table("positions").to_pylist()
     slots = {
-        (row["group_id"], topic): row["next_offset"] or 0
+        (row["group_id"], topic): (row["next_offset"] or 0) % BY_RANGES  # ranges are no slots
         for row in sorted(rows, key=lambda row: row["at"])
         if (topic := agreement_of(row["topic"])) is not None
     }

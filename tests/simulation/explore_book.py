@@ -1,4 +1,4 @@
-"""``python -m tests.simulation.explore_book``: every interleaving of a small book, by the real fold.
+"""``python -m tests.simulation.explore_book``: every interleaving of a small book, with the fold.
 
 Two or three clients share the six messages of a partition by ranges (PROTOCOL.md §5.18). They claim
 two or four messages, begin them in order, tell their position, cut off what they have not begun,

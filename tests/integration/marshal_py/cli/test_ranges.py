@@ -13,7 +13,7 @@ pytest.importorskip("prometheus_client")
 from confluent_kafka import Producer
 from prometheus_client import CollectorRegistry, generate_latest
 
-from marshal_py import GroupAdmin, Marshal
+from marshal_py import Consumer, GroupAdmin, Marshal
 from marshal_py.admin.books import book_of
 from marshal_py.admin.connection import Connection
 from marshal_py.admin.world_reader import read_world
@@ -150,6 +150,50 @@ def test_a_book_is_told_by_every_command(
     assert (wrong["kind"], wrong["topic"]) == ("early_takeover", f"{topic}/0@40")  # c was too fast
     described = json.loads(run("group", "describe", GROUP, "--json").stdout)
     assert described["partitions"][0]["open_ranges"] == 3
+
+
+def test_members_that_share_by_ranges_are_told_by_every_command(
+    run: Cli, kafka: EmbeddedKafka, made: str
+) -> None:
+    topic = f"{made.lstrip('_')}.live"
+    kafka.create_topic(topic, 1)
+    fill(kafka.bootstrap_servers, topic, 50, partitions=1)
+    consumer = Consumer(
+        kafka.bootstrap_servers,
+        topics=topic,
+        group_id=GROUP,
+        sharing="ranges",
+        topic=made,
+        client_id="w",
+        auto_ack=False,
+    )
+    with consumer:
+        left = set(range(50))
+        for message in consumer.messages(idle_timeout_s=60):
+            consumer.ack(message)
+            left.discard(message.offset() or 0)
+            if not left:
+                break
+        assert not left
+        consumer.commit(60)
+        (row,) = json.loads(run("lag", "--json").stdout)
+        assert (row["position"], row["lag"], row["slots"], row["holder"]) == (50, 0, 0, "w")
+        (group,) = json.loads(run("groups", "--json").stdout)
+        assert (group["held"], group["topics"]) == (group["open_ranges"], 1)
+        assert group["held"] >= 1, "it holds messages that do not exist yet"
+        told = json.loads(run("explain", GROUP, topic, "0", "--offset", "7", "--json").stdout)
+        assert (told["standing"]["state"], told["standing"]["holder"]) == ("done", "w")
+    assert "ranges of messages" in run("group", "slots", GROUP, topic).stdout
+    change = run("group", "set-position", GROUP, "--topic", topic, "--to", "20", "--json")
+    assert change.returncode == 0, change.stderr
+    assert len(json.loads(change.stdout)["changes"]) == 1
+    for to, slots in (("4", 4), ("ranges", 65_536), ("partitions", 0)):
+        done = json.loads(run("group", "slots", GROUP, topic, to, "--json").stdout)
+        assert done["after"] == slots
+        assert {p["position"] for p in done["positions"]} == {20}
+    (row,) = json.loads(run("lag", "--json").stdout)
+    assert (row["position"], row["lag"], row["slots"]) == (20, 30, 0)
+    assert run("group", "slots", GROUP, topic, "many").returncode == 2
 
 
 def test_the_exporter_counts_open_ranges_and_redeliveries(
