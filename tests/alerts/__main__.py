@@ -1,4 +1,4 @@
-"""Record what the alert rules look at, from real processes in each failure: 25 minutes."""
+"""Record what the alert rules look at, from real processes in each failure: 20 minutes."""
 
 from __future__ import annotations
 
