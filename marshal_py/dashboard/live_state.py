@@ -196,8 +196,8 @@ class LiveState:
             return
         self._late.discard((p, *who))
         session = self.world.states[p].session(*who)
-        for topic, partition in () if session is None else session.claims.values():
-            self._now_fresh(p, *seen_as(self.world, (event.group_id, topic, partition)))
+        for cell in () if session is None else session.claims.values():
+            self._now_fresh(p, *seen_as(self.world, (event.group_id, *cell.unit)))
 
     def _renewed(self, p: int, event: ev.Renewed) -> None:
         """In version 1, a heartbeat renews one cell."""

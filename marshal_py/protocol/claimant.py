@@ -891,9 +891,10 @@ class Claimant:
         if unknown:
             unknown -= {holding.epoch for holding in self._releasing.values()}
         for epoch in sorted(unknown):
-            wanted = self._wanted.get(given[epoch])
+            unit = given[epoch].unit
+            wanted = self._wanted.get(unit)
             if wanted is None or wanted.state is not ClaimState.CLAIMING:
-                self._give_back(given[epoch], coordinator, epoch, now_ns)
+                self._give_back(unit, coordinator, epoch, now_ns)
 
     # The lease (§5.4 to §5.6)
 

@@ -60,10 +60,10 @@ cell is their book, which nobody can claim.
 from __future__ import annotations
 
 import hashlib
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
+from heapq import heappop, heappush
 from typing import Any, Final, TypeAlias, TypeVar
 
 import msgspec
@@ -136,13 +136,15 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-class Cell(Struct, array_like=True, gc=False):
+class Cell(Struct, array_like=True, gc=False, forbid_unknown_fields=True):
     """The state of one (group_id, topic, partition). `holder` is None when nobody holds it.
 
     `version` is the offset of the last record that was accepted for the cell itself; what a claim
     has to name, and how long a holder was silent, goes by `PartitionState.version`.
     """
 
+    unit: Unit
+    """Its (topic, partition)."""
     holder: str | None = None
     instance_id: str | None = None
     epoch: int = NO_OFFSET
@@ -174,8 +176,30 @@ class Session:
     """1 if this is the client's instance in the group's membership, 0 otherwise."""
     lowest: int = LEVEL
     highest: int = LEVEL
-    claims: dict[int, Unit] = field(default_factory=dict)
-    """Epoch → (topic, partition) of each cell that it holds. Follows from the cells."""
+    claims: dict[int, Cell] = field(default_factory=dict)
+    """Epoch → each cell that it holds. Follows from the cells."""
+    most: int = field(default=0, compare=False, repr=False)
+    """How many it held at a time since `claims` was made."""
+    awaited: bool = field(default=False, compare=False, repr=False)
+    """Whether it is in `PartitionState.silent`."""
+
+    def add(self, epoch: int, cell: Cell) -> None:
+        """Take in a cell that it holds now."""
+        claims = self.claims
+        claims[epoch] = cell
+        if len(claims) > self.most:
+            self.most = len(claims)
+
+    def remove(self, epoch: int) -> None:
+        """Take out a cell that it holds no more."""
+        claims = self.claims
+        del claims[epoch]
+        if len(claims) <= _COPIED_AT_ONCE and 2 * len(claims) <= self.most:
+            self.claims = dict(claims)  # a dict keeps the room of the most that it ever held
+            self.most = len(claims)
+
+
+_COPIED_AT_ONCE: Final = 256
 
 
 Member = Session
@@ -270,9 +294,10 @@ class PartitionState:
         self.partitions: int = 0
         """How many coordination partitions the genesis speaks of, 0 before it."""
         self.groups: dict[str, GroupState] = {}
-        self.silent: OrderedDict[tuple[str, str, str], Session] = OrderedDict()
-        """(group_id, client_id, instance_id) of the members, the longest silent first; without
-        those that would be dropped if they held nothing, maybe with some of forgotten groups."""
+        self.silent: list[tuple[int, tuple[str, str, str], Session]] = []
+        """A heap of (a version that it had, (group_id, client_id, instance_id), session) of the
+        members; without those that would be dropped if they held nothing, maybe with some that
+        are members no more."""
         self.sweep_at: int = 0
         """No member is to be dropped before this offset."""
         self.forgotten: list[dict[Any, Any]] = []
@@ -335,7 +360,7 @@ class PartitionState:
                             [client_id, *_told(session)]
                             for (client_id, _), session in order(group.sessions.items())
                         ],
-                        order(group.cells.items()),
+                        [cell for _, cell in order(group.cells.items())],
                         *ranges_told(group),
                     ]
                     for name, group in order(self.groups.items())
@@ -364,7 +389,10 @@ class PartitionState:
             sessions, cells = told.sessions, told.cells
             group = state.groups[name] = GroupState()
             group.level, group.pause = level, pause
-            group.cells = {(_same(topic), partition): cell for (topic, partition), cell in cells}
+            for cell in cells:
+                topic, partition = cell.unit
+                cell.unit = (_same(topic), partition)
+                group.cells[cell.unit] = cell
             for client_id, instance_id, version, interval, metadata, member, low, high in sessions:
                 client_id = _same(client_id)
                 session = Session(instance_id, version, interval, metadata, member, low, high, {})
@@ -372,13 +400,13 @@ class PartitionState:
                 group.count(session, +1)
                 if member:
                     group.members[client_id] = session
-            for unit, cell in group.cells.items():
+            for cell in cells:
                 cell.interval_ms = _same(cell.interval_ms)
                 if cell.holder is not None:
                     key = (cell.holder, cell.instance_id or "")
                     _require(key in group.sessions, "the holder of a cell has no session")
                     session = group.sessions[key]
-                    session.claims[cell.epoch] = unit
+                    session.add(cell.epoch, cell)
                     cell.holder, cell.instance_id = _same(cell.holder), session.instance_id
                     group.held += 1
             for found in told.ranges:
@@ -388,14 +416,9 @@ class PartitionState:
             _check_ranges(group, len(told.ranges))
         _require(len(groups) == len(state.groups), "a group comes twice")
         _require((identity is None) == (partitions == 0), "an identity without its partitions")
-        everybody = (
-            (session.version, (name, client_id, session.instance_id), session)
-            for name, group in state.groups.items()
-            for client_id, session in group.members.items()
-        )
-        for version, who, session in sorted(everybody, key=_by_key):
-            if not session.claims or version >= next_offset - MEMBER_HORIZON:
-                state.silent[who] = session
+        for name, group in state.groups.items():
+            for client_id, session in group.members.items():
+                _await(state, name, client_id, session)
         return state
 
 
@@ -487,7 +510,7 @@ class _Told(Struct, array_like=True, gc=False, forbid_unknown_fields=True):
     level: int
     pause: Pause | None
     sessions: list[tuple[str, str, int, int, bytes, int, int, int]]
-    cells: list[tuple[Unit, Cell]]
+    cells: list[Cell]
     ranges: list[Range] = []
 
 
@@ -668,38 +691,34 @@ def _heartbeat(
         session.lowest, session.highest = record.lowest, record.highest
         group.count(session, +1)
     if record.positions or record.metadata:
-        _changes(state, group, session, offset, record, events)
-    if record.membership:
+        _changes(state, session, offset, record, events)
+    if record.membership > session.member:  # what a member says with each heartbeat is no news
         _membership(state, group, session, offset, record, events)
-    elif session.member:
-        _heard(state, (name, *key), session)
 
 
 def _changes(
     state: PartitionState,
-    group: GroupState,
     session: Session,
     offset: int,
     record: Heartbeat,
     events: list[Event] | None,
 ) -> None:
     """Take in what a heartbeat says of single claims: positions first, then metadata."""
-    cells, claims, base = group.cells, session.claims, state.base
-    pairs = iter(record.positions)
-    for claimed_at in pairs:
-        next_offset = next(pairs, None)
+    claims, base = session.claims, state.base
+    numbers = iter(record.positions)
+    for claimed_at in numbers:
+        next_offset = next(numbers, None)
         if next_offset is None:
             break  # an odd one speaks of no position
-        unit = claims.get(base + claimed_at)
-        if unit is None:
+        cell = claims.get(base + claimed_at)
+        if cell is None:
             if events is not None:
                 _reject(events, offset, record, "not_held")
             continue
-        cell = cells[unit]
         if next_offset > cell.next_offset:
             cell.next_offset = next_offset
         if events is not None:
-            topic, partition = unit  # and no starred arguments, which take half as long again
+            topic, partition = cell.unit  # and no starred arguments, which take half as long again
             events.append(
                 ev.Renewed(
                     offset,
@@ -714,15 +733,15 @@ def _changes(
                 )
             )
     for entry in record.metadata:
-        unit = claims.get(base + entry.claimed_at)
-        if unit is None:
+        cell = claims.get(base + entry.claimed_at)
+        if cell is None:
             if events is not None:
                 _reject(events, offset, record, "not_held")
             continue
-        cell = cells[unit]
         cell.metadata = entry.metadata
         if events is not None:
-            events.append(ev.Renewed(*_from(offset, record), *unit, cell.epoch, cell.next_offset))
+            renewed = (*cell.unit, cell.epoch, cell.next_offset)
+            events.append(ev.Renewed(*_from(offset, record), *renewed))
 
 
 def _membership(
@@ -743,21 +762,23 @@ def _membership(
         if events is not None:
             events.append(ev.MemberLeft(offset, client_id, session.instance_id, name, "left"))
         return
-    if not session.member:
-        before = group.members.get(client_id)
-        if before is not None:
-            _no_member(state, group, name, client_id, before)
-        session.member = 1
-        group.members[client_id] = session
-        if events is not None:
-            events.append(ev.MemberJoined(*_from(offset, record), record.interval_ms))
-    _heard(state, (name, client_id, session.instance_id), session)
+    before = group.members.get(client_id)
+    if before is not None:
+        _no_member(state, group, name, client_id, before)
+    session.member = 1
+    group.members[client_id] = session
+    _await(state, name, client_id, session)
+    if events is not None:
+        events.append(ev.MemberJoined(*_from(offset, record), record.interval_ms))
 
 
-def _heard(state: PartitionState, who: tuple[str, str, str], session: Session) -> None:
-    """A member spoke: all others have been silent for longer."""
-    state.silent[who] = session  # of a group that was forgotten, an earlier one may be there
-    state.silent.move_to_end(who)
+def _await(state: PartitionState, name: str, client_id: str, session: Session) -> None:
+    """Have a member looked at again when it could have been silent for too long."""
+    if not session.awaited:
+        session.awaited = True
+        who = (name, client_id, session.instance_id)
+        heappush(state.silent, (session.version, who, session))
+        state.sweep_at = min(state.sweep_at, session.version + MEMBER_HORIZON + 1)
 
 
 def _no_member(
@@ -766,7 +787,6 @@ def _no_member(
     """Take a session out of the membership; it goes altogether if it holds nothing."""
     session.member = 0
     del group.members[client_id]
-    state.silent.pop((name, client_id, session.instance_id), None)
     _end_if_idle(state, group, name, client_id, session)
 
 
@@ -803,8 +823,8 @@ def _claim(
     if group is None:
         group = state.groups[name] = GroupState()
     if cell is None:
-        cell = group.cells[unit] = Cell()
-    _take(state, group, offset, record, unit, cell, events)
+        cell = group.cells[unit] = Cell(unit)
+    _take(state, group, offset, record, cell, events)
 
 
 def _take(
@@ -812,14 +832,13 @@ def _take(
     group: GroupState,
     offset: int,
     record: ClaimingPartition | ClaimingRange,
-    unit: Unit,
     cell: Cell,
     events: list[Event] | None,
 ) -> None:
     """Give a cell to the sender of an accepted claim, whoever had it."""
     name = record.group_id
     epoch = state.base + offset
-    found = group.open_ranges.of_cell.get(unit)
+    found = group.open_ranges.of_cell.get(cell.unit)
     if found is not None:
         found.grant(cell.position)
         group.open_ranges.hold(found)
@@ -833,7 +852,7 @@ def _take(
         events.append(
             ev.Claimed(
                 *_from(offset, record),
-                *unit,
+                *cell.unit,
                 epoch,
                 record.interval_ms,
                 cell.holder,
@@ -848,9 +867,7 @@ def _take(
             record.instance_id, offset, record.interval_ms, b"", 0, group.level, group.level, {}
         )
         group.count(session, +1)
-    if cell.holder is not None:  # the cells' own object rather than an equal one
-        unit = group.sessions[cell.holder, cell.instance_id or ""].claims[cell.epoch]
-    session.claims[epoch] = unit  # before the old holder's goes: it may be the same session
+    session.add(epoch, cell)  # before the old holder's goes: it may be the same session
     if cell.holder is not None:
         _vacate(state, group, name, cell, offset)
     cell.holder = _same(record.client_id)
@@ -894,15 +911,15 @@ def _claim_range(
         group = state.groups[name] = GroupState()
     if free is None:
         if book is None:
-            book = group.cells[source] = Cell()
+            book = group.cells[source] = Cell(source)
         end = book.next_offset = start + record.count
         book.version = offset
         group.open_ranges.add(Range(*source, start, end), free=True)
-        group.cells[unit] = Cell(next_offset=start)
-        _take(state, group, offset, record, unit, group.cells[unit], events)
+        cell = group.cells[unit] = Cell(unit, next_offset=start)
+        _take(state, group, offset, record, cell, events)
         return
     cell = group.cells[unit]
-    _take(state, group, offset, record, unit, cell, events)
+    _take(state, group, offset, record, cell, events)
     at = cell.position + record.count
     if _why_whole(group, free, cell, at) is None:
         _split(group, offset, record, free, at, events)
@@ -947,7 +964,7 @@ def _split(
     """End a held range at `at`; the rest becomes a free one."""
     rest = found.split(at)
     group.open_ranges.add(rest, free=True)
-    group.cells[rest.cell] = Cell(version=offset, next_offset=at)
+    group.cells[rest.cell] = Cell(rest.cell, version=offset, next_offset=at)
     if events is not None:
         events.append(
             ev.RangeSplit(*_from(offset, record), *found.source, found.start, at, rest.end)
@@ -1070,7 +1087,7 @@ def _set_position(
         group.open_ranges.remove(closed)
         del group.cells[closed.cell]
     if cell is None:
-        cell = group.cells[unit] = Cell()
+        cell = group.cells[unit] = Cell(unit)
     if cell.holder is not None:
         _vacate(state, group, record.group_id, cell, offset)
     cell.version = offset
@@ -1170,18 +1187,14 @@ def _vacate(state: PartitionState, group: GroupState, name: str, cell: Cell, off
     """Take a cell from its holder, whose session ends with its last cell, unless it is a member."""
     client_id, instance_id = cell.holder or "", cell.instance_id or ""
     session = group.sessions[client_id, instance_id]
-    del session.claims[cell.epoch]
+    session.remove(cell.epoch)
     group.held -= 1
     cell.holder = cell.instance_id = None
     cell.version = offset
     if session.claims:
         return
     if session.member:
-        who = (name, client_id, instance_id)
-        if who not in state.silent:  # silent for so long that only its cells have kept it
-            state.silent[who] = session
-            state.silent.move_to_end(who, last=False)
-            state.sweep_at = 0
+        _await(state, name, client_id, session)  # it may have been silent for too long already
         return
     _end_if_idle(state, group, name, client_id, session)
 
@@ -1206,17 +1219,18 @@ def _held_cell(
 def _drop_silent_members(state: PartitionState, offset: int, events: list[Event] | None) -> None:
     """Drop the members without cells that were silent for more than `MEMBER_HORIZON` offsets."""
     silent, dropped = state.silent, []
-    while silent:
-        who, session = next(iter(silent.items()))
-        if offset - session.version <= MEMBER_HORIZON:
-            break
-        del silent[who]
-        is_there = state.session(*who) is session  # its group may have been forgotten
-        if is_there and not session.claims:
-            dropped.append((session.version, who, session))
-    oldest = session.version if silent else offset  # who is heard of from here on is younger
+    while silent and offset - silent[0][0] > MEMBER_HORIZON:
+        version, who, session = heappop(silent)
+        session.awaited = False
+        if state.session(*who) is not session:
+            continue  # it ended, or its group was forgotten
+        if session.version > version:
+            _await(state, who[0], who[1], session)
+        elif not session.claims:
+            dropped.append((who, session))
+    oldest = silent[0][0] if silent else offset  # who is heard of from here on is younger
     state.sweep_at = oldest + MEMBER_HORIZON + 1
-    for _, (name, client_id, instance_id), session in sorted(dropped, key=_by_key):
+    for (name, client_id, instance_id), session in dropped:
         _no_member(state, state.groups[name], name, client_id, session)
         if events is not None:
             events.append(ev.MemberLeft(offset, client_id, instance_id, name, "expired"))

@@ -80,7 +80,7 @@ def canonical_bytes(image: bytes) -> bytes:
                     group.level,
                     group.pause,
                     sorted(group.sessions),
-                    sorted(group.cells.items(), key=_unit),
+                    [cell for _, cell in sorted(group.cells.items(), key=_unit)],
                     *([group.ranges] if group.ranges else []),
                 ]
                 for group in sorted(groups, key=_name)

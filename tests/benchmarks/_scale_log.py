@@ -549,8 +549,8 @@ def memory(group: SyntheticGroup) -> list[Figure]:
     def move_all(state: PartitionState) -> None:
         for (client_id, instance_id), session in list(state.groups[GROUP].sessions.items()):
             positions: list[int] = []
-            for epoch, (_, cell) in session.claims.items():
-                positions += (epoch - BASE, position(cell, 1))
+            for epoch, cell in session.claims.items():
+                positions += (epoch - BASE, position(cell.unit[1], 1))
             sender: Sender = (VERSION, client_id, instance_id, GROUP, 1)
             record = encode(Heartbeat(*sender, INTERVAL_MS, 1, positions))
             apply(state, state.next_offset, record)

@@ -77,7 +77,7 @@ def cells_of(
     for (group, topic), last in sorted(highest.items()):
         touched = sorted(p for g, t, p in state.cells if (g, t) == (group, topic))
         for partition in range(last + 1) if last < MOST_UNTOUCHED else touched:
-            cell = state.cells.get((group, topic, partition)) or TextCell()
+            cell = state.cells.get((group, topic, partition)) or TextCell((topic, partition))
             assert isinstance(cell, TextCell)
             heard_s = cell.heartbeat_s
             shown.append(

@@ -455,7 +455,7 @@ class Checker:
                 self.fail("every claim of messages is answered", f"{process.name} {batch}")
         state = sim.truth[claimant.home]
         session = state.session(process.group_id, process.client_id, process.instance_id)
-        given = set() if session is None else set(session.claims.values())
+        given = set() if session is None else {cell.unit for cell in session.claims.values()}
         if not claimant.silent and not given <= {h.key for h in claimant.holdings()}:
             self.fail("what nobody wants is given back", f"{process.name} still has {given}")
         members = state.members

@@ -939,16 +939,14 @@ def canonical_group(state: State, group_id: str) -> list[Any]:
         [
             [
                 [c["topic"], c["partition"]],
-                [
-                    c["holder"],
-                    c["instance_id"],
-                    c["epoch"],
-                    c["version"],
-                    c["interval_ms"],
-                    c["next_offset"],
-                    c["claimed_offset"],
-                    bytes.fromhex(c["metadata"]),
-                ],
+                c["holder"],
+                c["instance_id"],
+                c["epoch"],
+                c["version"],
+                c["interval_ms"],
+                c["next_offset"],
+                c["claimed_offset"],
+                bytes.fromhex(c["metadata"]),
             ]
             for c in state["cells"]
             if c["group_id"] == group_id

@@ -295,7 +295,7 @@ def _fitting(rng: Random, state: PartitionState) -> m.Message:
     anywhere = ("g2" if rng.random() < 0.2 else "g1", rng.choice("tu"), rng.randrange(3))
     key = rng.choice(there) if there and rng.random() < 0.8 else anywhere
     group, topic, partition = key
-    cell = state.cells.get(key, Cell())
+    cell = state.cells.get(key, Cell(key[1:]))
     version = state.version(*key)
     version = version if rng.random() < 0.85 else version + rng.choice([1, -1, 40])
     epoch = cell.epoch if rng.random() < 0.85 else cell.epoch + rng.choice([1, -1, 40])

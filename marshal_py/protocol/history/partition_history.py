@@ -365,11 +365,11 @@ class PartitionHistory:
             return
         sender.watch(session.interval_ms)
         sender.renewed_ms = self._memory.at_ms
-        for unit in session.claims.values():
-            key = (who[0], *unit)
+        for cell in session.claims.values():
+            key = (who[0], *cell.unit)
             if key not in self._memory.cells:
                 track = self._memory.cells[key] = CellTrack(changes_ms=[])
-                track.adopt(self.state.cells[key], self._memory.at_ms)
+                track.adopt(cell, self._memory.at_ms)
                 track.sample_due_ms = self._next_sample()
 
     def _on_renewed(self, event: ev.Renewed) -> None:

@@ -239,7 +239,7 @@ def _heartbeat(
     key = (group, topic, partition)
     cell: TextCell | None = state.cells.get(key)  # type: ignore[assignment]
     if cell is None:
-        cell = state.cells[key] = TextCell(interval_ms=state.interval_ms)
+        cell = state.cells[key] = TextCell(key[1:], interval_ms=state.interval_ms)
     if events is not None:
         events.append(ev.Beat(offset, client, instance, group, time_s, 1, 1, 0))
     if cell.holder != client or cell.instance_id != instance or not time_s:
@@ -322,7 +322,7 @@ def _claim(state: TextState, offset: int, record: TextRecord, events: list[Event
     key = (record.group_id, record.topic, record.partition)
     cell: TextCell | None = state.cells.get(key)  # type: ignore[assignment]
     if cell is None:
-        cell = state.cells[key] = TextCell(interval_ms=state.interval_ms)
+        cell = state.cells[key] = TextCell(key[1:], interval_ms=state.interval_ms)
     after_s = record.time_s - cell.heartbeat_s
     if not cell.heartbeat_s or abs(after_s) >= state.span_s:
         _own(
@@ -350,7 +350,7 @@ def _release(state: TextState, offset: int, record: TextRecord, events: list[Eve
     key = (record.group_id, record.topic, record.partition)
     cell: TextCell | None = state.cells.get(key)  # type: ignore[assignment]
     if cell is None:  # Go makes an empty one, and shows it
-        cell = state.cells[key] = TextCell(interval_ms=state.interval_ms)
+        cell = state.cells[key] = TextCell(key[1:], interval_ms=state.interval_ms)
     if cell.owner != record.client_id or cell.owner_instance != record.instance_id:
         if events is not None:
             _reject(events, offset, record, "not_held", cell)

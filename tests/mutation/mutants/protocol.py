@@ -162,34 +162,36 @@ _HEARTBEATS = [
     ),
     _fold(
         "heartbeat: a member was heard",
-        "_heartbeat",
-        "_heard(state, (name, *key), session)",
-        "pass",
+        "_drop_silent_members",
+        "if session.version > version:",
+        "if False:",
     ),
     _fold(
         "heartbeat: epochs are counted from the base",
         "_changes",
-        "unit = claims.get(base + claimed_at)",
-        "unit = claims.get(claimed_at)",
+        "cell = claims.get(base + claimed_at)",
+        "cell = claims.get(claimed_at)",
     ),
     _fold(
         "heartbeat: epochs are counted from the base, of metadata too",
         "_changes",
-        "unit = claims.get(base + entry.claimed_at)",
-        "unit = claims.get(entry.claimed_at)",
+        "cell = claims.get(base + entry.claimed_at)",
+        "cell = claims.get(entry.claimed_at)",
     ),
     _fold(
         "heartbeat: only what its session holds",
         "_changes",
-        "unit = claims.get(base + claimed_at)",
-        "unit = next((u for s in group.sessions.values() for e, u in s.claims.items()"
+        "cell = claims.get(base + claimed_at)",
+        "cell = next((c for g in state.groups.values() for s in g.sessions.values()"
+        " for e, c in s.claims.items()"
         " if e == base + claimed_at), None)",
     ),
     _fold(
         "heartbeat: metadata only of what its session holds",
         "_changes",
-        "unit = claims.get(base + entry.claimed_at)",
-        "unit = next((u for s in group.sessions.values() for e, u in s.claims.items()"
+        "cell = claims.get(base + entry.claimed_at)",
+        "cell = next((c for g in state.groups.values() for s in g.sessions.values()"
+        " for e, c in s.claims.items()"
         " if e == base + entry.claimed_at), None)",
     ),
     _fold("heartbeat: the metadata", "_changes", "cell.metadata = entry.metadata", "pass"),
@@ -208,14 +210,14 @@ _HEARTBEATS = [
     _fold(
         "heartbeat: a position that is rejected rejects only itself",
         "_changes",
-        "            continue\n        cell = cells[unit]\n        if",
-        "            break\n        cell = cells[unit]\n        if",
+        "            continue\n        if",
+        "            break\n        if",
     ),
     _fold(
         "heartbeat: metadata that are rejected reject only themselves",
         "_changes",
-        "            continue\n        cell = cells[unit]\n        cell.metadata",
-        "            break\n        cell = cells[unit]\n        cell.metadata",
+        "            continue\n        cell.metadata",
+        "            break\n        cell.metadata",
     ),
     _fold(
         "heartbeat: it makes no holder (version 1 did)",
@@ -256,20 +258,20 @@ _MEMBERS = [
     _fold(
         "members: who joins was heard",
         "_membership",
-        "_heard(state, (name, client_id, session.instance_id), session)",
+        "_await(state, name, client_id, session)",
         "pass",
     ),
     _fold(
         "members: the longest silent is the first",
-        "_heard",
-        "state.silent.move_to_end(who)",
-        "pass",
+        "_await",
+        "heappush(state.silent, (session.version, who, session))",
+        "state.silent.append((session.version, who, session))",
     ),
     _fold(
-        "members: who leaves is not waited for",
-        "_no_member",
-        "state.silent.pop((name, client_id, session.instance_id), None)",
-        "pass",
+        "members: each is waited for once",
+        "_await",
+        "if not session.awaited:",
+        "if True:",
     ),
     _fold(
         "sessions: without cells and membership they end",
@@ -306,26 +308,26 @@ _MEMBERS = [
     _fold(
         "members: the horizon",
         "_drop_silent_members",
-        "if offset - session.version <= MEMBER_HORIZON:",
-        "if offset - session.version <= MEMBER_HORIZON // 2:",
+        "offset - silent[0][0] > MEMBER_HORIZON:",
+        "offset - silent[0][0] > MEMBER_HORIZON // 2:",
     ),
     _fold(
         "members: the horizon, to the offset",
         "_drop_silent_members",
-        "if offset - session.version <= MEMBER_HORIZON:",
-        "if offset - session.version < MEMBER_HORIZON:",
+        "offset - silent[0][0] > MEMBER_HORIZON:",
+        "offset - silent[0][0] >= MEMBER_HORIZON:",
     ),
     _fold(
         "members: who holds cells stays",
         "_drop_silent_members",
-        "if is_there and not session.claims:",
-        "if is_there:",
+        "elif not session.claims:",
+        "else:",
     ),
     _fold(
         "members: the silent of a forgotten group",
         "_drop_silent_members",
-        "is_there = state.session(*who) is session",
-        "is_there = True",
+        "if state.session(*who) is not session:",
+        "if False:",
     ),
     _fold(
         "members: the next look at the silent, not later",
@@ -336,26 +338,26 @@ _MEMBERS = [
     _fold(
         "members: whoever gave up its cells may be silent for too long",
         "_vacate",
-        "if who not in state.silent:",
-        "if False:",
+        "_await(state, name, client_id, session)",
+        "pass",
     ),
     _fold(
-        "members: whoever gave up its cells is the longest silent",
-        "_vacate",
-        "state.silent.move_to_end(who, last=False)",
+        "members: whoever is waited for no more may be again",
+        "_drop_silent_members",
+        "session.awaited = False",
         "pass",
     ),
     _fold(
         "members: whoever gave up its cells is looked at with the next record",
-        "_vacate",
-        "state.sweep_at = 0",
+        "_await",
+        "state.sweep_at = min(state.sweep_at, session.version + MEMBER_HORIZON + 1)",
         "pass",
     ),
     _fold(
         "members: several go in the order of their silence",
         "_drop_silent_members",
-        "sorted(dropped, key=_by_key)",
-        "sorted(dropped, key=_by_key, reverse=True)",
+        "in dropped:",
+        "in reversed(dropped):",
     ),
 ]
 
@@ -387,8 +389,8 @@ _CLAIMS = [
     _fold(
         "claim: positions are kept",
         "_claim",
-        "if cell is None:\n        cell = group.cells[unit] = Cell()\n",
-        "if cell is None or cell.holder is None:\n        cell = group.cells[unit] = Cell()\n",
+        "if cell is None:\n        cell = group.cells[unit] = Cell(unit)\n",
+        "if cell is None or cell.holder is None:\n        cell = group.cells[unit] = Cell(unit)\n",
     ),
     _fold("claim: the holder", "_take", "cell.holder = _same(record.client_id)", "pass"),
     _fold("claim: the instance", "_take", "cell.instance_id = session.instance_id", "pass"),
@@ -406,8 +408,8 @@ _CLAIMS = [
     _fold(
         "claim: it renews nothing else of its session",
         "_take",
-        "session.claims[epoch] = unit",
-        "session.version = offset; session.claims[epoch] = unit",
+        "session.add(epoch, cell)",
+        "session.version = offset; session.add(epoch, cell)",
     ),
     _fold(
         "claim: a session of its own",
@@ -438,13 +440,12 @@ _CLAIMS = [
     _fold(
         "claim: again by the same session, which does not end",
         "_take",
-        "    session.claims[epoch] = unit"
-        "  # before the old holder's goes: it may be the same session\n"
+        "    session.add(epoch, cell)  # before the old holder's goes: it may be the same session\n"
         "    if cell.holder is not None:\n"
         "        _vacate(state, group, name, cell, offset)\n",
         "    if cell.holder is not None:\n"
         "        _vacate(state, group, name, cell, offset)\n"
-        "    session.claims[epoch] = unit\n",
+        "    session.add(epoch, cell)\n",
     ),
     _fold("claim: what is held is counted", "_take", "group.held += 1", "pass"),
     _fold("release, messages: the epoch", "_held_cell", " and cell.epoch == record.epoch", ""),
@@ -522,8 +523,8 @@ _CLAIMS = [
     _fold("a cell that is given up has a new version", "_vacate", "cell.version = offset", "pass"),
     _fold(
         "a session does not hold what was given up",
-        "_vacate",
-        "del session.claims[cell.epoch]",
+        "Session.remove",
+        "del claims[epoch]",
         "pass",
     ),
     _fold("what is given up is counted", "_vacate", "group.held -= 1", "pass"),
@@ -885,17 +886,9 @@ _SNAPSHOTS = [
     _decodes("the level", "group.level, group.pause = level, pause", "group.pause = pause"),
     _decodes("the levels of sessions", "group.count(session, +1)"),
     _decodes("members", "group.members[client_id] = session"),
-    _decodes("what a session holds", "session.claims[cell.epoch] = unit"),
+    _decodes("what a session holds", "session.add(cell.epoch, cell)"),
     _decodes("how much is held", "group.held += 1"),
-    _decodes("who may be silent for too long", "state.silent[who] = session"),
-    _decodes(
-        "members in the order of their silence", "sorted(everybody, key=_by_key)", "everybody"
-    ),
-    _decodes(
-        "the silent who hold cells are not waited for",
-        "if not session.claims or version >= next_offset - MEMBER_HORIZON:",
-        "if True:",
-    ),
+    _decodes("who may be silent for too long", "_await(state, name, client_id, session)"),
     _decodes(
         "a holder without a session is refused",
         '_require(key in group.sessions, "the holder of a cell has no session")',
@@ -1392,7 +1385,7 @@ _RECONCILING = [
     _claimant(
         "reconcile: what nobody wants is given back",
         "_reconcile",
-        "self._give_back(given[epoch], coordinator, epoch, now_ns)",
+        "self._give_back(unit, coordinator, epoch, now_ns)",
         "pass",
     ),
     _claimant(

@@ -198,10 +198,10 @@ class Ledger:
             state = self.states[coordinating_partition(self.group_id, self.partitions)]
             session = state.session(self.group_id, record.client_id, record.instance_id)
             said = dict(zip(record.positions[::2], record.positions[1::2], strict=True))
-            for epoch, key in session.claims.items() if session is not None else ():
+            for epoch, cell in session.claims.items() if session is not None else ():
+                key = cell.unit
                 tenure = self.tenures.get((key, epoch))
-                cell = self.cell(key)
-                if tenure is None or cell is None or not member.storing(key):
+                if tenure is None or not member.storing(key):
                     continue
                 tenure.settle(self.cluster.hub.now)
                 stored = max(said.get(epoch - state.base, -1), cell.next_offset, tenure.start)

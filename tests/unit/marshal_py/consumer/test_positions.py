@@ -116,7 +116,7 @@ def test_a_partition_that_the_topic_got_later_begins_at_its_first_message(
     world = World(monkeypatch, start="latest")
     world.part.partition, world.part.key = 1, ("t", 1)
     begun = ClaimMetadata(began_with=1, began_ms=77).encode()
-    world.cells[0] = Cell("a", "a1", 0, 0, 1, 7, -1, begun)
+    world.cells[0] = Cell(("t", 0), "a", "a1", 0, 0, 1, 7, -1, begun)
     world.advance()
     assert world.assigned == [OFFSET_BEGINNING]
 
@@ -126,7 +126,9 @@ def test_a_partition_that_was_there_begins_when_the_group_began(
 ) -> None:
     world = World(monkeypatch, start="latest")
     world.part.partition, world.part.key = 1, ("t", 1)
-    world.cells[0] = Cell(metadata=ClaimMetadata(began_with=2, began_ms=77).encode(), version=0)
+    world.cells[0] = Cell(
+        ("t", 0), metadata=ClaimMetadata(began_with=2, began_ms=77).encode(), version=0
+    )
     world.advance()
     assert world.asked == [77]
     assert world.committed == [15]
@@ -137,14 +139,16 @@ def test_a_group_of_which_nobody_knows_how_it_began_leaves_nothing_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     world = World(monkeypatch, start="latest")
-    world.cells[1] = Cell("a", "a1", 0, 0, 1, 7)
+    world.cells[1] = Cell(("t", 1), "a", "a1", 0, 0, 1, 7)
     world.advance()
     assert world.assigned == [OFFSET_BEGINNING]
 
 
 def test_a_duration_goes_back_from_when_the_group_began(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(monkeypatch, start=timedelta(hours=1))
-    world.cells[1] = Cell(metadata=ClaimMetadata(began_with=2, began_ms=5_000_000).encode())
+    world.cells[1] = Cell(
+        ("t", 1), metadata=ClaimMetadata(began_with=2, began_ms=5_000_000).encode()
+    )
     world.advance()
     assert world.asked == [5_000_000 - 3_600_000]
 

@@ -83,9 +83,9 @@ def test_changes_add_up_to_the_whole(steps: list[tuple[Any, ...]]) -> None:
     for step in steps:
         match step:
             case ("put", group, topic, partition, holder):
-                grid.put(group, topic, partition, Cell(holder=holder))
+                grid.put(group, topic, partition, Cell((topic, partition), holder=holder))
             case ("live", group, topic, partition, code):
-                row, slot = grid.put(group, topic, partition, Cell(holder="a"))
+                row, slot = grid.put(group, topic, partition, Cell((topic, partition), holder="a"))
                 row.set_live(slot, code)
             case ("lag", group, topic, partition, bucket):
                 row = grid.row(group, topic)
@@ -123,13 +123,13 @@ def test_a_row_that_was_added_whole_is_the_one_that_grew() -> None:
     grown, whole = CellGrid(), CellGrid()
     cells = [(0, "a"), (1, None), (2, "b"), (5, "a")]
     for partition, holder in cells:
-        grown.put("g", "t", partition, Cell(holder=holder) if holder else None)
+        grown.put("g", "t", partition, Cell(("t", partition), holder=holder) if holder else None)
     row = whole.add("g", "t", cells)
     for grid in (grown, whole):
         grid.rows["g", "t"].set_live(grid.rows["g", "t"].slots[5], STALE)
     assert whole.document() == grown.document()
     assert (row.slots, row.stale_by) == (grown.rows["g", "t"].slots, grown.rows["g", "t"].stale_by)
     assert whole.take_changes() == grown.take_changes()
-    whole.put("g", "t", 6, Cell(holder="c"))
-    grown.put("g", "t", 6, Cell(holder="c"))
+    whole.put("g", "t", 6, Cell(("t", 6), holder="c"))
+    grown.put("g", "t", 6, Cell(("t", 6), holder="c"))
     assert whole.take_changes() == grown.take_changes()

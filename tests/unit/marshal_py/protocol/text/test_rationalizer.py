@@ -39,7 +39,7 @@ def cell_of(state: TextState, topic: str = "t", partition: int = 0, group: str =
 
 
 def shown(cell: TextCell | None) -> tuple[str, str, int, int, int]:
-    cell = cell or TextCell()
+    cell = cell or TextCell(("t", 0))
     return (
         cell.owner_instance,
         cell.owner,
