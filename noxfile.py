@@ -1,7 +1,7 @@
 """The tasks of whoever works on this: `nox --list` shows them, `nox` runs the fast ones.
 
-Nothing is installed here (but by `pythons`, `lowest` and `airflow`): run it from the environment
-that has the extra `dev`, CONTRIBUTING.md says how.
+Nothing is installed here (but by `pythons`, `lowest`, `airflow`, `object_store`): run it from the
+environment that has the extra `dev`, CONTRIBUTING.md says how.
 """
 
 from __future__ import annotations
@@ -60,6 +60,14 @@ def airflow(session: nox.Session) -> None:
     """The DAG of docs/deploy, run by Airflow. Installs Airflow, in .nox."""
     session.install("apache-airflow>=3")
     session.run("python", "-m", "tests.lake_dag")
+
+
+@nox.session(venv_backend="venv", reuse_venv=True)
+def object_store(session: nox.Session) -> None:
+    """The lake and the audit in a store that speaks S3. Installs moto, in .nox."""
+    session.install("-e", ".[test,object-store]", "moto[server,s3]")
+    tests = ("tests/spark/test_lake_s3.py", "tests/unit/marshal_py/spark/test_audit_store.py")
+    session.run("python", "-m", "pytest", "-q", "-m", "campaign", *tests)
 
 
 IN_CONTAINER = "archive dashboard harvest http metrics mysql nats object-store otel"

@@ -153,7 +153,8 @@ def lake(
     from harvest.spark.lake import add_archive, add_table
     from marshal_py.spark.session import spark_session
 
-    spark = spark_session("harvest lake", master=master, delta=True)
+    s3 = place.startswith("s3a://")
+    spark = spark_session("harvest lake", master=master, delta=True, s3=s3)
     if parquet is not None:
         added = add_archive(spark, place, outbox, parquet)
     else:

@@ -39,7 +39,7 @@ def add_archive(spark: SparkSession, place: str, outbox: str, archive: str) -> i
     from pyspark.errors import AnalysisException
 
     _check(outbox)
-    lake = Lake.at(place)
+    lake = Lake.to_write(spark, place)
     try:
         types = spark.read.parquet(archive).schema
     except AnalysisException:
@@ -69,7 +69,7 @@ def add_table(
     `late_s`: so long may a transaction take, seconds. Raises `ConfigurationError`, `ClusterLost`.
     """
     _check(outbox)
-    lake = Lake.at(place)
+    lake = Lake.to_write(spark, place)
     with cluster_watched(spark):
         known = lake.frame(spark, "bronze.outbox_rows")
         if not lake.exists(spark, "bronze.outbox_rows"):

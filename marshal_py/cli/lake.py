@@ -129,7 +129,7 @@ def run(
         late_days=late_days,
         expectations=Expectations(allowed, max_latency_p99_ms, max_lag, min_availability),
     )
-    spark = _session(master)
+    spark = _session(master, place)
     while True:
         done = run_lake(
             spark,
@@ -175,9 +175,10 @@ def maintain(
         from marshal_py.spark.lake.maintenance import maintain as run_maintenance
         from marshal_py.spark.lake.tables import Lake
 
+        spark = _session(master, place)
         deleted = run_maintenance(
-            _session(master),
-            Lake.at(place),
+            spark,
+            Lake.to_write(spark, place),
             today=_today(),
             bronze_days=bronze_days,
             days=days,
@@ -216,17 +217,18 @@ def report(
         from marshal_py.spark.lake.tables import Lake
 
         last = _days(until, None)[0]
-        out.write_text(render_lake(_session(master), Lake.at(place), last, days))
+        out.write_text(render_lake(_session(master, place), Lake.at(place), last, days))
         if as_json:
             print_json({"lake": place, "report": str(out), "last": str(last), "days": days})
         else:
             say(str(out))
 
 
-def _session(master: str | None) -> SparkSession:
+def _session(master: str | None, place: str) -> SparkSession:
     from marshal_py.spark.session import spark_session
 
-    return spark_session("marshal lake", master=master, delta=True)
+    s3 = place.startswith("s3a://")
+    return spark_session("marshal lake", master=master, delta=True, s3=s3)
 
 
 def _today() -> dt.date:

@@ -1,4 +1,4 @@
-"""Jars that Spark needs besides its own, into the per-user cache: Kafka's, PostgreSQL's, Delta's.
+"""Jars that Spark needs besides its own, into the per-user cache: for Kafka, PostgreSQL, Delta, S3.
 
 `spark.jars.packages` would resolve them anew at every start, with a Java that may not trust the
 machine's certificates. This fetches each once, and works off line from then on.
@@ -21,7 +21,16 @@ from marshal_py.embedded.jar_hashes import check_jars
 from marshal_py.embedded.jars import cache_root, locked
 from marshal_py.embedded.process import Progress, to_stderr
 
-__all__ = ["COORDINATES", "DELTA", "SPARK_VERSION", "connector_jars", "delta_jars"]
+__all__ = [
+    "CONDITIONAL_PUT",
+    "COORDINATES",
+    "DELTA",
+    "S3",
+    "SPARK_VERSION",
+    "connector_jars",
+    "delta_jars",
+    "s3_jars",
+]
 
 SPARK_VERSION: Final = "4.2.0"
 _DELTA_VERSION: Final = "4.4.0"
@@ -44,6 +53,30 @@ DELTA: Final = (
 """What the lake needs as well: ``python -m marshal_py.spark.connector delta`` prints both kinds."""
 
 
+_HADOOP_VERSION: Final = "3.5.0"  # that of pyspark's own jars
+_AWS_VERSION: Final = "2.35.4"  # that Hadoop's was built with
+
+_OF_AWS: Final = """
+annotations apache-client arns auth aws-core aws-query-protocol aws-xml-protocol checksums
+checksums-spi crt-core endpoints-spi http-auth http-auth-aws http-auth-aws-eventstream http-auth-spi
+http-client-spi identity-spi json-utils metrics-spi netty-nio-client profiles protocol-core regions
+retries retries-spi s3 s3-transfer-manager sdk-core sts third-party-jackson-core utils utils-lite
+"""  # what S3 needs of a kit that has 600 MB as one jar
+
+S3: Final = (
+    f"org.apache.hadoop:hadoop-aws:{_HADOOP_VERSION}",
+    "software.amazon.s3.analyticsaccelerator:analyticsaccelerator-s3:1.3.1",
+    "org.reactivestreams:reactive-streams:1.0.4",
+    *(f"software.amazon.awssdk:{name}:{_AWS_VERSION}" for name in _OF_AWS.split()),
+    "software.amazon.eventstream:eventstream:1.0.1",
+)
+"""What a lake at s3a:// needs as well: ``python -m marshal_py.spark.connector delta s3``."""
+
+CONDITIONAL_PUT: Final = Path(__file__).parent / "jvm" / "conditional-put.jar"
+"""Makes Delta's commits, and Spark's checkpoints, decide by S3's conditional put
+(``python -m tests.spark.build_jar``)."""
+
+
 class _Bundle(NamedTuple):
     """Jars that are fetched together."""
 
@@ -59,6 +92,7 @@ _KAFKA: Final = _Bundle(
 _DELTA: Final = _Bundle(
     f"spark-delta-{_DELTA_VERSION}", f"Delta Lake {_DELTA_VERSION} (10 MB)", DELTA
 )
+_S3: Final = _Bundle(f"spark-s3-{_HADOOP_VERSION}", f"Hadoop's S3A {_HADOOP_VERSION} (13 MB)", S3)
 
 _TIMEOUT_S: Final = 600
 
@@ -75,6 +109,11 @@ def connector_jars(*, progress: Progress = to_stderr) -> list[Path]:
 def delta_jars(*, progress: Progress = to_stderr) -> list[Path]:
     """Return the jars of Delta Lake, as `connector_jars` does (once; 10 MB)."""
     return _jars(_DELTA, progress)
+
+
+def s3_jars(*, progress: Progress = to_stderr) -> list[Path]:
+    """Return the jars with which Spark and Delta use S3, as `connector_jars` does (once; 13 MB)."""
+    return [*_jars(_S3, progress), CONDITIONAL_PUT]
 
 
 def _jars(bundle: _Bundle, progress: Progress) -> list[Path]:
@@ -193,5 +232,7 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["fetch"]:
         _fetch(Path(sys.argv[2]), sys.argv[3:])
     else:
-        jars = connector_jars() + (delta_jars() if "delta" in sys.argv[1:] else [])
+        jars = connector_jars()
+        jars += delta_jars() if "delta" in sys.argv[1:] else []
+        jars += s3_jars() if "s3" in sys.argv[1:] else []
         print(",".join(str(jar) for jar in jars))

@@ -19,7 +19,7 @@ from marshal_py.errors import ConfigurationError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["spark_session"]
+__all__ = ["DELTA_SETTINGS", "spark_session"]
 
 _LOOPBACK: Final[dict[str, str]] = {
     "spark.driver.bindAddress": "127.0.0.1",
@@ -43,7 +43,7 @@ _ALWAYS: Final[dict[str, str]] = {
 }
 
 
-_DELTA: Final[dict[str, str]] = {
+DELTA_SETTINGS: Final[dict[str, str]] = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
 }
@@ -58,6 +58,12 @@ _DELTA_ALWAYS: Final[dict[str, str]] = {
 }
 
 
+_S3: Final[dict[str, str]] = {
+    "spark.delta.logStore.s3a.impl": "marshal.spark.ConditionalPutLogStore",
+}
+"""Of a session that writes Delta tables to S3, from its start on: commits by conditional put."""
+
+
 def spark_session(
     app_name: str = "marshal",
     *,
@@ -65,12 +71,13 @@ def spark_session(
     settings: dict[str, str] | None = None,
     kafka: bool = True,
     delta: bool = False,
+    s3: bool = False,
 ) -> SparkSession:
     """Return a SparkSession, started here if there is none.
 
     `master` is Spark's, `local[*]` by default, or one that begins with `sc://` for Spark Connect.
     `settings` are Spark's own and win over the defaults here. `kafka` brings the Kafka connector
-    to a session that is started here, `delta` Delta Lake.
+    to a session that is started here, `delta` Delta Lake, `s3` what reads and writes s3a://.
 
     Raises `ConfigurationError` when pyspark, or what it needs for Spark Connect, is not installed,
     `JavaNotFound`, `DownloadFailed`.
@@ -94,7 +101,7 @@ def spark_session(
         builder = builder.appName(app_name).master(master or "local[*]")
         local = (master or "local").startswith("local")
         chosen = {**_STARTED_HERE, **(_LOOPBACK if local else {}), **chosen}
-        _prepare(chosen, kafka=kafka, delta=delta, local=local)
+        _prepare(chosen, kafka=kafka, delta=delta, s3=s3, local=local)
     for name, value in chosen.items():
         builder = builder.config(name, value)
     try:
@@ -113,7 +120,7 @@ def spark_session(
     return session
 
 
-def _prepare(settings: dict[str, str], *, kafka: bool, delta: bool, local: bool) -> None:
+def _prepare(settings: dict[str, str], *, kafka: bool, delta: bool, s3: bool, local: bool) -> None:
     """Find Java and the connector for a session that starts in this process."""
     from marshal_py.embedded.java import find_java
 
@@ -127,12 +134,13 @@ def _prepare(settings: dict[str, str], *, kafka: bool, delta: bool, local: bool)
         paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
         if root not in paths:
             os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [root, *paths]))
-    if delta:
-        for name, value in _DELTA.items():
-            settings.setdefault(name, value)
+    for name, value in ((DELTA_SETTINGS if delta else {}) | (_S3 if s3 else {})).items():
+        settings.setdefault(name, value)
     if not {"spark.jars", "spark.jars.packages"} & settings.keys():
-        from marshal_py.spark.connector import connector_jars, delta_jars
+        from marshal_py.spark.connector import connector_jars, delta_jars, s3_jars
 
-        jars = (connector_jars() if kafka else []) + (delta_jars() if delta else [])
+        jars = connector_jars() if kafka else []
+        jars += delta_jars() if delta else []
+        jars += s3_jars() if s3 else []
         if jars:
             settings["spark.jars"] = ",".join(map(str, jars))

@@ -93,7 +93,7 @@ def run_lake(
     settings = settings or LakeSettings()
     config = {"bootstrap.servers": config} if isinstance(config, str) else dict(config)
     kafka_config(librdkafka_settings(config))
-    lake = Lake.at(place)
+    lake = Lake.to_write(spark, place)
     started = dt.datetime.now(dt.UTC)
     with cluster_watched(spark):
         _check_version(spark, lake)

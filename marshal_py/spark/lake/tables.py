@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from marshal_py.errors import ConfigurationError
 from marshal_py.spark.audit_tables import TABLES, Column
 
 if TYPE_CHECKING:
@@ -255,6 +256,13 @@ def spark_types(columns: tuple[Column, ...]) -> str:
     return ", ".join(f"`{c.name}` {_SPARK_TYPES[c.kind]}" for c in columns)
 
 
+_S3_LOG: Final = "spark.delta.logStore.s3a.impl"
+_S3_CHECKPOINTS: Final = (
+    "spark.sql.streaming.checkpointFileManagerClass",
+    "marshal.spark.ConditionalPutCheckpoints",
+)
+
+
 @dataclass(frozen=True)
 class Lake:
     """Where a lake is: a folder, or a URI that Spark and all executors reach."""
@@ -265,6 +273,26 @@ class Lake:
     def at(cls, place: str) -> Lake:
         """The lake at a path or a URI."""
         return cls(place.rstrip("/") if "://" in place else str(Path(place).absolute()))
+
+    @classmethod
+    def to_write(cls, spark: SparkSession, place: str) -> Lake:
+        """The lake at a path or a URI, where of two drivers none overwrites what the other wrote.
+
+        Raises `ConfigurationError` where the session would do that.
+        """
+        lake = cls.at(place)
+        scheme = lake.place.partition("://")[0].lower()
+        if scheme in ("s3", "s3n"):
+            raise ConfigurationError(f"--lake {place}: Spark knows S3 as s3a://")
+        if scheme == "s3a":
+            if spark.conf.get(_S3_LOG, None) is None:
+                raise ConfigurationError(
+                    f"--lake {place}: two drivers could overwrite each other's commits. Start "
+                    f"Spark with {_S3_LOG}=marshal.spark.ConditionalPutLogStore, and with the "
+                    "jars that `python -m marshal_py.spark.connector delta s3` prints"
+                )
+            spark.conf.set(*_S3_CHECKPOINTS)
+        return lake
 
     def path(self, table: str) -> str:
         """The folder of a table."""

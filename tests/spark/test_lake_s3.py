@@ -1,0 +1,116 @@
+"""The lake in a store that speaks S3: `nox -s object_store` (moto answers conditional puts as S3).
+
+The commands are processes of their own, with the settings of docs/how-to/lake.md.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from marshal_py.embedded import EmbeddedKafka
+from marshal_py.spark.lake.tables import Lake
+from tests.spark.lake_world import OUTBOX, Traffic
+from tests.spark.test_cluster import unmet
+from tests.unit.marshal_py.protocol.history.test_partition_history import Script, life
+
+pytestmark = [pytest.mark.campaign, pytest.mark.kafka]
+
+PATIENCE_S = 600
+
+
+class Store:
+    """A bucket, and how Spark finds it."""
+
+    def __init__(self, endpoint: str, folder: Path) -> None:
+        settings = {
+            "endpoint": endpoint,
+            "endpoint.region": "us-east-1",
+            "path.style.access": "true",
+            "access.key": "key",
+            "secret.key": "secret",
+        }
+        lines = [f"spark.hadoop.fs.s3a.{name} {value}" for name, value in settings.items()]
+        lines.append("spark.driver.memory 1g")
+        (folder / "spark-defaults.conf").write_text("\n".join(lines))
+        self._environment = {**os.environ, "SPARK_CONF_DIR": str(folder)}
+
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-m", *words],
+            env=self._environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, *words: str) -> tuple[int, Any]:
+        """The exit code, and the JSON that is printed."""
+        process = self.start(*words)
+        out, error = process.communicate(timeout=PATIENCE_S)
+        assert out, error
+        return process.returncode, json.loads(out[out.index("{") :])
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    import boto3
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
+    server.start()
+    try:
+        endpoint = "http://{}:{}".format(*server.get_host_and_port())
+        keys = {"aws_access_key_id": "key", "aws_secret_access_key": "secret"}
+        client = boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1", **keys)
+        client.create_bucket(Bucket="lakes")
+        yield Store(endpoint, tmp_path_factory.mktemp("conf"))
+    finally:
+        server.stop()
+
+
+def test_of_two_drivers_that_create_one_object_the_second_fails(store: Store) -> None:
+    code, found = store.run("tests.spark.s3_race", "s3a://lakes/race")
+    assert code == 0
+    one = {"met": "FileAlreadyExistsException", "there": "one"}
+    assert found == {"checkpoint": one, "log": one}
+
+
+def test_a_day_in_a_bucket_by_runs_that_overlap(
+    store: Store, kafka: EmbeddedKafka, kafka_topic: Callable[..., str], tmp_path: Path
+) -> None:
+    forever = {"retention.ms": "-1"}
+    log, topic = (kafka_topic(partitions=1, config=forever) for _ in range(2))
+    kafka.create_topic(f"{log}.snapshots", 1)
+    traffic = Traffic(kafka.bootstrap_servers, log, topic, tmp_path)
+    traffic.lake = Lake.at("s3a://lakes/lake")
+    script = Script()
+    life(script)
+    traffic.coordinate(script)
+    # Of 40 rows 7 is not published, 8 twice, 9 after 14 of its key.
+    traffic.archive(range(40))
+    traffic.publish(*range(7), 8, *range(10, 30), 8, 9, *range(30, 40))
+
+    archive = ("--outbox", OUTBOX, "--parquet", str(tmp_path / "archive"), "--json")
+    code, found = store.run("harvest.cli", "lake", "--lake", traffic.lake.place, *archive)
+    assert (code, found["added"]) == (0, 40)
+    words = ("marshal_py.cli", *traffic.command(), "--json")
+    both = [store.start(*words) for _ in range(2)]
+    for each in both:
+        each.communicate(timeout=PATIENCE_S)
+    wanted = {"lost": 1, "duplicated": 1, "disordered": 1}
+    store.run(*words)
+    code, found = store.run(*words)
+    assert (code, found["records"], found["published"]) == (1, 0, 0)
+    assert unmet(found) == wanted
+    code, found = store.run(
+        "marshal_py.cli", "lake", "maintain", "--lake", traffic.lake.place, "--json"
+    )
+    assert (code, found["deleted"]) == (0, {})
