@@ -35,6 +35,9 @@ def audit(
     ] = "audit",
     as_json: JsonFlag = False,
     report: Annotated[bool, typer.Option(help="Write FOLDER/report.html.")] = True,
+    report_days: Annotated[
+        int, typer.Option(min=1, help="Days in it, up to the newest record.")
+    ] = 30,
     allow: Annotated[
         list[str] | None,
         typer.Option(metavar="KIND", help="A kind of anomaly to put up with; may be repeated."),
@@ -83,7 +86,7 @@ def audit(
             sample_ms=max(1, int(sample_s * 1000)),
             timeout_s=max(30.0, connection.timeout_s),
         )
-        document = _document(store, run, report=report)
+        document = _document(store, run, report_days if report else None)
         if as_json:
             print_json(document, indent=None if every_s else 2)
         else:
@@ -96,10 +99,10 @@ def audit(
         raise typer.Exit(FINDING)
 
 
-def _document(store: Store, run: AuditRun, *, report: bool) -> dict[str, Any]:
+def _document(store: Store, run: AuditRun, report_days: int | None) -> dict[str, Any]:
     from marshal_py.spark.audit_report import summary, write_report
 
-    path = write_report(store, "report.html") if report and store.exists() else None
+    path = write_report(store, days=report_days) if report_days and store.exists() else None
     everything = summary(store) if store.exists() else {"rows": {}, "anomalies": {}}
     return {"out": store.out, "report": path, "new": asdict(run), "all": everything}
 

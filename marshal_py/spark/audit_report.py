@@ -21,6 +21,8 @@ __all__ = ["render", "summary", "write_report"]
 
 Record = dict[str, Any]
 
+DAYS: Final = 30
+"""What the report shows, up to the newest record; the tables hold all."""
 MAX_ANOMALIES: Final = 500
 MAX_CELLS: Final = 60
 MAX_BARS: Final = 400
@@ -29,38 +31,48 @@ MAX_BARS: Final = 400
 _WIDTH, _LEFT, _ROW = 1000, 240, 18
 
 
-def write_report(store: Store, name: str = "report.html") -> str:
+def write_report(store: Store, name: str = "report.html", *, days: int = DAYS) -> str:
     """Write the report beside the tables; return its path. Raises `ConfigurationError`."""
-    return store.write_text(name, render(store))
+    return store.write_text(name, render(store, days=days))
 
 
 def summary(store: Store) -> dict[str, Any]:
     """Return the counts of all tables, and of the anomalies by kind."""
-    kinds = Counter(store.table("anomalies", ["kind"]).column("kind").to_pylist())
     tables = ("claims", "takeovers", "rejections", "batches", "ranges", "elections", "operations")
     return {
-        "rows": {name: store.table(name, ["coordinator"]).num_rows for name in tables},
-        "anomalies": dict(kinds.most_common()),
+        "rows": {name: store.count(name) for name in tables},
+        "anomalies": dict(store.values("anomalies", "kind").most_common()),
     }
 
 
-def render(store: Store) -> str:
-    """Return the report of everything that the folder holds, as one HTML document."""
-    claims = store.table("claims").to_pylist()
-    anomalies = sorted(store.table("anomalies").to_pylist(), key=lambda a: a["at"])
-    takeovers = store.table("takeovers").to_pylist()
-    rejections = store.table("rejections").to_pylist()
-    elections = store.table("elections").to_pylist()
+def render(store: Store, *, days: int = DAYS) -> str:
+    """Return the report of the newest `days`, and of what is held, as one HTML document.
+
+    Its memory is that of those days, however long the history is.
+    """
+    latest = store.latest()
+    since = None if latest is None else latest - dt.timedelta(days)
+
+    def rows(name: str, column: str = "at") -> list[Record]:
+        found = store.table(name, since=None if since is None else (column, since))
+        return found.to_pylist()  # type: ignore[no-any-return]
+
+    claims = rows("claims", "until_at")
+    anomalies = sorted(rows("anomalies"), key=lambda a: a["at"])
+    takeovers = rows("takeovers")
+    rejections = rows("rejections")
+    elections = rows("elections", "until_at")
     times = [c["from_at"] for c in claims if c["from_at"]] + [a["at"] for a in anomalies]
     times += [c["last_beat_at"] for c in claims if c["last_beat_at"]]
     times += [c["until_at"] for c in claims if c["until_at"]]
     span = (min(times), max(times)) if times else None
     parts = [
+        f'<p class="note">The {days} days up to the newest record. The tables hold all.</p>',
         _tiles(claims, takeovers, rejections, anomalies, span),
         _anomalies(anomalies),
         _holders(claims, span),
         _takeovers(takeovers),
-        _lag(store),
+        _lag(rows("ends"), rows("positions")),
         _rejections(rejections),
         _elections(elections),
         _records(anomalies),
@@ -213,13 +225,11 @@ def _histogram(values: list[float], caption: str, bins: int = 40) -> str:
     )
 
 
-def _lag(store: Store) -> str:
+def _lag(ends: list[Record], rows: list[Record]) -> str:
     """Lag of each group and topic: ends of the topic less the positions at the same moment."""
     title = "<h2>Lag</h2>"
-    ends = store.table("ends").to_pylist()
     if not ends:
         return f"{title}<p>No claimed topic exists in Kafka.</p>"
-    rows = store.table("positions").to_pylist()
     slots = {
         (row["group_id"], topic): (row["next_offset"] or 0) % BY_RANGES  # ranges are no slots
         for row in sorted(rows, key=lambda row: row["at"])

@@ -21,13 +21,15 @@ The folder is shared by the driver and the executors: a path, or ``s3://``, ``gs
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
 import fcntl
 import json
 import os
 import uuid
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import pyarrow as pa
@@ -36,6 +38,9 @@ from pyarrow import fs as pafs
 
 from marshal_py.errors import ConfigurationError, LogHole
 from marshal_py.spark.audit_tables import TABLES, schema, to_arrow
+
+if TYPE_CHECKING:
+    import pyarrow.dataset as pads
 
 __all__ = ["Rows", "Store"]
 
@@ -252,17 +257,65 @@ class Store:
         fs, base = self._fs
         return bool(self._runs(fs, f"{base}/_checkpoint"))
 
-    def table(self, name: str, columns: list[str] | None = None) -> pa.Table:
-        """Return a table, all of it. Raises `ConfigurationError` if there is no audit here."""
-        import pyarrow.dataset as ds
+    def table(
+        self,
+        name: str,
+        columns: list[str] | None = None,
+        *,
+        since: tuple[str, dt.datetime] | None = None,
+    ) -> pa.Table:
+        """Return a table. Raises `ConfigurationError` if there is no audit here.
 
+        `since`: a column and a moment; rows that have ended, and have an earlier one, are left out
+        (and not read, where all rows of a file have).
+        """
+        import pyarrow.dataset as pads
+
+        if since is None:
+            return self._dataset(name).to_table(columns=columns)
+        ended, opened = self._paths(name)
+        later = pads.field(since[0]) >= pa.scalar(since[1])
+        found = self._open(name, ended).to_table(columns=columns, filter=later)
+        return pa.concat_tables([found, self._open(name, opened).to_table(columns=columns)])
+
+    def count(self, name: str) -> int:
+        """How many rows a table has, from what its files say of themselves."""
+        return int(self._dataset(name).count_rows())
+
+    def values(self, name: str, column: str) -> Counter[Any]:
+        """How often a column has each value; one batch of it in memory at a time."""
+        found: Counter[Any] = Counter()
+        for batch in self._dataset(name).to_batches(columns=[column]):
+            for pair in batch.column(0).value_counts().to_pylist():
+                found[pair["values"]] += pair["counts"]
+        return found
+
+    def latest(self) -> dt.datetime | None:
+        """The time of the newest record that was folded."""
+        fs, base = self._fs
+        parts = (self._last(fs, base) or {"parts": {}})["parts"].values()
+        newest_ms = max((part["until_ms"] for part in parts), default=None)
+        return None if newest_ms is None else dt.datetime.fromtimestamp(newest_ms / 1000, dt.UTC)
+
+    def _dataset(self, name: str) -> pads.Dataset:
+        ended, opened = self._paths(name)
+        return self._open(name, ended + opened)
+
+    def _paths(self, name: str) -> tuple[list[str], list[str]]:
+        """The files of a table: of rows that have ended, and of those that have not."""
         fs, base = self._fs
         current = _current(self._last(fs, base) or {"parts": {}})
         files = _files(fs, f"{base}/{name}")
-        paths = [i.path for i in files if _OPEN not in i.base_name or i.base_name in current]
-        if not paths:
+        ended = [i.path for i in files if _OPEN not in i.base_name]
+        opened = [i.path for i in files if i.base_name in current]
+        if not ended + opened:
             raise ConfigurationError(f"{self.out} holds no audit: there is no table {name!r}")
-        return ds.dataset(paths, filesystem=fs, schema=schema(name)).to_table(columns=columns)
+        return ended, opened
+
+    def _open(self, name: str, paths: list[str]) -> pads.Dataset:
+        import pyarrow.dataset as pads
+
+        return pads.dataset(paths, filesystem=self._fs[0], schema=schema(name), format="parquet")
 
     def write_text(self, name: str, text: str) -> str:
         """Write a file beside the tables, all of it or none; return its path."""

@@ -1,7 +1,7 @@
 """What was published, decoded; the rows that took long; what is wrong with each day.
 
-Bronze only grows, so that what is made of it is a stream; deliveries and gold are written anew for a
-day, so that what is made of them is a view.
+Bronze only grows, so that what is made of it is a stream; deliveries and gold are written anew, day
+by day, so that what is made of them is a view.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import multiprocessing
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from marshal_py.errors import ConfigurationError, LogHole
 from marshal_py.protocol.messages import ClaimingPartition, encode
 from marshal_py.spark import audit as audit_module
 from marshal_py.spark.audit_store import Store
+from marshal_py.spark.audit_tables import schema
 
 CLAIMS = 30
 
@@ -193,6 +195,32 @@ def test_a_folder_of_this_machine_is_locked_however_it_is_named(store: Store) ->
         Store(f"file://{store.out}").locked(),
     ):
         pass
+
+
+def test_a_report_has_the_newest_days_and_what_is_held(store: Store) -> None:
+    """However long the history is, no more than that is read."""
+    day_ms = 86_400_000
+
+    def claim(partition: int, until_day: int | None) -> dict[str, Any]:
+        row: dict[str, Any] = dict.fromkeys(schema("claims").names)
+        moment = None if until_day is None else until_day * day_ms
+        known = {"coordinator": 0, "group_id": "g", "topic": "t", "client_id": "c", "epoch": 1}
+        return row | known | {"partition": partition, "until_at": moment}
+
+    attempt = store.prepare(1)
+    ended, opened = store.rows(attempt, "p0"), store.rows(attempt, "p0-open")
+    ended.add({"claims": [tuple(claim(n, n).values()) for n in range(100)]})
+    opened.add({"claims": [tuple(claim(100, None).values())]})
+    files = ended.close() + opened.close()
+    part = {"state": "", "open_name": opened.name, "until_ms": 100 * day_ms}
+    store.commit(attempt, {"run": 1, "files": files, "parts": {"0": part}})
+
+    latest = store.latest()
+    assert latest == dt.datetime.fromtimestamp(100 * 86_400, dt.UTC)
+    recent = store.table("claims", since=("until_at", latest - dt.timedelta(30)))
+    assert sorted(recent.column("partition").to_pylist()) == list(range(70, 101))
+    assert store.count("claims") == 101
+    assert store.values("claims", "group_id") == {"g": 101}
 
 
 def test_a_folder_of_another_format_is_refused(store: Store) -> None:
