@@ -27,9 +27,10 @@ from marshal_py.protocol.history.partition_history import PartitionHistory
 from marshal_py.protocol.history.snapshot_checks import SnapshotSeen
 from marshal_py.protocol.rationalizer import PartitionState
 from marshal_py.protocol.slots import source_of
-from marshal_py.protocol.snapshots import Snapshot, anchor_of, decode_snapshot
+from marshal_py.protocol.snapshots import Snapshot, anchor_of
 from marshal_py.spark.audit_store import Store
 from marshal_py.spark.kafka import Offsets, librdkafka_settings, read_range
+from marshal_py.spark.log_snapshots import read_snapshot
 from marshal_py.spark.watch import cluster_watched
 
 if TYPE_CHECKING:
@@ -223,26 +224,12 @@ class _Driver:
                 continue  # a tombstone: the snapshot was taken back
             at_ms = message.timestamp()[1]
             try:
-                snapshot = decode_snapshot(message.value())
-                state = snapshot.restore()
+                snapshot = read_snapshot(p, partitions, offset, at_ms, message.value())
             except MalformedRecord as error:
                 if offset >= known.get(str(p), 0):
-                    self._finding(p, offset, at_ms, "snapshot_damaged", f"snapshot topic: {error}")
+                    self._finding(p, offset, at_ms, "snapshot_damaged", str(error))
                 continue
-            if snapshot.partitions != partitions or state.partition != p:
-                if offset >= known.get(str(p), 0):
-                    what = f"snapshot of partition {state.partition} of {snapshot.partitions}"
-                    self._finding(p, offset, at_ms, "snapshot_damaged", f"{what} stands in {p}")
-                continue
-            seen = SnapshotSeen(
-                snapshot.next_offset,
-                snapshot.digest,
-                snapshot.anchor,
-                snapshot.writer,
-                offset,
-                at_ms,
-            )
-            found.setdefault(p, []).append((snapshot, seen))
+            found.setdefault(p, []).append(snapshot)
         return found, {str(p): end for p, end in ends.items()}
 
     def _plan(

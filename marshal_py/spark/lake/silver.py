@@ -18,9 +18,10 @@ from marshal_py.errors import MalformedRecord
 from marshal_py.protocol.history.partition_history import PartitionHistory
 from marshal_py.protocol.history.snapshot_checks import SnapshotSeen
 from marshal_py.protocol.rationalizer import PartitionState
-from marshal_py.protocol.snapshots import Snapshot, decode_snapshot
+from marshal_py.protocol.snapshots import Snapshot
 from marshal_py.spark.audit_tables import schema, to_arrow
 from marshal_py.spark.lake.tables import FOLDED, LAKE_TABLES, Lake, spark_types
+from marshal_py.spark.log_snapshots import read_snapshot
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -223,20 +224,11 @@ class _CoordinatorFold:
         if value is None:
             return  # a tombstone: the snapshot was taken back
         try:
-            snapshot = decode_snapshot(value)
-            state = snapshot.restore()
+            found = read_snapshot(self.coordinator, self._partitions, offset, at_ms, value)
         except MalformedRecord as error:
-            self._finding(offset, at_ms, "snapshot_damaged", f"snapshot topic: {error}")
-            return
-        if snapshot.partitions != self._partitions or state.partition != self.coordinator:
-            what = f"snapshot of partition {state.partition} of {snapshot.partitions}"
-            what = f"{what} stands in {self.coordinator}"
-            self._finding(offset, at_ms, "snapshot_damaged", what)
-            return
-        seen = SnapshotSeen(
-            snapshot.next_offset, snapshot.digest, snapshot.anchor, snapshot.writer, offset, at_ms
-        )
-        self._seen.append((snapshot, seen))
+            self._finding(offset, at_ms, "snapshot_damaged", str(error))
+        else:
+            self._seen.append(found)
 
     def _begin(self, offset: int, at_ms: int) -> None:
         """Before the first record: where the log's beginning is gone, a snapshot tells of it."""
