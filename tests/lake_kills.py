@@ -1,10 +1,11 @@
 """Runs of `marshal lake` that are killed, or overlap; in the end the tables are compared.
 
-    python -m tests.lake_kills [--kills 20] [--seed 1]
+    python -m tests.lake_kills [--kills 20] [--seed 1] [--s3]
 
 Before each run the log and the published topic grow. A run is killed (SIGKILL, the JVM with it) at
 a random moment; of three, one has another run beside it. In the end one run lives, and every table
-must have the rows of a lake that was written by one run alone. Exits with 1 if one has not.
+must have the rows of a lake that was written by one run alone. Exits with 1 if one has not. With
+`--s3` the lake is in a store that speaks S3 (moto, which `nox -s object_store` installs).
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from marshal_py.spark.lake.run import run_lake
 from marshal_py.spark.lake.tables import LAKE_TABLES, Lake
 from marshal_py.spark.session import spark_session
 from tests.spark.lake_world import DAY, Traffic, World
+from tests.support.s3 import BUCKET, environment_for_s3, s3_settings
 from tests.unit.marshal_py.protocol.history.test_partition_history import Script, life
 
 _NOT_COMPARED = {"gold.runs", "silver.fold"}
@@ -33,10 +35,11 @@ _NOT_COMPARED = {"gold.runs", "silver.fold"}
 _MOMENTS = {"gold.findings": ("found_at", "expires_on")}
 
 
-def start(traffic: Traffic) -> subprocess.Popen[bytes]:
+def start(traffic: Traffic, environment: dict[str, str]) -> subprocess.Popen[bytes]:
     """A run as a process of its own."""
     return subprocess.Popen(
         [sys.executable, "-m", "marshal_py.cli", *traffic.command()],
+        env=environment,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
@@ -77,9 +80,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--s3", action="store_true")
     asked = parser.parse_args()
     choose = random.Random(asked.seed)
-    with tempfile.TemporaryDirectory() as folder, EmbeddedKafka() as kafka:
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        kafka = stack.enter_context(EmbeddedKafka())
+        settings = stack.enter_context(s3_settings()) if asked.s3 else {}
+        environment = environment_for_s3(settings, Path(folder))
         forever = {"retention.ms": "-1"}
         kafka.create_topic("log", 1, config=forever)
         kafka.create_topic("log.snapshots", 1)
@@ -87,12 +95,14 @@ def main() -> int:
         # The session of the comparison is started last: it would take the memory of the runs.
         where = (kafka.bootstrap_servers, "log", "t", Path(folder))
         traffic = Traffic(*where)
+        if asked.s3:
+            traffic.lake = Lake.at(f"s3a://{BUCKET}/lake")
         script, ids, longest_s = Script(), 0, 40.0
         for number in range(asked.kills):
             ids = grow(traffic, script, choose, ids)
-            runs = [start(traffic)]
+            runs = [start(traffic, environment)]
             if choose.random() < 0.33:
-                runs.append(start(traffic))
+                runs.append(start(traffic, environment))
             moment_s = choose.uniform(5.0, longest_s)
             began = time.monotonic()
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -102,14 +112,17 @@ def main() -> int:
                 kill(each)
             codes = [each.returncode for each in runs]
             print(f"run {number + 1}: after {time.monotonic() - began:.1f} s: {codes}", flush=True)
-        last = start(traffic)
+        last = start(traffic, environment)
         if last.wait(600) not in (0, 1):
             print(f"the last run ended with {last.returncode}", flush=True)
             return 1
-        world = World(spark_session("lake kills", master="local[2]", delta=True), *where)
+        spark = spark_session(
+            "lake kills", master="local[2]", delta=True, s3=asked.s3, settings=settings
+        )
+        world = World(spark, *where)
         oracle = str(Path(folder) / "oracle")
         run_lake(world.spark, world.servers, oracle, [DAY], world.settings)
-        found, wanted = tables(world, world.lake.place), tables(world, oracle)
+        found, wanted = tables(world, traffic.lake.place), tables(world, oracle)
         wrong = 0
         for table in sorted(wanted):
             different = len(set(map(repr, found[table])) ^ set(map(repr, wanted[table])))

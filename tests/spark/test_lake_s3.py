@@ -6,7 +6,6 @@ The commands are processes of their own, with the settings of docs/how-to/lake.m
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -19,6 +18,7 @@ from marshal_py.embedded import EmbeddedKafka
 from marshal_py.spark.lake.tables import Lake
 from tests.spark.lake_world import OUTBOX, Traffic
 from tests.spark.test_cluster import unmet
+from tests.support.s3 import BUCKET, environment_for_s3, s3_settings
 from tests.unit.marshal_py.protocol.history.test_partition_history import Script, life
 
 pytestmark = [pytest.mark.campaign, pytest.mark.kafka]
@@ -27,20 +27,10 @@ PATIENCE_S = 600
 
 
 class Store:
-    """A bucket, and how Spark finds it."""
+    """A bucket, and the commands that are told how to find it."""
 
-    def __init__(self, endpoint: str, folder: Path) -> None:
-        settings = {
-            "endpoint": endpoint,
-            "endpoint.region": "us-east-1",
-            "path.style.access": "true",
-            "access.key": "key",
-            "secret.key": "secret",
-        }
-        lines = [f"spark.hadoop.fs.s3a.{name} {value}" for name, value in settings.items()]
-        lines.append("spark.driver.memory 1g")
-        (folder / "spark-defaults.conf").write_text("\n".join(lines))
-        self._environment = {**os.environ, "SPARK_CONF_DIR": str(folder)}
+    def __init__(self, settings: dict[str, str], folder: Path) -> None:
+        self._environment = environment_for_s3(settings, folder)
 
     def start(self, *words: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
@@ -61,23 +51,13 @@ class Store:
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
-    import boto3
-    from moto.server import ThreadedMotoServer
-
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
-    server.start()
-    try:
-        endpoint = "http://{}:{}".format(*server.get_host_and_port())
-        keys = {"aws_access_key_id": "key", "aws_secret_access_key": "secret"}
-        client = boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1", **keys)
-        client.create_bucket(Bucket="lakes")
-        yield Store(endpoint, tmp_path_factory.mktemp("conf"))
-    finally:
-        server.stop()
+    with s3_settings() as settings:
+        memory = {"spark.driver.memory": "1g"}
+        yield Store(settings | memory, tmp_path_factory.mktemp("conf"))
 
 
 def test_of_two_drivers_that_create_one_object_the_second_fails(store: Store) -> None:
-    code, found = store.run("tests.spark.s3_race", "s3a://lakes/race")
+    code, found = store.run("tests.spark.s3_race", f"s3a://{BUCKET}/race")
     assert code == 0
     one = {"met": "FileAlreadyExistsException", "there": "one"}
     assert found == {"checkpoint": one, "log": one}
@@ -90,7 +70,7 @@ def test_a_day_in_a_bucket_by_runs_that_overlap(
     log, topic = (kafka_topic(partitions=1, config=forever) for _ in range(2))
     kafka.create_topic(f"{log}.snapshots", 1)
     traffic = Traffic(kafka.bootstrap_servers, log, topic, tmp_path)
-    traffic.lake = Lake.at("s3a://lakes/lake")
+    traffic.lake = Lake.at(f"s3a://{BUCKET}/lake")
     script = Script()
     life(script)
     traffic.coordinate(script)

@@ -1,0 +1,49 @@
+"""A store that speaks S3, on this machine: moto, which answers conditional puts as S3 does.
+
+It is installed by `nox -s object_store`, not by the extra `test`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+__all__ = ["BUCKET", "environment_for_s3", "s3_settings"]
+
+BUCKET: Final = "lakes"
+_REGION: Final = "us-east-1"
+
+
+@contextlib.contextmanager
+def s3_settings() -> Iterator[dict[str, str]]:
+    """Start one with an empty `BUCKET`; what Spark is told of it."""
+    import boto3
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
+    server.start()
+    try:
+        endpoint = "http://{}:{}".format(*server.get_host_and_port())
+        keys = {"aws_access_key_id": "key", "aws_secret_access_key": "secret"}
+        client = boto3.client("s3", endpoint_url=endpoint, region_name=_REGION, **keys)
+        client.create_bucket(Bucket=BUCKET)
+        found = {
+            "endpoint": endpoint,
+            "endpoint.region": _REGION,
+            "path.style.access": "true",
+            "access.key": "key",
+            "secret.key": "secret",
+        }
+        yield {f"spark.hadoop.fs.s3a.{name}": value for name, value in found.items()}
+    finally:
+        server.stop()
+
+
+def environment_for_s3(settings: dict[str, str], folder: Path) -> dict[str, str]:
+    """The environment of commands: the settings stand in FOLDER/spark-defaults.conf."""
+    lines = [f"{name} {value}\n" for name, value in settings.items()]
+    (folder / "spark-defaults.conf").write_text("".join(lines))
+    return {**os.environ, "SPARK_CONF_DIR": str(folder)}
