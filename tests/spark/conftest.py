@@ -14,8 +14,9 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     settings = {
+        "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
         "spark.driver.memory": "1g",
         "spark.sql.shuffle.partitions": "2",
         # To compile a query takes longer than a test's few rows. On the cluster they are compiled.

@@ -146,7 +146,7 @@ def test_a_day_says_what_happened_and_a_second_run_changes_nothing(
         [
             *("lake", "run", "-b", world.servers, "--coordination-topic", world.log),
             *("--lake", world.lake.place, "--published", world.topic, "--day", str(DAY)),
-            *("--allow", "create_time", "--json"),
+            *("--allow", "create_time", "--schema", "lake", "--json"),
         ],
     )
     assert result.exit_code == 1, result.output
@@ -154,6 +154,8 @@ def test_a_day_says_what_happened_and_a_second_run_changes_nothing(
     assert (again["records"], again["published"], again["met"]) == (0, 0, False)
     assert world.everything() == before
 
+    in_catalog = world.spark.sql("SELECT outbox, lost FROM lake.gold_outboxes").collect()
+    assert [tuple(row) for row in in_catalog] == [(OUTBOX, 1)]
     for query in queries_of_the_guide():
         world.spark.sql(query.replace("/data/lake", world.lake.place)).collect()
     noted = run_the_notebook(world)["findings"]
