@@ -16,6 +16,7 @@ import pytest
 from marshal_py.errors import ConfigurationError, LogHole
 from marshal_py.protocol.messages import ClaimingPartition, encode
 from marshal_py.spark import audit as audit_module
+from marshal_py.spark.audit_report import render
 from marshal_py.spark.audit_store import Store
 from marshal_py.spark.audit_tables import schema
 
@@ -221,6 +222,9 @@ def test_a_report_has_the_newest_days_and_what_is_held(store: Store) -> None:
     assert sorted(recent.column("partition").to_pylist()) == list(range(70, 101))
     assert store.count("claims") == 101
     assert store.values("claims", "group_id") == {"g": 101}
+    assert "g · t/100" in (page := render(store))
+    assert "g · t/69" not in page
+    assert "g · t/69" in render(store, days=40)
 
 
 def test_a_folder_of_another_format_is_refused(store: Store) -> None:
