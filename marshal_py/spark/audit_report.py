@@ -62,6 +62,9 @@ def render(store: Store, *, days: int = DAYS) -> str:
     takeovers = rows("takeovers")
     rejections = rows("rejections")
     elections = rows("elections", "until_at")
+    positions = rows("positions")
+    if since is not None:  # a position holds until the next one, however long ago it was
+        positions += store.newest_before("positions", since, ["group_id", "topic", "partition"])
     times = [c["from_at"] for c in claims if c["from_at"]] + [a["at"] for a in anomalies]
     times += [c["last_beat_at"] for c in claims if c["last_beat_at"]]
     times += [c["until_at"] for c in claims if c["until_at"]]
@@ -72,7 +75,7 @@ def render(store: Store, *, days: int = DAYS) -> str:
         _anomalies(anomalies),
         _holders(claims, span),
         _takeovers(takeovers),
-        _lag(rows("ends"), rows("positions")),
+        _lag(rows("ends"), positions),
         _rejections(rejections),
         _elections(elections),
         _records(anomalies),

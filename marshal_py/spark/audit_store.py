@@ -290,6 +290,19 @@ class Store:
                 found[pair["values"]] += pair["counts"]
         return found
 
+    def newest_before(self, name: str, moment: dt.datetime, key: list[str]) -> list[dict[str, Any]]:
+        """Of rows that are earlier (`at`), the newest one of each key; no others stay in memory."""
+        import pyarrow.dataset as pads
+
+        found: dict[tuple[Any, ...], dict[str, Any]] = {}
+        earlier = pads.field("at") < pa.scalar(moment)
+        for batch in self._dataset(name).to_batches(filter=earlier):
+            for row in batch.to_pylist():
+                known = found.setdefault(tuple(row[column] for column in key), row)
+                if known["at"] <= row["at"]:
+                    known.update(row)
+        return list(found.values())
+
     def latest(self) -> dt.datetime | None:
         """The time of the newest record that was folded."""
         fs, base = self._fs

@@ -212,6 +212,9 @@ def test_a_report_has_the_newest_days_and_what_is_held(store: Store) -> None:
     ended, opened = store.rows(attempt, "p0"), store.rows(attempt, "p0-open")
     ended.add({"claims": [tuple(claim(n, n).values()) for n in range(100)]})
     opened.add({"claims": [tuple(claim(100, None).values())]})
+    at = dict.fromkeys(schema("positions").names) | {"coordinator": 0, "group_id": "g"}
+    moved = [at | {"topic": "t", "partition": n % 2, "at": n * day_ms} for n in range(100)]
+    ended.add({"positions": [tuple(row.values()) for row in moved]})
     files = ended.close() + opened.close()
     part = {"state": "", "open_name": opened.name, "until_ms": 100 * day_ms}
     store.commit(attempt, {"run": 1, "files": files, "parts": {"0": part}})
@@ -220,6 +223,8 @@ def test_a_report_has_the_newest_days_and_what_is_held(store: Store) -> None:
     assert latest == dt.datetime.fromtimestamp(100 * 86_400, dt.UTC)
     recent = store.table("claims", since=("until_at", latest - dt.timedelta(30)))
     assert sorted(recent.column("partition").to_pylist()) == list(range(70, 101))
+    before = store.newest_before("positions", latest - dt.timedelta(30), ["topic", "partition"])
+    assert sorted(row["at"].timestamp() / 86_400 for row in before) == [68, 69]
     assert store.count("claims") == 101
     assert store.values("claims", "group_id") == {"g": 101}
     assert "g · t/100" in (page := render(store))
