@@ -19,7 +19,7 @@ from marshal_py.errors import ConfigurationError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["DELTA_SETTINGS", "spark_session"]
+__all__ = ["spark_session"]
 
 _LOOPBACK: Final[dict[str, str]] = {
     "spark.driver.bindAddress": "127.0.0.1",
@@ -43,7 +43,7 @@ _ALWAYS: Final[dict[str, str]] = {
 }
 
 
-DELTA_SETTINGS: Final[dict[str, str]] = {
+_DELTA: Final[dict[str, str]] = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
 }
@@ -134,7 +134,7 @@ def _prepare(settings: dict[str, str], *, kafka: bool, delta: bool, s3: bool, lo
         paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
         if root not in paths:
             os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [root, *paths]))
-    for name, value in ((DELTA_SETTINGS if delta else {}) | (_S3 if s3 else {})).items():
+    for name, value in ((_DELTA if delta else {}) | (_S3 if s3 else {})).items():
         settings.setdefault(name, value)
     if not {"spark.jars", "spark.jars.packages"} & settings.keys():
         from marshal_py.spark.connector import connector_jars, delta_jars, s3_jars

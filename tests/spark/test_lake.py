@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-import os
 import re
-import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -23,18 +19,14 @@ from harvest.errors import ConfigurationError
 from harvest.spark.lake import add_archive, add_table
 from marshal_py.cli.app import app
 from marshal_py.embedded import EmbeddedKafka
-from marshal_py.embedded.java import find_java
 from marshal_py.errors import LogHole
 from marshal_py.protocol.history.partition_history import PartitionHistory
 from marshal_py.spark.audit_tables import to_arrow
-from marshal_py.spark.connector import connector_jars, delta_jars
 from marshal_py.spark.lake.maintenance import maintain
 from marshal_py.spark.lake.report import render_lake
 from marshal_py.spark.lake.tables import FOLDED, LAKE_TABLES, Lake
-from marshal_py.spark.session import DELTA_SETTINGS
 from tests.spark.lake_world import BEGAN, DAY, OUTBOX, World
 from tests.support.paths import DOCS
-from tests.support.spark_cluster import SPARK_HOME
 from tests.unit.marshal_py.protocol.history.test_partition_history import START_MS, Script, life
 
 if TYPE_CHECKING:
@@ -204,46 +196,6 @@ def test_runs_that_die_give_the_tables_of_one_that_lives(
     for table in FOLDED:
         assert silver(world, table) == folded(script, table), table
     assert world.rows("gold.outboxes", "rows", "records", "lost") == [(None, 20, None)]
-
-
-@pytest.mark.campaign
-def test_a_declarative_pipeline_keeps_tables_of_its_own(world: World, tmp_path: Path) -> None:
-    """That of docs/deploy, by spark-pipelines: run again, with more records, it takes those on."""
-    world.archive(range(10))
-    world.publish(*range(7), 8, 9)  # 7 is lost
-    world.coordinate(Script())
-    world.add_archive()
-    world.run()
-    example = tmp_path / "pipeline"
-    shutil.copytree(DOCS / "deploy" / "lake_pipeline", example)
-    spec = example / "spark-pipeline.yml"
-    text = spec.read_text().replace("/data/pipeline", str(tmp_path / "state"))
-    spec.write_text(text.replace("/data/lake", world.lake.place))
-
-    def run() -> None:
-        settings = ["spark.driver.memory=1g", "spark.sql.catalogImplementation=hive"]
-        settings += [f"spark.sql.warehouse.dir={tmp_path / 'warehouse'}"]
-        jars = ",".join(map(str, connector_jars() + delta_jars()))
-        settings += [f"spark.jars={jars}", *(f"{k}={v}" for k, v in DELTA_SETTINGS.items())]
-        argv = [str(SPARK_HOME / "bin" / "spark-pipelines"), "run", "--spec", str(spec)]
-        argv += [word for each in settings for word in ("--conf", each)]
-        java = find_java().executable.resolve().parents[1]
-        environment = {**os.environ, "JAVA_HOME": str(java), "PYSPARK_PYTHON": sys.executable}
-        environment["SPARK_HOME"] = str(SPARK_HOME)
-        done = subprocess.run(argv, cwd=tmp_path, env=environment, capture_output=True, text=True)
-        assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-
-    def kept(table: str) -> list[tuple[Any, ...]]:
-        folder = str(tmp_path / "warehouse" / "orders.db" / table)
-        return [tuple(row) for row in world.spark.read.format("delta").load(folder).collect()]
-
-    run()
-    assert sorted(row[0] for row in kept("published_orders")) == [*range(7), 8, 9]
-    assert [row[1:] for row in kept("health")] == [("lost", 1)]
-    world.publish(7)
-    world.run()
-    run()
-    assert sorted(row[0] for row in kept("published_orders")) == list(range(10))
 
 
 def test_what_retention_and_compaction_leave(world: World) -> None:
