@@ -294,8 +294,8 @@ _HANDING_OUT = [
     _held_partition(
         "acknowledgements count",
         "acknowledge",
-        "if self.manual:\n            self._done",
-        "if False:\n            self._done",
+        "if offset not in self._released:\n                self._done",
+        "if False:\n                self._done",
     ),
     _held_partition("what was put back is not waited for", "_unhand", "last.pop()", "break"),
 ]
