@@ -76,7 +76,7 @@ from marshal_py.protocol.messages import (
     encode,
 )
 from marshal_py.protocol.migration import Grants
-from marshal_py.protocol.ranges import range_cell, range_of
+from marshal_py.protocol.ranges import range_cell
 from marshal_py.protocol.rationalizer import Cell, PartitionState
 from marshal_py.protocol.timers import Timers
 from marshal_py.protocol.unread_appends import AppendKind, Sent, UnreadAppends
@@ -297,10 +297,11 @@ class Claimant:
 
     def _new_holding(self, topic: str, partition: int) -> Holding:
         place = self.world.coordinator(self.group_id, topic, partition)
-        name = range_of(topic, partition)
-        if name is None or self._holding is not Holding:
+        group = self.world.group(self.group_id)
+        found = None if group is None else group.open_ranges.of_cell.get((topic, partition))
+        if found is None:
             return self._holding(topic, partition, place)
-        return RangeHolding(topic, partition, place, (name.topic, name.partition))
+        return RangeHolding(topic, partition, place, found.source)
 
     def release(self, holding: Holding, now_ns: int) -> None:
         """Give a claim back, or stop wanting it. The caller has stopped acting on it (§5.7).
@@ -701,6 +702,10 @@ class Claimant:
         if self.grants.withholds(*holding.key):
             why = "the migration of its group has not granted it to version 2"
             self._notices.append(Notice("waiting", holding, why))
+            return
+        is_open = group is not None and holding.key in group.open_ranges.of_cell
+        if isinstance(holding, RangeHolding) and not is_open:
+            self._end(holding, ClaimEvent.CANCELLED, "the range is done")
             return
         cell = None if group is None else group.cells.get(holding.key)
         version = NO_OFFSET if group is None else group.version(cell)

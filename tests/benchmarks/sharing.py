@@ -1,12 +1,17 @@
-"""Several members on one partition: by keys, beside Kafka's share groups and a bare loop.
+"""Several members on one partition: by keys and by ranges, beside share groups and a bare loop.
 
 One partition, messages of 1 KB, each of a key of its own. With handlers of 5 ms, linear is what so
 many members would do if each had a partition. Members are threads, each with its own consumer.
-Share groups are measured in the same run where confluent-kafka and the brokers know them.
+Kafka's share groups are measured in the same run where confluent-kafka and the brokers know them.
+
+By ranges, besides: how long after its append a message is begun while 4 members are idle; for how
+long the others wait behind one message that takes 1 s while 3 members are idle; and how many
+records of the coordination log 1,000 messages cost one member whose handlers do nothing.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import threading
@@ -25,6 +30,7 @@ from confluent_kafka.admin import (
 )
 
 from marshal_py import Consumer
+from marshal_py.consumer.options import Sharing
 from marshal_py.embedded.kafka import EmbeddedKafka
 from tests.benchmarks._servers import new_topic, produce_all
 from tests.benchmarks.consumer import FETCH, bare, rate
@@ -40,6 +46,10 @@ PROPERTIES = {
 }
 WORK_S = 0.005
 SLOTS = 16
+SHARINGS: tuple[Sharing, ...] = ("keys", "ranges")
+GAP_S = 0.01
+"""Between two messages that arrive at idle members."""
+
 PATIENCE_S = 120.0
 JOIN_S = 8.0
 """The members of a share group have joined by then; nothing here can ask the brokers."""
@@ -87,10 +97,16 @@ class Tally:
         return self._count / (self._last_s - self._first_s)
 
 
-def by_keys(kafka: EmbeddedKafka, coordination: str, members: int, count: int) -> float:
-    """Messages a second, from the first that is begun to the last that is done."""
-    topic, group = kafka.create_topic(partitions=1), f"keys-{next(_groups)}"
-    tally = Tally(count)
+@contextlib.contextmanager
+def members_of(
+    kafka: EmbeddedKafka,
+    coordination: str,
+    sharing: Sharing,
+    members: int,
+    handle: Callable[[Any], None],
+) -> Iterator[str]:
+    """Have so many members share a topic; its name, once all have what they wait with."""
+    topic, group = kafka.create_topic(partitions=1), f"{sharing}-{next(_groups)}"
     consumers = [
         Consumer(
             kafka.bootstrap_servers,
@@ -98,28 +114,84 @@ def by_keys(kafka: EmbeddedKafka, coordination: str, members: int, count: int) -
             client_id=f"m{n}",
             topics=topic,
             topic=coordination,
-            sharing="keys",
+            sharing=sharing,
             slots=SLOTS,
         )
         for n in range(members)
     ]
 
     def work(consumer: Consumer) -> None:
-        for _ in consumer:
-            tally.begin()
-            time.sleep(WORK_S)
-            tally.end()
+        for message in consumer:
+            handle(message)
 
     threads = [threading.Thread(target=work, args=(each,), daemon=True) for each in consumers]
     for thread in threads:
         thread.start()
-    _wait(lambda: all(len(each.claims()) == SLOTS // members for each in consumers))
-    fill(kafka, topic, count)
+    claims = SLOTS // members if sharing == "keys" else 1
+    _wait(lambda: all(len(each.claims()) == claims for each in consumers))
     try:
-        return tally.rate()
+        yield topic
     finally:
         for each in consumers:
             each.close(timeout_s=1)
+
+
+def shared(
+    kafka: EmbeddedKafka, coordination: str, sharing: Sharing, members: int, count: int
+) -> float:
+    """Messages a second, from the first that is begun to the last that is done."""
+    tally = Tally(count)
+
+    def handle(_: Any) -> None:
+        tally.begin()
+        time.sleep(WORK_S)
+        tally.end()
+
+    with members_of(kafka, coordination, sharing, members, handle) as topic:
+        fill(kafka, topic, count)
+        return tally.rate()
+
+
+def arrivals(kafka: EmbeddedKafka, coordination: str, count: int) -> list[float]:
+    """Milliseconds from the acknowledged append of a message to its begin, by 4 idle members."""
+    begun: dict[int, float] = {}
+    is_begun = threading.Semaphore(0)
+
+    def handle(message: Any) -> None:
+        begun[message.offset()] = time.perf_counter()
+        is_begun.release()
+
+    written: dict[int, float] = {}
+
+    def delivered(_: Any, message: Any) -> None:
+        written[message.offset()] = time.perf_counter()
+
+    with members_of(kafka, coordination, "ranges", 4, handle) as topic:
+        producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "linger.ms": 0})
+        for _ in range(count):
+            producer.produce(topic, b"x", partition=0, on_delivery=delivered)
+            producer.flush(30)
+            is_begun.acquire(timeout=30)
+            time.sleep(GAP_S)
+    return sorted(max(0.0, begun[offset] - at) * 1e3 for offset, at in written.items())
+
+
+def beside_a_slow_one(kafka: EmbeddedKafka, coordination: str) -> float:
+    """Milliseconds until the last of 40 messages is begun, the first of which takes 1 s."""
+    begun: dict[int, float] = {}
+    done = threading.Event()
+
+    def handle(message: Any) -> None:
+        begun[message.offset()] = time.perf_counter()
+        if len(begun) == 40:
+            done.set()
+        if message.offset() == 0:
+            time.sleep(1.0)
+
+    with members_of(kafka, coordination, "ranges", 4, handle) as topic:
+        fill(kafka, topic, 40)
+        done.wait(PATIENCE_S)
+    return (max(begun.values()) - begun[0]) * 1e3
 
 
 def by_share_group(kafka: EmbeddedKafka, members: int, count: int) -> float:
@@ -177,18 +249,45 @@ def _wait(condition: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-def bare_by_keys(kafka: EmbeddedKafka, coordination: str, topic: str, count: int) -> float:
-    """One member that holds all slots, whose loop does nothing."""
+def bare_shared(
+    kafka: EmbeddedKafka, coordination: str, sharing: Sharing, topic: str, count: int
+) -> tuple[float, float]:
+    """One member, whose loop does nothing: its rate, and the log's records per 1,000 messages."""
     with Consumer(
         kafka.bootstrap_servers,
         group_id=f"bare-{next(_groups)}",
         topics=topic,
         topic=coordination,
-        sharing="keys",
+        sharing=sharing,
         slots=SLOTS,
         kafka=FETCH,
     ) as consumer:
-        return rate(consumer, count)
+        found = rate(consumer, count)
+        with consumer.marshal.world() as world:
+            group_id = consumer.marshal.group_id
+            written = world.states[world.home(group_id)].next_offset
+    return found, written
+
+
+def bare_by_share_group(kafka: EmbeddedKafka, topic: str, count: int) -> float:
+    """One member of a share group, whose loop does nothing."""
+    group, taken, first_s = f"share-{next(_groups)}", 0, 0.0
+    _from_the_start(kafka, group)
+    consumer = confluent_kafka.ShareConsumer(
+        {"bootstrap.servers": kafka.bootstrap_servers, "group.id": group}
+    )
+    consumer.subscribe([topic])
+    try:
+        deadline = time.monotonic() + PATIENCE_S
+        while taken < count:
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"a share group gave {taken} of {count} messages")
+            for _ in _batch(consumer.poll(timeout=0.2)):
+                first_s = first_s or time.perf_counter()
+                taken += 1
+        return taken / (time.perf_counter() - first_s)
+    finally:
+        consumer.close()
 
 
 def measure(options: Options) -> list[Figure]:
@@ -199,20 +298,24 @@ def measure(options: Options) -> list[Figure]:
     with EmbeddedKafka(version=KAFKA, properties=PROPERTIES) as kafka:
         coordination = new_topic(kafka, 1)
         for members in crowd:
-            found = [by_keys(kafka, coordination, members, count) for _ in range(options.repeats)]
             linear = members / WORK_S
-            value = median(found)
-            say(f"keys, {members} members, 5 ms: {value:,.0f} of {linear:,.0f}")
-            figures.append(
-                Figure(
-                    f"keys, {members} member{'s' * (members > 1)}, 5 ms",
-                    value,
-                    "messages/s",
-                    linear,
-                    "≥ 0.9 of linear",
-                    value >= 0.9 * linear,
+            for sharing in SHARINGS:
+                found = [
+                    shared(kafka, coordination, sharing, members, count)
+                    for _ in range(options.repeats)
+                ]
+                value = median(found)
+                say(f"{sharing}, {members} members, 5 ms: {value:,.0f} of {linear:,.0f}")
+                figures.append(
+                    Figure(
+                        f"{sharing}, {members} member{'s' * (members > 1)}, 5 ms",
+                        value,
+                        "messages/s",
+                        linear,
+                        "≥ 0.9 of linear",
+                        value >= 0.9 * linear,
+                    )
                 )
-            )
             if has_share_groups:
                 try:
                     value = by_share_group(kafka, members, count)
@@ -226,20 +329,64 @@ def measure(options: Options) -> list[Figure]:
         topic = kafka.create_topic(partitions=1)
         fill(kafka, topic, many)
         bare(kafka, topic, 1, many)  # into the page cache
-        rates: dict[str, list[float]] = {"bare": [], "keys": []}
+        rates: dict[str, list[float]] = {"bare": [], "keys": [], "ranges": [], "share group": []}
+        written: list[float] = []
         for _ in range(options.repeats):
             rates["bare"].append(bare(kafka, topic, 1, many))
-            rates["keys"].append(bare_by_keys(kafka, coordination, topic, many))
-        value, baseline = median(rates["keys"]), median(rates["bare"])
-        figures.append(
-            Figure(
-                "keys, 1 member, 0 ms",
-                value,
-                "messages/s",
-                baseline,
-                "≥ 0.6 of a bare loop",
-                value >= 0.6 * baseline,
+            for sharing in SHARINGS:
+                log = new_topic(kafka, 1)
+                found_rate, records = bare_shared(kafka, log, sharing, topic, many)
+                rates[sharing].append(found_rate)
+                if sharing == "ranges":
+                    written.append(records / many * 1_000)
+            if has_share_groups:
+                rates["share group"].append(bare_by_share_group(kafka, topic, many))
+        baseline = median(rates["bare"])
+        for sharing, least in (("keys", 0.6), ("ranges", 0.5)):
+            value = median(rates[sharing])
+            figures.append(
+                Figure(
+                    f"{sharing}, 1 member, 0 ms",
+                    value,
+                    "messages/s",
+                    baseline,
+                    f"≥ {least} of a bare loop",
+                    value >= least * baseline,
+                )
             )
+        if rates["share group"]:
+            value, theirs = median(rates["ranges"]), median(rates["share group"])
+            figures.append(
+                Figure(
+                    "ranges, 1 member, 0 ms, beside a share group",
+                    value,
+                    "messages/s",
+                    theirs,
+                    "≥ 1.3 of a share group",
+                    value >= 1.3 * theirs,
+                )
+            )
+        value = median(written)
+        figures.append(
+            Figure("ranges, records of the log", value, "/1,000 messages", None, "≤ 4", value <= 4)
+        )
+        waits = arrivals(kafka, coordination, 50 if options.quick else 400)
+        for name, at, most in (("p50", 0.5, 3.0), ("p99", 0.99, 15.0)):
+            value = waits[min(len(waits) - 1, int(len(waits) * at))]
+            figures.append(
+                Figure(
+                    f"ranges, idle, arrival to begin, {name}",
+                    value,
+                    "ms",
+                    None,
+                    f"≤ {most:g} ms",
+                    value <= most,
+                )
+            )
+        slow = [beside_a_slow_one(kafka, coordination) for _ in range(options.repeats)]
+        value = median(slow)
+        figures.append(
+            Figure("ranges, beside a message of 1 s", value, "ms", None, "≤ 50 ms", value <= 50)
         )
     return figures
 

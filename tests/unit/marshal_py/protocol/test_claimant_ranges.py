@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 
 from marshal_py.errors import Closed, InvalidArgument, NotHeld
@@ -230,6 +232,34 @@ def test_a_range_is_taken_over_as_any_cell() -> None:
     assert a.claimant.take_notices()[-1].detail == "taken over by b"
 
 
+def test_a_name_like_that_of_a_range_may_be_any_cells() -> None:
+    client = Cluster().client()
+    holding = client.want("rooms/7@12", 0)
+    client.land()
+    client.see()
+    assert client.held(holding)
+    assert not isinstance(holding, RangeHolding)
+
+
+@spec("C-60")
+def test_a_range_that_was_done_meanwhile_is_not_claimed() -> None:
+    cluster = Cluster()
+    a, b = cluster.client("a"), cluster.client("b")
+    holding = granted(a)
+    b.see(0)
+    b.at(2 * I + 1)
+    taken = b.want("t/0@0", 0)
+    holding.begun = True
+    a.claimant.advance(holding, 10)
+    a.do("release", holding)
+    a.land()
+    b.land()  # it was only slow: the takeover comes too late
+    b.see(2 * I + 2)
+    assert b.outbox() == []
+    assert (taken.state, taken.reason) == (ClaimState.ENDED, "the range is done")
+    assert ("t/0@0", 0) not in cluster.truth().groups["g"].cells
+
+
 def test_what_this_client_holds_or_wants_is_not_stale() -> None:
     cluster = Cluster()
     client = cluster.client()
@@ -361,3 +391,74 @@ def test_ranges_cost_no_heartbeats_of_their_own() -> None:
         client.see()
     records = [m.decode(value) for value, _ in cluster.records[0]]
     assert kinds(records).count("Heartbeat") == 3
+
+
+# ------------------------------------------------------------------ whatever members do
+
+
+@pytest.mark.parametrize("seed", range(15))
+def test_no_message_has_two_holders_whatever_members_do(seed: int) -> None:
+    """Members ask, split, work, give back, are cut off, fall silent, and take over.
+
+    Appends reach the log late, or never; members read it late. Who may act on a message, by its own
+    clock, is the only one; and in the end each message was somebody's.
+    """
+    random, cluster, now = Random(seed), Cluster(), 0
+    clients = [cluster.client(name) for name in "abc"]
+    held: dict[Client, list[RangeHolding]] = {client: [] for client in clients}
+    begun: dict[int, int] = {}
+    """Message → the epoch under which it was begun last."""
+
+    def check() -> None:
+        owner: dict[int, Client] = {}
+        for client in clients:
+            for holding in held[client]:
+                if client.held(holding, now):
+                    for offset in range(max(holding.next_offset, 0), holding.end):
+                        assert owner.setdefault(offset, client) is client, (seed, now, offset)
+
+    def act(client: Client) -> None:
+        mine = [holding for holding in held[client] if client.held(holding)]
+        deed = random.random()
+        if deed < 0.25 and len(held[client]) < 4:
+            held[client].append(ask(client, random.randint(1, 6)))
+        elif deed < 0.65 and mine:
+            holding = random.choice(mine)
+            holding.begun = True
+            at = holding.next_offset
+            if at < holding.end:
+                assert begun.get(at, -1) <= holding.epoch
+                begun[at] = holding.epoch
+                client.claimant.advance(holding, at + 1)
+            if holding.next_offset >= holding.end:
+                client.do("release", holding)
+        elif deed < 0.75 and mine:
+            holding = random.choice(mine)
+            if holding.next_offset + 1 < holding.end:
+                client.do("split", holding, holding.next_offset + 1)
+        elif deed < 0.8 and mine:
+            client.do("release", random.choice(mine))
+        elif deed < 0.9:
+            group = client.world.group("g")
+            for each in group.open_ranges.of(("t", 0)) if group is not None else ():
+                if client.claimant.is_stale(*each.cell, client.now):
+                    taken = client.want(*each.cell)
+                    assert isinstance(taken, RangeHolding)
+                    held[client].append(taken)
+                    break
+        held[client] = [h for h in held[client] if h.state is not ClaimState.ENDED]
+
+    for _ in range(600):
+        now += random.randint(0, I // 4)
+        client = random.choice(clients)
+        client.at(now)
+        act(client)
+        check()
+        if random.random() < 0.7:
+            client.land()
+        elif random.random() < 0.2:
+            client.lose()
+        if random.random() < 0.6:
+            client.see(now)
+        check()
+    assert len(begun) > 20
