@@ -1,0 +1,29 @@
+"""Tests that GUARANTEES.md names fail when the promise is broken."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.mutation.find import find
+from tests.mutation.guarantees import BROKEN, Broken, notices
+from tests.support.paths import SPECS
+
+_LINES = dict(
+    re.findall(r"^\| ([GHS]\d+) \|(.*)$", (SPECS / "GUARANTEES.md").read_text(), re.MULTILINE)
+)
+_IDS = [f"{broken.line}: {broken.bug}" for broken in BROKEN]
+
+
+@pytest.mark.parametrize("broken", BROKEN, ids=_IDS)
+def test_the_line_names_the_test_and_the_bug_applies(broken: Broken) -> None:
+    assert f"`{broken.test}`" in _LINES[broken.line]
+    assert find(broken.bug).code()
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("broken", BROKEN, ids=_IDS)
+def test_the_named_test_fails_when_the_promise_is_broken(broken: Broken) -> None:
+    assert notices(broken)
