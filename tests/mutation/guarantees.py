@@ -17,7 +17,6 @@ __all__ = ["BROKEN", "Broken", "notices"]
 
 _FOLD: Final = "unit/marshal_py/protocol/test_rationalizer_properties.py"
 _RULES: Final = "unit/marshal_py/protocol/test_claimant_spec.py"
-_RECORDS: Final = "unit/marshal_py/protocol/test_rationalizer.py"
 _HELD: Final = "unit/marshal_py/consumer/test_held_partition.py"
 _MARK: Final = "unit/harvest/core/test_mark.py"
 
@@ -37,34 +36,9 @@ BROKEN: Final[tuple[Broken, ...]] = (
         f"{_FOLD}::test_a_replay_from_any_snapshot_is_a_replay_from_the_start",
     ),
     Broken(
-        "G2",
-        "claimant: lease: the margin",
-        f"{_RULES}::test_the_lease_ends_before_a_takeover_whatever_the_delays",
-    ),
-    Broken(
-        "G3",
-        "fold: release, messages: the epoch",
-        f"{_RECORDS}::test_the_epoch_alone_says_whose_claim_is_released_or_claims_messages",
-    ),
-    Broken(
-        "G3",
-        "fold: claim: the epoch counts from the base",
-        f"{_FOLD}::test_epochs_are_unique_and_rise_and_a_cell_has_one_holder",
-    ),
-    Broken(
         "G5",
         "fold: messages: only beyond what was claimed",
         f"{_FOLD}::test_no_message_is_claimed_twice",
-    ),
-    Broken(
-        "G6",
-        "fold: heartbeat: the position goes up only",
-        f"{_RULES}::test_what_is_stored_only_goes_up",
-    ),
-    Broken(
-        "G9",
-        "claimant: renewal: while lapsed, too",
-        f"{_RULES}::test_a_lapsed_claim_comes_back_under_the_same_epoch",
     ),
     Broken(
         "G10",

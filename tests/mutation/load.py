@@ -76,7 +76,8 @@ def _extent(text: str, function: str) -> tuple[int, int]:
             (
                 node
                 for node in body
-                if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == name
+                if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+                and node.name == name
             ),
             None,
         )

@@ -90,7 +90,7 @@ DRIFT_MS: Final = 5
 ZOMBIE_BEATS: Final = 3
 """Rejected heartbeats for one lost claim: one or two may have been on their way."""
 
-COPIES: Final = 16
+COPIES: Final = 48
 """Of an instance's last 63 records, so many may have been appended twice: a producer that gives up
 a record sends again what is in flight, and no more. Two processes with one count repeat all."""
 

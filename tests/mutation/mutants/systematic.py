@@ -69,7 +69,9 @@ _Change = tuple[str, Callable[[], None]]
 def _changes(tree: ast.Module) -> Iterator[_Change]:
     """Yield what can be changed, and how; making one change ends the use of the tree."""
     for function in ast.walk(tree):
-        if isinstance(function, ast.FunctionDef) and function.name != "__repr__":
+        if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        if function.name != "__repr__":
             for node in ast.walk(ast.Module(function.body, [])):
                 yield from _of_body(function.name, node)
                 if isinstance(node, ast.expr):

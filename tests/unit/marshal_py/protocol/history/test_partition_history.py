@@ -439,7 +439,7 @@ def test_a_planted_anomaly_is_found_once_and_nothing_else(kind: str, plant: Plan
     assert kind in MEANING
 
 
-@pytest.mark.parametrize(("copies", "more"), [(16, []), (17, ["sequence"])])
+@pytest.mark.parametrize(("copies", "more"), [(48, []), (49, ["sequence"])])
 def test_what_is_appended_twice_again_and_again_is_the_work_of_two_processes(
     copies: int, more: list[str]
 ) -> None:
