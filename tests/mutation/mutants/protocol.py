@@ -226,8 +226,7 @@ _HEARTBEATS = [
         "for cell in group.cells.values():\n"
         "        if cell.holder is None and record.positions:\n"
         "            cell.holder, cell.instance_id = key\n"
-        "            session.claims[cell.epoch] = next(u for u, c in group.cells.items()"
-        " if c is cell)\n"
+        "            session.claims[cell.epoch] = cell\n"
         "            group.held += 1\n"
         "    if record.positions or record.metadata:",
     ),

@@ -1155,6 +1155,23 @@ def test_the_silent_of_a_forgotten_group_are_forgotten_with_it() -> None:
     assert not log.state.silent
 
 
+@spec("F-50")
+def test_a_member_that_spoke_once_more_leaves_by_that_and_before_those_after_it() -> None:
+    log = Log(member(), member(), member(B))
+    assert log.add(b"", at=65_537) == [ev.Ignored(65_537, "undecodable")]
+    left = [e for e in log.add(b"", at=65_538) if isinstance(e, ev.MemberLeft)]
+    assert [(e.client_id, e.why) for e in left] == [("a", "expired")]
+
+
+@spec("F-50")
+def test_a_member_that_left_and_came_back_leaves_once() -> None:
+    log = Log(member(), claim(), leave(), member())
+    log.add(m.ReleasingPartition(2, *A, "t", 0, 1, -1))
+    left = [e for e in log.add(b"", at=100_000) if isinstance(e, ev.MemberLeft)]
+    assert [(e.client_id, e.why) for e in left] == [("a", "expired")]
+    assert not log.state.groups["g"].sessions
+
+
 def test_who_left_is_not_waited_for() -> None:
     log = Log(member(), claim(), leave())
     assert log.add(b"", at=100_000) == [ev.Ignored(100_000, "undecodable")]
