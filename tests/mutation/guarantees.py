@@ -17,8 +17,6 @@ __all__ = ["BROKEN", "Broken", "notices"]
 
 _FOLD: Final = "unit/marshal_py/protocol/test_rationalizer_properties.py"
 _RULES: Final = "unit/marshal_py/protocol/test_claimant_spec.py"
-_HELD: Final = "unit/marshal_py/consumer/test_held_partition.py"
-_MARK: Final = "unit/harvest/core/test_mark.py"
 
 
 class Broken(NamedTuple):
@@ -55,47 +53,6 @@ BROKEN: Final[tuple[Broken, ...]] = (
         "handlers: what failed comes before what is behind it",
         "unit/marshal_py/consumer/handlers/test_schedule.py"
         "::test_a_failed_message_comes_again_first_and_only_its_lane_waits",
-    ),
-    Broken(
-        "G19",
-        "consumer: shares are evened out",
-        "unit/marshal_py/protocol/test_balance.py::test_a_herd_that_arrives_one_by_one_stays_fair",
-    ),
-    Broken(
-        "G27",
-        "claimant: reconcile: what nobody wants is given back",
-        f"{_RULES}::test_what_the_log_gives_and_nobody_wants_is_released",
-    ),
-    Broken(
-        "G28",
-        "claimant: level: who cannot follow says why",
-        f"{_RULES}::test_who_cannot_follow_the_groups_level_takes_no_part",
-    ),
-    Broken(
-        "H2",
-        "harvest: what was not delivered is not purged",
-        f"{_MARK}::test_atomic_sink_publishes_each_committed_row_once_in_order",
-    ),
-    Broken(
-        "H3",
-        "harvest: behind a failed row, its key waits",
-        f"{_MARK}::test_plain_sink_loses_nothing_and_ends_in_order",
-    ),
-    Broken(
-        "H5",
-        "dead letters: behind a row that is aside, its key waits",
-        f"{_MARK}::test_a_retry_while_the_harvest_goes_on_keeps_the_order",
-    ),
-    Broken(
-        "H6",
-        "range: what a window misses is a gap",
-        "unit/harvest/core/test_range.py::test_each_committed_row_is_published_once_in_order",
-    ),
-    Broken(
-        "H9",
-        "wal: rows that were not acknowledged are not settled",
-        "unit/harvest/core/test_wal.py"
-        "::test_every_committed_row_is_published_once_in_order_whatever_fails",
     ),
 )
 
