@@ -69,7 +69,8 @@ class Checker:
         self.accepted_to: dict[CellKey, int] = {}
         self.accepted: dict[tuple[str, int], tuple[CellKey, int, int]] = {}
         self.delivered: dict[tuple[CellKey, int], list[tuple[int, int]]] = {}
-        self.claimed_at: dict[tuple[int, int], dict[int, int]] = {}
+        self.claimed_at: list[dict[int, int]] = [{} for _ in range(sim.scenario.partitions)]
+        """By partition: the epoch of a claim → its offset. What a truncation leaves stays true."""
         self.last_epoch: list[int] = [-1] * sim.scenario.partitions
         self.lives: dict[Holding, str] = {}
         self.states: dict[tuple[int, int, int], bytes] = {}
@@ -118,8 +119,7 @@ class Checker:
         if event.epoch <= self.last_epoch[p]:
             self.fail("epochs increase", f"{key}: {event.epoch} after {self.last_epoch[p]}")
         self.last_epoch[p] = event.epoch
-        truncations = self.sim.log.partitions[p].truncations
-        self.claimed_at.setdefault((p, truncations), {})[event.epoch] = event.offset
+        self.claimed_at[p][event.epoch] = event.offset
         if event.previous_instance_id == event.instance_id and self.sim.scenario.fenced:
             self.fail("nobody takes from himself", f"{event.instance_id} claims {key} again")
         self.claims[key].append((event.epoch, event.instance_id))
@@ -294,8 +294,7 @@ class Checker:
 
     def _is_of_the_past(self, process: Process, p: int, cell: Cell, caught_up_at: int) -> bool:
         """By the whole log: where the claim is that the cell's epoch stands for."""
-        claims = self.claimed_at.get((p, self.sim.log.partitions[p].truncations), {})
-        return claims.get(cell.epoch, cell.epoch) < caught_up_at
+        return self.claimed_at[p].get(cell.epoch, cell.epoch) < caught_up_at
 
     def _waits_for_something(self, process: Process, holding: Holding, now: int) -> None:
         """A claim that waits must be woken: by a record that is due to come, or by a timer."""
