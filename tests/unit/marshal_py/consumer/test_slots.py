@@ -14,7 +14,13 @@ from marshal_py.consumer.sharing import Sharing
 from marshal_py.consumer.slot_stream import LEAP
 from marshal_py.consumer.transactions import Transactions
 from marshal_py.errors import ConfigurationError, NotInVersion1, SharingDiffers
-from marshal_py.protocol.slots import agreement_cell, slot_of_key, slots_cell
+from marshal_py.protocol.slots import (
+    BY_PARTITIONS,
+    BY_RANGES,
+    agreement_cell,
+    slot_of_key,
+    slots_cell,
+)
 from tests.support.spec import spec
 from tests.unit.marshal_py.consumer.test_decisions import FakeClaim, offsets
 
@@ -339,6 +345,15 @@ def test_who_comes_later_agrees_or_is_told() -> None:
     with pytest.raises(SharingDiffers, match=r"16 slots.*this member would by keys, 8 slots"):
         world.sharing.ready({"t": 1})
     with pytest.raises(SharingDiffers, match="marshal group slots g t 8"):
+        world.allows()
+
+
+@spec("C-52")
+@pytest.mark.parametrize(("slots", "word"), [(BY_PARTITIONS, "partitions"), (BY_RANGES, "ranges")])
+def test_the_way_out_says_what_the_command_takes(slots: int, word: str) -> None:
+    world = Agreeing(slots)
+    world.put("t#slots", 0, 16)
+    with pytest.raises(SharingDiffers, match=f"`marshal group slots g t {word}`"):
         world.allows()
 
 
