@@ -160,7 +160,7 @@ def check_retries(retry: object, subscription: Subscription) -> None:
         if topic not in subscription.topics:
             raise ConfigurationError(
                 f"retry: {topic!r} is none of the topics that are consumed"
-                f"{did_you_mean(str(topic), subscription.topics)}"
+                f"{did_you_mean(str(topic), subscription.topics)}: consume it, or take it out"
             )
 
 

@@ -52,7 +52,7 @@ def test_an_example_runs(
     kafka.start()
     create_topics(kafka.bootstrap_servers)
     create_topics(kafka.bootstrap_servers, topic="__marshal.go", with_snapshots=False)
-    for topic in ("orders", "orders.dlq"):
+    for topic in ("orders", "orders.dlq", "payments"):
         request.addfinalizer(partial(kafka.delete_topic, topic))
         kafka.create_topic(topic, partitions=2)
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
