@@ -159,8 +159,8 @@ def check_retries(retry: object, subscription: Subscription) -> None:
     for topic in retry:
         if topic not in subscription.topics:
             raise ConfigurationError(
-                f"retry: {topic!r} is none of the topics that are consumed: consume it, or take it out"
-                f"{did_you_mean(str(topic), subscription.topics)}"
+                f"retry: {topic!r} is none of the topics that are consumed: consume it, or take it "
+                f"out{did_you_mean(str(topic), subscription.topics)}"
             )
 
 
