@@ -48,6 +48,7 @@ UNIT_TESTS: Final[dict[str, tuple[str, ...]]] = {
         "marshal_py/protocol/test_balance.py",
         "marshal_py/protocol/test_shares.py",
         "marshal_py/consumer/test_group_view.py",
+        "marshal_py/consumer/test_positions.py",
     ),
     "keys": (
         "marshal_py/consumer/test_slots.py",
@@ -58,6 +59,7 @@ UNIT_TESTS: Final[dict[str, tuple[str, ...]]] = {
         "marshal_py/consumer/handlers/test_dead_letters.py",
         "marshal_py/consumer/handlers/test_options.py",
         "marshal_py/consumer/handlers/test_middleware.py",
+        "marshal_py/consumer/handlers/test_runner.py",
     ),
     "harvesters": (
         "harvest/core/test_pacing.py",

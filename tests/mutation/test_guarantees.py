@@ -13,7 +13,7 @@ from tests.support.paths import SPECS
 _LINES = dict(
     re.findall(r"^\| ([GHS]\d+) \|(.*)$", (SPECS / "GUARANTEES.md").read_text(), re.MULTILINE)
 )
-_IDS = [f"{broken.line}: {broken.bug}" for broken in BROKEN]
+_IDS = [f"{b.line}: {b.bug}: {b.test.rpartition('::')[2]}" for b in BROKEN]
 
 
 @pytest.mark.parametrize("broken", BROKEN, ids=_IDS)

@@ -267,18 +267,18 @@ def _strides(draw: st.DrawFn, max_size: int, source: st.SearchStrategy[bytes | N
     return log
 
 
-def lively_log(rng: Random, size: int) -> Log:
+def lively_log(rng: Random, size: int, first: m.Message | None = None) -> Log:
     """A log in which many records are accepted, mixed with junk, gaps and repeated offsets.
 
-    A plain random generator makes it, since hypothesis's own choices crowd at the edges of their
-    ranges: most of what they write is rejected.
+    It begins with `first`, if that is given. A plain random generator makes it, since hypothesis's
+    own choices crowd at the edges of their ranges: most of what they write is rejected.
     """
     state = PartitionState(0)
     log: Log = []
     offset = rng.choice([0, 0, 3, 4090, 65_530])
-    for _ in range(size):
-        value = m.encode(_fitting(rng, state))
-        if rng.random() < 0.05:
+    for number in range(size):
+        value = m.encode(first if first and number == 0 else _fitting(rng, state))
+        if rng.random() < 0.05 and (number or not first):
             value = _broken(rng, value)
         log.append((offset, value))
         apply(state, offset, value)

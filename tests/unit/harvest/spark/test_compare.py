@@ -35,6 +35,11 @@ def items(hashes: list[int], partition: int | None = None) -> list[Item]:
         ([A, B, C], [A, C, D], [("missing", 2, None), ("never_committed", None, 2)]),
         ([A, B, C], [A, D, B], [("missing", 3, None), ("never_committed", None, 1)]),
         ([A, B, C], [B, D, C], [("missing", 1, None), ("never_committed", None, 1)]),
+        (
+            [A, B, C],
+            [D, A],
+            [("missing", 2, None), ("missing", 3, None), ("never_committed", None, 0)],
+        ),
         ([A, B], [A, B, D], [("never_committed", None, 2)]),
         ([], [D], [("never_committed", None, 0)]),
         ([A], [], [("missing", 1, None)]),

@@ -298,6 +298,7 @@ def test_markers_of_transactions_may_end_the_log(
 
 
 @pytest.mark.parametrize("replaying", [True, False])
+@pytest.mark.parametrize("served", [True, False])
 @pytest.mark.parametrize(
     "code",
     [KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._LOG_TRUNCATION],
@@ -307,9 +308,12 @@ def test_what_the_brokers_do_not_have_any_more_was_truncated(
     reader: LogReader,
     monkeypatch: pytest.MonkeyPatch,
     code: int,
+    served: bool,
     replaying: bool,
 ) -> None:
     opened(brokers, reader, end=1)
+    if served:
+        list(reader.fold([Record(0, error=KafkaError._PARTITION_EOF)]))
     gone = [Record(0, error=code)]
     feed(reader, monkeypatch, gone)
     with pytest.raises(Truncated, match="lost records that had been read"):

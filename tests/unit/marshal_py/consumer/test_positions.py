@@ -254,6 +254,28 @@ def test_where_to_go_on_when_messages_were_deleted(
     assert (world.assigned, world.set_to) == ([to], [])
 
 
+def test_a_position_that_is_sound_after_all_is_read_from_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World(monkeypatch)
+    world.part.stage = Stage.ACTIVE
+    world.claim.position = 20  # Kafka's answer was older than that end
+    world.part.start(20)
+    world.part.metadata = ClaimMetadata(topic_id=NEW)
+    world.part.out_of_range = True
+    world.advance()
+    assert (world.assigned, world.set_to) == ([20], [])
+
+
+@pytest.mark.parametrize(("position", "lag"), [(-1, 20), (0, 20), (15, 5), (20, 0), (21, 0)])
+def test_how_far_a_partition_is_behind(
+    monkeypatch: pytest.MonkeyPatch, position: int, lag: int
+) -> None:
+    world = World(monkeypatch)
+    world.part.start(position)
+    assert world.made.positions.lags([world.part], 1.0) == {("t", 0): lag}
+
+
 def test_who_wants_to_stop_when_messages_are_gone_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(monkeypatch, on_missing="stop")
     world.part.stage = Stage.ACTIVE

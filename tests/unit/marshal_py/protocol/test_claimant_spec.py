@@ -526,7 +526,8 @@ def test_the_lease_ends_before_a_takeover_whatever_the_delays(
         deadline_ns = challenger.claimant.next_deadline_ns()
         assert deadline_ns is not None
         challenger.at(deadline_ns / MS + 0.001)
-    assert holding.lease_until_ns < challenger.now
+    # What is left over is for clocks of which one runs faster (A2).
+    assert holding.lease_until_ns + I // 10 * MS <= challenger.now
 
 
 # ------------------------------------------------------------------ §5.5 renewing
@@ -633,9 +634,13 @@ def test_a_lapsed_claim_comes_back_under_the_same_epoch() -> None:
     client = Cluster().client()
     holding = client.hold()
     epoch = holding.epoch
+    client.land()
+    client.see()
+    client.at(I)
     client.lose()
     client.at(LEASE)
     assert not client.held(holding)
+    assert client.outbox() == []
     client.at(2 * I)
     (beat,) = client.outbox()
     assert isinstance(beat, m.Heartbeat)
@@ -827,12 +832,16 @@ def test_what_is_stored_only_goes_up() -> None:
     client.see(1)
     client.do("commit", holding, 10, flush=True)
     client.do("commit", holding, 7, flush=True)
+    assert holding.next_offset == 10
     client.land()
     client.see(2)
     assert cluster.truth().cells["g", "t", 0].next_offset == 10
     client.at(I + 5)
     client.land()
     client.see(I + 5)
+    # Nor does the log go back, whoever sends what: the same heartbeat, held up on its way.
+    cluster.append(m.Heartbeat(2, "a", "a0", "g", 99, I, 0, [holding.epoch, 7]))
+    client.see(I + 6)
     assert cluster.truth().cells["g", "t", 0].next_offset == 10
     assert holding.stored_offset == 10
 

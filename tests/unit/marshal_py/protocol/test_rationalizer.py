@@ -254,6 +254,12 @@ def test_the_epoch_alone_says_whose_claim_is_released_or_claims_messages() -> No
     assert (log.cell.holder, log.cell.claimed_offset) == ("a", 4)
     log.add(release(0, 9, B))
     assert log.cell == Cell(UNIT, None, None, 0, 2, 1000, 9, 4)
+    log.add(claim(B, 2))
+    log.rejects(messages(0, 12), "wrong_epoch")
+    log.rejects(release(0, 12), "wrong_epoch")
+    log.rejects(messages(0, 12, B), "wrong_epoch")
+    log.rejects(release(0, 12, B), "wrong_epoch")
+    assert log.cell == Cell(UNIT, "b", "b1", 3, 3, 1000, 9, 4)
 
 
 @spec("F-22", "F-27", "F-29")

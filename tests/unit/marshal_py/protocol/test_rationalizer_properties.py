@@ -5,12 +5,14 @@ which the specification describes: a second one, written from the text, must agr
 from __future__ import annotations
 
 import copy
+from random import Random
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from marshal_py.protocol import events as ev
+from marshal_py.protocol import messages as m
 from marshal_py.protocol.ranges import range_cell
 from marshal_py.protocol.rationalizer import PartitionState, apply
 from tests.support import reference_fold as reference
@@ -109,6 +111,20 @@ def test_epochs_are_unique_and_rise_and_a_cell_has_one_holder(log: Log) -> None:
         held = {k: (c.holder, c.epoch) for k, c in state.cells.items() if c.held}
         assert held == holders
     assert epochs == sorted(set(epochs))
+
+
+@spec("F-40")
+@given(some.logs, st.integers(0, 2**64))
+def test_epochs_rise_over_a_topic_that_is_made_anew(log: Log, seed: int) -> None:
+    old, earlier = fold(log)
+    base = old.base + old.next_offset
+    genesis = m.Genesis(2, "o", "o1", "g1", 0, "anew", "", base, 8, 0)
+    _, later = fold(some.lively_log(Random(seed), 40, genesis))
+    given_before = [event.epoch for event in earlier if isinstance(event, ev.Claimed)]
+    given_after = [event.epoch for event in later if isinstance(event, ev.Claimed)]
+    assert all(epoch >= base for epoch in given_after)
+    assert max(given_before, default=-1) < base
+    assert given_after == sorted(set(given_after))
 
 
 @spec("F-42", "F-43")

@@ -1,0 +1,172 @@
+"""What `Consumer.run` does with messages whose claim, handler or dead letter comes to nothing."""
+
+from __future__ import annotations
+
+import threading
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import pytest
+from confluent_kafka import Message
+
+from marshal_py.consumer.handlers.options import HandlerOptions, Retry
+from marshal_py.consumer.handlers.runner import Runner
+from marshal_py.consumer.held_partition import HeldPartition, Run, Stage
+from marshal_py.errors import BrokerUnavailable, DeadLetterFailed, MarshalError
+from marshal_py.protocol.claimant import Holding
+
+
+def held() -> HeldPartition:
+    """Partition t/3 under a claim of its own, from offset 10 on."""
+    core = SimpleNamespace(holding=Holding("t", 3, 0), ended=threading.Event(), log_fields={})
+    claim: Any = SimpleNamespace(topic="t", partition=3, epoch=7, held=True, _core=core)
+    part = HeldPartition(claim, manual=True)
+    part.start(10)
+    part.stage = Stage.ACTIVE
+    return part
+
+
+def run_of(part: HeldPartition, *offsets: int) -> Run:
+    made: list[Any] = [Message(topic="t", partition=3, offset=o, value=b"v") for o in offsets]
+    return Run(part, made)
+
+
+class Delivery:
+    """What was fetched: `runs`, which are owed. Counts what is handed back."""
+
+    def __init__(self, *, claims_messages: bool) -> None:
+        self.claims_messages = claims_messages
+        self.runs: list[Run] = []
+        self.dropped = 0
+        self.is_over = False
+
+    @property
+    def owes(self) -> bool:
+        return bool(self.runs)
+
+    def next_run(self) -> Run | None:
+        return self.runs.pop(0) if self.runs else None
+
+    def drop(self, count: int) -> None:
+        self.dropped += count
+
+    def end(self) -> None:
+        self.is_over = True
+
+    def serve(self, *_: object) -> None: ...
+    def began(self) -> None: ...
+    def done(self, *_: object) -> None: ...
+
+
+class AtOnce:
+    """A worker that runs what is there whenever it is woken, unless it is `lazy`."""
+
+    def __init__(self, *, lazy: bool = False) -> None:
+        self.lazy = lazy
+        self.handled: list[int] = []
+
+    def start(self, source: Runner) -> None:
+        self.source = source
+
+    def wake(self, _: int) -> None:
+        while not self.lazy and (task := self.source.take(self)) is not None:
+            self.handled += [item.offset for item in task.items]
+            self.source.succeeded(task)
+
+    def stop(self, _: float) -> bool:
+        return True
+
+    def describe(self, _: Any) -> tuple[str, str]:
+        return "worker", ""
+
+
+class Ground:
+    """A runner, with a consumer that does nothing."""
+
+    def __init__(self, *, lazy: bool = True, **options: Any) -> None:
+        self.delivery = Delivery(claims_messages=options.get("at_most_once", False))
+        self.workers = AtOnce(lazy=lazy)
+        core = mock.MagicMock(delivery=self.delivery, deserializers=(), closing=threading.Event())
+        core.wakeup.failure = core.marshal.failure = None
+        core.topics.counts = {}
+        self.runner = Runner(core, HandlerOptions(print, **options), self.workers)
+        self.workers.start(self.runner)
+
+    def take(self) -> Any:
+        with self.runner.lock:
+            return self.runner.take(None)
+
+
+def test_what_is_left_of_an_earlier_claim_is_dropped() -> None:
+    ground, before, now = Ground(), held(), held()
+    ground.runner._accept(run_of(before, 10, 11))
+    before.claim.held = False  # type: ignore[misc]
+    ground.runner._accept(run_of(now, 10, 11, 12))
+    tasks = [ground.take() for _ in range(4)]
+    assert [(task.part, task.items[0].offset) for task in tasks if task is not None] == [
+        (now, 10),
+        (now, 11),
+        (now, 12),
+    ]
+    assert ground.delivery.dropped == 2
+    assert ground.runner.stats().handed_back == 2
+
+
+def test_what_a_handler_was_interrupted_with_is_handed_back_with_what_waits_behind_it() -> None:
+    ground, part = Ground(ordering="partition"), held()
+    ground.runner._accept(run_of(part, 10, 11))
+    ground.runner.gave_up(ground.take())
+    assert part.position() == 10
+    assert ground.delivery.dropped == 2
+    stats = ground.runner.stats()
+    assert (stats.handed_back, stats.buffered, stats.running) == (2, 0, 0)
+    assert ground.take() is None
+
+
+@pytest.mark.parametrize("problem", [BrokerUnavailable("down"), DeadLetterFailed("too large")])
+def test_a_message_whose_dead_letter_is_not_written_is_not_done(
+    monkeypatch: pytest.MonkeyPatch, problem: MarshalError
+) -> None:
+    ground, part = Ground(on_failure="dead_letter", retry=Retry(attempts=1)), held()
+    letters = mock.Mock(send=mock.Mock(side_effect=problem))
+    monkeypatch.setattr(ground.runner._retries, "_open_dead_letters", lambda: letters)
+    ground.runner._accept(run_of(part, 10))
+    ground.runner.stop()
+    ground.runner.failed(ground.take(), ValueError("bad"))
+    assert letters.send.call_count == 1
+    assert part.position() == 10
+    stats = ground.runner.stats()
+    assert (stats.dead_lettered, stats.handed_back, stats.buffered) == (0, 1, 0)
+    assert ground.runner._ending.error is (
+        problem if isinstance(problem, DeadLetterFailed) else None
+    )
+
+
+def test_what_was_claimed_in_the_log_is_handled_before_run_ends() -> None:
+    ground, part = Ground(lazy=False, at_most_once=True), held()
+    ground.delivery.runs = [run_of(part, 10, 11), run_of(part, 12)]
+    ground.runner.stop()
+    ground.runner.run()
+    assert ground.workers.handled == [10, 11, 12]
+    assert ground.delivery.is_over
+    assert ground.delivery.dropped == 0
+
+
+def test_what_is_queued_and_would_leave_a_gap_is_handled_before_run_ends() -> None:
+    ground, part = Ground(drain_timeout_s=60.0), held()
+    ground.runner._accept(run_of(part, 10, 11, 12))
+    first, second = ground.take(), ground.take()
+    ground.runner.succeeded(second)
+    assert part.position() == 10
+
+    def returns() -> None:  # while `run` waits
+        ground.runner.succeeded(first)
+        ground.workers.lazy = False
+
+    with mock.patch.object(ground.runner, "_wait_for_room", side_effect=returns) as waited:
+        ground.runner.stop()
+        ground.runner.run()
+    assert waited.called
+    assert part.position() == 12
+    assert ground.delivery.dropped == 1, "nobody had begun with the last one"
