@@ -12,6 +12,7 @@ from confluent_kafka import Message
 
 from marshal_py.consumer.handlers.options import HandlerOptions, Retry
 from marshal_py.consumer.handlers.runner import Runner
+from marshal_py.consumer.handlers.tasks import TaskSource
 from marshal_py.consumer.held_partition import HeldPartition, Run, Stage
 from marshal_py.errors import BrokerUnavailable, DeadLetterFailed, MarshalError
 from marshal_py.protocol.claimant import Holding
@@ -66,7 +67,7 @@ class AtOnce:
         self.lazy = lazy
         self.handled: list[int] = []
 
-    def start(self, source: Runner) -> None:
+    def start(self, source: TaskSource) -> None:
         self.source = source
 
     def wake(self, _: int) -> None:
