@@ -60,6 +60,7 @@ UNIT_TESTS: Final[dict[str, tuple[str, ...]]] = {
         "marshal_py/consumer/handlers/test_options.py",
         "marshal_py/consumer/handlers/test_middleware.py",
         "marshal_py/consumer/handlers/test_runner.py",
+        "marshal_py/consumer/test_positions.py",
     ),
     "harvesters": (
         "harvest/core/test_pacing.py",

@@ -477,3 +477,21 @@ def test_of_a_topic_made_anew_before_anything_was_fetched_the_first_message_is_n
     world.made.topics.ids = {"t": NEW}
     world.advance()
     assert world.set_to == [10]
+
+
+def test_what_is_done_above_a_gap_is_told_when_a_partition_is_given_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World(monkeypatch)
+    monkeypatch.setattr(world.claim, "release", lambda **_: None, raising=False)
+    world.part.manual = True
+    world.part.start(15)
+    run = run_of(world.part, 15, 16, 17)
+    world.part.begin(run)
+    world.part.finish(run)
+    world.part.acknowledge(16)
+    world.part.stage = Stage.DRAINING
+    world.part.holding.metadata = world.part.holding.stored_metadata = b""
+    world.made.partitions._give_back(world.part)
+    (told,) = world.flushed
+    assert ClaimMetadata.decode(told).done_ranges == ((16, 17),)

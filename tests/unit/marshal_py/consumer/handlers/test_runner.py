@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -10,6 +11,8 @@ from unittest import mock
 import pytest
 from confluent_kafka import Message
 
+from marshal_py.consumer.handlers.dead_letters import PREFIX
+from marshal_py.consumer.handlers.ending import Ending
 from marshal_py.consumer.handlers.options import HandlerOptions, Retry
 from marshal_py.consumer.handlers.runner import Runner
 from marshal_py.consumer.handlers.tasks import TaskSource
@@ -29,7 +32,9 @@ def held() -> HeldPartition:
 
 
 def run_of(part: HeldPartition, *offsets: int) -> Run:
-    made: list[Any] = [Message(topic="t", partition=3, offset=o, value=b"v") for o in offsets]
+    made: list[Any] = [
+        Message(topic="t", partition=3, offset=o, key=b"%d" % o, value=b"v") for o in offsets
+    ]
     return Run(part, made)
 
 
@@ -90,6 +95,7 @@ class Ground:
         self.workers = AtOnce(lazy=lazy)
         core = mock.MagicMock(delivery=self.delivery, deserializers=(), closing=threading.Event())
         core.wakeup.failure = core.marshal.failure = None
+        core.marshal.group_id, core.marshal.client_id = "g", "c"
         core.topics.counts = {}
         self.runner = Runner(core, HandlerOptions(print, **options), self.workers)
         self.workers.start(self.runner)
@@ -144,6 +150,21 @@ def test_a_message_whose_dead_letter_is_not_written_is_not_done(
     )
 
 
+def test_a_dead_letter_is_the_message_as_it_came_and_names_the_claim(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ground, part = Ground(on_failure="dead_letter", retry=Retry(attempts=1)), held()
+    letters = mock.Mock()
+    monkeypatch.setattr(ground.runner._retries, "_open_dead_letters", lambda: letters)
+    ground.runner._accept(run_of(part, 10))
+    ground.runner.failed(ground.take(), ValueError("bad"))
+    ((topic, key, value, headers), _) = letters.send.call_args
+    assert (topic, key, value) == ("t.dlq", b"10", b"v")
+    assert dict(headers)[f"{PREFIX}epoch"] == b"7"
+    assert part.position() == 11
+    assert ground.runner.stats().dead_lettered == 1
+
+
 def test_what_was_claimed_in_the_log_is_handled_before_run_ends() -> None:
     ground, part = Ground(lazy=False, at_most_once=True), held()
     ground.delivery.runs = [run_of(part, 10, 11), run_of(part, 12)]
@@ -171,3 +192,66 @@ def test_what_is_queued_and_would_leave_a_gap_is_handled_before_run_ends() -> No
     assert waited.called
     assert part.position() == 12
     assert ground.delivery.dropped == 1, "nobody had begun with the last one"
+
+
+def test_a_partition_is_given_back_when_nothing_of_it_waits_or_runs() -> None:
+    ground, part = Ground(), held()
+    ground.runner._accept(run_of(part, 10, 11))
+    for _ in range(2):
+        assert ground.runner.busy_with(part)
+        task = ground.take()
+        assert ground.runner.busy_with(part)
+        ground.runner.succeeded(task)
+    assert not ground.runner.busy_with(part)
+
+
+def test_what_runs_under_an_earlier_claim_is_waited_for() -> None:
+    ground, before = Ground(), held()
+    ground.runner._accept(run_of(before, 10))
+    task = ground.take()
+    ground.runner._accept(run_of(held(), 10))
+    assert ground.runner.busy_with(before)
+    ground.runner.succeeded(task)
+    assert not ground.runner.busy_with(before)
+
+
+def test_without_a_lease_nothing_starts_until_it_comes_back() -> None:
+    ground, part = Ground(), held()
+    ground.runner._accept(run_of(part, 10))
+    part.claim.held = False  # type: ignore[misc]
+    assert ground.take() is None
+    ground.runner._look_after_partitions()
+    assert ground.take() is None
+    part.claim.held = True  # type: ignore[misc]
+    ground.runner._look_after_partitions()
+    assert ground.take().items[0].offset == 10
+
+
+def test_what_waits_for_another_attempt_wakes_a_worker_when_it_is_due() -> None:
+    ground, part = Ground(retry=Retry(attempts=2, backoff_ms=60_000)), held()
+    ground.runner._accept(run_of(part, 10))
+    ground.runner.failed(ground.take(), ValueError("bad"))
+    ground.workers.lazy = False
+    ground.runner._look_after_partitions()
+    assert ground.workers.handled == []
+    with mock.patch("time.monotonic", return_value=time.monotonic() + 3_600):
+        ground.runner._look_after_partitions()
+    assert ground.workers.handled == [10]
+    assert part.position() == 11
+
+
+@pytest.mark.parametrize("at_most_once", [False, True])
+def test_in_a_pause_nothing_starts_but_what_was_claimed_in_the_log(at_most_once: bool) -> None:
+    ground, part = Ground(at_most_once=at_most_once), held()
+    ground.runner._accept(run_of(part, 10))
+    part.is_paused = True
+    assert (ground.take() is not None) == at_most_once
+
+
+def test_a_partition_that_goes_waits_a_second_for_another_attempt_and_no_longer() -> None:
+    ending, part, now_s = Ending(30.0), held(), time.monotonic()
+    assert ending.may_retry_at(part, now_s + 99)
+    part.stage = Stage.DRAINING
+    ending.drain(part.key, now_s)
+    assert ending.may_retry_at(part, now_s + 0.9)
+    assert not ending.may_retry_at(part, now_s + 1.1)
