@@ -170,14 +170,16 @@ class Partitions:
         self._delivery.give_up(part)
         self._say_whether_begun(part, at)
         with contextlib.suppress(NotHeld, Closed):
-            if not self._delivery.claims_messages:
+            # At most once, the claims say how far it is; but not where no message is at its end.
+            if not self._delivery.claims_messages or part.is_over:
                 part.claim.commit(part.position())
             part.claim.release(wait=False)
 
     def _say_whether_begun(self, part: HeldPartition, at: int | None = None) -> None:
         if part.range is not None:
             at = part.next_offset if at is None else at
-            part.range.begun = at > part.first_offset
+            # Where there is no message, nothing is begun, and it is done all the same.
+            part.range.begun = max(at, part.position()) > part.first_offset
 
     def end_range(self, claim: Claim) -> None:
         """Count a range as done whatever became of it: its messages are gone."""
@@ -423,6 +425,8 @@ class Partitions:
                 if not self._positions.may_be_told(part):
                     continue
                 self._say_of_which_topic(part)
+            if part.stage is not Stage.WANTED:  # a pause of the group releases without asking
+                self._say_whether_begun(part)
             position = part.position()
             if self._delivery.claims_messages:
                 # What was claimed is said by the claims; behind it there may be no message.

@@ -109,10 +109,10 @@ class RangeClaims:
     def follow(self, counts: Mapping[str, int]) -> None:
         """Take part in the partitions of these topics, and in no others."""
         found = {(topic, p) for topic, count in counts.items() for p in range(count)}
-        for source in found - self._sources.keys():
+        for source in sorted(found - self._sources.keys()):
             self._sources[source] = _Source(source)
             self._fetcher.streams_ranges = True
-        for source in self._sources.keys() - found:
+        for source in sorted(self._sources.keys() - found):
             self._leave(self._sources.pop(source))
 
     def _leave(self, about: _Source) -> None:
@@ -306,21 +306,28 @@ class RangeClaims:
         if part.stage is not Stage.ACTIVE or not part.claim.held:
             return
 
-        def give_back(at: int) -> None:
+        driver = driver_of(self._marshal)
+
+        def give_back(begun: int) -> None:
+            at = begun
             if self._delivery.claims_messages:
                 at = max(at, part.proposed, part.claim.claimed_offset)
             end = part.end_offset or 0
             if at >= end:
                 return
-            if at <= max(part.position(), part.first_offset):  # nothing of it is being worked on
-                self._partitions.give_back_range(part, at)
+            if at <= max(part.position(), part.claim.position, part.first_offset):
+                if at == begun:  # else what was claimed goes out first
+                    self._partitions.give_back_range(part, at)
                 return
-            driver = driver_of(self._marshal)
-            with contextlib.suppress(NotHeld), driver.lock:
+            with contextlib.suppress(NotHeld):
                 driver.claimant.split(_range_of(part.claim), at, driver.clock())
                 driver.carry_out()
 
-        self._work().cut(part, give_back)
+        def in_turn(begun: int) -> None:
+            with driver.lock:  # what the log has claimed stays as it is meanwhile
+                give_back(begun)
+
+        self._work().cut(part, in_turn)
 
     # Asking
 

@@ -27,6 +27,7 @@ CHECKERS: Final = {
     "consumers": ("whole/checks", "whole/consumers", "whole/green"),
     "harvesters": ("whole/harvesters",),
     "handlers": ("whole/handlers",),
+    "messages": ("whole/messages",),
     "shards": ("whole/shards",),
     "dead_letters": ("whole/dead_letters",),
     "wals": ("whole/wals",),
@@ -457,6 +458,87 @@ _DEAD_LETTERS: Final[list[tuple[str, int, Mutant | str]]] = [
     ),
 ]
 
+RANGE_STREAM: Final = "marshal_py.consumer.range_stream"
+
+_MESSAGES: Final[list[tuple[str, int, Mutant]]] = [
+    (
+        "at least once: what counts as done is done",
+        20,
+        _bug(
+            "the position while a run is in hand is that of its last message",
+            "marshal_py.consumer.held_partition",
+            (
+                "HeldPartition._position",
+                "offset: int = run.messages[in_hand].offset()",
+                "offset: int = run.messages[-1].offset()",
+            ),
+        ),
+    ),
+    (
+        "at least once: what counts as done is there",
+        20,
+        _bug(
+            "a range counts as read to its end, wherever Kafka is",
+            RANGE_STREAM,
+            (
+                "RangeStream.passed",
+                "self._read(part, min(end, part.end_offset or 0))",
+                "self._read(part, part.end_offset or 0)",
+            ),
+        ),
+    ),
+    (
+        "each message from its own range",
+        20,
+        _bug(
+            "what is split off is handed out all the same",
+            CLAIMS,
+            ("Claimant.split", "holding.end = at", "pass"),
+            ("Claimant._on_split", "holding.end = min(holding.end, event.at)", "pass"),
+        ),
+    ),
+    (
+        "everything is done in the end",
+        20,
+        _bug(
+            "nobody takes over a range",
+            "marshal_py.consumer.ranges",
+            ("RangeClaims._take_over", "for cell in stale[:1]:", "for cell in ():"),
+        ),
+    ),
+    (
+        "nothing of a range is skipped",
+        20,
+        _bug(
+            "the first message that was kept for a range is left out",
+            RANGE_STREAM,
+            (
+                "RangeStream.kept_for_parts",
+                "mine = self._kept[first:last]",
+                "mine = self._kept[first + 1 : last]",
+            ),
+        ),
+    ),
+    (
+        "order within a range",
+        20,
+        _bug(
+            "what a range was given, it is given again",
+            RANGE_STREAM,
+            ("RangeStream._read", "part.read_to = end", "pass"),
+        ),
+    ),
+    (
+        "what is done stays done",
+        20,
+        _bug(
+            "who says that nothing was begun takes back what was done before",
+            "marshal_py.protocol.rationalizer",
+            ("_release", "record.next_offset > cell.next_offset", "True"),
+        ),
+    ),
+]
+
 _HANDLERS: Final[list[tuple[str, int, str]]] = [
     ("a dead letter has had its attempts", 20, "a message has all its attempts"),
     ("a dead letter is the message as it came", 20, "a dead letter is key and value as they came"),
@@ -490,6 +572,7 @@ WITNESSES: Final[tuple[Witness, ...]] = (
             "handlers: what is done above a gap is told when a partition is given back",
         ),
     ),
+    *(Witness("messages", name, most, (bug,)) for name, most, bug in _MESSAGES),
     Witness("shards", "shares are fair", 5, ("shards: a shard that goes is stopped",)),
     *(Witness("dead_letters", name, most, (bug,)) for name, most, bug in _DEAD_LETTERS),
     Witness(

@@ -334,6 +334,13 @@ class SimConsumer:
             for at in partitions
         ]
 
+    def get_watermark_offsets(self, where: TopicPartition, cached: bool = False) -> tuple[int, int]:
+        """As of what has reached this consumer."""
+        assert cached
+        key = (where.topic, where.partition)
+        partition, seen = self._partition(key), self._visible.get(key, 0)
+        return partition.begin, partition.offsets[seen - 1] + 1 if seen else -1001
+
     def close(self) -> None:
         self.closed = True
         self._positions.clear()

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from marshal_py import Claim
 from marshal_py.consumer.consumer import Consumer
+from marshal_py.consumer.options import Sharing
 from marshal_py.errors import Closed, DuplicateClientId
 from marshal_py.protocol import events as ev
 from marshal_py.protocol.claim_states import ClaimState
@@ -63,7 +64,13 @@ class Scenario:
     end_ns: int = 0
     exclusive: bool = True
     slots: int = 0
-    """So many to each partition, which is shared by keys; 0: by partitions."""
+    """So many to each partition, which is shared by keys; 0: by partitions, or by ranges."""
+    by_ranges: bool = False
+
+    @property
+    def sharing(self) -> Sharing:
+        """How members share."""
+        return "ranges" if self.by_ranges else "keys" if self.slots else "partitions"
 
 
 def generate(seed: int) -> Scenario:
@@ -219,7 +226,7 @@ class Member:
             max_claims=None if spec.limit == UNLIMITED else spec.limit,
             batch_size=self.hub.random.choice((1_000, 7)),
             discovery_interval_s=1.0,
-            sharing="keys" if scenario.slots else "partitions",
+            sharing=scenario.sharing,
             slots=scenario.slots or 16,
             client_id=spec.client_id,
             interval_ms=scenario.interval_ms,

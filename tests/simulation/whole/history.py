@@ -12,6 +12,7 @@ from tests.simulation.whole import (
     handlers,
     harvesters,
     keys,
+    messages,
     ranges,
     shards,
     wals,
@@ -23,6 +24,7 @@ from tests.simulation.whole.ground import ground
 KINDS: dict[str, Any] = {
     "consumers": consumers,
     "keys": keys,
+    "messages": messages,
     "handlers": handlers,
     "harvesters": harvesters,
     "ranges": ranges,
