@@ -160,6 +160,8 @@ class AtMostOnce:
             self._proposed.popleft()
             if run.seq in self._verdicts:
                 self._forget_verdict(run, rejected=not verdict)
+            if verdict and run.part.range is not None:
+                run.part.within(run)  # what was claimed is not given back: it goes on now
             if verdict and run.part.claim.held and not run.part.parked:
                 self._in_hand = len(run.messages)
                 self._top_up()

@@ -49,6 +49,7 @@ def test_bugs_of_consumers_that_were_found_here(seed: int) -> None:
         0,  # a pause of the group gave back ranges as if nothing of them had been begun
         4,  # at most once, a range was cut where the log had it claimed, and the consumer failed
         6,  # a range without any message was never done, and was asked for again and again
+        11,  # at most once, what was claimed of a range that was cut never went out
     ],
 )
 def test_bugs_of_sharing_by_ranges_that_were_found_here(seed: int) -> None:
