@@ -95,6 +95,8 @@ class RangeClaims:
         self._wakeup = wakeup
         self._max_deliveries = max_deliveries
         self._sources: dict[Unit, _Source] = {}
+        self._closing: list[HeldPartition] = []
+        """What may still be acknowledged while the consumer is being closed."""
         self._pace = 0.0
         self._paced_s = 0.0
         """When the last range was done."""
@@ -128,16 +130,21 @@ class RangeClaims:
 
     def close(self) -> None:
         """Ask for nothing more."""
-        for about in self._sources.values():
+        sources = list(self._sources.values())
+        self._closing = [part for about in sources for part in about.parts]
+        self._sources.clear()
+        for about in sources:
             about.parts = []
             self._leave(about)
-        self._sources.clear()
 
     def part_of(self, topic: str, partition: int, offset: int) -> HeldPartition | None:
         """Return the range that a message was handed out from, if it is held."""
         about = self._sources.get((topic, partition))
-        for part in () if about is None else list(about.parts):
-            if part.first_offset <= offset < (part.end_offset or 0):
+        parts = self._closing if about is None else about.parts
+        for part in list(parts):
+            if part.source == (topic, partition) and part.first_offset <= offset < (
+                part.end_offset or 0
+            ):
                 return part
         return None
 

@@ -54,6 +54,10 @@ UNIT_TESTS: Final[dict[str, tuple[str, ...]]] = {
         "marshal_py/consumer/test_slots.py",
         "marshal_py/protocol/test_slots.py",
     ),
+    "messages": (
+        "marshal_py/protocol/test_range_choice.py",
+        "marshal_py/protocol/test_claimant_ranges.py",
+    ),
     "handlers": (
         "marshal_py/consumer/handlers/test_schedule.py",
         "marshal_py/consumer/handlers/test_dead_letters.py",

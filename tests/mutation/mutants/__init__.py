@@ -6,6 +6,7 @@ All but the `systematic` ones, of which there are thousands, are in `MUTANTS`.
 from __future__ import annotations
 
 from tests.mutation.load import Mutant
+from tests.mutation.mutants.by_ranges import BY_RANGES
 from tests.mutation.mutants.clients import CLIENTS
 from tests.mutation.mutants.dead_letters import DEAD_LETTERS
 from tests.mutation.mutants.handlers import HANDLERS
@@ -21,6 +22,7 @@ __all__ = ["MUTANTS"]
 MUTANTS: tuple[Mutant, ...] = (
     *PROTOCOL,
     *CLIENTS,
+    *BY_RANGES,
     *RANGE_MODE,
     *WAL_MODE,
     *DEAD_LETTERS,
