@@ -131,7 +131,7 @@ class RangeClaims:
     def close(self) -> None:
         """Ask for nothing more."""
         sources = list(self._sources.values())
-        self._closing = [part for about in sources for part in about.parts]
+        self._closing += [part for about in sources for part in about.parts]
         self._sources.clear()
         for about in sources:
             about.parts = []

@@ -90,7 +90,6 @@ BY_RANGES: tuple[Mutant, ...] = (
     _choice(
         "no more than the most", "_count", "at_its_pace, its_part, MOST", "at_its_pace, its_part"
     ),
-    _choice("the first time it is whole", "piece", "granted <= 1 or", ""),
     _choice(
         "message by message at last",
         "piece",

@@ -268,6 +268,11 @@ def test_what_this_client_holds_or_wants_is_not_stale() -> None:
     client.do("release", holding)
     assert not client.claimant.is_stale("t/0@0", 0, 9 * I * 10**6)
     assert not client.claimant.is_stale("t/0@77", 0, 9 * I * 10**6)
+    client.land()
+    client.see()
+    client.claimant.take_notices()
+    assert ranges(cluster) == [(0, 10, None)]
+    assert not client.claimant.is_stale("t/0@0", 0, 9 * I * 10**6)
 
 
 def test_a_grant_serves_who_waits_to_take_the_range_over() -> None:

@@ -165,3 +165,8 @@ def test_what_is_granted_again_is_taken_in_smaller_and_smaller_pieces(
 def test_a_piece_is_never_empty(granted: int, position: int, count: int, most: int) -> None:
     end = piece(granted, position, position + count, most)
     assert position < end <= position + count
+
+
+def test_from_the_last_delivery_on_it_is_taken_message_by_message() -> None:
+    assert piece(2, 0, 1_000, 3) == 500
+    assert piece(3, 0, 1_000, 3) == 1
