@@ -65,6 +65,21 @@ class TimelineEntry:
     times: int = 1
     until_ms: int | None = None
 
+    @classmethod
+    def of(
+        cls,
+        event: ev.Sent,
+        at_ms: int,
+        kind: Kind,
+        text: str,
+        why: str = "",
+        *,
+        epoch: int | None = None,
+    ) -> TimelineEntry:
+        """Return what `event` did, as a sentence whose subject is its sender."""
+        who = (event.client_id, event.instance_id)
+        return cls(at_ms, event.offset, kind, *who, epoch, f"{event.client_id} {text}", why)
+
     @property
     def sentence(self) -> str:
         """What happened, and why."""
@@ -159,15 +174,18 @@ class CellTimeline:
             case ev.GroupPaused():
                 self._paused = True
                 text = f"paused the group until {clock_time(event.expires_at_ms, date=True)}"
-                self._group(event, at_ms, "paused", text, "no claim is accepted until it resumes")
+                why = "no claim is accepted until it resumes"
+                self.entries.append(TimelineEntry.of(event, at_ms, "paused", text, why))
             case ev.GroupResumed():
                 self._paused = False
-                self._group(event, at_ms, "resumed_group", "resumed the group")
+                text = "resumed the group"
+                self.entries.append(TimelineEntry.of(event, at_ms, "resumed_group", text))
             case ev.GroupForgotten():
                 self._claim, self._position, self._epoch = None, -1, None
                 self._free_since_ms = at_ms
                 self._free_why = f"{event.client_id} had the group forgotten"
-                self._group(event, at_ms, "forgotten", "had the group forgotten, with this cell")
+                text = "had the group forgotten, with this cell"
+                self.entries.append(TimelineEntry.of(event, at_ms, "forgotten", text))
             case ev.Beat():
                 if self.has_sessions and event.cells and self._holds(event):
                     self._beat(at_ms)
@@ -339,13 +357,9 @@ class CellTimeline:
         self._position = max(self._position, event.next_offset)
         self._sum_up_claim(at_ms, event.offset)
         at = "" if event.next_offset < 0 else f" at position {event.next_offset}"
-        self.entries.append(
-            TimelineEntry(
-                *(at_ms, event.offset, "released", event.client_id, event.instance_id),
-                _known(event.epoch),
-                f"{event.client_id} gave it back{at}{', and ended it' if event.ended else ''}",
-            )
-        )
+        text = f"gave it back{at}{', and ended it' if event.ended else ''}"
+        epoch = _known(event.epoch)
+        self.entries.append(TimelineEntry.of(event, at_ms, "released", text, epoch=epoch))
         self._claim, self._free_since_ms = None, at_ms
         self._free_why = f"{event.client_id} had given it back"
         if event.ended:
@@ -359,13 +373,8 @@ class CellTimeline:
         self._free_since_ms = at_ms
         self._free_why = f"{event.client_id} had set its position"
         moved = "" if before < 0 else f" (it was {before})"
-        self.entries.append(
-            TimelineEntry(
-                *(at_ms, event.offset, "position_set", event.client_id, event.instance_id),
-                None,
-                f"{event.client_id} set the position to {event.next_offset}{moved}",
-            )
-        )
+        text = f"set the position to {event.next_offset}{moved}"
+        self.entries.append(TimelineEntry.of(event, at_ms, "position_set", text))
 
     def _beats_in_vain(self, event: ev.Rejected, at_ms: int) -> None:
         """A heartbeat tells of a claim that its session does not hold; this one it had lost."""
@@ -454,23 +463,6 @@ class CellTimeline:
             parts.append(f"last heard of at {clock_time(claim.last_ms)}")
         self.entries.append(
             TimelineEntry(at_ms, offset, "held", *claim.who, _known(claim.epoch), "; ".join(parts))
-        )
-
-    def _group(
-        self,
-        event: ev.GroupPaused | ev.GroupResumed | ev.GroupForgotten,
-        at_ms: int,
-        kind: Kind,
-        text: str,
-        why: str = "",
-    ) -> None:
-        self.entries.append(
-            TimelineEntry(
-                *(at_ms, event.offset, kind, event.client_id, event.instance_id),
-                None,
-                f"{event.client_id} {text}",
-                why,
-            )
         )
 
 

@@ -253,25 +253,5 @@ class MessageTimeline:
             "it is left out" if by_operator else "it is done",
         )
 
-    def _add(
-        self,
-        event: ev.Claimed
-        | ev.Renewed
-        | ev.Released
-        | ev.MessagesClaimed
-        | ev.PositionSet
-        | ev.RangeSplit
-        | ev.GroupForgotten,
-        at_ms: int,
-        kind: Kind,
-        text: str,
-        why: str = "",
-    ) -> None:
-        self.entries.append(
-            TimelineEntry(
-                *(at_ms, event.offset, kind, event.client_id, event.instance_id),
-                self._epoch,
-                f"{event.client_id} {text}",
-                why,
-            )
-        )
+    def _add(self, event: ev.Sent, at_ms: int, kind: Kind, text: str, why: str = "") -> None:
+        self.entries.append(TimelineEntry.of(event, at_ms, kind, text, why, epoch=self._epoch))

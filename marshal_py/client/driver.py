@@ -188,6 +188,7 @@ class Driver:
             wire=text_wire(settings.interval_ms // 1000) if is_text else MSGPACK,
             look_every_s=min(LOOK_EVERY_S, max(MIN_LOOK_S, settings.interval_ms / 1000)),
             groups=None if is_text else {settings.group_id},
+            gather_ms=settings.gather_ms,
         )
         self.reader.writer_of = self._writer_of
         self.mismatches = self.reader.mismatches

@@ -46,6 +46,9 @@ logger = logging.getLogger("marshal_py.log")
 BATCH: Final = 2_000
 """Messages per `consume`: more is slower in librdkafka, not faster."""
 
+GATHERED_BYTES: Final = 1_000_000
+"""Where brokers gather records, they answer when there are so many bytes, or their time is up."""
+
 WAIT_MS: Final = 1_000
 """A fetch to which there is no answer waits for so long; a record that arrives ends the wait."""
 
@@ -103,6 +106,7 @@ class LogReader:
     - `groups`: read the coordination partitions of these groups and no others; None: all. States
       of partitions that are not read stay empty, and never count as caught up.
     - `look_every_s`: how often `poll` has the topic looked at: whether it is still the same one.
+    - `gather_ms`: how long a broker may gather records before it answers; 0: it answers at once.
     - `needs`: the rights that `AccessDenied` names where the brokers hide a topic.
 
     It is long because replay, tail and recovery from a truncation are one pass over one Kafka
@@ -123,6 +127,7 @@ class LogReader:
         groups: Collection[str] | None = None,
         look_every_s: float = LOOK_EVERY_S,
         needs: tuple[str, ...] = ("Read", "Write"),
+        gather_ms: int = 0,
     ) -> None:
         self.topic = topic
         self.snapshot_topic = snapshot_topic
@@ -163,6 +168,7 @@ class LogReader:
         self._needs = needs
         self._is_quick = False
         """Whether fetches wait as briefly as the mock cluster needs it."""
+        self._gather_ms = gather_ms
         self._connect(WAIT_MS)
         self._last_value: list[bytes | None] = []
         self._ends: dict[int, int] = {}
@@ -179,6 +185,9 @@ class LogReader:
     def _connect(self, wait_ms: int) -> None:
         """Make the consumer. A fetch to which there is no answer waits for `wait_ms`."""
         errors = ConnectionErrors()
+        least_bytes = 1
+        if self._gather_ms:
+            wait_ms, least_bytes = min(wait_ms, self._gather_ms), GATHERED_BYTES
         self._consumer = connect(
             Consumer,
             {
@@ -195,7 +204,7 @@ class LogReader:
                 "auto.offset.reset": "error",
                 "isolation.level": "read_uncommitted",
                 "enable.partition.eof": True,
-                "fetch.min.bytes": 1,
+                "fetch.min.bytes": least_bytes,
                 "statistics.interval.ms": 0,  # nobody listens
             },
             errors,

@@ -23,5 +23,6 @@ class ClientOptions(TypedDict, total=False):
     connect_timeout_ms: int
     snapshot_every: int
     trim_log: bool
+    gather_ms: int
     close_on_sigterm: bool
     wire: WireName

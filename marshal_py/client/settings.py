@@ -119,6 +119,7 @@ class ClientSettings:
     snapshot_every: int
     wire: WireName = "msgpack"
     trim_log: bool = False
+    gather_ms: int = 0
 
     def __post_init__(self) -> None:
         if self.wire not in DEFAULT_INTERVAL_MS:
@@ -140,6 +141,11 @@ class ClientSettings:
             _check_int("cold_start_skew_ms", self.cold_start_skew_ms, 0, 3_600_000, "milliseconds")
         _check_int("connect_timeout_ms", self.connect_timeout_ms, 1, 86_400_000, "milliseconds")
         _check_int("snapshot_every", self.snapshot_every, 1, 2**53, "records")
+        if type(self.gather_ms) is not int or not 0 <= self.gather_ms <= self.interval_ms // 10:
+            raise ConfigurationError(
+                f"gather_ms = {self.gather_ms!r} must be a whole number, 0 to a tenth of "
+                f"interval_ms = {self.interval_ms}; 0 has each record come at once"
+            )
         if self.trim_log and self.wire == "text":
             raise ConfigurationError(
                 "trim_log = True: version 1 (wire='text') has no snapshots that would cover what "

@@ -30,6 +30,7 @@ __all__ = [
     "Rejected",
     "Released",
     "Renewed",
+    "Sent",
 ]
 
 Reason: TypeAlias = Literal[
@@ -74,17 +75,19 @@ class MemberLeft(_FromClient, frozen=True, gc=False, tag=True, tag_field="event"
     why: Literal["left", "expired"]
 
 
-class _Sent(_FromClient, frozen=True, gc=False, tag=True, tag_field="event"):
+class Sent(_FromClient, frozen=True, gc=False, tag=True, tag_field="event"):
+    """What a record did, or failed to do, and who sent it."""
+
     seq: int
 
 
-class MemberJoined(_Sent, frozen=True, gc=False, tag=True, tag_field="event"):
+class MemberJoined(Sent, frozen=True, gc=False, tag=True, tag_field="event"):
     """A client, or a new instance of one, was seen in its group for the first time."""
 
     interval_ms: int
 
 
-class Beat(_Sent, frozen=True, gc=False, tag=True, tag_field="event"):
+class Beat(Sent, frozen=True, gc=False, tag=True, tag_field="event"):
     """A heartbeat was read: it renews all that its session holds. What it says follows.
 
     `cells` is how many cells it renews; `entries` how many positions and metadata follow, each with
@@ -96,7 +99,7 @@ class Beat(_Sent, frozen=True, gc=False, tag=True, tag_field="event"):
     membership: int
 
 
-class Founded(_Sent, frozen=True, gc=False, tag=True, tag_field="event"):
+class Founded(Sent, frozen=True, gc=False, tag=True, tag_field="event"):
     """The log has a new identity; epochs from here on are `base` plus their claim's offset."""
 
     identity: str
@@ -105,30 +108,30 @@ class Founded(_Sent, frozen=True, gc=False, tag=True, tag_field="event"):
     partitions: int
 
 
-class LevelSet(_Sent, frozen=True, gc=False, tag=True, tag_field="event"):
+class LevelSet(Sent, frozen=True, gc=False, tag=True, tag_field="event"):
     """The group works by another level from here on."""
 
     level: int
     previous: int
 
 
-class GroupPaused(_Sent, frozen=True, gc=False, tag=True, tag_field="event"):
+class GroupPaused(Sent, frozen=True, gc=False, tag=True, tag_field="event"):
     """The group takes no claims until it is resumed."""
 
     expires_at_ms: int
 
 
-class GroupResumed(_Sent, frozen=True, gc=False, tag=True, tag_field="event"):
+class GroupResumed(Sent, frozen=True, gc=False, tag=True, tag_field="event"):
     """The group takes claims again."""
 
 
-class GroupForgotten(_Sent, frozen=True, gc=False, tag=True, tag_field="event"):
+class GroupForgotten(Sent, frozen=True, gc=False, tag=True, tag_field="event"):
     """The cells of the group are gone from this coordination partition."""
 
     cells: int
 
 
-class _OfCell(_Sent, frozen=True, gc=False, tag=True, tag_field="event"):
+class _OfCell(Sent, frozen=True, gc=False, tag=True, tag_field="event"):
     topic: str
     partition: int
 
@@ -194,7 +197,7 @@ class RangeSplit(_OfCell, frozen=True, gc=False, tag=True, tag_field="event"):
     end: int
 
 
-class Rejected(_Sent, frozen=True, gc=False, tag=True, tag_field="event"):
+class Rejected(Sent, frozen=True, gc=False, tag=True, tag_field="event"):
     """A record, or one entry of a heartbeat, was not accepted and changed nothing.
 
     `epoch`, `version` and `holder` are the cell's, as they were (−1, −1, None: no such cell).

@@ -26,6 +26,7 @@ from marshal_py import (
     NotHeld,
     TopicMissing,
 )
+from marshal_py.client.log_reader import LogReader
 from marshal_py.client.topics import create_topics
 from marshal_py.embedded.kafka import EmbeddedKafka
 from tests.support.spec import spec
@@ -372,6 +373,9 @@ def test_start_says_what_is_wrong(kafka: EmbeddedKafka) -> None:
         ({"group_id": "g", "config": {}}, "bootstrap.servers"),
         ({"group_id": "g", "member_metadata": b"x" * 5_000}, "member_metadata"),
         ({"group_id": "\ud800"}, "group_id"),
+        ({"group_id": "g", "gather_ms": -1}, "gather_ms = -1 must be"),
+        ({"group_id": "g", "gather_ms": 501}, "gather_ms = 501 must be"),
+        ({"group_id": "g", "gather_ms": True}, "gather_ms = True must be"),
     ],
 )
 def test_bad_configuration_is_refused_before_the_network(
@@ -486,6 +490,42 @@ def test_a_client_that_trims_deletes_what_its_snapshot_covers(
         assert ours.states[part.partition].cells == theirs.states[part.partition].cells
     with pytest.raises(ConfigurationError, match="trim_log"):
         client("c", wire="text", interval_ms=60_000, trim_log=True)
+
+
+def test_what_brokers_gather_comes_together(
+    kafka: EmbeddedKafka, topic: str, client: Client
+) -> None:
+    from confluent_kafka import Producer
+
+    claim = client("a", gather_ms=INTERVAL_MS // 10).claim("t", 0, timeout_s=60)
+    p = claim._core.holding.coordinator
+    claim.release()
+    client("b", gather_ms=0).claim("t", 0, timeout_s=60)
+    reader = LogReader(
+        {"bootstrap.servers": kafka.bootstrap_servers},
+        topic=topic,
+        snapshot_topic=f"{topic}.snapshots",
+        gather_ms=2_000,
+    )
+    reader.open(60)
+    reader.replay()
+    read: list[list[bytes]] = []
+    done = threading.Event()
+
+    def follow() -> None:
+        while not (read and b"last" in read[-1]):
+            read.append([m.value() for m in reader.poll(1) if m.error() is None])
+        done.set()
+
+    threading.Thread(target=follow, daemon=True).start()
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    for value in [b"%d" % n for n in range(10)] + [b"last"]:
+        producer.produce(topic, value, partition=p)
+        assert producer.flush(60) == 0
+    assert done.wait(60)
+    reader.close()
+    ours = [[value for value in batch if len(value) < 5] for batch in read]
+    assert len([batch for batch in ours if batch]) <= 2  # a wait may end between two of them
 
 
 def fill(kafka: EmbeddedKafka, topic: str, coordinator: int, count: int) -> None:
