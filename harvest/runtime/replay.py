@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import heapq
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
@@ -102,7 +103,7 @@ def replay(
         return done
     try:
         producer = _producer(config, wanted.into)
-        while batch := _take(rows):
+        while batch := list(itertools.islice(rows, _BATCH)):
             _publish(producer, batch, wanted.into)
             for row in batch:
                 done.add(row)
@@ -171,10 +172,6 @@ def _archived(archive: ParquetArchive, wanted: Replay) -> Iterator[Row]:
             tuple(row["kafka_header_keys"] or ()),
             tuple(row["kafka_header_values"] or ()),
         )
-
-
-def _take(rows: Iterator[Row]) -> list[Row]:
-    return [row for row, _ in zip(rows, range(_BATCH), strict=False)]
 
 
 def _producer(config: ReaperConfig, topic: str) -> Producer:

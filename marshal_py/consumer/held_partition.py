@@ -67,27 +67,53 @@ class Run:
     """Consecutive messages of one partition, which are handed out in one go.
 
     `rest` is an iterator over `messages`: how far it is tells what was handed out, at no cost for
-    each message.
+    each message. `whole`: handed out as one batch, so that nothing of it is done before the loop
+    comes back. The three are replaced together (`be`), for those who look without a lock.
     """
 
-    __slots__ = ("bytes", "end", "messages", "part", "rest", "seq", "whole")
+    __slots__ = ("_parts", "bytes", "end", "part", "seq")
 
     def __init__(self, part: HeldPartition, messages: list[Any]) -> None:
         self.part = part
-        self.messages = messages
-        self.rest: Iterator[Any] = iter(messages)
+        self._parts: tuple[list[Any], Iterator[Any], bool]
+        self.be(messages, iter(messages))
         self.end: int = messages[-1].offset() + 1
         self.seq = -1
         """At most once: the number of the proposal that claims these messages."""
-        self.whole = False
-        """Handed out as one batch: nothing of it is done before the loop comes back."""
         self.bytes = -1
         """What the values come to; −1 before anybody has asked (`Runs`)."""
+
+    def be(self, messages: list[Any], rest: Iterator[Any], *, whole: bool = False) -> None:
+        """Consist of these messages, of which `rest` have not been handed out."""
+        self._parts = messages, rest, whole
+
+    messages = property(lambda self: self._parts[0], doc="All of them.")
+    rest = property(lambda self: self._parts[1], doc="Those that the loop has not taken.")
+    whole = property(lambda self: self._parts[2], doc="Whether it was handed out as one batch.")
 
     @property
     def handed_out(self) -> int:
         """How many messages the loop has taken."""
-        return len(self.messages) - length_hint(self.rest)
+        messages, rest, _ = self._parts
+        return len(messages) - length_hint(rest)
+
+    @property
+    def left(self) -> list[Any]:
+        """The messages that the loop has not taken. To take them from `rest` would say it had."""
+        messages, rest, _ = self._parts
+        return messages[len(messages) - length_hint(rest) :]
+
+    @property
+    def in_hand(self) -> Any:
+        """The first message that is not done as far as the loop goes: the last one it has taken."""
+        messages, rest, whole = self._parts
+        return messages[0 if whole else max(len(messages) - length_hint(rest) - 1, 0)]
+
+    @property
+    def next_offset(self) -> int:
+        """The offset of the first message that the loop has not taken."""
+        left = self.left
+        return int(left[0].offset()) if left else self.end
 
 
 class Runs(deque[Run]):
@@ -136,8 +162,8 @@ class Runs(deque[Run]):
         head = Run(run.part, run.messages[:count])
         head.seq, head.bytes = run.seq, sum(map(len, head.messages))
         super().insert(number, head)  # first: it must be found somewhere, always
-        run.messages = run.messages[count:]
-        run.rest = iter(run.messages)
+        rest = run.messages[count:]
+        run.be(rest, iter(rest))
         run.bytes -= head.bytes
 
     def _in(self, run: Run) -> None:
@@ -317,10 +343,7 @@ class HeldPartition:
         """The first message that was not handed out; while the loop works, a moment ago."""
         run = self.run
         if run is not None:
-            taken = run.handed_out
-            messages = run.messages
-            offset: int = messages[taken].offset() if taken < len(messages) else run.end
-            return offset
+            return run.next_offset
         if self.manual:
             with self._window_lock:
                 if self._window and self._window[-1]:
@@ -400,8 +423,9 @@ class HeldPartition:
                 self._unhand(returned.offset())
         else:
             self._base = run.end if returned is None else returned.offset()
-            if self._done:
-                self._done = {offset for offset in self._done if offset >= self._base}
+            for offset in tuple(self._done):  # others may add to it meanwhile
+                if offset < self._base:
+                    self._done.discard(offset)
         self.run = None
         self.last_s = time.monotonic()
 
@@ -412,15 +436,13 @@ class HeldPartition:
         """
         if not self.manual:
             at = 0 if run.whole else max(run.handed_out - 1, 0)
-            run.whole = False
             self._leave_out_acknowledged(run, at)
 
     def _leave_out_acknowledged(self, run: Run, at: int) -> None:
         """Hand out `run` from the message with the number `at` on, but what is done of it."""
         rest = [m for m in run.messages[at:] if m.offset() not in self._done]
-        run.rest = iter(rest)
-        if rest:  # else all was handed out: its messages say where it ended
-            run.messages = [*run.messages[:at], *rest]
+        # If all was handed out, its messages say where it ended.
+        run.be([*run.messages[:at], *rest] if rest else run.messages, iter(rest))
 
     def without_done(self, run: Run) -> Run | None:
         """Return what of `run` is to be handed out, None if an earlier holder has done all of it.
@@ -484,8 +506,7 @@ class HeldPartition:
         run = self.run  # read once: the loop may finish it meanwhile, and sets the base first
         if run is None:
             return self._above(self._base)
-        in_hand = 0 if run.whole else max(run.handed_out - 1, 0)
-        offset: int = run.messages[in_hand].offset()
+        offset: int = run.in_hand.offset()
         if offset in self._done:
             offset += 1
         return max(offset, self._base)

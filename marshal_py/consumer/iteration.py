@@ -128,7 +128,7 @@ class Iteration:
                 looked_s, until_ns = now_s(), holding.lease_until_ns
                 left_s = (until_ns - clock()) / 1e9
                 if (left_s <= 0 or not part.flows) and not self._may_hand_out(part):
-                    self._put_back(run, message)
+                    self._put_back(run, run.handed_out - 1)
                     return
                 look_s = looked_s + min(LOOK_S, left_s)
             yield message
@@ -141,14 +141,13 @@ class Iteration:
         """Return the run in hand as a batch, None if it may not be handed out now."""
         part = run.part
         if not self._may_hand_out(part):
-            self._put_back(run, run.messages[0])
+            self._put_back(run, 0)
             return None
-        messages = list(run.rest)
+        messages = run.left
         if not messages:  # all of it was acknowledged before
             part.finish(run)
             self.hand = None
             return None
-        run.rest = iter(messages)
         if self._deserializers:
             raw = [(message, message.key(), message.value()) for message in messages]
             try:
@@ -158,10 +157,9 @@ class Iteration:
                     restore(before[0], before[1:])
                 raise
             self._raw = raw
-        run.whole, run.rest = True, iter(())
+        run.be(run.messages, iter(()), whole=True)
         if part.is_cut:  # meanwhile: what of it is left comes again
-            run.whole, run.rest = False, iter(run.messages[1:])
-            self._put_back(run, run.messages[0])
+            self._put_back(run, 0)
             return None
         return Batch(messages, part.claim)
 
@@ -170,7 +168,7 @@ class Iteration:
         run, self.hand = self.hand, None
         if run is None:
             return
-        if rest := list(run.rest):  # a loop over messages was left in the middle
+        if rest := run.left:  # a loop over messages was left in the middle
             self._delivery.take_back(Run(run.part, rest))
             run.part.finish(run, returned=rest[0])  # last: it must be found somewhere, always
         else:
@@ -238,15 +236,15 @@ class Iteration:
             return False
         return self._delivery.delivers(part)
 
-    def _put_back(self, run: Run, message: Message) -> None:
-        """The loop may not hand out `message`, nor what follows it, now."""
+    def _put_back(self, run: Run, at: int) -> None:
+        """The loop may not hand out the message with the number `at`, nor what follows it, now."""
         part = run.part
-        rest = [message, *run.rest]
+        rest = run.messages[at:]
         if self._delivery.delivers(part):
             again = Run(part, rest)  # the lease has lapsed: it may come back
             again.seq = run.seq
             self._delivery.park(again)
-        part.finish(run, returned=message)  # last: it must be found somewhere, always
+        part.finish(run, returned=rest[0])  # last: it must be found somewhere, always
         self.hand = None
         self._wakeup.wake()
 

@@ -98,14 +98,46 @@ UNIT_TESTS: Final[dict[str, tuple[str, ...]]] = {
         "harvest/sinks/test_partitioner.py",
         "harvest/core/test_relay.py",
         "harvest/core/test_extra_columns.py",
+        "harvest/sinks/test_committed_checkpoint.py",
+        "harvest/sinks/test_sinks_over_failing_kafka.py",
+        "harvest/runtime/test_replay.py",
     ),
-    "log": ("marshal_py/client/test_log_writer.py", "marshal_py/client/test_log_reader.py"),
-    "workers": ("marshal_py/consumer/handlers/test_workers.py",),
+    "relay": (
+        "harvest/core/test_relay.py",
+        "harvest/sinks/test_http_exchange.py",
+        "harvest/runtime/test_relay_metrics.py",
+        "harvest/runtime/test_relay_leader.py",
+    ),
+    "sources": (
+        "harvest/databases/test_pgoutput.py",
+        "harvest/runtime/test_wal_leader.py",
+        "harvest/runtime/test_source_guard.py",
+        "harvest/core/test_wal.py",
+        "harvest/maintenance/test_partitions.py",
+    ),
+    "looking": (
+        "harvest/runtime/test_monitor.py",
+        "marshal_py/dashboard/test_guard.py",
+        "marshal_py/dashboard/test_log_follower.py",
+        "marshal_py/dashboard/test_live_state.py",
+        "marshal_py/telemetry/test_consumer_status.py",
+        "marshal_py/telemetry/test_lag_clock.py",
+    ),
+    "log": (
+        "marshal_py/client/test_log_writer.py",
+        "marshal_py/client/test_log_reader.py",
+        "marshal_py/client/test_snapshot_desk.py",
+        "marshal_py/client/test_held_without_a_lock.py",
+    ),
+    "workers": (
+        "marshal_py/consumer/handlers/test_workers.py",
+        "marshal_py/consumer/test_callbacks.py",
+    ),
     "reconcile": ("harvest/spark/test_compare.py",),
 }
 """For each campaign, the unit tests that may notice what it does not: files below
 tests/unit, quick ones first."""
-NO_HISTORIES: Final = ("sinks", "log", "workers", "reconcile")
+NO_HISTORIES: Final = ("sinks", "log", "workers", "reconcile", "relay", "sources", "looking")
 """Campaigns of what no history of `tests.simulation` plays."""
 UNIT_TESTS_S: Final = 300
 WHOLE_HISTORIES: Final = 400

@@ -147,6 +147,111 @@ BROKEN: Final[tuple[Broken, ...]] = (
         "wal: what is below the position is skipped",
         "unit/harvest/core/test_wal.py::test_every_committed_row_is_published_once_in_order_whatever_fails",
     ),
+    Broken(
+        "G4",
+        "shell: a lease is over when its time is",
+        "integration/marshal_py/client/test_marshal.py::test_the_lease_ends_by_itself_when_the_network_hangs",
+    ),
+    Broken(
+        "G7",
+        "claimant: claiming: the wait, nearly two intervals",
+        "integration/marshal_py/client/test_marshal.py::test_a_crashed_holder_is_replaced_after_two_intervals_and_not_before",
+    ),
+    Broken(
+        "G8",
+        "claimant: release: with the position",
+        "integration/marshal_py/client/test_marshal.py::test_a_release_hands_over_with_the_position",
+    ),
+    Broken(
+        "G12",
+        "log: a truncation ends the reading",
+        "integration/marshal_py/client/test_marshal.py::test_a_truncated_log_drops_every_lease",
+    ),
+    Broken(
+        "G12",
+        "log: a topic made anew is noticed by its id",
+        "integration/marshal_py/client/test_topic_made_anew.py::test_a_topic_made_anew_ends_the_leases_on_the_old_one",
+    ),
+    Broken(
+        "G21",
+        "consumer: another id is another topic",
+        "unit/marshal_py/consumer/test_positions.py::test_a_position_of_another_topic_is_set_anew_before_anything_goes_out",
+    ),
+    Broken(
+        "G22",
+        "consumer: a position passes what no message is in",
+        "unit/marshal_py/consumer/test_held_partition.py::test_the_end_of_a_partition_is_reached_when_all_before_it_is_done",
+    ),
+    Broken(
+        "G22",
+        "consumer: at most once, a position passes what no message is in",
+        "unit/marshal_py/consumer/test_positions.py::test_at_most_once_a_position_passes_what_no_message_is_in",
+    ),
+    Broken(
+        "G23",
+        "shell: partitions that came later begin at their first message",
+        "unit/marshal_py/consumer/test_positions.py::test_a_partition_that_the_topic_got_later_begins_at_its_first_message",
+    ),
+    Broken(
+        "G24",
+        "consumer: the pace of handlers is measured over some of their turns",
+        "unit/marshal_py/consumer/test_pace.py::test_handlers_have_no_more_claimed_than_a_crash_may_cost",
+    ),
+    Broken(
+        "G25",
+        "consumer: an acknowledgement between two runs moves nothing past what is unhandled",
+        "unit/marshal_py/consumer/test_held_partition.py::test_between_two_runs_an_acknowledgement_moves_no_position_past_what_is_unhandled",
+    ),
+    Broken(
+        "G26",
+        "consumer: what an earlier holder has done is passed over",
+        "unit/marshal_py/consumer/test_held_partition.py::test_what_an_earlier_holder_has_done_is_not_handed_out_again",
+    ),
+    Broken(
+        "G29",
+        "shell: who was not told that a partition came is not told that it goes",
+        "unit/marshal_py/consumer/test_callbacks.py::test_each_partition_is_assigned_before_its_first_message_and_revoked_after_its_last",
+    ),
+    Broken(
+        "H4",
+        "harvest: the checkpoint names no batch too few",
+        "unit/harvest/core/test_mark.py::test_a_woken_zombie_publishes_nothing_and_repeats_nothing",
+    ),
+    Broken(
+        "H7",
+        "range: what a window misses is a gap",
+        "unit/harvest/core/test_range.py::test_the_same_in_shards",
+    ),
+    Broken(
+        "H8",
+        "shell: what one shard has not published stays",
+        "unit/harvest/maintenance/test_partitions.py::test_only_what_every_shard_has_published_is_dropped",
+    ),
+    Broken(
+        "H10",
+        "wal: a lost slot is refused",
+        "unit/harvest/core/test_wal.py::test_a_slot_that_is_lost_or_made_anew_is_refused_and_not_read",
+    ),
+    Broken(
+        "H11",
+        "harvest: database: what gives ids",
+        "unit/harvest/core/test_source.py::test_what_does_not_go_on",
+    ),
+    Broken(
+        "H12",
+        "harvest: another row of a known id is no repetition",
+        "unit/harvest/core/test_mark.py::test_another_row_under_an_id_in_flight_is_sent_in_a_new_term",
+    ),
+    Broken(
+        "S1",
+        "shell: no bytes raise",
+        "unit/marshal_py/protocol/test_rationalizer_properties.py::test_no_bytes_raise",
+    ),
+    Broken(
+        "S2",
+        "shell: what a snapshot unpacks to is bounded",
+        "unit/marshal_py/protocol/test_snapshot_records.py::test_a_bomb_is_refused",
+    ),
 )
 
 

@@ -150,7 +150,7 @@ class Runner:
 
     def _queue(self, part: HeldPartition, run: Run) -> None:
         part.begin(run)
-        run.rest = iter(())
+        run.be(run.messages, iter(()))
         items = [
             Item(part.key, message.offset(), message, _size(message), part)
             for message in run.messages

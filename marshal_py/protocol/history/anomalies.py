@@ -91,8 +91,9 @@ ZOMBIE_BEATS: Final = 3
 """Rejected heartbeats for one lost claim: one or two may have been on their way."""
 
 COPIES: Final = 48
-"""Of an instance's last 63 records, so many may have been appended twice: a producer that gives up
-a record sends again what is in flight, and no more. Two processes with one count repeat all."""
+"""So many of an instance's last 63 records may have been appended twice; copies in a row count as
+one. A producer that gives up a record sends again what is in flight, however much, in one go; two
+processes with one count repeat each record by itself."""
 
 OLDER_RECORDS: Final = 3
 """Records of an instance after the first of a newer one: one or two may have been on their way."""

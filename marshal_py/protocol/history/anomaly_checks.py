@@ -29,6 +29,8 @@ __all__ = ["MOST_PRINTS", "SEEN_BITS", "SEEN_WINDOW", "AnomalyChecks", "forget_p
 # instance.
 _LATE, _DRIFT, _FOREIGN, _BACK = 1, 2, 4, 8
 _SEQUENCE, _DUPLICATE, _LEVEL, _TWICE = 16, 32, 64, 128
+COPYING: Final = 256
+"""Bit of `InstanceTrack.flags`: the instance's last record was a copy of an earlier one."""
 
 SEEN_BITS: Final = 63
 """So many of an instance's last sequence numbers are remembered in `InstanceTrack.seen`."""
@@ -349,6 +351,7 @@ class AnomalyChecks:
             sender.seen = ((sender.seen << ahead) | 1) & SEEN_WINDOW if is_near else 1
             sender.twice = (sender.twice << ahead) & SEEN_WINDOW if is_near else 0
             sender.seq = event.seq
+            sender.flags &= ~COPYING
             sender.prints[event.seq] = crc32(memory.value or b"")
             if len(sender.prints) > MOST_PRINTS:
                 forget_prints(sender)
@@ -370,7 +373,9 @@ class AnomalyChecks:
             sender.prints[event.seq] = copy
             return
         if sender.prints.get(event.seq) == copy:
-            sender.twice |= 1 << behind & SEEN_WINDOW
+            if not sender.flags & COPYING:  # of copies in a row, the first counts
+                sender.twice |= 1 << behind & SEEN_WINDOW
+            sender.flags |= COPYING
             if sender.twice.bit_count() <= an.COPIES:
                 self._appended_twice(sender, event)
                 return

@@ -17,6 +17,7 @@ from zlib import crc32
 from marshal_py.protocol import events as ev
 from marshal_py.protocol.history import anomalies as an
 from marshal_py.protocol.history.anomaly_checks import (
+    COPYING,
     MOST_PRINTS,
     SEEN_BITS,
     SEEN_WINDOW,
@@ -190,6 +191,7 @@ class PartitionHistory:
                         sender.seen = ((sender.seen << ahead) | 1) & SEEN_WINDOW
                         if sender.twice:
                             sender.twice = (sender.twice << ahead) & SEEN_WINDOW
+                        sender.flags &= ~COPYING
                         sender.prints[event.seq] = crc32(value or b"")
                         if len(sender.prints) > MOST_PRINTS:
                             forget_prints(sender)

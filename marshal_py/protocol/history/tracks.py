@@ -114,7 +114,7 @@ class InstanceTrack(Struct):
     seen: int = 1
     """Bit n: seq − n was read."""
     twice: int = 0
-    """Bit n: seq − n was read twice, the same bytes."""
+    """Bit n: seq − n was read twice, the same bytes, and a record that was new before that."""
     prints: dict[int, int] = {}
     """seq → a checksum of the record, of the last ones at least."""
     flags: int = 0

@@ -14,6 +14,7 @@ from tests.mutation.mutants.input_output import INPUT_OUTPUT
 from tests.mutation.mutants.planted import PLANTED
 from tests.mutation.mutants.protocol import PROTOCOL
 from tests.mutation.mutants.range_mode import RANGE_MODE
+from tests.mutation.mutants.shell import SHELL
 from tests.mutation.mutants.sinks import SINKS
 from tests.mutation.mutants.wal_mode import WAL_MODE
 
@@ -29,5 +30,6 @@ MUTANTS: tuple[Mutant, ...] = (
     *HANDLERS,
     *INPUT_OUTPUT,
     *PLANTED,
+    *SHELL,
     *SINKS,
 )

@@ -125,7 +125,7 @@ _HANDING_OUT = [
     _iteration(
         "what was put back is not done",
         "_put_back",
-        "part.finish(run, returned=message)",
+        "part.finish(run, returned=rest[0])",
         "part.finish(run)",
     ),
     _alo(
@@ -149,8 +149,8 @@ _HANDING_OUT = [
     _iteration(
         "a batch in hand is not done",
         "take_batch",
-        "run.whole, run.rest = True, iter(())",
-        "run.rest = iter(())",
+        "run.be(run.messages, iter(()), whole=True)",
+        "run.be(run.messages, iter(()))",
     ),
     _partitions(
         "positions go with heartbeats",
@@ -273,11 +273,17 @@ _HANDING_OUT = [
         "driver.refresh_offsets()",
         "pass",
     ),
-    _held_partition(
-        "a message in hand is not done",
-        "_position",
-        "max(run.handed_out - 1, 0)",
-        "min(run.handed_out, len(run.messages) - 1)",
+    Mutant(
+        "consumer: a message in hand is not done",
+        "marshal_py.consumer.held_partition",
+        (
+            Edit(
+                "Run.in_hand",
+                "max(len(messages) - length_hint(rest) - 1, 0)",
+                "min(len(messages) - length_hint(rest), len(messages) - 1)",
+            ),
+        ),
+        "consumers",
     ),
     _held_partition(
         "what was put back counts as not done",

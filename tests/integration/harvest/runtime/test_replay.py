@@ -37,8 +37,13 @@ def world(
     kafka: EmbeddedKafka,
     kafka_topic: Callable[..., str],
     postgres_database: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[World]:
-    """An outbox of 250 published rows, of which 1 to 199 are archived and dropped."""
+    """An outbox of 250 published rows, of which 1 to 199 are archived and dropped.
+
+    They are read, and published again, 60 at a time.
+    """
+    monkeypatch.setattr("harvest.runtime.replay._BATCH", 60)
     topic = kafka_topic(partitions=3)
     made = World(tmp_path, kafka.bootstrap_servers, postgres_database, topic, mode="range")
     with made.config.open("a") as file:

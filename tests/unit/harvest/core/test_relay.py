@@ -588,6 +588,20 @@ def test_it_stops_when_what_is_under_way_has_come_back(seed: int) -> None:
     assert not world.lanes["post"]
 
 
+def test_while_there_is_no_room_no_row_is_asked_for() -> None:
+    """Nothing can be shed, as all that waits can be sent; and that is looked for now and then."""
+    world = World(1)
+    for _ in range(30):
+        world.write()
+    while world.lanes["mark"]:
+        world.step(world.done(world.lanes["mark"].pop(0)))
+    assert world.lanes["post"]
+    for _ in range(4):
+        world.now_ms += 40
+        world.step(r.Tick())
+        assert world.lanes["mark"] == []
+
+
 class _AnsweringStore(MemoryMarkStore):
     """No mark is carried out whose answer is lost: a term looks at the database before its first
     mark, and ends where it went back."""

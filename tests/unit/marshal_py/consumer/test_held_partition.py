@@ -51,7 +51,7 @@ def test_a_message_in_hand_is_not_done() -> None:
 def test_a_batch_in_hand_is_not_done_as_a_whole() -> None:
     part = held()
     run = begin(part, 10, 11, 12)
-    run.whole, run.rest = True, iter(())
+    run.be(run.messages, iter(()), whole=True)
     assert part.position() == 10
     part.finish(run)
     assert part.position() == 13
@@ -195,7 +195,7 @@ class Loops(RuleBasedStateMachine):
     @rule()
     def take_all(self) -> None:
         assert self.run is not None
-        self.run.whole, self.run.rest = True, iter(())
+        self.run.be(self.run.messages, iter(()), whole=True)
         self.part.rewind(self.run)  # left by an exception
 
     @property

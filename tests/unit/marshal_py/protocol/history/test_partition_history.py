@@ -454,6 +454,19 @@ def test_what_is_appended_twice_again_and_again_is_the_work_of_two_processes(
     assert found == ["appended_twice", *more]
 
 
+def test_all_that_was_in_flight_may_come_again_in_one_go() -> None:
+    """A client that was cut off for long gives its cells up and asks for them again, many times."""
+    script = Script()
+    epoch = script.claim("a")
+    for n in range(60):
+        script.beat("a", epoch, n)
+    script.seqs["a-1"] -= 60
+    for n in range(60):
+        script.beat("a", epoch, n)
+    script.beats("a", epoch, 100)
+    assert [a["kind"] for a in rows(script.history(), "anomalies")] == ["appended_twice"]
+
+
 def test_copies_long_after_one_another_are_each_a_producers_own() -> None:
     script = Script()
     epoch = script.claim("a")

@@ -1,0 +1,135 @@
+"""What a relay tells its scheduler of requests with several messages, and what it notes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from queue import SimpleQueue
+from typing import Any
+
+from harvest.core import relay as r
+from harvest.core.dispatcher import Message, Outcome, Policy
+from harvest.core.routes import Router
+from harvest.core.row import Row
+from harvest.databases.postgres.attempts import Attempt
+from harvest.runtime.leadership import Leadership
+from harvest.runtime.relay_leader import RelayLeader, RelayTools
+from tests.unit.harvest.runtime.test_range_leader import Store
+
+WAIT_S = 60.0
+DOWN = Outcome(503, "HTTP 503", unavailable=True)
+BAD = Outcome(422, "HTTP 422", lasting=True)
+
+
+class Destination:
+    """Answers `batch` to requests with several messages; alone, it refuses the rows `bad`."""
+
+    def __init__(self, batch: Outcome, bad: Sequence[int] = ()) -> None:
+        self.batch, self.bad = batch, bad
+        self.sent: list[list[int]] = []
+
+    def send(self, row: Row, idempotency_key: str, epoch: int) -> Outcome:
+        del idempotency_key, epoch
+        self.sent.append([row.id])
+        return BAD if row.id in self.bad else Outcome(200)
+
+    def send_batch(self, rows: Sequence[tuple[Row, str]], epoch: int) -> Outcome:
+        del epoch
+        self.sent.append([row.id for row, _ in rows])
+        return self.batch
+
+    def close(self) -> None: ...
+
+
+class Lease:
+    epoch = 7
+    remaining_ms = 1_000.0
+    held = True
+
+
+class Reporting(Leadership):
+    """Keeps what the scheduler would hear; the heartbeat is never late."""
+
+    def __init__(self) -> None:
+        lease: Any = Lease()
+        super().__init__(lease)
+        self.reported: SimpleQueue[Any] = SimpleQueue()
+
+    def report(self, event: Any) -> None:
+        self.reported.put(event)
+
+    def wait_for_heartbeat(self) -> None: ...
+
+
+class Notes:
+    """What is noted beside the table."""
+
+    def __init__(self) -> None:
+        self.there: dict[int, Attempt] = {}
+
+    def record(self, attempts: Sequence[Attempt]) -> None:
+        self.there |= {attempt.id: attempt for attempt in attempts}
+
+    def forget(self, ids: Sequence[int]) -> None:
+        for row_id in ids:
+            self.there.pop(row_id, None)
+
+
+def message(row_id: int, key: bytes) -> Message:
+    return Message(Row(row_id, "t", key, b"v"), "a")
+
+
+def told(destination: Destination, *messages: Message) -> list[tuple[int, Outcome]]:
+    """Send these in one request; return what the scheduler hears, in order."""
+    leadership = Reporting()
+    store: Any = Store()
+    tools = RelayTools(store, store, {"a": destination}, {"a": Policy()}, Router(["a"]))
+    leader = RelayLeader(leadership, tools)
+    leader._post([r.Post(messages[0], messages[1:])])
+    events = [leadership.reported.get(timeout=WAIT_S) for _ in messages]
+    assert leader._senders.close(WAIT_S)
+    return [(event.row_id, event.outcome) for event in events]
+
+
+X1, Y2, X3, Y4, Z5 = (message(n, k) for n, k in enumerate((b"x", b"y", b"x", b"y", b"z"), 1))
+
+
+def test_a_request_that_was_taken_is_told_of_each_message() -> None:
+    destination = Destination(Outcome(200))
+    assert told(destination, X1, Y2, X3) == [(n, Outcome(200)) for n in (1, 2, 3)]
+    assert destination.sent == [[1, 2, 3]]
+
+
+def test_of_a_request_that_failed_the_first_of_each_key_is_told_and_the_others_wait() -> None:
+    heard = told(Destination(DOWN), X1, Y2, X3, Y4, Z5)
+    assert [row_id for row_id, outcome in heard if outcome.untried] == [3, 4]
+    failed = {row_id: outcome for row_id, outcome in heard if not outcome.untried}
+    assert {row_id: outcome.error for row_id, outcome in failed.items()} == dict.fromkeys(
+        (1, 2, 5), DOWN.error
+    )
+    assert {row_id for row_id, outcome in failed.items() if outcome.shared} == {2, 5}
+    assert [outcome.untried for _, outcome in heard] == [True, True, False, False, False]
+
+
+def test_what_a_request_was_refused_for_is_found_out_one_by_one_and_its_key_waits() -> None:
+    destination = Destination(BAD, bad=[1])
+    heard = told(destination, X1, Y2, X3, Y4)
+    assert destination.sent == [[1, 2, 3, 4], [1], [2], [4]]
+    assert dict(heard)[3].untried
+    assert dict(heard)[2] == dict(heard)[4] == Outcome(200)
+    assert heard[-1] == (1, BAD), "told when all that waits behind it was told of"
+
+
+def test_the_last_of_the_notes_of_a_row_counts() -> None:
+    store, notes = Store(), Notes()
+    given: Any = store
+    tools = RelayTools(given, given, {}, {"a": Policy()}, Router(["a"]))
+    beside: Any = notes
+    tools.attempts = beside
+    leader = RelayLeader(Reporting(), tools)
+    first, second = (r.Record(X1, n, DOWN, gave_up=False) for n in (1, 2))
+    leader._note([first, second])
+    assert notes.there[1].retries == 2
+    leader._note([r.Record(X1, 3, DOWN, gave_up=False), r.Forget(1)])
+    assert notes.there == {}
+    leader._note([r.Forget(1), first])
+    assert notes.there[1].retries == 1
