@@ -30,6 +30,7 @@ from marshal_py.client.aio_threads import call_in_thread
 from marshal_py.client.claim import core_of
 from marshal_py.client.leader_election import Leader, Leadership, LeaderWatch
 from marshal_py.client.marshal import Claim, Marshal, driver_of, registry_of
+from marshal_py.client.signals import wake_on_signals
 from marshal_py.client.waiting import Steps, Wait, drive
 from marshal_py.errors import ClaimTimeout
 
@@ -192,10 +193,15 @@ class AsyncMarshal:
 
     def __init__(self, config: Mapping[str, Any] | str, *, group_id: str, **settings: Any) -> None:
         self.sync: Final = Marshal(config, group_id=group_id, **settings)
+        self._undo = contextlib.ExitStack()
+        """What `start` changed in this thread."""
 
     async def start(self) -> Self:
         """See `Marshal.start`."""
-        await call_in_thread(self.sync.start, undo=self.sync.close)
+        with contextlib.ExitStack() as undo:
+            undo.callback(wake_on_signals(asyncio.get_running_loop()))
+            await call_in_thread(self.sync.start, undo=self.sync.close)
+            self._undo.push(undo.pop_all())
         driver_of(self.sync).handle_sigterm()  # in this thread it can be done
         return self
 
@@ -206,6 +212,7 @@ class AsyncMarshal:
             await call_in_thread(partial(self.sync.close, timeout_s, release=release))
         finally:
             restore()
+            self._undo.close()
 
     async def claim(
         self,

@@ -8,19 +8,26 @@ A handler that the program has set itself is never touched.
 
 Ctrl-C that ends a loop, or `Consumer.run`, and that nobody catches, ends the program as Python does
 (exit code 130 in a shell), but without a traceback through our code and asyncio's: see `hush`.
+
+An event loop that sleeps hears of every signal while `wake_on_signals` is on.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import signal
 import sys
 import threading
 from collections.abc import Callable
+from functools import partial
 from types import FrameType, TracebackType
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
-__all__ = ["StopRequests", "exit_on_sigterm", "hush"]
+if TYPE_CHECKING:  # what is not asyncio does without
+    import asyncio
+
+__all__ = ["StopRequests", "exit_on_sigterm", "hush", "wake_on_signals"]
 
 logger = logging.getLogger("marshal_py.consumer")
 
@@ -129,3 +136,69 @@ def _on_signal(number: int, _: FrameType | None) -> None:
 
 def _exception(number: int) -> BaseException:
     return KeyboardInterrupt() if number == signal.SIGINT else SystemExit(128 + number)
+
+
+class _SignalSocket:
+    """Has every signal wake an event loop, for as long as somebody uses it there.
+
+    There is one in a process, and it stays open: whoever sets another descriptor meanwhile, as
+    uvloop does, puts this one back.
+    """
+
+    def __init__(self) -> None:
+        import socket
+
+        self._reading, self._writing = socket.socketpair()
+        self._reading.setblocking(False)
+        self._writing.setblocking(False)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._users = 0
+
+    def use(self, loop: asyncio.AbstractEventLoop) -> Callable[[], None]:
+        """See `wake_on_signals`."""
+        own = self._writing.fileno()
+        before = signal.set_wakeup_fd(own, warn_on_full_buffer=False)
+        if before not in (-1, own):
+            signal.set_wakeup_fd(before)
+            return lambda: None
+        if self._loop is not loop:  # the first use, or the last loop has ended without an undoing
+            self._users = 0
+            self._loop = loop
+            loop.add_reader(self._reading, self._drain)
+        self._users += 1
+        return partial(self._end_use, loop)
+
+    def _end_use(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._loop is not loop:
+            return
+        self._users -= 1
+        if self._users == 0:
+            before = signal.set_wakeup_fd(-1)
+            if before != self._writing.fileno():  # the loop's own, set since then
+                signal.set_wakeup_fd(before)
+            loop.remove_reader(self._reading)
+            self._loop = None
+
+    def _drain(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            self._reading.recv(4096)
+
+
+_sockets: Final[list[_SignalSocket]] = []
+"""The one that there is, once it has been used. Touched by the main thread alone."""
+
+
+def wake_on_signals(loop: asyncio.AbstractEventLoop) -> Callable[[], None]:
+    """Have signals wake `loop`, which runs in this thread. Returns the undoing, for this thread.
+
+    Python calls a signal's handler in the main thread, between two instructions. When another
+    thread receives the signal, or the main thread does just before it goes to sleep, the handler
+    would wait for whatever wakes the loop next, which may never come: Ctrl-C would do nothing.
+    Where the program or the loop (uvloop's) sees to that already, nothing is changed.
+    """
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or sys.platform == "win32":  # whose loop sees to it
+        return lambda: None
+    if not _sockets:
+        _sockets.append(_SignalSocket())
+    return _sockets[0].use(loop)

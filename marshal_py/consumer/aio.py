@@ -28,7 +28,7 @@ from confluent_kafka import Message
 from marshal_py.client.aio import AsyncMarshal
 from marshal_py.client.aio_threads import CallThread, call_in_thread
 from marshal_py.client.marshal import Claim, Marshal, driver_of
-from marshal_py.client.signals import StopRequests, hush
+from marshal_py.client.signals import StopRequests, hush, wake_on_signals
 from marshal_py.consumer.acknowledging import AcknowledgeType
 from marshal_py.consumer.arguments import ConsumerArguments, RunArguments
 from marshal_py.consumer.consumer import Consumer, core_of
@@ -66,11 +66,19 @@ class AsyncConsumer(Generic[V]):
         """The next run is on its way. It is kept when who waits for it is cancelled."""
         self._reader: asyncio.Task[Any] | None = None
         self._others_ack = False
+        self._sleep_through_signals: Callable[[], None] = _nothing
 
     async def start(self) -> Self:
         """See `Consumer.start`."""
-        self._core.callbacks.event_loop = asyncio.get_running_loop()
-        await call_in_thread(self.sync.start, undo=self.sync.close)
+        loop = self._core.callbacks.event_loop = asyncio.get_running_loop()
+        undo = wake_on_signals(loop)
+        try:
+            await call_in_thread(self.sync.start, undo=self.sync.close)
+        except BaseException:
+            undo()
+            raise
+        self._sleep_through_signals()
+        self._sleep_through_signals = undo
         self._handle_sigterm()
         return self
 
@@ -94,6 +102,8 @@ class AsyncConsumer(Generic[V]):
             self._fetches.close()
             if undo is not None:
                 undo()
+            self._sleep_through_signals()
+            self._sleep_through_signals = _nothing
 
     def __aiter__(self) -> AsyncIterator[TypedMessage[V]]:
         """Hand out messages, one by one, until `close`."""
@@ -207,6 +217,7 @@ class AsyncConsumer(Generic[V]):
         """
         self._core.event_loop = asyncio.get_running_loop()
         self._core.callbacks.event_loop = self._core.event_loop
+        sleep_through_signals = wake_on_signals(self._core.event_loop)
         self._handle_sigterm()
         undo = self._take_sigterm_undo()
         try:
@@ -215,6 +226,7 @@ class AsyncConsumer(Generic[V]):
         finally:
             if undo is not None:
                 undo()
+            sleep_through_signals()
 
     async def _run(self, run: Callable[[], RunStats]) -> RunStats:
         running = asyncio.ensure_future(call_in_thread(run))
@@ -274,6 +286,10 @@ class AsyncConsumer(Generic[V]):
         if isinstance(error, asyncio.CancelledError):
             hush(error)
         await self.close()
+
+
+def _nothing() -> None:
+    pass
 
 
 class _Iteration(Generic[T]):

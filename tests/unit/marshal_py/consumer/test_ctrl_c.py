@@ -14,26 +14,26 @@ PROGRAMS = {
     "loop": """
 with Consumer(BROKERS, group_id="g", topics="orders") as consumer:
     for message in consumer:
-        print("got", flush=True)
+        got()
 """,
     "batches": """
 with Consumer(BROKERS, group_id="g", topics="orders") as consumer:
     for batch in consumer.batches():
-        print("got", flush=True)
+        got()
 """,
     "run": """
-Consumer(BROKERS, group_id="g", topics="orders").run(lambda message: print("got", flush=True))
+Consumer(BROKERS, group_id="g", topics="orders").run(lambda message: got())
 """,
     "asyncio loop": """
 async def main():
     async with AsyncConsumer(BROKERS, group_id="g", topics="orders") as consumer:
         async for message in consumer:
-            print("got", flush=True)
+            got()
 asyncio.run(main())
 """,
     "asyncio run": """
 async def handle(message):
-    print("got", flush=True)
+    got()
 async def main():
     await AsyncConsumer(BROKERS, group_id="g", topics="orders").run(handle)
 asyncio.run(main())
@@ -42,17 +42,35 @@ asyncio.run(main())
 try:
     with Consumer(BROKERS, group_id="g", topics="orders") as consumer:
         for message in consumer:
-            print("got", flush=True)
+            got()
 except KeyboardInterrupt:
     raise SystemError("of the program") from None
 """,
 }
 
 
+RECEIVERS = {
+    "main thread": "",
+    # As when the signal comes just before the main thread goes to sleep: nothing interrupts it.
+    "another thread": """
+threading.Thread(target=threading.Event().wait, daemon=True).start()
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+""",
+}
+
+
+@pytest.mark.parametrize("receiver", RECEIVERS)
 @pytest.mark.parametrize("what", PROGRAMS)
-def test_ctrl_c_prints_nothing(mock_kafka: TestBroker, what: str) -> None:
+def test_ctrl_c_prints_nothing(mock_kafka: TestBroker, what: str, receiver: str) -> None:
     mock_kafka.send("orders", "1")
-    head = f"import asyncio\nfrom marshal_py import *\nBROKERS = {mock_kafka.bootstrap_servers!r}\n"
+    head = f"""
+import asyncio, signal, threading
+from marshal_py import *
+BROKERS = {mock_kafka.bootstrap_servers!r}
+def got():
+    print("got", flush=True)
+{RECEIVERS[receiver]}
+"""
     process = subprocess.Popen(
         [sys.executable, "-c", head + PROGRAMS[what]],
         stdout=subprocess.PIPE,

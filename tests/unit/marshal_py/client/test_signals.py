@@ -1,0 +1,128 @@
+"""A signal wakes an event loop that sleeps, and what others have set for that is left alone."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from marshal_py.client.signals import wake_on_signals
+
+
+@pytest.fixture(autouse=True)
+def received() -> Iterator[list[int]]:
+    """The signals that a handler of the program has got; another thread receives them."""
+    numbers: list[int] = []
+    handler = signal.signal(signal.SIGUSR1, lambda number, _: numbers.append(number))
+    yield numbers
+    signal.signal(signal.SIGUSR1, handler)
+    signal.set_wakeup_fd(-1)
+
+
+def wakeup_fd() -> int:
+    found = signal.set_wakeup_fd(-1)
+    signal.set_wakeup_fd(found)
+    return found
+
+
+def send_from_another_thread() -> None:
+    """The signal is of the thread that sends it: nothing interrupts the main thread."""
+    sender = threading.Thread(
+        target=lambda: signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)
+    )
+    sender.start()
+    sender.join()
+
+
+async def sleep_until(happened: Callable[[], object]) -> None:
+    """Sleep as the loop does, and look again when something has woken it."""
+    loop = asyncio.get_running_loop()
+    while not happened():
+        assert loop._selector.select(60), "nothing woke it"  # type: ignore[attr-defined]
+        await asyncio.sleep(0)
+
+
+def test_a_loop_hears_of_a_signal_that_another_thread_receives(received: list[int]) -> None:
+    async def main() -> None:
+        undo = wake_on_signals(asyncio.get_running_loop())
+        threading.Timer(0.05, send_from_another_thread).start()
+        await sleep_until(lambda: received)
+        undo()
+
+    asyncio.run(main())
+    assert received == [signal.SIGUSR1]
+    assert wakeup_fd() == -1
+
+
+def test_it_is_on_for_as_long_as_somebody_needs_it() -> None:
+    async def main() -> None:
+        first = wake_on_signals(asyncio.get_running_loop())
+        second = wake_on_signals(asyncio.get_running_loop())
+        first()
+        assert wakeup_fd() != -1
+        second()
+        assert wakeup_fd() == -1
+
+    asyncio.run(main())
+
+
+def test_after_a_loop_that_ended_without_an_undoing_the_next_one_is_woken(
+    received: list[int],
+) -> None:
+    async def forgets() -> None:
+        wake_on_signals(asyncio.get_running_loop())
+
+    async def main() -> None:
+        undo = wake_on_signals(asyncio.get_running_loop())
+        threading.Timer(0.05, send_from_another_thread).start()
+        await sleep_until(lambda: received)
+        undo()
+
+    asyncio.run(forgets())
+    assert os.fstat(wakeup_fd())  # it is open: whoever sets another puts it back
+    asyncio.run(main())
+    assert received == [signal.SIGUSR1]
+
+
+def test_what_the_program_has_set_stays() -> None:
+    ours, theirs = socket.socketpair()
+    theirs.setblocking(False)
+
+    async def main() -> None:
+        undo = wake_on_signals(asyncio.get_running_loop())
+        assert wakeup_fd() == theirs.fileno()
+        undo()
+        assert wakeup_fd() == theirs.fileno()
+
+    with ours, theirs:
+        signal.set_wakeup_fd(theirs.fileno())
+        asyncio.run(main())
+        signal.set_wakeup_fd(-1)
+
+
+def test_what_the_loop_sets_meanwhile_stays() -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        undo = wake_on_signals(loop)
+        loop.add_signal_handler(signal.SIGUSR2, lambda: None)
+        own = wakeup_fd()
+        undo()
+        assert wakeup_fd() == own
+        loop.remove_signal_handler(signal.SIGUSR2)
+
+    asyncio.run(main())
+
+
+def test_other_threads_have_no_signals() -> None:
+    async def main() -> None:
+        wake_on_signals(asyncio.get_running_loop())()
+
+    thread = threading.Thread(target=lambda: asyncio.run(main()))
+    thread.start()
+    thread.join()
+    assert wakeup_fd() == -1
