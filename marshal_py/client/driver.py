@@ -24,6 +24,7 @@ from functools import partial
 from typing import Any, Final
 
 from marshal_py.client import forks
+from marshal_py.client.admin_on_demand import AdminOnDemand
 from marshal_py.client.genesis import new_genesis
 from marshal_py.client.hooks import HookThread
 from marshal_py.client.log_reader import LogReader, Truncated, boottime_ns
@@ -54,9 +55,9 @@ from marshal_py.protocol.world import Observer, World
 
 __all__ = ["Driver", "Listener"]
 
-POLL_S: Final = (0.1, 0.25)
-"""The driver looks up at least this often, and twenty times in an interval if that is between the
-two; a record or a deadline wakes it before."""
+POLL_S: Final = (0.1, 0.5)
+"""The driver looks up at least this often, and ten times in an interval if that is between the two;
+a record or a deadline wakes it before."""
 
 LAST_POLL_S: Final = 0.02
 """Once nothing is left but to end: whoever closes waits for it."""
@@ -101,6 +102,9 @@ class Driver:
         self.settings = settings
         self.log = log
         self.lock = threading.RLock()
+        self._kafka = {"client.id": f"marshal-{settings.client_id}", **settings.kafka}
+        self.admin: Final = AdminOnDemand(self._kafka)
+        """What is known to the brokers' administration alone, is asked for with it."""
         self.clock: Final = boottime_ns
         """The monotonic clock, in nanoseconds, that all leases are measured by."""
         self.hooks = HookThread(log, settings.client_id)
@@ -127,7 +131,7 @@ class Driver:
         self._stop = threading.Event()
         self._closing = False
         least_s, most_s = POLL_S
-        self._poll_s = min(most_s, max(least_s, settings.interval_ms / 20_000))
+        self._poll_s = min(most_s, max(least_s, settings.interval_ms / 10_000))
         self._listeners: list[Listener] = []
         self._last_snapshot_s: dict[int, float] = {}
         self._look_at_pauses_s = 0.0
@@ -170,30 +174,30 @@ class Driver:
                 topic=settings.topic,
                 snapshot_topic=None if settings.wire == "text" else settings.snapshot_topic,
             )
-        kafka = {"client.id": f"marshal-{settings.client_id}", **settings.kafka}
         # A heartbeat that could not be sent within two intervals is of no use to anyone. In version
         # 1 it would even take the partition away from whoever had claimed it meanwhile.
         is_text = settings.wire == "text"
         timeout_ms = settings.interval_ms // 2 if is_text else max(2 * settings.interval_ms, 5_000)
         self._writer = LogWriter(
-            kafka,
+            self._kafka,
             topic=settings.topic,
             snapshot_topic=settings.snapshot_topic,
             timeout_ms=timeout_ms,
         )
         self.reader = LogReader(
-            kafka,
+            self._kafka,
             topic=settings.topic,
             snapshot_topic=settings.snapshot_topic,
             wire=text_wire(settings.interval_ms // 1000) if is_text else MSGPACK,
             look_every_s=min(LOOK_EVERY_S, max(MIN_LOOK_S, settings.interval_ms / 1000)),
             groups=None if is_text else {settings.group_id},
             gather_ms=settings.gather_ms,
+            admin=self.admin,
         )
         self.reader.writer_of = self._writer_of
         self.mismatches = self.reader.mismatches
         if settings.trim_log:
-            self._trimmer = LogTrimmer(kafka, settings.topic)
+            self._trimmer = LogTrimmer(self._kafka, settings.topic)
         try:
             self._replay()
         except BaseException:

@@ -19,6 +19,7 @@ from confluent_kafka import (
 )
 
 from marshal_py.client.acl import REFUSED, denied
+from marshal_py.client.admin_on_demand import AdminOnDemand
 from marshal_py.client.genesis import counts_told
 from marshal_py.client.kafka_clients import RECONNECT, ConnectionErrors, connect
 from marshal_py.client.log_metadata import LogMetadata
@@ -108,6 +109,7 @@ class LogReader:
     - `look_every_s`: how often `poll` has the topic looked at: whether it is still the same one.
     - `gather_ms`: how long a broker may gather records before it answers; 0: it answers at once.
     - `needs`: the rights that `AccessDenied` names where the brokers hide a topic.
+    - `admin`: asks for the topic's id; closed with the reader. By default one of its own.
 
     It is long because replay, tail and recovery from a truncation are one pass over one Kafka
     consumer, and share where each partition is; what could be told apart is in `log_metadata` and
@@ -128,6 +130,7 @@ class LogReader:
         look_every_s: float = LOOK_EVERY_S,
         needs: tuple[str, ...] = ("Read", "Write"),
         gather_ms: int = 0,
+        admin: AdminOnDemand | None = None,
     ) -> None:
         self.topic = topic
         self.snapshot_topic = snapshot_topic
@@ -160,7 +163,7 @@ class LogReader:
         self._compare = compare_snapshots
         self._config = config
         self._groups = groups
-        self._watch = TopicWatch(config, topic, look_every_s)
+        self._watch = TopicWatch(admin or AdminOnDemand(config), topic, look_every_s)
         self._facts: TopicFacts | None = None
         """What the topic was when it was opened, as far as the brokers tell."""
         self._was_served = False

@@ -13,10 +13,8 @@ from concurrent.futures import Future
 from typing import Any, Final, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
-from confluent_kafka.admin import AdminClient
 
-from marshal_py.client.kafka_clients import RECONNECT, connect
-from marshal_py.client.settings import KafkaConfig
+from marshal_py.client.admin_on_demand import AdminOnDemand
 
 __all__ = ["LOOK_EVERY_S", "TopicFacts", "TopicWatch"]
 
@@ -49,12 +47,12 @@ class TopicWatch:
     librdkafka tells a topic's id to its admin client alone, so that it takes one. For one thread.
     """
 
-    def __init__(self, config: KafkaConfig, topic: str, every_s: float) -> None:
-        self._config: KafkaConfig = {**RECONNECT, "topic.metadata.refresh.interval.ms": -1}
-        self._config |= {k: v for k, v in config.items() if not k.startswith("statistics.")}
+    def __init__(self, admin: AdminOnDemand, topic: str, every_s: float) -> None:
+        self._admin = admin
         self._topic = topic
         self._every_s = every_s
-        self._admin: Any = None
+        self._asked: Any = None
+        """The client that was asked last."""
         self._answer: Future[Any] | None = None
         self._due_s = time.monotonic()
         self._missing = False
@@ -62,19 +60,18 @@ class TopicWatch:
 
     def give_up(self) -> None:
         """Ask no more: these brokers do not answer."""
-        self._given_up = True
-        self.close()
+        self._given_up, self._answer = True, None
+        self._rest()
 
     def ask(self) -> None:
         """Ask now, if no answer is awaited already."""
         if self._answer is not None or self._given_up:
             return
-        if self._admin is None:
-            self._admin = connect(AdminClient, self._config)
+        self._asked = self._admin.open()
         self._due_s = time.monotonic() + self._every_s
         try:
             topics = TopicCollection([self._topic])
-            self._answer = self._admin.describe_topics(topics, request_timeout=ANSWER_S)[
+            self._answer = self._asked.describe_topics(topics, request_timeout=ANSWER_S)[
                 self._topic
             ]
         except KafkaException as error:
@@ -90,14 +87,14 @@ class TopicWatch:
             if time.monotonic() >= self._due_s:
                 self.ask()
             return None
-        self._admin.poll(0)  # what OAUTHBEARER wants to call
+        self._asked.poll(0)  # what OAUTHBEARER wants to call
         return self._take() if self._answer.done() else None
 
     def wait(self, deadline: float) -> TopicFacts | None:
         """Ask, and wait for the answer until `deadline` (of `time.monotonic`)."""
         self.ask()
         while self._answer is not None and time.monotonic() < deadline:
-            self._admin.poll(0.001)
+            self._asked.poll(0.001)
             if self._answer.done():
                 return self._take()
         return None
@@ -105,7 +102,7 @@ class TopicWatch:
     def _take(self) -> TopicFacts | None:
         answer, self._answer = self._answer, None
         if self._every_s > KEEP_S:
-            self._admin = None
+            self._rest()
         try:
             found = answer.result() if answer is not None else None
         except KafkaException as error:
@@ -122,6 +119,11 @@ class TopicWatch:
         topic_id = str(found.topic_id)
         return TopicFacts(None if topic_id == _NO_ID else topic_id, len(found.partitions))
 
+    def _rest(self) -> None:
+        self._asked = None
+        self._admin.rest()
+
     def close(self) -> None:
         """Disconnect."""
-        self._answer = self._admin = None
+        self._answer = self._asked = None
+        self._admin.close()

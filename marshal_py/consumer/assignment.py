@@ -1,12 +1,14 @@
 """The thread of a consumer that claims partitions and gives them back, as the assignor decides.
 
-It goes round whenever something happened, and at least every tenth of an interval. Each round looks
-at every partition, and now and then at what this member should hold.
+It goes round whenever something happened, and at least every tenth of an interval; less often while
+nothing comes and nobody goes. Each round looks at every partition, and now and then at what this
+member should hold.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 import threading
 import time
 from functools import partial
@@ -38,6 +40,15 @@ __all__ = ["Assignment"]
 
 MIN_GAP_S: Final = 0.005
 """Between two plans: a flood of events must not keep the thread busy."""
+
+REST_S: Final = 1.0
+"""Between two rounds, while nothing comes and nothing changes hands; a quarter of an interval, if
+that is less. What happens wakes it, and so does the silence of a member that has died."""
+
+STORE_S: Final = 0.2
+"""What an earlier instance held was taken up: so soon positions are stored, then after as long
+again, twice as long, and so on up to an interval. A process that is restarted over and over, as it
+crashes or another one has its client_id, gets on."""
 
 TWIN_INTERVALS: Final = 3
 """So long another instance of our client_id must be heard: one that is closing is not, by then."""
@@ -90,6 +101,8 @@ class Assignment:
         """What is being given to another member, and since when."""
         self._twin: tuple[str, float, float] | None = None
         """Another instance of our client_id, and when its heartbeats were read: first and last."""
+        self._store_at_s, self._store_in_s = math.inf, STORE_S
+        """When positions are stored next, before a heartbeat is due, and how long after that."""
         self._planned_s = 0.0
         self._all_units: list[Unit] = []
         self._units_of: tuple[dict[str, int], bool] = ({}, False)
@@ -197,12 +210,8 @@ class Assignment:
 
     def _run(self) -> None:
         name = self._marshal.client_id
-        interval_s = self._marshal.settings.interval_ms / 1000
-        tick_s = min(0.25, max(0.02, interval_s / 10))
         while not self._stopped.is_set():
-            is_settling = self._is_settling and self._ranges is None
-            wait_s = 0.02 if self._closing or is_settling else tick_s
-            self._wakeup.wait(wait_s if self._look_again_s is None else self._look_again_s)
+            self._wakeup.wait(self._wait_s())
             self._wakeup.clear()
             try:
                 self._round()
@@ -224,6 +233,27 @@ class Assignment:
                     self._remove_all()
                     return
 
+    def _wait_s(self) -> float:
+        """Return when to go round next if nothing happens, in seconds."""
+        if self._look_again_s is not None:
+            return self._look_again_s
+        if self._closing or (self._is_settling and self._ranges is None):
+            return 0.02
+        interval_s = self._marshal.settings.interval_ms / 1000
+        tick_s = min(0.25, max(0.02, interval_s / 10))
+        if not self._is_at_rest():
+            return tick_s
+        return max(0.02, min(REST_S, interval_s / 4, self._assignor.due_in_s()))
+
+    def _is_at_rest(self) -> bool:
+        """Whether nothing has to be looked at again before something happens."""
+        return (
+            self._fetcher.is_resting
+            and not self._wakeup.plan_due
+            and self._giving is None
+            and not self._partitions.is_waiting
+        )
+
     def _remove_all(self) -> None:
         for part in self._partitions.all():
             self._partitions.remove(part)
@@ -242,6 +272,8 @@ class Assignment:
                 self._settled.set()
             return
         now_s = time.monotonic()
+        if now_s >= self._store_at_s:
+            self._store()
         if self._delivery.is_behind and now_s - self._looked_at_ends_s > LOOK_AT_ENDS_S:
             self._looked_at_ends_s, self._delivery.is_behind = now_s, False
             if not self._is_text:
@@ -259,6 +291,13 @@ class Assignment:
             return
         if is_due or self._assignor.is_due():
             self._plan(now_s)
+
+    def _store(self) -> None:
+        self._partitions.store()
+        self._store_at_s += self._store_in_s
+        self._store_in_s *= 2
+        if self._store_in_s > self._marshal.settings.interval_ms / 1000:
+            self._store_at_s = math.inf
 
     def _look_for_a_twin(self, now_s: float) -> None:
         """End if another process has our client_id, and all there is for us, for good.
@@ -316,6 +355,8 @@ class Assignment:
         for unit in decision.resume:
             if unit not in by_key:
                 partitions.want(unit)
+                if self._store_in_s == STORE_S and not self._is_text:
+                    self._store_at_s = min(self._store_at_s, now_s + STORE_S)
         if decision.settling:
             self._wakeup.plan_due = True  # the next tick looks again
             return

@@ -6,6 +6,7 @@ what follows. It knows when to keep still: after somebody joined, until no more 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
@@ -103,6 +104,13 @@ class Assignor:
             now_ns = driver_of(marshal).clock()
             self._is_due |= self._view.refresh(world, now_ns, self.subscription)
         return self._is_due
+
+    def due_in_s(self) -> float:
+        """Return in how many seconds somebody will have died, if nothing comes from them."""
+        at_ns = self._view.next_silence_ns
+        if at_ns is None:
+            return math.inf
+        return max(0.0, (at_ns - driver_of(self._marshal).clock()) / 1e9 + 0.001)
 
     def _is_settling(self, now_ns: int) -> bool:
         if self._joined_ns is None:

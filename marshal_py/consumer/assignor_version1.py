@@ -57,6 +57,10 @@ class Version1Assignor:
         """Whether it is time for the next claim."""
         return driver_of(self._marshal).clock() >= self._next_look_ns
 
+    def due_in_s(self) -> float:
+        """Return in how many seconds that is."""
+        return (self._next_look_ns - driver_of(self._marshal).clock()) / 1e9
+
     def decide(self, units: list[Unit], lags: dict[Unit, int] | None = None) -> Decision:  # noqa: ARG002
         """Look at the world, and plan."""
         marshal = self._marshal

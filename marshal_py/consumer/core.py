@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from marshal_py.client import forks
 from marshal_py.client.marshal import Claim, Marshal, driver_of
 from marshal_py.client.structured_logs import Fields
-from marshal_py.consumer.admin_on_demand import AdminOnDemand
 from marshal_py.consumer.assignment import Assignment
 from marshal_py.consumer.at_least_once import AtLeastOnce
 from marshal_py.consumer.at_most_once import AtMostOnce
@@ -103,7 +102,8 @@ class ConsumerCore:
             start=self.start,
             closing=self.closing,
         )
-        self.admin: Final = AdminOnDemand(marshal.settings.kafka)
+        self.admin: Final = driver_of(marshal).admin
+        self.admin.is_kept = True  # the topics are looked at, too
         self.topics: Final = Topics(
             marshal,
             self.admin,
@@ -338,6 +338,7 @@ class ConsumerCore:
             if self.closing.is_set():
                 return
             self.closing.set()
+            self.fetcher.interrupt()
             if not self.started:
                 self.started = True
                 return

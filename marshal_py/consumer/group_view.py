@@ -143,6 +143,11 @@ class GroupView:
             news |= self._look_at_unit(world, self._units_due.pop(), now_ns)
         return news
 
+    @property
+    def next_silence_ns(self) -> int | None:
+        """When somebody will have been silent for too long, if nothing comes; None: nobody will."""
+        return self._timers[0][0] if self._timers else None
+
     def _begin_anew(self, world: World) -> None:
         """Look at everything: it is the first time, or the log is read again."""
         group = self._marshal.group_id

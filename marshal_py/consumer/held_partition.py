@@ -308,6 +308,15 @@ class HeldPartition:
         self._is_paused = is_paused
         self._set_flow()
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether it stays as it is until something happens: nothing has to be tried again."""
+        if self.reset_to is not None or self.out_of_range:
+            return False
+        if self._stage is Stage.WANTED:
+            return not self.claim.held
+        return self._stage is Stage.ACTIVE and self.claim.held and not self.suspended
+
     def _set_flow(self) -> None:
         """It is asked for each message: kept, not derived."""
         is_stopped = self._is_paused or self._is_cut

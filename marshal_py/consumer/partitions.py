@@ -82,6 +82,11 @@ class Partitions:
         """Return them; the list is the caller's."""
         return list(self.by_key.values())
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether some partition is on its way to be fetched, or to somebody else."""
+        return bool(self._leaving) or not all(part.is_settled for part in self.all())
+
     # From a claim to messages
 
     def want(self, key: Unit) -> None:
@@ -433,6 +438,16 @@ class Partitions:
                 behind, end = part.tail
                 position = end if behind <= part.claim.position < end else -1
             driver_of(self._marshal).claimant.advance(holding, position)
+
+    def store(self) -> None:
+        """Have a heartbeat store the positions now, if one has moved. Does not wait."""
+        with driver_of(self._marshal).lock:
+            self.refresh_offsets()
+            for part in self.all():
+                holding = part.holding
+                if part.claim.held and holding.next_offset > holding.stored_offset:
+                    part.claim.set_metadata(holding.metadata, flush=True)
+                    return
 
     def commit(self, timeout_s: float) -> None:
         """See `Consumer.commit`."""

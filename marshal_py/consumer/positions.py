@@ -18,9 +18,9 @@ from confluent_kafka import OFFSET_BEGINNING, IsolationLevel, KafkaException, To
 from confluent_kafka import admin as kafka_admin
 
 from marshal_py.admin.version1_positions import committed_position
+from marshal_py.client.admin_on_demand import AdminOnDemand
 from marshal_py.client.marshal import Marshal, driver_of
 from marshal_py.client.structured_logs import Fields
-from marshal_py.consumer.admin_on_demand import AdminOnDemand
 from marshal_py.consumer.delivery import Delivery
 from marshal_py.consumer.held_partition import HeldPartition
 from marshal_py.consumer.options import OnMissing, StartAt

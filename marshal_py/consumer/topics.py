@@ -9,11 +9,11 @@ from typing import Any, Final, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 
+from marshal_py.client.admin_on_demand import AdminOnDemand
 from marshal_py.client.kafka_clients import patience
 from marshal_py.client.marshal import Marshal
 from marshal_py.client.structured_logs import Fields
 from marshal_py.client.suggestions import did_you_mean
-from marshal_py.consumer.admin_on_demand import AdminOnDemand
 from marshal_py.consumer.fetcher import Fetcher
 from marshal_py.errors import TopicMissing
 from marshal_py.protocol.subscription import Subscription

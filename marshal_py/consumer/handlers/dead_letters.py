@@ -25,7 +25,6 @@ import time
 from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Producer
-from confluent_kafka.admin import AdminClient
 
 from marshal_py.client.acl import REFUSED, denied
 from marshal_py.client.kafka_clients import RECONNECT, connect
@@ -118,10 +117,9 @@ class DeadLetters:
 
     def check(self, topics: set[str]) -> None:
         """Look for the topics. Raises `TopicMissing`, `AccessDenied`, `BrokerUnavailable`."""
-        admin = connect(AdminClient, {**RECONNECT, **self._kafka})
         try:
             # All of them: to ask for one by name would create it, on brokers that allow that.
-            known = admin.list_topics(timeout=self._timeout_s).topics
+            known = self._producer.list_topics(timeout=self._timeout_s).topics
         except KafkaException as error:
             raise BrokerUnavailable(
                 f"no answer from the brokers within {self._timeout_s:g} s: {error.args[0].str()}"

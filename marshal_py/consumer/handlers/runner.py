@@ -91,6 +91,7 @@ class Runner:
     def stop(self, drain_timeout_s: float | None = None) -> None:
         """End soon. Takes no lock, so that a signal handler may call it."""
         self._ending.stop(drain_timeout_s)
+        self._core.fetcher.interrupt()
 
     @property
     def is_stopping(self) -> bool:

@@ -47,11 +47,16 @@ def workers_for(options: HandlerOptions, loop: asyncio.AbstractEventLoop | None 
 
 
 class ThreadWorkers:
-    """Handlers in threads. They are daemons: one that never returns does not keep the process."""
+    """Handlers in threads, each started when there is something to do for it.
+
+    They are daemons: one that never returns does not keep the process.
+    """
 
     def __init__(self, options: HandlerOptions) -> None:
         self._options = options
         self._threads: list[threading.Thread] = []
+        self._resting = 0
+        """How many wait for a task, and have not been woken for one."""
         self._source: TaskSource
         self._work: threading.Condition
 
@@ -59,17 +64,24 @@ class ThreadWorkers:
         """Begin to take tasks."""
         self._source = source
         self._work = threading.Condition(source.lock)
-        for number in range(self._options.workers):
+
+    def wake(self, count: int) -> None:
+        """So many tasks may be there."""
+        if count <= 0:
+            return
+        woken = min(count, self._resting)
+        self._resting -= woken
+        self._work.notify(woken)
+        if not self._source.is_over:
+            self._start_threads(count - woken)
+
+    def _start_threads(self, count: int) -> None:
+        for number in range(len(self._threads), self._options.workers)[:count]:
             thread = threading.Thread(
                 target=self._serve, args=(number,), name=f"marshal-worker-{number}", daemon=True
             )
             self._threads.append(thread)
             thread.start()
-
-    def wake(self, count: int) -> None:
-        """So many tasks may be there."""
-        if count > 0:
-            self._work.notify(count)
 
     def stop(self, timeout_s: float) -> bool:
         """Wait for the threads to end."""
@@ -106,6 +118,7 @@ class ThreadWorkers:
                 task = source.take(number)
                 if task is not None:
                     return task
+                self._resting += 1
                 self._work.wait()
         return None
 
@@ -137,6 +150,7 @@ class ProcessWorkers(ThreadWorkers):
         for number in range(self._options.workers):
             self._spawn(number)
         super().start(source)
+        self._start_threads(self._options.workers)  # each waits for its process
 
     def _spawn(self, number: int) -> None:
         ours, theirs = self._context.Pipe()

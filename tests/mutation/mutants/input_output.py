@@ -134,6 +134,14 @@ INPUT_OUTPUT: tuple[Mutant, ...] = (
     ),
     _m(
         "workers",
+        "a thread that was woken rests no more",
+        WORKERS,
+        "ThreadWorkers.wake",
+        "self._resting -= woken",
+        "pass",
+    ),
+    _m(
+        "workers",
         "everybody who may work is woken",
         WORKERS,
         "AsyncWorkers._wake",

@@ -215,6 +215,10 @@ class Group:
             ]
             assert made.resume == tuple(sorted(resume))
             assert not assignor.is_due(), "nothing has happened since"
+            now_ns = self.now_ns
+            self.now_ns += int((min(assignor.due_in_s(), 100.0) - 0.0011) * 1e9)
+            assert not assignor.is_due(), "nobody dies before that"
+            self.now_ns = now_ns
 
 
 names = st.sampled_from("abcd")

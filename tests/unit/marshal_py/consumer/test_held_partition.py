@@ -33,6 +33,26 @@ def begin(part: HeldPartition, *offsets: int) -> Run:
     return run
 
 
+def test_it_is_settled_while_nothing_is_to_be_tried_again() -> None:
+    part = held()
+    claim: Any = part.claim
+    claim.held = False
+    assert part.is_settled  # somebody else has it
+    claim.held = True
+    assert not part.is_settled  # it is to be fetched
+    part.stage = Stage.ACTIVE
+    assert part.is_settled
+    for name, value in (("out_of_range", True), ("reset_to", 3), ("suspended", True)):
+        before = getattr(part, name)
+        setattr(part, name, value)
+        assert not part.is_settled
+        setattr(part, name, before)
+    claim.held = False
+    assert not part.is_settled  # fetching is to pause
+    claim.held, part.stage = True, Stage.DRAINING
+    assert not part.is_settled
+
+
 def test_a_message_in_hand_is_not_done() -> None:
     part = held()
     assert part.position() == 10

@@ -130,29 +130,28 @@ def test_all_replicas_are_waited_for_whatever_is_set(monkeypatch: pytest.MonkeyP
     assert (seen[0]["delivery.timeout.ms"], seen[0]["linger.ms"]) == (10_000, 0)
 
 
-class Admin:
+class KnowingProducer(SlowProducer):
     """Knows one topic, or nobody answers."""
 
-    def __init__(self, error: KafkaException | None = None) -> None:
-        self.error = error
+    def __init__(self, down: KafkaException | None = None) -> None:
+        super().__init__(polls=1)
+        self.down = down
 
     def list_topics(self, *, timeout: float) -> Any:
         assert timeout == 1.0
-        if self.error is not None:
-            raise self.error
+        if self.down is not None:
+            raise self.down
         return type("Found", (), {"topics": {"t.dlq": None}})
 
 
 def test_topics_are_looked_for_before_anything_is_handled(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = letters(monkeypatch, SlowProducer(polls=1))
-    monkeypatch.setattr(dead_letters, "connect", lambda *_: Admin())
+    made = letters(monkeypatch, KnowingProducer())
     made.check({"t.dlq"})
     with pytest.raises(TopicMissing, match=r"'u\.dlq'"):
         made.check({"t.dlq", "u.dlq"})
-    down = Admin(KafkaException(KafkaError(KafkaError._TRANSPORT)))
-    monkeypatch.setattr(dead_letters, "connect", lambda *_: down)
+    down = KnowingProducer(KafkaException(KafkaError(KafkaError._TRANSPORT)))
     with pytest.raises(BrokerUnavailable, match="within 1 s"):
-        made.check({"t.dlq"})
+        letters(monkeypatch, down).check({"t.dlq"})
 
 
 def test_nothing_is_said_when_all_was_written(

@@ -140,6 +140,32 @@ def test_as_many_run_at_a_time_as_there_are_workers(kind: str) -> None:
     assert source.came_of == {name: ["done"] for name in "abcd"}
 
 
+def worker_threads() -> set[threading.Thread]:
+    return {each for each in threading.enumerate() if each.name.startswith("marshal-worker")}
+
+
+def test_a_thread_is_started_when_there_is_something_to_do_that_no_other_is_free_for() -> None:
+    meeting, others = threading.Barrier(2), worker_threads()
+
+    def handler(given: str, claim: str) -> None:
+        if given != "a":
+            meeting.wait(WAIT_S)
+
+    source, workers = Source(), ThreadWorkers(options(handler, 8))
+    workers.start(source)
+    assert worker_threads() == others
+    source.put(workers, "a")
+    source.until(lambda: source.came_of)
+    assert len(worker_threads() - others) == 1
+    with source.lock:  # whoever rests is woken for one of them only
+        source.put(workers, "b")
+        source.put(workers, "c")
+    source.until(partial(source.has, "bc"))
+    assert source.end(workers)
+    assert source.came_of == {name: ["done"] for name in "abc"}
+    assert worker_threads() <= others
+
+
 def test_an_error_of_ours_ends_the_run(kind: str) -> None:
     source, workers = Source(), make(kind, lambda *_: None)
     problem = RuntimeError("ours")
