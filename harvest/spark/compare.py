@@ -126,15 +126,14 @@ def compare_key(rows: Sequence[Item], records: Sequence[Item], *, pair: bool = T
         else:
             found.append(Found("duplicated", rows[places[-1]], record))
     partner = dict(pairs)
-    missing = [n for n in range(len(rows)) if n not in partner]
-    for n in missing:
-        at = _same_place(n, partner, len(rows), len(records), strange) if pair else None
-        if at is None:
-            found.append(Found("missing", rows[n], None))
-        else:
-            strange.remove(at)
-            found.append(Found("altered", rows[n], records[at]))
-    found += [Found("never_committed", None, records[m]) for m in strange]
+    altered = _same_places(partner, len(rows), len(records), strange) if pair else {}
+    for n, row in enumerate(rows):
+        if n in altered:
+            found.append(Found("altered", row, records[altered[n]]))
+        elif n not in partner:
+            found.append(Found("missing", row, None))
+    taken = set(altered.values())
+    found += [Found("never_committed", None, records[m]) for m in strange if m not in taken]
     ordered = [(n, m) for n, m in pairs if not rows[n].flags & Flag.LATE]
     in_order = _longest_rising([n for n, _ in ordered])
     if len({record.place[0] for record in records}) > 1:
@@ -150,14 +149,33 @@ def compare_key(rows: Sequence[Item], records: Sequence[Item], *, pair: bool = T
     return found
 
 
-def _same_place(
-    n: int, partner: dict[int, int], rows: int, records: int, strange: list[int]
-) -> int | None:
-    """Return the strange record that stands between the records of row n's neighbours."""
-    before = next((partner[i] for i in range(n - 1, -1, -1) if i in partner), -1)
-    after = next((partner[i] for i in range(n + 1, rows) if i in partner), records)
-    at = bisect_left(strange, before)
-    return strange[at] if at < len(strange) and before < strange[at] < after else None
+def _same_places(
+    partner: dict[int, int], rows: int, records: int, strange: list[int]
+) -> dict[int, int]:
+    """Return the rows that a strange record stands for: one between those of their neighbours.
+
+    `strange` is sorted. Each is taken by one row, the first of them by the first row. The cost is
+    that of sorting, however many there are.
+    """
+    after = [records] * (rows + 1)
+    for n in range(rows - 1, -1, -1):
+        after[n] = partner.get(n, after[n + 1])
+    free = list(range(len(strange) + 1))
+    """From each place in `strange`, a later one that is nearer to the next that is not taken."""
+    found = {}
+    before = -1
+    for n in range(rows):
+        if n in partner:
+            before = partner[n]
+            continue
+        at = bisect_left(strange, before)
+        while free[at] != at:
+            free[at] = free[free[at]]
+            at = free[at]
+        if at < len(strange) and strange[at] < after[n]:
+            found[n] = strange[at]
+            free[at] = at + 1
+    return found
 
 
 def _longest_rising(numbers: list[int]) -> set[int]:

@@ -38,6 +38,8 @@ CARRIED_COLUMNS: Final = (
 )
 """Columns of what is compared, and of what is carried."""
 
+_AT_ONCE: Final = 10_000
+"""Lines that are given together."""
 _ARROW: Final = {"bigint": "int64", "boolean": "bool", "int": "int32"}
 
 
@@ -69,22 +71,23 @@ def schema_of(columns: str) -> pa.Schema:
 def details(rules: Rules) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """Return the function that compares the keys of one task, all items of each key.
 
-    It takes `CARRIED_COLUMNS`, and gives `FINDING_COLUMNS` and behind them `CARRIED_COLUMNS` with
-    their names prefixed by an underscore.
+    They come sorted by `key_hash`: no more than those of one hash are in memory, and what was found
+    since the last batch. It takes `CARRIED_COLUMNS`, and gives `FINDING_COLUMNS` and behind them
+    `CARRIED_COLUMNS` with their names prefixed by an underscore.
     """
 
     def compare(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow
 
-        found: list[tuple[Any, ...]] = []
-        for key, (rows, records) in _by_key(batches, rules.wanted).items():
-            found += _judged(key, rows, records, rules)
         schema = schema_of(output_columns())
-        columns: list[Any] = list(zip(*found, strict=True)) if found else [[] for _ in schema]
-        yield pyarrow.RecordBatch.from_arrays(
-            [pyarrow.array(values, type=f.type) for f, values in zip(schema, columns, strict=True)],
-            schema=schema,
-        )
+        found: list[tuple[Any, ...]] = []
+        for keys in _by_hash(batches, rules.wanted):
+            for key, (rows, records) in keys.items():
+                found += _judged(key, rows, records, rules)
+            if len(found) >= _AT_ONCE:
+                yield pyarrow.RecordBatch.from_arrays(_columns(found, schema), schema=schema)
+                found = []
+        yield pyarrow.RecordBatch.from_arrays(_columns(found, schema), schema=schema)
 
     return compare
 
@@ -104,13 +107,21 @@ class _Key(NamedTuple):
 _Sides = tuple[list[Item], list[Item]]
 
 
-def _by_key(
+def _columns(found: list[tuple[Any, ...]], schema: pa.Schema) -> list[pa.Array]:
+    import pyarrow
+
+    columns: list[Any] = list(zip(*found, strict=True)) if found else [[] for _ in schema]
+    return [pyarrow.array(values, type=f.type) for f, values in zip(schema, columns, strict=True)]
+
+
+def _by_hash(
     batches: Iterator[pa.RecordBatch], wanted: Sequence[Range] | None
-) -> dict[_Key, _Sides]:
-    """Return the rows and the records of each key."""
+) -> Iterator[dict[_Key, _Sides]]:
+    """Give the rows and the records of each key; those with one hash (nearly always 1) at once."""
     import pyarrow
 
     keys: dict[_Key, _Sides] = {}
+    of_hash = None
     names = ("topic", "key", "key_hash", "row_hash", "a", "b", "at_ms", "flags", "in_kafka")
     for batch in batches:
         if wanted is not None:
@@ -124,9 +135,14 @@ def _by_key(
         for topic, key, key_hash, row_hash, a, b, at_ms, flags, in_kafka in zip(
             *columns, strict=True
         ):
+            if key_hash != of_hash:
+                if keys:
+                    yield keys
+                keys, of_hash = {}, key_hash
             sides = keys.setdefault(_Key(topic, key, key_hash), ([], []))
             sides[in_kafka].append(Item((a, b), row_hash, at_ms, flags))
-    return keys
+    if keys:
+        yield keys
 
 
 def _judged(

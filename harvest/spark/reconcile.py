@@ -290,6 +290,7 @@ class _Run:
             both = both.unionByName(side)
         frame = (
             both.repartition(_cores(self.spark), "key_hash")
+            .sortWithinPartitions("key_hash")
             .mapInArrow(details(rules), output_columns())
             .cache()
         )

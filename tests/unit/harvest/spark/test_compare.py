@@ -55,6 +55,48 @@ def test_one_key(
     assert found == expected
 
 
+def plainly_altered(rows: list[int], records: list[int]) -> list[tuple[int, int]]:
+    """Each row without a record, and the first strange record between those of its neighbours."""
+    used: set[int] = set()
+    partner: dict[int, int] = {}
+    for m, record in enumerate(records):
+        n = next((n for n, r in enumerate(rows) if r == record and n not in partner), None)
+        if n is not None:
+            partner[n] = m
+    strange = [m for m, record in enumerate(records) if record not in rows]
+    found = []
+    for n in range(len(rows)):
+        if n not in partner:
+            before = next((partner[i] for i in range(n - 1, -1, -1) if i in partner), -1)
+            after = next((partner[i] for i in range(n + 1, len(rows)) if i in partner), 10**9)
+            between = [m for m in strange if before < m < after and m not in used]
+            if between:
+                used.add(between[0])
+                found.append((n + 1, between[0]))
+    return found
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_what_is_altered_is_what_the_plain_search_says(seed: int) -> None:
+    rng = random.Random(seed)
+    rows = [rng.randrange(8) for _ in range(rng.randrange(12))]
+    records = [rng.randrange(16) for _ in range(rng.randrange(12))]
+    found = compare_key(items(rows), items(records, 0))
+    altered = [(f.row, f.record) for f in found if f.kind == "altered"]
+    assert [(a.place[0], b.place[1]) for a, b in altered if a and b] == plainly_altered(
+        rows, records
+    )
+
+
+def test_a_key_of_which_all_rows_are_altered_costs_no_more_than_its_rows() -> None:
+    """A quadratic search would take hours."""
+    count = 100_000
+    found = compare_key(items(list(range(count))), items(list(range(count, 2 * count)), 0))
+    assert [(f.kind, f.row and f.row.place[0]) for f in found] == [
+        ("altered", n + 1) for n in range(count)
+    ]
+
+
 def test_a_key_in_two_partitions() -> None:
     records = [*items([A], 0), *items([B], 1)]
     assert [f.kind for f in compare_key(items([A, B]), records)] == ["scattered"]

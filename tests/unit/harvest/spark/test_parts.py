@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from harvest.core.interfaces.range_store import Window
 from harvest.errors import ConfigurationError
 from harvest.spark.compare import Flag, Item, compare_key, within
-from harvest.spark.details import CARRIED_COLUMNS, schema_of
+from harvest.spark.details import CARRIED_COLUMNS, Rules, details, schema_of
 from harvest.spark.state import State, StateFolder
 
 LAST = (1 << 63) - 1
@@ -103,3 +106,30 @@ def test_a_state_is_stored_whole_or_not_at_all(tmp_path: Path) -> None:
         folder.load("u")
     with folder.locked(), pytest.raises(ConfigurationError, match="another"), folder.locked():
         pass
+
+
+def test_details_are_given_while_they_come() -> None:
+    """However many keys differ: not when all of them are in memory."""
+    schema, taken = schema_of(CARRIED_COLUMNS), []
+
+    def items(key: int) -> Iterator[dict[str, Any]]:
+        of_key = {"key_hash": key, "topic": "t", "key": b"%d" % key, "row_hash": key, "b": 0}
+        row = of_key | {"a": key, "at_ms": 0, "in_kafka": False, "carried": False, "flags": 0}
+        yield row
+        if key % 2:
+            yield row | {"a": 0, "b": key, "in_kafka": True}
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for first in range(0, 60_000, 1_000):
+            taken.append(first)
+            rows = [row for key in range(first, first + 1_000) for row in items(key)]
+            # A key may go on in the next batch.
+            for part in (rows[:-1], rows[-1:]):
+                yield pa.RecordBatch.from_pylist(part, schema=schema)
+
+    found, after = [], []
+    for batch in details(Rules(young_ms=1))(batches()):
+        after.append(len(taken))
+        found += batch.column("id").to_pylist()
+    assert found == list(range(0, 60_000, 2))
+    assert after == [20, 40, 60, 60]
