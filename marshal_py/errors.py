@@ -36,6 +36,7 @@ __all__ = [
     "LogHole",
     "MalformedRecord",
     "MarshalError",
+    "MessageRejected",
     "MessagesMissing",
     "NotHeld",
     "NotInVersion1",
@@ -76,6 +77,10 @@ class DeliveriesExhausted(MarshalError):
 
     It was alone in what was claimed: whoever handled it died, or gave it back.
     """
+
+
+class MessageRejected(MarshalError):
+    """The class of error that a dead letter tells when the program has rejected the message."""
 
 
 class DeserializationFailed(MarshalError):

@@ -319,9 +319,7 @@ def slots(
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="A topic that it consumes.")],
     sharing: Annotated[
         str | None,
-        typer.Argument(
-            metavar="SLOTS", help="So many slots; or partitions (0), or ranges (65536)."
-        ),
+        typer.Argument(metavar="SLOTS", help="So many slots; or partitions, or ranges."),
     ] = None,
     dry_run: DryRun = False,
     wait_s: Wait = 60.0,
@@ -474,7 +472,7 @@ def _parse_duration_s(text: str) -> float:
 
 
 def _parse_slots(text: str) -> int:
-    named = {"partitions": BY_PARTITIONS, "ranges": BY_RANGES, str(BY_RANGES): BY_RANGES}
+    named = {"partitions": BY_PARTITIONS, "ranges": BY_RANGES}
     if text in named:
         return named[text]
     if not text.isascii() or not text.isdecimal() or int(text) > MAX_SLOTS:

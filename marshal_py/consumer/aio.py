@@ -174,11 +174,12 @@ class AsyncConsumer(Generic[V]):
         kind: AcknowledgeType = AcknowledgeType.ACCEPT,
         *,
         delay_s: float = 0.0,
+        reason: str = "",
     ) -> None:
-        """See `Consumer.acknowledge`."""
+        """See `Consumer.acknowledge`. ``REJECT`` with a dead letter holds up the event loop."""
         if asyncio.current_task() is not self._reader:
             self._others_ack = True
-        self.sync.acknowledge(message, kind, delay_s=delay_s)
+        self.sync.acknowledge(message, kind, delay_s=delay_s, reason=reason)
 
     def delivery_count(self, message: Message) -> int:
         """See `Consumer.delivery_count`."""

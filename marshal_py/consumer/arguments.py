@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from marshal_py.client.options import ClientOptions
 from marshal_py.consumer.callbacks import OnPartition
 from marshal_py.consumer.handlers.schedule import Ordering
-from marshal_py.consumer.options import Mode, OnMissing, Sharing, Start
+from marshal_py.consumer.options import Mode, OnMissing, Start
+from marshal_py.protocol.slots import Sharing
 
 if TYPE_CHECKING:
     from marshal_py.consumer.handlers.middleware import Middleware
@@ -31,6 +32,7 @@ class ConsumerArguments(ClientOptions, total=False):
     sharing: Sharing
     slots: int
     max_deliveries: int | None
+    dead_letter_topic: str | None
     max_claims: int | None
     weight: float
     by_lag: bool

@@ -18,6 +18,7 @@ import msgspec
 
 from marshal_py.client.marshal import Marshal, driver_of
 from marshal_py.client.structured_logs import Fields
+from marshal_py.consumer.agreement import Agreement
 from marshal_py.consumer.assignor import Assignor, Decision
 from marshal_py.consumer.assignor_version1 import Version1Assignor
 from marshal_py.consumer.delivery import Delivery
@@ -26,7 +27,6 @@ from marshal_py.consumer.held_partition import Stage
 from marshal_py.consumer.partitions import Partitions
 from marshal_py.consumer.positions import Positions
 from marshal_py.consumer.ranges import RangeClaims
-from marshal_py.consumer.sharing import Sharing
 from marshal_py.consumer.topics import Topics
 from marshal_py.consumer.wakeup import Wakeup
 from marshal_py.errors import BrokerUnavailable, Closed, DuplicateClientId, MarshalError
@@ -66,7 +66,7 @@ class Assignment:
         topics: Topics,
         partitions: Partitions,
         positions: Positions,
-        sharing: Sharing,
+        agreement: Agreement,
         fetcher: Fetcher,
         delivery: Delivery,
         log: Fields,
@@ -83,7 +83,7 @@ class Assignment:
         self._topics = topics
         self._partitions = partitions
         self._positions = positions
-        self._sharing = sharing
+        self._agreement = agreement
         self._fetcher = fetcher
         self._delivery = delivery
         self._log = log
@@ -286,7 +286,7 @@ class Assignment:
                 return
             if is_due:
                 self._wakeup.plan_due, self._planned_s = False, now_s
-                self._ranges.follow(self._sharing.ready(self._topics.counts))
+                self._ranges.follow(self._agreement.ready(self._topics.counts))
             self._look_again_s = self._ranges.round(now_s)
             return
         if is_due or self._assignor.is_due():
@@ -329,11 +329,11 @@ class Assignment:
 
     def _units(self) -> list[Unit]:
         """Return the units that exist: the same list, as long as the same ones do."""
-        counts, whole = self._sharing.ready(self._topics.counts), self.subscription.entire_topics
+        counts, whole = self._agreement.ready(self._topics.counts), self.subscription.entire_topics
         if self._units_of != (counts, whole):
             self._units_of = (counts, whole)
-            if self.subscription.slots:
-                self._all_units = self._sharing.units(counts)
+            if self.subscription.sharing == "keys":
+                self._all_units = self._agreement.units(counts)
                 return self._all_units
             sizes = [(topic, min(n, 1) if whole else n) for topic, n in counts.items()]
             self._all_units = [(topic, p) for topic, n in sizes for p in range(n)]

@@ -25,13 +25,12 @@ from marshal_py.consumer.core import ConsumerCore
 from marshal_py.consumer.deserializers import Deserializers
 from marshal_py.consumer.fetcher import FETCH
 from marshal_py.consumer.handlers.schedule import Ordering
-from marshal_py.consumer.held_partition import Batch, HeldPartition
+from marshal_py.consumer.held_partition import Batch
 from marshal_py.consumer.looking import AssignedPartition, Health, assignment, health
 from marshal_py.consumer.options import (
     ConsumerOptions,
     Mode,
     OnMissing,
-    Sharing,
     Start,
     check,
     check_by_ranges,
@@ -51,7 +50,7 @@ from marshal_py.errors import (
     NotInVersion1,
 )
 from marshal_py.protocol.claim_metadata import ClaimMetadata
-from marshal_py.protocol.slots import BY_PARTITIONS, BY_RANGES, check_slots
+from marshal_py.protocol.slots import Sharing, check_slots
 from marshal_py.protocol.subscription import Subscription
 
 if TYPE_CHECKING:  # what only some need is imported there: a restart is mostly imports
@@ -110,6 +109,9 @@ class Consumer(OfOneProcess, Generic[V]):
       smaller and smaller pieces, message by message from the `max_deliveries`-th time on; None:
       by halves, down to one. What is claimed once more than that is not given to the handler of
       `run`: it fails at once, and goes where `on_failure` says. In a loop, `delivery_count` tells.
+    - `dead_letter_topic`: where messages that the program rejects (`acknowledge`) are written;
+      ``"{topic}.dlq"`` names one for each topic. None: they are only logged; within `run`, what is
+      told there counts, if `on_failure` is ``"dead_letter"``.
     - `max_claims`, `weight`, `by_lag`, `labels`, `prefer`: this member's part in the sharing, see
       `Subscription`.
     - `batch_size`: most messages in one batch.
@@ -158,6 +160,7 @@ class Consumer(OfOneProcess, Generic[V]):
         sharing: Sharing = "partitions",
         slots: int = 16,
         max_deliveries: int | None = 5,
+        dead_letter_topic: str | None = None,
         max_claims: int | None = None,
         weight: float = 1.0,
         by_lag: bool = False,
@@ -185,6 +188,7 @@ class Consumer(OfOneProcess, Generic[V]):
         check(
             topics=topics,
             auto_ack=auto_ack,
+            dead_letter_topic=dead_letter_topic,
             claim_entire_topic=claim_entire_topic,
             by_lag=by_lag,
             labels=labels,
@@ -239,7 +243,8 @@ class Consumer(OfOneProcess, Generic[V]):
             by_lag,
             dict(labels or {}),
             tuple(prefer),
-            {"partitions": BY_PARTITIONS, "keys": slots, "ranges": BY_RANGES}[sharing],
+            sharing,
+            slots if sharing == "keys" else 0,
         )
         marshal = client_of(config, group_id, {**settings}, subscription, mode=mode, greedy=greedy)
         options = ConsumerOptions(
@@ -257,6 +262,7 @@ class Consumer(OfOneProcess, Generic[V]):
             discovery_interval_s,
             settle_ms,
             max_deliveries,
+            dead_letter_topic,
             on_assigned,
             on_revoked,
         )
@@ -388,7 +394,7 @@ class Consumer(OfOneProcess, Generic[V]):
           `not_retriable`: exceptions after which there is no other attempt.
         - `on_failure`: then ``"stop"`` (`run` raises `HandlerFailed`), ``"dead_letter"`` (it is
           written to `dead_letter_topic` before it counts as done: see
-          `marshal_py.consumer.handlers.dead_letters`), ``"skip"``, or a function that is given a
+          `marshal_py.consumer.dead_letters`), ``"skip"``, or a function that is given a
           `Failure` and returns one of these, or ``"retry"``.
         - `max_buffered`, `max_buffered_bytes`: so many messages, and so many bytes of them, wait or
           run; fetching rests meanwhile. librdkafka's own queue comes on top
@@ -433,6 +439,8 @@ class Consumer(OfOneProcess, Generic[V]):
             filter,
         )
         check_retries(retry, self._core.assignment.subscription)
+        if on_failure == "dead_letter":
+            self._core.write_rejected(dead_letter_topic)
         return self._run(Runner(self._core, options, workers_for(options, self._core.event_loop)))
 
     def _run(self, runner: Runner) -> RunStats:
@@ -482,7 +490,7 @@ class Consumer(OfOneProcess, Generic[V]):
         With `auto_ack` the loop does so by itself. What belongs to a partition that is no longer
         held is ignored: whoever holds it now delivers the message again.
         """
-        part = self._core.part_of(message)
+        part = self._core.shared.part_of(message)
         if part is not None:
             self._core.iteration.acknowledge(part, _offset_of(message))
 
@@ -492,62 +500,53 @@ class Consumer(OfOneProcess, Generic[V]):
         kind: AcknowledgeType = AcknowledgeType.ACCEPT,
         *,
         delay_s: float = 0.0,
+        reason: str = "",
     ) -> None:
         """Say what became of one message, by the names of Kafka's share groups. From any thread.
 
         - ``ACCEPT``: it is done, as `ack` says.
         - ``REJECT``: it is never to come again: done, as far as the group is concerned. It is
-          logged.
-        - ``RELEASE``: it comes again, here or elsewhere, in `delay_s` seconds at the earliest; some
-          messages that were claimed with it may, too. With ``sharing="ranges"`` and
-          ``auto_ack=False`` alone: elsewhere, those behind it in order would have to wait for it.
+          logged; and with `dead_letter_topic` it is written there first, as it came, with `reason`
+          (see `marshal_py.consumer.dead_letters`; ``dlq-error-class`` is
+          `MessageRejected`). This waits until all replicas have it; if it raises, the message is
+          not acknowledged.
+        - ``RELEASE``: it comes again, here or elsewhere, in `delay_s` seconds at the earliest, or
+          when this consumer ends before; its `delivery_count` is one more then. What was
+          acknowledged of the range that it is in does not come again, as far as 256 bytes have room
+          to tell; what was not begun of it is left to others when the delay is over. With
+          ``sharing="ranges"`` and ``auto_ack=False`` alone: elsewhere, those behind it in order
+          would have to wait for it.
         - ``RENEW``: it is still being worked on. Nothing need be done for that, the claim is
           renewed as long as the process lives; this tells whether it is.
 
         What belongs to a claim that is no longer held is ignored, as by `ack`; but ``RENEW`` raises
-        `NotHeld`. Raises `InvalidArgument`.
+        `NotHeld`. Raises `InvalidArgument`; to reject, `BrokerUnavailable`, `DeadLetterFailed` and
+        `AccessDenied`.
         """
         if not isinstance(kind, AcknowledgeType):
             raise InvalidArgument(f"kind = {kind!r} must be an AcknowledgeType")
         if not isinstance(delay_s, int | float) or not 0 <= delay_s < 2**31:
             raise InvalidArgument(f"delay_s = {delay_s!r} must be 0 or more seconds")
-        part = self._core.part_of(message)
+        part = self._core.shared.part_of(message)
         if kind is AcknowledgeType.RENEW:
             if part is None or not part.claim.held:
                 raise NotHeld(f"{message.topic()}/{message.partition()} is not held any more")
         elif kind is AcknowledgeType.RELEASE:
-            ranges = self._core.ranges
-            if ranges is None or self.auto_ack or self.mode == "at_most_once":
-                raise InvalidArgument(
-                    "kind = RELEASE: a message is released with sharing='ranges', auto_ack=False "
-                    "and mode='at_least_once' alone; otherwise leave it unacknowledged"
-                )
-            if part is not None:
-                ranges.release(part, _offset_of(message), delay_s)
+            self._core.shared.release(message, delay_s)
         else:
             if kind is AcknowledgeType.REJECT:
-                self._core.log.warning(
-                    "%s: %s/%d at offset %d is rejected: it will not come again",
-                    self.marshal.client_id,
-                    message.topic(),
-                    message.partition(),
-                    message.offset(),
-                )
+                self._core.reject(message, reason)
             self.ack(message)
 
     def delivery_count(self, message: Message) -> int:
         """Return how often a message was claimed, this time included, as far as is known.
 
         With ``sharing="ranges"``: how often in a row the range that it is in was claimed without
-        having got any further; it may have been handed out less often. Raises `NotHeld`, and
+        having got any further, and how often it was released besides; it may have been handed out
+        less often. Of a range, 8 released messages at most are counted. Raises `NotHeld`, and
         `InvalidArgument` with another `sharing`, where nothing counts that.
         """
-        if self._core.ranges is None:
-            raise InvalidArgument("delivery_count: deliveries are counted with sharing='ranges'")
-        part = self._core.part_of(message)
-        if part is None or part.range is None:
-            raise NotHeld(f"{message.topic()}/{message.partition()} is not held any more")
-        return part.range.granted
+        return self._core.shared.delivery_count(message)
 
     def commit(self, timeout_s: float = 10.0) -> None:
         """Store the positions of all partitions now, and wait until they are in the log.
@@ -567,28 +566,15 @@ class Consumer(OfOneProcess, Generic[V]):
         may still come. It ends with the claim: whoever holds the partition next is not paused. (To
         stop a whole group: `marshal group pause`.) For any thread. Raises `NotHeld`.
         """
-        if self._core.ranges is not None:
-            self._core.ranges.paused.add((topic, partition))
-            self._core.wakeup.wake()
-            return
-        for part in self._held(topic, partition):
-            self._core.partitions.pause(part, True)
+        self._core.shared.pause(topic, partition)
 
     def resume(self, topic: str, partition: int) -> None:
         """Go on with a partition that was paused. For any thread. Raises `NotHeld`."""
-        if self._core.ranges is not None:
-            self._core.ranges.paused.discard((topic, partition))
-            self._core.wakeup.wake()
-            return
-        for part in self._held(topic, partition):
-            self._core.partitions.pause(part, False)
+        self._core.shared.resume(topic, partition)
 
     def paused(self) -> list[tuple[str, int]]:
         """Return the partitions that are paused (`pause`): topic and number."""
-        if self._core.ranges is not None:
-            return sorted(self._core.ranges.paused)
-        paused = (part.source for part in self._core.partitions.all() if part.is_paused)
-        return list(dict.fromkeys(paused))
+        return self._core.shared.paused()
 
     def seek(self, topic: str, partition: int, offset: int, *, timeout_s: float = 10.0) -> None:
         """Go on with a partition at `offset`, forth or back.
@@ -604,23 +590,9 @@ class Consumer(OfOneProcess, Generic[V]):
         """
         if self.marshal.settings.wire == "text":
             raise NotInVersion1("seek: positions of version 1 (wire='text') only go forth")
-        if self._core.ranges is not None:
-            raise InvalidArgument(
-                "seek: with sharing='ranges' no member has a partition to itself; use `marshal "
-                "group set-position`, which pauses the group for it"
-            )
         if type(offset) is not int or not 0 <= offset < 2**63:
             raise InvalidArgument(f"offset = {offset!r} must be 0 or more")
-        parts = self._held(topic, partition)
-        if (calling := self._core.callbacks.calling) in parts:
-            parts = [part for part in parts if part is calling]
-        self._core.partitions.seek(parts, offset, timeout_s)
-
-    def _held(self, topic: str, partition: int) -> list[HeldPartition]:
-        parts = [part for part in self._core.parts_of(topic, partition) if part.claim.held]
-        if not parts:
-            raise NotHeld(f"{topic}/{partition} is not held")
-        return parts
+        self._core.shared.seek(topic, partition, offset, timeout_s)
 
     # Looking
 
@@ -630,7 +602,7 @@ class Consumer(OfOneProcess, Generic[V]):
 
     def claim_of(self, message: Message) -> Claim:
         """Return the claim that a message was read under: its `epoch` fences. Raises `NotHeld`."""
-        part = self._core.part_of(message)
+        part = self._core.shared.part_of(message)
         if part is None or part.key not in self._core.fetcher.active:
             raise NotHeld(f"{message.topic()}/{message.partition()} is not held any more")
         return part.claim
@@ -655,15 +627,7 @@ class Consumer(OfOneProcess, Generic[V]):
 
         Raises `BrokerUnavailable`.
         """
-        if self._core.ranges is not None:
-            return self._core.ranges.lags(timeout_s)
-        active = list(self._core.fetcher.active.values())
-        lags = self._core.positions.lags(active, timeout_s)
-        found: dict[tuple[str, int], int] = {}
-        for part in active:
-            if part.key in lags:
-                found[part.source] = max(found.get(part.source, 0), lags[part.key])
-        return found
+        return self._core.shared.lag(timeout_s)
 
     def shed(self, count: int = 1) -> None:
         """Give `count` partitions to others, and take no more than are left: this member is slow.
@@ -674,11 +638,7 @@ class Consumer(OfOneProcess, Generic[V]):
 
     def set_max_claims(self, max_claims: int | None) -> None:
         """Limit how many units this member takes; None lifts the limit."""
-        if self._core.ranges is not None:
-            raise InvalidArgument(
-                "max_claims: with sharing='ranges' a member takes what it gets done; use `pause`"
-            )
-        self._core.assignment.change(max_claims=max_claims)
+        self._core.shared.set_max_claims(max_claims)
 
     def __repr__(self) -> str:
         held = sorted(f"{t}/{p}" for t, p in self._core.fetcher.active)

@@ -11,18 +11,19 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from marshal_py.client import forks
 from marshal_py.client.marshal import Claim, Marshal, driver_of
 from marshal_py.client.structured_logs import Fields
+from marshal_py.consumer.agreement import Agreement
 from marshal_py.consumer.assignment import Assignment
 from marshal_py.consumer.at_least_once import AtLeastOnce
 from marshal_py.consumer.at_most_once import AtMostOnce
 from marshal_py.consumer.callbacks import Callbacks
 from marshal_py.consumer.delivery import Delivery
-from marshal_py.consumer.fetcher import Fetcher, key_of
+from marshal_py.consumer.fetcher import Fetcher
 from marshal_py.consumer.held_partition import HeldPartition
 from marshal_py.consumer.iteration import Iteration
 from marshal_py.consumer.options import ConsumerOptions
 from marshal_py.consumer.partitions import Partitions
 from marshal_py.consumer.positions import Positions
-from marshal_py.consumer.sharing import Sharing
+from marshal_py.consumer.shared import ByPartitions, BySlots, Shared
 from marshal_py.consumer.topics import Topics
 from marshal_py.consumer.wakeup import Wakeup
 from marshal_py.consumer.work import Work
@@ -34,14 +35,13 @@ from marshal_py.errors import (
     Forked,
     MarshalError,
 )
-from marshal_py.protocol.balance import Unit
-from marshal_py.protocol.slots import BY_RANGES, slot_of, slot_of_key, slots_cell, source_of
 
 if TYPE_CHECKING:  # what only some need is imported there: a restart is mostly imports
     import asyncio
 
     from marshal_py.consumer.offset_mirror import OffsetMirror
     from marshal_py.consumer.ranges import RangeClaims
+    from marshal_py.consumer.rejections import Rejections
 
 __all__ = ["ConsumerCore", "Handlers"]
 
@@ -122,15 +122,14 @@ class ConsumerCore:
             on_missing=options.on_missing,
             isolation_level=self.fetcher.isolation_level,
         )
-        self._slots = options.subscription.slots
-        self.ranges: RangeClaims | None = None
-        sharing = Sharing(marshal, self._slots)
+        wanted = options.subscription
+        agreement = Agreement(marshal, wanted.agreed)
         self.partitions: Final = Partitions(
             marshal,
             self.fetcher,
             self.delivery,
             self.positions,
-            sharing,
+            agreement,
             self.log,
             self.wakeup,
             callbacks=self.callbacks,
@@ -138,10 +137,11 @@ class ConsumerCore:
             in_use=self.in_use,
             manual=not options.auto_ack and not self.delivery.claims_messages,
         )
-        if self._slots == BY_RANGES:
+        ranges: RangeClaims | None = None
+        if wanted.sharing == "ranges":
             from marshal_py.consumer.ranges import RangeClaims
 
-            self.ranges = RangeClaims(
+            ranges = RangeClaims(
                 marshal,
                 self.partitions,
                 self.positions,
@@ -157,24 +157,41 @@ class ConsumerCore:
             self.topics,
             self.partitions,
             self.positions,
-            sharing,
+            agreement,
             self.fetcher,
             self.delivery,
             self.log,
             self.wakeup,
-            options.subscription,
-            self.ranges,
+            wanted,
+            ranges,
             greedy=options.greedy,
             settle_ms=options.settle_ms,
         )
+        self.shared: Final[Shared] = self._shared(ranges, options)
+        self.rejections: Rejections | None = None
+        """Where rejected messages are written; None: they are not."""
+        if options.dead_letter_topic is not None:
+            self.write_rejected(options.dead_letter_topic)
         self.mirror: OffsetMirror | None = None
         if options.mirror_group is not None:
             from marshal_py.consumer.offset_mirror import OffsetMirror
 
             self.mirror = OffsetMirror(
-                marshal.settings.kafka, options.mirror_group, self.claims, self._position_of
+                marshal.settings.kafka, options.mirror_group, self.claims, self.shared.standing_of
             )
         self._life = threading.Lock()
+
+    def _shared(self, ranges: RangeClaims | None, options: ConsumerOptions) -> Shared:
+        """Return what its members share, as `Consumer` sees it."""
+        if ranges is not None:
+            from marshal_py.consumer.by_ranges import ByRanges
+
+            releases = not options.auto_ack and not self.delivery.claims_messages
+            return ByRanges(ranges, releases=releases)
+        parts = (self.partitions, self.positions, self.fetcher, self.assignment)
+        if options.subscription.sharing == "keys":
+            return BySlots(self.marshal, *parts, self.deserializers, options.subscription.slots)
+        return ByPartitions(*parts)
 
     @property
     def lock(self) -> threading.RLock:
@@ -187,47 +204,6 @@ class ConsumerCore:
     def claims(self) -> list[Claim]:
         """Return the claims of all partitions that are fetched, lapsed ones included."""
         return [part.claim for part in list(self.fetcher.active.values())]
-
-    def part_of(self, message: Any) -> HeldPartition | None:
-        """Return the partition, or slot, that a message was handed out from, if it is wanted."""
-        source = key_of(message)
-        if self.ranges is not None:
-            return self.ranges.part_of(*source, message.offset())
-        if not self._slots:
-            return self.partitions.by_key.get(source)
-        name = slots_cell(*source, self._slots)
-        if not self.deserializers.changes_keys:
-            slot = slot_of_key(message.key(), message.offset(), self._slots)
-            return self.partitions.by_key.get((name, slot))
-        for part in self.parts_of(*source):  # its key does not tell any more
-            if part.has_handed_out(message.offset()):
-                return part
-        return None
-
-    def parts_of(self, topic: str, partition: int) -> list[HeldPartition]:
-        """Return what is wanted of a partition: itself, or some slots of it."""
-        return [part for part in self.partitions.all() if part.source == (topic, partition)]
-
-    def _position_of(self, claim: Claim) -> tuple[Unit, int] | None:
-        """Return where a partition stands in the log, None if another claim tells.
-
-        One that is shared by keys stands at the lowest of its slots, as whoever holds the first of
-        them tells; one that is shared by ranges, at the first message that is not done, as whoever
-        holds the first range that is open tells.
-        """
-        if self.ranges is not None:
-            return self.ranges.standing_of(claim)
-        slot = slot_of(claim.topic, claim.partition)
-        at = max(claim.stored_offset, claim.claimed_offset)
-        if slot is not None:
-            if slot.number:
-                return None
-            driver = driver_of(self.marshal)
-            with driver.lock:  # also when it is closed: what was stored at the end counts
-                world, group = driver.world, self.marshal.group_id
-                cells = [world.cell(group, claim.topic, n) for n in range(slot.slots)]
-            at = min(-1 if cell is None else cell.position for cell in cells)
-        return source_of(claim.topic, claim.partition), at
 
     def check_deliveries(self, part: HeldPartition) -> None:
         """Raise `DeliveriesExhausted` for a message that was claimed too often and not got done.
@@ -255,6 +231,33 @@ class ConsumerCore:
             return self.handlers.runs(part)
         return self.iteration.is_looping and part.run is not None
 
+    # What is rejected
+
+    def write_rejected(self, dead_letter_topic: str) -> None:
+        """Have rejected messages written there from now on, unless they are written already."""
+        from marshal_py.consumer.rejections import Rejections
+
+        if self.rejections is None:
+            self.rejections = Rejections(self.marshal, self.topics, dead_letter_topic)
+            self.iteration.keeps_raw = True
+
+    def reject(self, message: Any, reason: str) -> None:
+        """Write a message that is not to come again as a dead letter, and say so in the log."""
+        part = self.shared.part_of(message)
+        if part is None:
+            return  # whoever holds it now delivers it again
+        if self.rejections is not None:
+            raw = self.iteration.raw_of(part, message)
+            self.rejections.write(message, raw, part, reason)
+        self.log.warning(
+            "%s: %s/%d at offset %d is rejected: it %s",
+            self.marshal.client_id,
+            message.topic(),
+            message.partition(),
+            message.offset(),
+            "will not come again" if self.rejections is None else "is a dead letter now",
+        )
+
     # Life
 
     def start(self) -> None:
@@ -270,6 +273,8 @@ class ConsumerCore:
             self.fetcher.open()
             try:
                 self._discover_and_join()
+                if self.rejections is not None:
+                    self.rejections.check()
                 metadata = self.assignment.subscription.encode()
                 if self.marshal.settings.wire != "text" and (
                     self.marshal.settings.member_metadata != metadata
@@ -361,4 +366,6 @@ class ConsumerCore:
         if self.mirror is not None:
             self.mirror.close(max(1.0, deadline - time.monotonic()))
         self.delivery.close(self.iteration.hand)
+        if self.rejections is not None:
+            self.rejections.close()
         self.fetcher.close()

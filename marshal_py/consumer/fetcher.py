@@ -26,6 +26,7 @@ from marshal_py.client.structured_logs import Fields
 from marshal_py.consumer.held_partition import HeldPartition, Run
 from marshal_py.consumer.range_stream import RangeStream
 from marshal_py.consumer.slot_stream import SlotStream
+from marshal_py.consumer.stream import Stream
 from marshal_py.consumer.wakeup import Wakeup
 
 __all__ = ["CONNECT_S", "FETCH", "IDLE_WAIT_S", "MAX_FETCH", "Fetcher", "key_of"]
@@ -98,7 +99,7 @@ class Fetcher:
         self._kafka: Any = None
         """The confluent-kafka consumer, once open."""
         self._fetched: deque[Run] = deque()
-        self._streams: dict[tuple[str, int], SlotStream | RangeStream] = {}
+        self._streams: dict[tuple[str, int], Stream] = {}
         """Partitions that are shared by keys, or by ranges: who gets which of their messages."""
         self.streams_ranges = False
         """Whether ranges are fetched: an idle loop looks up oftener, they come and go."""
@@ -262,36 +263,34 @@ class Fetcher:
             return
         del self.active[part.key], stream.parts[part.number]
         self._follow(stream)
-        if not stream.parts and isinstance(stream, SlotStream):
+        if not stream.is_of_use:
             del self._streams[part.source]
 
-    def _follow(self, stream: SlotStream | RangeStream) -> None:
+    def _follow(self, stream: Stream) -> None:
         stream.follow(self._kafka)
-        if isinstance(stream, RangeStream):
-            size = self.batch_size
-            for part, messages in stream.kept_for_parts():
-                for at in range(0, len(messages), size):
-                    self._add(part, messages[at : at + size])
+        size = self.batch_size
+        for part, messages in stream.kept_for_parts():
+            for at in range(0, len(messages), size):
+                self._add(part, messages[at : at + size])
 
     def end_of(self, source: tuple[str, int]) -> int:
         """Return below what there are messages of a partition, as far as is known here; −1: not."""
         stream = self._streams.get(source)
-        return stream.end if isinstance(stream, RangeStream) else -1
+        return -1 if stream is None else stream.end
 
     def set_end(self, source: tuple[str, int], end: int) -> None:
         """Kafka has said that there are messages below `end`: fetching may begin there."""
         stream = self._streams.get(source)
         if stream is None:
             stream = self._streams[source] = RangeStream(source)
-        if isinstance(stream, RangeStream):
-            stream.end = max(stream.end, end)
+        stream.end = max(stream.end, end)
 
     def leave(self, source: tuple[str, int]) -> None:
         """Fetch nothing more of a partition whose ranges were fetched."""
 
         def leave() -> None:
             stream = self._streams.pop(source, None)
-            if isinstance(stream, RangeStream):
+            if stream is not None:
                 stream.stop(self._kafka)
 
         self._command(leave)
@@ -382,19 +381,12 @@ class Fetcher:
         if stream is not None:
             for each, mine in stream.sort(messages):
                 self._add(each, mine)
-            self._passed(stream, messages[-1].offset() + 1)
+            if stream.passed(messages[-1].offset() + 1, self._kafka):
+                self._follow(stream)
             return
         part = self.active.get(key)
         if part is not None:
             self._add(part, messages)
-
-    def _passed(self, stream: SlotStream | RangeStream, end: int) -> None:
-        if isinstance(stream, SlotStream):
-            stream.passed(end)
-        elif stream.passed(end) or stream.is_full:
-            self._follow(stream)
-        if isinstance(stream, RangeStream):
-            stream.look_at_end(self._kafka)
 
     def _add(self, part: HeldPartition, messages: list[Any]) -> None:
         run = Run(part, messages)
@@ -406,7 +398,8 @@ class Fetcher:
         key, code = key_of(message), error.code()
         stream = self._streams.get(key)
         if stream is not None and code == KafkaError._PARTITION_EOF:
-            self._passed(stream, message.offset())
+            if stream.passed(message.offset(), self._kafka):
+                self._follow(stream)
             return
         if stream is not None:
             parts = list(stream.parts.values())

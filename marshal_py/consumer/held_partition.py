@@ -205,8 +205,8 @@ class HeldPartition:
         """When the first message of a range went out; 0: none has."""
         self.drain_at_s = math.inf
         """A range's: some of its messages were released, and are to be given back then."""
-        self.last_s = 0.0
-        """When the loop came back for the last time."""
+        self.worked_s = 0.0
+        """For how long the loop has had messages of it, those that it has now not counted."""
         self.first_offset = -1
         """A range's: the position that it was granted at."""
         self.manual = manual
@@ -242,6 +242,8 @@ class HeldPartition:
         """Offsets that an earlier holder has done, above the position: not handed out again."""
         self.run: Run | None = None
         """What the loop hands out now."""
+        self.raw: dict[int, tuple[Any, Any]] = {}
+        """Key and value of messages as they came, while they may be rejected (`auto_ack=False`)."""
         self.parked: deque[Run] = deque()
         """Fetched, but the lease lapsed: handed out when it is regained. The loop's own."""
         self.floor = -1
@@ -258,6 +260,7 @@ class HeldPartition:
         """At most once: messages below are there to be read, by the last look; −1: unknown."""
         self.owed_until_s = math.inf
         """At most once: who gives the partition back waits until then for what is to be fetched."""
+        self._handed_s = 0.0
         self._start = -1
         self._base = -1
         """Everything below is done; −1: nothing is known."""
@@ -416,8 +419,9 @@ class HeldPartition:
 
     def begin(self, run: Run) -> None:
         """Start to hand out a run."""
+        self._handed_s = time.monotonic()
         if not self.first_s:
-            self.first_s = time.monotonic()
+            self.first_s = self._handed_s
         if self.manual:
             with self._window_lock:
                 self._window.append([message.offset() for message in run.messages])
@@ -436,7 +440,7 @@ class HeldPartition:
                 if offset < self._base:
                     self._done.discard(offset)
         self.run = None
-        self.last_s = time.monotonic()
+        self.worked_s += time.monotonic() - self._handed_s
 
     def rewind(self, run: Run) -> None:
         """The loop was left with the last message, or batch, in hand: it comes again.
@@ -487,8 +491,9 @@ class HeldPartition:
 
     def acknowledge(self, offset: int) -> None:
         """Say that the message at `offset` is done."""
+        self.raw.pop(offset, None)
         if self.manual:
-            if offset not in self._released:
+            if offset >= self._base and offset not in self._released:  # else it was before
                 self._done.add(offset)
         else:
             run = self.run
@@ -600,6 +605,24 @@ class HeldPartition:
             self._released.add(offset)
             self._withdrawn += 1
             return True
+
+    def delivery_count(self, offset: int) -> int:
+        """Return how often a message was claimed, this time included, as far as is known.
+
+        0 where nothing counts that.
+        """
+        if self.range is None:
+            return 0
+        return self.range.granted + dict(self.metadata.released).get(offset, 0)
+
+    def released(self) -> list[tuple[int, int]]:
+        """Return which messages come again, and their deliveries that no grant will count."""
+        told, position = dict(self.metadata.released), self.position()
+        # At the same position, the next grant counts on.
+        counted = self.range.granted if self.range and position == self.first_offset else 0
+        with self._window_lock:
+            told |= {offset: self.delivery_count(offset) - counted for offset in self._released}
+        return sorted((at, count) for at, count in told.items() if at >= position and count > 0)
 
     def withdraw(self, count: int) -> None:
         """So many messages were handed out and will never be acknowledged under this claim."""

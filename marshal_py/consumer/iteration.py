@@ -50,6 +50,8 @@ class Iteration:
         self.is_looping = False
         self.others_acknowledge = False
         """Whether a thread that was not in the loop has acknowledged something."""
+        self.keeps_raw = False
+        """Keys and values are kept as they came until their messages are acknowledged."""
         self._raw: list[tuple[Any, Any, Any]] = []
         """The messages that were handed out last, with their keys and values as they came."""
         self._marshal = marshal
@@ -72,8 +74,22 @@ class Iteration:
     def deserialize(self, message: Message) -> Message:
         """Return the message as the deserializers make it. Raises `DeserializationFailed`."""
         self._raw = [(message, message.key(), message.value())]
+        self._keep_raw()
         self._deserializers.apply(message)
         return message
+
+    def raw_of(self, part: HeldPartition, message: Message) -> tuple[Any, Any]:
+        """Return key and value of a message of `part` that was handed out, as they came."""
+        for each, key, value in self._raw:
+            if each is message:
+                return key, value
+        offset: Any = message.offset()
+        return part.raw.get(offset, (message.key(), message.value()))
+
+    def _keep_raw(self) -> None:
+        run = self.hand
+        if self.keeps_raw and run is not None and run.part.manual:
+            run.part.raw |= {message.offset(): (key, value) for message, key, value in self._raw}
 
     def batches(self, *, idle_timeout_s: float | None = None) -> Iterator[Batch]:
         """See `Consumer.batches`."""
@@ -157,6 +173,7 @@ class Iteration:
                     restore(before[0], before[1:])
                 raise
             self._raw = raw
+            self._keep_raw()
         run.be(run.messages, iter(()), whole=True)
         if part.is_cut:  # meanwhile: what of it is left comes again
             self._put_back(run, 0)
@@ -225,7 +242,7 @@ class Iteration:
         if threading.get_ident() != self.thread:
             self.others_acknowledge = True
         part.acknowledge(offset)
-        if part.stage is Stage.DRAINING:
+        if part.stage is Stage.DRAINING or part.is_over:
             self._wakeup.wake()
 
     def _may_hand_out(self, part: HeldPartition) -> bool:

@@ -20,7 +20,6 @@ __all__ = [
     "ConsumerOptions",
     "Mode",
     "OnMissing",
-    "Sharing",
     "Start",
     "StartAt",
     "check",
@@ -32,7 +31,6 @@ __all__ = [
 ]
 
 Mode: TypeAlias = Literal["at_least_once", "at_most_once"]
-Sharing: TypeAlias = Literal["partitions", "keys", "ranges"]
 Start: TypeAlias = Literal["earliest", "latest"] | datetime | timedelta | int
 OnMissing: TypeAlias = Literal["earliest", "latest", "stop"]
 
@@ -68,6 +66,7 @@ class ConsumerOptions:
     discovery_interval_s: float
     settle_ms: int
     max_deliveries: int | None
+    dead_letter_topic: str | None
     on_assigned: Callable[[Claim], object] | None
     on_revoked: Callable[[Claim], object] | None
 
@@ -84,6 +83,10 @@ def _a_number(value: object) -> bool:
 _NOT_IN_TOPICS: Final = re.compile(r"[^a-zA-Z0-9._-]")
 
 _EXPECTED: Final[Mapping[str, tuple[str, Callable[[Any], bool]]]] = {
+    "dead_letter_topic": (
+        "the name of a topic, or None",
+        lambda value: value is None or (isinstance(value, str) and value != ""),
+    ),
     "topics": (
         "a name, or several",
         lambda value: isinstance(value, Iterable) and not isinstance(value, bytes),
@@ -215,7 +218,7 @@ def _check_wire(wire: str, wanted: Subscription, mode: Mode, greedy: bool) -> No
                 "mode='at_most_once': version 1 clients (wire='text') ignore claims of "
                 "messages, so two of them could deliver the same one"
             )
-        if wanted.slots:
+        if wanted.sharing != "partitions":
             raise NotInVersion1(
                 "sharing='keys' and sharing='ranges': version 1 clients (wire='text') claim whole "
                 "partitions, and would read the same messages"

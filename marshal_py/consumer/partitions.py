@@ -16,12 +16,12 @@ import msgspec
 from marshal_py.client.claim import core_of
 from marshal_py.client.marshal import Claim, Marshal, driver_of
 from marshal_py.client.structured_logs import Fields
+from marshal_py.consumer.agreement import Agreement
 from marshal_py.consumer.callbacks import Callbacks
 from marshal_py.consumer.delivery import Delivery
 from marshal_py.consumer.fetcher import Fetcher
 from marshal_py.consumer.held_partition import HeldPartition, Stage
 from marshal_py.consumer.positions import Positions
-from marshal_py.consumer.sharing import Sharing
 from marshal_py.consumer.wakeup import Wakeup
 from marshal_py.errors import ClaimTimeout, Closed, NotHeld
 from marshal_py.protocol.balance import Unit
@@ -50,7 +50,7 @@ class Partitions:
         fetcher: Fetcher,
         delivery: Delivery,
         positions: Positions,
-        sharing: Sharing,
+        agreement: Agreement,
         log: Fields,
         wakeup: Wakeup,
         *,
@@ -64,7 +64,7 @@ class Partitions:
         self._fetcher = fetcher
         self._delivery = delivery
         self._positions = positions
-        self._sharing = sharing
+        self._agreement = agreement
         self._log = log
         self._wakeup = wakeup
         self._callbacks = callbacks
@@ -132,7 +132,7 @@ class Partitions:
         """The claim is held: find the position, and have its messages fetched."""
         if any(left.key == part.key for left, _ in self._leaving):
             return  # in the program's eyes it is still there
-        if not self._sharing.allows(part):
+        if not self._agreement.allows(part):
             return
         part.floor = part.claim.claimed_offset
         position = self._positions.start_of(part)
@@ -289,6 +289,8 @@ class Partitions:
             except (NotHeld, Closed):
                 return
             if not self._is_text:
+                if (released := part.released()) or part.metadata.released:
+                    self.publish(part, lambda told: told.with_released(released))
                 self._say_what_is_done(part, flush=bool(part.done_above()[1]))
         self._store_metadata(part)
         if self._release:

@@ -15,7 +15,7 @@ from typing import Any, Final
 from confluent_kafka import OFFSET_BEGINNING, KafkaException, Message, TopicPartition
 
 from marshal_py.consumer.held_partition import HeldPartition
-from marshal_py.consumer.slot_stream import LEAP
+from marshal_py.consumer.stream import LEAP
 from marshal_py.protocol.balance import Unit
 
 __all__ = ["RangeStream"]
@@ -40,6 +40,8 @@ class RangeStream:
         """Kafka has ended the fetching: there is nothing where it was."""
         self.end = -1
         """There are messages below it, as far as is known."""
+        self.is_of_use: Final = True
+        """Ranges come and go: what was read is kept for the next."""
         self._wanting: list[HeldPartition] = []
         self._at: int | None = None
         """What Kafka brings next; None: it is not asked."""
@@ -143,11 +145,6 @@ class RangeStream:
             done = ends
         self._keep(messages[done:])
 
-    @property
-    def is_full(self) -> bool:
-        """Whether so much is kept that no more should come before something is wanted."""
-        return not self._wanting and not self._is_paused and len(self._kept) >= KEPT // 2
-
     def _keep(self, messages: list[Any]) -> None:
         if not messages:
             return
@@ -175,10 +172,11 @@ class RangeStream:
             first, end = min(first, touching[0][0]), max(end, touching[-1][1])
         self._given[at:after] = [(first, end)]
 
-    def passed(self, end: int) -> bool:
+    def passed(self, end: int, kafka: Any) -> bool:
         """Kafka has brought what there is below `end`, and each range was given its messages.
 
-        Returns whether some range has all of its own by that: it is time to `follow`.
+        Returns whether it is time to `follow`: some range has all of its own by that, or so much
+        is kept that no more should come before something is wanted.
         """
         at = end if self._at is None else self._at
         self._at = max(at, end)
@@ -187,9 +185,11 @@ class RangeStream:
             if at <= part.read_to < end:
                 self._read(part, min(end, part.end_offset or 0))
         wanting, self._wanting = self._wanting, list(filter(_wants, self._wanting))
-        return len(self._wanting) < len(wanting)
+        self._look_at_end(kafka)
+        is_full = not self._wanting and not self._is_paused and len(self._kept) >= KEPT // 2
+        return is_full or len(self._wanting) < len(wanting)
 
-    def look_at_end(self, kafka: Any) -> None:
+    def _look_at_end(self, kafka: Any) -> None:
         """Find out how many messages wait, by what came with those that were fetched."""
         try:
             _, end = kafka.get_watermark_offsets(TopicPartition(*self.source), cached=True)

@@ -28,13 +28,16 @@ from marshal_py.errors import Closed, NotHeld
 from marshal_py.protocol.balance import Unit
 from marshal_py.protocol.claim_metadata import ClaimMetadata
 from marshal_py.protocol.claimant import Notice, RangeHolding
-from marshal_py.protocol.events import Event, RangeSplit, Released
+from marshal_py.protocol.events import Event, RangeGranted, RangeSplit, Released
 from marshal_py.protocol.range_choice import Ask, Own, View, choose, piece
 
 __all__ = ["RangeClaims"]
 
-BUSY_TICK_S: Final = 0.01
-"""While something is worked on, it is looked at so often whether others could have the rest."""
+TICK_S: Final = 0.05
+"""While something is worked on, it is looked at so often."""
+
+GIVING_TICK_S: Final = 0.01
+"""And so often while others are idle, who could have what was not begun of it."""
 
 EVERYTHING: Final = 2**31 - 1
 """Messages: what was granted before is ended whole."""
@@ -184,12 +187,24 @@ class RangeClaims:
             self._wakeup.wake()
 
     def is_affected_by(self, events: Iterable[Event]) -> bool:
-        """Whether ranges may have become free."""
+        """Whether something may have become free, or somebody idle."""
         mine = self._marshal.client_id
-        return any(
-            type(event) in (Released, RangeSplit) and event.client_id != mine  # type: ignore[union-attr]
-            for event in events
-        )
+        for event in events:
+            if not isinstance(event, Released | RangeGranted | RangeSplit):
+                continue
+            is_news = event.client_id != mine
+            if isinstance(event, Released):
+                is_news &= not event.ended
+            elif isinstance(event, RangeGranted):  # who holds nothing but what is to come is idle
+                is_news &= event.start >= self._fetcher.end_of((event.topic, event.partition))
+            if is_news:
+                return True
+        return False
+
+    def pause(self, source: Unit, is_paused: bool) -> None:
+        """Give back what was not begun of a partition, and claim nothing of it; or claim again."""
+        (self.paused.add if is_paused else self.paused.discard)(source)
+        self._wakeup.wake()
 
     # Rounds
 
@@ -199,10 +214,10 @@ class RangeClaims:
         looks = now_s - self._looked_s >= LOOK_S
         if looks:
             self._looked_s = now_s
-        is_busy = False
+        again_s: float | None = None
         for about in list(self._sources.values()):
             if not self._is_open(about):
-                is_busy = True
+                again_s = GIVING_TICK_S
                 continue
             self._take_up(about, now_s)
             if looks:
@@ -211,16 +226,20 @@ class RangeClaims:
                 for part in about.parts:
                     self._give_back(part)
                 continue
-            for action in choose(self._view(about, now_s)):
+            view = self._view(about, now_s)
+            for action in choose(view):
                 if isinstance(action, Ask):
-                    if now_s >= about.ask_after_s and not self._would_be_suspect(about):
+                    if now_s >= about.ask_after_s:
                         self._ask(about, action.messages)
                 else:
                     for part in about.parts:
                         if part.first_offset == action.start:
                             self._give_back(part)
-            is_busy |= any(part.first_s for part in about.parts) or bool(about.free_since_s)
-        return BUSY_TICK_S if is_busy else None
+            if view.idle and any(own.next < own.end for own in view.own):
+                again_s = GIVING_TICK_S
+            elif view.free or any(own.begun for own in view.own):
+                again_s = again_s or TICK_S
+        return again_s
 
     def _look_at_progress(self, now_s: float) -> None:
         progress = self._work().progress()
@@ -273,7 +292,7 @@ class RangeClaims:
             about.suspect = claim
         at = piece(held.granted, claim.position, held.end, self._max_deliveries)
         if ClaimMetadata.decode(claim.metadata).done:
-            at = held.end  # as in `_ask`; and who had it got on
+            at = held.end  # what is done of it is told of this cell; and who had it got on
         if at < held.end:
             about.splitting.append(claim)
             driver = driver_of(self._marshal)
@@ -297,13 +316,14 @@ class RangeClaims:
 
     def _measure(self, part: HeldPartition, now_s: float) -> None:
         """A range is done: how many messages in a second is that?"""
-        until_s = part.last_s or now_s
-        since_s = max(part.first_s, self._paced_s)
+        took_s = part.worked_s  # waiting, for the log to claim messages for one, is no work
+        if part.manual:  # whoever acknowledges works on several at a time
+            took_s = now_s - max(part.first_s, self._paced_s)
         count = (part.end_offset or 0) - part.first_offset
-        self._paced_s = until_s
+        self._paced_s = now_s
         if not part.first_s or count <= 0:
             return
-        pace = count / max(until_s - since_s, 1e-6)
+        pace = count / max(took_s, 1e-6)
         self._pace = pace if not self._pace else (self._pace + pace) / 2
 
     # Giving back
@@ -320,8 +340,8 @@ class RangeClaims:
             if self._delivery.claims_messages:
                 at = max(at, part.proposed, part.claim.claimed_offset)
             end = part.end_offset or 0
-            if at >= end:
-                return
+            if at >= end or any(done_to > at for _, done_to in part.done_before):
+                return  # what is done of it is told of this range alone: it is not cut
             if at <= max(part.position(), part.claim.position, part.first_offset):
                 if at == begun:  # else what was claimed goes out first
                     self._partitions.give_back_range(part, at)
@@ -385,29 +405,19 @@ class RangeClaims:
             now_s - self._standing_since_s,
         )
 
-    def _would_be_suspect(self, about: _Source) -> bool:
-        """Whether the log would grant another range that was granted before, beside one."""
-        if about.suspect is None:
-            return False
-        with self._marshal.world() as world:
-            group = world.group(self._marshal.group_id)
-            free = None if group is None else group.open_ranges.lowest_free(about.source)
-            if group is None or free is None:
-                return False
-            return free.granted > 0 and free.granted_at == group.cells[free.cell].position
-
     def _ask(self, about: _Source, count: int) -> None:
+        """Ask for a range of so many messages: for the lowest that is free, if there is one."""
         with contextlib.suppress(Closed):
-            registry = registry_of(self._marshal)
             with self._marshal.world() as world:
                 group = world.group(self._marshal.group_id)
                 free = None if group is None else group.open_ranges.lowest_free(about.source)
                 if group is not None and free is not None:
                     cell = group.cells[free.cell]
-                    if cell.metadata and ClaimMetadata.decode(cell.metadata).done:
-                        # What is done of it is told of this cell alone: it is taken whole.
-                        count = max(count, min(free.end - cell.position, EVERYTHING))
-            about.asked = self._hear(registry.want_range(*about.source, about.floor, count))
+                    was_granted = free.granted > 0 and free.granted_at == cell.position
+                    if was_granted and about.suspect is not None:
+                        return
+            wanted = registry_of(self._marshal).want_range(*about.source, about.floor, count)
+            about.asked = self._hear(wanted)
 
     def _hear(self, claim: Claim) -> Claim:
         """Have this thread look when something is told of a claim."""
@@ -519,7 +529,7 @@ class RangeClaims:
             if claim.held:
                 self._partitions.end_range(claim)
         about.taking = [claim for claim in about.taking if not core_of(claim).ended.is_set()]
-        about.splitting = []
+        about.splitting, about.suspect = [], None
         if about.asked is not None and core_of(about.asked).ended.is_set():
             about.asked = None
         if has_free and about.asked is None:

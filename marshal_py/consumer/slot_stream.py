@@ -16,13 +16,11 @@ import mmh3
 from confluent_kafka import OFFSET_BEGINNING, TopicPartition
 
 from marshal_py.consumer.held_partition import HeldPartition
+from marshal_py.consumer.stream import LEAP
 from marshal_py.protocol.balance import Unit
 from marshal_py.protocol.slots import Slot
 
 __all__ = ["SlotStream"]
-
-LEAP: Final = 10_000
-"""Where nobody wants the next so many offsets, Kafka need not send them."""
 
 
 class SlotStream:
@@ -34,6 +32,8 @@ class SlotStream:
         """By the number of the slot."""
         self.is_lost = False
         """Kafka has ended the fetching: there is nothing where it was."""
+        self.end = -1
+        """There are messages below it, as far as is known."""
         self._slots = slot.slots
         self._wanting: list[HeldPartition] = []
         self._at: int | None = None
@@ -47,7 +47,7 @@ class SlotStream:
         where = [TopicPartition(*self.source)]
         if not self._wanting:
             if not parts:
-                self._stop(kafka)
+                self.stop(kafka)
             elif self._at is not None and not self._is_paused:
                 kafka.pause(where)
                 self._is_paused = True
@@ -56,7 +56,7 @@ class SlotStream:
             return  # once it is known where each of them goes on
         first = min(part.read_to for part in self._wanting)
         if self._at is None or self.is_lost or not 0 <= first - self._at <= LEAP:
-            self._stop(kafka)
+            self.stop(kafka)
             where[0].offset = OFFSET_BEGINNING if first < 0 else first
             kafka.incremental_assign(where)
             self._at = first
@@ -64,7 +64,17 @@ class SlotStream:
             kafka.resume(where)
             self._is_paused = False
 
-    def _stop(self, kafka: Any) -> None:
+    @property
+    def is_of_use(self) -> bool:
+        """Whether a slot of it is fetched."""
+        return bool(self.parts)
+
+    def kept_for_parts(self) -> Iterator[tuple[HeldPartition, list[Any]]]:
+        """Nothing is kept."""
+        return iter(())
+
+    def stop(self, kafka: Any) -> None:
+        """Have Kafka bring nothing more."""
         if self._at is not None:
             where = [TopicPartition(*self.source)]
             kafka.resume(where)  # a pause would outlive the assignment
@@ -85,11 +95,13 @@ class SlotStream:
             if mine:
                 yield part, mine
 
-    def passed(self, end: int) -> None:
+    def passed(self, end: int, kafka: Any) -> bool:  # noqa: ARG002 (see `Stream`)
         """Kafka has brought what there is below `end`, and each slot was given its messages."""
+        self.end = max(self.end, end)
         self._at = end if self._at is None else max(self._at, end)
         for part in self._wanting:
             if end > part.read_to:
                 part.read_to = end
                 part.reached(end)
                 part.fetched = max(part.fetched, end)
+        return False

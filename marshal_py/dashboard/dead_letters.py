@@ -1,7 +1,7 @@
 """Dead letters: which there are, why, and how they are put back to where they came from.
 
 A dead letter is a record that `Consumer.run` gave up, with headers that say why
-(`marshal_py.consumer.handlers.dead_letters`). Whoever may write to its topic may write anything
+(`marshal_py.consumer.dead_letters`). Whoever may write to its topic may write anything
 into these headers, so what they say is shown, and checked before anything is done with it.
 
 Replayed, the message as it was goes to the partition that it came from, with these headers: they
@@ -32,7 +32,7 @@ from marshal_py.admin.topic_offsets import extent, offset_ranges
 from marshal_py.client.acl import REFUSED, denied
 from marshal_py.client.kafka_clients import read_to_end
 from marshal_py.client.topics import admin_client
-from marshal_py.consumer.handlers.dead_letters import PREFIX, REPLAYED
+from marshal_py.consumer.dead_letters import PREFIX, REPLAYED
 from marshal_py.consumer.topics import Described, describe
 from marshal_py.dashboard.appending import NewRecord, append
 from marshal_py.errors import BrokerUnavailable, InvalidArgument

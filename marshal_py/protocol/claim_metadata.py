@@ -17,11 +17,14 @@ over what says what the position means, and counts failures for itself.
 | ``t`` | Kafka's id of the topic that the position is of, 16 bytes |
 | ``n``, ``m`` | how many partitions the topic had when the group began with it, and when (ms) |
 | ``f``, ``w`` | what is done above the position: from which offset on, and `done_offsets` |
+| ``l`` | of a range, released messages: [offset, deliveries that its grants do not count] |
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import lru_cache
+from itertools import islice
 from typing import Final
 
 import msgspec
@@ -29,10 +32,13 @@ import msgspec
 from marshal_py.protocol.done_offsets import Ranges, decode_ranges, encode_ranges
 from marshal_py.protocol.messages import MAX_METADATA_BYTES
 
-__all__ = ["MAX_CLASS", "ClaimMetadata"]
+__all__ = ["MAX_CLASS", "MAX_RELEASED", "ClaimMetadata"]
 
 MAX_CLASS: Final = 64
 """Characters of the name of an exception's class."""
+
+MAX_RELEASED: Final = 8
+"""Messages of one range whose deliveries are told, at most."""
 
 
 class ClaimMetadata(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -50,6 +56,7 @@ class ClaimMetadata(msgspec.Struct, frozen=True, omit_defaults=True):
     began_ms: int = msgspec.field(default=0, name="m")
     done_from: int = msgspec.field(default=0, name="f")
     done: bytes = msgspec.field(default=b"", name="w")
+    released: tuple[tuple[int, int], ...] = msgspec.field(default=(), name="l")
 
     @property
     def has_failures(self) -> bool:
@@ -70,6 +77,7 @@ class ClaimMetadata(msgspec.Struct, frozen=True, omit_defaults=True):
             began_ms=self.began_ms,
             done_from=self.done_from,
             done=self.done,
+            released=self.released,
         )
 
     def with_failures(self, failures: ClaimMetadata) -> ClaimMetadata:
@@ -90,12 +98,21 @@ class ClaimMetadata(msgspec.Struct, frozen=True, omit_defaults=True):
     def with_done(self, base: int, ranges: Ranges) -> ClaimMetadata:
         """Return this, with as much of what is done above `base` as there is room for."""
         bare = msgspec.structs.replace(self, done_from=0, done=b"")
+        if len(bare.encode()) > MAX_METADATA_BYTES:
+            bare = msgspec.structs.replace(bare, released=())
         if not ranges:
             return bare
         least = msgspec.structs.replace(bare, done_from=base, done=b"-")
         room = MAX_METADATA_BYTES - len(least.encode())
         done = encode_ranges(base, ranges, room)
         return msgspec.structs.replace(bare, done_from=base, done=done) if done else bare
+
+    def with_released(self, released: Iterable[tuple[int, int]]) -> ClaimMetadata:
+        """Return this, with what is told of the first `MAX_RELEASED` messages that come again."""
+        told = tuple(islice(released, MAX_RELEASED))
+        return msgspec.structs.replace(self, released=told).with_done(
+            self.done_from, self.done_ranges
+        )
 
     @property
     def done_ranges(self) -> Ranges:

@@ -921,6 +921,8 @@ def _claim_range(
     cell = group.cells[unit]
     _take(state, group, offset, record, cell, events)
     at = cell.position + record.count
+    if cell.metadata:
+        return  # what it says of the messages would be said of the first piece alone
     if _why_whole(group, free, cell, at) is None:
         _split(group, offset, record, free, at, events)
 

@@ -199,7 +199,7 @@ class Shares:
 
 
 def _kind(wants: Subscription | None) -> _Kind | None:
-    return None if wants is None else (wants.topics, wants.pattern, wants.slots)
+    return None if wants is None else (wants.topics, wants.pattern, wants.agreed)
 
 
 def _remove(names: list[str], name: str) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 import mmh3
 
@@ -20,6 +20,7 @@ __all__ = [
     "BY_PARTITIONS",
     "BY_RANGES",
     "MAX_SLOTS",
+    "Sharing",
     "Slot",
     "agreement_cell",
     "agreement_of",
@@ -32,11 +33,14 @@ __all__ = [
 
 MAX_SLOTS: Final = 1024
 
+Sharing: TypeAlias = Literal["partitions", "keys", "ranges"]
+"""How the members of a group share a topic; by keys, in so many slots besides."""
+
 BY_PARTITIONS: Final = 0
-"""In place of a number of slots: whole partitions are claimed."""
+"""What stands in the log in place of a number of slots: whole partitions are claimed."""
 
 BY_RANGES: Final = 65_536
-"""In place of a number of slots: ranges of messages are claimed (§5.18)."""
+"""The same: ranges of messages are claimed (§5.18)."""
 
 _AGREEMENT: Final = "#slots"
 _SLOTS: Final = re.compile(r"([A-Za-z0-9._-]+)/(0|[1-9][0-9]{0,9})#([1-9][0-9]{0,3})")

@@ -17,7 +17,14 @@ import msgspec
 
 from marshal_py.errors import ConfigurationError
 from marshal_py.protocol.messages import MAX_MEMBER_METADATA_BYTES, MAX_TOPIC_LENGTH
-from marshal_py.protocol.slots import BY_PARTITIONS, BY_RANGES, check_slots, slot_of, source_of
+from marshal_py.protocol.slots import (
+    BY_PARTITIONS,
+    BY_RANGES,
+    Sharing,
+    check_slots,
+    slot_of,
+    source_of,
+)
 
 __all__ = ["Subscription"]
 
@@ -35,8 +42,8 @@ class Subscription:
     - `labels`: free text for people, shown by `marshal status`.
     - `prefer`: shell patterns of `topic` or `topic/partition` that it gets rather than others, if
       it has room. A preference moves nothing that somebody holds.
-    - `slots`: partitions are shared by the keys of their messages, by so many slots each; 0: they
-      are claimed whole; 65,536: they are shared by ranges.
+    - `sharing`: partitions are claimed whole, or shared by the keys of their messages, by so many
+      `slots` each, or by ranges of them.
 
     Raises `ConfigurationError`, naming field and value.
     """
@@ -49,7 +56,8 @@ class Subscription:
     by_lag: bool = False
     labels: Mapping[str, str] = field(default_factory=dict)
     prefer: tuple[str, ...] = ()
-    slots: int = BY_PARTITIONS
+    sharing: Sharing = "partitions"
+    slots: int = 0
 
     def __post_init__(self) -> None:
         for topic in self.topics:
@@ -71,16 +79,24 @@ class Subscription:
             raise ConfigurationError(
                 f"max_claims = {self.max_claims!r} must be a whole number, or None for no limit"
             )
-        if self.slots != BY_PARTITIONS:
-            if self.slots != BY_RANGES:
-                check_slots(self.slots, self.topics)
-            if self.entire_topics:
-                how = "by ranges" if self.slots == BY_RANGES else "by keys"
-                raise ConfigurationError(
-                    f"claim_entire_topic: whole topics are not shared {how}; leave one of them out"
-                )
+        if self.sharing == "keys":
+            check_slots(self.slots, self.topics)
+        elif self.slots:
+            raise ConfigurationError(
+                f"slots = {self.slots!r}: only partitions that are shared by keys have slots"
+            )
+        if self.sharing != "partitions" and self.entire_topics:
+            raise ConfigurationError(
+                f"claim_entire_topic: whole topics are not shared by {self.sharing}; leave one of "
+                "them out"
+            )
         if not isinstance(self.weight, int | float) or not 0.001 <= self.weight <= 1000:
             raise ConfigurationError(f"weight = {self.weight!r} must be 0.001 to 1000")
+
+    @property
+    def agreed(self) -> int:
+        """What stands for its `sharing` in the log (PROTOCOL §5.17)."""
+        return {"partitions": BY_PARTITIONS, "keys": self.slots, "ranges": BY_RANGES}[self.sharing]
 
     def wants(self, topic: str) -> bool:
         """Whether the member wants partitions of `topic`."""
@@ -95,8 +111,8 @@ class Subscription:
         """
         slot = slot_of(topic, 0)
         if slot is None:
-            return self.slots == BY_PARTITIONS and self.wants(topic)
-        return slot.slots == self.slots and self.wants(slot.topic)
+            return self.sharing == "partitions" and self.wants(topic)
+        return self.sharing == "keys" and slot.slots == self.slots and self.wants(slot.topic)
 
     def likes(self, unit: tuple[str, int]) -> bool:
         """Whether the member prefers this unit to others."""
@@ -121,8 +137,8 @@ class Subscription:
             document["l"] = dict(self.labels)
         if self.prefer:
             document["f"] = list(self.prefer)
-        if self.slots:
-            document["k"] = self.slots
+        if self.agreed != BY_PARTITIONS:
+            document["k"] = self.agreed
         data: bytes = msgspec.msgpack.encode(document)
         if len(data) > MAX_MEMBER_METADATA_BYTES:
             raise ConfigurationError(
@@ -150,6 +166,7 @@ class _Wire(msgspec.Struct):
     k: Annotated[int, msgspec.Meta(ge=0, le=BY_RANGES)] = BY_PARTITIONS
 
 
+_SHARING: Final[Mapping[int, Sharing]] = {BY_PARTITIONS: "partitions", BY_RANGES: "ranges"}
 _decoder: Final = msgspec.msgpack.Decoder(_Wire)
 
 
@@ -157,6 +174,7 @@ _decoder: Final = msgspec.msgpack.Decoder(_Wire)
 def _decode(data: bytes) -> Subscription | None:
     try:
         wire = _decoder.decode(data)
+        sharing = _SHARING.get(wire.k, "keys")
         return Subscription(
             frozenset(wire.t),
             wire.p,
@@ -166,7 +184,8 @@ def _decode(data: bytes) -> Subscription | None:
             wire.b,
             wire.l,
             tuple(wire.f),
-            wire.k,
+            sharing,
+            wire.k if sharing == "keys" else 0,
         )
     except (msgspec.MsgspecError, UnicodeDecodeError, ConfigurationError):
         return None

@@ -5,8 +5,9 @@ many members would do if each had a partition. Members are threads, each with it
 Kafka's share groups are measured in the same run where confluent-kafka and the brokers know them.
 
 By ranges, besides: how long after its append a message is begun while 4 members are idle; for how
-long the others wait behind one message that takes 1 s while 3 members are idle; and how many
-records of the coordination log 1,000 messages cost one member whose handlers do nothing.
+long the others wait behind one message that takes 1 s while 3 members are idle; how many records of
+the coordination log 1,000 messages cost one member whose handlers do nothing; and of a member that
+is killed, how many intervals after its last record what it held is begun elsewhere.
 """
 
 from __future__ import annotations
@@ -14,10 +15,14 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import subprocess
+import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import confluent_kafka
 from confluent_kafka import Producer
@@ -30,11 +35,14 @@ from confluent_kafka.admin import (
 )
 
 from marshal_py import Consumer
-from marshal_py.consumer.options import Sharing
+from marshal_py.client.marshal import driver_of
 from marshal_py.embedded.kafka import EmbeddedKafka
+from marshal_py.protocol.events import Beat, Claimed, Event
+from marshal_py.protocol.slots import Sharing
 from tests.benchmarks._servers import new_topic, produce_all
 from tests.benchmarks.consumer import FETCH, bare, rate
 from tests.benchmarks.harness import Figure, Options, median, run, say
+from tests.support.messages import offset_of
 
 KAFKA = "4.2.0"
 """The first version that has share groups without further ado."""
@@ -49,6 +57,9 @@ SLOTS = 16
 SHARINGS: tuple[Sharing, ...] = ("keys", "ranges")
 GAP_S = 0.01
 """Between two messages that arrive at idle members."""
+
+INTERVAL_MS = 500
+"""Of the members of which one is killed."""
 
 PATIENCE_S = 120.0
 JOIN_S = 8.0
@@ -192,6 +203,105 @@ def beside_a_slow_one(kafka: EmbeddedKafka, coordination: str) -> float:
         fill(kafka, topic, 40)
         done.wait(PATIENCE_S)
     return (max(begun.values()) - begun[0]) * 1e3
+
+
+class Killed(NamedTuple):
+    """What became of the ranges of a member that was killed."""
+
+    first: float
+    """Intervals from its last record in the log to the begin of the first message elsewhere."""
+    last: float
+    """To that of the last one."""
+    in_flight: int
+    """So many messages it held, by the log: begun, or claimed ahead."""
+    repeated: int
+
+
+VICTIM = """
+import os, sys, time
+from marshal_py import Consumer
+servers, topic, coordination, group, interval_ms, path = sys.argv[1:]
+file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+with Consumer(servers, group_id=group, client_id="victim", topics=topic, topic=coordination,
+              sharing="ranges", interval_ms=int(interval_ms)) as consumer:
+    for message in consumer:
+        os.write(file, b"%d\\n" % message.offset())
+        time.sleep(0.005)
+"""
+
+
+def killed(kafka: EmbeddedKafka, coordination: str, folder: Path, count: int) -> Killed:
+    """Kill one of two members, which is a process, amid its work; see what the other one gets.
+
+    Raises `RuntimeError` if a message is lost.
+    """
+    topic, group = kafka.create_topic(partitions=1), f"killed-{next(_groups)}"
+    fill(kafka, topic, count)
+    begun: dict[int, float] = {}
+    held: set[int] = set()
+    all_begun, heard = threading.Event(), [0]
+    path = folder / group
+    path.touch()
+
+    def victims() -> set[int]:
+        return set(map(int, path.read_bytes().rpartition(b"\n")[0].split()))
+
+    with Consumer(
+        kafka.bootstrap_servers,
+        group_id=group,
+        client_id="heir",
+        topics=topic,
+        topic=coordination,
+        sharing="ranges",
+        interval_ms=INTERVAL_MS,
+    ) as heir:
+        marshal = heir.marshal
+
+        def note(_: int, events: list[Event]) -> None:
+            for event in events:
+                if isinstance(event, Beat | Claimed) and event.client_id == "victim":
+                    heard[0] = event.offset
+
+        def work() -> None:
+            for message in heir:
+                begun.setdefault(offset_of(message), time.time())
+                if held and held <= begun.keys():
+                    all_begun.set()
+                time.sleep(WORK_S)
+
+        marshal.listen(note)
+        arguments = [kafka.bootstrap_servers, topic, coordination, group, str(INTERVAL_MS)]
+        victim = subprocess.Popen([sys.executable, "-c", VICTIM, *arguments, str(path)])
+        _wait(lambda: len(victims()) > 50)
+        thread = threading.Thread(target=work, daemon=True)
+        thread.start()
+        _wait(lambda: len(begun) > 50)
+        victim.kill()
+        victim.wait()
+        with marshal.world() as world:
+            found = world.group(group)
+            assert found is not None
+            for each in found.open_ranges.of((topic, 0)):
+                cell = found.cells[each.cell]
+                if cell.holder == "victim":
+                    held.update(range(cell.position, min(each.end, count)))
+            home = world.home(group)
+        if not held:
+            raise RuntimeError("the victim held nothing")
+        if not all_begun.wait(PATIENCE_S):
+            raise RuntimeError("what the victim held was never begun elsewhere")
+        _wait(lambda: len(victims() | begun.keys()) == count)
+        stamped = driver_of(marshal).observers[home].stamped
+        last_ms = stamped.at(heard[0])
+    assert last_ms is not None
+    times = sorted(begun[offset] for offset in held)
+    interval_s = INTERVAL_MS / 1_000
+    return Killed(
+        (times[0] - last_ms / 1_000) / interval_s,
+        (times[-1] - last_ms / 1_000) / interval_s,
+        len(held),
+        len(victims() & begun.keys()),
+    )
 
 
 def by_share_group(kafka: EmbeddedKafka, members: int, count: int) -> float:
@@ -383,6 +493,30 @@ def measure(options: Options) -> list[Figure]:
                     value <= most,
                 )
             )
+        with tempfile.TemporaryDirectory() as folder:
+            ends = [
+                killed(kafka, coordination, Path(folder), 1_000) for _ in range(options.repeats)
+            ]
+        first, last = median(end.first for end in ends), median(end.last for end in ends)
+        figures += [
+            Figure(
+                f"ranges, a member killed, interval {INTERVAL_MS} ms: begun elsewhere",
+                first,
+                "intervals",
+                None,
+                "2 to 2.5",
+                2 <= first <= 2.5,
+            ),
+            Figure("ranges, a member killed: the last of its messages", last, "intervals"),
+            Figure(
+                "ranges, a member killed: repeats, worst",
+                max(end.repeated for end in ends),
+                "messages",
+                max(end.in_flight for end in ends),
+                "≤ what was in flight",
+                all(end.repeated <= end.in_flight for end in ends),
+            ),
+        ]
         slow = [beside_a_slow_one(kafka, coordination) for _ in range(options.repeats)]
         value = median(slow)
         figures.append(

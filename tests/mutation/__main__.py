@@ -60,7 +60,7 @@ UNIT_TESTS: Final[dict[str, tuple[str, ...]]] = {
     ),
     "handlers": (
         "marshal_py/consumer/handlers/test_schedule.py",
-        "marshal_py/consumer/handlers/test_dead_letters.py",
+        "marshal_py/consumer/test_dead_letters.py",
         "marshal_py/consumer/handlers/test_options.py",
         "marshal_py/consumer/handlers/test_middleware.py",
         "marshal_py/consumer/handlers/test_runner.py",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import signal
@@ -16,12 +17,42 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import Producer
+from confluent_kafka import Consumer as KafkaConsumer
+from confluent_kafka import Message, Producer, TopicPartition
 
+from marshal_py.client.topics import create_topics
 from marshal_py.consumer.consumer import Consumer
+from marshal_py.embedded.kafka import EmbeddedKafka
 from tests.support.messages import number_of, offset_of, partition_of
 
 INTERVAL_MS = 1_000
+Make = Callable[..., Consumer]
+_topics = itertools.count()
+
+
+def new_coordination_topic(kafka: EmbeddedKafka, *, partitions: int = 1) -> str:
+    """A coordination topic of its own for a test."""
+    kafka.start()
+    name = f"__marshal.consumers.{pid_suffix()}.{next(_topics)}"
+    create_topics(kafka.bootstrap_servers, topic=name, partitions=partitions)
+    return name
+
+
+@contextlib.contextmanager
+def consumers(kafka: EmbeddedKafka, **defaults: Any) -> Iterator[Make]:
+    """Have consumers of group g made by their client_ids, with these settings; close them all."""
+    made: list[Consumer] = []
+
+    def make(client_id: str, **settings: Any) -> Consumer:
+        given = {"group_id": "g", "interval_ms": INTERVAL_MS, **defaults, **settings}
+        made.append(Consumer(kafka.bootstrap_servers, client_id=client_id, **given))
+        return made[-1]
+
+    try:
+        yield make
+    finally:
+        for consumer in made:
+            consumer.close(timeout_s=2)
 
 
 def fill(servers: str, topic: str, count: int, *, partitions: int, start: int = 0) -> None:
@@ -38,6 +69,20 @@ def fill(servers: str, topic: str, count: int, *, partitions: int, start: int = 
             except BufferError:
                 producer.poll(0.1)
     assert producer.flush(60) == 0
+
+
+def read_messages(kafka: EmbeddedKafka, topic: str, count: int) -> list[Message]:
+    """Read the first messages of partition 0."""
+    consumer = KafkaConsumer(
+        {"bootstrap.servers": kafka.bootstrap_servers, "group.id": "x", "fetch.wait.max.ms": 20}
+    )
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    try:
+        found: list[Message] = []
+        until(lambda: found.extend(consumer.consume(count, 0.2)) or len(found) >= count)  # type: ignore[func-returns-value]
+        return found
+    finally:
+        consumer.close()
 
 
 def until(condition: Callable[[], bool], timeout_s: float = 120, what: str = "") -> None:

@@ -936,6 +936,18 @@ history(
 )
 history(
     "ranges",
+    "what tells something of its messages is granted whole",
+    "Whatever was asked for: cut off, they would have no cell that tells it.",
+    claim_range("a", 10),
+    beat("a", (0, 3), (0, b"done")),
+    release_range("a", 0, 0, 3),
+    claim_range("b", 2),
+    beat("b", (3, b"")),
+    release_range("b", 0, 3, 3),
+    claim_range("c", 2),
+)
+history(
+    "ranges",
     "a range is taken over as any cell",
     "By its version. Each grant at the same position is counted.",
     claim_range("a", 10),

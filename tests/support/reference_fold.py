@@ -586,7 +586,7 @@ def claiming_range(state: State, offset: int, record: dict[str, Any]) -> list[Ev
             continue
         events = grant(state, offset, record, cell)
         at = position_of(cell) + record["count"]
-        if why_not_split(state, found, cell, at) is None:
+        if cell["metadata"] == "" and why_not_split(state, found, cell, at) is None:
             events += split(state, offset, record, found, at)
         return events
     start = max(record["floor"], position_of(book) if book else -1)

@@ -258,10 +258,6 @@ class HandlerOptions:
         chosen = self.retry.get(topic) if isinstance(self.retry, Mapping) else self.retry
         return chosen or _USUAL
 
-    def dead_letter_topic_of(self, topic: str) -> str:
-        """Return where the dead letters of a topic go."""
-        return self.dead_letter_topic.replace("{topic}", topic)
-
     def may_retry(self, topic: str, error: BaseException, failures: int) -> bool:
         """Whether a message comes again after so many failures, of which `error` was the last."""
         if isinstance(error, DeliveriesExhausted):

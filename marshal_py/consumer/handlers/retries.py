@@ -7,7 +7,12 @@ import random
 import time
 
 from marshal_py.consumer.core import ConsumerCore
-from marshal_py.consumer.handlers.dead_letters import DeadLetters, headers_of
+from marshal_py.consumer.dead_letters import (
+    DeadLetters,
+    check_dead_letter_topics,
+    dead_letter_topic_of,
+    headers_of,
+)
 from marshal_py.consumer.handlers.ending import Ending
 from marshal_py.consumer.handlers.options import Failure, HandlerOptions, Verdict
 from marshal_py.consumer.handlers.schedule import Item
@@ -48,15 +53,9 @@ class Retries:
         """
         if self._options.on_failure != "dead_letter":
             return
-        topics = {self._options.dead_letter_topic_of(topic) for topic in self._topics.counts}
-        for topic in sorted(topics):
-            if self._topics.wants(topic):
-                raise ConfigurationError(
-                    f"dead_letter_topic: {topic!r} is among the topics that this consumer reads, "
-                    "so dead letters would come again for ever; name another, or leave it out of "
-                    "`pattern`"
-                )
-        self._open_dead_letters().check(topics)
+        check_dead_letter_topics(
+            self._open_dead_letters(), self._topics, self._options.dead_letter_topic
+        )
 
     def close(self) -> None:
         """Wait for the dead letters that were begun."""
@@ -177,15 +176,16 @@ class Retries:
         marshal = self._marshal
         is_text = marshal.settings.wire == "text"
         headers = headers_of(
-            item,
+            item.payload,
             error,
+            attempts=item.attempts,
             group_id=marshal.group_id,
             client_id=marshal.client_id,
             epoch=None if is_text else task.part.claim.epoch,
         )
         message = item.payload
         key, value = item.raw or (message.key(), message.value())
-        topic = self._options.dead_letter_topic_of(item.source[0])
+        topic = dead_letter_topic_of(self._options.dead_letter_topic, item.source[0])
         while True:
             try:
                 self._open_dead_letters().send(topic, key, value, headers)

@@ -254,7 +254,7 @@ class Tasks:
         self._core.wakeup.wake()
 
     def _after(self, part: HeldPartition) -> None:
-        if part.stage is Stage.DRAINING:
+        if part.stage is Stage.DRAINING or part.is_over:
             self._core.wakeup.wake()
         if not self.has_room.is_set() and self.wants_more:
             self.has_room.set()

@@ -10,7 +10,7 @@ RUNNER = "marshal_py.consumer.handlers.runner"
 TASKS = "marshal_py.consumer.handlers.tasks"
 RETRIES = "marshal_py.consumer.handlers.retries"
 SCHEDULE = "marshal_py.consumer.handlers.schedule"
-LETTERS = "marshal_py.consumer.handlers.dead_letters"
+LETTERS = "marshal_py.consumer.dead_letters"
 ENDING = "marshal_py.consumer.handlers.ending"
 
 

@@ -10,7 +10,6 @@ from typing import Any, Final
 
 from marshal_py import Claim
 from marshal_py.consumer.consumer import Consumer
-from marshal_py.consumer.options import Sharing
 from marshal_py.errors import Closed, DuplicateClientId
 from marshal_py.protocol import events as ev
 from marshal_py.protocol.claim_states import ClaimState
@@ -22,7 +21,7 @@ from marshal_py.protocol.messages import (
     SetPosition,
     encode,
 )
-from marshal_py.protocol.slots import slot_of_key, slots_cell, source_of
+from marshal_py.protocol.slots import Sharing, slot_of_key, slots_cell, source_of
 from marshal_py.protocol.world import coordinating_partition
 from tests.simulation.whole import green
 from tests.simulation.whole.checks import LOG, Key, Ledger
@@ -66,6 +65,8 @@ class Scenario:
     slots: int = 0
     """So many to each partition, which is shared by keys; 0: by partitions, or by ranges."""
     by_ranges: bool = False
+    poison: int = -1
+    """A message of the first partition that kills who handles it, until it is given up."""
 
     @property
     def sharing(self) -> Sharing:
@@ -231,6 +232,7 @@ class Member:
             client_id=spec.client_id,
             interval_ms=scenario.interval_ms,
             close_on_sigterm=False,
+            **self.more_settings(),
         )
         self.instance_id = consumer.marshal.instance_id
         try:
@@ -248,6 +250,10 @@ class Member:
         if not self.closing:
             consumer.close(2.0)
             self.machine.exited = True
+
+    def more_settings(self) -> dict[str, Any]:
+        """Of the consumer, besides those of every kind."""
+        return {}
 
     def work(self, consumer: Consumer, manual: bool) -> None:
         while not self.closing:
@@ -297,8 +303,7 @@ class Member:
             self.hub.random.shuffle(some)
             for message, epoch in some:
                 self.toil()
-                consumer.ack(message)
-                self.acknowledged(consumer, message, epoch)
+                self.finish_with(consumer, message, epoch)
 
         for message in consumer.messages(idle_timeout_s=0.3):
             claim = consumer.claim_of(message)
@@ -311,6 +316,11 @@ class Member:
                 else:
                     acknowledge(some)
         acknowledge(waiting)
+
+    def finish_with(self, consumer: Consumer, message: Any, epoch: int) -> None:
+        """Say what became of a message that is acknowledged by itself."""
+        consumer.ack(message)
+        self.acknowledged(consumer, message, epoch)
 
     def take(self, message: Any, claim: Claim) -> None:
         self.world.ledger.handed(self, message, claim)

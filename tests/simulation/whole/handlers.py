@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 from zlib import crc32
 
 from marshal_py.consumer.consumer import Consumer
+from marshal_py.consumer.dead_letters import PREFIX
 from marshal_py.consumer.handlers import runner, workers  # noqa: F401 (simulated ground is laid there)
-from marshal_py.consumer.handlers.dead_letters import PREFIX
 from marshal_py.consumer.handlers.options import Retry
 from marshal_py.protocol import events as ev
 from tests.simulation.whole import consumers

@@ -11,14 +11,15 @@ from bisect import bisect_left
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Final
 
+from marshal_py import AcknowledgeType, NotHeld
 from marshal_py.consumer import range_stream, ranges  # noqa: F401 (simulated ground is laid there)
 from marshal_py.protocol import events as ev
 from marshal_py.protocol.ranges import range_of
-from tests.simulation.whole import consumers
+from tests.simulation.whole import consumers, green
 from tests.simulation.whole.checks import LOG, Key, Ledger, Tenure
 from tests.simulation.whole.cluster import Cluster, Partition
 from tests.simulation.whole.consumers import GROUP, TOPIC, UNLIMITED, Member, Scenario, Spec
-from tests.simulation.whole.green import Violation
+from tests.simulation.whole.green import MS, Violation
 
 if TYPE_CHECKING:
     from marshal_py import Claim
@@ -27,7 +28,11 @@ if TYPE_CHECKING:
 NOT_HERE: Final = ("forget_group", "limit", "set_position")
 """Nobody takes a share, and the ledger takes no position for one that an operator has set."""
 REQUIRED: Final = tuple(fault for fault in consumers.REQUIRED if fault not in NOT_HERE)
-REQUIRED_COUNTS: Final = (*consumers.REQUIRED_COUNTS, "splits", "takeovers")
+REQUIRED_COUNTS: Final = (
+    *(*consumers.REQUIRED_COUNTS, "splits", "takeovers"),
+    *("released", "died of poison", "poison given up"),
+)
+MAX_DELIVERIES: Final = 2
 FOREVER: Final = 1 << 62
 
 Span = tuple[int, int]
@@ -44,6 +49,8 @@ def generate(seed: int) -> Scenario:
     for spec in made.members:
         spec.limit = UNLIMITED
         spec.work_ms = rng.choice((0.2, 1.0, 5.0, 40.0))  # slow ones are relieved of what waits
+    if rng.random() < 0.3:
+        made.poison = rng.randrange(5, 60)
     made.incidents = [
         (at, kind, who % made.partitions if kind == "burst" else who, args)
         for at, kind, who, args in made.incidents
@@ -186,6 +193,37 @@ class Sharing(Member):
 
     world: RangeWorld
 
+    def more_settings(self) -> dict[str, Any]:
+        return {"max_deliveries": MAX_DELIVERIES}
+
+    def take(self, message: Any, claim: Claim) -> None:
+        super().take(message, claim)
+        is_poison = message.offset() == self.world.scenario.poison and message.partition() == 0
+        if not is_poison or self.consumer is None:
+            return
+        try:
+            count = self.consumer.delivery_count(message)
+        except NotHeld:
+            return
+        if count > MAX_DELIVERIES:
+            self.hub.counts["poison given up"] += 1
+            return
+        self.hub.counts["died of poison"] += 1
+        who = next(who for who, members in self.world.members.items() if self in members)
+        self.hub.at(self.hub.now, self.machine.kill)
+        self.hub.at(
+            self.hub.now + self.world.scenario.interval_ms * MS, self.world.start_again, who
+        )
+        green.sleep(1.0)
+
+    def finish_with(self, consumer: Consumer, message: Any, epoch: int) -> None:
+        if self.hub.random.random() < 0.05:
+            self.hub.counts["released"] += 1
+            delay_s = self.hub.random.choice((0.0, 0.3))
+            consumer.acknowledge(message, AcknowledgeType.RELEASE, delay_s=delay_s)
+        else:
+            super().finish_with(consumer, message, epoch)
+
     def done(self, message: Any, epoch: int) -> None:
         ledger = self.world.ledger
         key = ledger.key_of[epoch]
@@ -211,6 +249,11 @@ class RangeWorld(consumers.World):
 
     def new_member(self, spec: Spec, number: int) -> Sharing:
         return Sharing(self, spec, number)
+
+    def start_again(self, who: int) -> None:
+        """Somebody starts a member that has died of a message."""
+        if self.hub.now < self.scenario.settle_ns:
+            self.start(who)
 
     def settled(self) -> None:
         self.working()

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import json
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 from confluent_kafka import Message, Producer
@@ -21,25 +19,27 @@ from marshal_py.admin.lag import measure_lag
 from marshal_py.admin.positions import committed_offsets
 from marshal_py.admin.world_reader import read_world
 from marshal_py.cli.app import app
-from marshal_py.client.topics import admin_client, create_topics
+from marshal_py.client.topics import admin_client
 from marshal_py.consumer.consumer import Consumer
 from marshal_py.embedded.kafka import EmbeddedKafka
 from marshal_py.protocol.slots import slot_of_key, slots_cell
-from tests.support.consumers import INTERVAL_MS, Loop, pid_suffix, until
+from tests.support.consumers import (
+    INTERVAL_MS,
+    Loop,
+    Make,
+    consumers,
+    new_coordination_topic,
+    until,
+)
 
 pytestmark = pytest.mark.kafka
 
 SLOTS = 8
-_names = itertools.count()
-Make = Callable[..., Consumer]
 
 
 @pytest.fixture
 def coordination(kafka: EmbeddedKafka) -> str:
-    kafka.start()
-    name = f"__marshal.keys.{pid_suffix()}.{next(_names)}"
-    create_topics(kafka.bootstrap_servers, topic=name, partitions=1)
-    return name
+    return new_coordination_topic(kafka)
 
 
 @pytest.fixture
@@ -49,26 +49,10 @@ def topic(kafka: EmbeddedKafka, kafka_topic: Callable[..., str]) -> str:
 
 @pytest.fixture
 def make(kafka: EmbeddedKafka, coordination: str, topic: str) -> Iterator[Make]:
-    """Make consumers that are closed after the test."""
-    made: list[Consumer] = []
-
-    def make(client_id: str, **settings: Any) -> Consumer:
-        settings = {
-            "group_id": "g",
-            "interval_ms": INTERVAL_MS,
-            "topic": coordination,
-            "topics": topic,
-            "settle_ms": 50,
-            "sharing": "keys",
-            "slots": SLOTS,
-            **settings,
-        }
-        made.append(Consumer(kafka.bootstrap_servers, client_id=client_id, **settings))
-        return made[-1]
-
-    yield make
-    for consumer in made:
-        consumer.close(timeout_s=2)
+    with consumers(
+        kafka, topic=coordination, topics=topic, settle_ms=50, sharing="keys", slots=SLOTS
+    ) as make:
+        yield make
 
 
 class Writer:

@@ -8,7 +8,7 @@ import itertools
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import Any, Literal
+from typing import Literal
 
 import pytest
 from confluent_kafka import Message, TopicPartition
@@ -21,27 +21,31 @@ from marshal_py import (
     Failure,
     MarshalError,
     SharingDiffers,
+    TopicMissing,
 )
 from marshal_py.admin.positions import committed_offsets
 from marshal_py.client.marshal import driver_of
-from marshal_py.client.topics import admin_client, create_topics
+from marshal_py.client.topics import admin_client
 from marshal_py.consumer.consumer import Consumer
 from marshal_py.embedded.kafka import EmbeddedKafka
-from tests.support.consumers import INTERVAL_MS, Loop, fill, pid_suffix, until
+from tests.support.consumers import (
+    INTERVAL_MS,
+    Loop,
+    Make,
+    consumers,
+    fill,
+    new_coordination_topic,
+    read_messages,
+    until,
+)
 from tests.support.messages import offset_of
 
 pytestmark = pytest.mark.kafka
 
-_names = itertools.count()
-Make = Callable[..., Consumer]
-
 
 @pytest.fixture
 def coordination(kafka: EmbeddedKafka) -> str:
-    kafka.start()
-    name = f"__marshal.ranges.{pid_suffix()}.{next(_names)}"
-    create_topics(kafka.bootstrap_servers, topic=name, partitions=1)
-    return name
+    return new_coordination_topic(kafka)
 
 
 @pytest.fixture
@@ -51,24 +55,8 @@ def topic(kafka: EmbeddedKafka, kafka_topic: Callable[..., str]) -> str:
 
 @pytest.fixture
 def make(kafka: EmbeddedKafka, coordination: str, topic: str) -> Iterator[Make]:
-    """Make consumers that are closed after the test."""
-    made: list[Consumer] = []
-
-    def make(client_id: str, **settings: Any) -> Consumer:
-        settings = {
-            "group_id": "g",
-            "interval_ms": INTERVAL_MS,
-            "topic": coordination,
-            "topics": topic,
-            "sharing": "ranges",
-            **settings,
-        }
-        made.append(Consumer(kafka.bootstrap_servers, client_id=client_id, **settings))
-        return made[-1]
-
-    yield make
-    for consumer in made:
-        consumer.close(timeout_s=2)
+    with consumers(kafka, topic=coordination, topics=topic, sharing="ranges") as make:
+        yield make
 
 
 class Ledger:
@@ -259,31 +247,82 @@ def test_acknowledged_one_by_one_in_any_order(kafka: EmbeddedKafka, make: Make, 
     assert [m.offset() for m in again.messages(idle_timeout_s=1)] == [0]
 
 
-def test_one_message_is_released_and_one_rejected(
+def test_a_released_message_alone_comes_again_and_is_counted(
+    kafka: EmbeddedKafka, make: Make, topic: str
+) -> None:
+    fill(kafka.bootstrap_servers, topic, 40, partitions=1)
+    consumer = make("a", auto_ack=False)
+    times: Counter[int] = Counter()
+    counts: dict[int, list[int]] = {4: [], 6: [], 9: []}
+    for message in consumer.messages(idle_timeout_s=60):
+        offset = offset_of(message)
+        times[offset] += 1
+        if offset in counts:
+            consumer.acknowledge(message, AcknowledgeType.RENEW)
+            counts[offset].append(consumer.delivery_count(message))
+        if offset in counts and times[offset] < 4:
+            consumer.acknowledge(message, AcknowledgeType.RELEASE)
+        else:
+            consumer.acknowledge(message)
+        if len(times) == 40 and all(times[each] == 4 for each in counts):
+            break
+    assert times == Counter(dict.fromkeys(range(40), 1) | dict.fromkeys(counts, 4))
+    assert counts == {4: [1, 2, 3, 4], 6: [1, 2, 3, 4], 9: [1, 2, 3, 4]}
+    consumer.close()
+    assert list(make("b").messages(idle_timeout_s=0.5)) == []
+
+
+def test_what_another_member_takes_up_of_it_is_the_released_message(
     kafka: EmbeddedKafka, make: Make, topic: str
 ) -> None:
     fill(kafka.bootstrap_servers, topic, 10, partitions=1)
     consumer = make("a", auto_ack=False)
-    times: Counter[int] = Counter()
-    counts: list[int] = []
-    for message in consumer.messages(idle_timeout_s=60):
-        offset = offset_of(message)
-        times[offset] += 1
-        if offset == 4:
-            consumer.acknowledge(message, AcknowledgeType.RENEW)
-            counts.append(consumer.delivery_count(message))
-        if offset == 4 and times[4] < 3:
-            consumer.acknowledge(message, AcknowledgeType.RELEASE)
-        elif offset == 7:
-            consumer.acknowledge(message, AcknowledgeType.REJECT)
+    got = list(itertools.islice(consumer.messages(idle_timeout_s=60), 10))
+    for message in got:
+        is_third = message.offset() == 3
+        kind = AcknowledgeType.RELEASE if is_third else AcknowledgeType.ACCEPT
+        consumer.acknowledge(message, kind, delay_s=600)
+    consumer.close()  # before the delay is over
+    other = make("b", auto_ack=False)
+    (again,) = itertools.islice(other.messages(idle_timeout_s=60), 1)
+    assert (again.offset(), other.delivery_count(again)) == (3, 2)
+    other.ack(again)
+    assert list(other.messages(idle_timeout_s=0.5)) == []
+
+
+def test_a_rejected_message_is_a_dead_letter_as_it_came(
+    kafka: EmbeddedKafka, make: Make, topic: str, kafka_topic: Callable[..., str]
+) -> None:
+    letters = kafka_topic(partitions=1)
+    fill(kafka.bootstrap_servers, topic, 10, partitions=1)
+    consumer = make(
+        "a",
+        auto_ack=False,
+        dead_letter_topic=letters,
+        value_deserializer=lambda value, _: int(value),
+    )
+    got = list(itertools.islice(consumer.messages(idle_timeout_s=60), 10))
+    values: list[Any] = [message.value() for message in got]
+    assert values == list(range(10))
+    for message in got:
+        if message.offset() == 7:
+            consumer.acknowledge(message, AcknowledgeType.REJECT, reason="no such customer")
         else:
-            consumer.acknowledge(message)
-        if len(times) == 10 and times[4] == 3:
-            break
-    assert times[4] == 3
-    assert counts == [1, 1, 2]
+            consumer.ack(message)
     consumer.close()
     assert list(make("b").messages(idle_timeout_s=0.5)) == []
+    (letter,) = read_messages(kafka, letters, 1)
+    headers = dict(letter.headers() or ())
+    assert (letter.key(), letter.value()) == (b"0", b"7")
+    assert headers["dlq-offset"] == b"7"
+    assert headers["dlq-attempts"] == b"1"
+    assert headers["dlq-error-class"] == b"marshal_py.errors.MessageRejected"
+    assert headers["dlq-error-message"] == b"no such customer"
+
+
+def test_what_is_rejected_needs_its_topic_from_the_start(make: Make, topic: str) -> None:
+    with pytest.raises(TopicMissing, match=f"{topic}.dlq"):
+        make("a", auto_ack=False, dead_letter_topic="{topic}.dlq").start()
 
 
 def test_a_message_that_kills_who_handles_it_is_found_and_given_up(

@@ -73,7 +73,7 @@ def consumer(mode: Any = "at_least_once") -> Any:
     made: Any = Consumer("127.0.0.1:1", group_id="g", topics="t", mode=mode)._core
     made.iteration.is_looping = True
     made.fetcher.fetch = lambda *_: 0
-    made.partitions._sharing.allows = lambda _: True  # no log was read that could say otherwise
+    made.partitions._agreement.allows = lambda _: True  # no log was read that could say otherwise
     if mode == "at_most_once":  # its loop has been found to be fast
         made.delivery._pace, made.delivery._proposal_size = 1_000_000.0, 100
     return made

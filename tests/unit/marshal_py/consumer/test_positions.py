@@ -47,7 +47,7 @@ class World:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, **options: Any) -> None:
         made: Any = Consumer("127.0.0.1:1", group_id="g", topics="t", **options)._core
-        made.partitions._sharing.allows = lambda _: True  # no log was read that says otherwise
+        made.partitions._agreement.allows = lambda _: True  # no log was read that says otherwise
         self.made: Any = made
         self.made.topics.counts = {"t": 2}
         self.made.topics.ids = {"t": NEW}

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, KafkaError, Message
 
+from marshal_py.consumer.agreement import Agreement
 from marshal_py.consumer.consumer import Consumer
 from marshal_py.consumer.held_partition import Batch, HeldPartition, Stage
-from marshal_py.consumer.sharing import Sharing
-from marshal_py.consumer.slot_stream import LEAP
+from marshal_py.consumer.stream import LEAP
 from marshal_py.consumer.transactions import Transactions
 from marshal_py.errors import ConfigurationError, NotInVersion1, SharingDiffers
 from marshal_py.protocol.slots import (
@@ -245,10 +245,10 @@ def test_an_acknowledged_message_is_found_by_its_key() -> None:
     run = world.core.delivery.next_run()
     part.begin(run)
     (message,) = run.messages
-    assert world.core.part_of(message) is part
+    assert world.core.shared.part_of(message) is part
     message.set_key("another")  # as a deserializer does
     world.core.deserializers._key = str
-    assert world.core.part_of(message) is part
+    assert world.core.shared.part_of(message) is part
     part.acknowledge(4)
     assert part.position() == 5
 
@@ -289,7 +289,7 @@ def test_transactions_have_one_offset_for_a_partition() -> None:
 
 
 class Agreeing:
-    """A `Sharing` in a world of a few cells."""
+    """An `Agreement` in a world of a few cells."""
 
     def __init__(self, slots: int) -> None:
         self.cells: dict[tuple[str, int], Any] = {}
@@ -300,7 +300,7 @@ class Agreeing:
             group_id="g",
             settings=SimpleNamespace(wire="msgpack"),
         )
-        self.sharing = Sharing(marshal, slots)
+        self.sharing = Agreement(marshal, slots)
 
     def put(self, topic: str, partition: int, position: int, *, held: bool = False) -> None:
         self.cells[topic, partition] = SimpleNamespace(position=position, held=held)
@@ -402,7 +402,7 @@ def test_a_claim_is_worked_on_when_the_group_agrees() -> None:
     part.stage = Stage.WANTED
     asked: list[Any] = []
     partitions = world.core.partitions
-    partitions._sharing.allows = lambda p: asked.append(p)
+    partitions._agreement.allows = lambda p: asked.append(p)
     partitions._positions.start_of = lambda _: pytest.fail("it was not to begin")
     partitions.advance(part)
     assert asked == [part]

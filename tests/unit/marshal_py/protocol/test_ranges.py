@@ -109,6 +109,16 @@ def test_members_that_ask_at_once_get_different_messages() -> None:
     assert book.state.cells["g", "t", 0].next_offset == 40
 
 
+@spec("F-78")
+def test_a_range_that_tells_something_of_its_messages_is_granted_whole() -> None:
+    book = Book()
+    book.claim("a", 10)
+    book.add(m.Heartbeat(2, *_who("a"), 500, 0, [], [m.MetadataEntry(0, b"done")]))
+    book.release("a", 0, 3)
+    assert book.claim("b", 2) == 0
+    assert book.ranges == [(0, 10, 1)]
+
+
 @spec("F-71", "F-72")
 def test_what_was_not_begun_is_given_back_and_granted_again() -> None:
     book = Book()

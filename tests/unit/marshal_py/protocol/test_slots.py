@@ -83,7 +83,10 @@ def test_the_longest_name_of_a_slot_fits() -> None:
 
 
 def test_a_member_wants_slots_of_its_own_number_alone() -> None:
-    eight, whole = Subscription(frozenset({"t"}), slots=8), Subscription(frozenset({"t"}))
+    eight, whole = (
+        Subscription(frozenset({"t"}), sharing="keys", slots=8),
+        Subscription(frozenset({"t"})),
+    )
     assert eight.claims("t/0#8")
     assert not eight.claims("t/0#16")
     assert not eight.claims("u/0#8")
@@ -92,13 +95,15 @@ def test_a_member_wants_slots_of_its_own_number_alone() -> None:
     assert not whole.claims("t/0#8")
     assert not Subscription(pattern=".*").claims("t/0#8")
     assert Subscription.decode(eight.encode()) == eight
-    assert Subscription(frozenset({"t"}), slots=8, prefer=("t/0",)).likes(("t/0#8", 3))
+    assert Subscription(frozenset({"t"}), sharing="keys", slots=8, prefer=("t/0",)).likes(
+        ("t/0#8", 3)
+    )
 
 
 def test_slots_go_to_members_of_their_number() -> None:
     members = {
-        "a": Subscription(frozenset({"t"}), slots=2),
-        "b": Subscription(frozenset({"t"}), slots=4),
+        "a": Subscription(frozenset({"t"}), sharing="keys", slots=2),
+        "b": Subscription(frozenset({"t"}), sharing="keys", slots=4),
     }
     (units,) = shares_of(members, {("t/0#2", 0): None, ("t/0#2", 1): None}).classes()
     assert units.members == ["a"]
@@ -106,7 +111,7 @@ def test_slots_go_to_members_of_their_number() -> None:
 
 def test_whole_topics_are_not_shared_by_keys() -> None:
     with pytest.raises(ConfigurationError, match="claim_entire_topic"):
-        Subscription(frozenset({"t"}), entire_topics=True, slots=8)
+        Subscription(frozenset({"t"}), entire_topics=True, sharing="keys", slots=8)
 
 
 def test_slots_of_one_topic() -> None:

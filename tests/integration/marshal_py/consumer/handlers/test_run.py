@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer as KafkaConsumer
-from confluent_kafka import Message, Producer, TopicPartition
+from confluent_kafka import Message, Producer
 from prometheus_client import CollectorRegistry
 
 from marshal_py import (
@@ -39,7 +38,7 @@ from marshal_py.consumer.handlers.schedule import Item, Schedule
 from marshal_py.embedded.kafka import EmbeddedKafka
 from marshal_py.telemetry.consumer_metrics import ConsumerMetrics
 from tests.support import handlers
-from tests.support.consumers import INTERVAL_MS, fill, pid_suffix, until
+from tests.support.consumers import INTERVAL_MS, fill, pid_suffix, read_messages, until
 from tests.support.messages import number_of, offset_of, partition_of
 
 pytestmark = pytest.mark.kafka
@@ -138,20 +137,6 @@ class Handled:
         assert self.overlaps == []
         for lane, offsets in self.offsets.items():
             assert offsets == sorted(offsets), lane
-
-
-def read(kafka: EmbeddedKafka, topic: str, count: int) -> list[Message]:
-    """Read the first messages of partition 0."""
-    consumer = KafkaConsumer(
-        {"bootstrap.servers": kafka.bootstrap_servers, "group.id": "x", "fetch.wait.max.ms": 20}
-    )
-    consumer.assign([TopicPartition(topic, 0, 0)])
-    try:
-        found: list[Message] = []
-        until(lambda: found.extend(consumer.consume(count, 0.2)) or len(found) >= count)  # type: ignore[func-returns-value]
-        return found
-    finally:
-        consumer.close()
 
 
 def stored(make: Make, topic: str) -> int:
@@ -270,7 +255,7 @@ def test_processes_are_given_the_message_and_the_epoch(
     assert len(died) == 2, "a process for each attempt"
     assert len({line["pid"] for line in lines}) <= 4, "two, and one in place of each that died"
     dead: dict[Any, dict[str, Any]]
-    dead = {m.value(): dict(m.headers() or ()) for m in read(kafka, f"{topic}.dlq", 2)}
+    dead = {m.value(): dict(m.headers() or ()) for m in read_messages(kafka, f"{topic}.dlq", 2)}
     assert dead[b"3"]["dlq-error-class"].endswith(b"HandlerProcessDied")
     assert b"exit code 9" in dead[b"3"]["dlq-error-message"]
     assert b"five" in dead[b"5"]["dlq-error-message"]
@@ -406,7 +391,7 @@ def test_a_dead_letter_is_the_message_and_why(
     assert (note.dead_lettered, note.error) == (2, "ValueError")
     epoch = consumer.claims()[0].epoch
     running.stop()
-    found = {m.value(): m for m in read(kafka, dead, 2)}
+    found = {m.value(): m for m in read_messages(kafka, dead, 2)}
     first = found[b"\xff\x00"]
     assert first.key() == b"\x01"
     kept: Any = first.headers() or []
@@ -479,7 +464,7 @@ def test_some_errors_are_not_worth_another_attempt_and_a_function_decides(
     assert running.error is None
     attempts = {f.message.value(): f.attempts for f in failures}
     assert attempts == {b"4": 1, b"5": 3, b"6": 5}
-    assert read(kafka, dead, 1)[0].value() == b"4"
+    assert read_messages(kafka, dead, 1)[0].value() == b"4"
     assert stored(make, topic) == 10
 
 
@@ -506,7 +491,7 @@ def test_a_deserializer_that_fails_makes_a_dead_letter_of_the_bytes_as_they_came
     until(lambda: consumer.stats().dead_lettered == 1)
     running.stop()
     assert seen == [{"n": 1}]
-    letter = read(kafka, dead, 1)[0]
+    letter = read_messages(kafka, dead, 1)[0]
     assert (letter.value(), letter.key()) == (b"{", b"k")
     assert dict(letter.headers() or ())["dlq-error-class"] == b"json.decoder.JSONDecodeError"
 
@@ -903,7 +888,7 @@ def test_at_most_once_nothing_is_tried_again(
     until(lambda: consumer.stats().handled == 99)
     running.stop()
     assert sorted(tried) == list(range(100))
-    assert read(kafka, dead, 1)[0].value() == str(tried[9]).encode()
+    assert read_messages(kafka, dead, 1)[0].value() == str(tried[9]).encode()
     with pytest.raises(ConfigurationError, match="at_most_once"):
         make("b", topic, mode="at_most_once").run(handler, retry=FAST)
 

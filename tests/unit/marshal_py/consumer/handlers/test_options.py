@@ -11,11 +11,10 @@ from confluent_kafka import Message
 from hypothesis import given
 from hypothesis import strategies as st
 
-from marshal_py.consumer.handlers.dead_letters import headers_of
+from marshal_py.consumer.dead_letters import headers_of
 from marshal_py.consumer.handlers.failing_messages import FailingMessages
 from marshal_py.consumer.handlers.message_copy import copy_of
 from marshal_py.consumer.handlers.options import HandlerOptions, Retry
-from marshal_py.consumer.handlers.schedule import Item
 from marshal_py.errors import ConfigurationError
 from marshal_py.protocol.claim_metadata import ClaimMetadata
 from marshal_py.protocol.messages import MAX_METADATA_BYTES
@@ -108,9 +107,10 @@ def test_a_copy_answers_as_the_message_does() -> None:
 
 
 def test_a_dead_letter_of_a_message_with_nothing() -> None:
-    item = Item(PARTITION, 7, Message(topic="orders", partition=3, offset=7), 1)
-    item.attempts = 2
-    headers = dict(headers_of(item, KeyError("\udc80"), group_id="g", client_id="c", epoch=None))
+    message = Message(topic="orders", partition=3, offset=7)
+    error = KeyError("\udc80")
+    told = headers_of(message, error, attempts=2, group_id="g", client_id="c", epoch=None)
+    headers = dict(told)
     assert "dlq-timestamp" not in headers
     assert "dlq-epoch" not in headers
     assert headers["dlq-error-message"] == b"'\\udc80'"

@@ -11,7 +11,7 @@ from unittest import mock
 import pytest
 from confluent_kafka import Message
 
-from marshal_py.consumer.handlers.dead_letters import PREFIX
+from marshal_py.consumer.dead_letters import PREFIX
 from marshal_py.consumer.handlers.ending import Ending
 from marshal_py.consumer.handlers.options import HandlerOptions, Retry
 from marshal_py.consumer.handlers.runner import Runner

@@ -29,15 +29,23 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from marshal_py.client.acl import REFUSED, denied
 from marshal_py.client.kafka_clients import RECONNECT, connect
 from marshal_py.client.settings import KafkaConfig
-from marshal_py.consumer.handlers.schedule import Item
+from marshal_py.consumer.topics import Topics
 from marshal_py.errors import (
     BrokerUnavailable,
+    ConfigurationError,
     DeadLetterFailed,
     DeserializationFailed,
     TopicMissing,
 )
 
-__all__ = ["PREFIX", "REPLAYED", "DeadLetters", "headers_of"]
+__all__ = [
+    "PREFIX",
+    "REPLAYED",
+    "DeadLetters",
+    "check_dead_letter_topics",
+    "dead_letter_topic_of",
+    "headers_of",
+]
 
 PREFIX: Final = "dlq-"
 REPLAYED: Final = "dlq-replayed-"
@@ -60,10 +68,15 @@ _FINAL: Final = {
 
 
 def headers_of(
-    item: Item, error: BaseException, *, group_id: str, client_id: str, epoch: int | None
+    message: Any,
+    error: BaseException,
+    *,
+    attempts: int,
+    group_id: str,
+    client_id: str,
+    epoch: int | None,
 ) -> list[tuple[str, bytes]]:
     """Return the headers of a dead letter: the message's own, and why it is one."""
-    message = item.payload
     kept = [
         (n, v)
         for n, v in message.headers() or ()
@@ -76,11 +89,11 @@ def headers_of(
     told: dict[str, Any] = {
         "error-class": f"{kind.__module__}.{kind.__qualname__}",
         "error-message": str(error)[:MAX_TEXT],
-        "topic": item.source[0],
-        "partition": item.source[1],
-        "offset": item.offset,
+        "topic": message.topic(),
+        "partition": message.partition(),
+        "offset": message.offset(),
         "timestamp": timestamp_ms if timestamp_type else None,
-        "attempts": item.attempts,
+        "attempts": attempts,
         "group-id": group_id,
         "client-id": client_id,
         "epoch": epoch,
@@ -94,6 +107,27 @@ def headers_of(
             if value is not None
         ),
     ]
+
+
+def dead_letter_topic_of(template: str, topic: str) -> str:
+    """Return where the dead letters of a topic go: `template`, with the topic for ``{topic}``."""
+    return template.replace("{topic}", topic)
+
+
+def check_dead_letter_topics(dead_letters: DeadLetters, topics: Topics, template: str) -> None:
+    """Look for the dead-letter topics of all topics that a consumer reads.
+
+    Raises `ConfigurationError`, and as `DeadLetters.check`.
+    """
+    names = {dead_letter_topic_of(template, topic) for topic in topics.counts}
+    for name in sorted(names):
+        if topics.wants(name):
+            raise ConfigurationError(
+                f"dead_letter_topic: {name!r} is among the topics that this consumer reads, so "
+                "dead letters would come again for ever; name another, or leave it out of "
+                "`pattern`"
+            )
+    dead_letters.check(names)
 
 
 class DeadLetters:

@@ -10,9 +10,8 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import Message as KafkaMessage
 
-from marshal_py.consumer.handlers import dead_letters
-from marshal_py.consumer.handlers.dead_letters import PREFIX, DeadLetters, headers_of
-from marshal_py.consumer.handlers.schedule import Item
+from marshal_py.consumer import dead_letters
+from marshal_py.consumer.dead_letters import PREFIX, DeadLetters, headers_of
 from marshal_py.errors import (
     AccessDenied,
     BrokerUnavailable,
@@ -169,10 +168,8 @@ def test_headers_say_what_where_and_by_whom() -> None:
     message = KafkaMessage(
         topic="t", partition=2, offset=9, key=b"k", value=b"v", headers=own, timestamp=(1, 5_000)
     )
-    item = Item(("t", 2), 9, message, 1)
-    item.attempts = 3
     error = ValueError("no " * 1_000)
-    found = headers_of(item, error, group_id="g", client_id="c", epoch=77)
+    found = headers_of(message, error, attempts=3, group_id="g", client_id="c", epoch=77)
     assert [value for name, value in found if name == "trace"] == [b"7"]
     assert len({name for name, _ in found}) == len(found), "what it had of these names is replaced"
     told = {name.removeprefix(PREFIX): value.decode() for name, value in found}
@@ -196,10 +193,10 @@ def test_headers_leave_out_what_is_not_known_and_name_the_cause_of_what_cannot_b
     message = KafkaMessage(topic="t", partition=0, offset=0, value=b"v")
     error = DeserializationFailed(message, "value", ValueError())
     error.__cause__ = KeyError("schema")
-    item = Item(("t", 0), 0, message, 1)
-    told = dict(headers_of(item, error, group_id="g", client_id="c", epoch=None))
+    who = {"attempts": 1, "group_id": "g", "client_id": "c", "epoch": None}
+    told = dict(headers_of(message, error, **who))  # type: ignore[arg-type]
     assert told[f"{PREFIX}error-class"] == b"builtins.KeyError"
     assert not {f"{PREFIX}epoch", f"{PREFIX}timestamp"} & told.keys()
     error.__cause__ = None
-    told = dict(headers_of(item, error, group_id="g", client_id="c", epoch=None))
+    told = dict(headers_of(message, error, **who))  # type: ignore[arg-type]
     assert told[f"{PREFIX}error-class"] == b"marshal_py.errors.DeserializationFailed"

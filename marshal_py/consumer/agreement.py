@@ -25,10 +25,10 @@ from marshal_py.protocol.slots import (
     slots_cell,
 )
 
-__all__ = ["Sharing"]
+__all__ = ["Agreement"]
 
 
-class Sharing:
+class Agreement:
     """What one member may claim of the topics that it wants. For the thread of the assignment.
 
     `slots`: so many for each partition; `BY_PARTITIONS`: it claims whole partitions; `BY_RANGES`:

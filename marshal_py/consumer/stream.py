@@ -1,0 +1,46 @@
+"""One partition of Kafka whose messages belong to several parts: slots of it, or ranges."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final, Protocol
+
+from marshal_py.consumer.held_partition import HeldPartition
+
+__all__ = ["LEAP", "Stream"]
+
+LEAP: Final = 10_000
+"""Where nobody wants the next so many offsets, Kafka need not send them."""
+
+
+class Stream(Protocol):
+    """Reads a partition once for all of its parts. All of it is called between two fetches."""
+
+    parts: dict[int, HeldPartition]
+    """Those that are fetched, by `HeldPartition.number`."""
+    is_lost: bool
+    """Kafka has ended the fetching: there is nothing where it was."""
+    end: int
+    """There are messages below it, as far as is known; −1: nothing is."""
+
+    @property
+    def is_of_use(self) -> bool:
+        """Whether what it has read, or is told, may still serve somebody."""
+
+    def follow(self, kafka: Any) -> None:
+        """Have Kafka bring what the parts want now."""
+
+    def stop(self, kafka: Any) -> None:
+        """Have Kafka bring nothing more, and keep nothing."""
+
+    def kept_for_parts(self) -> Iterator[tuple[HeldPartition, list[Any]]]:
+        """Yield what was fetched before somebody wanted it, and is wanted now."""
+
+    def sort(self, messages: list[Any]) -> Iterator[tuple[HeldPartition, list[Any]]]:
+        """Yield what of these messages, which are in order, belongs to which part."""
+
+    def passed(self, end: int, kafka: Any) -> bool:
+        """Kafka has brought what there is below `end`, and each part was given its messages.
+
+        Returns whether it is time to `follow`.
+        """
