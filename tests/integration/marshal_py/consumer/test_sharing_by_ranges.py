@@ -8,7 +8,7 @@ import itertools
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 from confluent_kafka import Message, TopicPartition
