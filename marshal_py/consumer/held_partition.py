@@ -603,7 +603,6 @@ class HeldPartition:
             if not is_out or offset in self._done or offset in self._released:
                 return False
             self._released.add(offset)
-            self._withdrawn += 1
             return True
 
     def delivery_count(self, offset: int) -> int:
@@ -640,7 +639,9 @@ class HeldPartition:
         """How many messages were handed out and are not acknowledged (`auto_ack=False`)."""
         self._manual_position()
         with self._window_lock:
-            waiting = sum(map(len, self._window)) - len(self._done) - self._withdrawn
+            settled = self._done | self._released  # also of what is not handed out under this claim
+            out = [offset for offsets in self._window for offset in offsets]
+            waiting = sum(offset not in settled for offset in out) - self._withdrawn
             run = self.run
             return waiting - (0 if run is None else length_hint(run.rest))
 

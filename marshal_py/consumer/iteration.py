@@ -227,7 +227,9 @@ class Iteration:
     def progress(self) -> object | None:
         """Return which message the loop is at; None: it waits for one."""
         run = self.hand
-        return None if run is None or not self.is_looping else (id(run), run.handed_out)
+        if run is None or not self.is_looping:
+            return None
+        return run.part.claim.epoch, run.messages[0].offset(), run.handed_out
 
     def busy_with(self, part: HeldPartition) -> bool:
         """Whether something of `part` is in the user's hands, or must still go there."""

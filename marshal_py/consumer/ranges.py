@@ -29,6 +29,7 @@ from marshal_py.protocol.balance import Unit
 from marshal_py.protocol.claim_metadata import ClaimMetadata
 from marshal_py.protocol.claimant import Notice, RangeHolding
 from marshal_py.protocol.events import Event, RangeGranted, RangeSplit, Released
+from marshal_py.protocol.holding import Holding
 from marshal_py.protocol.range_choice import Ask, Own, View, choose, piece
 
 __all__ = ["RangeClaims"]
@@ -106,8 +107,8 @@ class RangeClaims:
         self._progress: object | None = None
         self._standing_since_s = 0.0
         self._looked_s = 0.0
-        self._splits: set[int] = set()
-        """id(holding) of those whose splitting the log has answered."""
+        self._split: set[Holding] = set()
+        """Those whose splitting the log has answered."""
 
     # What there is
 
@@ -121,6 +122,7 @@ class RangeClaims:
             self._leave(self._sources.pop(source))
 
     def _leave(self, about: _Source) -> None:
+        self._split -= {_range_of(claim) for claim in about.splitting}
         claims = [*about.taking, *about.splitting]
         claims += [claim for claim in (about.asked,) if claim is not None]
         claims += [part.claim for part in (about.opening,) if part is not None]
@@ -277,10 +279,10 @@ class RangeClaims:
         for claim in list(about.splitting):
             if core_of(claim).ended.is_set():
                 about.splitting.remove(claim)
-                self._splits.discard(id(_range_of(claim)))
-            elif id(_range_of(claim)) in self._splits and claim.held:
+                self._split.discard(_range_of(claim))
+            elif _range_of(claim) in self._split and claim.held:
                 about.splitting.remove(claim)
-                self._splits.discard(id(_range_of(claim)))
+                self._split.discard(_range_of(claim))
                 self._begin(about, claim)
 
     def _granted(self, about: _Source, claim: Claim) -> None:
@@ -424,7 +426,7 @@ class RangeClaims:
 
         def hear(notice: Notice) -> None:
             if notice.kind == "split":
-                self._splits.add(id(notice.holding))
+                self._split.add(notice.holding)
             if notice.kind != "stored":
                 self._wakeup.wake()
 
@@ -529,6 +531,7 @@ class RangeClaims:
             if claim.held:
                 self._partitions.end_range(claim)
         about.taking = [claim for claim in about.taking if not core_of(claim).ended.is_set()]
+        self._split -= {_range_of(claim) for claim in about.splitting}
         about.splitting, about.suspect = [], None
         if about.asked is not None and core_of(about.asked).ended.is_set():
             about.asked = None

@@ -39,6 +39,8 @@ class Tenure:
     """The position that the claim gave it."""
     handed: list[int] = field(default_factory=list)
     done: set[int] = field(default_factory=set)
+    released: set[int] = field(default_factory=set)
+    """What the user has said will not be done under this claim."""
     first: int = 0
     """The first of `handed` that is not done."""
     prefix: int = -1
@@ -48,6 +50,10 @@ class Tenure:
     proposals: list[tuple[int, int]] = field(default_factory=list)
     """Ranges of messages that the log gave to it."""
     tellings: deque[tuple[int, int]] = field(default_factory=deque)
+
+    def in_hand(self) -> set[int]:
+        """What was handed out, and the user has said nothing of."""
+        return {*self.handed[self.first :]} - self.done - self.released
 
     def tell(self, now: int) -> None:
         """The product is told now; what it sends counts on it a moment later.
@@ -216,7 +222,7 @@ class Ledger:
                 text = f"{record}, done to {tenure.told}"
                 if max(record.next_offset, tenure.start) < tenure.told:
                     problem = "a release carries what is done"
-                elif tenure.first < len(tenure.handed) and not member.pausing(key):
+                elif tenure.in_hand() and not member.pausing(key):
                     # (A pause waits no longer than the lease.)
                     problem = "a release waits for what is in hand"
         if problem is not None:

@@ -219,6 +219,9 @@ class Sharing(Member):
     def finish_with(self, consumer: Consumer, message: Any, epoch: int) -> None:
         if self.hub.random.random() < 0.05:
             self.hub.counts["released"] += 1
+            ledger = self.world.ledger
+            tenure = ledger.tenures[ledger.key_of[epoch], epoch]
+            tenure.released.add(message.offset())
             delay_s = self.hub.random.choice((0.0, 0.3))
             consumer.acknowledge(message, AcknowledgeType.RELEASE, delay_s=delay_s)
         else:
