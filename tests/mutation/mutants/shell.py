@@ -74,7 +74,7 @@ SHELL: tuple[Mutant, ...] = (
     _m(
         "handlers",
         "a dead letter keeps from where it was put back",
-        "marshal_py.consumer.handlers.dead_letters",
+        "marshal_py.consumer.dead_letters",
         "headers_of",
         "if n.startswith(REPLAYED) or not n.startswith(PREFIX)",
         "if not n.startswith(PREFIX)",
