@@ -9,6 +9,7 @@ import tempfile
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 from harvest.spark.reconcile import Outbox, reconcile
 from marshal_py.spark.audit import audit
@@ -77,7 +78,8 @@ def main() -> None:
     spark = spark_session("spark_scale", master=master, settings=settings, delta=True)
     for _ in range(2):  # executors are there, and have their Python
         spark.range(100_000).mapInArrow(lambda batches: batches, "id long").count()
-    memory = Memory(spark.sparkContext._jvm.ProcessHandle.current().pid())
+    jvm: Any = spark.sparkContext._jvm
+    memory = Memory(jvm.java.lang.ProcessHandle.current().pid())
     started = time.perf_counter()
     if asked["job"] == "audit":
         done = audit(spark, asked["servers"], tempfile.mkdtemp(), topic=asked["topic"])

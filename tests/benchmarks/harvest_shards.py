@@ -69,10 +69,10 @@ def measure(options: Options) -> list[Figure]:
                     outcomes[side].append(found)
     one = median(o.rate for o in outcomes[SIDES[0]])
     figures = []
-    for side, found in outcomes.items():
-        figures.append(Figure(side.name, median(o.rate for o in found), "rows/s", one))
+    for side, of_side in outcomes.items():
+        figures.append(Figure(side.name, median(o.rate for o in of_side), "rows/s", one))
         for who in ("harvesters", "postgres"):
-            spent = median(getattr(o, f"{who}_s") for o in found)
+            spent = median(getattr(o, f"{who}_s") for o in of_side)
             figures.append(Figure(f"processor time of {who}, {side.name}", spent, "s/million rows"))
     return figures
 
