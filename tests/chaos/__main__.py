@@ -7,6 +7,7 @@ import json
 import sys
 from pathlib import Path
 
+from tests.chaos.faults import FAULTS
 from tests.chaos.run import run
 from tests.chaos.sabotage import RULES
 
@@ -19,6 +20,7 @@ def main() -> int:
     parser.add_argument("--interval-ms", type=int, default=1_000, help="the heartbeat interval")
     parser.add_argument("--folder", type=Path, help="keep the histories and logs here")
     parser.add_argument("--sabotage", choices=sorted(RULES), default="", help="must be noticed")
+    parser.add_argument("--only", choices=FAULTS, nargs="+", default=(), help="no other faults")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     result = run(
@@ -27,6 +29,7 @@ def main() -> int:
         folder=options.folder,
         sabotage=options.sabotage,
         interval_ms=options.interval_ms,
+        only=options.only,
         say=lambda text: print(text, file=sys.stderr, flush=True),
     )
     if options.json:

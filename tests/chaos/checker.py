@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tests.chaos.rawlog import Fold, Record, coordinator
 
-__all__ = ["Case", "Verdict", "judge"]
+__all__ = ["Case", "Era", "Verdict", "judge", "left_to_handle"]
 
 Cell = tuple[str, str, int]
 """(group, topic, partition)."""
@@ -22,15 +22,18 @@ Cell = tuple[str, str, int]
 NEVER = 2**63
 GRACE_NS = 5 * 10**9
 """How long after a fault things may still be slow."""
+ATTEMPTS = 3
+"""How often a handler is tried before a message becomes a dead letter."""
 KILLS = ("kill", "kill_holders", "calm_kill")
 STALL = "stall"
 """The machine stood still: a thread that wanted to sleep for a moment slept for longer."""
 
 BETWEEN_CLIENT_AND_LOG = {
     *("stop", "stop_holders", "hiccup", "duplicate_client", STALL),
-    *("link_cut", "link_hole", "link_one_way", "link_slow"),
+    *("link_cut", "link_hole", "link_one_way", "link_slow", "link_lossy"),
     *("broker_kill", "broker_pause", "rolling_restart", "all_brokers_kill", "controller_kill"),
-    *("leader_moves", "broker_apart", "controllers_apart", "broker_disk_full"),
+    *("leader_moves", "broker_apart", "controllers_apart", "broker_disk_full", "power_loss"),
+    "topic_made_anew",
 }
 EXPLAINED: dict[str, set[str]] = {
     "late_heartbeat": BETWEEN_CLIENT_AND_LOG,
@@ -47,6 +50,17 @@ EXPLAINED_NS = 30 * 10**9
 
 
 @dataclass
+class Era:
+    """The claimers' log, between two losses of records."""
+
+    lost_by: str
+    """The fault that ended it; "" for the last one."""
+    end_ns: int
+    """When nobody could write to it any more."""
+    log: dict[int, list[Record]]
+
+
+@dataclass
 class Case:
     """All that was recorded, as plain data."""
 
@@ -57,13 +71,17 @@ class Case:
     log: dict[int, list[Record]]
     """The coordination topic."""
     topics: dict[str, dict[int, list[Record]]] = field(default_factory=dict)
-    """The message topics "alo" and "amo", and what was relayed from the outboxes of mark mode
-    ("rows"), of range mode ("ranged") and of wal mode ("logged"), as a reader of committed records
-    has it."""
+    """The message topics "alo", "amo" and "run", the dead letters of that ("run.dlq"), and what was
+    relayed from the outboxes of mark mode ("rows"), of range mode ("ranged") and of wal mode
+    ("logged"), as a reader of committed records has it."""
     truth: list[tuple[str, int, int]] = field(default_factory=list)
     """(row, key, seq) of every committed transaction."""
     findings: list[dict[str, Any]] = field(default_factory=list)
     """What `marshal verify --strict` found in the log."""
+    claims: list[Era] = field(default_factory=list)
+    """The log of the claimers, if they have one of their own, at the end of each era."""
+    claims_findings: list[dict[str, Any]] = field(default_factory=list)
+    """What `marshal verify --strict` found in the last of these."""
     quiet_bound_s: float = 30.0
     takeover_slack_s: float = 1.0
 
@@ -101,6 +119,95 @@ class _Tenure:
 
 def judge(case: Case) -> Verdict:
     """Check everything."""
+    if not case.claims:
+        return _judge(case)
+    verdict = _judge(_without_claimers(case))
+    epochs: dict[Cell, int] = {}
+    for number in range(len(case.claims)):
+        part = _era(case, number)
+        found = _judge(part)
+        for text in found.anomalies:
+            verdict.add(f"era {number}: {text.partition(': ')[0]}", text.partition(": ")[2])
+        _given_again(part, epochs, f"era {number}", verdict)
+        found.figures.pop("anomalies")  # they were counted as they were added
+        for name, value in found.figures.items():
+            verdict.figures[name] = _together(name, verdict.figures.get(name), value)
+    verdict.figures["eras_of_the_claims"] = len(case.claims)
+    return verdict
+
+
+def _together(name: str, one: Any, other: Any) -> Any:
+    """A figure of two parts of a run."""
+    if one is None or name.endswith("median_s"):
+        return other
+    if isinstance(one, dict):
+        return {key: one.get(key, 0) + other.get(key, 0) for key in sorted({*one, *other})}
+    if name.startswith("shortest"):
+        return min(one, other)
+    return max(one, other) if name.endswith("_s") else one + other
+
+
+def _is_claimer(process: str) -> bool:
+    return process.startswith("claimer")
+
+
+def _without_claimers(case: Case) -> Case:
+    """The rest of a run: all that is not about the claimers' log."""
+    histories = {name: lines for name, lines in case.histories.items() if not _is_claimer(name)}
+    director = [_quiet_of(line, cells=False) for line in case.director]
+    return replace(case, histories=histories, director=director, claims=[], claims_findings=[])
+
+
+def _quiet_of(line: list[Any], *, cells: bool) -> list[Any]:
+    if line[0] != "quiet":
+        return line
+    return [*line[:2], {name: n for name, n in line[2].items() if (name == "cells") is cells}]
+
+
+def _era(case: Case, number: int) -> Case:
+    """What was of one of the claimers' logs.
+
+    Nobody holds a claim of the log before for longer than a lease: from then on, all that is acted
+    upon is in this one. Until then there may be two holders (A1).
+    """
+    lease_ns = 2 * case.interval_ms * 1_000_000
+    begin = case.claims[number - 1].end_ns + lease_ns if number else 0
+    is_last = number == len(case.claims) - 1
+    end = NEVER if is_last else case.claims[number].end_ns
+    histories = {
+        name: [line for line in lines if line[0] == "start" or begin <= line[1] < end]
+        for name, lines in case.histories.items()
+        if _is_claimer(name)
+    }
+    director = [
+        _quiet_of(line, cells=True)
+        for line in case.director
+        if is_last or line[0] not in ("quiet", "dead") or line[1] < end
+    ]
+    director = [line for line in director if line[0] != "dead" or line[1] >= begin]
+    return Case(
+        case.interval_ms,
+        histories,
+        [line for line in director if is_last or line[0] != "quiet"],
+        case.claims[number].log,
+        findings=case.claims_findings if is_last else [],
+        quiet_bound_s=case.quiet_bound_s,
+        takeover_slack_s=case.takeover_slack_s,
+    )
+
+
+def _given_again(part: Case, epochs: dict[Cell, int], era: str, verdict: Verdict) -> None:
+    """No epoch under which somebody acted is smaller than one of an earlier era (G12)."""
+    largest = dict(epochs)
+    for cell, by_epoch in _tenures(part).items():
+        for epoch, tenure in by_epoch.items():
+            if 0 <= epoch <= epochs.get(cell, -1):
+                verdict.add(f"{era}: epoch given again", f"{tenure.process}, {cell}, {epoch}")
+            largest[cell] = max(largest.get(cell, -1), epoch)
+    epochs.update(largest)
+
+
+def _judge(case: Case) -> Verdict:
     verdict = Verdict()
     folds = _fold(case, verdict)
     tenures = _tenures(case)
@@ -116,6 +223,7 @@ def judge(case: Case) -> Verdict:
     _worlds_agree(case, verdict)
     _at_most_once(case, folds, verdict)
     _at_least_once(case, folds, verdict)
+    _handled(case, verdict)
     _takeovers(case, tenures, verdict)
     _quiet(case, tenures, verdict)
     for topic in ("rows", "ranged", "logged"):
@@ -185,7 +293,7 @@ def _tenures(case: Case) -> dict[Cell, dict[int, _Tenure]]:
                 for tenure in mine:
                     tenure.ended = min(tenure.ended, max(died, default=NEVER))
                 instance, mine = line[2], []
-            elif line[0] in ("act", "deliver"):
+            elif line[0] in ("act", "deliver") or (line[0] == "handle" and line[10]):
                 before, after, topic, partition, epoch, until = line[1:7]
                 cell = found[group, topic, partition]
                 if epoch not in cell:
@@ -359,6 +467,70 @@ def _at_least_once(case: Case, folds: dict[int, Fold], verdict: Verdict) -> None
     verdict.figures["alo_delivered_again"] = again
 
 
+def left_to_handle(
+    messages: dict[int, list[Record]],
+    dead: dict[int, list[Record]],
+    histories: dict[str, list[list[Any]]],
+) -> set[tuple[int, int]]:
+    """What was neither handled nor became a dead letter: (partition, offset)."""
+    values = {record.value for records in dead.values() for record in records}
+    done = {
+        (line[4], line[7])
+        for lines in histories.values()
+        for line in lines
+        if line[0] == "handle" and line[9] == "done"
+    }
+    return {
+        (p, record.offset)
+        for p, records in messages.items()
+        for record in records
+        if record.value not in values and (p, record.offset) not in done
+    }
+
+
+def _handled(case: Case, verdict: Verdict) -> None:
+    """Each message was handled or is a dead letter, and under one claim a key's came in order.
+
+    A message that failed comes again before the next of its key, which waits for its end.
+    """
+    if "run" not in case.topics:
+        return
+    messages, dead = case.topics["run"], case.topics["run.dlq"]
+    for p, offset in sorted(left_to_handle(messages, dead, case.histories)):
+        verdict.add("never handled", f"run/{p}/{offset}")
+    there = {r.value: (p, r.offset) for p, records in messages.items() for r in records}
+    letters = [record.value for records in dead.values() for record in records]
+    for value in set(letters) - set(there):
+        verdict.add("dead letter of nothing", repr(value))
+    given_up = {there[value] for value in letters if value in there}
+    failed: dict[tuple[int, int], int] = defaultdict(int)
+    lanes: dict[tuple[int, int, str], list[tuple[int, int, int, str]]] = defaultdict(list)
+    handled = 0
+    for process, lines in case.histories.items():
+        for line in lines:
+            if line[0] == "handle" and process.startswith("run-"):
+                began, _, _, p, epoch, _, offset, key, outcome, _, ended = line[1:]
+                lanes[p, epoch, key].append((began, ended, offset, outcome))
+                handled += outcome == "done"
+                failed[p, offset] += outcome == "failed"
+    for place in sorted(given_up):
+        if failed[place] < ATTEMPTS:
+            verdict.add("given up too early", f"run/{place}: failed {failed[place]} times")
+    for (p, epoch, key), calls in lanes.items():
+        last, free_at, outcome_before, where = -1, 0, "", f"run/{p} under epoch {epoch}, key {key}"
+        for began, ended, offset, outcome in sorted(calls):
+            if began < free_at:
+                verdict.add("two handlers of a key", f"{where}: {offset} before {last} ended")
+            if offset < last or (offset == last and outcome_before == "done"):
+                verdict.add("order of a key", f"{where}: {offset} after {last}")
+            elif offset > last >= 0 and outcome_before == "failed" and (p, last) not in given_up:
+                verdict.add("a failed message is passed over", f"{where}: {last}, then {offset}")
+            last, free_at, outcome_before = offset, max(free_at, ended), outcome
+    verdict.figures["run_handled"] = handled
+    verdict.figures["run_retried"] = sum(count > 0 for count in failed.values())
+    verdict.figures["run_dead_letters"] = len(letters)
+
+
 def _takeovers(case: Case, tenures: dict[Cell, dict[int, _Tenure]], verdict: Verdict) -> None:
     """How long the cells of a killed claimer were without a holder.
 
@@ -457,7 +629,7 @@ def _acknowledged(case: Case, verdict: Verdict) -> None:
     """The stage itself: what Kafka acknowledged is there."""
     there = {
         (topic, p, value.decode()): offset
-        for topic in ("alo", "amo")
+        for topic in ("alo", "amo", "run")
         for p, records in case.topics.get(topic, {}).items()
         for offset, _, value, _ in records
     }

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-__all__ = ["BETWEEN", "NETWORKS", "QUORUM", "ChaosConfig", "client_of"]
+from marshal_py.protocol.world import coordinating_partition
+
+__all__ = ["BETWEEN", "NETWORKS", "QUORUM", "ChaosConfig", "client_of", "group_of"]
 
 NETWORKS = ("NETA", "NETB", "NETC")
 """Each client lives in one; each has a link of its own to every broker, which can be broken."""
@@ -16,6 +19,14 @@ BETWEEN = "BETWEEN"
 
 QUORUM = "QUORUM"
 """The ways between any two controllers."""
+
+
+def group_of(partition: int, partitions: int) -> str:
+    """A group of nobody that belongs to a coordination partition."""
+    for n in itertools.count():
+        if coordinating_partition(f"filler-{n}", partitions) == partition:
+            return f"filler-{n}"
+    raise AssertionError
 
 
 def client_of(process: str) -> str:
@@ -42,6 +53,8 @@ class ChaosConfig:
     claimers: int = 4
     consumers: int = 3
     """Of each kind: at least once, at most once."""
+    runners: int = 2
+    """Consumers whose handlers are called by `Consumer.run`."""
     harvesters: int = 2
     """Of each kind: in mark mode, in range mode, in wal mode."""
     shards: int = 2
@@ -52,6 +65,8 @@ class ChaosConfig:
     sabotage: str = ""
     """A rule that the clients leave out, to see whether the checker notices (see `sabotage.py`)."""
     log: str = "__marshal"
+    claims_log: str = "__marshal.claims"
+    """That of the claimers alone: it is made anew."""
     networks: tuple[str, ...] = field(default=NETWORKS)
 
     @property
@@ -78,6 +93,10 @@ class ChaosConfig:
         """The history of a process, over all its restarts."""
         return Path(self.folder) / f"{name}.history"
 
+    def log_of(self, name: str) -> str:
+        """The coordination topic of a process, or of a group."""
+        return self.claims_log if name.startswith("claimer") else self.log
+
     def network(self, name: str) -> str:
         """The network that a process lives in."""
         return self.networks[sum(client_of(name).encode()) % len(self.networks)]
@@ -101,6 +120,11 @@ class ChaosConfig:
     def amo_names(self) -> list[str]:
         """Consumers at most once."""
         return [f"amo-{n}" for n in range(self.consumers)]
+
+    @property
+    def runner_names(self) -> list[str]:
+        """Consumers that `run`, with retries and dead letters."""
+        return [f"run-{n}" for n in range(self.runners)]
 
     @property
     def harvester_names(self) -> list[str]:

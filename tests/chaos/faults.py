@@ -9,18 +9,24 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from confluent_kafka import Producer
 
-from marshal_py.protocol.messages import ReleaseGroup, ResumeGroup, encode
+from marshal_py.protocol.messages import Heartbeat, ReleaseGroup, ResumeGroup, encode
 from marshal_py.protocol.world import coordinating_partition
-from tests.chaos.config import BETWEEN, NETWORKS, QUORUM
+from tests.chaos import unsynced
+from tests.chaos.config import BETWEEN, NETWORKS, QUORUM, group_of
+from tests.chaos.recorder import now_ns
 from tests.support.messages import offset_of
 
 if TYPE_CHECKING:
     from tests.chaos.stage import Stage
 
-__all__ = ["DISK_FAULTS", "FAULTS", "TRACKS", "rest_s"]
+__all__ = ["CLOCK_FAULTS", "DISK_FAULTS", "FAULTS", "TRACKS", "rest_s"]
 
 Fault = Callable[["Stage", random.Random], str]
 """Breaks and heals; returns in words to whom it happened."""
+
+
+_JUMPS_S: Final = (-2_400.0, -30.0, -2.0, 2.0, 30.0, 2_400.0)
+"""Less than an hour: brokers refuse a record that says it comes from further in the future."""
 
 
 def _victims(stage: Stage) -> list[str]:
@@ -90,17 +96,32 @@ def duplicate_client(stage: Stage, dice: random.Random) -> str:
     return name
 
 
+def clock_jump(stage: Stage, dice: random.Random) -> str:
+    """The wall clocks of one to three clients jump, and jump back: nobody may count on them."""
+    assert stage.clocks is not None
+    names = dice.sample(_victims(stage), dice.choice((1, 2, 3)))
+    told = []
+    for name in names:
+        off_s = dice.choice(_JUMPS_S) * dice.uniform(0.5, 1.0)
+        stage.clocks.set(name, off_s)
+        told.append(f"{name} by {off_s:+.0f} s")
+    stage.wait(stage.interval_s * dice.uniform(1.0, 6.0))
+    for name in names:
+        stage.clocks.set(name, 0.0)
+    return ", ".join(told)
+
+
 def group_pause(stage: Stage, dice: random.Random) -> str:
     """An operator pauses a group, and lets it go on."""
-    group = dice.choice(("claimer", "alo", "amo"))
+    group = dice.choice(("claimer", "alo", "amo", "run"))
     producer = Producer({"bootstrap.servers": stage.config.direct, "log_level": 0})
-    header: tuple[Literal[2], str, str, str] = (2, "operator", "operator.1", group)
+    header: tuple[Literal[2], str, str, str] = (2, "operator", f"operator.{now_ns()}", group)
     where = coordinating_partition(group, stage.config.coordination_partitions)
 
     def write(record: ReleaseGroup | ResumeGroup) -> int:
         written: list[int] = []
         producer.produce(
-            stage.config.log,
+            stage.config.log_of(group),
             encode(record),
             partition=where,
             on_delivery=lambda error, message: written.append(-1 if error else offset_of(message)),
@@ -130,6 +151,52 @@ def broker_pause(stage: Stage, dice: random.Random) -> str:
     stage.wait(dice.uniform(1.0, 6.0))
     stage.kafka.resume(broker)
     return f"broker {broker}"
+
+
+def power_loss(stage: Stage, dice: random.Random) -> str:
+    """A broker dies, and the end of what it had not made durable is gone when it comes back.
+
+    All replicas are in sync before, and others lead before it comes back, as after a real one.
+    """
+    broker = dice.randrange(3)
+    stage.replicas({1, 2, 3})
+    stage.kafka.kill(broker)
+    stage.replicas({1, 2, 3} - {broker + 1})
+    cut = unsynced.cut(stage.data_of(broker), dice)
+    stage.up(broker)
+    return f"broker {broker}, {cut} partitions"
+
+
+def topic_made_anew(stage: Stage, dice: random.Random) -> str:
+    """The claimers' log is deleted and made anew, and grows: not so far as it was, or beyond."""
+    admin = stage.kafka.admin()
+    name = stage.config.claims_log
+    with stage.links_lock:
+        stage.cut_off()
+        try:
+            stage.keep_claims("topic_made_anew")
+            old = stage.lost[-1].log
+            doomed = [name, f"{name}.snapshots"][: dice.randint(1, 2)]
+            for future in admin.delete_topics(doomed).values():
+                future.result(60)
+            stage.make_claims_log()
+            part = dice.choice((0.0, 0.5, 1.0, 1.5))
+            _grow(stage, {p: int(len(records) * part) for p, records in old.items()})
+        finally:
+            stage.let_in()
+    return f"{len(doomed)} topics, then {part:.0%} as long as before"
+
+
+def _grow(stage: Stage, counts: dict[int, int]) -> None:
+    """Append so many records that mean nothing to each partition of the claimers' log."""
+    producer = Producer({"bootstrap.servers": stage.config.direct, "log_level": 0})
+    for p, count in counts.items():
+        group = group_of(p, stage.config.coordination_partitions)
+        for seq in range(count):
+            record = Heartbeat(2, "filler", "filler.2", group, seq, stage.config.interval_ms)
+            producer.produce(stage.config.claims_log, encode(record), partition=p)
+    if producer.flush(60):
+        raise RuntimeError("the log could not be filled")
 
 
 def rolling_restart(stage: Stage, dice: random.Random) -> str:
@@ -228,6 +295,19 @@ def link_slow(stage: Stage, dice: random.Random) -> str:
     return ", ".join(names)
 
 
+def link_lossy(stage: Stage, dice: random.Random) -> str:
+    """A tenth to a third of the packets get lost, and those that come take a while."""
+    names, loss = _links(stage, dice), dice.uniform(0.1, 0.35)
+    for name in names:
+        stage.network.slow(name, dice.uniform(0.0, 0.05))
+        stage.network.lose(name, loss)
+    stage.wait(dice.uniform(3.0, 8.0))
+    for name in names:
+        stage.network.slow(name, 0.0)
+        stage.network.lose(name, 0.0)
+    return f"{loss:.0%}: {', '.join(names)}"
+
+
 def _apart(stage: Stage, names: list[str], span_s: float) -> None:
     for name in names:
         stage.network.set(name, "cut")
@@ -322,10 +402,21 @@ def database_link_cut(stage: Stage, dice: random.Random) -> str:
 
 
 TRACKS: Final[dict[str, list[Fault]]] = {
-    "processes": [kill, kill_holders, stop, stop_holders, hiccup, duplicate_client, group_pause],
+    "processes": [
+        kill,
+        kill_holders,
+        stop,
+        stop_holders,
+        hiccup,
+        duplicate_client,
+        group_pause,
+        clock_jump,
+    ],
     "kafka": [
         broker_kill,
         broker_pause,
+        power_loss,
+        topic_made_anew,
         rolling_restart,
         all_brokers_kill,
         controller_kill,
@@ -334,7 +425,7 @@ TRACKS: Final[dict[str, list[Fault]]] = {
         controllers_apart,
         broker_disk_full,
     ],
-    "network": [link_cut, link_hole, link_one_way, link_slow],
+    "network": [link_cut, link_hole, link_one_way, link_slow, link_lossy],
     "database": [
         database_kill,
         database_restart,
@@ -348,6 +439,10 @@ TRACKS: Final[dict[str, list[Fault]]] = {
 
 DISK_FAULTS: Final = ("broker_disk_full", "database_disk_full")
 """Made only where this process may mount."""
+
+CLOCK_FAULTS: Final = ("clock_jump",)
+"""Made only where there is a C compiler."""
+
 
 FAULTS: Final = sorted({fault.__name__ for faults in TRACKS.values() for fault in faults})
 

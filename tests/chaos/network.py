@@ -1,9 +1,10 @@
-"""Links: TCP proxies that can be cut, turned into black holes (one way too), and slowed down."""
+"""Links: TCP proxies that can be cut, or made black holes (one way too), slow, and lossy."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 import threading
 from collections.abc import Coroutine
 from typing import Any, Literal
@@ -13,6 +14,9 @@ __all__ = ["Link", "Network"]
 State = Literal["open", "cut", "hole", "hole_up", "hole_down"]
 
 _HOST = "127.0.0.1"
+
+_RETRANSMISSION_S = (0.2, 0.4, 0.8, 1.6)
+"""How long TCP waits for the acknowledgement of a packet before it sends it again, each time."""
 
 
 class Link:
@@ -26,6 +30,8 @@ class Link:
         self.bytes_passed = 0
         self.delay_s = 0.0
         """Added to every piece that passes, one after the other: slow, and narrow too."""
+        self.loss = 0.0
+        """The part of packets that get lost. With TCP that is a wait: all behind one waits, too."""
         self._gates = {"up": asyncio.Event(), "down": asyncio.Event()}
         for gate in self._gates.values():
             gate.set()
@@ -78,13 +84,22 @@ class Link:
             for end in ends:
                 end.transport.abort()
 
+    def _lost_s(self) -> float:
+        """How long it takes until a packet arrives that may get lost, several times in a row."""
+        lost_s = 0.0
+        for again_s in _RETRANSMISSION_S:
+            if random.random() >= self.loss:
+                break
+            lost_s += again_s
+        return lost_s
+
     async def _pump(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, way: str
     ) -> None:
         with contextlib.suppress(OSError):
             while data := await reader.read(65_536):
-                if self.delay_s:
-                    await asyncio.sleep(self.delay_s)
+                if wait_s := self.delay_s + self._lost_s():
+                    await asyncio.sleep(wait_s)
                 await self._gates[way].wait()
                 writer.write(data)
                 await writer.drain()
@@ -120,10 +135,15 @@ class Network:
         """Make a link slow; 0 for none."""
         self.links[name].delay_s = delay_s
 
+    def lose(self, name: str, loss: float) -> None:
+        """Let that part of a link's packets get lost; 0 for none."""
+        self.links[name].loss = loss
+
     def heal(self) -> None:
-        """Open all links, and make them fast."""
+        """Open all links, and make them fast and sound."""
         for name in self.links:
             self.slow(name, 0.0)
+            self.lose(name, 0.0)
             self.set(name, "open")
 
     def close(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 import shutil
@@ -11,13 +12,13 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.chaos.checker import Case, judge
-from tests.chaos.faults import DISK_FAULTS, FAULTS, TRACKS, rest_s
+from tests.chaos.checker import Case, Era, judge, left_to_handle
+from tests.chaos.faults import CLOCK_FAULTS, DISK_FAULTS, FAULTS, TRACKS, rest_s
 from tests.chaos.rawlog import read_topic
 from tests.chaos.recorder import now_ns, read
 from tests.chaos.stage import Stage, open_stage, wait_until, watch_for_stalls
@@ -36,6 +37,8 @@ class Result:
     seed: int
     not_possible: list[str] = field(default_factory=list)
     """Faults that this machine does not let us make."""
+    left_out: list[str] = field(default_factory=list)
+    """Faults that were not asked for."""
     fired: Counter[str] = field(default_factory=Counter)
     figures: dict[str, Any] = field(default_factory=dict)
     anomalies: list[str] = field(default_factory=list)
@@ -81,9 +84,13 @@ def run(
     folder: Path | None = None,
     sabotage: str = "",
     interval_ms: int = 1_000,
+    only: Collection[str] = (),
     say: Callable[[str], None] = lambda _: None,
 ) -> Result:
-    """Make faults for `seconds` (longer if some fault has not had its turn), then judge."""
+    """Make faults for `seconds` (longer if some fault has not had its turn), then judge.
+
+    `only`: make no other faults than these.
+    """
     began_s = time.monotonic()
     result = Result(seed)
     here = folder or Path(tempfile.mkdtemp(prefix="marshal-chaos-"))
@@ -91,6 +98,9 @@ def run(
         with open_stage(seed, folder=here, sabotage=sabotage, interval_ms=interval_ms) as stage:
             if not stage.disks:
                 result.not_possible += DISK_FAULTS
+            if stage.clocks is None:
+                result.not_possible += CLOCK_FAULTS
+            result.left_out = [name for name in FAULTS if only and name not in only]
             say(f"servers are up after {time.monotonic() - began_s:.0f} s")
             stage.record.write("clock", now_ns(), time.time_ns())
             ended = threading.Event()
@@ -120,7 +130,8 @@ def run(
             "harvesters_started_again": result.restarts,
             "stalls_of_the_machine": result.stalls,
         }
-        _worth(result, sabotage)
+        if not only:
+            _worth(result, sabotage)
     finally:
         if folder is None:
             shutil.rmtree(here, ignore_errors=True)
@@ -130,7 +141,7 @@ def run(
 
 def _all_act(stage: Stage) -> bool:
     config = stage.config
-    names = [*config.claimer_names, *config.alo_names, *config.amo_names]
+    names = [*config.claimer_names, *config.alo_names, *config.amo_names, *config.runner_names]
     ready = all(any(li[0] == "ready" for li in read(config.history(n))) for n in names)
     with stage.database() as connection:
         (rows,) = connection.execute("SELECT count(*) FROM truth").fetchone() or (0,)
@@ -147,14 +158,18 @@ def _break(
         dice = random.Random(f"{seed}-{name}")
         rounds = 0
         while rounds == 0 or time.monotonic() < end_s:
-            faults = [f for f in TRACKS[name] if f.__name__ not in result.not_possible]
+            not_now = {*result.not_possible, *result.left_out}
+            faults = [f for f in TRACKS[name] if f.__name__ not in not_now]
+            if not faults:
+                return
             dice.shuffle(faults)
             for fault in faults:
                 if errors or (rounds and time.monotonic() >= end_s):
                     return
                 began = now_ns()
                 try:
-                    whom = fault(stage, dice)
+                    with stage.links_lock if name == "network" else contextlib.nullcontext():
+                        whom = fault(stage, dice)
                 except Exception as error:
                     errors.append(f"{fault.__name__} could not be made: {error!r}")
                     return
@@ -175,7 +190,7 @@ def _break(
     result.anomalies += [
         f"{name} never fired"
         for name in FAULTS
-        if not result.fired[name] and name not in result.not_possible
+        if not result.fired[name] and name not in (*result.not_possible, *result.left_out)
     ]
 
 
@@ -183,6 +198,8 @@ def _settle(stage: Stage, result: Result, say: Callable[[str], None]) -> None:
     """Heal everything, stop the writers, and wait until all is done that is to be done."""
     config = stage.config
     stage.network.heal()
+    if stage.clocks is not None:
+        stage.clocks.heal()
     for disk in stage.disks.values():
         disk.empty()
     stage.up()
@@ -236,9 +253,9 @@ def _one_more(servers: str, partitions: int) -> None:
     from confluent_kafka import Producer
 
     producer = Producer({"bootstrap.servers": servers, "log_level": 0})
-    for topic in ("alo", "amo"):
+    for topic in ("alo", "amo", "run"):
         for p in range(partitions):
-            producer.produce(topic, b"last", partition=p)
+            producer.produce(topic, f"last {p}".encode(), "last", partition=p)
     if producer.flush(30):
         raise RuntimeError("the cluster did not recover")
 
@@ -261,7 +278,11 @@ def _drained(stage: Stage) -> bool:
             if line[0] == "deliver":
                 reached[line[4]] = max(reached[line[4]], line[7] + 1)
     ends = {p: records[-1].offset + 1 for p, records in read_topic(config.direct, "alo").items()}
-    return all(reached[p] == end for p, end in ends.items())
+    return all(reached[p] == end for p, end in ends.items()) and not left_to_handle(
+        read_topic(config.direct, "run"),
+        read_topic(config.direct, "run.dlq"),
+        {name: read(config.history(name)) for name in config.runner_names},
+    )
 
 
 def _collect(stage: Stage) -> Case:
@@ -273,10 +294,14 @@ def _collect(stage: Stage) -> Case:
         histories={name: read(config.history(name)) for name in stage.names},
         director=read(config.history("director")),
         log=read_topic(config.direct, config.log),
-        findings=_verify(stage),
+        findings=_verify(stage, config.log),
+        claims=[*stage.lost, Era("", now_ns(), read_topic(config.direct, config.claims_log))],
+        claims_findings=_verify(stage, config.claims_log),
         topics={
             "alo": read_topic(config.direct, "alo"),
             "amo": read_topic(config.direct, "amo"),
+            "run": read_topic(config.direct, "run"),
+            "run.dlq": read_topic(config.direct, "run.dlq"),
             "rows": read_topic(config.direct, "rows", committed=True),
             "ranged": read_topic(config.direct, "ranged", committed=True),
             "logged": read_topic(config.direct, "logged", committed=True),
@@ -286,16 +311,16 @@ def _collect(stage: Stage) -> Case:
     )
 
 
-def _verify(stage: Stage) -> list[dict[str, Any]]:
+def _verify(stage: Stage, topic: str) -> list[dict[str, Any]]:
     """What `marshal verify --strict` says of the log, as an operator would run it."""
     command = [sys.executable, "-m", "marshal_py.cli", "verify", "--strict", "--json"]
-    where = ["-b", stage.config.direct, "--topic", stage.config.log, "--timeout", "60"]
+    where = ["-b", stage.config.direct, "--topic", topic, "--timeout", "60"]
     done = subprocess.run([*command, *where], cwd=ROOT, capture_output=True, text=True, timeout=300)
     if done.returncode not in (0, 1) or not done.stdout:
         raise RuntimeError(f"marshal verify ended with {done.returncode}: {done.stderr}")
     found = json.loads(done.stdout)
-    (Path(stage.config.folder) / "verify.json").write_text(done.stdout)
-    stage.snapshots = found["snapshots"]
+    (Path(stage.config.folder) / f"verify{topic}.json").write_text(done.stdout)
+    stage.snapshots += found["snapshots"]
     findings: list[dict[str, Any]] = found["findings"]
     return findings
 
@@ -307,6 +332,9 @@ def _worth(result: Result, sabotage: str) -> None:
         "tenures",
         "alo_delivered",
         "amo_delivered",
+        "run_handled",
+        "run_retried",
+        "run_dead_letters",
         "rows_relayed",
         "ranged_relayed",
         "logged_relayed",

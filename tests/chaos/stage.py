@@ -26,11 +26,12 @@ from marshal_py.embedded.ports import free_ports
 from marshal_py.embedded.process import Guard, ServerProcess, tail
 from marshal_py.protocol.messages import Heartbeat, encode
 from marshal_py.protocol.rationalizer import BOUNDARY
-from marshal_py.protocol.world import coordinating_partition
-from tests.chaos.checker import STALL
-from tests.chaos.config import BETWEEN, NETWORKS, QUORUM, ChaosConfig
+from tests.chaos.checker import STALL, Era
+from tests.chaos.clocks import WallClocks, build
+from tests.chaos.config import BETWEEN, NETWORKS, QUORUM, ChaosConfig, client_of, group_of
 from tests.chaos.disks import SmallDisk, possible
 from tests.chaos.network import Network
+from tests.chaos.rawlog import read_topic
 from tests.chaos.recorder import Recorder, now_ns
 from tests.support.paths import ROOT
 
@@ -82,11 +83,18 @@ class Stage:
         self.interval_s = config.interval_ms / 1000
         self.record = Recorder(config.history("director"))
         self.names = ["writer", "rows", *config.claimer_names, *config.alo_names]
-        self.names += [*config.amo_names, *config.harvester_names]
+        self.names += [*config.amo_names, *config.runner_names, *config.harvester_names]
         self.hurry = threading.Event()
         """Ends all waiting."""
         self.disks: dict[str, SmallDisk] = {}
         """ "broker" (the last one's) and "postgres", where mounting is allowed."""
+        library = build(Path(config.folder))
+        self.clocks = None if library is None else WallClocks(Path(config.folder), library)
+        """None where there is no C compiler."""
+        self.links_lock = threading.Lock()
+        """Held by who breaks links between clients and brokers, and counts on how they are."""
+        self.lost: list[Era] = []
+        """What became of the claimers' log, each time that it lost records."""
         self.stalls = 0
         self.snapshots = 0
         """How many the log had in the end."""
@@ -115,10 +123,11 @@ class Stage:
         module = ["tests.chaos.workers", str(self.config.path), name]
         if name.startswith("harvester"):
             module = ["harvest.cli", "reap", "--config", self._reaper_yaml(name)]
+        clock = self.clocks.environment(client_of(name)) if self.clocks else {}
         path = os.pathsep.join([str(_ROOT), os.environ.get("PYTHONPATH", "")])
         self._processes[name] = self._guard.spawn(
             [sys.executable, "-m", *module],
-            env={**os.environ, "PYTHONPATH": path},
+            env={**os.environ, "PYTHONPATH": path, **clock},
             cwd=Path(self.config.folder),
             log=Path(self.config.folder) / f"{name}.log",
         )
@@ -207,6 +216,50 @@ class Stage:
         admin = AdminClient({"bootstrap.servers": self.kafka.bootstrap_servers, "log_level": 0})
         with contextlib.suppress(Exception):  # nothing to elect is an error too
             admin.elect_leaders(ElectionType.PREFERRED).result(10)
+
+    def replicas(self, wanted: set[int], timeout_s: float = 60.0) -> None:
+        """Wait until these are the in-sync replicas of every partition. Raises `TimeoutError`."""
+        admin = AdminClient({"bootstrap.servers": self.kafka.bootstrap_servers, "log_level": 0})
+
+        def are() -> bool:
+            topics = admin.list_topics(timeout=5).topics.values()
+            parts = [part for topic in topics for part in topic.partitions.values()]
+            return all(set(part.isrs) == wanted & set(part.replicas) for part in parts)
+
+        if not wait_until(are, timeout_s):
+            raise TimeoutError(f"the replicas in sync were not {wanted} within {timeout_s:g} s")
+
+    def cut_off(self) -> None:
+        """Let no client reach any broker. The caller holds `links_lock`."""
+        for network, broker in itertools.product(NETWORKS, range(3)):
+            self.network.set(f"{network}-{broker}", "cut")
+
+    def let_in(self) -> None:
+        """Let all clients reach all brokers again."""
+        for network, broker in itertools.product(NETWORKS, range(3)):
+            self.network.set(f"{network}-{broker}", "open")
+
+    def keep_claims(self, kind: str) -> None:
+        """Remember the claimers' log as it is, to judge what was before; nobody can write to it."""
+        log = read_topic(self.config.direct, self.config.claims_log)
+        self.lost.append(Era(kind, now_ns(), log))
+
+    def make_claims_log(self) -> None:
+        """Make the claimers' log, as soon as the brokers have forgotten one of the same name."""
+
+        def made() -> bool:
+            count = self.config.coordination_partitions
+            plans = create_topics(
+                self.config.direct, topic=self.config.claims_log, partitions=count
+            )
+            return not plans[0].existed
+
+        if not wait_until(made, 60):
+            raise TimeoutError(f"{self.config.claims_log} could not be made within 60 s")
+
+    def data_of(self, broker: int) -> Path:
+        """The folder of a broker's partitions."""
+        return self.kafka._broker(broker).folder / "data"
 
     def disconnect(self) -> int:
         """End all other sessions of PostgreSQL; return how many there were."""
@@ -301,6 +354,7 @@ def open_stage(
         guard = Guard(here / "guard")
         stack.callback(guard.close)
         stage = Stage(config, kafka, postgres, network, guard)
+        stage.make_claims_log()
         if possible():
             _small_disks(stage, stack)
         yield stage
@@ -309,7 +363,7 @@ def open_stage(
 def _small_disks(stage: Stage, stack: contextlib.ExitStack) -> None:
     """Give the last broker and the database disks of their own, which can be filled."""
     homes = {
-        "broker": stage.kafka._broker(2).folder / "data",
+        "broker": stage.data_of(2),
         "postgres": stage.postgres._installation.data,
     }
     stage.kafka.stop(2)
@@ -330,7 +384,7 @@ def _prepare(config: ChaosConfig, kafka: EmbeddedKafka, postgres: EmbeddedPostgr
         kafka.bootstrap_servers, topic=config.log, partitions=config.coordination_partitions
     )
     _fill_to_boundary(config)
-    for topic in ("alo", "amo", "rows", "ranged", "logged"):
+    for topic in ("alo", "amo", "run", "run.dlq", "rows", "ranged", "logged"):
         kafka.create_topic(topic, config.partitions)
     with psycopg.connect(postgres.dsn, autocommit=True) as connection:
         for statement in _TABLES.split(";"):
@@ -348,13 +402,8 @@ def _prepare(config: ChaosConfig, kafka: EmbeddedKafka, postgres: EmbeddedPostgr
 def _fill_to_boundary(config: ChaosConfig) -> None:
     """Snapshots are due at multiples of 4,096: heartbeats of nobody bring the log close to one."""
     producer = Producer({"bootstrap.servers": config.direct, "enable.idempotence": True})
-    homes: dict[int, str] = {}
-    for n in itertools.count():
-        group = f"filler-{n}"
-        homes.setdefault(coordinating_partition(group, config.coordination_partitions), group)
-        if len(homes) == config.coordination_partitions:
-            break
-    for p, group in homes.items():
+    for p in range(config.coordination_partitions):
+        group = group_of(p, config.coordination_partitions)
         for seq in range(BOUNDARY - _BEFORE_BOUNDARY):
             record = Heartbeat(2, "filler", "filler.1", group, seq, config.interval_ms)
             producer.produce(config.log, encode(record), partition=p)

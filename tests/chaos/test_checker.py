@@ -9,7 +9,7 @@ from typing import Any
 import msgpack
 import pytest
 
-from tests.chaos.checker import Case, judge
+from tests.chaos.checker import Case, Era, judge
 from tests.chaos.rawlog import Record, coordinator
 
 MS = 1_000_000
@@ -173,6 +173,54 @@ def test_the_shortest_silence_before_a_takeover_is_told() -> None:
     assert verdict.figures["shortest_silence_intervals"] == 3.0
 
 
+def _eras(*, second_epoch: int = 5_000_000, late_ms: int = 1_100) -> Case:
+    """a holds a cell in a log that is made anew at 2.0 s, and b in the new one, with another base.
+
+    `late_ms`: when a acts under the old claim for the last time.
+    """
+    a, b = "claimer-a", "claimer-b"
+    group = ("claimer", "cells", 0)
+    genesis = bytes(msgpack.packb([9, 2, b, f"i-{b}", group[0], 0, "new", "", second_epoch - 1, 4]))
+    home = coordinator("claimer", 4)
+    first = _log("claimer", [_record(1, a, 0, *group, 1000, -1)])
+    second = _log("claimer", [genesis, _record(1, b, 1, *group, 1000, -1)])
+    assert len(second[home]) == 2
+    return Case(
+        interval_ms=1_000,
+        histories={
+            a: [["start", 1, f"i-{a}"], _act(1_000, 0), _act(late_ms, 0)],
+            b: [["start", 1, f"i-{b}"], _act(6_000, second_epoch)],
+        },
+        director=[["quiet", 5_900 * MS, {"cells": 1, "alo": 0}], ["end", 60**6]],
+        log={p: [] for p in range(4)},
+        claims=[Era("topic_made_anew", 2 * SECOND, first), Era("", 7 * SECOND, second)],
+    )
+
+
+def test_a_log_that_is_made_anew_is_judged_in_two_parts() -> None:
+    verdict = judge(_eras())
+    assert verdict.anomalies == []
+    assert verdict.figures["eras_of_the_claims"] == 2
+    assert verdict.figures["tenures"] == 2
+    assert judge(_eras(late_ms=3_900)).anomalies == [], "within a lease"
+
+
+def test_a_claim_of_a_log_that_is_gone_is_held_for_no_longer_than_a_lease() -> None:
+    verdict = judge(_eras(late_ms=4_100))
+    assert "era 1: no such claim" in {text.partition(": c")[0] for text in verdict.anomalies}
+
+
+def test_an_epoch_that_is_given_out_again_is_seen() -> None:
+    case = _eras(second_epoch=1)
+    case.claims[0].log = _log(
+        "claimer",
+        [_record(2, "x", 0, "claimer", 1000, 0, [], [], None, 1, 1)] * 3
+        + [_record(1, "claimer-a", 0, "claimer", "cells", 0, 1000, -1)],
+    )
+    case.histories["claimer-a"][1:] = [_act(1_000, 3)]
+    assert [text.split(":")[1] for text in judge(case).anomalies] == [" epoch given again"]
+
+
 def test_a_suspended_action_is_counted_and_no_anomaly() -> None:
     case = _claims()
     case.histories["claimer-a"].append(_act(1_150, 0, work_ms=9_000))
@@ -261,6 +309,59 @@ def test_a_message_that_comes_again_late_is_seen() -> None:
     """The holder went on for more than two intervals, so it must have stored the first ones."""
     late = _alo([1, 2, 3], first_ms=(1_000, 1_001, 1_002, 3_100))
     assert "came again too late" in _kinds(late)
+
+
+def _handled(calls: list[tuple[int, int, str]], dead: tuple[int, ...] = ()) -> Case:
+    """Messages 0 to 3, all of one key. A call: (at, offset, outcome)."""
+    records = [Record(n, b"k", b"m%d" % n) for n in range(4)]
+    lines: list[list[Any]] = []
+    for at, offset, outcome in calls:
+        look = [at * MS, at * MS + 1, "run", 0, 0, (at + 1000) * MS]
+        lines.append(["handle", *look, offset, "k", outcome, True, (at + 5) * MS])
+    return Case(
+        interval_ms=1_000,
+        histories={"run-0": [["start", 1, "i-run-0"], *lines]},
+        director=[],
+        log=_log("run", [_record(1, "run-0", 0, "run", "run", 0, 1000, -1)]),
+        topics={"run": {0: records}, "run.dlq": {0: [records[n] for n in dead]}},
+    )
+
+
+_ALL_HANDLED = [(10, 0, "done"), (20, 1, "done"), (40, 2, "done"), (50, 3, "done")]
+_FAILED = [(at, 1, "failed") for at in (20, 26, 32)]
+
+
+@pytest.mark.parametrize(
+    ("calls", "dead", "kinds"),
+    [
+        (_ALL_HANDLED, (), set()),
+        ([*_ALL_HANDLED[:1], *_FAILED, *_ALL_HANDLED[2:]], (1,), set()),
+        (_ALL_HANDLED[:3], (), {"never handled"}),
+        ([*_ALL_HANDLED, (60, 3, "done")], (), {"order of a key"}),
+        ([_ALL_HANDLED[1], (30, 0, "done"), *_ALL_HANDLED[2:]], (), {"order of a key"}),
+        ([*_ALL_HANDLED[:3], (42, 3, "done")], (), {"two handlers of a key"}),
+        (
+            [(5, 0, "failed"), *_ALL_HANDLED[1:], (60, 0, "done")],
+            (),
+            {"a failed message is passed over", "order of a key"},
+        ),
+        (
+            [(10, 0, "done"), *_FAILED[:2], (40, 2, "done"), (50, 3, "done")],
+            (1,),
+            {"given up too early"},
+        ),
+    ],
+)
+def test_what_handlers_were_called_with_is_judged(
+    calls: list[tuple[int, int, str]], dead: tuple[int, ...], kinds: set[str]
+) -> None:
+    assert _kinds(_handled(calls, dead)) == kinds
+
+
+def test_a_dead_letter_of_no_message_is_seen() -> None:
+    case = _handled(_ALL_HANDLED)
+    case.topics["run.dlq"][0].append(Record(0, b"k", b"of nothing"))
+    assert _kinds(case) == {"dead letter of nothing"}
 
 
 def _rows(topic: str, rows: list[tuple[str, str, int]]) -> Case:

@@ -14,14 +14,16 @@ import sys
 import threading
 import time
 import uuid
+import zlib
 from typing import Any
 
 from confluent_kafka import Producer
 
-from marshal_py import BrokerUnavailable, Claim, ClaimTimeout, Consumer, Marshal, NotHeld
+from marshal_py import BrokerUnavailable, Claim, ClaimTimeout, Consumer, Marshal, NotHeld, Retry
 from marshal_py.consumer.consumer import Mode
 from marshal_py.protocol.rationalizer import Cell
 from tests.chaos import sabotage
+from tests.chaos.checker import ATTEMPTS
 from tests.chaos.config import ChaosConfig, client_of
 from tests.chaos.recorder import Recorder, now_ns
 
@@ -74,7 +76,7 @@ class _Worker:
             client_id=client_of(name),
             resume=not name.endswith("~"),
             interval_ms=config.interval_ms,
-            topic=config.log,
+            topic=config.log_of(name),
             connect_timeout_ms=600_000,
             snapshot_every=2_000,
         )
@@ -233,6 +235,81 @@ class ConsumerWorker:
                 time.sleep(self.random.choice((0.001, 0.02)))
 
 
+class Runner:
+    """A consumer by `run`: handlers that fail, retries, dead letters; the messages say which.
+
+    What a handler was called with, and what came of it, is a line in the history.
+    """
+
+    def __init__(self, config: ChaosConfig, name: str) -> None:
+        self.config = config
+        self.recorder = Recorder(config.history(name))
+        self._tried: set[tuple[int, int]] = set()
+        self.consumer = Consumer(
+            {"bootstrap.servers": config.bootstrap[config.network(name)]},
+            topics="run",
+            group_id="run",
+            client_id=name,
+            kafka={"fetch.wait.max.ms": 50},
+            interval_ms=config.interval_ms,
+            topic=config.log,
+            connect_timeout_ms=600_000,
+            snapshot_every=2_000,
+            close_on_sigterm=False,
+        )
+
+    def run(self) -> None:
+        """Handle messages until SIGTERM, which `run` answers by itself once it has begun."""
+        marshal = self.consumer.marshal
+        self.recorder.write("start", now_ns(), marshal.instance_id)
+        while not _stop.is_set():
+            try:
+                self.consumer.start()
+                break
+            except BrokerUnavailable:
+                _stop.wait(0.5)
+        self.recorder.write("ready", now_ns(), marshal.instance_id)
+        threading.Thread(target=self._watch, daemon=True).start()
+        self.consumer.run(
+            self.handle,
+            workers=4,
+            ordering="key",
+            retry=Retry(attempts=ATTEMPTS, backoff_ms=100),
+            on_failure="dead_letter",
+            drain_timeout_s=15,
+        )
+        self.recorder.write("end", now_ns(), marshal.instance_id)
+
+    def _watch(self) -> None:
+        _stop.wait()
+        self.consumer.stop()
+
+    def handle(self, message: Any, claim: Claim) -> None:
+        """Work for a moment, and fail as the message says."""
+        place = message.partition(), message.offset()
+        began, fails = now_ns(), failures_of(message.value())
+        look = _Watched(claim, self.recorder).look()
+        # The lease may be over by now, if the process was suspended after `run` had looked.
+        seen = look or [began, began, message.topic(), place[0], claim.epoch, began]
+        first = place not in self._tried
+        self._tried.add(place)
+        time.sleep(random.choice((0, 0.001, 0.01)))
+        failed = fails == ALWAYS or (fails == FIRST and first)
+        key = message.key().decode()
+        outcome = "failed" if failed else "done"
+        self.recorder.write("handle", *seen, place[1], key, outcome, bool(look), now_ns())
+        if failed:
+            raise ValueError(f"the message at {place} is to fail")
+
+
+ALWAYS, FIRST = 2, 1
+
+
+def failures_of(value: bytes) -> int:
+    """How a handler fails with a message: ALWAYS, the FIRST time in a process, or never (0)."""
+    return {0: ALWAYS, 1: FIRST, 2: FIRST}.get(zlib.crc32(value) % 40, 0)
+
+
 class MessageWriter:
     """Writes messages to both topics at a steady rate."""
 
@@ -253,13 +330,14 @@ class MessageWriter:
         """Write until SIGTERM."""
         number, run = 0, uuid.uuid4().hex[:8]
         while not _stop.wait(2 / self._config.messages_per_s):
-            for topic in ("alo", "amo"):
+            for topic in ("alo", "amo", "run"):
                 number += 1
                 with contextlib.suppress(BufferError):
                     self._producer.produce(
                         topic,
                         f"{run}-{number}".encode(),
-                        partition=number // 2 % self._config.partitions,
+                        str(number % 23),
+                        partition=number // 3 % self._config.partitions,
                         on_delivery=self._acknowledged,
                     )
             self._producer.poll(0)
@@ -341,6 +419,8 @@ def main() -> None:
         worker = Claimer(config, name, "cells", config.cells, config.cells // config.claimers + 1)
     elif kind in ("alo", "amo"):
         worker = ConsumerWorker(config, name, "at_least_once" if kind == "alo" else "at_most_once")
+    elif kind == "run":
+        worker = Runner(config, name)
     elif kind == "writer":
         worker = MessageWriter(config)
     else:

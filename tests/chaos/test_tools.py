@@ -1,0 +1,84 @@
+"""What faults are made with does what it says: clocks that jump, logs that lose their end."""
+
+from __future__ import annotations
+
+import os
+import random
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.chaos import unsynced
+from tests.chaos.clocks import WallClocks, build
+
+_TELL = """
+import sys, threading, time
+def boot(): return time.clock_gettime(time.CLOCK_BOOTTIME)
+for _ in sys.stdin:
+    before, wall = boot(), time.time()
+    threading.Event().wait(0.05)
+    lock = threading.Lock()
+    with lock:
+        lock.acquire(timeout=0.05)
+    print(wall, boot() - before, flush=True)
+"""
+
+
+def test_a_wall_clock_jumps_and_no_other_and_nobody_waits_for_longer(tmp_path: Path) -> None:
+    library = build(tmp_path)
+    if library is None:
+        pytest.skip("no C compiler")
+    clocks = WallClocks(tmp_path, library)
+    process = subprocess.Popen(
+        [sys.executable, "-c", _TELL],
+        env={**os.environ, **clocks.environment("one")},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+    def ask() -> tuple[float, float]:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+        wall, waited_s = process.stdout.readline().split()
+        return float(wall), float(waited_s)
+
+    with process:
+        before, _ = ask()
+        for off_s in (90_000.0, -90_000.0):
+            clocks.set("one", off_s)
+            wall, waited_s = ask()
+            assert abs(wall - before - off_s) < 3_600
+            assert waited_s < 3_600
+        clocks.heal()
+        assert abs(ask()[0] - before) < 3_600
+        assert process.stdin is not None
+        process.stdin.close()
+
+
+def _batch(first: int, size: int) -> bytes:
+    return struct.pack(">qi", first, size - 12) + bytes(size - 12)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_power_loss_takes_only_what_was_not_synced(tmp_path: Path, seed: int) -> None:
+    for name in ("a-b-0", "c-1", "__cluster_metadata-0"):
+        (tmp_path / name).mkdir()
+        older, log = (tmp_path / name / f"{n:020}.log" for n in (0, 50))
+        older.write_bytes(_batch(0, 100))
+        log.write_bytes(_batch(50, 100) + _batch(55, 100) + _batch(60, 100))
+    checkpoint = tmp_path / "recovery-point-offset-checkpoint"
+    checkpoint.write_text("0\n2\na-b 0 55\nc 1 70\n")
+    assert unsynced.cut(tmp_path, random.Random(seed)) == 1
+    sizes = {
+        name: [log.stat().st_size for log in sorted((tmp_path / name).iterdir())]
+        for name in ("a-b-0", "c-1", "__cluster_metadata-0")
+    }
+    assert sizes["c-1"] == sizes["__cluster_metadata-0"] == [100, 300]
+    assert sizes["a-b-0"][0] == 100
+    assert 100 <= sizes["a-b-0"][1] < 300
