@@ -175,13 +175,14 @@ class Stage:
     def supervise(self) -> int:
         """Start harvesters again that gave up because a server was down when they began.
 
-        That is what they say they do (exit code 3), and what a supervisor is for.
+        That is what they say they do (exit code 3), and what a supervisor is for. (Code 2: a link
+        takes a connection, and no broker is behind it; that looks like TLS against plaintext.)
         """
         again = 0
         for name in self.config.harvester_names:
             process = self._processes[name]
             with self._busy[name]:
-                if name not in self._down and process.poll() == 3:
+                if name not in self._down and process.poll() in (2, 3):
                     self.start(name)
                     again += 1
         return again
