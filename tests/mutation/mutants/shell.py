@@ -25,6 +25,14 @@ SHELL: tuple[Mutant, ...] = (
     ),
     _m(
         "log",
+        "an offset that comes again is a truncation",
+        "marshal_py.client.log_reader",
+        "LogReader.fold",
+        "raise self._repeated(p, offset)",
+        "continue",
+    ),
+    _m(
+        "log",
         "the record below a snapshot is remembered for the next one's anchor",
         "marshal_py.client.log_reader",
         "LogReader._check_anchor",
