@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError
 
-from marshal_py.client import log_reader
+from marshal_py.client import log_reader, snapshots
 from marshal_py.client.kafka_clients import connect
 from marshal_py.client.log_metadata import LogMetadata
 from marshal_py.client.log_reader import LogReader, Truncated, boottime_ns
@@ -561,3 +561,49 @@ def test_a_snapshot_is_anchored_at_the_last_record_that_was_read(
     assert due is not None
     assert (due.coordinator, due.next_offset) == (0, 3)
     assert due.anchor == anchor_of(Message(2).value())
+
+
+@pytest.mark.parametrize("events", [True, False])
+def test_who_starts_from_a_snapshot_and_reads_nothing_new_anchors_the_next_one_as_it_was(
+    brokers: Brokers, restoring: LogReader, monkeypatch: pytest.MonkeyPatch, events: bool
+) -> None:
+    """Readers would take it for one of another log otherwise."""
+    brokers.snapshot = snapshot_at(10)
+    restoring.open(10)
+    feed(restoring, monkeypatch, [Record(9)])
+    list(restoring.history(events=events))
+    due = restoring.snapshot_now(0)
+    assert due is not None
+    assert (due.next_offset, due.anchor) == (10, brokers.snapshot.anchor)
+
+
+def test_a_snapshot_in_the_partition_of_another_is_not_used(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its state would be that of another coordination partition."""
+    value = encode_snapshot(
+        PartitionState(0).encode(),
+        coordinator=0,
+        partitions=2,
+        next_offset=1,
+        anchor=bytes(16),
+        writer="w",
+    )
+
+    class Written(Record):
+        def __init__(self, partition: int) -> None:
+            super().__init__(0, value=value)
+            self._partition = partition
+
+        def partition(self) -> int:
+            return self._partition
+
+    def found(partition: int) -> list[int]:
+        monkeypatch.setattr(snapshots, "read_to_end", lambda *_: [Written(partition)])
+        newest = snapshots.newest_snapshots(
+            {}, "__m.s", {0: 1, 1: 1}, time.monotonic() + 60, lambda _: PartitionState(0)
+        )
+        return list(newest)
+
+    assert found(0) == [0]
+    assert found(1) == []
