@@ -198,8 +198,6 @@ def _settle(stage: Stage, result: Result, say: Callable[[str], None]) -> None:
     """Heal everything, stop the writers, and wait until all is done that is to be done."""
     config = stage.config
     stage.network.heal()
-    if stage.clocks is not None:
-        stage.clocks.heal()
     for disk in stage.disks.values():
         disk.empty()
     stage.up()

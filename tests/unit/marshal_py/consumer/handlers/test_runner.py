@@ -150,14 +150,21 @@ def test_a_message_whose_dead_letter_is_not_written_is_not_done(
     )
 
 
+@pytest.mark.parametrize("decoded", [False, True])
 def test_a_dead_letter_is_the_message_as_it_came_and_names_the_claim(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, decoded: bool
 ) -> None:
     ground, part = Ground(on_failure="dead_letter", retry=Retry(attempts=1)), held()
     letters = mock.Mock()
     monkeypatch.setattr(ground.runner._retries, "_open_dead_letters", lambda: letters)
     ground.runner._accept(run_of(part, 10))
-    ground.runner.failed(ground.take(), ValueError("bad"))
+    task = ground.take()
+    if decoded:  # as deserializers do it
+        (item,) = task.items
+        item.raw = item.payload.key(), item.payload.value()
+        item.payload.set_key(10)
+        item.payload.set_value({"v": 1})
+    ground.runner.failed(task, ValueError("bad"))
     ((topic, key, value, headers), _) = letters.send.call_args
     assert (topic, key, value) == ("t.dlq", b"10", b"v")
     assert dict(headers)[f"{PREFIX}epoch"] == b"7"
