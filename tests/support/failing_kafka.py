@@ -84,6 +84,9 @@ class Reader:
         self._kafka.call()
         if self._kafka.happens("the position is not read"):
             raise _error(KafkaError._TIMED_OUT, retriable=True)
+        if self._kafka.happens("the position comes with an error"):
+            error = KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)
+            return [SimpleNamespace(error=error, offset=-1001, metadata="")]
         offset = -1001 if self._kafka.checkpoint is None else 0
         return [SimpleNamespace(error=None, offset=offset, metadata=self._kafka.checkpoint or "")]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,6 +25,8 @@ class Reader:
         answer = self.answers.pop(0)
         if isinstance(answer, Exception):
             raise answer
+        if isinstance(answer, SimpleNamespace):
+            return [answer]  # type: ignore[list-item]
         return [TopicPartition(where[0].topic, where[0].partition, *answer)]
 
 
@@ -44,6 +47,19 @@ def test_nothing_was_committed() -> None:
 def test_what_will_not_change_is_raised_at_once() -> None:
     with pytest.raises(KafkaException):
         read(Reader(DENIED))
+
+
+@pytest.mark.parametrize("lasting", [False, True])
+def test_a_position_that_comes_with_an_error_is_not_none(lasting: bool) -> None:
+    """Whoever took it for none would publish everything again."""
+    error = (DENIED if lasting else MOVED).args[0]
+    answered = SimpleNamespace(error=error, offset=-1001, metadata="")
+    reader = Reader(answered, (0, "here"))
+    if lasting:
+        with pytest.raises(KafkaException):
+            read(reader)
+    else:
+        assert read(reader) == "here"
 
 
 def test_nobody_waits_without_a_point_in_it() -> None:

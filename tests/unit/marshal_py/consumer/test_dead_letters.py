@@ -11,7 +11,7 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import Message as KafkaMessage
 
 from marshal_py.consumer import dead_letters
-from marshal_py.consumer.dead_letters import PREFIX, DeadLetters, headers_of
+from marshal_py.consumer.dead_letters import PREFIX, REPLAYED, DeadLetters, headers_of
 from marshal_py.errors import (
     AccessDenied,
     BrokerUnavailable,
@@ -187,6 +187,18 @@ def test_headers_say_what_where_and_by_whom() -> None:
         "client-id": "c",
         "epoch": "77",
     }
+
+
+def test_a_dead_letter_that_was_put_back_and_failed_again_says_from_where() -> None:
+    before: list[tuple[str, str | bytes | None]] = [
+        (f"{REPLAYED}from", b"t.dlq/0/3"),
+        (f"{PREFIX}offset", b"4"),
+        ("trace", b"7"),
+    ]
+    message = KafkaMessage(topic="t", partition=2, offset=9, headers=before)
+    found = headers_of(message, ValueError(), attempts=3, group_id="g", client_id="c", epoch=1)
+    kept = [(name, value) for name, value in found if name in dict(before)]
+    assert kept == [before[0], before[2], (f"{PREFIX}offset", b"9")]
 
 
 def test_headers_leave_out_what_is_not_known_and_name_the_cause_of_what_cannot_be_read() -> None:
