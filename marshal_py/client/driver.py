@@ -49,7 +49,6 @@ from marshal_py.protocol.claimant import Claimant, Notice
 from marshal_py.protocol.events import Event
 from marshal_py.protocol.messages import encode
 from marshal_py.protocol.rationalizer import PartitionState
-from marshal_py.protocol.text.claimant import TextClaimant
 from marshal_py.protocol.wire import MSGPACK, text_wire
 from marshal_py.protocol.world import Observer, World
 
@@ -540,6 +539,8 @@ class Driver:
 
 def _new_claimant(settings: ClientSettings, reader: LogReader) -> Claimant:
     if settings.wire == "text":
+        from marshal_py.protocol.text.claimant import TextClaimant
+
         return TextClaimant(
             reader.world,
             reader.observers,

@@ -12,7 +12,7 @@ import math
 import threading
 import time
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -20,13 +20,11 @@ from marshal_py.client.marshal import Marshal, driver_of
 from marshal_py.client.structured_logs import Fields
 from marshal_py.consumer.agreement import Agreement
 from marshal_py.consumer.assignor import Assignor, Decision
-from marshal_py.consumer.assignor_version1 import Version1Assignor
 from marshal_py.consumer.delivery import Delivery
 from marshal_py.consumer.fetcher import Fetcher
 from marshal_py.consumer.held_partition import Stage
 from marshal_py.consumer.partitions import Partitions
 from marshal_py.consumer.positions import Positions
-from marshal_py.consumer.ranges import RangeClaims
 from marshal_py.consumer.topics import Topics
 from marshal_py.consumer.wakeup import Wakeup
 from marshal_py.errors import BrokerUnavailable, Closed, DuplicateClientId, MarshalError
@@ -35,6 +33,10 @@ from marshal_py.protocol.claim_metadata import ClaimMetadata
 from marshal_py.protocol.claimant import ClaimState
 from marshal_py.protocol.events import Beat, Event
 from marshal_py.protocol.subscription import Subscription
+
+if TYPE_CHECKING:  # what only some need is imported there: a restart is mostly imports
+    from marshal_py.consumer.assignor_version1 import Version1Assignor
+    from marshal_py.consumer.ranges import RangeClaims
 
 __all__ = ["Assignment"]
 
@@ -117,6 +119,8 @@ class Assignment:
         """Begin to claim."""
         marshal = self._marshal
         if self._is_text:
+            from marshal_py.consumer.assignor_version1 import Version1Assignor
+
             self._assignor = Version1Assignor(marshal, self.subscription, greedy=self._greedy)
         else:
             self._assignor = Assignor(marshal, self.subscription, settle_ms=self._settle_ms)

@@ -17,7 +17,6 @@ import msgspec
 from confluent_kafka import OFFSET_BEGINNING, IsolationLevel, KafkaException, TopicPartition
 from confluent_kafka import admin as kafka_admin
 
-from marshal_py.admin.version1_positions import committed_position
 from marshal_py.client.admin_on_demand import AdminOnDemand
 from marshal_py.client.marshal import Marshal, driver_of
 from marshal_py.client.structured_logs import Fields
@@ -124,6 +123,8 @@ class Positions:
     def _choose(self, part: HeldPartition) -> int | None:
         """Nothing is stored: begin where the group says. Raises `KafkaException`."""
         if self._is_text:
+            from marshal_py.admin.version1_positions import committed_position
+
             committed = committed_position(
                 self._admin.get(), self._marshal.group_id, *part.key, timeout_s=2.0
             )

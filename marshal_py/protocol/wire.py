@@ -16,7 +16,6 @@ from marshal_py.protocol import messages, rationalizer
 from marshal_py.protocol.events import Event
 from marshal_py.protocol.rationalizer import PartitionState
 from marshal_py.protocol.text import codec
-from marshal_py.protocol.text import rationalizer as text
 from marshal_py.protocol.world import World, coordinating_partition
 
 __all__ = ["MSGPACK", "Wire", "WireName", "text_wire"]
@@ -93,6 +92,8 @@ MSGPACK: Final = Wire(
 
 def text_wire(interval_s: int) -> Wire:
     """Return version 1, with the heartbeat interval that all its clients agree on."""
+    from marshal_py.protocol.text import rationalizer as text
+
     return Wire(
         name="text",
         world=partial(text.TextWorld, 0, interval_s),
