@@ -42,6 +42,11 @@ message for each worker: a crash may cost 0.1 s (specs/GUARANTEES.md)."""
 PACE_S: Final = 0.5
 """The pace is measured over so long; that of handlers over three of their turns, at least."""
 
+PIECES: Final = 4
+"""What may be claimed of a partition is claimed in about so many pieces: as soon as one is free, not
+as soon as a message is. A proposal costs the client's other threads as much as a thousand messages
+cost the loop."""
+
 AHEAD: Final = 3
 """So many proposals' worth is gathered, or being claimed, while the loop works: the log answers in
 milliseconds, in which a fast loop takes thousands of messages."""
@@ -231,6 +236,12 @@ class AtMostOnce:
         claimed = in_hands + self._proposed.total + ahead
         return self._workers + int(LOSS_S * self._pace) - claimed
 
+    @property
+    def _piece(self) -> int:
+        """How many messages are worth a proposal, while others that were claimed wait."""
+        pieces = PIECES * max(1, len(self._fetcher.active))
+        return max(1, min(self._unfetched_size, int(LOSS_S * self._pace / pieces)))
+
     def serve(self, workers: int, in_hands: Callable[[], int]) -> None:
         """Handlers take the messages: so many at a time."""
         self._workers, self._in_hands = workers, in_hands
@@ -278,7 +289,7 @@ class AtMostOnce:
         runs_out = proposed.total < size and (
             not proposed or self._verdict(proposed[-1]) is not None
         )
-        if enough or runs_out:
+        if (enough and self._room >= self._piece) or runs_out:
             self._propose_ready()
 
     def _pass_on(self) -> None:
@@ -328,7 +339,8 @@ class AtMostOnce:
         runs_out = part.proposed - end < self._unfetched_size and part.proposed < part.end
         if not runs_out or not part.flows or self._winds_up:
             return False
-        return self._may_claim_to(part, end) > part.proposed
+        to = self._may_claim_to(part, end)
+        return to - part.proposed >= (1 if to == part.end else self._piece)
 
     def _may_claim_to(self, part: HeldPartition, end: int) -> int:
         """Up to where to claim messages that are there, when those below `end` were taken."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -74,6 +75,22 @@ def test_more_is_claimed_before_what_was_claimed_runs_out(world: World) -> None:
     world.fetch(AHEAD + 3)
     world.handed_out()
     assert world.claim.proposed[1:] == [AHEAD + 4 + 2 * AHEAD]
+
+
+def test_room_is_claimed_in_pieces_and_not_as_each_message_makes_some(world: World) -> None:
+    """A proposal costs the log a record, and the client more than a thousand messages cost it."""
+    delivery = world.made.delivery
+    delivery._adapt = lambda *_: None  # the pace stays: 80 messages may be claimed at a time
+    delivery._pace, delivery._unfetched_size = 80 / at_most_once.LOSS_S, 200
+    for offset in range(0, 900, 5):
+        world.fetch(*range(offset, offset + 5))
+        while not (got := world.handed_out()):
+            world.claim.claimed_offset = world.claim.proposed[-1]
+        assert got == list(range(offset, offset + 5))
+        world.claim.claimed_offset = world.claim.proposed[-1]
+    gained = [after - before for before, after in pairwise(world.claim.proposed)]
+    assert min(gained) >= 80 // at_most_once.PIECES
+    assert max(gained) <= 81
 
 
 @spec("C-35")
