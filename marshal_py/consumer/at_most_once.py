@@ -43,9 +43,9 @@ PACE_S: Final = 0.5
 """The pace is measured over so long; that of handlers over three of their turns, at least."""
 
 PIECES: Final = 4
-"""What may be claimed of a partition is claimed in about so many pieces: when one is free, not as soon
-as a message is. A proposal costs the client's other threads as much as a thousand messages cost the
-loop."""
+"""What may be claimed of a partition is claimed in about so many pieces: when one is free, and not
+as soon as a message is. A proposal costs the client's other threads as much as a thousand messages
+cost the loop."""
 
 AHEAD: Final = 3
 """So many proposals' worth is gathered, or being claimed, while the loop works: the log answers in
