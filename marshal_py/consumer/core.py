@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from marshal_py.client import forks
 from marshal_py.client.marshal import Claim, Marshal, driver_of
+from marshal_py.client.signals import hush
 from marshal_py.client.structured_logs import Fields
 from marshal_py.consumer.agreement import Agreement
 from marshal_py.consumer.assignment import Assignment
@@ -284,7 +285,9 @@ class ConsumerCore:
                 forks.watch(self)
                 if self.mirror is not None:
                     self.mirror.start()
-            except BaseException:
+            except BaseException as error:
+                if isinstance(error, KeyboardInterrupt):
+                    hush(error)
                 self.fetcher.close()
                 if self.owns_marshal:
                     self.marshal.close(timeout_s=1)

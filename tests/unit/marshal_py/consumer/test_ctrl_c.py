@@ -38,6 +38,17 @@ async def main():
     await AsyncConsumer(BROKERS, group_id="g", topics="orders").run(handle)
 asyncio.run(main())
 """,
+    "while it starts": """
+import time
+from marshal_py.client.driver import Driver
+def connect(driver):
+    got()
+    while True:
+        time.sleep(0.05)
+Driver.connect = connect
+with Consumer(BROKERS, group_id="g", topics="orders") as consumer:
+    list(consumer)
+""",
     "own error": """
 try:
     with Consumer(BROKERS, group_id="g", topics="orders") as consumer:
