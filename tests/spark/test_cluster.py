@@ -32,6 +32,7 @@ from tests.support.hosts import Hosts, HostsMissing, hosts
 from tests.support.paths import DOCS, ROOT
 from tests.support.spark_cluster import (
     SPARK_HOME,
+    WITH_DELTA,
     SparkCluster,
     environment_for_driver,
     executor_of,
@@ -56,10 +57,6 @@ FOR_TESTS = {
     "spark.task.maxFailures": "2",
     "spark.ui.enabled": "false",
 }
-WITH_DELTA = (
-    "--conf", "spark.sql.extensions=io.delta.sql.DeltaSparkSessionExtension",
-    "--conf", "spark.sql.catalog.spark_catalog=org.apache.spark.sql.delta.catalog.DeltaCatalog",
-)  # fmt: skip
 NEEDED = ("marshal_py", "harvest", "confluent_kafka", "msgspec", "mmh3", "pyarrow", "numpy")
 """What executors need, and workers do not have."""
 

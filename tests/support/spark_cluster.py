@@ -29,6 +29,7 @@ from tests.support.hosts import Hosts
 
 __all__ = [
     "SPARK_HOME",
+    "WITH_DELTA",
     "SparkCluster",
     "environment_for_driver",
     "executor_of",
@@ -39,6 +40,11 @@ __all__ = [
 ]
 
 SPARK_HOME: Final = Path(pyspark.__file__).parent
+WITH_DELTA: Final = (
+    "--conf", "spark.sql.extensions=io.delta.sql.DeltaSparkSessionExtension",
+    "--conf", "spark.sql.catalog.spark_catalog=org.apache.spark.sql.delta.catalog.DeltaCatalog",
+)  # fmt: skip
+"""Words of `spark-submit` beside Delta's jars."""
 _LOOK_S: Final = 0.02
 _PATIENCE_S: Final = 60.0
 _EXECUTOR: Final = b"CoarseGrainedExecutorBackend"
