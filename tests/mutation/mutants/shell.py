@@ -104,14 +104,6 @@ SHELL: tuple[Mutant, ...] = (
         "part.partition > began.began_with",
     ),
     _m(
-        "handlers",
-        "a cell without a position says nothing of the beginning",
-        "marshal_py.consumer.positions",
-        "Positions._began",
-        "if cell is None or (unit == part.key and cell.position < 0):",
-        "if cell is None:",
-    ),
-    _m(
         "workers",
         "a process that was told to end gets nothing more",
         "marshal_py.consumer.handlers.workers",

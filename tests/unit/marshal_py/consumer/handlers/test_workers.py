@@ -10,8 +10,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from confluent_kafka import Message
 
-from marshal_py.consumer.handlers.workers import AsyncWorkers, ThreadWorkers
+from marshal_py.consumer.handlers.options import HandlerOptions
+from marshal_py.consumer.handlers.workers import AsyncWorkers, ProcessWorkers, ThreadWorkers
 
 WAIT_S = 60.0
 
@@ -230,3 +232,26 @@ def test_a_thread_that_does_not_return_in_time_is_told() -> None:
     go_on.set()
     assert workers.stop(WAIT_S)
     assert source.came_of == {"a": ["done"]}
+
+
+@pytest.mark.parametrize("is_leaving", [False, True])
+def test_a_process_that_says_that_it_ends_gets_nothing_more(is_leaving: bool) -> None:
+    """It is still there for a moment, and what it were sent would count as failed."""
+    closed: list[bool] = []
+    connection = SimpleNamespace(
+        send=lambda _: None,
+        recv=lambda: (None, is_leaving),
+        close=lambda: closed.append(True),
+    )
+    workers = ProcessWorkers(HandlerOptions(print, executor="process"))
+    message = Message(topic="t", partition=0, offset=1, value=b"v")
+    source: Any = SimpleNamespace(given_to_handler=lambda _: message, is_over=False)
+    workers._source = source
+    there: Any = SimpleNamespace(is_alive=lambda: True), connection
+    workers._processes[0] = there
+    workers._ready.add(0)
+    holding = SimpleNamespace(topic="t", partition=0, epoch=7, lease_until_ns=1)
+    task: Any = SimpleNamespace(part=SimpleNamespace(holding=holding))
+    workers._call(0, task)
+    assert (0 in workers._processes) is not is_leaving
+    assert closed == [True] * is_leaving
