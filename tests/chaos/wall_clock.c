@@ -13,6 +13,7 @@
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
+#include <threads.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -87,6 +88,22 @@ int pthread_cond_timedwait(pthread_cond_t *restrict condition, pthread_mutex_t *
     struct timespec end = until(at);
     if (!its) *(void **)&its = real("pthread_cond_timedwait");
     return its(condition, mutex, &end);
+}
+
+/* C11's, which librdkafka uses: they do not come by the functions above. */
+int cnd_timedwait(cnd_t *restrict condition, mtx_t *restrict mutex,
+                  const struct timespec *restrict at) {
+    static int (*its)(cnd_t *, mtx_t *, const struct timespec *);
+    struct timespec end = until(at);
+    if (!its) *(void **)&its = dlsym(RTLD_NEXT, "cnd_timedwait");
+    return its(condition, mutex, &end);
+}
+
+int mtx_timedlock(mtx_t *restrict mutex, const struct timespec *restrict at) {
+    static int (*its)(mtx_t *, const struct timespec *);
+    struct timespec end = until(at);
+    if (!its) *(void **)&its = dlsym(RTLD_NEXT, "mtx_timedlock");
+    return its(mutex, &end);
 }
 
 int pthread_mutex_timedlock(pthread_mutex_t *restrict mutex, const struct timespec *restrict at) {
