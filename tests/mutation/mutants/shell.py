@@ -249,14 +249,6 @@ SHELL: tuple[Mutant, ...] = (
     ),
     _m(
         "looking",
-        "while the brokers are silent nobody's silence is judged",
-        "marshal_py.dashboard.log_follower",
-        "LogFollower._tail",
-        "polled_ns = min(boottime_ns(), live.contact_ns or 0)",
-        "polled_ns = boottime_ns()",
-    ),
-    _m(
-        "looking",
         "what was sent as a whole does not come again as a change",
         "marshal_py.dashboard.log_follower",
         "LogFollower.subscribe",

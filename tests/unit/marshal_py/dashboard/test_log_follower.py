@@ -56,6 +56,30 @@ def test_a_slow_page_is_told_everything_anew_instead_of_filling_memory() -> None
     asyncio.run(run())
 
 
+class Page(Subscriber):
+    """Keeps what it is sent."""
+
+    def __init__(self) -> None:
+        self.sent: list[str] = []
+        self.overrun = False
+
+    def put(self, item: tuple[str, bytes] | None) -> None:
+        assert item is not None
+        self.sent.append(item[0])
+
+
+def test_what_a_new_page_got_as_a_whole_does_not_come_again_as_a_change() -> None:
+    follower, page = f.LogFollower(Connection.of_servers("nowhere:1")), Page()
+    follower.subscribe(page)
+    with follower.lock:
+        follower._send_changes()
+    assert page.sent == ["state"]
+    follower.progress = 0.5
+    with follower.lock:
+        follower._send_changes()
+    assert page.sent == ["state", "delta"]
+
+
 def test_a_page_that_is_gone_harms_nobody() -> None:
     async def leave() -> Subscriber:
         return Subscriber()
