@@ -100,7 +100,7 @@ class Consumer(OfOneProcess, Generic[V]):
       the whole partition. What is claimed is a slot then (`Claim.topic` is ``orders/2#16``,
       `Claim.partition` the number of the slot), and `max_claims` counts slots. ``"ranges"``: any
       number of members work on one partition, each on ranges of its messages that it has claimed
-      ahead, as many at a time as it gets done within some 50 ms. There is no order between ranges;
+      ahead, as many at a time as it gets done within some 150 ms. There is no order between ranges;
       what one member has not begun goes to another that is idle, so a slow message holds up no
       other. All members of a group say the same, or `SharingDiffers` is raised; `marshal group
       slots` changes it.

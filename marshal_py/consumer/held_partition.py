@@ -205,6 +205,8 @@ class HeldPartition:
         """When the first message of a range went out; 0: none has."""
         self.drain_at_s = math.inf
         """A range's: some of its messages were released, and are to be given back then."""
+        self.handed = 0
+        """How many messages of it the loop was given, those that it gave back not counted."""
         self.worked_s = 0.0
         """For how long the loop has had messages of it, those that it has now not counted."""
         self.first_offset = -1
@@ -419,6 +421,7 @@ class HeldPartition:
 
     def begin(self, run: Run) -> None:
         """Start to hand out a run."""
+        self.handed += len(run.messages)
         self._handed_s = time.monotonic()
         if not self.first_s:
             self.first_s = self._handed_s
@@ -441,6 +444,8 @@ class HeldPartition:
                     self._done.discard(offset)
         self.run = None
         self.worked_s += time.monotonic() - self._handed_s
+        if returned is not None:
+            self.handed -= sum(m.offset() >= returned.offset() for m in run.messages)
 
     def rewind(self, run: Run) -> None:
         """The loop was left with the last message, or batch, in hand: it comes again.

@@ -321,11 +321,10 @@ class RangeClaims:
         took_s = part.worked_s  # waiting, for the log to claim messages for one, is no work
         if part.manual:  # whoever acknowledges works on several at a time
             took_s = now_s - max(part.first_s, self._paced_s)
-        count = (part.end_offset or 0) - part.first_offset
         self._paced_s = now_s
-        if not part.first_s or count <= 0:
+        if part.handed <= 0:
             return
-        pace = count / max(took_s, 1e-6)
+        pace = part.handed / max(took_s, 1e-6)
         self._pace = pace if not self._pace else (self._pace + pace) / 2
 
     # Giving back

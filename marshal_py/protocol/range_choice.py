@@ -20,7 +20,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 __all__ = ["Action", "Ask", "GiveBack", "Own", "View", "choose", "piece"]
 
-AHEAD_S: Final = 0.05
+AHEAD_S: Final = 0.15
 """So much work, at the pace that was measured, is asked for at a time."""
 
 IDLE_S: Final = 0.01

@@ -371,6 +371,9 @@ class Member:
 class World:
     """One history."""
 
+    QUIET_INTERVALS = 2
+    """So long before the end, nothing is written any more."""
+
     def __init__(self, hub: Hub, cluster: Cluster, scenario: Scenario) -> None:
         self.hub, self.cluster, self.scenario = hub, cluster, scenario
         cluster.create(LOG, scenario.coordination)
@@ -431,7 +434,7 @@ class World:
     def traffic(self) -> None:
         """Messages, a few at a time; their value is when they were written."""
         hub, scenario = self.hub, self.scenario
-        if hub.now < scenario.end_ns - 2 * scenario.interval_ms * MS:
+        if hub.now < scenario.end_ns - self.QUIET_INTERVALS * scenario.interval_ms * MS:
             p = hub.random.randrange(scenario.partitions)
             for _ in range(hub.random.choice((1, 1, 3, 12))):
                 gap = hub.random.choice((0,) * 20 + (1, 3))

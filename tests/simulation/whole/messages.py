@@ -33,6 +33,8 @@ REQUIRED_COUNTS: Final = (
     *("released", "died of poison", "poison given up"),
 )
 MAX_DELIVERIES: Final = 2
+QUIET: Final = 10
+"""Intervals at the end: what killed somebody, or was released, goes on message by message."""
 FOREVER: Final = 1 << 62
 
 Span = tuple[int, int]
@@ -51,6 +53,7 @@ def generate(seed: int) -> Scenario:
         spec.work_ms = rng.choice((0.2, 1.0, 5.0, 40.0))  # slow ones are relieved of what waits
     if rng.random() < 0.3:
         made.poison = rng.randrange(5, 60)
+    made.end_ns += (QUIET - consumers.World.QUIET_INTERVALS) * made.interval_ms * MS
     made.incidents = [
         (at, kind, who % made.partitions if kind == "burst" else who, args)
         for at, kind, who, args in made.incidents
@@ -225,7 +228,9 @@ class Sharing(Member):
             delay_s = self.hub.random.choice((0.0, 0.3))
             consumer.acknowledge(message, AcknowledgeType.RELEASE, delay_s=delay_s)
         else:
-            super().finish_with(consumer, message, epoch)
+            self.done(message, epoch)  # first: what was its range's last is released at once
+            consumer.ack(message)
+            self.came_back()
 
     def done(self, message: Any, epoch: int) -> None:
         ledger = self.world.ledger
@@ -245,6 +250,7 @@ class Sharing(Member):
 class RangeWorld(consumers.World):
     """One history."""
 
+    QUIET_INTERVALS = QUIET
     ledger: RangeLedger
 
     def new_ledger(self, *, amo: bool) -> RangeLedger:
