@@ -141,7 +141,8 @@ class RangeLedger(Ledger):
         source = source_of(key)
         group = self.state(key).groups[GROUP]
         held = group.open_ranges.of_cell.get(key)
-        if not self.amo and (held is None or not held.start <= offset < held.end):
+        is_its = held is not None and held.start <= offset < held.end
+        if not self.amo and self.exclusive and not is_its:
             raise Violation("each message from its own range", f"{text}, which is {held}")
         if tenure.handed and offset <= tenure.handed[-1]:
             raise Violation("order within a range", f"{text}, after {tenure.handed[-1]}")
