@@ -469,7 +469,7 @@ _MESSAGES: Final[list[tuple[str, int, Mutant]]] = [
             "marshal_py.consumer.held_partition",
             (
                 "HeldPartition._position",
-                "offset: int = run.messages[in_hand].offset()",
+                "offset: int = run.in_hand.offset()",
                 "offset: int = run.messages[-1].offset()",
             ),
         ),
