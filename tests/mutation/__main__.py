@@ -122,6 +122,7 @@ UNIT_TESTS: Final[dict[str, tuple[str, ...]]] = {
         "marshal_py/dashboard/test_live_state.py",
         "marshal_py/telemetry/test_consumer_status.py",
         "marshal_py/telemetry/test_lag_clock.py",
+        "marshal_py/telemetry/test_group_metrics.py",
     ),
     "log": (
         "marshal_py/client/test_log_writer.py",
