@@ -153,11 +153,6 @@ BROKEN: Final[tuple[Broken, ...]] = (
         "integration/marshal_py/client/test_marshal.py::test_the_lease_ends_by_itself_when_the_network_hangs",
     ),
     Broken(
-        "G7",
-        "claimant: claiming: the wait of two intervals",
-        "integration/marshal_py/client/test_marshal.py::test_a_crashed_holder_is_replaced_after_two_intervals_and_not_before",
-    ),
-    Broken(
         "G8",
         "claimant: release: with the position",
         "integration/marshal_py/client/test_marshal.py::test_a_release_hands_over_with_the_position",
