@@ -42,6 +42,9 @@ EXPLAINED: dict[str, set[str]] = {
     "zombie": BETWEEN_CLIENT_AND_LOG,
     "flapping": BETWEEN_CLIENT_AND_LOG | {*KILLS, "group_pause"},
     "duplicate_client_id": {"duplicate_client"},
+    # What was on its way to the log that is gone arrives in the new one (§7.4).
+    "impossible_version": {"topic_made_anew"},
+    "impossible_epoch": {"topic_made_anew"},
 }
 """What `verify` may find, and the faults of which one has to have been made shortly before.
 Whatever else it finds is an anomaly."""
