@@ -10,11 +10,10 @@ The baseline is a bare `consume(1000)` loop over the same topic, in a process of
 from __future__ import annotations
 
 import itertools
-import os
+import json
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -41,6 +40,19 @@ while left:
 """
 
 
+LAUNCH: Final = """
+import json, resource, subprocess, sys, time
+began = time.perf_counter()
+code = subprocess.call(sys.argv[1:])
+seconds = time.perf_counter() - began
+used = resource.getrusage(resource.RUSAGE_CHILDREN)
+print(json.dumps([seconds, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024]), file=sys.stderr)
+sys.exit(code)
+"""
+"""A small process in between: until its `exec`, a child counts as large as its parent, and this one
+is large when it has filled a log."""
+
+
 class Run(NamedTuple):
     """What one process took."""
 
@@ -52,15 +64,14 @@ class Run(NamedTuple):
 def run(folder: Path, command: Sequence[str], **environment: str) -> Run:
     """Run a command to its end, and look at what the kernel counted of it."""
     given = harness.compiled(folder) | environment
-    with (folder / "out").open("wb") as out, (folder / "err").open("wb") as err:
-        began = time.perf_counter()
-        process = subprocess.Popen(command, stdout=out, stderr=err, env=given)
-        _, status, usage = os.wait4(process.pid, 0)
-        seconds = time.perf_counter() - began
-    process.returncode = code = os.waitstatus_to_exitcode(status)
-    if code:
-        raise RuntimeError(f"{command} ended with {code}: {(folder / 'err').read_text()}")
-    return Run(seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024)
+    launched = [sys.executable, "-I", "-S", "-c", LAUNCH, *command]
+    with (folder / "out").open("wb") as out:
+        process = subprocess.run(
+            launched, stdout=out, stderr=subprocess.PIPE, env=given, text=True, check=False
+        )
+    if process.returncode:
+        raise RuntimeError(f"{command} ended with {process.returncode}: {process.stderr}")
+    return Run(*json.loads(process.stderr.splitlines()[-1]))
 
 
 def measure(options: Options) -> list[Figure]:
