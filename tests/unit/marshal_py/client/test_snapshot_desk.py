@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterator
 import pytest
 from confluent_kafka import Message
 
+from marshal_py.client import snapshots
 from marshal_py.client.log_reader import LogReader
-from marshal_py.client.snapshots import MAX_WAITING, Boundary, SnapshotDesk
+from marshal_py.client.snapshots import KEPT_DIGESTS, MAX_WAITING, Boundary, SnapshotDesk
 from marshal_py.errors import MalformedRecord
 from marshal_py.protocol.messages import VERSION, ClaimingPartition, encode
 from marshal_py.protocol.rationalizer import BOUNDARY, PartitionState, apply
@@ -105,6 +106,61 @@ def test_what_was_begun_for_a_log_that_is_no_more_is_dropped(desk: SnapshotDesk)
     desk.read(snapshot_of(theirs), lambda _: state_of(6))
     until(lambda: desk.newest.get(0) == 5)
     assert desk.mismatches == []
+
+
+@pytest.mark.parametrize("is_boundary", [True, False])
+def test_what_the_thread_is_at_is_dropped_when_the_log_is_no_more(
+    desk: SnapshotDesk, monkeypatch: pytest.MonkeyPatch, is_boundary: bool
+) -> None:
+    begun, ended = threading.Event(), threading.Event()
+    name = "canonical_bytes" if is_boundary else "decode_snapshot"
+    ours = getattr(snapshots, name)
+
+    def slow(data: bytes) -> object:
+        begun.set()
+        assert ended.wait(60)
+        return ours(data)
+
+    monkeypatch.setattr(snapshots, name, slow)
+    if is_boundary:
+        desk.at_boundary(Boundary(0, 5, b"\0" * 16, image_of(state_of(5)), "me"))
+    else:
+        desk.read(snapshot_of(state_of(5)), lambda _: state_of(6))
+    assert begun.wait(60)
+    desk.reset(2)
+    ended.set()
+    after = PartitionState(1)
+    after.next_offset = 3
+    desk.at_boundary(Boundary(1, 3, b"\0" * 16, image_of(after), "me"))
+    assert desk.ready.get(timeout=60)[0] == 1  # and not 0, of before
+    assert desk.newest == {}
+
+
+def test_an_older_snapshot_that_comes_later_is_not_the_newest(desk: SnapshotDesk) -> None:
+    for claims in (5, 4):
+        desk.read(snapshot_of(state_of(claims)), lambda _: state_of(6))
+    desk.at_boundary(Boundary(0, 6, b"\0" * 16, image_of(state_of(6)), "me"))
+    desk.ready.get(timeout=60)  # all before it was looked at
+    assert desk.newest == {0: 5}
+
+
+def test_one_of_a_log_of_another_shape_is_passed_over(desk: SnapshotDesk) -> None:
+    desk.read(snapshot_of(state_of(5), partitions=2), lambda _: state_of(6))
+    desk.at_boundary(Boundary(0, 6, b"\0" * 16, image_of(state_of(6)), "me"))
+    desk.ready.get(timeout=60)
+    assert desk.newest == {}
+
+
+def test_the_latest_boundaries_are_those_that_are_kept(desk: SnapshotDesk) -> None:
+    for n in range(1, KEPT_DIGESTS + 2):
+        desk.at_boundary(Boundary(0, n, b"\0" * 16, image_of(state_of(n)), "me"))
+        desk.ready.get(timeout=60)
+    for n in (1, KEPT_DIGESTS + 1):
+        theirs = state_of(n)
+        theirs.cells["g", "t", 0].next_offset = 7
+        desk.read(snapshot_of(theirs), lambda _: state_of(KEPT_DIGESTS + 2))
+    until(lambda: bool(desk.mismatches))
+    assert f"at offset {KEPT_DIGESTS + 1} " in str(desk.mismatches[0])
 
 
 @pytest.mark.parametrize("value", [None, b"", b"\xc1", b"\x91\x01", b"\x94\xa1x\x00\x01\x01"])
