@@ -20,8 +20,8 @@ from marshal_py.errors import (
     LogHole,
     PartitionCountChanged,
 )
-from marshal_py.protocol.messages import Heartbeat, encode
-from marshal_py.protocol.rationalizer import PartitionState, apply
+from marshal_py.protocol.messages import Genesis, Heartbeat, encode
+from marshal_py.protocol.rationalizer import BOUNDARY, PartitionState, apply
 from marshal_py.protocol.snapshots import Snapshot, anchor_of, decode_snapshot, encode_snapshot
 from marshal_py.testing import TestBroker
 
@@ -517,6 +517,38 @@ def test_what_an_opening_before_gave_out_is_remembered(
     assert restoring.highest_epoch == 6
     restoring.open(10)
     assert restoring.highest_epoch == 6
+    restoring.world.states[0].base, restoring.world.states[0].next_offset = 1_000, 7
+    restoring.open(10)
+    assert restoring.highest_epoch == 1_007
+
+
+def test_a_state_is_looked_at_between_the_records_on_both_sides_of_a_boundary(
+    brokers: Brokers, reader: LogReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One boundary, one image, whether or not there is a record just at it (§6.3)."""
+    opened(brokers, reader)
+    looked: list[int] = []
+    monkeypatch.setattr(reader._desk, "at_boundary", lambda b: looked.append(b.next_offset))
+    list(reader.fold([Record(n) for n in (0, BOUNDARY - 1, BOUNDARY, BOUNDARY + 1)]))
+    assert looked == [BOUNDARY]
+    list(reader.fold([Record(n) for n in (2 * BOUNDARY - 2, 2 * BOUNDARY + 5)]))
+    assert looked == [BOUNDARY, 2 * BOUNDARY - 1]
+
+
+@pytest.mark.parametrize("told", [1, 3])
+def test_a_log_that_was_made_with_another_number_of_partitions_is_told_of(
+    brokers: Brokers, reader: LogReader, told: int
+) -> None:
+    opened(brokers, reader)
+    genesis = encode(Genesis(2, "c", "i", "-", 0, "identity", "", 1_000, told, 0))
+    list(reader.fold([Record(0, value=genesis)]))
+    assert reader.partition_count_error is not None
+    assert str(told) in str(reader.partition_count_error)
+
+
+def test_a_record_at_the_end_of_the_past_that_is_asked_for_is_not_of_it(reader: LogReader) -> None:
+    reader._until = {0: 5}
+    assert [reader._too_late(Record(n)) for n in (4, 5, 6)] == [False, True, True]
 
 
 @pytest.mark.parametrize(
