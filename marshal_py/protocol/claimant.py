@@ -524,6 +524,8 @@ class Claimant:
                 migrates = self.grants.heard(event) or migrates
             elif kind is ev.Rejected:
                 self._on_rejected(coordinator, event, now_ns)
+                if event.instance_id == self.instance_id and event.topic is not None:
+                    touched[event.topic, event.partition] = None
             elif kind is ev.MessagesClaimed:
                 self._on_messages(coordinator, event)
             elif kind is ev.PositionSet:
@@ -833,7 +835,6 @@ class Claimant:
                 and holding.claim_seq == event.seq
             ):
                 holding.on(ClaimEvent.CLAIM_REJECTED)
-                self._consider(holding, now_ns)
         elif event.record == "ClaimingRange":
             sent = self._sent.pop(event.seq)
             asked = None if sent is None else sent.holding
@@ -854,9 +855,6 @@ class Claimant:
             sent = self._sent.pop(event.seq)
             if sent is not None and sent.holding is not None:
                 self._end(sent.holding, ClaimEvent.RELEASE_READ, "it was not ours any more")
-            waiting = self._wanted.get(key)  # for our own release, maybe
-            if waiting is not None and waiting.state is ClaimState.WAITING:
-                self._consider(waiting, now_ns)
 
     def _can_follow(self, coordinator: int) -> bool:
         """Say whether this client understands its group; if not, take no part any more (§5.15)."""

@@ -1218,8 +1218,14 @@ _CLAIMING = [
     _claimant(
         "claiming: on after a rejection",
         "_on_rejected",
-        "holding.on(ClaimEvent.CLAIM_REJECTED)\n                self._consider(holding, now_ns)",
-        "pass",
+        "holding.on(ClaimEvent.CLAIM_REJECTED)\n        elif",
+        "pass\n        elif",
+    ),
+    _claimant(
+        "claiming: what was refused is looked at again",
+        "applied",
+        "if event.instance_id == self.instance_id and event.topic is not None:",
+        "if False:",
     ),
     _claimant(
         "claiming: on after a failed append",

@@ -178,6 +178,30 @@ def test_claim_that_turned_up_is_not_claimed_again_before_it_is_heard_of() -> No
     assert a.held(holding)
 
 
+def test_a_refusal_is_acted_on_when_all_that_was_read_with_it_is_heard_of() -> None:
+    # Seed 6016867. A release that was sent twice is refused the second time. The claim that follows
+    # it was given up as unknown, and turned up in the same poll: it was claimed from oneself again.
+    bench = Bench()
+    a = bench.client("a")
+    holding = a.get()
+    a.release(holding)
+    first = a.appends()
+    a.put(first)
+    a.fail(first)
+    bench.wait(INTERVAL_MS)
+    second = [
+        append for append in a.appends() if isinstance(decode(append.value), ReleasingPartition)
+    ]
+    again = a.want()
+    a.read()
+    claim = a.appends()
+    a.fail(claim)
+    a.put([*second, *claim])
+    a.turn()
+    assert a.notices(again) == ["acquired"]
+    assert a.held(again)
+
+
 def test_heartbeat_forgotten_in_a_flood_does_not_block_the_next_ones(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
