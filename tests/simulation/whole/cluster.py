@@ -161,7 +161,17 @@ def _metadata(link: Link) -> Any:
     )
 
 
-class SimConsumer:
+class SimClient:
+    """What all of librdkafka's clients can be asked."""
+
+    link: Link
+
+    def list_topics(self, topic: str | None = None, timeout: float = -1) -> Any:
+        _round_trip(self.link, timeout)
+        return _metadata(self.link)
+
+
+class SimConsumer(SimClient):
     """As `confluent_kafka.Consumer`, of what the product calls."""
 
     def __init__(self, link: Link, config: dict[str, Any]) -> None:
@@ -321,10 +331,6 @@ class SimConsumer:
 
     # Asking
 
-    def list_topics(self, topic: str | None = None, timeout: float = -1) -> Any:
-        _round_trip(self.link, timeout)
-        return _metadata(self.link)
-
     def offsets_for_times(
         self, partitions: list[TopicPartition], timeout: float = -1
     ) -> list[TopicPartition]:
@@ -356,15 +362,11 @@ def _offset(link: Link, at: TopicPartition, which: int) -> int:
     return partition.end if which == -1 else partition.begin
 
 
-class SimAdmin:
+class SimAdmin(SimClient):
     """As `confluent_kafka.admin.AdminClient`, of what a consumer asks."""
 
     def __init__(self, link: Link, config: dict[str, Any]) -> None:
         self.link = link
-
-    def list_topics(self, topic: str | None = None, timeout: float = -1) -> Any:
-        _round_trip(self.link, timeout)
-        return _metadata(self.link)
 
     def poll(self, timeout: float = 0) -> int:
         return 0
@@ -396,7 +398,7 @@ class SimAdmin:
         return answers
 
 
-class SimProducer:
+class SimProducer(SimClient):
     """As `confluent_kafka.Producer` with idempotence: in order, nothing twice."""
 
     def __init__(self, link: Link, config: dict[str, Any]) -> None:
