@@ -566,7 +566,7 @@ WITNESSES: Final[tuple[Witness, ...]] = (
     Witness(
         "handlers",
         "what was finished before a release does not come again",
-        40,
+        300,
         (
             "handlers: a partition is given back when nothing of it waits",
             "handlers: what is done above a gap is told when a partition is given back",
