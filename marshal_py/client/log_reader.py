@@ -171,6 +171,8 @@ class LogReader:
         self._needs = needs
         self._is_quick = False
         """Whether fetches wait as briefly as the mock cluster needs it."""
+        self._was_assigned = False
+        """Whether this consumer was ever assigned the topic."""
         self._gather_ms = gather_ms
         self._connect(WAIT_MS)
         self._last_value: list[bytes | None] = []
@@ -237,11 +239,14 @@ class LogReader:
         The replay itself may take as long as it takes.
         """
         deadline = time.monotonic() + timeout_s
+        if self._was_assigned:
+            # A client of librdkafka never forgets a partition's highest leader epoch, and passes over
+            # the leaders of a topic made anew, whose epochs begin at 0: it would fetch nothing.
+            self._reconnect()
         count, snapshot_partitions, facts = self._describe(deadline)
         if self._metadata.is_mock and not self._is_quick:
             self._is_quick = True
-            self._consumer.close()
-            self._connect(MOCK_WAIT_MS)
+            self._reconnect()
         is_anew = self._is_another(facts)
         if self._partitions and count != self._partitions and not is_anew:
             raise self._changed(count)
@@ -297,7 +302,13 @@ class LogReader:
             assignment += [
                 TopicPartition(self.snapshot_topic, p, end) for p, end in snapshot_ends.items()
             ]
+        self._was_assigned = True
         self._consumer.assign(assignment)
+
+    def _reconnect(self) -> None:
+        self._was_assigned = False
+        self._consumer.close()
+        self._connect(MOCK_WAIT_MS if self._is_quick else WAIT_MS)
 
     def _describe(self, deadline: float) -> tuple[int, int, TopicFacts | None]:
         """Return how many partitions log and snapshots have, and what topic the log is.

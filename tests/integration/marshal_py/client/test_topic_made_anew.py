@@ -218,6 +218,21 @@ def test_a_reader_notices_whoever_it_is(kafka: EmbeddedKafka, topic: str) -> Non
         reader.close()
 
 
+@spec("L-4")
+def test_a_topic_made_anew_is_read_though_its_leaders_have_changed_less_often(
+    kafka: EmbeddedKafka, topic: str, client: Client
+) -> None:
+    for _ in range(2):  # each restart has the partitions led anew
+        kafka.stop()
+        kafka.start()
+    marshal = client("a")
+    before = marshal.claim("t", 0, timeout_s=60)
+    delete(kafka, topic, f"{topic}.snapshots")
+    create(kafka, topic, 2)
+    assert before.wait_lost(60)
+    assert marshal.claim("t", 0, timeout_s=60).epoch > before.epoch
+
+
 @spec("T-6")
 def test_a_client_reads_the_partition_of_its_group_and_no_other(
     kafka: EmbeddedKafka, topic: str, client: Client
