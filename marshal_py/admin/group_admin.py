@@ -60,8 +60,11 @@ from marshal_py.protocol.rationalizer import Cell, GroupState, Pause, Session
 from marshal_py.protocol.slots import (
     BY_PARTITIONS,
     BY_RANGES,
+    Slots,
+    agreed_for,
     agreement_cell,
     check_slots,
+    in_words,
     slots_cell,
     source_of,
 )
@@ -87,14 +90,11 @@ Positions: TypeAlias = Mapping[Key, Target | str | int | datetime]
 
 @dataclass(frozen=True)
 class SlotsChange:
-    """What sharing a topic by another number of slots comes to.
-
-    0 slots: by partitions; `marshal_py.protocol.slots.BY_RANGES`: by ranges.
-    """
+    """What sharing a topic otherwise comes to: by another number of slots, by partitions, ..."""
 
     topic: str
-    before: int
-    after: int
+    before: Slots
+    after: Slots
     positions: Mapping[Key, int]
     """Where each new slot (or partition) goes on."""
     between: int
@@ -553,25 +553,30 @@ class GroupAdmin:
 
     # Slots
 
-    def slots_of(self, topic: str) -> int:
-        """Return how many slots the group divides each partition of a topic in (§5.17).
+    def slots_of(self, topic: str) -> Slots:
+        """Return in how many slots the group divides each partition of a topic (§5.17).
 
-        0: none, its members claim whole partitions; `BY_RANGES`: they share them by ranges.
+        Or ``"partitions"``, if its members claim whole ones, or ``"ranges"``.
         """
+        return in_words(self._agreed(topic))
+
+    def _agreed(self, topic: str) -> int:
         return agreed_on(self.world, self.group_id, topic)
 
     def _units_of(self, key: Key) -> list[Key]:
         """Return what the group claims of a partition: all of it, or its slots."""
-        return _units(key, self.slots_of(key[0]))
+        return _units(key, self._agreed(key[0]))
 
-    def plan_slots(self, topic: str, slots: int) -> SlotsChange:
+    def plan_slots(self, topic: str, slots: Slots) -> SlotsChange:
         """Say what sharing a topic by so many slots would come to now. Writes nothing.
 
-        Raises `InvalidArgument`, `TopicMissing`, `BrokerUnavailable`.
+        Or by ``"partitions"``, or ``"ranges"``. Raises `InvalidArgument`, `ConfigurationError`,
+        `TopicMissing`, `BrokerUnavailable`.
         """
-        if slots not in _WHOLE:
-            check_slots(slots, {topic})
-        before = self.slots_of(topic)
+        return self._plan_slots(topic, _checked_slots(topic, slots))
+
+    def _plan_slots(self, topic: str, slots: int) -> SlotsChange:
+        before = self._agreed(topic)
         positions: dict[Key, int] = {}
         between = 0
         comes_again = True
@@ -603,10 +608,12 @@ class GroupAdmin:
             between += sum(abs(position - at) for position in known.values())
             comes_again = comes_again and not is_claimed
             positions |= dict.fromkeys(_units(key, slots), at)
-        return SlotsChange(topic, before, slots, positions, between, comes_again)
+        return SlotsChange(
+            topic, in_words(before), in_words(slots), positions, between, comes_again
+        )
 
-    def set_slots(self, topic: str, slots: int, *, timeout_s: float = 60.0) -> SlotsChange:
-        """Have the group share a topic by so many slots; 0: by partitions; `BY_RANGES`: by ranges.
+    def set_slots(self, topic: str, slots: Slots, *, timeout_s: float = 60.0) -> SlotsChange:
+        """Have the group share a topic by so many slots, by ``"partitions"`` or by ``"ranges"``.
 
         The group is paused meanwhile, as by `set_positions`, and its members finish what they have
         in hand. Then all new slots of a partition go on where the last of the old ones was: what
@@ -616,26 +623,24 @@ class GroupAdmin:
         first that nobody has claimed). Members that share it otherwise stop with `SharingDiffers`.
 
         Until the number itself is set, by one record at the end, all is as it was. Raises
-        `InvalidArgument` as `plan_slots` does, `ClaimTimeout`, `GroupInUse`, `BrokerUnavailable`.
+        as `plan_slots` does, `ClaimTimeout`, `GroupInUse`, `BrokerUnavailable`.
         """
-        before = self.slots_of(topic)
-        if before == slots:
-            return self.plan_slots(topic, slots)
-        if slots not in _WHOLE:
-            check_slots(slots, {topic})
+        before, to = self._agreed(topic), _checked_slots(topic, slots)
+        if before == to:
+            return self._plan_slots(topic, to)
         deadline = time.monotonic() + timeout_s
         agreement = agreement_cell(topic)
         with self.while_paused(timeout_s + 2 * RESTORE_S, timeout_s=timeout_s):
             units = [
                 unit
                 for key in self.keys_of(topic)
-                for number in (before, slots)
+                for number in (before, to)
                 for unit in _units(key, number)
             ]
             self._await_settable([*units, agreement], deadline)
-            change = self.plan_slots(topic, slots)
+            change = self._plan_slots(topic, to)
             self._set(change.positions, deadline)
-            self._set({agreement: slots}, deadline)
+            self._set({agreement: to}, deadline)
             books = {
                 key: at for key in self.keys_of(topic) if (at := self._open_at(key)) is not None
             }
@@ -740,6 +745,14 @@ class GroupAdmin:
                 f"group {self.group_id!r} was claimed or resumed meanwhile: stop its clients"
             )
         return answer.cells
+
+
+def _checked_slots(topic: str, slots: Slots) -> int:
+    """Return what stands in the log for it. Raises `ConfigurationError`."""
+    to = agreed_for(slots)
+    if to not in _WHOLE:
+        check_slots(to, {topic})
+    return to
 
 
 def _units(key: Key, slots: int) -> list[Key]:

@@ -28,7 +28,7 @@ from marshal_py.cli.options import JsonFlag, Observe
 from marshal_py.cli.output import console, note, print_json, show, table
 from marshal_py.errors import ConfigurationError, GroupInUse, InvalidArgument
 from marshal_py.protocol.messages import MAX_LEVEL
-from marshal_py.protocol.slots import BY_PARTITIONS, BY_RANGES, MAX_SLOTS
+from marshal_py.protocol.slots import MAX_SLOTS, Slots
 
 __all__ = ["app"]
 
@@ -349,8 +349,8 @@ def slots(
         print_json(asdict(change) | {"dry_run": dry_run, "positions": positions})
         return
     now = change.before if dry_run else change.after
-    words = {BY_PARTITIONS: "partitions", BY_RANGES: "ranges of messages"}
-    by = words.get(now, f"keys, {count(now, 'slot')} to a partition")
+    words = {"partitions": "partitions", "ranges": "ranges of messages"}
+    by = words[now] if isinstance(now, str) else f"keys, {count(now, 'slot')} to a partition"
     console().print(f"{safe(group)} shares {safe(topic)} by {by}")
     if change.before != change.after:
         verb = "comes again" if change.comes_again else "is left out"
@@ -471,10 +471,10 @@ def _parse_duration_s(text: str) -> float:
     raise ConfigurationError(f"--for {text!r} must be a duration such as 90s, 15m, 2h or 1d")
 
 
-def _parse_slots(text: str) -> int:
-    named = {"partitions": BY_PARTITIONS, "ranges": BY_RANGES}
-    if text in named:
-        return named[text]
+def _parse_slots(text: str) -> Slots:
+    words: dict[str, Slots] = {"partitions": "partitions", "ranges": "ranges"}
+    if text in words:
+        return words[text]
     if not text.isascii() or not text.isdecimal() or int(text) > MAX_SLOTS:
         raise ConfigurationError(
             f"SLOTS {text!r} must be a number from 0 to {MAX_SLOTS}, partitions or ranges"

@@ -22,6 +22,7 @@ from marshal_py.protocol.slots import (
     BY_RANGES,
     agreement_cell,
     check_slots,
+    in_words,
     slots_cell,
 )
 
@@ -89,7 +90,7 @@ class Agreement:
                     f"group {marshal.group_id!r} shares {topic!r} by {_by(cell.position)}, this "
                     f"member would by {_by(self._slots)}: start it with "
                     f"{_argument(cell.position)}, or change the group with `marshal group slots "
-                    f"{marshal.group_id} {topic} {_word(self._slots)}`"
+                    f"{marshal.group_id} {topic} {in_words(self._slots)}`"
                 )
             return True
         if self._slots not in (BY_PARTITIONS, BY_RANGES):
@@ -133,7 +134,7 @@ class Agreement:
                     f"group {marshal.group_id!r} shares {topic!r} by partitions ({topic}/{p} is "
                     f"{'held' if cell.held else 'at ' + str(cell.position)}), this member would by "
                     f"{_by(self._slots)}: start it with sharing='partitions', or change the group "
-                    f"with `marshal group slots {marshal.group_id} {topic} {_word(self._slots)}`"
+                    f"with `marshal group slots {marshal.group_id} {topic} {in_words(self._slots)}`"
                 )
 
 
@@ -147,8 +148,3 @@ def _argument(slots: int) -> str:
     if slots == BY_RANGES:
         return "sharing='ranges'"
     return "sharing='partitions'" if slots == BY_PARTITIONS else f"sharing='keys', slots={slots}"
-
-
-def _word(slots: int) -> str:
-    """What `marshal group slots` calls it."""
-    return {BY_PARTITIONS: "partitions", BY_RANGES: "ranges"}.get(slots, str(slots))

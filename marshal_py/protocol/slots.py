@@ -7,6 +7,7 @@ The fold knows nothing of slots: a cell has a name, a position, a lease and an e
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Final, Literal, NamedTuple, TypeAlias
 
@@ -22,9 +23,12 @@ __all__ = [
     "MAX_SLOTS",
     "Sharing",
     "Slot",
+    "Slots",
+    "agreed_for",
     "agreement_cell",
     "agreement_of",
     "check_slots",
+    "in_words",
     "slot_of",
     "slot_of_key",
     "slots_cell",
@@ -36,12 +40,16 @@ MAX_SLOTS: Final = 1024
 Sharing: TypeAlias = Literal["partitions", "keys", "ranges"]
 """How the members of a group share a topic; by keys, in so many slots besides."""
 
+Slots: TypeAlias = int | Literal["partitions", "ranges"]
+"""The same, as operators say it: by keys, in so many slots; by partitions, or by ranges."""
+
 BY_PARTITIONS: Final = 0
 """What stands in the log in place of a number of slots: whole partitions are claimed."""
 
 BY_RANGES: Final = 65_536
 """The same: ranges of messages are claimed (§5.18)."""
 
+_WORDS: Final[Mapping[int, Slots]] = {BY_PARTITIONS: "partitions", BY_RANGES: "ranges"}
 _AGREEMENT: Final = "#slots"
 _SLOTS: Final = re.compile(r"([A-Za-z0-9._-]+)/(0|[1-9][0-9]{0,9})#([1-9][0-9]{0,3})")
 _LONGEST_TOPIC: Final = MAX_TOPIC_LENGTH - len(f"/{2**31 - 1}#{MAX_SLOTS}")
@@ -104,6 +112,23 @@ def agreement_cell(topic: str) -> tuple[str, int]:
 def agreement_of(topic: str) -> str | None:
     """Return the topic that a cell of this name is the agreement about; None: it is none."""
     return topic.removesuffix(_AGREEMENT) if topic.endswith(_AGREEMENT) else None
+
+
+def in_words(agreed: int) -> Slots:
+    """Return what the number that stands in the log means."""
+    return _WORDS.get(agreed, agreed)
+
+
+def agreed_for(slots: Slots) -> int:
+    """Return what stands in the log for it (0 is ``"partitions"``). Raises `ConfigurationError`."""
+    for agreed, word in _WORDS.items():
+        if slots == word:
+            return agreed
+    if type(slots) is not int or not 0 <= slots <= MAX_SLOTS:
+        raise ConfigurationError(
+            f"slots = {slots!r} must be a number from 0 to {MAX_SLOTS}, 'partitions' or 'ranges'"
+        )
+    return slots
 
 
 def check_slots(slots: int, topics: frozenset[str] | set[str] = frozenset()) -> None:

@@ -187,7 +187,7 @@ def test_members_that_share_by_ranges_are_told_by_every_command(
     change = run("group", "set-position", GROUP, "--topic", topic, "--to", "20", "--json")
     assert change.returncode == 0, change.stderr
     assert len(json.loads(change.stdout)["changes"]) == 1
-    for to, slots in (("4", 4), ("ranges", 65_536), ("partitions", 0)):
+    for to, slots in (("4", 4), ("ranges", "ranges"), ("0", "partitions")):
         done = json.loads(run("group", "slots", GROUP, topic, to, "--json").stdout)
         assert done["after"] == slots
         assert {p["position"] for p in done["positions"]} == {20}

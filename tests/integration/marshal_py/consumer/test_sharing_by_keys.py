@@ -233,8 +233,8 @@ def test_a_member_that_disagrees_is_told_and_an_operator_changes_the_number(
     assert "--slot" in tell("explain", "g", topic, "7")
     assert json.loads(tell("group", "slots", "g", topic, "--json"))["after"] == 3
     with GroupAdmin(kafka.bootstrap_servers, "g", topic=coordination) as admin:
-        assert admin.set_slots(topic, 0).after == 0
-        assert admin.slots_of(topic) == 0
+        assert admin.set_slots(topic, "partitions").after == "partitions"
+        assert admin.slots_of(topic) == "partitions"
     whole = make("c", sharing="partitions")
     writer.write(10)
     got = [m.offset() for m in whole.messages(idle_timeout_s=4)]
