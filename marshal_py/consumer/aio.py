@@ -29,7 +29,7 @@ from marshal_py.client.aio import AsyncMarshal
 from marshal_py.client.aio_threads import CallThread, call_in_thread
 from marshal_py.client.marshal import Claim, Marshal, driver_of
 from marshal_py.client.signals import StopRequests, hush, wake_on_signals
-from marshal_py.consumer.acknowledging import AcknowledgeType
+from marshal_py.consumer.acknowledging import AcknowledgeType, check_acknowledgement
 from marshal_py.consumer.arguments import ConsumerArguments, RunArguments
 from marshal_py.consumer.consumer import Consumer, core_of
 from marshal_py.consumer.handlers.run_stats import RunStats
@@ -168,7 +168,7 @@ class AsyncConsumer(Generic[V]):
             self._others_ack = True
         self.sync.ack(message)
 
-    def acknowledge(
+    async def acknowledge(
         self,
         message: Message,
         kind: AcknowledgeType = AcknowledgeType.ACCEPT,
@@ -176,10 +176,15 @@ class AsyncConsumer(Generic[V]):
         delay_s: float = 0.0,
         reason: str = "",
     ) -> None:
-        """See `Consumer.acknowledge`. ``REJECT`` with a dead letter holds up the event loop."""
+        """See `Consumer.acknowledge`. Only ``REJECT`` waits: for the dead letter."""
+        check_acknowledgement(kind, delay_s)
         if asyncio.current_task() is not self._reader:
             self._others_ack = True
-        self.sync.acknowledge(message, kind, delay_s=delay_s, reason=reason)
+        if kind is AcknowledgeType.REJECT:
+            await call_in_thread(partial(self._core.reject, message, reason))
+            self.sync.ack(message)
+        else:
+            self.sync.acknowledge(message, kind, delay_s=delay_s)
 
     def delivery_count(self, message: Message) -> int:
         """See `Consumer.delivery_count`."""

@@ -19,7 +19,7 @@ from marshal_py.client.forks import OfOneProcess
 from marshal_py.client.marshal import Claim, Marshal
 from marshal_py.client.options import ClientOptions
 from marshal_py.client.signals import StopRequests, hush
-from marshal_py.consumer.acknowledging import AcknowledgeType
+from marshal_py.consumer.acknowledging import AcknowledgeType, check_acknowledgement
 from marshal_py.consumer.callbacks import OnPartition
 from marshal_py.consumer.core import ConsumerCore
 from marshal_py.consumer.deserializers import Deserializers
@@ -100,15 +100,16 @@ class Consumer(OfOneProcess, Generic[V]):
       the whole partition. What is claimed is a slot then (`Claim.topic` is ``orders/2#16``,
       `Claim.partition` the number of the slot), and `max_claims` counts slots. ``"ranges"``: any
       number of members work on one partition, each on ranges of its messages that it has claimed
-      ahead, as many at a time as it gets done within some 150 ms. There is no order between ranges;
-      what one member has not begun goes to another that is idle, so a slow message holds up no
-      other. All members of a group say the same, or `SharingDiffers` is raised; `marshal group
-      slots` changes it.
+      ahead, as many at a time as it gets done within some 150 ms (or a tenth of the interval, if
+      that is less). There is no order between ranges; what one member has not begun goes to another
+      that is idle, so a slow message holds up no other. All members of a group say the same, or
+      `SharingDiffers` is raised; `marshal group slots` changes it.
     - `max_deliveries`: with ``sharing="ranges"``, messages that keep killing the processes that
-      handle them are found: what was claimed again without having got any further is taken in
-      smaller and smaller pieces, message by message from the `max_deliveries`-th time on; None:
-      by halves, down to one. What is claimed once more than that is not given to the handler of
-      `run`: it fails at once, and goes where `on_failure` says. In a loop, `delivery_count` tells.
+      handle them are found: what is claimed a third time without having got any further (below 4:
+      a second time) is taken in smaller and smaller pieces, message by message from the
+      `max_deliveries`-th time on; None: by halves, down to one. What is claimed once more than that
+      is not given to the handler of `run`: it fails at once, and goes where `on_failure` says. In a
+      loop, `delivery_count` tells.
     - `dead_letter_topic`: where messages that the program rejects (`acknowledge`) are written;
       ``"{topic}.dlq"`` names one for each topic. None: they are only logged; within `run`, what is
       told there counts, if `on_failure` is ``"dead_letter"``.
@@ -438,7 +439,7 @@ class Consumer(OfOneProcess, Generic[V]):
             middleware,
             filter,
         )
-        check_retries(retry, self._core.assignment.subscription)
+        check_retries(retry, self._core.shared.subscription)
         if on_failure == "dead_letter":
             self._core.write_rejected(dead_letter_topic)
         return self._run(Runner(self._core, options, workers_for(options, self._core.event_loop)))
@@ -523,10 +524,7 @@ class Consumer(OfOneProcess, Generic[V]):
         `NotHeld`. Raises `InvalidArgument`; to reject, `BrokerUnavailable`, `DeadLetterFailed` and
         `AccessDenied`.
         """
-        if not isinstance(kind, AcknowledgeType):
-            raise InvalidArgument(f"kind = {kind!r} must be an AcknowledgeType")
-        if not isinstance(delay_s, int | float) or not 0 <= delay_s < 2**31:
-            raise InvalidArgument(f"delay_s = {delay_s!r} must be 0 or more seconds")
+        check_acknowledgement(kind, delay_s)
         part = self._core.shared.part_of(message)
         if kind is AcknowledgeType.RENEW:
             if part is None or not part.claim.held:

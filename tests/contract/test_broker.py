@@ -5,13 +5,24 @@ What a user tests with `TestBroker` holds on Kafka; where the two differ, the la
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from typing import Any
 
 import pytest
 from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_LOG_APPEND_TIME, Message, Producer
 
-from marshal_py import ClaimTimeout, HandlerFailed, Marshal, Retry
+from marshal_py import (
+    AcknowledgeType,
+    AsyncConsumer,
+    ClaimTimeout,
+    HandlerFailed,
+    InvalidArgument,
+    Marshal,
+    Retry,
+)
 from marshal_py.client.kafka_clients import is_mock
+from marshal_py.consumer.rejections import Rejections
 from marshal_py.testing import TestBroker
 from tests.support.consumers import until
 
@@ -97,6 +108,48 @@ def test_a_loop_gets_messages_and_batches(broker: TestBroker, topic: str, group:
         broker.send(topic, "2", "3", partition=2)
         batch = next(consumer.batches())
         assert batch[0].partition() == 2
+
+
+def test_a_coroutine_that_rejects_a_message_holds_up_no_other(
+    broker: TestBroker, topic: str, group: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    letters = broker.create_topic(f"{topic}.dlq")
+    broker.send(topic, "bad", partition=0)
+    may_go_on, write = threading.Event(), Rejections.write
+
+    def wait_and_write(rejections: Rejections, *about: Any) -> None:
+        assert may_go_on.wait(60)
+        write(rejections, *about)
+
+    monkeypatch.setattr(Rejections, "write", wait_and_write)
+
+    async def main() -> None:
+        async with AsyncConsumer(
+            broker.config,
+            group_id=group,
+            topics=topic,
+            settle_ms=0,
+            auto_ack=False,
+            dead_letter_topic=letters,
+        ) as consumer:
+            message = await consumer.poll(60)
+            assert message is not None
+            with pytest.raises(InvalidArgument, match="delay_s = -1"):
+                await consumer.acknowledge(message, AcknowledgeType.REJECT, delay_s=-1)
+            rejecting = asyncio.create_task(
+                consumer.acknowledge(message, AcknowledgeType.REJECT, reason="no customer")
+            )
+            await asyncio.sleep(0)  # it has begun
+            assert not rejecting.done()
+            may_go_on.set()
+            await rejecting
+            await consumer.commit()
+
+    asyncio.run(main())
+    (letter,) = broker.messages(letters)
+    assert letter.value() == b"bad"
+    with broker.consumer(topic, group_id=group) as again:
+        assert again.poll(1.0) is None
 
 
 def test_two_members_share_a_topic(broker: TestBroker, topic: str, group: str) -> None:
