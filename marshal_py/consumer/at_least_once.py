@@ -39,7 +39,7 @@ class AtLeastOnce:
             self._unpark()
         ready = self._ready
         while ready:
-            run = ready.popleft()
+            run = self._take()
             part = run.part
             if not self.delivers(part):
                 continue
@@ -51,6 +51,23 @@ class AtLeastOnce:
             if rest is not None:
                 return rest
         return None
+
+    def _take(self) -> Run:
+        """Take what comes next: of a partition's ranges the lowest, what waits for longest.
+
+        A range that was taken over, or given back by another member, goes before those ahead.
+        """
+        ready = self._ready
+        part = ready[0].part
+        if part.range is None:
+            return ready.popleft()
+        found = 0
+        for at, run in enumerate(list(ready)):  # others may add to its end meanwhile
+            if run.part.source == part.source and run.part.first_offset < part.first_offset:
+                found, part = at, run.part
+        run = ready[found]
+        del ready[found]
+        return run
 
     def _unpark(self) -> None:
         """Take up what was put back when leases lapsed, where they have been regained."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from marshal_py.client.marshal import Claim
 from marshal_py.consumer.held_partition import HeldPartition
 from marshal_py.consumer.ranges import RangeClaims
 from marshal_py.errors import InvalidArgument, NotHeld
 from marshal_py.protocol.balance import Unit
+from marshal_py.protocol.subscription import Subscription
 
 __all__ = ["ByRanges"]
 
@@ -19,7 +20,8 @@ class ByRanges:
     `releases`: messages may be released, one by one.
     """
 
-    def __init__(self, ranges: RangeClaims, *, releases: bool) -> None:
+    def __init__(self, ranges: RangeClaims, subscription: Subscription, *, releases: bool) -> None:
+        self.subscription: Final = subscription
         self._ranges = ranges
         self._releases = releases
 

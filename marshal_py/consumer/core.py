@@ -13,7 +13,7 @@ from marshal_py.client.marshal import Claim, Marshal, driver_of
 from marshal_py.client.signals import hush
 from marshal_py.client.structured_logs import Fields
 from marshal_py.consumer.agreement import Agreement
-from marshal_py.consumer.assignment import Assignment
+from marshal_py.consumer.assignment import Assignment, Claims
 from marshal_py.consumer.at_least_once import AtLeastOnce
 from marshal_py.consumer.at_most_once import AtMostOnce
 from marshal_py.consumer.callbacks import Callbacks
@@ -22,6 +22,7 @@ from marshal_py.consumer.fetcher import Fetcher
 from marshal_py.consumer.held_partition import HeldPartition
 from marshal_py.consumer.iteration import Iteration
 from marshal_py.consumer.options import ConsumerOptions
+from marshal_py.consumer.partition_claims import PartitionClaims
 from marshal_py.consumer.partitions import Partitions
 from marshal_py.consumer.positions import Positions
 from marshal_py.consumer.shared import ByPartitions, BySlots, Shared
@@ -41,7 +42,6 @@ if TYPE_CHECKING:  # what only some need is imported there: a restart is mostly 
     import asyncio
 
     from marshal_py.consumer.offset_mirror import OffsetMirror
-    from marshal_py.consumer.ranges import RangeClaims
     from marshal_py.consumer.rejections import Rejections
 
 __all__ = ["ConsumerCore", "Handlers"]
@@ -51,9 +51,6 @@ logger = logging.getLogger("marshal_py.consumer")
 
 class Handlers(Work, Protocol):
     """What a consumer needs of the handlers that it runs: of `Runner`."""
-
-    def busy_with(self, part: HeldPartition) -> bool:
-        """Whether `part` should not be given back yet."""
 
     def runs(self, part: HeldPartition) -> bool:
         """Whether a handler works on something of `part` now."""
@@ -138,37 +135,19 @@ class ConsumerCore:
             in_use=self.in_use,
             manual=not options.auto_ack and not self.delivery.claims_messages,
         )
-        ranges: RangeClaims | None = None
-        if wanted.sharing == "ranges":
-            from marshal_py.consumer.ranges import RangeClaims
-
-            ranges = RangeClaims(
-                marshal,
-                self.partitions,
-                self.positions,
-                self.fetcher,
-                self.delivery,
-                lambda: self.handlers or self.iteration,
-                self.log,
-                self.wakeup,
-                max_deliveries=options.max_deliveries,
-            )
+        claims, shared = self._sharing(agreement, options)
+        self.shared: Final[Shared] = shared
         self.assignment: Final = Assignment(
             marshal,
             self.topics,
             self.partitions,
             self.positions,
-            agreement,
+            claims,
             self.fetcher,
             self.delivery,
             self.log,
             self.wakeup,
-            wanted,
-            ranges,
-            greedy=options.greedy,
-            settle_ms=options.settle_ms,
         )
-        self.shared: Final[Shared] = self._shared(ranges, options)
         self.rejections: Rejections | None = None
         """Where rejected messages are written; None: they are not."""
         if options.dead_letter_topic is not None:
@@ -182,17 +161,45 @@ class ConsumerCore:
             )
         self._life = threading.Lock()
 
-    def _shared(self, ranges: RangeClaims | None, options: ConsumerOptions) -> Shared:
-        """Return what its members share, as `Consumer` sees it."""
-        if ranges is not None:
+    def _sharing(self, agreement: Agreement, options: ConsumerOptions) -> tuple[Claims, Shared]:
+        """Return what claims, and what its members share as `Consumer` sees it."""
+        marshal, wanted = self.marshal, options.subscription
+        if wanted.sharing == "ranges":
             from marshal_py.consumer.by_ranges import ByRanges
+            from marshal_py.consumer.ranges import RangeClaims
 
+            ranges = RangeClaims(
+                marshal,
+                self.partitions,
+                self.positions,
+                self.fetcher,
+                self.delivery,
+                self.topics,
+                agreement,
+                lambda: self.handlers or self.iteration,
+                self.log,
+                self.wakeup,
+                max_deliveries=options.max_deliveries,
+            )
             releases = not options.auto_ack and not self.delivery.claims_messages
-            return ByRanges(ranges, releases=releases)
-        parts = (self.partitions, self.positions, self.fetcher, self.assignment)
-        if options.subscription.sharing == "keys":
-            return BySlots(self.marshal, *parts, self.deserializers, options.subscription.slots)
-        return ByPartitions(*parts)
+            return ranges, ByRanges(ranges, wanted, releases=releases)
+        claims = PartitionClaims(
+            marshal,
+            self.topics,
+            self.partitions,
+            self.positions,
+            agreement,
+            self.fetcher,
+            self.log,
+            self.wakeup,
+            wanted,
+            greedy=options.greedy,
+            settle_ms=options.settle_ms,
+        )
+        parts = (self.partitions, self.positions, self.fetcher, claims)
+        if wanted.sharing == "keys":
+            return claims, BySlots(marshal, *parts, self.deserializers, wanted.slots)
+        return claims, ByPartitions(*parts)
 
     @property
     def lock(self) -> threading.RLock:
@@ -276,7 +283,7 @@ class ConsumerCore:
                 self._discover_and_join()
                 if self.rejections is not None:
                     self.rejections.check()
-                metadata = self.assignment.subscription.encode()
+                metadata = self.shared.subscription.encode()
                 if self.marshal.settings.wire != "text" and (
                     self.marshal.settings.member_metadata != metadata
                 ):

@@ -8,6 +8,7 @@ group's `start` says: whoever comes first claims the partition's own cell for th
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
@@ -17,11 +18,13 @@ import msgspec
 from marshal_py.client.claim import core_of
 from marshal_py.client.marshal import Claim, Marshal, driver_of, registry_of
 from marshal_py.client.structured_logs import Fields
+from marshal_py.consumer.agreement import Agreement
 from marshal_py.consumer.delivery import Delivery
 from marshal_py.consumer.fetcher import Fetcher
 from marshal_py.consumer.held_partition import HeldPartition, Stage
 from marshal_py.consumer.partitions import Partitions
 from marshal_py.consumer.positions import Positions
+from marshal_py.consumer.topics import Topics
 from marshal_py.consumer.wakeup import Wakeup
 from marshal_py.consumer.work import Work
 from marshal_py.errors import Closed, NotHeld
@@ -30,7 +33,8 @@ from marshal_py.protocol.claim_metadata import ClaimMetadata
 from marshal_py.protocol.claimant import Notice, RangeHolding
 from marshal_py.protocol.events import Event, RangeGranted, RangeSplit, Released
 from marshal_py.protocol.holding import Holding
-from marshal_py.protocol.range_choice import Ask, Own, View, choose, piece
+from marshal_py.protocol.range_choice import Ask, Own, View, ahead_s, choose, is_suspect, piece
+from marshal_py.protocol.ranges import Range
 
 __all__ = ["RangeClaims"]
 
@@ -44,7 +48,11 @@ EVERYTHING: Final = 2**31 - 1
 """Messages: what was granted before is ended whole."""
 
 LOOK_S: Final = 0.1
-"""So often the members of a group that are silent are looked for, and new topics."""
+"""So often ranges of members that are gone are looked for, and ten times in an interval if that is
+oftener. A log that has refused a range is asked again after as long."""
+
+TAKEN_AT_ONCE: Final = 8
+"""Ranges of a partition that are taken over in one go: a dead member hardly has more."""
 
 
 class _Source:
@@ -58,10 +66,10 @@ class _Source:
         self.taking: list[Claim] = []
         """Claims on ranges whose holders are gone."""
         self.suspect: Claim | None = None
-        """A range that was granted before. One at a time: should it end this process, the others
-        have not been claimed once more for it."""
+        """A range that may have a message that kills. One at a time: should it end this process,
+        the others have not been claimed once more for it."""
         self.splitting: list[Claim] = []
-        """Ranges that were granted before, and are taken in pieces."""
+        """Ranges that are taken in pieces."""
         self.parts: list[HeldPartition] = []
         """In the order of their messages."""
         self.free_since_s = 0.0
@@ -81,6 +89,8 @@ class RangeClaims:
         positions: Positions,
         fetcher: Fetcher,
         delivery: Delivery,
+        topics: Topics,
+        agreement: Agreement,
         work: Callable[[], Work],
         log: Fields,
         wakeup: Wakeup,
@@ -94,6 +104,8 @@ class RangeClaims:
         self._positions = positions
         self._fetcher = fetcher
         self._delivery = delivery
+        self._topics = topics
+        self._agreement = agreement
         self._work = work
         self._log = log
         self._wakeup = wakeup
@@ -106,11 +118,15 @@ class RangeClaims:
         """When the last range was done."""
         self._progress: object | None = None
         self._standing_since_s = 0.0
-        self._looked_s = 0.0
+        self._followed_s = self._looked_s = 0.0
+        self._look_s = min(LOOK_S, marshal.settings.interval_ms / 10_000)
         self._split: set[Holding] = set()
         """Those whose splitting the log has answered."""
 
     # What there is
+
+    def start(self) -> None:
+        """The rounds find out what there is."""
 
     def follow(self, counts: Mapping[str, int]) -> None:
         """Take part in the partitions of these topics, and in no others."""
@@ -134,7 +150,7 @@ class RangeClaims:
         self._fetcher.leave(about.source)
 
     def close(self) -> None:
-        """Ask for nothing more."""
+        """Ask for nothing more. May be called again."""
         sources = list(self._sources.values())
         self._closing += [part for about in sources for part in about.parts]
         self._sources.clear()
@@ -210,10 +226,23 @@ class RangeClaims:
 
     # Rounds
 
+    def look_at_lags(self) -> None:
+        """Who shares by ranges takes what waits, whatever lag that is."""
+
+    def rest_s(self) -> float:
+        """Return when something has to be looked at if nothing happens: never."""
+        return math.inf
+
     def round(self, now_s: float) -> float | None:
         """Do what is to be done. Returns when to look again at the latest, None: no sooner."""
+        if self._wakeup.failure is not None:  # the loop has ended: it would take nothing
+            return None
+        follow_again_s = self._marshal.settings.interval_ms / 2_000
+        if self._wakeup.plan_due or now_s - self._followed_s > follow_again_s:
+            self._wakeup.plan_due, self._followed_s = False, now_s
+            self.follow(self._agreement.ready(self._topics.counts))
         self._look_at_progress(now_s)
-        looks = now_s - self._looked_s >= LOOK_S
+        looks = now_s - self._looked_s >= self._look_s
         if looks:
             self._looked_s = now_s
         again_s: float | None = None
@@ -255,7 +284,7 @@ class RangeClaims:
             about.floor = max(about.floor, part.started_at)
             if part.stage is Stage.ACTIVE and now_s >= part.drain_at_s:
                 self._partitions.drain(part)
-            if part.stage is Stage.ACTIVE and part.is_over and not self._delivery.has_claimed(part):
+            if part.stage is Stage.ACTIVE and part.is_over and not self._is_busy_with(part):
                 self._measure(part, now_s)
                 self._partitions.give_back_range(part)
         about.parts = [part for part in about.parts if part.stage is not Stage.RELEASING]
@@ -285,9 +314,18 @@ class RangeClaims:
                 self._split.discard(_range_of(claim))
                 self._begin(about, claim)
 
+    def _is_busy_with(self, part: HeldPartition) -> bool:
+        """Whether messages of it are still to be handled, though they count as done.
+
+        At most once they do so when they are claimed, and handlers get them later.
+        """
+        return self._delivery.has_claimed(part) or self._work().busy_with(part)
+
     def _granted(self, about: _Source, claim: Claim) -> None:
         held = _range_of(claim)
-        if held.granted > 1:
+        if held.granted > 1 and self._is_to_come(about.source, claim.position):
+            held.granted = 1  # who had it can have begun nothing
+        if is_suspect(held.granted, self._max_deliveries):
             if about.suspect is not None:
                 claim.release(wait=False)
                 return
@@ -304,14 +342,26 @@ class RangeClaims:
             return
         self._begin(about, claim)
 
+    def _is_to_come(self, source: Unit, position: int) -> bool:
+        """Whether there are no messages from a position on."""
+        if position < self._fetcher.end_of(source):
+            return False
+        end = self._look_at_end(source)
+        return end is not None and position >= end
+
+    def _look_at_end(self, source: Unit) -> int | None:
+        """Ask Kafka where a partition ends; None: no answer."""
+        end = self._positions.end_of(source)
+        if end is not None:
+            self._fetcher.set_end(source, end)
+        return end
+
     def _begin(self, about: _Source, claim: Claim) -> None:
         """Have the messages of a range fetched."""
-        if claim.position > self._fetcher.end_of(about.source):
-            end = self._positions.end_of(about.source)
-            if end is None:  # somebody else may have it, or this member once the brokers answer
-                claim.release(wait=False)
-                return
-            self._fetcher.set_end(about.source, end)
+        is_beyond = claim.position > self._fetcher.end_of(about.source)
+        if is_beyond and self._look_at_end(about.source) is None:
+            claim.release(wait=False)  # others may have it, or this member once there is an answer
+            return
         part = self._partitions.begin_range(claim)
         about.parts.append(part)
         about.parts.sort(key=lambda each: each.first_offset)
@@ -403,6 +453,7 @@ class RangeClaims:
             len(others),
             len(others) if mine is None else sum(start < mine for start in others),
             self._pace,
+            ahead_s(self._marshal.settings.interval_ms),
             now_s - self._standing_since_s,
         )
 
@@ -413,9 +464,8 @@ class RangeClaims:
                 group = world.group(self._marshal.group_id)
                 free = None if group is None else group.open_ranges.lowest_free(about.source)
                 if group is not None and free is not None:
-                    cell = group.cells[free.cell]
-                    was_granted = free.granted > 0 and free.granted_at == cell.position
-                    if was_granted and about.suspect is not None:
+                    at = group.cells[free.cell].position
+                    if about.suspect is not None and self._may_kill(free, at):
                         return
             wanted = registry_of(self._marshal).want_range(*about.source, about.floor, count)
             about.asked = self._hear(wanted)
@@ -433,23 +483,34 @@ class RangeClaims:
         return claim
 
     def _take_over(self, about: _Source) -> None:
-        """Claim a range of a member that is gone, or of an earlier instance: the lowest."""
-        if about.suspect is not None or about.taking:
+        """Claim the ranges of members that are gone, or of an earlier instance, the lowest first.
+
+        All at once, but of those that may have a message that kills one at a time.
+        """
+        if about.taking:
             return
         driver = driver_of(self._marshal)
         with driver.lock:
             group = driver.world.group(self._marshal.group_id)
             if group is None or group.pause is not None:
                 return
-            now_ns = driver.clock()
-            stale = [
-                each.cell
-                for each in group.open_ranges.of(about.source)
-                if group.cells[each.cell].held and driver.claimant.is_stale(*each.cell, now_ns)
-            ]
-            for cell in stale[:1]:
-                about.taking.append(self._hear(self._marshal.want(*cell)))
-            driver.carry_out()
+            now_ns, has_suspect = driver.clock(), about.suspect is not None
+            for each in group.open_ranges.of(about.source):
+                cell = group.cells[each.cell]
+                if not cell.held or not driver.claimant.is_stale(*each.cell, now_ns):
+                    continue
+                if self._may_kill(each, cell.position):
+                    if has_suspect:
+                        continue
+                    has_suspect = True
+                about.taking.append(self._hear(self._marshal.want(*each.cell)))
+                if len(about.taking) == TAKEN_AT_ONCE:
+                    break
+
+    def _may_kill(self, found: Range, position: int) -> bool:
+        """Whether a range that this member would claim may have a message that kills."""
+        exists = position < self._fetcher.end_of(found.source)  # as far as is known
+        return exists and is_suspect(found.grants(position), self._max_deliveries)
 
     # The book
 

@@ -8,21 +8,26 @@ from __future__ import annotations
 from typing import Any, Final, Protocol
 
 from marshal_py.client.marshal import Claim, Marshal, driver_of
-from marshal_py.consumer.assignment import Assignment
 from marshal_py.consumer.deserializers import Deserializers
 from marshal_py.consumer.fetcher import Fetcher, key_of
 from marshal_py.consumer.held_partition import HeldPartition
+from marshal_py.consumer.partition_claims import PartitionClaims
 from marshal_py.consumer.partitions import Partitions
 from marshal_py.consumer.positions import Positions
 from marshal_py.errors import InvalidArgument, NotHeld
 from marshal_py.protocol.balance import Unit
 from marshal_py.protocol.slots import slot_of, slot_of_key, slots_cell, source_of
+from marshal_py.protocol.subscription import Subscription
 
 __all__ = ["ByPartitions", "BySlots", "Shared"]
 
 
 class Shared(Protocol):
     """One way of sharing. What `Consumer` says of a method of the same name holds here as well."""
+
+    @property
+    def subscription(self) -> Subscription:
+        """What this member wants, and tells the others that it does."""
 
     def part_of(self, message: Any) -> HeldPartition | None:
         """Return what a message was handed out from, if it is wanted."""
@@ -63,12 +68,17 @@ class ByPartitions:
         partitions: Partitions,
         positions: Positions,
         fetcher: Fetcher,
-        assignment: Assignment,
+        claims: PartitionClaims,
     ) -> None:
         self._partitions: Final = partitions
         self._positions = positions
         self._fetcher = fetcher
-        self._assignment = assignment
+        self._claims = claims
+
+    @property
+    def subscription(self) -> Subscription:
+        """What this member wants, and tells the others that it does."""
+        return self._claims.subscription
 
     def part_of(self, message: Any) -> HeldPartition | None:
         """Return the partition that a message is in, if it is wanted."""
@@ -109,7 +119,7 @@ class ByPartitions:
 
     def set_max_claims(self, max_claims: int | None) -> None:
         """Take no more than so many units."""
-        self._assignment.change(max_claims=max_claims)
+        self._claims.change(max_claims=max_claims)
 
     def release(self, message: Any, delay_s: float) -> None:  # noqa: ARG002 (see `Shared`)
         """Raise `InvalidArgument`: what is behind it in order would have to wait for it."""
@@ -142,11 +152,11 @@ class BySlots(ByPartitions):
         partitions: Partitions,
         positions: Positions,
         fetcher: Fetcher,
-        assignment: Assignment,
+        claims: PartitionClaims,
         deserializers: Deserializers,
         slots: int,
     ) -> None:
-        super().__init__(partitions, positions, fetcher, assignment)
+        super().__init__(partitions, positions, fetcher, claims)
         self._marshal = marshal
         self._deserializers = deserializers
         self._slots = slots

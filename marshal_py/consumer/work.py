@@ -22,5 +22,8 @@ class Work(Protocol):
     def next_offset(self, part: HeldPartition) -> int:
         """Return the first message of a range that was not begun, as of a moment ago."""
 
+    def busy_with(self, part: HeldPartition) -> bool:
+        """Whether something of `part` is in the user's hands, or must still go there."""
+
     def progress(self) -> object | None:
         """Return what changes whenever a message is begun; None while one could be at once."""

@@ -77,9 +77,13 @@ class Range(Struct, array_like=True, gc=False, forbid_unknown_fields=True):
         """The (topic, partition) of its cell."""
         return range_cell(self.topic, self.partition, self.start)
 
+    def grants(self, position: int) -> int:
+        """Return what `granted` is after one more grant, at this position."""
+        return self.granted + 1 if position == self.granted_at else 1
+
     def grant(self, position: int) -> None:
         """Count a grant of the range whose position is this."""
-        self.granted = self.granted + 1 if position == self.granted_at else 1
+        self.granted = self.grants(position)
         self.granted_at = position
 
     def take_back(self) -> None:

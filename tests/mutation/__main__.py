@@ -57,6 +57,9 @@ UNIT_TESTS: Final[dict[str, tuple[str, ...]]] = {
     "messages": (
         "marshal_py/protocol/test_range_choice.py",
         "marshal_py/protocol/test_claimant_ranges.py",
+        "marshal_py/protocol/test_ranges.py",
+        "marshal_py/consumer/test_range_stream.py",
+        "marshal_py/consumer/test_range_claims.py",
     ),
     "handlers": (
         "marshal_py/consumer/handlers/test_schedule.py",

@@ -43,8 +43,8 @@ def _positions(name: str, function: str, old: str, new: str) -> Mutant:
     return _consumers("consumer.positions", name, f"Positions.{function}", old, new)
 
 
-def _assignment(name: str, function: str, old: str, new: str) -> Mutant:
-    return _consumers("consumer.assignment", name, f"Assignment.{function}", old, new)
+def _planned(name: str, function: str, old: str, new: str) -> Mutant:
+    return _consumers("consumer.partition_claims", name, f"PartitionClaims.{function}", old, new)
 
 
 def _view(name: str, function: str, old: str, new: str) -> Mutant:
@@ -470,14 +470,12 @@ _ASSIGNMENT = [
         "part.suspended = not held",
         "part.suspended = True",
     ),
-    _assignment(
-        "what others got is not wanted any more", "_plan", "self._cancel(decision)", "pass"
-    ),
-    _assignment("too much is given up", "_plan", "self._give_up_one(decision, now_s)", "pass"),
-    _assignment(
+    _planned("what others got is not wanted any more", "_plan", "self._cancel(decision)", "pass"),
+    _planned("too much is given up", "_plan", "self._give_up_one(decision, now_s)", "pass"),
+    _planned(
         "what is free is claimed", "_plan", "for unit in decision.plan.claim:", "for unit in ():"
     ),
-    _assignment(
+    _planned(
         "what came back to its giver blocks nothing",
         "_give_up_one",
         "given is not None and given.stage is not Stage.ACTIVE",
@@ -1058,6 +1056,34 @@ _SLOTS = [
         "Subscription.claims",
         "slot.slots == self.slots and",
         "True and",
+    ),
+    _keys(
+        "consumer.shared",
+        "a partition stands where the lowest of its slots does",
+        "BySlots.standing_of",
+        "at = min(",
+        "at = max(",
+    ),
+    _keys(
+        "consumer.shared",
+        "the first slot tells where a partition stands",
+        "BySlots.standing_of",
+        "slot is None or slot.number",
+        "slot is None",
+    ),
+    _keys(
+        "consumer.shared",
+        "a key that was deserialized does not tell the slot",
+        "BySlots.part_of",
+        "if not self._deserializers.changes_keys:",
+        "if True:",
+    ),
+    _keys(
+        "consumer.slot_stream",
+        "messages without a key are dealt out in turn",
+        "SlotStream.sort",
+        "message.offset() if key is None",
+        "0 if key is None",
     ),
 ]
 

@@ -403,7 +403,7 @@ def test_what_others_got_is_not_wanted_any_more(any_consumer: Any) -> None:
     part = part_of(claim)
     part.stage = Stage.WANTED
     made.partitions.by_key[part.key] = part
-    assignment = made.assignment
+    claims = made.shared._claims
     made.topics.counts = {"t": 1}
     holders: dict[Unit, str | None] = {("t", 0): "somebody else"}
 
@@ -411,11 +411,11 @@ def test_what_others_got_is_not_wanted_any_more(any_consumer: Any) -> None:
         seen = Decision(plan, (), holders, paused=False, settling=False)
         return SimpleNamespace(decide=lambda *_: seen)
 
-    assignment._assignor = look(Plan(claim=(("t", 0),)))
-    assignment._plan(1e9)
+    claims._assignor = look(Plan(claim=(("t", 0),)))
+    claims._plan(1e9)
     assert (claim.released, list(made.partitions.by_key)) == (0, [("t", 0)])
-    assignment._assignor = look(Plan())
-    assignment._plan(2e9)
+    claims._assignor = look(Plan())
+    claims._plan(2e9)
     assert (claim.released, list(made.partitions.by_key)) == (1, [])
 
 
@@ -423,19 +423,19 @@ def test_nothing_is_given_up_while_who_joined_takes_nothing_yet() -> None:
     made, claim = consumer(), FakeClaim()
     part = part_of(claim)
     made.partitions.by_key[part.key] = part
-    assignment = made.assignment
+    claims = made.shared._claims
     made.topics.counts = {"t": 1}
 
     def stage() -> Stage:
         return part.stage
 
     look = Decision(Plan(give_up=part.key), (), {part.key: "me"}, paused=False, settling=False)
-    assignment._assignor = SimpleNamespace(decide=lambda *_: look._replace(newcomers_settling=True))
-    assignment._plan(1e9)
+    claims._assignor = SimpleNamespace(decide=lambda *_: look._replace(newcomers_settling=True))
+    claims._plan(1e9)
     assert stage() is Stage.ACTIVE
     assert made.wakeup.plan_due  # and is looked at again soon
-    assignment._assignor = SimpleNamespace(decide=lambda *_: look)
-    assignment._plan(2e9)
+    claims._assignor = SimpleNamespace(decide=lambda *_: look)
+    claims._plan(2e9)
     assert stage() is Stage.DRAINING
 
 

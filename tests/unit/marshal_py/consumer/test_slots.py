@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, KafkaError, Message
 
+from marshal_py.client.marshal import driver_of
 from marshal_py.consumer.agreement import Agreement
 from marshal_py.consumer.consumer import Consumer
 from marshal_py.consumer.held_partition import Batch, HeldPartition, Stage
@@ -251,6 +252,20 @@ def test_an_acknowledged_message_is_found_by_its_key() -> None:
     assert world.core.shared.part_of(message) is part
     part.acknowledge(4)
     assert part.position() == 5
+
+
+def test_a_partition_stands_where_the_lowest_of_its_slots_does() -> None:
+    world, positions = World(), {0: 7, 1: 3, 2: 9, 3: 5}
+    driver: Any = driver_of(world.core.marshal)
+    cells = {n: SimpleNamespace(position=at) for n, at in positions.items()}
+    driver.reader = SimpleNamespace(
+        world=SimpleNamespace(cell=lambda group, topic, n: cells.get(n))
+    )
+    first, second = (world.hold(slot, 0).claim for slot in (0, 1))
+    assert world.core.shared.standing_of(first) == (("t", 0), 3)
+    assert world.core.shared.standing_of(second) is None  # once is enough
+    del cells[2]
+    assert world.core.shared.standing_of(first) == (("t", 0), -1)
 
 
 def test_a_batch_names_the_partition_of_its_messages() -> None:

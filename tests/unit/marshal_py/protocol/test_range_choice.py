@@ -20,7 +20,9 @@ from marshal_py.protocol.range_choice import (
     GiveBack,
     Own,
     View,
+    ahead_s,
     choose,
+    is_suspect,
     piece,
 )
 from tests.support.spec import spec
@@ -36,6 +38,7 @@ NOTHING: dict[str, Any] = {
     "idle": 0,
     "idle_before": 0,
     "pace": 0.0,
+    "ahead_s": AHEAD_S,
     "standing_s": 0.0,
 }
 
@@ -59,6 +62,12 @@ def test_it_asks_for_what_it_gets_done_soon_and_its_part_of_what_waits(
     pace: float, waiting: int, members: int, count: int
 ) -> None:
     assert actions(pace=pace, log_end=waiting, members=members) == [Ask(count)]
+
+
+def test_a_short_interval_has_it_ask_for_less() -> None:
+    assert ahead_s(5_000) == AHEAD_S
+    assert ahead_s(500) == 0.05
+    assert actions(pace=200.0, log_end=10_000, ahead_s=0.05) == [Ask(10)]
 
 
 def test_it_holds_one_range_ahead_of_the_one_that_it_works_on() -> None:
@@ -152,21 +161,24 @@ def test_whatever_it_sees_it_asks_for_something_sensible_or_gives_back_what_is_n
 
 @spec("C-59")
 @pytest.mark.parametrize(
-    ("granted", "most", "count"),
-    [(1, 5, 16), (2, 5, 8), (3, 5, 4), (4, 5, 2), (5, 5, 1), (9, 5, 1), (4, None, 2), (9, None, 1)],
+    ("most", "counts"),
+    [
+        (2, [64, 1, 1]),
+        (3, [64, 32, 1, 1]),
+        (4, [64, 64, 32, 1, 1]),
+        (5, [64, 64, 32, 16, 1, 1]),
+        (None, [64, 64, 32, 16, 8, 4, 2, 1, 1]),
+    ],
 )
 def test_what_is_granted_again_is_taken_in_smaller_and_smaller_pieces(
-    granted: int, most: int | None, count: int
+    most: int | None, counts: list[int]
 ) -> None:
-    assert piece(granted, 100, 116, most) == 100 + count
+    granted = range(1, len(counts) + 1)
+    assert [piece(each, 100, 164, most) - 100 for each in granted] == counts
+    assert [is_suspect(each, most) for each in granted] == [count < 64 for count in counts]
 
 
 @given(st.integers(1, 100), st.integers(0, 10**6), st.integers(1, 10**6), st.integers(2, 9))
 def test_a_piece_is_never_empty(granted: int, position: int, count: int, most: int) -> None:
     end = piece(granted, position, position + count, most)
     assert position < end <= position + count
-
-
-def test_from_the_last_delivery_on_it_is_taken_message_by_message() -> None:
-    assert piece(2, 0, 1_000, 3) == 500
-    assert piece(3, 0, 1_000, 3) == 1
