@@ -6,6 +6,7 @@ from types import CodeType
 from typing import Protocol
 
 from tests.mutation.mutants import MUTANTS
+from tests.mutation.mutants.promises import PROMISES
 from tests.mutation.mutants.systematic import systematic
 
 
@@ -27,7 +28,7 @@ class AnyMutant(Protocol):
 
 def find(name: str) -> AnyMutant:
     """Return the mutant of that name. Raises `LookupError`."""
-    for mutant in MUTANTS:
+    for mutant in (*MUTANTS, *PROMISES):
         if mutant.name == name:
             return mutant
     if "#" in name:

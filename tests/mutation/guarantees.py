@@ -1,7 +1,8 @@
 """For lines of GUARANTEES.md, a bug that breaks the promise, and the test named there that fails.
 
-``python -m tests.mutation.guarantees`` runs each named test with its bug. A test that is named for
-a promise and cannot fail for it shows nothing.
+``python -m tests.mutation.guarantees`` runs each named test with its bug, which the processes that
+it starts have, too; with lines (``G7 H13``), those of these alone. A test that is named for a
+promise and cannot fail for it shows nothing.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Final, NamedTuple
 
 from tests.support.paths import ROOT
@@ -20,6 +22,13 @@ _TABLE: Final = "unit/marshal_py/protocol/test_rationalizer.py"
 _RULES: Final = "unit/marshal_py/protocol/test_claimant_spec.py"
 _BALANCE: Final = "unit/marshal_py/protocol/test_balance.py"
 _MARK: Final = "unit/harvest/core/test_mark.py"
+_CLIENT: Final = "integration/marshal_py/client/test_marshal.py"
+_LEADER: Final = "integration/marshal_py/client/test_leader_election.py"
+_SECURITY: Final = "integration/marshal_py/client/test_security.py"
+_RUN: Final = "integration/marshal_py/consumer/handlers/test_run.py"
+_FLOOD: Final = "unit/marshal_py/client/test_flood_cost.py"
+_ANY_PROCESS: Final = Path(__file__).parent / "any_process"
+"""Has the module that Python imports when it starts."""
 
 
 class Broken(NamedTuple):
@@ -247,36 +256,184 @@ BROKEN: Final[tuple[Broken, ...]] = (
         "shell: what a snapshot unpacks to is bounded",
         "unit/marshal_py/protocol/test_snapshot_records.py::test_a_bomb_is_refused",
     ),
+    Broken(
+        "G7",
+        "promise: two intervals of silence, and not one",
+        f"{_CLIENT}::test_a_crashed_holder_is_replaced_after_two_intervals_and_not_before",
+    ),
+    Broken(
+        "G13",
+        "promise: candidates of one name stand in one election",
+        f"{_LEADER}::test_the_block_is_entered_by_the_leader_alone",
+    ),
+    Broken(
+        "G13",
+        "promise: a deposed leader is told",
+        f"{_LEADER}::test_a_deposed_leader_hears_that_it_lost",
+    ),
+    Broken(
+        "G15",
+        "promise: what stopped `run` is not done",
+        f"{_RUN}::test_failing_for_good_stops_run_and_what_failed_is_not_done",
+    ),
+    Broken(
+        "G15",
+        "promise: a dead letter is awaited",
+        f"{_RUN}::test_a_dead_letter_is_the_message_and_why",
+    ),
+    Broken(
+        "G16",
+        "promise: no handler is started without a lease",
+        f"{_RUN}::test_a_lapsed_lease_starts_nothing_until_it_is_regained",
+    ),
+    Broken(
+        "G17",
+        "promise: what was begun is finished",
+        f"{_RUN}::test_stopped_under_load_nothing_comes_twice",
+    ),
+    Broken(
+        "G17",
+        "promise: what a partition that goes has begun is finished",
+        f"{_RUN}::test_partitions_move_to_a_new_member_and_nothing_comes_twice",
+    ),
+    Broken(
+        "G18",
+        "promise: what waits is bounded in bytes",
+        f"{_RUN}::test_a_hot_key_neither_fills_memory_nor_stops_other_partitions",
+    ),
+    Broken(
+        "G18",
+        "promise: how far `run` gets ahead is bounded",
+        f"{_RUN}::test_how_far_it_runs_ahead_of_a_message_that_fails_is_bounded",
+    ),
+    Broken(
+        "G20",
+        "promise: no partition is worked on beyond what was granted",
+        "interop/test_migration_simulation.py"
+        "::test_both_sides_never_work_on_a_partition_at_once_whoever_dies",
+    ),
+    Broken(
+        "G30",
+        "promise: a seek is in the log",
+        "contract/test_pause_and_seek.py::test_a_loop_goes_back_and_forth",
+    ),
+    Broken(
+        "G31",
+        "keys: what a slot has had is passed over",
+        "integration/marshal_py/consumer/test_sharing_by_keys.py"
+        "::test_members_share_one_partition_and_keys_stay_in_order_while_slots_move",
+    ),
+    Broken(
+        "G32",
+        "promise: of two runs after one commit one counts",
+        "unit/marshal_py/spark/test_audit_store.py"
+        "::test_of_two_runs_after_one_commit_the_second_fails",
+    ),
+    Broken(
+        "G35",
+        "promise: a driver whose cluster is gone says so",
+        "unit/marshal_py/spark/test_watch.py"
+        "::test_a_job_without_executors_is_cancelled_and_the_error_says_why",
+    ),
+    Broken(
+        "G36",
+        "by ranges: what is split off is not ours",
+        "unit/marshal_py/protocol/test_claimant_ranges.py"
+        "::test_no_message_has_two_holders_whatever_members_do",
+    ),
+    Broken(
+        "G37",
+        "by ranges: message by message at last",
+        "unit/marshal_py/protocol/test_range_choice.py"
+        "::test_what_is_granted_again_is_taken_in_smaller_and_smaller_pieces",
+    ),
+    Broken(
+        "H1",
+        "range: what a window misses is a gap",
+        "integration/harvest/runtime/test_process.py"
+        "::test_what_is_committed_is_published_and_nothing_else",
+    ),
+    Broken(
+        "H13",
+        "promise: a switch leaves nothing that was published",
+        "integration/harvest/runtime/test_source.py"
+        "::test_another_configuration_is_refused_and_a_switch_repeats_nothing",
+    ),
+    Broken(
+        "S3",
+        "promise: a bomb in a file is no traceback",
+        "fuzz/test_fuzz.py::test_extremes",
+    ),
+    Broken(
+        "S3",
+        "promise: what is read of files is text or numbers",
+        "fuzz/test_fuzz.py::test_nothing_but_the_documented_errors",
+    ),
+    Broken(
+        "S4",
+        "promise: no right on a group is needed",
+        f"{_SECURITY}::test_read_and_write_on_two_topics_are_enough",
+    ),
+    Broken(
+        "S4",
+        "promise: a missing right is named with its command",
+        f"{_SECURITY}::test_a_missing_right_is_named_and_granting_it_helps",
+    ),
+    Broken(
+        "S5",
+        "promise: settings show no password",
+        f"{_SECURITY}::test_a_password_is_in_no_log_repr_or_error",
+    ),
+    Broken(
+        "S6",
+        "promise: a stranger's heartbeat makes no session",
+        f"{_FLOOD}::test_refused_records_leave_nothing_behind",
+    ),
+    Broken(
+        "S6",
+        "promise: a refused claim makes no cell",
+        f"{_FLOOD}::test_refused_records_leave_nothing_behind",
+    ),
+    Broken(
+        "S6",
+        "fold: claim: compare and swap",
+        "integration/marshal_py/client/test_flood.py"
+        "::test_a_flood_of_nonsense_takes_nothing_from_anybody",
+    ),
 )
 
 
 def notices(broken: Broken) -> bool:
     """Whether the named test fails with the bug."""
-    command = [sys.executable, "-m", "pytest", "-p", "tests.mutation.plugin", "-x", "-q"]
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
+    path = os.pathsep.join((str(_ANY_PROCESS), str(ROOT)))
     done = subprocess.run(
-        [*command, "-p", "no:cacheprovider", "--timeout", "120", f"tests/{broken.test}"],
+        [*command, "--timeout", "120", f"tests/{broken.test}"],
         cwd=ROOT,
-        env={**os.environ, "MUTANT": broken.bug},
+        env={**os.environ, "MUTANT": broken.bug, "PYTHONPATH": path},
         capture_output=True,
         text=True,
     )
-    if done.returncode not in (0, 1):
-        raise RuntimeError(f"{broken}: pytest ended with {done.returncode}\n{done.stdout}")
+    if done.returncode not in (0, 1) or "sitecustomize" in done.stderr:
+        raise RuntimeError(
+            f"{broken}: pytest ended with {done.returncode}\n{done.stdout}{done.stderr}"
+        )
     return done.returncode == 1
 
 
-def main() -> int:
+def main(lines: list[str]) -> int:
     """Print each line, and whether its test noticed. Exit status: 1 if one did not."""
     missed = 0
     for broken in BROKEN:
+        if lines and broken.line not in lines:
+            continue
         seen = notices(broken)
         missed += not seen
         test = broken.test.rpartition("::")[2]
-        print(
-            f"{broken.line:<4} {'noticed' if seen else 'NOT NOTICED':<12} {broken.bug:<60} {test}"
-        )
+        said = "noticed" if seen else "NOT NOTICED"
+        print(f"{broken.line:<4} {said:<12} {broken.bug:<60} {test}", flush=True)
     return 1 if missed else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -256,6 +256,22 @@ SHELL: tuple[Mutant, ...] = (
         "pass",
     ),
     _m(
+        "looking",
+        "while the brokers are silent nobody's silence is judged",
+        "marshal_py.dashboard.log_follower",
+        "LogFollower._tail",
+        "min(boottime_ns(), live.contact_ns or 0)",
+        "boottime_ns()",
+    ),
+    _m(
+        "looking",
+        "what was written before the log was read is not missed",
+        "marshal_py.dashboard.log_follower",
+        "LogFollower._tail",
+        "min(boottime_ns(), live.contact_ns or 0)",
+        "live.contact_ns or 0",
+    ),
+    _m(
         "sources",
         "what one shard has not published stays",
         "harvest.maintenance.partitions",

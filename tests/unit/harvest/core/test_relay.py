@@ -1036,6 +1036,21 @@ def test_while_one_destination_is_down_the_other_gets_every_row_once() -> None:
     assert [row_id for row_id, names in sorted(noted.items()) if names == ("b",)] == got
 
 
+def test_what_is_left_alone_keeps_what_was_noted_of_its_attempts() -> None:
+    """The next leader goes on counting from there."""
+    scheduler, clock = several(limits=Limits(mark_query_records=2, max_in_flight_records=2))
+    actions = scheduler.step(Marked(0, rows_of(1, 2)))
+    assert len(posted(actions)) == 4
+    for name, outcome in (("b", OK), ("a", DOWN)):
+        for row_id in (1, 2):
+            actions += scheduler.step(r.Sent(row_id, outcome, name, name))
+    clock[0] += 500  # it is down for a second
+    actions += scheduler.step(r.Tick())
+    assert any(isinstance(action, Mark) for action in actions), "there is room for another row"
+    noted = [(a.message.row.id, a.outcome.error) for a in actions if isinstance(a, r.Record)]
+    assert noted == [(1, "refused"), (2, "refused")]
+
+
 def test_what_was_noted_is_not_sent_again_by_the_next_leader_unless_the_row_is_another() -> None:
     scheduler, _ = several()
     (one, two) = rows_of(1, 2)

@@ -341,6 +341,32 @@ def test_a_delivery_is_not_settled_while_it_is_still_handed_over(
     assert failure.undelivered == frozenset({1})
 
 
+def test_what_is_being_handed_over_is_not_written_off(broker: Broker) -> None:
+    """The lease was lost for a moment, and what was under way is given up; one row comes later."""
+    held, fates = True, Fates()
+    sink = IdempotentSink({"bootstrap.servers": "nowhere:1"})
+    sink.open(lambda: held)
+    sink.submit([row(9)], fates.of("z"))  # so that somebody asks for reports
+    broker.held_back = b"v2"
+    thread = in_thread(lambda: sink.submit([row(1), row(2)], fates.of("a")))
+    with broker.changed:
+        assert broker.changed.wait_for(lambda: len(broker.under_way) == 2, WAIT_S)
+    held = False
+    with broker.changed:
+        assert broker.changed.wait_for(lambda: not broker.under_way, WAIT_S)
+    polled(broker, 4)
+    held = True
+    polled(broker, 2)
+    with broker.changed:
+        broker.held_back = None
+        broker.changed.notify_all()
+    thread.join(WAIT_S)
+    assert broker.values() == [b"v2"]
+    assert fates.heard == [], "the fate of its second row is not known"
+    broker.answer(1)
+    assert [f.undelivered for f in fates.failures(2)] == [frozenset({9, 1})] * 2
+
+
 def test_a_producer_that_is_given_up_while_rows_are_handed_over_fails_them(
     broker: Broker, sink: IdempotentSink
 ) -> None:

@@ -77,9 +77,14 @@ def test_nonsense_costs_a_reader_what_as_many_bytes_of_sound_records_cost(
 
 
 def test_refused_records_leave_nothing_behind() -> None:
+    """Each of a stranger of its own, and of a cell that nobody has touched."""
     state = _held()
     before = len(state.encode())
-    wrong = encode(heartbeat("b", 1, {7_000: 5}, instance_id="b.1"))
-    late = encode(ClaimingPartition(2, "b", "b.1", "g", 2, "t", 0, 1_000, 5))
-    _calls(state, [wrong, late] * 5_000)
+    values = []
+    for n in range(2_000):
+        who = (f"b{n}", f"b{n}.1", "g")
+        values.append(encode(heartbeat(who[0], 1, {7_000: 5}, instance_id=who[1])))
+        values.append(encode(ClaimingPartition(2, *who, 2, "t", CELLS + n, 1_000, 5)))
+    for offset, value in enumerate(values, state.next_offset):
+        apply(state, offset, value)
     assert len(state.encode()) - before < 64

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -129,6 +130,15 @@ def test_the_clock_of_leases_counts_the_time_that_the_machine_sleeps(
     monkeypatch.setattr(time, "clock_gettime_ns", look)
     assert boottime_ns() == 1
     assert asked == [getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)]
+
+
+def test_without_a_topic_for_snapshots_nothing_is_said_of_their_number(
+    brokers: Brokers, reader: LogReader, caplog: pytest.LogCaptureFixture
+) -> None:
+    brokers.answers = iter([(2, OLD)])
+    with caplog.at_level(logging.WARNING, logger="marshal_py.log"):
+        reader.open(10)
+    assert caplog.text == ""
 
 
 class Message:

@@ -402,6 +402,16 @@ def test_no_position_is_told_without_the_id_of_its_topic(monkeypatch: pytest.Mon
     assert [ClaimMetadata.decode(data).topic_id for data in world.flushed] == [NEW]
 
 
+@pytest.mark.parametrize("wire", ["msgpack", "text"])
+def test_in_version_1_no_position_waits_for_the_id_of_its_topic(
+    monkeypatch: pytest.MonkeyPatch, wire: str
+) -> None:
+    """Its records have no room for one."""
+    world = World(monkeypatch, wire=wire)
+    world.made.topics.ids_known.clear()
+    assert world.made.positions.may_be_told(world.part) is (wire == "text")
+
+
 def test_commit_and_giving_back_wait_for_the_id_of_the_topic(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

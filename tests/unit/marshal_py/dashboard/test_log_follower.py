@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from typing import Any
 
 import pytest
 
@@ -149,6 +150,41 @@ def test_only_an_answer_is_contact_and_only_what_kafka_refuses_is_the_loss_of_it
     follower._ask_ends(live, set())
     assert (follower.phase, live.contact_since_ns) == ("live", live.contact_ns)
     assert live.contact_ns != first_ns
+
+
+class Quiet:
+    """A reader of a log that nobody writes to."""
+
+    mismatches: tuple[str, ...] = ()
+    partition_count_error = None
+
+    def poll(self, _: float) -> list[Any]:
+        return []
+
+
+@pytest.mark.parametrize("contact_ns", [None, 5, 2**62])
+def test_silence_is_judged_as_of_when_the_brokers_last_answered(
+    monkeypatch: pytest.MonkeyPatch, contact_ns: int | None
+) -> None:
+    """What they have not told since, nobody has failed to write."""
+    follower: Any = f.LogFollower(Connection.of_servers("nowhere:1"))
+    follower._reader, follower.phase = Quiet(), "live"
+    follower.live = live = LiveState(World(1), [Observer()])
+    live.contact_ns = contact_ns
+    judged: list[int] = []
+
+    def tick(now_ns: int) -> None:
+        judged.append(now_ns)
+        follower._stop.set()
+
+    monkeypatch.setattr(live, "tick", tick)
+    before_ns = f.boottime_ns()
+    follower._tail()
+    (now_ns,) = judged
+    if contact_ns == 2**62:
+        assert before_ns <= now_ns <= f.boottime_ns(), "no later than what has been read"
+    else:
+        assert now_ns == (contact_ns or 0)
 
 
 @pytest.mark.parametrize(

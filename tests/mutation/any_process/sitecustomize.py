@@ -1,0 +1,5 @@
+"""What Python imports when it starts: with the bug that MUTANT names, in each process of a test."""
+
+from __future__ import annotations
+
+import tests.mutation.plugin  # noqa: F401
