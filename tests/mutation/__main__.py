@@ -113,6 +113,7 @@ UNIT_TESTS: Final[dict[str, tuple[str, ...]]] = {
     ),
     "sources": (
         "harvest/databases/test_pgoutput.py",
+        "harvest/databases/test_replication.py",
         "harvest/runtime/test_wal_leader.py",
         "harvest/runtime/test_source_guard.py",
         "harvest/core/test_wal.py",

@@ -1,10 +1,12 @@
-"""Find a mutant by its name."""
+"""Find a mutant by its name, and plant it."""
 
 from __future__ import annotations
 
+import os
 from types import CodeType
 from typing import Protocol
 
+from tests.mutation.load import install
 from tests.mutation.mutants import MUTANTS
 from tests.mutation.mutants.promises import PROMISES
 from tests.mutation.mutants.systematic import systematic
@@ -36,3 +38,10 @@ def find(name: str) -> AnyMutant:
             if other.name.split(":")[0] == name.split(":")[0]:
                 return other
     raise LookupError(f"there is no mutant {name!r}")
+
+
+def plant() -> None:
+    """Have this process import the mutant that MUTANT names, if it names one."""
+    if name := os.environ["MUTANT"]:
+        mutant = find(name)
+        install(mutant.module, mutant.code())

@@ -405,10 +405,10 @@ BROKEN: Final[tuple[Broken, ...]] = (
 
 def notices(broken: Broken) -> bool:
     """Whether the named test fails with the bug."""
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
+    command = [sys.executable, "-m", "pytest", "-p", "tests.mutation.plugin", "-x", "-q"]
     path = os.pathsep.join((str(_ANY_PROCESS), str(ROOT)))
     done = subprocess.run(
-        [*command, "--timeout", "120", f"tests/{broken.test}"],
+        [*command, "-p", "no:cacheprovider", "--timeout", "120", f"tests/{broken.test}"],
         cwd=ROOT,
         env={**os.environ, "MUTANT": broken.bug, "PYTHONPATH": path},
         capture_output=True,

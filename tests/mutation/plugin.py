@@ -1,12 +1,11 @@
-"""A pytest plugin: ``-p tests.mutation.plugin``, with the mutant's name, or nothing, in MUTANT."""
+"""A pytest plugin: ``-p tests.mutation.plugin``, with the mutant's name, or nothing, in MUTANT.
+
+pytest's own loader rewrites the modules of its plugins, of which this package is one, so the mutant
+has to be planted once more when pytest has begun.
+"""
 
 from __future__ import annotations
 
-import os
+from tests.mutation.find import plant
 
-from tests.mutation.find import find
-from tests.mutation.load import install
-
-if os.environ["MUTANT"]:
-    _mutant = find(os.environ["MUTANT"])
-    install(_mutant.module, _mutant.code())
+plant()

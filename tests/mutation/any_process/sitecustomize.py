@@ -2,4 +2,6 @@
 
 from __future__ import annotations
 
-import tests.mutation.plugin  # noqa: F401
+from tests.mutation.find import plant
+
+plant()

@@ -6,7 +6,7 @@ import struct
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from harvest.core.message import pack_message, unpack_message
@@ -97,6 +97,10 @@ ITEMS = st.none() | st.lists(VALUE, max_size=3).map(array)
 NUMBER = st.none() | st.just(struct.pack("!q", 5))
 
 
+PLAIN = (*[struct.pack("!q", 5)] * 2, b"t", b"k", b"v", array([]), array([]), None)
+
+
+@example([PLAIN, PLAIN])
 @given(st.lists(st.tuples(NUMBER, NUMBER, VALUE, VALUE, VALUE, ITEMS, ITEMS, NUMBER), max_size=9))
 def test_rows_without_a_null_are_read_in_a_shorter_way_and_as_all_others(
     rows: list[tuple[bytes | None, ...]],
@@ -159,6 +163,7 @@ def test_messages_of_other_outboxes_and_outside_of_transactions_are_passed_over(
     made.feed(commit(200))
     (chunk,) = made.take()
     assert [row[3] for row in chunk.rows] == [b"3", b"\7 no record"]
+    assert [row[0] for row in chunk.rows] == [129, 139], "a message says where it ends"
     assert chunk.rows[1][2] is None  # so it is set aside
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any
 
@@ -10,6 +11,8 @@ import pytest
 from harvest.core import wal as w
 from harvest.core.failure import Failure
 from harvest.core.wal_position import WalPosition
+from harvest.errors import HarvestError, StoreUnavailable
+from harvest.runtime import wal_leader
 from harvest.runtime.leadership import Leadership
 from harvest.runtime.wal_leader import WalLeader, WalTools
 from tests.unit.harvest.runtime.test_range_leader import Lease, Store
@@ -59,6 +62,39 @@ def test_a_checkpoint_counts_as_saved_only_if_the_sink_has_taken_it(
     assert leadership.reported.get(timeout=WAIT_S) == event
     assert thread.close(WAIT_S)
     assert sink.told == [(0, FIRST.encode())]
+
+
+class Purger:
+    """Deletes what is published, or fails."""
+
+    def __init__(self, *purged: int | HarvestError) -> None:
+        self.answers = list(purged)
+
+    def purge(self, published_lsn: Callable[[], int]) -> int:
+        answer = self.answers.pop(0)
+        if isinstance(answer, HarvestError):
+            raise answer
+        return answer
+
+    def cancel(self) -> None: ...
+
+
+def test_what_could_not_be_deleted_is_deleted_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though nothing has been published since, which would be a reason to look again."""
+    monkeypatch.setattr(wal_leader, "_PURGE_S", -1.0)
+    store: Any = Store()
+    sink: Any = Sink(None)
+    purger: Any = Purger(StoreUnavailable("it is down"), 3)
+    leadership = Reporting(Lease())
+    leader = WalLeader(leadership, WalTools(store, purger, sink, pipeline=sink))
+    (thread,) = [thread for thread in leader.threads if thread.name == "purge"]
+    thread.start(leadership.report)
+    for left in (1, 0, 0):
+        leader.every_tick()
+        assert thread.wait_idle(WAIT_S)
+        assert len(purger.answers) == left
+    assert leadership.stats.purged == 3
+    assert thread.close(WAIT_S)
 
 
 def test_of_several_checkpoints_the_last_is_saved() -> None:
