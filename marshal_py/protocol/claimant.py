@@ -428,7 +428,7 @@ class Claimant:
         self.leaving = True
         for holding in list(self._wanted.values()):
             self.release(holding, now_ns)
-        if self.member:
+        if self.member and self.refusal is None:  # who takes no part has nothing to leave (§5.15)
             self._send_heartbeat(self.home, [], [], 2, now_ns)
 
     def keep(self, now_ns: int) -> None:
@@ -438,7 +438,7 @@ class Claimant:
         caller has stopped acting on them.
         """
         for coordinator, ours in enumerate(self._ours):
-            if ours:
+            if ours and self.refusal is None:
                 self._send_heartbeats(coordinator, now_ns)
             for holding in ours.values():
                 holding.lease_until_ns = 0

@@ -13,6 +13,7 @@ pytest.importorskip("starlette", reason="the extra `dashboard` is not installed"
 from starlette.testclient import TestClient
 
 from marshal_py.admin.connection import Connection
+from marshal_py.client.log_reader import boottime_ns
 from marshal_py.dashboard import log_follower as f
 from marshal_py.dashboard.app import create_app
 from marshal_py.dashboard.live_state import LiveState
@@ -178,11 +179,11 @@ def test_silence_is_judged_as_of_when_the_brokers_last_answered(
         follower._stop.set()
 
     monkeypatch.setattr(live, "tick", tick)
-    before_ns = f.boottime_ns()
+    before_ns = boottime_ns()
     follower._tail()
     (now_ns,) = judged
     if contact_ns == 2**62:
-        assert before_ns <= now_ns <= f.boottime_ns(), "no later than what has been read"
+        assert before_ns <= now_ns <= boottime_ns(), "no later than what has been read"
     else:
         assert now_ns == (contact_ns or 0)
 

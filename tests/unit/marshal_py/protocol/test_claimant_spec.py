@@ -1138,6 +1138,32 @@ def test_who_cannot_follow_the_groups_level_takes_no_part() -> None:
 
 
 @spec("C-45")
+@pytest.mark.parametrize("ending", ["leave", "keep"])
+def test_who_took_no_part_says_no_goodbye(ending: str) -> None:
+    """A goodbye is a heartbeat, and of a session that nobody knows."""
+    cluster = Cluster()
+    cluster.append(m.SetLevel(2, "o", "o", "g", 0, 2, 1))
+    client = cluster.client("a", member=True)
+    client.do(ending)
+    assert client.outbox() == []
+
+
+@spec("C-45")
+@pytest.mark.parametrize("ending", ["leave", "keep"])
+def test_who_must_take_no_part_any_more_releases_and_says_no_goodbye(ending: str) -> None:
+    cluster = Cluster()
+    client = cluster.client(member=True)
+    cluster.append(m.SetLevel(2, "o", "o", "g", 0, 2, 1))
+    client.want()
+    client.land()
+    client.see(10)
+    assert client.claimant.refusal is not None
+    client.outbox()
+    client.do(ending)
+    assert "Heartbeat" not in kinds(client.outbox())
+
+
+@spec("C-45")
 def test_a_member_that_the_log_forgot_hears_of_a_level_that_it_cannot_follow() -> None:
     cluster = Cluster()
     client = cluster.client(member=True)
