@@ -17,12 +17,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import Producer
 
 from marshal_py.embedded import EmbeddedKafka
+from marshal_py.spark.lake.tables import Lake
 from marshal_py.spark.watch import TIMEOUT_SETTING
 from tests.spark import cluster_app
 from tests.spark.lake_world import OUTBOX, Traffic
@@ -42,6 +43,9 @@ from tests.support.spark_cluster import (
     spark_cluster,
 )
 from tests.unit.marshal_py.protocol.history.test_partition_history import Script, life
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
@@ -339,7 +343,8 @@ def test_the_reconciliation(
 
 
 def a_day(kafka: EmbeddedKafka, servers: str, at: Path) -> Traffic:
-    """A takeover, and 40 rows of an outbox: 7 is not published, 8 twice, 9 after 14 of its key."""
+    """A takeover, and 40 rows of an outbox: 7 is not published, 8 twice, 9 after 14 of its key, and
+    39 a day late."""
     forever = {"retention.ms": "-1"}
     log, topic = (kafka.create_topic(partitions=1, config=forever) for _ in range(2))
     kafka.create_topic(f"{log}.snapshots", 1)
@@ -348,7 +353,8 @@ def a_day(kafka: EmbeddedKafka, servers: str, at: Path) -> Traffic:
     life(script)
     traffic.coordinate(script)
     traffic.archive(range(40))
-    traffic.publish(*range(7), 8, *range(10, 30), 8, 9, *range(30, 40))
+    traffic.publish(*range(7), 8, *range(10, 30), 8, 9, *range(30, 39))
+    traffic.publish(39, days_later=1)
     return traffic
 
 
@@ -463,7 +469,12 @@ def test_a_driver_is_killed_and_another_goes_on_from_its_checkpoint(
 
 @pytest.mark.campaign
 def test_the_lines_of_the_page(
-    cluster: SparkCluster, places: Hosts, kafka: EmbeddedKafka, servers: str, tmp_path: Path
+    cluster: SparkCluster,
+    places: Hosts,
+    kafka: EmbeddedKafka,
+    servers: str,
+    spark: SparkSession,
+    tmp_path: Path,
 ) -> None:
     """Packed by its recipe, started by its commands."""
     pack_by_the_recipe(tmp_path)
@@ -474,7 +485,9 @@ def test_the_lines_of_the_page(
     code, printed = driver.run(submitted, *audit_of(topic, servers, tmp_path / "audit"), log=log)
     assert code == 0, driver.said(log)
     assert json.loads(printed)["new"]["records"] == records
-    check_lake(driver, a_day(kafka, servers, tmp_path), tmp_path)
+    traffic = a_day(kafka, servers, tmp_path)
+    check_lake(driver, traffic, tmp_path)
+    check_gold(spark, traffic.lake)
     submitted = printed_by("harvest.cli.spark_submit")
     jars = ("--jars", printed_by("marshal_py.spark.connector"))
     with reconciled(places, kafka, servers) as words:
@@ -507,3 +520,22 @@ def check_lake(driver: Driver, traffic: Traffic, folder: Path) -> None:
         assert (code, unmet(found)) == (1, {"lost": 1, "duplicated": 1, "disordered": 1})
         if again:
             assert (found["records"], found["published"]) == (0, 0)
+
+
+def check_gold(spark: SparkSession, lake: Lake) -> None:
+    """What the tables say of `a_day`."""
+
+    def rows(table: str, *columns: str, where: str = "true") -> list[tuple[Any, ...]]:
+        found = lake.frame(spark, table).filter(where).select(*columns).collect()
+        return sorted(tuple(row) for row in found)
+
+    counts = ("rows", "delivered", "records", "lost", "duplicated", "disordered", "altered")
+    assert rows("gold.outboxes", "outbox", *counts) == [(OUTBOX, 40, 39, 40, 1, 1, 1, 0)]
+    assert rows("gold.findings", "kind", "id", where="outbox IS NOT NULL") == [
+        ("disordered", 9),
+        ("duplicated", 8),
+        ("lost", 7),
+    ]
+    late = rows("silver.deliveries", "status", "latency_ms", where="id = 39")
+    assert late == [("delivered", 86_400_005)]
+    assert rows("gold.groups", "group_id", "claims", "takeovers") == [("g", 3, 1)]
