@@ -119,7 +119,8 @@ class Partitions:
             if not self._is_text:
                 self._say_what_is_done(part)
         if part.reset_to is not None and part.range is not None:
-            self.end_range(part.claim)  # the partition's book begins anew
+            self._fetcher.truncated(part.source, part.reset_to)
+            self.end_range(part.claim)  # the partition's book goes on there
         elif part.reset_to is not None:
             self._reset(part, part.reset_to)
         if part.stage is Stage.DRAINING:
@@ -210,7 +211,7 @@ class Partitions:
         self._fetcher.pause_or_resume(part)
 
     def _restart(self, part: HeldPartition) -> None:
-        first = self._positions.restart_of(part)
+        first = self._positions.restart_of(part, self._fetcher.end_of(part.source))
         if first is None:
             return  # the next round tries again
         part.out_of_range = False

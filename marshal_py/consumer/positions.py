@@ -225,9 +225,10 @@ class Positions:
             with contextlib.suppress(KafkaException):  # the next round tries again
                 self._begin_anew(part)
 
-    def restart_of(self, part: HeldPartition) -> int | None:
+    def restart_of(self, part: HeldPartition, end_known: int) -> int | None:
         """Kafka has nothing at our position: messages were deleted, or the topic was made anew.
 
+        `end_known`: below what the partition was known to have messages, if it is shared by ranges.
         Return where to go on; None: not known yet, or `HeldPartition.reset_to` was set. Raises
         `MessagesMissing`.
         """
@@ -237,7 +238,7 @@ class Positions:
                 now = describe(self._admin.get(), [part.topic], 2.0)[part.topic].topic_id
             except (KafkaException, KeyError):
                 return None
-            self._topics.ids[part.topic] = now
+            self._topics.note_ids({part.topic: now})
         try:
             first, end = self._look_up(part, -2), self._look_up(part, -1)
         except KafkaException:
@@ -246,6 +247,8 @@ class Positions:
         position = max(part.position(), part.fetched if part.is_owed else part.claim.position)
         if part.number is not None:  # where it is read is another matter than what of it is done
             position = part.read_to
+        if part.range is not None:  # it may have been granted before its messages came
+            position = min(position, end_known)
         known = _known_id(part)
         if known == now and not (part.metadata.topic_id or part.has_begun):
             known = b""  # an inherited position at which nothing was found yet may be older

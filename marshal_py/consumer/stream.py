@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any, Final, Protocol
 
 from marshal_py.consumer.held_partition import HeldPartition
+from marshal_py.protocol.balance import Unit
 
 __all__ = ["LEAP", "Stream"]
 
@@ -16,6 +17,8 @@ LEAP: Final = 10_000
 class Stream(Protocol):
     """Reads a partition once for all of its parts. All of it is called between two fetches."""
 
+    source: Final[Unit]
+    """The partition."""
     parts: dict[int, HeldPartition]
     """Those that are fetched, by `HeldPartition.number`."""
     is_lost: bool
