@@ -298,7 +298,7 @@ class Fetcher:
         """Fetch nothing more of a partition whose ranges were fetched."""
 
         def leave() -> None:
-            stream = self._streams.pop(source, None)
+            stream = self._streams.get(source)  # kept: how far it goes may be told already again
             if stream is not None:
                 stream.stop(self._kafka)
 

@@ -60,6 +60,8 @@ class Partitions:
         manual: bool,
     ) -> None:
         self.by_key: dict[Unit, HeldPartition] = {}
+        self.done_to: Callable[[Unit], int] = lambda _: -1
+        """Below what all of a partition that is shared by ranges is done; −1: not known."""
         self._marshal = marshal
         self._fetcher = fetcher
         self._delivery = delivery
@@ -120,6 +122,8 @@ class Partitions:
                 self._say_what_is_done(part)
         if part.reset_to is not None and part.range is not None:
             self._fetcher.truncated(part.source, part.reset_to)
+            if not self._delivery.claims_messages:  # all that is open ends with it
+                part.reset_to = min(part.reset_to, max(0, self.done_to(part.source)))
             self.end_range(part.claim)  # the partition's book goes on there
         elif part.reset_to is not None:
             self._reset(part, part.reset_to)

@@ -247,7 +247,7 @@ class Positions:
         position = max(part.position(), part.fetched if part.is_owed else part.claim.position)
         if part.number is not None:  # where it is read is another matter than what of it is done
             position = part.read_to
-        if part.range is not None:  # it may have been granted before its messages came
+        if part.range is not None and end_known >= 0:  # it may be granted before there is any of it
             position = min(position, end_known)
         known = _known_id(part)
         if known == now and not (part.metadata.topic_id or part.has_begun):
@@ -266,24 +266,41 @@ class Positions:
                 f"consumed; going on at {to}",
             )
             return to
-        # At most once, nothing comes again; at least once, nothing is left out.
-        to = first if fate == "unknown" and not self._delivery.claims_messages else end
-        self._tell(
-            part,
-            f"the stored position {position} lies beyond the end, {end}: "
-            + (
-                "the partition was truncated"
-                if fate == "truncated"
-                else "the topic was made anew, or truncated"
-            )
-            + f"; going on at {to}",
-        )
+        to = self._to_after_the_end(part, position, first, end, is_known=fate == "truncated")
         if self._is_text:  # positions of version 1 may go back, and Go would wait for ever
             with driver_of(self._marshal).lock:
                 part.holding.next_offset = part.holding.stored_offset = to
             return to
         part.reset_to = to
         return None
+
+    def look_beyond(self, part: HeldPartition, done_to: int, end: int) -> None:
+        """See whether messages below `done_to` were done that Kafka, up to `end`, has no more.
+
+        `part` is a range; sets its `reset_to` if so. Raises `MessagesMissing`.
+        """
+        first = self.first_of(part.source)
+        if done_to > end and first is not None:
+            is_known = bool(self.topic_id(part))
+            part.reset_to = self._to_after_the_end(part, done_to, first, end, is_known=is_known)
+
+    def _to_after_the_end(
+        self, part: HeldPartition, position: int, first: int, end: int, *, is_known: bool
+    ) -> int:
+        """Return where to go on after a position beyond the end. Raises `MessagesMissing`.
+
+        `is_known`: of the same topic. At most once, nothing comes again; at least once, nothing is
+        left out.
+        """
+        to = end if is_known or self._delivery.claims_messages else first
+        why = "the partition was truncated"
+        if not is_known:
+            why = "the topic was made anew, or truncated"
+        self._tell(
+            part,
+            f"the stored position {position} lies beyond the end, {end}: {why}; going on at {to}",
+        )
+        return to
 
     def _begin_anew(self, part: HeldPartition) -> None:
         """The topic is another one of the same name. Raises `KafkaException`."""

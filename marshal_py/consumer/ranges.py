@@ -126,6 +126,7 @@ class RangeClaims:
         self._standing_since_s = 0.0
         self._followed_s = self._looked_s = 0.0
         self._look_s = min(LOOK_S, marshal.settings.interval_ms / 10_000)
+        partitions.done_to = lambda source: self.undone(source)[0]
         self._split: set[Holding] = set()
         """Those whose splitting the log has answered."""
 
@@ -286,11 +287,12 @@ class RangeClaims:
 
     def _take_up(self, about: _Source, now_s: float) -> None:
         """Take up what was granted, and let go of what is over."""
+        resets = [part.reset_to for part in about.parts if part.reset_to is not None]
+        if resets and about.set_back is None:
+            about.set_back = min(resets), self._epoch_of(about.source)
         for part in about.parts:
             if part.started_at > part.first_offset:
                 about.floor = max(about.floor, part.started_at)
-            if part.reset_to is not None and about.set_back is None:
-                about.set_back = part.reset_to, self._epoch_of(about.source)
             if part.stage is Stage.ACTIVE and now_s >= part.drain_at_s:
                 self._partitions.drain(part)
             if part.stage is Stage.ACTIVE and part.is_over and not self._is_busy_with(part):
@@ -368,10 +370,13 @@ class RangeClaims:
     def _begin(self, about: _Source, claim: Claim) -> None:
         """Have the messages of a range fetched."""
         is_beyond = claim.position > self._fetcher.end_of(about.source)
-        if is_beyond and self._look_at_end(about.source) is None:
+        end = self._look_at_end(about.source) if is_beyond else None
+        if is_beyond and end is None:
             claim.release(wait=False)  # others may have it, or this member once there is an answer
             return
         part = self._partitions.begin_range(claim)
+        if end is not None:
+            self._positions.look_beyond(part, self.undone(about.source)[0], end)
         about.parts.append(part)
         about.parts.sort(key=lambda each: each.first_offset)
 
@@ -576,11 +581,11 @@ class RangeClaims:
             about.opening = part = HeldPartition(claim, manual=False)
             part.reset_to = None if about.set_back is None else about.set_back[0]
         claim, source = part.claim, about.source
-        if not claim.held:
-            return
-        if part.reset_to is not None:
+        if part.reset_to is not None:  # until the log has it
             with contextlib.suppress(NotHeld, Closed):
                 claim.set_position(part.reset_to)
+            return
+        if not claim.held:
             return
         position = self._positions.start_of(part)
         if position is not None and position < 0:

@@ -17,14 +17,16 @@ LEAP: Final = 10_000
 class Stream(Protocol):
     """Reads a partition once for all of its parts. All of it is called between two fetches."""
 
-    source: Final[Unit]
-    """The partition."""
     parts: dict[int, HeldPartition]
     """Those that are fetched, by `HeldPartition.number`."""
     is_lost: bool
     """Kafka has ended the fetching: there is nothing where it was."""
     end: int
     """There are messages below it, as far as is known; −1: nothing is."""
+
+    @property
+    def source(self) -> Unit:
+        """The partition."""
 
     @property
     def is_of_use(self) -> bool:

@@ -1,14 +1,17 @@
-"""A topic is made anew under running consumers: each goes on with the messages of the new one."""
+"""A topic is made anew, or cut off, under running consumers: each goes on with what is there."""
 
 from __future__ import annotations
 
+import struct
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka.admin import AdminClient
 
+from marshal_py import Consumer
 from marshal_py.embedded.kafka import EmbeddedKafka
 from tests.support.consumers import (
     Loop,
@@ -89,3 +92,66 @@ def test_it_is_consumed_though_its_leaders_have_changed_less_often(
         assert {n: c for (topic, n), c in found.items() if topic == steady} == dict.fromkeys(
             range(100), 1
         ), kind
+
+
+def cut_off(kafka: EmbeddedKafka, topic: str, offset: int) -> None:
+    """Take from a broker that was killed what partition 0 has from `offset` on."""
+    [log] = Path(kafka._broker(0).folder).glob(f"data/{topic}-0/*.log")
+    content, at = log.read_bytes(), 0
+    while at < len(content):
+        first, length = struct.unpack_from(">qi", content, at)
+        if first >= offset:
+            break
+        at += 12 + length
+    assert at < len(content)
+    with log.open("r+b") as file:
+        file.truncate(at)
+
+
+def undone(consumer: Consumer, topic: str) -> int:
+    """The first message that is not done, as the log has it; −1: nothing is known."""
+    with consumer.marshal.world() as world:
+        group = world.group(consumer.marshal.settings.group_id)
+        cells = {} if group is None else group.cells
+        return min(
+            (
+                cell.position
+                for (name, _), cell in cells.items()
+                if name == topic or name.startswith(f"{topic}/0")
+            ),
+            default=-1,
+        )
+
+
+@pytest.mark.parametrize("is_running", [True, False])
+def test_a_partition_that_was_cut_off_goes_on_at_its_end(
+    kafka: EmbeddedKafka, make: Make, is_running: bool
+) -> None:
+    topic = f"cut.{pid_suffix()}.{is_running}"
+    kafka.create_topic(topic, partitions=1)
+    for start, count in ((0, 20), (20, 10)):  # a batch each, at least
+        fill(kafka.bootstrap_servers, topic, count, partitions=1, start=start)
+    taken = Taken()
+
+    def start(kind: str) -> Loop:
+        consumer = make(kind, group_id=f"{kind}.{is_running}", topics=[topic], **KINDS[kind])
+        return Loop(consumer.start(), lambda message: taken.take(kind, message))
+
+    loops = {kind: start(kind) for kind in KINDS}
+    until(lambda: taken.have_all(topic, range(30)))
+    if not is_running:
+        for loop in loops.values():
+            loop.close()
+    kafka.kill()
+    cut_off(kafka, topic, 20)
+    kafka.start()
+    if not is_running:
+        loops = {kind: start(kind) for kind in KINDS}
+    for kind, loop in loops.items():
+        until(lambda loop=loop: undone(loop.consumer, topic) == 20, 60, kind)  # type: ignore[misc]
+    fill(kafka.bootstrap_servers, topic, 30, partitions=1, start=1_000)
+    until(lambda: taken.have_all(topic, range(1_000, 1_030)), 60)
+    for loop in loops.values():
+        loop.close()
+    for kind, found in taken.of.items():
+        assert set(found.values()) == {1}, (kind, found)
