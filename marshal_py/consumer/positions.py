@@ -279,8 +279,7 @@ class Positions:
 
         `part` is a range; sets its `reset_to` if so. Raises `MessagesMissing`.
         """
-        first = self.first_of(part.source)
-        if done_to > end and first is not None:
+        if done_to > end and (first := self.first_of(part.source)) is not None:
             is_known = bool(self.topic_id(part))
             part.reset_to = self._to_after_the_end(part, done_to, first, end, is_known=is_known)
 

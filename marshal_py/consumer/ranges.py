@@ -375,10 +375,10 @@ class RangeClaims:
             claim.release(wait=False)  # others may have it, or this member once there is an answer
             return
         part = self._partitions.begin_range(claim)
-        if end is not None:
-            self._positions.look_beyond(part, self.undone(about.source)[0], end)
         about.parts.append(part)
         about.parts.sort(key=lambda each: each.first_offset)
+        if end is not None:
+            self._positions.look_beyond(part, self.undone(about.source)[0], end)
 
     def _measure(self, part: HeldPartition, now_s: float) -> None:
         """A range is done: how many messages in a second is that?"""

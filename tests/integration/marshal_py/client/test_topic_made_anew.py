@@ -239,7 +239,12 @@ def test_a_replay_that_never_ends_is_given_up_when_the_client_is_closed(
     marshal = client("a")
     claim = marshal.claim("t", 0, timeout_s=60)
     reads = threading.Event()
-    monkeypatch.setattr(LogReader, "_is_behind", lambda *_: reads.set() or True)
+
+    def is_behind(*_: object) -> bool:
+        reads.set()
+        return True
+
+    monkeypatch.setattr(LogReader, "_is_behind", is_behind)
     delete(kafka, topic, f"{topic}.snapshots")
     create(kafka, topic, 2)
     assert claim.wait_lost(60)

@@ -129,8 +129,8 @@ def test_a_partition_that_was_cut_off_goes_on_at_its_end(
 ) -> None:
     topic = f"cut.{pid_suffix()}.{is_running}"
     kafka.create_topic(topic, partitions=1)
-    for start, count in ((0, 20), (20, 10)):  # a batch each, at least
-        fill(kafka.bootstrap_servers, topic, count, partitions=1, start=start)
+    for first, count in ((0, 20), (20, 10)):  # a batch each, at least
+        fill(kafka.bootstrap_servers, topic, count, partitions=1, start=first)
     taken = Taken()
 
     def start(kind: str) -> Loop:
