@@ -151,7 +151,11 @@ class Topics:
             self.ids_known.set()
 
     def note_ids(self, ids: dict[str, bytes]) -> bool:
-        """Take in what Kafka says are the ids of topics. Returns whether one was made anew."""
+        """Take in what Kafka says are the ids of topics. Returns whether one was made anew.
+
+        b"": it did not say.
+        """
+        ids = {topic: new for topic, new in ids.items() if new}
         with self._noting:
             renewed = {topic for topic, new in ids.items() if self.ids.get(topic, new) != new}
             if renewed:  # first: who knows the new id has it fetched afterwards

@@ -136,3 +136,5 @@ def test_there_is_another_when_a_topic_has_another_id(
     assert topics.note_ids({"t": told, "u": b"9"}) is is_anew
     assert len(world.made) == 1 + is_anew
     assert topics.ids == {"t": told, "u": b"9"}
+    assert not topics.note_ids({"t": b"", "v": b""})  # it was not told
+    assert topics.ids == {"t": told, "u": b"9"}
