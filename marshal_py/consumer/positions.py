@@ -126,7 +126,7 @@ class Positions:
             from marshal_py.admin.version1_positions import committed_position
 
             committed = committed_position(
-                self._admin.get(), self._marshal.group_id, *part.key, timeout_s=2.0
+                self._marshal.settings.kafka, self._marshal.group_id, *part.key, timeout_s=2.0
             )
             if committed >= 0:
                 return committed
