@@ -48,6 +48,7 @@ class Iteration:
         self.thread: int | None = None
         """Which thread entered the loop last."""
         self.is_looping = False
+        self.is_loop = True
         self.others_acknowledge = False
         """Whether a thread that was not in the loop has acknowledged something."""
         self.keeps_raw = False

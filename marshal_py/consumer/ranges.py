@@ -11,6 +11,7 @@ import contextlib
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping
+from operator import itemgetter
 from typing import Final
 
 import msgspec
@@ -33,7 +34,6 @@ from marshal_py.protocol.claim_metadata import ClaimMetadata
 from marshal_py.protocol.claimant import Notice, RangeHolding
 from marshal_py.protocol.events import Event, RangeGranted, RangeSplit, Released
 from marshal_py.protocol.holding import Holding
-from marshal_py.protocol.messages import NO_OFFSET
 from marshal_py.protocol.range_choice import Ask, Own, View, ahead_s, choose, is_suspect, piece
 from marshal_py.protocol.ranges import Range
 
@@ -66,9 +66,6 @@ class _Source:
         self.asked: Claim | None = None
         self.taking: list[Claim] = []
         """Claims on ranges whose holders are gone."""
-        self.suspect: Claim | None = None
-        """A range that may have a message that kills. One at a time: should it end this process,
-        the others have not been claimed once more for it."""
         self.splitting: list[Claim] = []
         """Ranges that are taken in pieces."""
         self.parts: list[HeldPartition] = []
@@ -76,11 +73,6 @@ class _Source:
         self.free_since_s = 0.0
         self.floor = 0
         """What lay below it is gone from Kafka, as far as is known."""
-        self.topic_id = b""
-        """Of the topic of which `floor` is known."""
-        self.set_back: tuple[int, int] | None = None
-        """Where its book is to go on, as the partition was truncated, and the epoch of the book's
-        cell that this holds for."""
         self.ask_after_s = 0.0
         """The log has refused: it is asked again then."""
 
@@ -117,6 +109,9 @@ class RangeClaims:
         self._wakeup = wakeup
         self._max_deliveries = max_deliveries
         self._sources: dict[Unit, _Source] = {}
+        self._suspect: Claim | None = None
+        """A range that may have a message that kills. One at a time: should it end this process,
+        no other such range, of any partition, has been claimed once more for it."""
         self._closing: list[HeldPartition] = []
         """What may still be acknowledged while the consumer is being closed."""
         self._pace = 0.0
@@ -126,7 +121,6 @@ class RangeClaims:
         self._standing_since_s = 0.0
         self._followed_s = self._looked_s = 0.0
         self._look_s = min(LOOK_S, marshal.settings.interval_ms / 10_000)
-        partitions.done_to = lambda source: self.undone(source)[0]
         self._split: set[Holding] = set()
         """Those whose splitting the log has answered."""
 
@@ -252,14 +246,19 @@ class RangeClaims:
         looks = now_s - self._looked_s >= self._look_s
         if looks:
             self._looked_s = now_s
+        if self._suspect is not None and core_of(self._suspect).ended.is_set():
+            self._suspect = None
         again_s: float | None = None
+        open_ones: list[_Source] = []
         for about in list(self._sources.values()):
-            if not self._is_open(about):
+            if self._is_open(about):
+                self._take_up(about, now_s)
+                open_ones.append(about)
+            else:
                 again_s = GIVING_TICK_S
-                continue
-            self._take_up(about, now_s)
-            if looks:
-                self._take_over(about)
+        if looks:
+            self._take_over(open_ones)
+        for about in open_ones:
             if about.source in self.paused:
                 for part in about.parts:
                     self._give_back(part)
@@ -287,20 +286,14 @@ class RangeClaims:
 
     def _take_up(self, about: _Source, now_s: float) -> None:
         """Take up what was granted, and let go of what is over."""
-        resets = [part.reset_to for part in about.parts if part.reset_to is not None]
-        if resets and about.set_back is None:
-            about.set_back = min(resets), self._epoch_of(about.source)
         for part in about.parts:
-            if part.started_at > part.first_offset:
-                about.floor = max(about.floor, part.started_at)
+            about.floor = max(about.floor, part.started_at)
             if part.stage is Stage.ACTIVE and now_s >= part.drain_at_s:
                 self._partitions.drain(part)
             if part.stage is Stage.ACTIVE and part.is_over and not self._is_busy_with(part):
                 self._measure(part, now_s)
                 self._partitions.give_back_range(part)
         about.parts = [part for part in about.parts if part.stage is not Stage.RELEASING]
-        if about.suspect is not None and core_of(about.suspect).ended.is_set():
-            about.suspect = None
         asked = about.asked
         if asked is not None and (asked.held or core_of(asked).ended.is_set()):
             about.asked = None
@@ -337,10 +330,10 @@ class RangeClaims:
         if held.granted > 1 and self._is_to_come(about.source, claim.position):
             held.granted = 1  # who had it can have begun nothing
         if is_suspect(held.granted, self._max_deliveries):
-            if about.suspect is not None:
+            if self._suspect is not None:
                 claim.release(wait=False)
                 return
-            about.suspect = claim
+            self._suspect = claim
         at = piece(held.granted, claim.position, held.end, self._max_deliveries)
         if ClaimMetadata.decode(claim.metadata).done:
             at = held.end  # what is done of it is told of this cell; and who had it got on
@@ -370,20 +363,17 @@ class RangeClaims:
     def _begin(self, about: _Source, claim: Claim) -> None:
         """Have the messages of a range fetched."""
         is_beyond = claim.position > self._fetcher.end_of(about.source)
-        end = self._look_at_end(about.source) if is_beyond else None
-        if is_beyond and end is None:
+        if is_beyond and self._look_at_end(about.source) is None:
             claim.release(wait=False)  # others may have it, or this member once there is an answer
             return
         part = self._partitions.begin_range(claim)
         about.parts.append(part)
         about.parts.sort(key=lambda each: each.first_offset)
-        if end is not None:
-            self._positions.look_beyond(part, self.undone(about.source)[0], end)
 
     def _measure(self, part: HeldPartition, now_s: float) -> None:
         """A range is done: how many messages in a second is that?"""
         took_s = part.worked_s  # waiting, for the log to claim messages for one, is no work
-        if part.manual:  # whoever acknowledges works on several at a time
+        if part.manual or not self._work().is_loop:  # who acknowledges works on several at a time
             took_s = now_s - max(part.first_s, self._paced_s)
         self._paced_s = now_s
         if part.handed <= 0:
@@ -479,7 +469,7 @@ class RangeClaims:
                 free = None if group is None else group.open_ranges.lowest_free(about.source)
                 if group is not None and free is not None:
                     at = group.cells[free.cell].position
-                    if about.suspect is not None and self._may_kill(free, at):
+                    if self._suspect is not None and self._may_kill(free, at):
                         return
             wanted = registry_of(self._marshal).want_range(*about.source, about.floor, count)
             about.asked = self._hear(wanted)
@@ -496,51 +486,47 @@ class RangeClaims:
         core_of(claim).on_notice = hear
         return claim
 
-    def _take_over(self, about: _Source) -> None:
+    def _take_over(self, sources: list[_Source]) -> None:
         """Claim the ranges of members that are gone, or of an earlier instance, the lowest first.
 
-        All at once, but of those that may have a message that kills one at a time.
+        All at once; but of those that may have a message that kills only one, which was granted
+        least often: those that were only beside it get through before.
         """
-        if about.taking:
-            return
         driver = driver_of(self._marshal)
         with driver.lock:
             group = driver.world.group(self._marshal.group_id)
             if group is None or group.pause is not None:
                 return
-            now_ns, has_suspect = driver.clock(), about.suspect is not None
-            for each in group.open_ranges.of(about.source):
-                cell = group.cells[each.cell]
-                if not cell.held or not driver.claimant.is_stale(*each.cell, now_ns):
+            now_ns = driver.clock()
+            suspects: list[tuple[int, Unit, _Source]] = []
+            for about in sources:
+                if about.taking:
                     continue
-                if self._may_kill(each, cell.position):
-                    if has_suspect:
+                for each in group.open_ranges.of(about.source):
+                    cell = group.cells[each.cell]
+                    if not cell.held or not driver.claimant.is_stale(*each.cell, now_ns):
                         continue
-                    has_suspect = True
-                about.taking.append(self._hear(self._marshal.want(*each.cell)))
-                if len(about.taking) == TAKEN_AT_ONCE:
-                    break
+                    if self._may_kill(each, cell.position):
+                        suspects.append((each.grants(cell.position), each.cell, about))
+                        continue
+                    about.taking.append(self._hear(self._marshal.want(*each.cell)))
+                    if len(about.taking) == TAKEN_AT_ONCE:
+                        break
+            if suspects and self._suspect is None:
+                _, suspect, about = min(suspects, key=itemgetter(0))
+                about.taking.append(self._hear(self._marshal.want(*suspect)))
 
     def _may_kill(self, found: Range, position: int) -> bool:
         """Whether a range that this member would claim may have a message that kills."""
-        exists = position < self._fetcher.end_of(found.source)  # as far as is known
+        end = self._fetcher.end_of(found.source)  # as far as is known
+        exists = end < 0 or position < end
         return exists and is_suspect(found.grants(position), self._max_deliveries)
 
     # The book
 
-    def _epoch_of(self, source: Unit) -> int:
-        with self._marshal.world() as world:
-            cell = world.cell(self._marshal.group_id, *source)
-            return NO_OFFSET if cell is None else cell.epoch
-
     def _is_open(self, about: _Source) -> bool:
-        """Whether the book stands, of the topic that is there now. Sees to it if it does not."""
+        """Whether the book has begun, of the topic that is there now. Sees to it if it has not."""
         marshal, source = self._marshal, about.source
-        now = self._positions.id_of(source)
-        if now != about.topic_id:
-            about.topic_id, about.floor = now, 0
-        if about.set_back is not None and about.set_back[1] != self._epoch_of(source):
-            about.set_back = None  # it was set back, or begun anew
         with marshal.world() as world:
             group = world.group(marshal.group_id)
             cell = None if group is None else group.cells.get(source)
@@ -551,11 +537,12 @@ class RangeClaims:
         if is_paused:
             return False
         known = b"" if cell is None else ClaimMetadata.decode(cell.metadata).topic_id
-        is_right = not (known and now and known != now) and about.set_back is None
-        if not is_right and has_ranges:
+        now = self._positions.id_of(source)
+        if known and now and known != now and has_ranges:
             self._close_book(about, has_free=has_free)
             return False
         is_told = bool(known or not now or has_ranges)
+        is_right = not (known and now and known != now)
         if cell is not None and cell.position >= 0 and holder is None and is_told and is_right:
             if about.opening is not None:
                 about.opening.claim.release(wait=False)
@@ -579,13 +566,12 @@ class RangeClaims:
         if part is None or core_of(part.claim).ended.is_set():
             claim = self._hear(self._marshal.want(*about.source))
             about.opening = part = HeldPartition(claim, manual=False)
-            part.reset_to = None if about.set_back is None else about.set_back[0]
         claim, source = part.claim, about.source
-        if part.reset_to is not None:  # until the log has it
+        if not claim.held:
+            return
+        if part.reset_to is not None:
             with contextlib.suppress(NotHeld, Closed):
                 claim.set_position(part.reset_to)
-            return
-        if not claim.held:
             return
         position = self._positions.start_of(part)
         if position is not None and position < 0:
@@ -606,17 +592,19 @@ class RangeClaims:
                 claim.release(wait=False)
 
     def _close_book(self, about: _Source, *, has_free: bool) -> None:
-        """End all that is open, of a topic that is gone, or beyond an end that was cut off."""
+        """End all that is open of a topic that is gone: nobody can do it any more."""
         for part in about.parts:
             self._partitions.end_range(part.claim)
         about.parts = []
-        self._take_over(about)
+        self._take_over([about])
         for claim in [*about.taking, *about.splitting, *([about.asked] if about.asked else [])]:
             if claim.held:
                 self._partitions.end_range(claim)
         about.taking = [claim for claim in about.taking if not core_of(claim).ended.is_set()]
         self._split -= {_range_of(claim) for claim in about.splitting}
-        about.splitting, about.suspect = [], None
+        about.splitting = []
+        if self._suspect is not None and _range_of(self._suspect).source == about.source:
+            self._suspect = None
         if about.asked is not None and core_of(about.asked).ended.is_set():
             about.asked = None
         if has_free and about.asked is None:

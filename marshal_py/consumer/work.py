@@ -13,6 +13,9 @@ __all__ = ["Work"]
 class Work(Protocol):
     """A loop, or handlers."""
 
+    is_loop: bool
+    """Whether the next message is taken when the one before is done."""
+
     def cut(self, part: HeldPartition, give_back: Callable[[int], None]) -> None:
         """Call `give_back` with the first message of a range that was not begun.
 

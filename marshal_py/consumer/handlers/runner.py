@@ -49,6 +49,7 @@ class Runner:
     def __init__(self, core: ConsumerCore, options: HandlerOptions, workers: Workers) -> None:
         self.is_over = False
         """Workers should end."""
+        self.is_loop = False
         self._core = core
         self._options = options
         self._workers = workers

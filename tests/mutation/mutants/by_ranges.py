@@ -150,21 +150,29 @@ BY_RANGES: tuple[Mutant, ...] = (
         "consumer.ranges",
         "of ranges that may kill one is worked on at a time",
         "RangeClaims._granted",
-        "if about.suspect is not None:",
+        "if self._suspect is not None:",
         "if False:",
     ),
     _by_ranges(
         "consumer.ranges",
         "of ranges that may kill one is taken over at a time",
         "RangeClaims._take_over",
-        "                    has_suspect = True\n",
-        "                    pass\n",
+        "                        suspects.append((each.grants(cell.position), each.cell, about))\n"
+        "                        continue\n",
+        "                        pass\n",
+    ),
+    _by_ranges(
+        "consumer.ranges",
+        "what is only beside a message that kills goes first",
+        "RangeClaims._take_over",
+        "min(suspects",
+        "max(suspects",
     ),
     _by_ranges(
         "consumer.ranges",
         "of ranges that may kill one is asked for at a time",
         "RangeClaims._ask",
-        "if about.suspect is not None and",
+        "if self._suspect is not None and",
         "if False and",
     ),
     _by_ranges(
@@ -285,13 +293,6 @@ BY_RANGES: tuple[Mutant, ...] = (
         "Range.split",
         "max(0, self.granted - 1)",
         "self.granted",
-    ),
-    _by_ranges(
-        "protocol.ranges",
-        "a count is never below 0",
-        "Range.take_back",
-        "max(0, self.granted - 1)",
-        "self.granted - 1",
     ),
     _by_ranges(
         "protocol.ranges",

@@ -23,6 +23,7 @@ from marshal_py.protocol.rationalizer import PartitionState, apply
 from marshal_py.protocol.world import Observer, World
 from marshal_py.testing import MemoryLog
 from tests.support.messages import offset_of
+from tests.support.spec import spec
 from tests.unit.marshal_py.consumer import test_range_stream as streams
 
 INTERVAL_S = 1.5
@@ -357,13 +358,16 @@ def test_what_counts_as_done_is_kept_until_handlers_have_had_it(group: Group) ->
         next_offset=work.next_offset,
         progress=work.progress,
         busy_with=lambda part: part.first_offset == 0,
+        is_loop=False,
     )
     assert member.take(FIRST + 1) == list(range(FIRST))
     group.settle()
     assert group.open()[0] == (0, FIRST, "a")
+    group.now_s += 0.1  # until the last handler has done its own
     member.core.handlers.busy_with = lambda _: False
     group.settle()
     assert group.open()[0][0] == FIRST
+    assert member.ranges._pace == pytest.approx(FIRST / 0.1)
 
 
 # Giving back
@@ -404,21 +408,25 @@ def test_while_nobody_is_idle_it_keeps_what_it_has(group: Group) -> None:
     assert group.records(m.SplittingRange) == []
 
 
-def test_what_is_done_out_of_order_is_not_cut_off(group: Group) -> None:
+@pytest.mark.parametrize("is_told", [False, True])
+def test_what_is_done_out_of_order_is_not_cut_off(group: Group, is_told: bool) -> None:
     """It is told of the range's cell alone."""
     group.end = 40
-    slow = group.member("slow", auto_ack=False)
+    slow = group.member("slow")
     slow.pace(1_000.0)
     group.settle()
-    messages = slow.messages(3)
-    slow.consumer.ack(messages[2])
+    assert slow.take(1) == [0]
+    (part,) = [part for part in slow.ranges._sources[SOURCE].parts if part.first_s]
+    assert (part.end_offset or 0) > 12
+    if is_told:
+        part.done_before = ((10, 12),)
     idle = group.member("idle")
-    (part,) = [p for p in slow.ranges._sources[SOURCE].parts if p.first_s]
-    part.done_before = ((10, 12),)
-    group.settle()
-    group.wait(SLOW_S * 3)
-    assert not [s for s in group.records(m.SplittingRange) if s.at <= 12]
-    assert idle.held()
+    idle.pace(1_000.0)
+    for _ in range(10):
+        idle.work()
+        group.wait(SLOW_S)
+    cuts = [record.at for record in group.records(m.SplittingRange) if record.topic == "t/0@0"]
+    assert cuts == ([] if is_told else [1])
 
 
 # Who is gone
@@ -508,6 +516,7 @@ def killed(group: Group, times: int, **settings: Any) -> list[Member]:
     return dead
 
 
+@spec("C-59")
 def test_what_has_ended_two_members_is_taken_in_halves_and_nothing_else_beside_it(
     group: Group,
 ) -> None:
@@ -526,15 +535,94 @@ def test_what_has_ended_two_members_is_taken_in_halves_and_nothing_else_beside_i
     assert (split.topic, split.at) == ("t/0@0", 7)
     taken = {claim.topic for claim in group.records(m.ClaimingPartition, offset)}
     assert "t/0@0" in taken
-    suspects = {
-        each.cell[0]
-        for each in group.state.groups["g"].open_ranges.of(SOURCE)
-        if each.granted > 2 and each.granted_at < group.end
-    }
-    assert suspects == {"t/0@0"}  # the others that v1 had from v0 wait
+    assert f"t/0@{ranges[1][0]}" not in taken  # it waits
+    assert suspects_of(group) == ["t/0@0"]
     assert heir.held()[0] == (0, 7)
 
 
+def suspects_of(group: Group) -> list[str]:
+    """The ranges that were granted for the third time or more, of messages that exist."""
+    return [
+        each.cell[0]
+        for each in group.state.groups["g"].open_ranges.of(SOURCE)
+        if each.granted > 2 and each.granted_at < group.end
+    ]
+
+
+def test_what_is_granted_beside_one_that_may_kill_is_given_back(group: Group) -> None:
+    """One was claimed, and another asked for, before it was known what either is."""
+    group.end = 1_000
+    dead = killed(group, 3)
+    assert (0, 7, "v2") in group.open()
+    assert (7, 15, None) in group.open()
+    heir, offset = group.member("heir"), group.log.end(0)
+    for _ in range(45):
+        group.now_s += INTERVAL_S / 20
+        heir.read()
+        heir.send()
+    heir.look()
+    assert {type(record) for record in heir.send()} >= {m.ClaimingPartition, m.ClaimingRange}
+    group.settle(but=tuple(dead))
+    found = group.state.groups["g"]
+    holders = {cell: found.cells[cell, 0].holder for cell in suspects_of(group)}
+    assert list(holders.values()).count("heir") == 1
+    given_back = group.records(m.ReleasingPartition, offset)
+    assert [record.next_offset for record in given_back if record.client_id == "heir"] == [-1]
+
+
+def test_a_range_of_which_something_is_told_is_not_taken_in_pieces(group: Group) -> None:
+    """What is done of it is told of its cell, and would not be told of the pieces'."""
+    group.end = 1_000
+    first = group.member("first", auto_ack=False)
+    first.pace(100.0)
+    group.settle()
+    for message in first.messages(15)[1:3]:
+        first.consumer.ack(message)
+    group.wait(INTERVAL_S * 1.5)
+    second = group.member("second", auto_ack=False)
+    while second.take(1) != [0]:
+        group.wait(0.05, but=(first,))
+    heir = group.member("heir")
+    heir.pace(100.0)
+    while (0, 15) not in heir.held():
+        group.wait(0.05, but=(first, second))
+        assert not [record for record in group.records(m.SplittingRange) if record.at < 15]
+    assert "t/0@0" in suspects_of(group)
+    assert heir.take(2) == [0, 3]
+
+
+@spec("C-59")
+def test_of_all_partitions_one_that_may_kill_is_taken_and_what_was_only_beside_it_first(
+    group: Group,
+) -> None:
+    group.end = 1_000
+    dead: list[Member] = []
+    sources = SOURCE, ("t", 1)
+
+    def live_and_die() -> list[str]:
+        """A member takes over what it may, and dies; return which of the first ranges it claimed.
+
+        Each of its lives is under the same name: it need not wait.
+        """
+        member = group.member("same")
+        fetcher = member.core.fetcher
+        fetcher.fetch = fetcher._command = lambda *_: None  # it begins nothing
+        for source in sources:
+            fetcher.set_end(source, group.end)
+        member.core.topics.counts = {"t": 2}
+        offset = group.log.end(0)
+        group.wait(LOOK_S * 3, but=tuple(dead))
+        dead.append(member)
+        claimed = [record.topic for record in group.records(m.ClaimingPartition, offset)]
+        return [topic for topic in claimed if topic in ("t/0@0", "t/1@0")]
+
+    assert live_and_die() == []
+    assert live_and_die() == ["t/0@0", "t/1@0"]  # the first time all at once
+    assert live_and_die() == ["t/0@0"]
+    assert "t/0@0" not in live_and_die()  # others were granted less often
+
+
+@spec("C-59")
 def test_nothing_of_it_is_begun_before_the_log_has_split_it(group: Group) -> None:
     group.end = 1_000
     dead = killed(group, 2)
@@ -572,6 +660,7 @@ def test_a_message_that_kills_is_found_and_those_beside_it_get_through(
     assert {offset for offset, count in counts.items() if count > most} == {3}
 
 
+@spec("C-59")
 def test_who_dies_while_nothing_has_come_has_killed_no_message(group: Group) -> None:
     group.end = 10
     dead: list[Member] = []
@@ -591,7 +680,7 @@ def test_who_dies_while_nothing_has_come_has_killed_no_message(group: Group) -> 
         part = last.ranges.part_of("t", 0, offset)
         assert part is not None
         assert part.delivery_count(offset) == 1
-    assert last.ranges._sources[SOURCE].suspect is None
+    assert last.ranges._suspect is None
 
 
 def test_a_free_range_that_may_kill_is_not_asked_for_beside_another(group: Group) -> None:
@@ -599,13 +688,13 @@ def test_a_free_range_that_may_kill_is_not_asked_for_beside_another(group: Group
     dead = killed(group, 2)
     heir = group.member("heir")
     heir.pace(100.0)
-    while not heir.ranges._sources[SOURCE].suspect:
+    while not heir.ranges._suspect:
         group.wait(0.01, but=tuple(dead))
     group.settle(but=tuple(dead))
     assert (7, 15, None) in group.open()  # what was split off
     asked, taken = len(group.records(m.ClaimingRange)), []
     while not (mine := [at for at, _ in heir.held() if 7 <= at < 15]):
-        if heir.ranges._sources[SOURCE].suspect:
+        if heir.ranges._suspect:
             assert len(group.records(m.ClaimingRange)) == asked
         taken += heir.take(1)
         group.wait(0.01, but=tuple(dead))

@@ -247,7 +247,7 @@ def test_an_acknowledged_message_is_found_by_its_key() -> None:
     part.begin(run)
     (message,) = run.messages
     assert world.core.shared.part_of(message) is part
-    message.set_key("another")  # as a deserializer does
+    message.set_key(KEYS[1].decode())  # as a deserializer does
     world.core.deserializers._key = str
     assert world.core.shared.part_of(message) is part
     part.acknowledge(4)
