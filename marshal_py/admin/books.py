@@ -42,10 +42,12 @@ class Book:
         undone = (r.cell.position for r in self.ranges if r.cell.position < r.about.end)
         return next(undone, self.frontier)
 
-    @property
-    def most_granted(self) -> int:
-        """How often in a row that range was granted, without progress, of which it is the most."""
-        return max(r.about.granted for r in self.ranges)
+    def most_granted(self, end: int) -> int:
+        """Return how often in a row a range was granted without progress, at most.
+
+        Only of those that have messages below `end`: of the others nobody has begun anything.
+        """
+        return max((r.about.granted for r in self.ranges if r.cell.position < end), default=0)
 
     def lag(self, first: int, end: int) -> int:
         """Return how many of the messages from `first` to below `end` are not done."""

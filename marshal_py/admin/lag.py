@@ -59,7 +59,8 @@ class PartitionLag:
     message that is not done, `lag` counts those that are not (beyond `position`, some are),
     `holder` is all that hold a range, and `liveness` that of the most silent."""
     most_granted: int = 0
-    """How often in a row that range was granted, without progress, of which it is the most."""
+    """How often in a row that range was granted, without progress, of which it is the most; of
+    those that have messages."""
 
 
 def measure_lag(
@@ -161,7 +162,7 @@ def _fill_in_book(row: PartitionLag, found: WorldView, book: Book) -> None:
     row.liveness = _most_silent(live)
     row.position = book.position
     row.lag = book.lag(_first(row, found), row.next_offset)
-    row.open_ranges, row.most_granted = len(book.ranges), book.most_granted
+    row.open_ranges, row.most_granted = len(book.ranges), book.most_granted(row.next_offset)
 
 
 def _first(row: PartitionLag, found: WorldView) -> int:

@@ -2,14 +2,15 @@
 
     python -m tests.alerts.members '{"kafka": {...}, "topic": ..., "port": ..., "groups": [...]}'
 
-Each group is ``[group_id, topic, behaviour, members]``. A handler looks at what a message says:
-``wait`` blocks for ever, ``fail`` raises (and the message becomes a dead letter), a number is so
-many seconds of work.
+Each group is ``[group_id, topic, members]``, and shared as ``sharing`` says. A handler looks at
+what a message says: ``wait`` blocks for ever, ``fail`` raises (and the message becomes a dead
+letter), ``kill`` ends the process, a number is so many seconds of work.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
 import threading
@@ -32,6 +33,8 @@ def handle(message: Message, _: Claim) -> None:
         threading.Event().wait()
     if text == "fail":
         raise ValueError(text)
+    if text == "kill":
+        os._exit(1)
     time.sleep(float(text))  # the work itself
 
 
@@ -49,6 +52,8 @@ def main(settings: dict[str, Any]) -> None:
                 client_id=name,
                 topics=[topic],
                 topic=settings["topic"],
+                sharing=settings["sharing"],
+                max_deliveries=None,
             )
             consumers.append(consumer)
             consumer.start()

@@ -70,6 +70,7 @@ class World:
         self._postgres = servers.postgres
         self._urls: list[str] = []
         self._processes: list[subprocess.Popen[bytes]] = []
+        self._supervisors: list[threading.Thread] = []
         self._stop = threading.Event()
         self.producer = Producer(self.admin)
         create_topics(self.admin, topic=self.topic, partitions=2)
@@ -79,6 +80,8 @@ class World:
 
     def __exit__(self, *_: object) -> None:
         self._stop.set()
+        for supervisor in self._supervisors:
+            supervisor.join()
         for process in self._processes:
             if process.poll() is None:
                 process.send_signal(signal.SIGCONT)
@@ -109,18 +112,38 @@ class World:
         return [sys.executable, "-c", main, "metrics", "serve", *options, *where, *listen]
 
     def members(
-        self, groups: dict[str, list[str]], kafka: dict[str, Any] | None = None
+        self,
+        groups: dict[str, list[str]],
+        kafka: dict[str, Any] | None = None,
+        sharing: str = "partitions",
+        *,
+        restart: bool = False,
     ) -> subprocess.Popen[bytes]:
-        """Start a process with consumers: group → its members here. Each group has a topic."""
+        """Start a process with consumers: group → its members here. Each group has a topic.
+
+        `restart`: whenever it ends it is started anew, as a supervisor does.
+        """
         (port,) = free_ports(1)
         settings = {
             "kafka": kafka or self.kafka,
             "topic": self.topic,
             "port": port,
+            "sharing": sharing,
             "groups": [[group, self.topic_of(group), names] for group, names in groups.items()],
         }
         command = [sys.executable, "-m", "tests.alerts.members", json.dumps(settings)]
-        return self._start(command, port)
+        process = self._start(command, port)
+        if restart:
+            supervisor = threading.Thread(target=self._restart, args=(command, process))
+            self._supervisors.append(supervisor)
+            supervisor.start()
+        return process
+
+    def _restart(self, command: Sequence[str], process: subprocess.Popen[bytes]) -> None:
+        while not self._stop.wait(0.5):
+            if process.poll() is not None:
+                process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+                self._processes.append(process)
 
     def topic_of(self, group: str) -> str:
         return f"{self.name}.{group}"
@@ -381,6 +404,21 @@ def remade(servers: Servers, to: Path) -> None:
         world.end(330).write(to / "topic-remade.yaml")
 
 
+def ranges(servers: Servers, to: Path) -> None:
+    """A message ends each process that handles it, in a group that shares by ranges."""
+    kafka = {"bootstrap.servers": servers.kafka.bootstrap_servers}
+    with World("ranges", kafka, servers) as world:
+        world.make_topics("thumbnails")
+        world.keep_producing("thumbnails")
+        for name in "ab":
+            world.members({"thumbnails": [name]}, sharing="ranges", restart=True)
+        world.exporter()
+        world.begin()
+        world.at(BREAKS_S)
+        world.produce("thumbnails", "kill")
+        world.end(255).write(to / "message-kills.yaml")
+
+
 def skewed(servers: Servers, to: Path) -> None:
     """The exporter's clock is two minutes late: it is started anew with one that is."""
     kafka = {"bootstrap.servers": servers.kafka.bootstrap_servers}
@@ -429,4 +467,5 @@ WORLDS: Final[dict[str, Callable[[Servers, Path], None]]] = {
     "remade": remade,
     "skewed": skewed,
     "refused": refused,
+    "ranges": ranges,
 }

@@ -180,6 +180,13 @@ MATRIX: Final[dict[str, tuple[Case, set[str]]]] = {
         {"MarshalPositionStalled"},
     ),
     "dead letters come in": (of('dead_lettered.*billing-a"', "1+1x200"), {"MarshalDeadLetters"}),
+    "a message kills who handles it": (
+        {
+            **of('stalled.*billing.*"1"', "15+15x200"),
+            'marshal_group_open_range_grants{group_id="billing",topic="orders",partition="1"}': 4,
+        },
+        {"MarshalMessageComesAgain"},
+    ),
     "rows are set aside": (
         of('dead_letters_waiting.*outbox="outbox"', 3),
         {"HarvestDeadLetters"},

@@ -46,6 +46,7 @@ EXPECTED: Final[dict[str, dict[float, Firing]]] = {
     "exporter-gone": {0.75: NOTHING, 4: {"": {"MarshalExporterDown"}}},
     "topic-remade": {0.75: NOTHING, 4: {"": {"MarshalTopicRemade"}}},
     "clock-skewed": {0.75: NOTHING, 4: {"": {"MarshalClockSkew"}}},
+    "message-kills": {0.75: NOTHING, 4: {"thumbnails": {"MarshalMessageComesAgain"}}},
     "right-removed": {0.75: NOTHING, 4: {"mail": {"MarshalClientStopped"}}},
 }
 

@@ -1,0 +1,21 @@
+"""Books: what is said of a partition that is shared by ranges."""
+
+from __future__ import annotations
+
+from marshal_py.admin.books import Book, OpenRange
+from marshal_py.protocol.ranges import Range
+from marshal_py.protocol.rationalizer import Cell
+
+
+def an_open_range(start: int, end: int, granted: int, position: int) -> OpenRange:
+    about = Range("t", 0, start, end, granted, position)
+    return OpenRange(about, Cell(about.cell, next_offset=position))
+
+
+def test_how_often_a_range_was_granted_counts_where_there_are_messages() -> None:
+    """Who waits with one, and is killed over and over, has begun nothing of it."""
+    waiting = an_open_range(20, 30, 7, 20)
+    book = Book("g", "t", 0, 30, [an_open_range(0, 10, 2, 4), waiting])
+    assert book.most_granted(20) == 2
+    assert book.most_granted(21) == 7
+    assert Book("g", "t", 0, 30, [waiting]).most_granted(20) == 0
