@@ -48,7 +48,6 @@ from marshal_py.admin.migration_plan import (
 )
 from marshal_py.admin.version1_positions import committed_position
 from marshal_py.client.marshal import Claim, Marshal, driver_of
-from marshal_py.client.topics import admin_client
 from marshal_py.errors import ClaimTimeout, ConfigurationError, NotHeld
 from marshal_py.protocol.migration import (
     GRANT_PREFIX,
@@ -144,7 +143,6 @@ class Bridge:
         """An earlier bridge was ending: there is nothing to move, only `finish` is left."""
         self._text, self._new = (target, source) if self.back else (source, target)
         self._wall_s = wall_s
-        self._admin: Any = None
         self._resumed = False
         self._migrations: dict[str, Claim] = {}
         self._partitions: dict[Key, _Partition] = {}
@@ -513,10 +511,9 @@ class Bridge:
         """Return where version 1 is; without a word in its log, where Go would begin."""
         if claim.position >= 0:
             return claim.position
-        if self._admin is None:
-            self._admin = admin_client(self._text.settings.kafka)
+        settings = self._text.settings
         return committed_position(
-            self._admin, self._text.group_id, claim.topic, claim.partition, timeout_s=5.0
+            settings.kafka, settings.group_id, claim.topic, claim.partition, timeout_s=5.0
         )
 
     # The lease in version 1 is version 2's, too

@@ -8,16 +8,12 @@ when a group of Kafka's became one of Marshal's.
 from __future__ import annotations
 
 import logging
-from typing import Any
 
-from confluent_kafka import (
-    ConsumerGroupTopicPartitions,
-    KafkaError,
-    KafkaException,
-    TopicPartition,
-)
+from confluent_kafka import KafkaError, KafkaException
 
 from marshal_py.client.acl import REFUSED
+from marshal_py.client.committed import committed_offset
+from marshal_py.client.settings import KafkaConfig
 
 __all__ = ["committed_position"]
 
@@ -25,16 +21,14 @@ logger = logging.getLogger("marshal_py.text")
 
 
 def committed_position(
-    admin: Any, group_id: str, topic: str, partition: int, timeout_s: float
+    kafka: KafkaConfig, group_id: str, topic: str, partition: int, timeout_s: float
 ) -> int:
     """Return the offset committed under the group's name, −1 if there is none, or 0, as for Go.
 
     Raises `KafkaException` when nobody answers. Without the right to see the group there is none.
     """
-    asked = ConsumerGroupTopicPartitions(group_id, [TopicPartition(topic, partition)])
-    futures = admin.list_consumer_group_offsets([asked], request_timeout=timeout_s)
     try:
-        (found,) = futures[group_id].result().topic_partitions
+        found = committed_offset(kafka, group_id, topic, partition, timeout_s)
     except KafkaException as error:
         if error.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND:  # as new brokers say it
             return -1
@@ -48,4 +42,4 @@ def committed_position(
             error.args[0].str(),
         )
         return -1
-    return found.offset if found.error is None and found.offset > 0 else -1
+    return found if found > 0 else -1

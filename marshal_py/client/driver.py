@@ -127,8 +127,11 @@ class Driver:
         self._close_on_sigterm = close_on_sigterm
         self._restore_sigterm: Callable[[], None] | None = None
         self._settled = threading.Condition(self.lock)
+        self._has_ended = False
+        """Whether the thread hears nothing more."""
         self._stop = threading.Event()
-        self._closing = False
+        self._closing = threading.Event()
+        """Set by `close` before it takes the lock, which a replay holds: it is given up then."""
         least_s, most_s = POLL_S
         self._poll_s = min(most_s, max(least_s, settings.interval_ms / 10_000))
         self._listeners: list[Listener] = []
@@ -162,7 +165,7 @@ class Driver:
             if self.started:
                 raise Closed("this client was started before; make a new one")
             self.started = True
-            self._closing = False
+            self._closing.clear()
             self._stop.clear()
         settings = self.settings
         if self._create_topics:
@@ -224,11 +227,11 @@ class Driver:
         """See `Marshal.close`."""
         if isinstance(self.failure, Forked):
             return
+        self._closing.set()
         with self.lock:
             if not self.running:
                 self._stop.set()
                 return
-            self._closing = True
             self.refresh_offsets()
             if release:
                 self.claimant.leave(self.clock())
@@ -238,7 +241,7 @@ class Driver:
         deadline = time.monotonic() + timeout_s
         with self._settled:
             settled = not release or self._settled.wait_for(
-                lambda: self.claimant.settled or not self._thread.is_alive(), timeout_s
+                lambda: self.claimant.settled or self._has_ended, timeout_s
             )
             self.running = False
         if not settled:
@@ -345,6 +348,8 @@ class Driver:
                     self._turn()
                 except Truncated as error:
                     self._truncated(error)
+        except Closed:  # during a replay: nothing is held
+            pass
         except MarshalError as error:
             with self.lock:
                 self._fail(error)
@@ -356,10 +361,14 @@ class Driver:
             failure.__cause__ = error
             with self.lock:
                 self._fail(failure)
+        finally:
+            with self._settled:
+                self._has_ended = True
+                self._settled.notify_all()
 
     def _turn(self) -> None:
         deadline_ns = self.claimant.next_deadline_ns()
-        wait_s = LAST_POLL_S if self._closing else self._poll_s
+        wait_s = LAST_POLL_S if self._closing.is_set() else self._poll_s
         if deadline_ns is not None:
             left_ms = math.ceil((deadline_ns - self.clock()) / 1e6)  # librdkafka rounds down
             wait_s = min(wait_s, max(0.0, (left_ms + 0.1) / 1_000))
@@ -408,7 +417,7 @@ class Driver:
                 finally:  # it may fail with the number of partitions changed already
                     if self.running:
                         self.claimant.reshape()
-                self.reader.replay()
+                self.reader.replay(progress=self._check_closing)
                 if self.reader.partition_count_error is not None:
                     raise self.reader.partition_count_error
                 self._found()
@@ -418,6 +427,10 @@ class Driver:
             else:
                 return
         raise BrokerUnavailable(f"topic {self.settings.topic!r} changes while it is read")
+
+    def _check_closing(self, *_: int) -> None:
+        if self._closing.is_set():
+            raise Closed("the client was closed while it read the log")
 
     def _tell_replayed(self) -> None:
         restored = {p: at for p, at in self.reader.newest_snapshot.items() if at}

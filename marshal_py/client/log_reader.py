@@ -240,8 +240,8 @@ class LogReader:
         """
         deadline = time.monotonic() + timeout_s
         if self._was_assigned:
-            # A client of librdkafka never forgets a partition's highest leader epoch, and passes over
-            # the leaders of a topic made anew, whose epochs begin at 0: it would fetch nothing.
+            # A client of librdkafka never forgets a partition's highest leader epoch, and passes
+            # over the leaders of a topic made anew, whose epochs begin at 0: it fetches nothing.
             self._reconnect()
         count, snapshot_partitions, facts = self._describe(deadline)
         if self._metadata.is_mock and not self._is_quick:

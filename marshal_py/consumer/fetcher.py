@@ -10,7 +10,7 @@ import contextlib
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from itertools import groupby
 from typing import Any, Final
@@ -98,6 +98,8 @@ class Fetcher:
         self._errors = ConnectionErrors()
         self._kafka: Any = None
         """The confluent-kafka consumer, once open."""
+        self._assigned: dict[tuple[str, int], int] = {}
+        """Where the fetching of each partition that is not shared began."""
         self._fetched: deque[Run] = deque()
         self._streams: dict[tuple[str, int], Stream] = {}
         """Partitions that are shared by keys, or by ranges: who gets which of their messages."""
@@ -226,6 +228,7 @@ class Fetcher:
         def assign() -> None:
             self.topics_seen.add(part.topic)
             self.active[part.key] = part
+            self._assigned[part.key] = offset
             self._kafka.incremental_assign([TopicPartition(part.topic, part.partition, offset)])
 
         part.assigned = True
@@ -235,7 +238,7 @@ class Fetcher:
         """Fetch `part` no more, if it is fetched."""
 
         def unassign() -> None:
-            del self.active[part.key]
+            del self.active[part.key], self._assigned[part.key]
             where = [TopicPartition(part.topic, part.partition)]
             self._kafka.resume(where)  # a pause would outlive the assignment
             self._kafka.incremental_unassign(where)
@@ -285,11 +288,17 @@ class Fetcher:
             stream = self._streams[source] = RangeStream(source)
         stream.end = max(stream.end, end)
 
+    def truncated(self, source: tuple[str, int], end: int) -> None:
+        """Kafka has said that there are no messages from `end` on any more."""
+        stream = self._streams.get(source)
+        if stream is not None:
+            stream.end = min(stream.end, end)
+
     def leave(self, source: tuple[str, int]) -> None:
         """Fetch nothing more of a partition whose ranges were fetched."""
 
         def leave() -> None:
-            stream = self._streams.pop(source, None)
+            stream = self._streams.get(source)  # kept: how far it goes may be told already again
             if stream is not None:
                 stream.stop(self._kafka)
 
@@ -311,6 +320,36 @@ class Fetcher:
                 self._kafka.pause(where)
 
         self._command(pause)
+
+    def reconnect(self, renewed: Collection[str]) -> None:
+        """Go on with another Kafka consumer, where this one is: topics were made anew.
+
+        A client of librdkafka never forgets a partition's highest leader epoch, and passes over the
+        leaders of a topic made anew, whose epochs begin at 0: it would fetch nothing more.
+        """
+
+        def replace() -> None:
+            streams = list(self._streams.values())
+            for stream in streams:
+                stream.stop(self._kafka)
+                if stream.source[0] in renewed:
+                    stream.end = -1
+            places = [TopicPartition(*key) for key in self._assigned]
+            for place in self._kafka.position(places):
+                key = (place.topic, place.partition)
+                if place.offset >= 0:  # the offset behind the last message that it brought
+                    self._assigned[key] = place.offset
+            self._kafka.close()
+            self._kafka = connect(KafkaConsumer, self._config, self._errors)
+            self._kafka.incremental_assign(
+                [TopicPartition(*key, offset) for key, offset in self._assigned.items()]
+            )
+            idle = [part for key in self._assigned if not (part := self.active[key]).wants_messages]
+            self._kafka.pause([TopicPartition(*part.key) for part in idle])
+            for stream in streams:
+                self._follow(stream)
+
+        self._command(replace)
 
     def _command(self, command: Callable[[], None]) -> None:
         """Have `command` use the Kafka consumer, in the order given, and never during a fetch.

@@ -60,6 +60,8 @@ class Partitions:
         manual: bool,
     ) -> None:
         self.by_key: dict[Unit, HeldPartition] = {}
+        self.done_to: Callable[[Unit], int] = lambda _: -1
+        """Below what all of a partition that is shared by ranges is done; −1: not known."""
         self._marshal = marshal
         self._fetcher = fetcher
         self._delivery = delivery
@@ -119,7 +121,10 @@ class Partitions:
             if not self._is_text:
                 self._say_what_is_done(part)
         if part.reset_to is not None and part.range is not None:
-            self.end_range(part.claim)  # the partition's book begins anew
+            self._fetcher.truncated(part.source, part.reset_to)
+            if not self._delivery.claims_messages:  # all that is open ends with it
+                part.reset_to = min(part.reset_to, max(0, self.done_to(part.source)))
+            self.end_range(part.claim)  # the partition's book goes on there
         elif part.reset_to is not None:
             self._reset(part, part.reset_to)
         if part.stage is Stage.DRAINING:
@@ -210,7 +215,7 @@ class Partitions:
         self._fetcher.pause_or_resume(part)
 
     def _restart(self, part: HeldPartition) -> None:
-        first = self._positions.restart_of(part)
+        first = self._positions.restart_of(part, self._fetcher.end_of(part.source))
         if first is None:
             return  # the next round tries again
         part.out_of_range = False

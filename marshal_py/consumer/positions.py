@@ -126,7 +126,7 @@ class Positions:
             from marshal_py.admin.version1_positions import committed_position
 
             committed = committed_position(
-                self._admin.get(), self._marshal.group_id, *part.key, timeout_s=2.0
+                self._marshal.settings.kafka, self._marshal.group_id, *part.key, timeout_s=2.0
             )
             if committed >= 0:
                 return committed
@@ -225,9 +225,10 @@ class Positions:
             with contextlib.suppress(KafkaException):  # the next round tries again
                 self._begin_anew(part)
 
-    def restart_of(self, part: HeldPartition) -> int | None:
+    def restart_of(self, part: HeldPartition, end_known: int) -> int | None:
         """Kafka has nothing at our position: messages were deleted, or the topic was made anew.
 
+        `end_known`: below what the partition was known to have messages, if it is shared by ranges.
         Return where to go on; None: not known yet, or `HeldPartition.reset_to` was set. Raises
         `MessagesMissing`.
         """
@@ -237,7 +238,7 @@ class Positions:
                 now = describe(self._admin.get(), [part.topic], 2.0)[part.topic].topic_id
             except (KafkaException, KeyError):
                 return None
-            self._topics.ids[part.topic] = now
+            self._topics.note_ids({part.topic: now})
         try:
             first, end = self._look_up(part, -2), self._look_up(part, -1)
         except KafkaException:
@@ -246,6 +247,8 @@ class Positions:
         position = max(part.position(), part.fetched if part.is_owed else part.claim.position)
         if part.number is not None:  # where it is read is another matter than what of it is done
             position = part.read_to
+        if part.range is not None and end_known >= 0:  # it may be granted before there is any of it
+            position = min(position, end_known)
         known = _known_id(part)
         if known == now and not (part.metadata.topic_id or part.has_begun):
             known = b""  # an inherited position at which nothing was found yet may be older
@@ -263,24 +266,40 @@ class Positions:
                 f"consumed; going on at {to}",
             )
             return to
-        # At most once, nothing comes again; at least once, nothing is left out.
-        to = first if fate == "unknown" and not self._delivery.claims_messages else end
-        self._tell(
-            part,
-            f"the stored position {position} lies beyond the end, {end}: "
-            + (
-                "the partition was truncated"
-                if fate == "truncated"
-                else "the topic was made anew, or truncated"
-            )
-            + f"; going on at {to}",
-        )
+        to = self._to_after_the_end(part, position, first, end, is_known=fate == "truncated")
         if self._is_text:  # positions of version 1 may go back, and Go would wait for ever
             with driver_of(self._marshal).lock:
                 part.holding.next_offset = part.holding.stored_offset = to
             return to
         part.reset_to = to
         return None
+
+    def look_beyond(self, part: HeldPartition, done_to: int, end: int) -> None:
+        """See whether messages below `done_to` were done that Kafka, up to `end`, has no more.
+
+        `part` is a range; sets its `reset_to` if so. Raises `MessagesMissing`.
+        """
+        if done_to > end and (first := self.first_of(part.source)) is not None:
+            is_known = bool(self.topic_id(part))
+            part.reset_to = self._to_after_the_end(part, done_to, first, end, is_known=is_known)
+
+    def _to_after_the_end(
+        self, part: HeldPartition, position: int, first: int, end: int, *, is_known: bool
+    ) -> int:
+        """Return where to go on after a position beyond the end. Raises `MessagesMissing`.
+
+        `is_known`: of the same topic. At most once, nothing comes again; at least once, nothing is
+        left out.
+        """
+        to = end if is_known or self._delivery.claims_messages else first
+        why = "the partition was truncated"
+        if not is_known:
+            why = "the topic was made anew, or truncated"
+        self._tell(
+            part,
+            f"the stored position {position} lies beyond the end, {end}: {why}; going on at {to}",
+        )
+        return to
 
     def _begin_anew(self, part: HeldPartition) -> None:
         """The topic is another one of the same name. Raises `KafkaException`."""

@@ -33,7 +33,7 @@ class RangeStream:
     """The ranges of one partition that are fetched. All of it is called between two fetches."""
 
     def __init__(self, source: Unit) -> None:
-        self.source: Final = source
+        self.source: Final[Unit] = source
         self.parts: dict[int, HeldPartition] = {}
         """By where the range starts."""
         self.is_lost = False

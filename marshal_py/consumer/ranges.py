@@ -34,6 +34,7 @@ from marshal_py.protocol.claim_metadata import ClaimMetadata
 from marshal_py.protocol.claimant import Notice, RangeHolding
 from marshal_py.protocol.events import Event, RangeGranted, RangeSplit, Released
 from marshal_py.protocol.holding import Holding
+from marshal_py.protocol.messages import NO_OFFSET
 from marshal_py.protocol.range_choice import Ask, Own, View, ahead_s, choose, is_suspect, piece
 from marshal_py.protocol.ranges import Range
 
@@ -73,6 +74,11 @@ class _Source:
         self.free_since_s = 0.0
         self.floor = 0
         """What lay below it is gone from Kafka, as far as is known."""
+        self.topic_id = b""
+        """Of the topic of which `floor` is known."""
+        self.set_back: tuple[int, int] | None = None
+        """Where its book is to go on, as the partition was truncated, and the epoch of the book's
+        cell that this holds for."""
         self.ask_after_s = 0.0
         """The log has refused: it is asked again then."""
 
@@ -121,6 +127,7 @@ class RangeClaims:
         self._standing_since_s = 0.0
         self._followed_s = self._looked_s = 0.0
         self._look_s = min(LOOK_S, marshal.settings.interval_ms / 10_000)
+        partitions.done_to = lambda source: self.undone(source)[0]
         self._split: set[Holding] = set()
         """Those whose splitting the log has answered."""
 
@@ -286,8 +293,12 @@ class RangeClaims:
 
     def _take_up(self, about: _Source, now_s: float) -> None:
         """Take up what was granted, and let go of what is over."""
+        resets = [part.reset_to for part in about.parts if part.reset_to is not None]
+        if resets and about.set_back is None:
+            about.set_back = min(resets), self._epoch_of(about.source)
         for part in about.parts:
-            about.floor = max(about.floor, part.started_at)
+            if part.started_at > part.first_offset:
+                about.floor = max(about.floor, part.started_at)
             if part.stage is Stage.ACTIVE and now_s >= part.drain_at_s:
                 self._partitions.drain(part)
             if part.stage is Stage.ACTIVE and part.is_over and not self._is_busy_with(part):
@@ -363,12 +374,15 @@ class RangeClaims:
     def _begin(self, about: _Source, claim: Claim) -> None:
         """Have the messages of a range fetched."""
         is_beyond = claim.position > self._fetcher.end_of(about.source)
-        if is_beyond and self._look_at_end(about.source) is None:
+        end = self._look_at_end(about.source) if is_beyond else None
+        if is_beyond and end is None:
             claim.release(wait=False)  # others may have it, or this member once there is an answer
             return
         part = self._partitions.begin_range(claim)
         about.parts.append(part)
         about.parts.sort(key=lambda each: each.first_offset)
+        if end is not None:
+            self._positions.look_beyond(part, self.undone(about.source)[0], end)
 
     def _measure(self, part: HeldPartition, now_s: float) -> None:
         """A range is done: how many messages in a second is that?"""
@@ -524,9 +538,19 @@ class RangeClaims:
 
     # The book
 
+    def _epoch_of(self, source: Unit) -> int:
+        with self._marshal.world() as world:
+            cell = world.cell(self._marshal.group_id, *source)
+            return NO_OFFSET if cell is None else cell.epoch
+
     def _is_open(self, about: _Source) -> bool:
-        """Whether the book has begun, of the topic that is there now. Sees to it if it has not."""
+        """Whether the book stands, of the topic that is there now. Sees to it if it does not."""
         marshal, source = self._marshal, about.source
+        now = self._positions.id_of(source)
+        if now != about.topic_id:
+            about.topic_id, about.floor = now, 0
+        if about.set_back is not None and about.set_back[1] != self._epoch_of(source):
+            about.set_back = None  # it was set back, or begun anew
         with marshal.world() as world:
             group = world.group(marshal.group_id)
             cell = None if group is None else group.cells.get(source)
@@ -537,12 +561,11 @@ class RangeClaims:
         if is_paused:
             return False
         known = b"" if cell is None else ClaimMetadata.decode(cell.metadata).topic_id
-        now = self._positions.id_of(source)
-        if known and now and known != now and has_ranges:
+        is_right = not (known and now and known != now) and about.set_back is None
+        if not is_right and has_ranges:
             self._close_book(about, has_free=has_free)
             return False
         is_told = bool(known or not now or has_ranges)
-        is_right = not (known and now and known != now)
         if cell is not None and cell.position >= 0 and holder is None and is_told and is_right:
             if about.opening is not None:
                 about.opening.claim.release(wait=False)
@@ -566,12 +589,13 @@ class RangeClaims:
         if part is None or core_of(part.claim).ended.is_set():
             claim = self._hear(self._marshal.want(*about.source))
             about.opening = part = HeldPartition(claim, manual=False)
+            part.reset_to = None if about.set_back is None else about.set_back[0]
         claim, source = part.claim, about.source
-        if not claim.held:
-            return
-        if part.reset_to is not None:
+        if part.reset_to is not None:  # until the log has it
             with contextlib.suppress(NotHeld, Closed):
                 claim.set_position(part.reset_to)
+            return
+        if not claim.held:
             return
         position = self._positions.start_of(part)
         if position is not None and position < 0:
@@ -592,7 +616,7 @@ class RangeClaims:
                 claim.release(wait=False)
 
     def _close_book(self, about: _Source, *, has_free: bool) -> None:
-        """End all that is open of a topic that is gone: nobody can do it any more."""
+        """End all that is open, of a topic that is gone, or beyond an end that was cut off."""
         for part in about.parts:
             self._partitions.end_range(part.claim)
         about.parts = []

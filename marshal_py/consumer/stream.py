@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any, Final, Protocol
 
 from marshal_py.consumer.held_partition import HeldPartition
+from marshal_py.protocol.balance import Unit
 
 __all__ = ["LEAP", "Stream"]
 
@@ -22,6 +23,10 @@ class Stream(Protocol):
     """Kafka has ended the fetching: there is nothing where it was."""
     end: int
     """There are messages below it, as far as is known; −1: nothing is."""
+
+    @property
+    def source(self) -> Unit:
+        """The partition."""
 
     @property
     def is_of_use(self) -> bool:

@@ -55,6 +55,7 @@ class Topics:
         """Topics that are wanted and exist → number of partitions."""
         self.ids: dict[str, bytes] = {}
         """Topics → Kafka's id of each, where it is known. A topic that is made anew has another."""
+        self._noting = threading.Lock()
         self.ids_known = threading.Event()
         """Set when the ids have been asked for: what is not in `ids` has none, or is not told."""
         self._marshal = marshal
@@ -141,13 +142,26 @@ class Topics:
         try:
             admin = self._admin.get()
             found = describe(admin, self.counts, 5.0) if self._admin.tells_ids else {}
-            self.ids |= {name: topic.topic_id for name, topic in found.items()}
+            self.note_ids({name: topic.topic_id for name, topic in found.items()})
         except KafkaException as error:
             self._log.info(
                 "%s: topic ids are not known: %s", self._marshal.client_id, error.args[0].str()
             )
         finally:
             self.ids_known.set()
+
+    def note_ids(self, ids: dict[str, bytes]) -> bool:
+        """Take in what Kafka says are the ids of topics. Returns whether one was made anew.
+
+        b"": it did not say.
+        """
+        ids = {topic: new for topic, new in ids.items() if new}
+        with self._noting:
+            renewed = {topic for topic, new in ids.items() if self.ids.get(topic, new) != new}
+            if renewed:  # first: who knows the new id has it fetched afterwards
+                self._fetcher.reconnect(renewed)
+            self.ids |= ids
+        return bool(renewed)
 
     def _on_gone(self, topic: str) -> None:
         self._missing.setdefault(topic, 0)
@@ -168,9 +182,7 @@ class Topics:
         except KafkaException as error:
             self._log.info("%s: no metadata: %s", name, error.args[0].str())
             return
-        ids = {topic: about.topic_id for topic, about in found.items()}
-        renewed = any(self.ids.get(topic, new) != new for topic, new in ids.items())
-        self.ids |= ids
+        renewed = self.note_ids({topic: about.topic_id for topic, about in found.items()})
         counts = {topic: about.partitions for topic, about in found.items()}
         for topic in self.counts.keys() - counts.keys():
             looks = self._missing.get(topic, 0) + 1

@@ -23,7 +23,6 @@ from confluent_kafka import (
     Consumer as KafkaConsumer,
 )
 from confluent_kafka import (
-    ConsumerGroupTopicPartitions,
     KafkaError,
     KafkaException,
     Producer,
@@ -33,7 +32,6 @@ from confluent_kafka import (
 from marshal_py.client.kafka_clients import RECONNECT, connect
 from marshal_py.client.marshal import Claim
 from marshal_py.client.settings import kafka_config
-from marshal_py.client.topics import admin_client
 from marshal_py.consumer.consumer import Batch, Consumer
 from marshal_py.errors import ConfigurationError
 
@@ -127,10 +125,11 @@ class Transactions:
             **kafka_config({**base, **(producer or {})}),
             "transaction.timeout.ms": transaction_timeout_ms,
         }
-        self._admin = admin_client(base)
         self._producers: dict[tuple[str, int], _ClaimProducer] = {}
         # A member of nothing: what it says of the group is that there is no generation to check.
-        self._nobody = connect(KafkaConsumer, {**base, "group.id": self._group})
+        # What it is told to be committed is that of transactions that have ended.
+        settings = {**base, "group.id": self._group, "isolation.level": "read_committed"}
+        self._nobody = connect(KafkaConsumer, settings)
 
     def close(self) -> None:
         """Let go of the producers. An open transaction is aborted before."""
@@ -199,12 +198,8 @@ class Transactions:
         self._step(claim, lambda: producer.init_transactions(STEP_S))
         # From here on nothing of an earlier producer can be committed any more.
         where = TopicPartition(claim.topic, claim.partition)
-        asked = ConsumerGroupTopicPartitions(self._group, [where])
-        try:
-            futures = self._admin.list_consumer_group_offsets(
-                [asked], require_stable=True, request_timeout=STEP_S
-            )
-            (found,) = futures[self._group].result().topic_partitions
+        try:  # not by an admin client: see `client.committed`
+            (found,) = self._nobody.committed([where], STEP_S)
         except KafkaException as error:
             raise _Aborted(f"no answer: {error.args[0].str()}", producer_is_lost=True) from None
         if found.error is not None:

@@ -7,18 +7,22 @@ process was told that it may act, for a lease that by its own words reaches `unt
 
 from __future__ import annotations
 
+import json
 import statistics
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tests.chaos.rawlog import Fold, Record, coordinator
+from tests.chaos.receiver import Received
 
-__all__ = ["Case", "Era", "Verdict", "judge", "left_to_handle"]
+__all__ = ["MESSAGES", "Case", "Era", "Verdict", "judge", "left_to_handle"]
 
 Cell = tuple[str, str, int]
 """(group, topic, partition)."""
 
+MESSAGES = ("alo", "amo", "run", "text")
+"""The topics that messages are written to."""
 NEVER = 2**63
 GRACE_NS = 5 * 10**9
 """How long after a fault things may still be slow."""
@@ -33,7 +37,7 @@ BETWEEN_CLIENT_AND_LOG = {
     *("link_cut", "link_hole", "link_one_way", "link_slow", "link_lossy"),
     *("broker_kill", "broker_pause", "rolling_restart", "all_brokers_kill", "controller_kill"),
     *("leader_moves", "broker_apart", "controllers_apart", "broker_disk_full", "power_loss"),
-    "topic_made_anew",
+    *("topic_made_anew", "unclean_election"),
 }
 EXPLAINED: dict[str, set[str]] = {
     "late_heartbeat": BETWEEN_CLIENT_AND_LOG,
@@ -42,9 +46,10 @@ EXPLAINED: dict[str, set[str]] = {
     "zombie": BETWEEN_CLIENT_AND_LOG,
     "flapping": BETWEEN_CLIENT_AND_LOG | {*KILLS, "group_pause"},
     "duplicate_client_id": {"duplicate_client"},
+    "level": {"level_change"},
     # What was on its way to the log that is gone arrives in the new one (§7.4).
-    "impossible_version": {"topic_made_anew"},
-    "impossible_epoch": {"topic_made_anew"},
+    "impossible_version": {"topic_made_anew", "unclean_election"},
+    "impossible_epoch": {"topic_made_anew", "unclean_election"},
 }
 """What `verify` may find, and the faults of which one has to have been made shortly before.
 Whatever else it finds is an anomaly."""
@@ -74,11 +79,15 @@ class Case:
     log: dict[int, list[Record]]
     """The coordination topic."""
     topics: dict[str, dict[int, list[Record]]] = field(default_factory=dict)
-    """The message topics "alo", "amo" and "run", the dead letters of that ("run.dlq"), and what was
-    relayed from the outboxes of mark mode ("rows"), of range mode ("ranged") and of wal mode
-    ("logged"), as a reader of committed records has it."""
+    """The message topics, the dead letters of "run" ("run.dlq"), and what was relayed from the
+    outboxes of mark mode ("rows"), of range mode ("ranged"), of wal mode ("logged") and of MariaDB
+    ("maria"), as a reader of committed records has it."""
+    received: list[Received] | None = None
+    """What was relayed to the destination, in order."""
     truth: list[tuple[str, int, int]] = field(default_factory=list)
     """(row, key, seq) of every committed transaction."""
+    maria_truth: list[tuple[str, int, int]] = field(default_factory=list)
+    """The same of MariaDB."""
     findings: list[dict[str, Any]] = field(default_factory=list)
     """What `marshal verify --strict` found in the log."""
     claims: list[Era] = field(default_factory=list)
@@ -122,8 +131,13 @@ class _Tenure:
 
 def judge(case: Case) -> Verdict:
     """Check everything."""
-    if not case.claims:
-        return _judge(case)
+    verdict = _judge(case) if not case.claims else _judge_eras(case)
+    _levels(case, verdict)
+    return verdict
+
+
+def _judge_eras(case: Case) -> Verdict:
+    """Check everything, the claimers by each of their logs."""
     verdict = _judge(_without_claimers(case))
     epochs: dict[Cell, int] = {}
     for number in range(len(case.claims)):
@@ -148,6 +162,17 @@ def _together(name: str, one: Any, other: Any) -> Any:
     if name.startswith("shortest"):
         return min(one, other)
     return max(one, other) if name.endswith("_s") else one + other
+
+
+def _levels(case: Case, verdict: Verdict) -> None:
+    """Whoever cannot follow the level of the group does not act while it works by that (G28)."""
+    changes = [line[1:] for line in case.director if line[0] == "level"]
+    for begin, end, older in changes:
+        for process in older:
+            for line in case.histories.get(process, []):
+                if line[0] == "act" and begin <= line[1] < end:
+                    verdict.add("acts beyond its level", f"{process} at {line[1]}: {line[3:6]}")
+    verdict.figures["levels_changed"] = len(changes)
 
 
 def _is_claimer(process: str) -> bool:
@@ -227,10 +252,12 @@ def _judge(case: Case) -> Verdict:
     _at_most_once(case, folds, verdict)
     _at_least_once(case, folds, verdict)
     _handled(case, verdict)
+    _version_1(case, verdict)
     _takeovers(case, tenures, verdict)
     _quiet(case, tenures, verdict)
-    for topic in ("rows", "ranged", "logged"):
+    for topic in ("rows", "ranged", "logged", "maria"):
         _rows(case, topic, verdict)
+    _posted(case, verdict)
     _acknowledged(case, verdict)
     verdict.figures.setdefault("anomalies", 0)
     return verdict
@@ -452,22 +479,29 @@ def _at_least_once(case: Case, folds: dict[int, Fold], verdict: Verdict) -> None
                     f"alo/{p} under epoch {epoch}: {sorted(repeated - movable)}",
                 )
             seen |= set(offsets)
-            last = by_epoch[epoch][-1][1]
-            # Stored before the next delivery began, and each heartbeat carries what was stored
-            # since the one before; the lease at the last delivery came of a heartbeat that was
-            # sent within two intervals.
-            stored = [before for _, before in by_epoch[epoch][1:]] + [NEVER]
-            for offset, at in zip(offsets, stored, strict=True):
-                if at >= last - window_ns:
-                    movable.add(offset)
-                else:
-                    movable.discard(offset)
+            _note_movable(by_epoch[epoch], window_ns, movable)
         missing = sorted({record.offset for record in records} - seen)
         if missing:
             verdict.add("never delivered", f"alo/{p}: {len(missing)} messages, from {missing[:5]}")
         delivered += len(seen)
     verdict.figures["alo_delivered"] = delivered
     verdict.figures["alo_delivered_again"] = again
+
+
+def _note_movable(deliveries: list[tuple[int, int]], window_ns: int, movable: set[int]) -> None:
+    """Say which of a holder's deliveries, (offset, before), may come again elsewhere.
+
+    Each was stored before the next delivery began, and each heartbeat carries what was stored since
+    the one before; the lease at the last delivery came of a heartbeat that was sent within two
+    intervals.
+    """
+    last = deliveries[-1][1]
+    stored = [before for _, before in deliveries[1:]] + [NEVER]
+    for (offset, _), at in zip(deliveries, stored, strict=True):
+        if at >= last - window_ns:
+            movable.add(offset)
+        else:
+            movable.discard(offset)
 
 
 def left_to_handle(
@@ -532,6 +566,69 @@ def _handled(case: Case, verdict: Verdict) -> None:
     verdict.figures["run_handled"] = handled
     verdict.figures["run_retried"] = sum(count > 0 for count in failed.values())
     verdict.figures["run_dead_letters"] = len(letters)
+
+
+@dataclass
+class _TextClaim:
+    """A claim of version 1, as its holder saw it."""
+
+    process: str
+    first: int = NEVER
+    """When it had been told that it may act."""
+    last: int = -1
+    """When it asked for the last time, of those at which it was told so."""
+    deliveries: list[tuple[int, int]] = field(default_factory=list)
+    """(offset, before)."""
+
+
+def _version_1(case: Case, verdict: Verdict) -> None:
+    """Nobody holds what another holds, nothing is left out, and little comes again.
+
+    There are no epochs: a claim is what its holder took for one.
+    """
+    if "text" not in case.topics:
+        return
+    claims: dict[int, dict[tuple[str, int, int], _TextClaim]] = defaultdict(dict)
+    for process, lines in case.histories.items():
+        starts = 0
+        for line in lines:
+            if line[0] == "start":
+                starts += 1
+            elif line[0] == "text":
+                before, after, p, number, held, offset, _ = line[1:]
+                claim = claims[p].setdefault((process, starts, number), _TextClaim(process))
+                claim.deliveries.append((offset, before))
+                if held:
+                    claim.first, claim.last = min(claim.first, after), before
+    delivered = again = 0
+    window_ns = 2 * case.interval_ms * 1_000_000
+    for p, records in case.topics["text"].items():
+        seen: set[int] = set()
+        movable: set[int] = set()
+        latest = _TextClaim("")
+        for claim in sorted(claims[p].values(), key=lambda c: c.deliveries[0][1]):
+            if claim.first < latest.last:
+                both = f"{latest.process} and {claim.process}"
+                verdict.add("two holders", f"text/{p}: {both} at {claim.first}")
+            if claim.last > latest.last:
+                latest = claim
+            offsets = [offset for offset, _ in claim.deliveries]
+            if offsets != list(range(offsets[0], offsets[0] + len(offsets))):
+                verdict.add("not in order", f"text/{p}, {claim.process} from {offsets[0]} on")
+            repeated = seen & set(offsets)
+            again += len(repeated)
+            if not repeated <= movable:
+                late = sorted(repeated - movable)
+                verdict.add("came again too late", f"text/{p}, {claim.process}: {late}")
+            seen |= set(offsets)
+            _note_movable(claim.deliveries, window_ns, movable)
+        missing = sorted({record.offset for record in records} - seen)
+        if missing:
+            verdict.add("never delivered", f"text/{p}: {len(missing)} messages, from {missing[:5]}")
+        delivered += len(seen)
+    verdict.figures["text_delivered"] = delivered
+    verdict.figures["text_delivered_again"] = again
+    verdict.figures["text_claims"] = sum(map(len, claims.values()))
 
 
 def _takeovers(case: Case, tenures: dict[Cell, dict[int, _Tenure]], verdict: Verdict) -> None:
@@ -600,11 +697,10 @@ def _rows(case: Case, topic: str, verdict: Verdict) -> None:
 
     The same rows are in the outboxes of all modes.
     """
-    import json
-
     if topic not in case.topics:
         return
-    committed = {row: (key, seq) for row, key, seq in case.truth}
+    truth = case.maria_truth if topic == "maria" else case.truth
+    committed = {row: (key, seq) for row, key, seq in truth}
     relayed: dict[str, int] = defaultdict(int)
     for p, records in case.topics[topic].items():
         last: dict[str, int] = defaultdict(int)
@@ -622,17 +718,52 @@ def _rows(case: Case, topic: str, verdict: Verdict) -> None:
     missing = len(set(committed) - set(relayed))
     if missing:
         verdict.add("not relayed", f"{topic}: {missing} of {len(committed)} committed rows")
-    verdict.figures["rows_committed"] = len(committed)
+    verdict.figures[f"{topic}_committed"] = len(committed)
     vetoed = sum(line[0] == "vetoed" for line in case.histories.get("rows", []))
     verdict.figures["commits_failed"] = vetoed
     verdict.figures[f"{topic}_relayed"] = sum(relayed.values())
+
+
+def _posted(case: Case, verdict: Verdict) -> None:
+    """To a destination: every committed row, under one key, and none that was rolled back.
+
+    The first time that each came, and the last time, they are in the order of their keys.
+    """
+    if case.received is None:
+        return
+    committed = {row: (str(key), seq) for row, key, seq in case.truth}
+    names: dict[str, str] = {}
+    first: dict[str, list[int]] = defaultdict(list)
+    last: dict[str, dict[int, None]] = defaultdict(dict)
+    for received in case.received:
+        content = json.loads(received.body)
+        row, seq = content["row"], content["seq"]
+        if committed.get(row) != (received.key, seq):
+            verdict.add("rolled back, but relayed", f"to the destination: {row}")
+            continue
+        if names.setdefault(row, received.idempotency_key) != received.idempotency_key:
+            verdict.add("another idempotency key", f"{row}: {received.idempotency_key}")
+        if seq not in last[received.key]:
+            first[received.key].append(seq)
+        last[received.key].pop(seq, None)
+        last[received.key][seq] = None
+    for key, order in first.items():
+        if order != sorted(order) or list(last[key]) != sorted(order):
+            verdict.add("order of a key", f"to the destination: {key}")
+    if len(set(names.values())) != len(names):
+        verdict.add("another idempotency key", "two rows came under one")
+    missing = len(set(committed) - set(names))
+    if missing:
+        verdict.add("not relayed", f"to the destination: {missing} of {len(committed)} rows")
+    verdict.figures["posted"] = len(names)
+    verdict.figures["posted_again"] = len(case.received) - len(names)
 
 
 def _acknowledged(case: Case, verdict: Verdict) -> None:
     """The stage itself: what Kafka acknowledged is there."""
     there = {
         (topic, p, value.decode()): offset
-        for topic in ("alo", "amo", "run")
+        for topic in MESSAGES
         for p, records in case.topics.get(topic, {}).items()
         for offset, _, value, _ in records
     }

@@ -46,6 +46,10 @@ class ChaosConfig:
     """The brokers without any link, for what judges."""
     dsn: str
     """PostgreSQL through a link."""
+    destination: str
+    """Where the relay sends rows of PostgreSQL to, through a link."""
+    maria_dsn: str = ""
+    """MariaDB through a link; "" where it is not installed."""
     interval_ms: int = 1_000
     coordination_partitions: int = 4
     cells: int = 8
@@ -55,8 +59,10 @@ class ChaosConfig:
     """Of each kind: at least once, at most once."""
     runners: int = 2
     """Consumers whose handlers are called by `Consumer.run`."""
+    texts: int = 2
+    """Consumers of version 1, on a log of their own."""
     harvesters: int = 2
-    """Of each kind: in mark mode, in range mode, in wal mode."""
+    """Of each kind: in mark mode, in range mode, in wal mode, with a destination, of MariaDB."""
     shards: int = 2
     """Of the harvesters in range mode."""
     messages_per_s: float = 60.0
@@ -67,6 +73,8 @@ class ChaosConfig:
     log: str = "__marshal"
     claims_log: str = "__marshal.claims"
     """That of the claimers alone: it is made anew."""
+    text_log: str = "__marshal.text"
+    """In version 1."""
     networks: tuple[str, ...] = field(default=NETWORKS)
 
     @property
@@ -95,7 +103,9 @@ class ChaosConfig:
 
     def log_of(self, name: str) -> str:
         """The coordination topic of a process, or of a group."""
-        return self.claims_log if name.startswith("claimer") else self.log
+        if name.startswith("claimer"):
+            return self.claims_log
+        return self.text_log if name.startswith("text") else self.log
 
     def network(self, name: str) -> str:
         """The network that a process lives in."""
@@ -105,6 +115,11 @@ class ChaosConfig:
     def claimer_names(self) -> list[str]:
         """They hold cells and act, and do nothing else."""
         return [f"claimer-{n}" for n in range(self.claimers)]
+
+    @property
+    def older_names(self) -> list[str]:
+        """Claimers of this version; the others are as if of the next one, and follow its level."""
+        return self.claimer_names[::2]
 
     @property
     def twin_names(self) -> list[str]:
@@ -127,7 +142,17 @@ class ChaosConfig:
         return [f"run-{n}" for n in range(self.runners)]
 
     @property
+    def text_names(self) -> list[str]:
+        """Consumers of version 1, at least once."""
+        return [f"text-{n}" for n in range(self.texts)]
+
+    @property
+    def writer_names(self) -> list[str]:
+        """Who writes messages and rows. Nothing is done to them."""
+        return ["writer", "rows", *(["rows-maria"] if self.maria_dsn else [])]
+
+    @property
     def harvester_names(self) -> list[str]:
-        """Harvesters of three outboxes: one in mark mode, one in range mode, one in wal mode."""
-        kinds = ("mark", "range", "wal")
+        """Harvesters of PostgreSQL, an outbox for each kind, and of MariaDB, in mark mode."""
+        kinds = ["mark", "range", "wal", "relay", *(["maria"] if self.maria_dsn else [])]
         return [f"harvester-{kind}-{n}" for kind in kinds for n in range(self.harvesters)]

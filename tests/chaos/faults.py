@@ -9,17 +9,19 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from confluent_kafka import Producer
 
+from marshal_py.errors import GroupInUse
 from marshal_py.protocol.messages import Heartbeat, ReleaseGroup, ResumeGroup, encode
 from marshal_py.protocol.world import coordinating_partition
 from tests.chaos import unsynced
 from tests.chaos.config import BETWEEN, NETWORKS, QUORUM, group_of
+from tests.chaos.receiver import Mood
 from tests.chaos.recorder import now_ns
 from tests.support.messages import offset_of
 
 if TYPE_CHECKING:
     from tests.chaos.stage import Stage
 
-__all__ = ["CLOCK_FAULTS", "DISK_FAULTS", "FAULTS", "TRACKS", "rest_s"]
+__all__ = ["CLOCK_FAULTS", "DISK_FAULTS", "FAULTS", "MARIA_FAULTS", "TRACKS", "rest_s"]
 
 Fault = Callable[["Stage", random.Random], str]
 """Breaks and heals; returns in words to whom it happened."""
@@ -30,7 +32,7 @@ _OFF_S: Final = 1_800.0
 
 
 def _victims(stage: Stage) -> list[str]:
-    return [name for name in stage.names if name not in ("writer", "rows")]
+    return [name for name in stage.names if name not in stage.config.writer_names]
 
 
 def kill(stage: Stage, dice: random.Random) -> str:
@@ -94,6 +96,47 @@ def duplicate_client(stage: Stage, dice: random.Random) -> str:
         stage.kill(each)
     stage.start(name)
     return name
+
+
+def level_change(stage: Stage, dice: random.Random) -> str:
+    """Members of the older version are stopped, the group goes on by the level of the next one.
+
+    An older one that comes then has to take no part; then the group goes back. Nobody makes the log
+    anew meanwhile, in which the group would begin at the lowest level.
+    """
+    refusal = ""
+    for _ in range(3):
+        with stage.links_lock:
+            guest, refusal = _by_the_next_level(stage, dice)
+        if not refusal:
+            return f"to 2 and back; {guest} was refused"
+        stage.await_ready(stage.config.older_names)
+        stage.wait(4 * stage.interval_s)
+    return refusal
+
+
+def _by_the_next_level(stage: Stage, dice: random.Random) -> tuple[str, str]:
+    """Change the level, and back; say who came meanwhile, and why it could not be changed."""
+    older = stage.config.older_names
+    stage.finish(older, 60)
+    for name in older:
+        stage.kill(name)  # that did not end in time, while no broker answered
+    guest = dice.choice(older)
+    try:
+        stage.set_level(2)
+        began = now_ns()
+        stage.start(guest)
+        if not stage.refused(guest, began, 120):
+            raise RuntimeError(f"{guest} was not refused\n{stage.said(guest)}")
+        stage.record.write("level", began, now_ns(), older)
+        stage.set_level(1)
+    except GroupInUse as error:  # the goodbye of one of them got lost, and they come again first
+        return guest, str(error)
+    finally:
+        for name in older:
+            stage.kill(name)
+            stage.start(name)
+    return guest, ""
 
 
 def clock_jump(stage: Stage, dice: random.Random) -> str:
@@ -184,6 +227,38 @@ def topic_made_anew(stage: Stage, dice: random.Random) -> str:
         finally:
             stage.let_in()
     return f"{len(doomed)} topics, then {part:.0%} as long as before"
+
+
+def unclean_election(stage: Stage, dice: random.Random) -> str:
+    """A broker alone has the end of the claimers' log, and dies; another leads without that end.
+
+    It was acknowledged: for this moment one replica is enough, and one that is behind may lead.
+    """
+    with stage.links_lock:
+        stage.replicas({1, 2, 3})
+        node = stage.leader_of_claims()
+        stage.alter_claims_log(
+            {"min.insync.replicas": "1", "unclean.leader.election.enable": "true"}
+        )
+        stage.network.set(f"{BETWEEN}-{node - 1}", "cut")
+        try:
+            stage.await_alone(node)
+            stage.wait(stage.interval_s * dice.uniform(1.0, 3.0))
+            stage.cut_off()
+            stage.keep_claims("unclean_election")
+            stage.kafka.kill(node - 1)
+            stage.await_leaders(node)
+        finally:
+            stage.network.set(f"{BETWEEN}-{node - 1}", "open")
+            stage.up(node - 1)
+            stage.alter_claims_log(
+                {"min.insync.replicas": "2", "unclean.leader.election.enable": "false"}
+            )
+            stage.let_in()
+        lost = stage.lost_of_claims()
+    if not lost:
+        raise RuntimeError("no record was lost")
+    return f"broker {node - 1}, {lost} records lost"
 
 
 def _grow(stage: Stage, counts: dict[int, int]) -> None:
@@ -393,11 +468,57 @@ def database_disconnect(stage: Stage, dice: random.Random) -> str:
 
 def database_link_cut(stage: Stage, dice: random.Random) -> str:
     """Cut the way to PostgreSQL: whether a commit came through is not known."""
-    stage.network.set("postgres", dice.choice(("cut", "hole_down")))
+    return _cut_or_unanswered(stage, dice, "postgres")
+
+
+def maria_kill(stage: Stage, dice: random.Random) -> str:
+    """SIGKILL MariaDB, and start it again: it recovers from its log."""
+    assert stage.maria is not None
+    stage.maria.kill()
+    stage.wait(dice.uniform(0.0, 2.0))
+    stage.maria.start()
+    return "MariaDB"
+
+
+def maria_pause(stage: Stage, dice: random.Random) -> str:
+    """SIGSTOP MariaDB."""
+    assert stage.maria is not None
+    stage.maria.pause()
+    stage.wait(dice.uniform(0.5, 4.0))
+    stage.maria.resume()
+    return "MariaDB"
+
+
+def maria_link_cut(stage: Stage, dice: random.Random) -> str:
+    """Cut the way to MariaDB: whether a commit came through is not known."""
+    return _cut_or_unanswered(stage, dice, "maria")
+
+
+def destination_link_cut(stage: Stage, dice: random.Random) -> str:
+    """Cut the way to the relay's destination, or the way back: whether it has a row is not known.
+
+    What is on its way when nobody waits for it any more does not arrive later: nothing could tell
+    such a request from one that is new.
+    """
+    return _cut_or_unanswered(stage, dice, "destination")
+
+
+def _cut_or_unanswered(stage: Stage, dice: random.Random, link: str) -> str:
+    how: Literal["cut", "hole_down"] = dice.choice(("cut", "hole_down"))
+    stage.network.set(link, how)
     stage.wait(dice.uniform(0.2, 2.0))
-    stage.network.set("postgres", "cut")
-    stage.network.set("postgres", "open")
-    return "PostgreSQL"
+    stage.network.set(link, "cut")
+    stage.network.set(link, "open")
+    return how
+
+
+def destination_unwell(stage: Stage, dice: random.Random) -> str:
+    """The destination says that it is down, or fails with what it has taken, or says nothing."""
+    mood: Mood = dice.choice(("down", "broken", "silent"))
+    stage.receiver.mood = mood
+    stage.wait(dice.uniform(1.0, 4.0))
+    stage.receiver.mood = "well"
+    return mood
 
 
 TRACKS: Final[dict[str, list[Fault]]] = {
@@ -409,6 +530,7 @@ TRACKS: Final[dict[str, list[Fault]]] = {
         hiccup,
         duplicate_client,
         group_pause,
+        level_change,
         clock_jump,
     ],
     "kafka": [
@@ -416,6 +538,7 @@ TRACKS: Final[dict[str, list[Fault]]] = {
         broker_pause,
         power_loss,
         topic_made_anew,
+        unclean_election,
         rolling_restart,
         all_brokers_kill,
         controller_kill,
@@ -433,11 +556,21 @@ TRACKS: Final[dict[str, list[Fault]]] = {
         database_link_cut,
         database_disk_full,
     ],
+    "relaying": [
+        maria_kill,
+        maria_pause,
+        maria_link_cut,
+        destination_link_cut,
+        destination_unwell,
+    ],
 }
 """Faults of one track happen one after the other; tracks run side by side."""
 
 DISK_FAULTS: Final = ("broker_disk_full", "database_disk_full")
 """Made only where this process may mount."""
+
+MARIA_FAULTS: Final = ("maria_kill", "maria_pause", "maria_link_cut")
+"""Made only where MariaDB is installed."""
 
 CLOCK_FAULTS: Final = ("clock_jump",)
 """Made only where there is a C compiler."""

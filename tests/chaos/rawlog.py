@@ -1,7 +1,7 @@
 """The coordination topic as it is, and a fold written anew from specs/PROTOCOL.md.
 
 Shares no code with the product: `msgpack` decodes, `mmh3` hashes, a plain consumer reads. It knows
-the records that the processes of a run write (§3.2 to §3.7, §3.10); any other is an anomaly here.
+the records that the processes of a run write (§3.2 to §3.7, §3.10, §3.11); any other is an anomaly.
 """
 
 from __future__ import annotations
@@ -187,6 +187,8 @@ class Fold:
                 self.rejected += 1
         elif kind == 9:
             self._genesis(*rest[:3])
+        elif kind == 10:
+            pass  # a level says who may take part, which is judged by what they do
         else:
             self.strange.append(offset)
 

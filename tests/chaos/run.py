@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.chaos.checker import Case, Era, judge, left_to_handle
-from tests.chaos.faults import CLOCK_FAULTS, DISK_FAULTS, FAULTS, TRACKS, rest_s
+from tests.chaos.checker import MESSAGES, Case, Era, judge, left_to_handle
+from tests.chaos.faults import CLOCK_FAULTS, DISK_FAULTS, FAULTS, MARIA_FAULTS, TRACKS, rest_s
 from tests.chaos.rawlog import read_topic
 from tests.chaos.recorder import now_ns, read
 from tests.chaos.stage import Stage, open_stage, wait_until, watch_for_stalls
@@ -100,6 +100,8 @@ def run(
                 result.not_possible += DISK_FAULTS
             if stage.clocks is None:
                 result.not_possible += CLOCK_FAULTS
+            if stage.maria is None:
+                result.not_possible += MARIA_FAULTS
             result.left_out = [name for name in FAULTS if only and name not in only]
             say(f"servers are up after {time.monotonic() - began_s:.0f} s")
             stage.record.write("clock", now_ns(), time.time_ns())
@@ -120,6 +122,7 @@ def run(
             case = _collect(stage)
             result.stalls = stage.stalls
             snapshots = stage.snapshots, stage.started_from_snapshots()
+            receiver = stage.receiver
         say("judging")
         verdict = judge(case)
         result.anomalies += verdict.anomalies
@@ -129,6 +132,8 @@ def run(
             "starts_from_a_snapshot": snapshots[1],
             "harvesters_started_again": result.restarts,
             "stalls_of_the_machine": result.stalls,
+            "refused_by_the_destination": receiver.refused,
+            "turned_away_by_the_destination": receiver.turned_away,
         }
         if not only:
             _worth(result, sabotage)
@@ -142,6 +147,7 @@ def run(
 def _all_act(stage: Stage) -> bool:
     config = stage.config
     names = [*config.claimer_names, *config.alo_names, *config.amo_names, *config.runner_names]
+    names += config.text_names
     ready = all(any(li[0] == "ready" for li in read(config.history(n))) for n in names)
     with stage.database() as connection:
         (rows,) = connection.execute("SELECT count(*) FROM truth").fetchone() or (0,)
@@ -202,6 +208,9 @@ def _settle(stage: Stage, result: Result, say: Callable[[str], None]) -> None:
         disk.empty()
     stage.up()
     stage.postgres.start()
+    if stage.maria is not None:
+        stage.maria.start()
+    stage.receiver.mood = "well"
     result.restarts += stage.supervise()
     for name, runs in stage.running().items():
         if name.endswith("~"):
@@ -211,7 +220,7 @@ def _settle(stage: Stage, result: Result, say: Callable[[str], None]) -> None:
             stage.start(name)
         if not name.endswith("~"):
             stage.resume(name)
-    result.anomalies += stage.finish(["writer", "rows"], 70)
+    result.anomalies += stage.finish(config.writer_names, 70)
     config.quiet_path.touch()
     cells = {"cells": config.cells, "alo": config.partitions}
     stage.record.write("quiet", now_ns(), cells)
@@ -223,7 +232,7 @@ def _settle(stage: Stage, result: Result, say: Callable[[str], None]) -> None:
     if not drained:
         result.anomalies.append(f"not all work was done {DRAIN_BOUND_S:.0f} s after the faults")
     _kill_in_peace(stage)
-    rest = [name for name in stage.names if name not in ("writer", "rows")]
+    rest = [name for name in stage.names if name not in config.writer_names]
     result.anomalies += stage.finish(rest)
     stage.record.write("end", now_ns())
 
@@ -251,7 +260,7 @@ def _one_more(servers: str, partitions: int) -> None:
     from confluent_kafka import Producer
 
     producer = Producer({"bootstrap.servers": servers, "log_level": 0})
-    for topic in ("alo", "amo", "run"):
+    for topic in MESSAGES:
         for p in range(partitions):
             producer.produce(topic, f"last {p}".encode(), "last", partition=p)
     if producer.flush(30):
@@ -262,21 +271,25 @@ def _drained(stage: Stage) -> bool:
     """Whether all outboxes are relayed, and the last message of each topic was delivered."""
     config = stage.config
     with stage.database() as connection:
-        (left,) = connection.execute("SELECT count(*) FROM outbox").fetchone() or (1,)
+        outboxes = "(SELECT count(*) FROM outbox) + (SELECT count(*) FROM posted)"
+        (left,) = connection.execute(f"SELECT {outboxes}").fetchone() or (1,)
         (due,) = connection.execute("SELECT count(*) FROM truth").fetchone() or (0,)
-    if left:
+    if left or stage.ask_maria("SELECT 1 FROM outbox LIMIT 1"):
         return False
     for topic in ("ranged", "logged"):
         relayed = read_topic(config.direct, topic, committed=True)
         if sum(map(len, relayed.values())) < due:
             return False
-    reached: Counter[int] = Counter()
-    for name in config.alo_names:
-        for line in read(config.history(name)):
-            if line[0] == "deliver":
-                reached[line[4]] = max(reached[line[4]], line[7] + 1)
-    ends = {p: records[-1].offset + 1 for p, records in read_topic(config.direct, "alo").items()}
-    return all(reached[p] == end for p, end in ends.items()) and not left_to_handle(
+    for topic, names, at in (("alo", config.alo_names, 4), ("text", config.text_names, 3)):
+        reached: Counter[int] = Counter()
+        for name in names:
+            for line in read(config.history(name)):
+                if line[0] in ("deliver", "text"):
+                    reached[line[at]] = max(reached[line[at]], line[-2] + 1)
+        for p, records in read_topic(config.direct, topic).items():
+            if reached[p] != records[-1].offset + 1:
+                return False
+    return not left_to_handle(
         read_topic(config.direct, "run"),
         read_topic(config.direct, "run.dlq"),
         {name: read(config.history(name)) for name in config.runner_names},
@@ -287,6 +300,7 @@ def _collect(stage: Stage) -> Case:
     config = stage.config
     with stage.database() as connection:
         truth = connection.execute("SELECT row_id, key, seq FROM truth").fetchall()
+    relayed = ["rows", "ranged", "logged", *(["maria"] if stage.maria else [])]
     return Case(
         interval_ms=config.interval_ms,
         histories={name: read(config.history(name)) for name in stage.names},
@@ -300,11 +314,12 @@ def _collect(stage: Stage) -> Case:
             "amo": read_topic(config.direct, "amo"),
             "run": read_topic(config.direct, "run"),
             "run.dlq": read_topic(config.direct, "run.dlq"),
-            "rows": read_topic(config.direct, "rows", committed=True),
-            "ranged": read_topic(config.direct, "ranged", committed=True),
-            "logged": read_topic(config.direct, "logged", committed=True),
+            "text": read_topic(config.direct, "text"),
+            **{name: read_topic(config.direct, name, committed=True) for name in relayed},
         },
         truth=[(row, key, seq) for row, key, seq in truth],
+        maria_truth=[(row, key, seq) for row, key, seq in stage.ask_maria("SELECT * FROM truth")],
+        received=stage.receiver.received,
         quiet_bound_s=QUIET_BOUND_S,
     )
 
@@ -336,6 +351,9 @@ def _worth(result: Result, sabotage: str) -> None:
         "rows_relayed",
         "ranged_relayed",
         "logged_relayed",
+        "posted",
+        *([] if set(MARIA_FAULTS) <= set(result.not_possible) else ["maria_relayed"]),
+        "text_delivered",
         "commits_failed",
         "takeovers_in_the_log",
         "snapshots",

@@ -15,24 +15,30 @@ from pathlib import Path
 from typing import Any, Final
 
 import psycopg
+import pymysql
 import yaml
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
+from harvest.databases.mysql.table import connect_arguments
+from marshal_py.admin.group_admin import GroupAdmin
 from marshal_py.client.topics import create_topics
-from marshal_py.embedded import EmbeddedKafka, EmbeddedPostgres
-from marshal_py.embedded.errors import ServerFailed
+from marshal_py.embedded import EmbeddedKafka, EmbeddedMariaDB, EmbeddedPostgres
+from marshal_py.embedded.errors import BinariesNotFound, ServerFailed
 from marshal_py.embedded.ports import free_ports
 from marshal_py.embedded.process import Guard, ServerProcess, tail
+from marshal_py.errors import BrokerUnavailable
 from marshal_py.protocol.messages import Heartbeat, encode
 from marshal_py.protocol.rationalizer import BOUNDARY
+from marshal_py.protocol.world import coordinating_partition
 from tests.chaos.checker import STALL, Era
 from tests.chaos.clocks import WallClocks, build
 from tests.chaos.config import BETWEEN, NETWORKS, QUORUM, ChaosConfig, client_of, group_of
 from tests.chaos.disks import SmallDisk, possible
 from tests.chaos.network import Network
 from tests.chaos.rawlog import read_topic
-from tests.chaos.recorder import Recorder, now_ns
+from tests.chaos.receiver import Receiver
+from tests.chaos.recorder import Recorder, now_ns, read
 from tests.support.paths import ROOT
 
 __all__ = ["Stage", "open_stage", "wait_until", "watch_for_stalls"]
@@ -53,6 +59,12 @@ CREATE CONSTRAINT TRIGGER veto AFTER INSERT ON truth DEFERRABLE INITIALLY DEFERR
 """
 """The trigger makes a COMMIT fail, when everything before it went well."""
 
+_MARIA_TABLES: Final = (
+    "CREATE TABLE ledger (name INT PRIMARY KEY, seq BIGINT NOT NULL)",
+    "INSERT INTO ledger VALUES " + ", ".join(f"({n}, 0)" for n in range(20)),
+    "CREATE TABLE truth (row_id VARCHAR(32) PRIMARY KEY, name INT NOT NULL, seq BIGINT NOT NULL)",
+)
+
 _READY_S: Final = 180.0
 """For a broker to come back: a machine may be busy, and the quorum may have to be found first."""
 
@@ -65,6 +77,9 @@ _BEFORE_BOUNDARY: Final = 60
 _PULSE_S: Final = 0.05
 _STALL_S: Final = 0.25
 
+_MARIA: Final = "shop"
+"""Its database."""
+
 _DISK_MB: Final = {"broker": 192, "postgres": 320}
 
 
@@ -76,14 +91,20 @@ class Stage:
         config: ChaosConfig,
         kafka: EmbeddedKafka,
         postgres: EmbeddedPostgres,
+        maria: EmbeddedMariaDB | None,
+        receiver: Receiver,
         network: Network,
         guard: Guard,
     ) -> None:
         self.config, self.kafka, self.postgres, self.network = config, kafka, postgres, network
+        self.maria = maria
+        """None where it is not installed."""
+        self.receiver = receiver
         self.interval_s = config.interval_ms / 1000
         self.record = Recorder(config.history("director"))
-        self.names = ["writer", "rows", *config.claimer_names, *config.alo_names]
-        self.names += [*config.amo_names, *config.runner_names, *config.harvester_names]
+        self.names = [*config.writer_names, *config.claimer_names, *config.alo_names]
+        self.names += [*config.amo_names, *config.runner_names, *config.text_names]
+        self.names += config.harvester_names
         self.hurry = threading.Event()
         """Ends all waiting."""
         self.disks: dict[str, SmallDisk] = {}
@@ -147,6 +168,14 @@ class Stage:
             content |= ranged | {"group": "ranged"}
         if name.startswith("harvester-wal"):
             content |= {"mode": "wal", "outbox": "logged", "group": "logged"}
+        if name.startswith("harvester-relay"):
+            there: dict[str, Any] = {"http": {"uri": f"{config.destination}/{{key}}"}}
+            there["http"]["timeout_ms"] = 4_000
+            there |= {"attempts": 1_000, "backoff_ms": 50, "max_backoff_ms": 500}
+            there |= {"breaker_open_ms": 100, "max_breaker_open_ms": 1_000}
+            content |= {"outbox": "posted", "group": "posted", "destinations": {"there": there}}
+        if name.startswith("harvester-maria"):
+            content |= {"database": config.maria_dsn, "group": "maria"}
         path.write_text(yaml.safe_dump(content))
         return str(path)
 
@@ -167,6 +196,26 @@ class Stage:
     def resume(self, name: str) -> None:
         """SIGCONT."""
         self._processes[name].signal(signal.SIGCONT)
+
+    def refused(self, name: str, since_ns: int, timeout_s: float) -> bool:
+        """Wait until a process says that it may take no part in its group, and ends."""
+
+        def is_so() -> bool:
+            lines = read(self.config.history(name))
+            said = any(line[0] == "refused" and line[1] >= since_ns for line in lines)
+            return said and self._processes[name].poll() == 0
+
+        return wait_until(is_so, timeout_s)
+
+    def await_ready(self, names: list[str]) -> bool:
+        """Wait until processes have begun to take part since they were started last."""
+
+        def are() -> bool:
+            begun = [read(self.config.history(name))[::-1] for name in names]
+            last = [next(li[0] for li in lines if li[0] in ("start", "ready")) for lines in begun]
+            return all(what == "ready" for what in last)
+
+        return wait_until(are, 60)
 
     def running(self) -> dict[str, bool]:
         """Which processes run. One that ended by itself is a finding."""
@@ -245,6 +294,68 @@ class Stage:
         log = read_topic(self.config.direct, self.config.claims_log)
         self.lost.append(Era(kind, now_ns(), log))
 
+    def alter_claims_log(self, settings: dict[str, str]) -> None:
+        """Set settings of the claimers' log."""
+        from confluent_kafka.admin import (
+            AlterConfigOpType,
+            ConfigEntry,
+            ConfigResource,
+            ResourceType,
+        )
+
+        change = AlterConfigOpType.SET
+        entries = [
+            ConfigEntry(name, value, incremental_operation=change)
+            for name, value in settings.items()
+        ]
+        log = ConfigResource(
+            ResourceType.TOPIC, self.config.claims_log, incremental_configs=entries
+        )
+        admin = self.kafka.admin()  # has to live until there is an answer
+        (future,) = admin.incremental_alter_configs([log]).values()
+        future.result(60)
+
+    def _claims_partitions(self) -> dict[int, Any]:
+        name = self.config.claims_log
+        found = self.kafka.admin().list_topics(name, timeout=5).topics[name].partitions
+        return dict(found)
+
+    @property
+    def _home(self) -> Any:
+        """The partition that the claimers write to, as the brokers describe it."""
+        config = self.config
+        home = coordinating_partition("claimer", config.coordination_partitions)
+        return self._claims_partitions()[home]
+
+    def leader_of_claims(self) -> int:
+        """The node that leads the partition that the claimers write to; −1: none."""
+        return int(self._home.leader)
+
+    def await_alone(self, node: int) -> None:
+        """Wait until a broker is the only one in sync of that partition. Raises `TimeoutError`.
+
+        Of others to which nobody writes, those that cannot read are in sync all the same.
+        """
+        if not wait_until(lambda: self._home.isrs == [node], 60):
+            raise TimeoutError(f"broker {node} was not left alone within 60 s")
+
+    def await_leaders(self, dead: int) -> None:
+        """Wait until others than that broker lead the claimers' log. Raises `TimeoutError`."""
+
+        def do() -> bool:
+            leaders = {part.leader for part in self._claims_partitions().values()}
+            return not leaders & {dead, -1}
+
+        if not wait_until(do, 60):
+            raise TimeoutError(f"nobody leads in place of broker {dead} after 60 s")
+
+    def lost_of_claims(self) -> int:
+        """How many records of the claimers' log, as it was kept last, are not there any more."""
+        log = read_topic(self.config.direct, self.config.claims_log)
+        there = {(p, record.offset, record.value) for p in log for record in log[p]}
+        old = self.lost[-1].log
+        return sum((p, r.offset, r.value) not in there for p in old for r in old[p])
+
     def make_claims_log(self) -> None:
         """Make the claimers' log, as soon as the brokers have forgotten one of the same name."""
 
@@ -257,6 +368,19 @@ class Stage:
 
         if not wait_until(made, 60):
             raise TimeoutError(f"{self.config.claims_log} could not be made within 60 s")
+
+    def set_level(self, level: int) -> None:
+        """Set the level of the claimers' group, as an operator does. Raises `GroupInUse`."""
+        config = self.config
+        for is_last in (False, False, True):
+            try:
+                with GroupAdmin(config.direct, "claimer", topic=config.claims_log) as admin:
+                    admin.set_level(level, even_if_unknown=True)
+            except BrokerUnavailable:
+                if is_last:
+                    raise
+            else:
+                return
 
     def data_of(self, broker: int) -> Path:
         """The folder of a broker's partitions."""
@@ -277,6 +401,14 @@ class Stage:
         """A session that no link can break."""
         return psycopg.connect(self.postgres.dsn, connect_timeout=5, autocommit=True)
 
+    def ask_maria(self, query: str) -> list[tuple[Any, ...]]:
+        """Ask MariaDB, past its link; [] where there is none."""
+        if self.maria is None:
+            return []
+        url = self.maria.dsn_of(_MARIA)
+        with pymysql.connect(**connect_arguments(url), connect_timeout=5) as connection:
+            return _execute(connection, query)
+
 
 @contextlib.contextmanager
 def open_stage(
@@ -293,10 +425,14 @@ def open_stage(
         stack.callback(network.close)
         ways = [*NETWORKS, BETWEEN]
         pairs = [(way, broker) for way in ways for broker in range(3)]
-        inner = dict(zip(pairs, free_ports(len(pairs)), strict=True))
-        outer = dict(zip(pairs, free_ports(len(pairs)), strict=True))
-        votes = {(a, b): 0 for a in range(3) for b in range(3) if a != b}
-        votes = dict(zip(votes, free_ports(len(votes)), strict=True))
+        between = [(a, b) for a in range(3) for b in range(3) if a != b]
+        others = ("postgres", "destination", "maria")
+        # In one go: of two, the second may find free what the first has found.
+        ports = iter(free_ports(2 * len(pairs) + len(between) + len(others)))
+        inner = dict(zip(pairs, ports, strict=False))
+        outer = dict(zip(pairs, ports, strict=False))
+        votes = dict(zip(between, ports, strict=False))
+        ways_in = dict(zip(others, ports, strict=False))
 
         def properties(broker: int, defaults: Mapping[str, object]) -> dict[str, object]:
             own = str(defaults["listeners"])
@@ -321,6 +457,7 @@ def open_stage(
                 "inter.broker.listener.name": BETWEEN,
                 "auto.leader.rebalance.enable": "false",
                 "controlled.shutdown.enable": "true",
+                "replica.lag.time.max.ms": "5000",
             }
 
         raft = "-Dorg.slf4j.simpleLogger.log.org.apache.kafka.raft=info"
@@ -339,14 +476,20 @@ def open_stage(
             network.add(f"{name}-{broker}", port, inner[name, broker])
         postgres.start()
         kafka.start()
-        (way,) = free_ports(1)
-        network.add("postgres", way, postgres.port)
+        receiver = stack.enter_context(Receiver())
+        maria = _maria(stack, here)
+        network.add("postgres", ways_in["postgres"], postgres.port)
+        network.add("destination", ways_in["destination"], receiver.port)
+        if maria is not None:
+            network.add("maria", ways_in["maria"], maria.port)
         config = ChaosConfig(
             folder=str(here),
             seed=seed,
             bootstrap={n: ",".join(f"{_HOST}:{outer[n, b]}" for b in range(3)) for n in NETWORKS},
             direct=kafka.bootstrap_servers,
-            dsn=postgres.dsn.replace(f":{postgres.port}/", f":{way}/"),
+            dsn=postgres.dsn.replace(f":{postgres.port}/", f":{ways_in['postgres']}/"),
+            destination=f"http://{_HOST}:{ways_in['destination']}",
+            maria_dsn=f"mysql://root@{_HOST}:{ways_in['maria']}/{_MARIA}" if maria else "",
             interval_ms=interval_ms,
             sabotage=sabotage,
         )
@@ -354,7 +497,7 @@ def open_stage(
         _prepare(config, kafka, postgres)
         guard = Guard(here / "guard")
         stack.callback(guard.close)
-        stage = Stage(config, kafka, postgres, network, guard)
+        stage = Stage(config, kafka, postgres, maria, receiver, network, guard)
         stage.make_claims_log()
         if possible():
             _small_disks(stage, stack)
@@ -376,6 +519,29 @@ def _small_disks(stage: Stage, stack: contextlib.ExitStack) -> None:
     stage.kafka.start(2)
 
 
+def _maria(stack: contextlib.ExitStack, folder: Path) -> EmbeddedMariaDB | None:
+    """A MariaDB with an outbox, and the books of what was committed; None where it is not found."""
+    from harvest.databases.mysql.mark import MysqlMarkStore
+
+    try:
+        maria = stack.enter_context(EmbeddedMariaDB(log_dir=folder))
+    except BinariesNotFound:
+        return None
+    url = maria.create_database(_MARIA)
+    with pymysql.connect(**connect_arguments(url), autocommit=True) as connection:
+        for statement in _MARIA_TABLES:
+            _execute(connection, statement)
+    with contextlib.closing(MysqlMarkStore(url, "outbox")) as store:
+        store.init()
+    return maria
+
+
+def _execute(connection: Any, statement: str) -> list[tuple[Any, ...]]:
+    with connection.cursor() as cursor:
+        cursor.execute(statement)
+        return list(cursor.fetchall())
+
+
 def _prepare(config: ChaosConfig, kafka: EmbeddedKafka, postgres: EmbeddedPostgres) -> None:
     from harvest.databases.postgres.mark import PostgresMarkStore
     from harvest.databases.postgres.range import PostgresRangeStore
@@ -384,8 +550,14 @@ def _prepare(config: ChaosConfig, kafka: EmbeddedKafka, postgres: EmbeddedPostgr
     create_topics(
         kafka.bootstrap_servers, topic=config.log, partitions=config.coordination_partitions
     )
+    create_topics(
+        kafka.bootstrap_servers,
+        topic=config.text_log,
+        partitions=config.coordination_partitions,
+        with_snapshots=False,
+    )
     _fill_to_boundary(config)
-    for topic in ("alo", "amo", "run", "run.dlq", "rows", "ranged", "logged"):
+    for topic in ("alo", "amo", "run", "run.dlq", "text", "rows", "ranged", "logged", "maria"):
         kafka.create_topic(topic, config.partitions)
     with psycopg.connect(postgres.dsn, autocommit=True) as connection:
         for statement in _TABLES.split(";"):
@@ -393,6 +565,7 @@ def _prepare(config: ChaosConfig, kafka: EmbeddedKafka, postgres: EmbeddedPostgr
                 connection.execute(statement.replace("$", ";"))
     for store in (
         PostgresMarkStore(postgres.dsn, "outbox"),
+        PostgresMarkStore(postgres.dsn, "posted"),
         PostgresRangeStore(postgres.dsn, "ranged", shards=config.shards),
         PostgresWalSource(postgres.dsn, "logged"),
     ):

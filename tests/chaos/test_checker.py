@@ -11,6 +11,7 @@ import pytest
 
 from tests.chaos.checker import Case, Era, judge
 from tests.chaos.rawlog import Record, coordinator
+from tests.chaos.receiver import Received
 
 MS = 1_000_000
 SECOND = 1_000 * MS
@@ -221,6 +222,16 @@ def test_an_epoch_that_is_given_out_again_is_seen() -> None:
     assert [text.split(":")[1] for text in judge(case).anomalies] == [" epoch given again"]
 
 
+def test_who_cannot_follow_the_level_does_not_act() -> None:
+    case = _claims()
+    case.director.append(["level", 1_300 * MS, 4_100 * MS, ["claimer-a"]])
+    verdict = judge(case)
+    assert verdict.anomalies == []
+    assert verdict.figures["levels_changed"] == 1
+    case.director[-1][3] = ["claimer-b"]
+    assert _kinds(case) == {"acts beyond its level"}
+
+
 def test_a_suspended_action_is_counted_and_no_anomaly() -> None:
     case = _claims()
     case.histories["claimer-a"].append(_act(1_150, 0, work_ms=9_000))
@@ -370,7 +381,7 @@ def _rows(topic: str, rows: list[tuple[str, str, int]]) -> Case:
         for n, (row, key, seq) in enumerate(rows)
     ]
     case = Case(1_000, {}, [], {p: [] for p in range(4)}, {topic: {0: records}})
-    case.truth = [("r1", 7, 1), ("r2", 7, 2), ("r3", 8, 1)]
+    case.truth = case.maria_truth = [("r1", 7, 1), ("r2", 7, 2), ("r3", 8, 1)]
     return case
 
 
@@ -387,11 +398,102 @@ _GOOD = [("r1", "7", 1), ("r3", "8", 1), ("r2", "7", 2)]
         ([_GOOD[2], _GOOD[0], _GOOD[1]], {"order of a key"}),
     ],
 )
-@pytest.mark.parametrize("topic", ["rows", "ranged", "logged"])
+@pytest.mark.parametrize("topic", ["rows", "ranged", "logged", "maria"])
 def test_rows_are_relayed_once_and_in_order(
     topic: str, rows: list[tuple[str, str, int]], kinds: set[str]
 ) -> None:
     assert _kinds(_rows(topic, rows)) == kinds
+
+
+def test_rows_of_mariadb_are_judged_by_its_own_books() -> None:
+    case = _rows("maria", _GOOD)
+    case.maria_truth = [*case.maria_truth, ("r4", 8, 2)]
+    assert _kinds(case) == {"not relayed"}
+
+
+def _received(rows: list[tuple[str, str, int]]) -> list[Received]:
+    return [
+        Received(key, json.dumps({"row": row, "seq": seq}), f"g.posted.{row}", 5)
+        for row, key, seq in rows
+    ]
+
+
+@pytest.mark.parametrize(
+    ("rows", "kinds"),
+    [
+        (_GOOD, set()),
+        ([_GOOD[0], *_GOOD], set()),
+        ([*_GOOD, _GOOD[2]], set()),
+        (_GOOD[:2], {"not relayed"}),
+        ([], {"not relayed"}),
+        ([*_GOOD, _GOOD[0]], {"order of a key"}),
+        ([_GOOD[2], *_GOOD], {"order of a key"}),
+        ([*_GOOD, ("r9", "8", 2)], {"rolled back, but relayed"}),
+        ([*_GOOD, ("r3", "7", 1)], {"rolled back, but relayed"}),
+    ],
+)
+def test_rows_reach_a_destination_at_least_once_and_in_order(
+    rows: list[tuple[str, str, int]], kinds: set[str]
+) -> None:
+    case = _rows("rows", _GOOD)
+    case.received = _received(rows)
+    verdict = judge(case)
+    assert {text.partition(":")[0] for text in verdict.anomalies} == kinds
+    if not kinds:
+        assert verdict.figures["posted"] == 3
+        assert verdict.figures["posted_again"] == len(rows) - 3
+
+
+def test_a_row_keeps_its_idempotency_key_and_no_other_has_it() -> None:
+    case = _rows("rows", _GOOD)
+    case.received = _received([*_GOOD, _GOOD[2]])
+    case.received[-1] = case.received[-1]._replace(idempotency_key="g.posted.other")
+    assert _kinds(case) == {"another idempotency key"}
+    case.received = [each._replace(idempotency_key="one") for each in _received(_GOOD)]
+    assert _kinds(case) == {"another idempotency key"}
+
+
+def _version_1(*deliveries: tuple[str, int, int, bool]) -> Case:
+    """Messages 0 to 3. A delivery: (process, at, offset, whether its claim was held)."""
+    histories: dict[str, list[list[Any]]] = {}
+    for process, at, offset, held in deliveries:
+        lines = histories.setdefault(process, [["start", 1, f"i-{process}"]])
+        lines.append(["text", at * MS, at * MS + 1, 0, 0, held, offset, at * MS + 2])
+    records = [Record(n, None, b"m%d" % n) for n in range(4)]
+    return Case(1_000, histories, [], {p: [] for p in range(4)}, {"text": {0: records}})
+
+
+_A = [("text-0", 1_000 + n, n, True) for n in range(2)]
+_LATE = [("text-1", 4_998 + n, n, True) for n in range(2)]
+_B = [("text-1", 5_000 + n, n, True) for n in range(2, 4)]
+
+
+@pytest.mark.parametrize(
+    ("deliveries", "kinds"),
+    [
+        ([*_A, *_B], set()),
+        ([*_A, ("text-1", 4_999, 1, True), *_B], set()),
+        ([*_A, ("text-0", 5_100, 2, False), *_B], set()),
+        ([*_A, ("text-0", 5_100, 2, True), *_B], {"two holders"}),
+        ([*_A, *_B[:1]], {"never delivered"}),
+        ([*_A, *_B[::-1]], {"not in order"}),
+        (
+            [*_A, ("text-0", 3_100, 2, True), *_LATE, *_B],
+            {"came again too late"},
+        ),
+    ],
+)
+def test_claims_without_epochs_are_judged_by_what_their_holders_were_told(
+    deliveries: list[tuple[str, int, int, bool]], kinds: set[str]
+) -> None:
+    assert _kinds(_version_1(*deliveries)) == kinds
+
+
+def test_a_process_that_starts_again_has_other_claims() -> None:
+    case = _version_1(*_A, *_B)
+    case.histories["text-0"] += [["start", 2, "i-2"], *case.histories.pop("text-1")[1:]]
+    assert _kinds(case) == set()
+    assert judge(case).figures["text_claims"] == 2
 
 
 def test_a_record_that_kafka_lost_is_seen() -> None:

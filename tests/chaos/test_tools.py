@@ -7,12 +7,14 @@ import random
 import struct
 import subprocess
 import sys
+from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
 
 from tests.chaos import unsynced
 from tests.chaos.clocks import WallClocks, build
+from tests.chaos.receiver import Receiver
 
 _TELL = """
 import sys, threading, time
@@ -86,3 +88,30 @@ def test_a_power_loss_takes_only_what_was_not_synced(tmp_path: Path, seed: int) 
     assert sizes["c-1"] == sizes["__cluster_metadata-0"] == [100, 300]
     assert sizes["a-b-0"][0] == 100
     assert 100 <= sizes["a-b-0"][1] < 300
+
+
+def test_a_receiver_takes_rows_of_the_newest_leader_alone_and_not_in_each_mood() -> None:
+    with Receiver() as receiver:
+        connection = HTTPConnection("127.0.0.1", receiver.port, timeout=60)
+
+        def post(row: str, epoch: int) -> int:
+            headers = {"Harvest-Epoch": str(epoch), "Idempotency-Key": f"g.posted.{row}"}
+            connection.request("POST", "/7", row, headers)
+            answer = connection.getresponse()
+            answer.read()
+            return answer.status
+
+        assert post("a", 3) == 204
+        assert post("b", 5) == 204
+        assert post("c", 3) == 409
+        receiver.mood = "down"
+        assert post("d", 5) == 503
+        receiver.mood = "broken"
+        assert post("e", 5) == 500
+        connection.close()
+    assert [(each.body, each.key, each.epoch) for each in receiver.received] == [
+        ("a", "7", 3),
+        ("b", "7", 5),
+        ("e", "7", 5),
+    ]
+    assert (receiver.refused, receiver.turned_away) == (1, 2)

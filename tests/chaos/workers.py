@@ -19,11 +19,25 @@ from typing import Any
 
 from confluent_kafka import Producer
 
-from marshal_py import BrokerUnavailable, Claim, ClaimTimeout, Consumer, Marshal, NotHeld, Retry
+from harvest import OutboxRecord, Stasher
+from harvest.databases.mysql.table import connect_arguments
+from marshal_py import (
+    BrokerUnavailable,
+    Claim,
+    ClaimTimeout,
+    Closed,
+    Consumer,
+    Marshal,
+    NotHeld,
+    Retry,
+)
 from marshal_py.consumer.consumer import Mode
+from marshal_py.protocol.claimant import Claimant
+from marshal_py.protocol.messages import LEVEL
 from marshal_py.protocol.rationalizer import Cell
+from marshal_py.protocol.wire import WireName
 from tests.chaos import sabotage
-from tests.chaos.checker import ATTEMPTS
+from tests.chaos.checker import ATTEMPTS, MESSAGES
 from tests.chaos.config import ChaosConfig, client_of
 from tests.chaos.recorder import Recorder, now_ns
 
@@ -89,7 +103,11 @@ class _Worker:
         share_ns = 0
         while not _stop.is_set():
             if now_ns() >= share_ns:
-                self.share()
+                try:
+                    self.share()
+                except Closed as error:  # it cannot follow the level of its group
+                    self.recorder.write("refused", now_ns(), str(error))
+                    break
                 share_ns = now_ns() + 100_000_000
             self.turn()
         record_world(self.recorder, self.marshal)
@@ -152,7 +170,9 @@ class Claimer(_Worker):
 class ConsumerWorker:
     """A `Consumer`, at least or at most once. A delivery is a line in the history."""
 
-    def __init__(self, config: ChaosConfig, name: str, mode: Mode) -> None:
+    def __init__(
+        self, config: ChaosConfig, name: str, mode: Mode, wire: WireName = "msgpack"
+    ) -> None:
         self.config, self.mode = config, mode
         self.recorder = Recorder(config.history(name))
         self.random = random.Random(f"{config.seed}-{name}-{now_ns()}")
@@ -167,10 +187,11 @@ class ConsumerWorker:
             batch_size=config.batch,
             kafka={"fetch.wait.max.ms": 50},
             interval_ms=config.interval_ms,
-            topic=config.log,
+            topic=config.log_of(name),
             connect_timeout_ms=600_000,
             snapshot_every=2_000,
             close_on_sigterm=False,
+            wire=wire,
         )
 
     def run(self) -> None:
@@ -194,7 +215,7 @@ class ConsumerWorker:
                     if _stop.is_set():
                         break
                     asked = now_ns()
-        record_world(self.recorder, marshal)
+        self.record_world()
         self.recorder.write("closing", now_ns())
         self.consumer.close(timeout_s=10)
         self.recorder.write("end", now_ns(), marshal.instance_id)
@@ -215,6 +236,10 @@ class ConsumerWorker:
             self.claims[key] = self.consumer.claim_of(message)
         return self.claims[key]
 
+    def record_world(self) -> None:
+        """What this client believes the state to be."""
+        record_world(self.recorder, self.consumer.marshal)
+
     def deliver(self, asked: int, claim: Claim, messages: list[Any]) -> None:
         """Handle what the consumer gave us after it was `asked`: all of it, for it counts as done.
 
@@ -231,6 +256,28 @@ class ConsumerWorker:
                 seen = [asked, now, topic, p, epoch, asked]
         for message in messages:
             self.recorder.write("deliver", *seen, message.offset(), now_ns())
+            if self.random.random() < 0.05:
+                time.sleep(self.random.choice((0.001, 0.02)))
+
+
+class TextWorker(ConsumerWorker):
+    """A consumer of version 1, where no claim has an epoch: each is numbered as it is seen."""
+
+    def __init__(self, config: ChaosConfig, name: str) -> None:
+        super().__init__(config, name, "at_least_once", "text")
+        self._numbers: dict[Claim, int] = {}
+
+    def record_world(self) -> None:
+        """The judge has no fold of version 1."""
+
+    def deliver(self, asked: int, claim: Claim, messages: list[Any]) -> None:
+        """Handle messages, and say whether the claim was held when they had been given to us."""
+        number = self._numbers.setdefault(claim, len(self._numbers))
+        before = now_ns()
+        held = claim.held
+        look = before, now_ns(), claim.partition, number, held
+        for message in messages:
+            self.recorder.write("text", *look, message.offset(), now_ns())
             if self.random.random() < 0.05:
                 time.sleep(self.random.choice((0.001, 0.02)))
 
@@ -311,7 +358,7 @@ def failures_of(value: bytes) -> int:
 
 
 class MessageWriter:
-    """Writes messages to both topics at a steady rate."""
+    """Writes messages to the topics at a steady rate."""
 
     def __init__(self, config: ChaosConfig) -> None:
         self._config = config
@@ -330,14 +377,14 @@ class MessageWriter:
         """Write until SIGTERM."""
         number, run = 0, uuid.uuid4().hex[:8]
         while not _stop.wait(2 / self._config.messages_per_s):
-            for topic in ("alo", "amo", "run"):
+            for topic in MESSAGES:
                 number += 1
                 with contextlib.suppress(BufferError):
                     self._producer.produce(
                         topic,
                         f"{run}-{number}".encode(),
                         str(number % 23),
-                        partition=number // 3 % self._config.partitions,
+                        partition=number // len(MESSAGES) % self._config.partitions,
                         on_delivery=self._acknowledged,
                     )
             self._producer.poll(0)
@@ -386,7 +433,7 @@ class RowWriter:
             ).fetchone()
             row = uuid.uuid4().hex
             connection.execute("INSERT INTO truth VALUES (%s, %s, %s)", (row, key, seq))
-            for table, topic in (("outbox", "rows"), ("ranged", "ranged"), ("logged", "logged")):
+            for table, topic in OUTBOXES:
                 connection.execute(
                     f"INSERT INTO {table} (kafka_topic, kafka_key, kafka_value, create_time, "
                     "kafka_header_keys, kafka_header_values) VALUES (%s, %s, %s, now(), %s, %s)",
@@ -405,6 +452,63 @@ class RowWriter:
             self._recorder.write("vetoed", now_ns())
 
 
+OUTBOXES = (("outbox", "rows"), ("ranged", "ranged"), ("logged", "logged"), ("posted", "posted"))
+"""Each transaction writes the same rows to all of them: (table, topic)."""
+
+
+class MariaWriter:
+    """The same in MariaDB, whose outbox a `Stasher` writes to."""
+
+    def __init__(self, config: ChaosConfig) -> None:
+        self._config = config
+        self._recorder = Recorder(config.history("rows-maria"))
+        self._random = random.Random(f"{config.seed}-rows-maria")
+        self._stasher = Stasher()
+
+    def run(self) -> None:
+        """Write until SIGTERM, and reconnect for as long as it takes."""
+        import pymysql
+
+        arguments = connect_arguments(self._config.maria_dsn)
+        while not _stop.is_set():
+            try:
+                connection = pymysql.connect(**arguments, connect_timeout=3, read_timeout=5)
+                with contextlib.closing(connection):
+                    while not _stop.wait(2 / self._config.rows_per_s):
+                        self._transaction(connection)
+            except pymysql.Error:
+                self._recorder.write("failed", now_ns())
+                _stop.wait(0.2)
+
+    def _transaction(self, connection: Any) -> None:
+        dice = self._random
+        with connection.cursor() as cursor:
+            for name in sorted({dice.randrange(20) for _ in range(dice.randint(1, 3))}):
+                cursor.execute("UPDATE ledger SET seq = seq + 1 WHERE name = %s", (name,))
+                cursor.execute("SELECT seq FROM ledger WHERE name = %s", (name,))
+                ((seq,),) = cursor.fetchall()
+                row = uuid.uuid4().hex
+                cursor.execute("INSERT INTO truth VALUES (%s, %s, %s)", (row, name, seq))
+                value = json.dumps({"row": row, "seq": seq})
+                self._stasher.stash(connection, OutboxRecord("maria", str(name), value))
+        if dice.random() < 0.1:
+            _stop.wait(dice.uniform(0.01, 0.05))
+        if dice.random() < 0.15:
+            connection.rollback()
+        else:
+            connection.commit()
+
+
+def _be_of_the_next_version() -> None:
+    """Follow one level more than this version does."""
+    init = Claimant.__init__
+
+    def follow(self: Claimant, *arguments: Any, **options: Any) -> None:
+        init(self, *arguments, **options, levels=(LEVEL, LEVEL + 1))
+
+    Claimant.__init__ = follow  # type: ignore[method-assign]
+
+
 def main() -> None:
     """Run one process until SIGTERM."""
     config, name = ChaosConfig.load(sys.argv[1]), sys.argv[2]
@@ -415,12 +519,18 @@ def main() -> None:
     kind = name.partition("-")[0]
     worker: Any
     if kind == "claimer":
+        if client_of(name) not in config.older_names:
+            _be_of_the_next_version()
         # One more than its share, so that some wait for what others hold.
         worker = Claimer(config, name, "cells", config.cells, config.cells // config.claimers + 1)
     elif kind in ("alo", "amo"):
         worker = ConsumerWorker(config, name, "at_least_once" if kind == "alo" else "at_most_once")
     elif kind == "run":
         worker = Runner(config, name)
+    elif kind == "text":
+        worker = TextWorker(config, name)
+    elif name == "rows-maria":
+        worker = MariaWriter(config)
     elif kind == "writer":
         worker = MessageWriter(config)
     else:

@@ -255,6 +255,10 @@ class SimConsumer(SimClient):
             self._turn.remove(key)
             self._pending.discard(key)
 
+    def position(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
+        keys = [(at.topic, at.partition) for at in partitions]
+        return [TopicPartition(*key, self._positions[key]) for key in keys]
+
     def pause(self, partitions: list[TopicPartition]) -> None:
         self._paused.update((at.topic, at.partition) for at in partitions)
 

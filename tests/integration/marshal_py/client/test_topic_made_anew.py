@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from marshal_py import Leader, Marshal
+from marshal_py import Closed, Leader, Marshal
 from marshal_py.client.kafka_clients import read_to_end
 from marshal_py.client.log_reader import LogReader, Truncated
 from marshal_py.client.topics import create_topics
@@ -231,6 +231,45 @@ def test_a_topic_made_anew_is_read_though_its_leaders_have_changed_less_often(
     create(kafka, topic, 2)
     assert before.wait_lost(60)
     assert marshal.claim("t", 0, timeout_s=60).epoch > before.epoch
+
+
+def test_a_replay_that_never_ends_is_given_up_when_the_client_is_closed(
+    kafka: EmbeddedKafka, topic: str, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    marshal = client("a")
+    claim = marshal.claim("t", 0, timeout_s=60)
+    reads = threading.Event()
+
+    def is_behind(*_: object) -> bool:
+        reads.set()
+        return True
+
+    monkeypatch.setattr(LogReader, "_is_behind", is_behind)
+    delete(kafka, topic, f"{topic}.snapshots")
+    create(kafka, topic, 2)
+    assert claim.wait_lost(60)
+    assert reads.wait(60)
+    closing = threading.Thread(target=marshal.close, daemon=True)
+    closing.start()
+    closing.join(60)
+    assert not closing.is_alive()
+
+    other = Marshal(kafka.bootstrap_servers, client_id="b", group_id="g", topic=topic)
+    reads.clear()
+    ended: list[BaseException] = []
+
+    def start() -> None:
+        try:
+            other.start()
+        except Closed as error:
+            ended.append(error)
+
+    starting = threading.Thread(target=start, daemon=True)
+    starting.start()
+    assert reads.wait(60)
+    other.close()
+    starting.join(60)
+    assert "closed while it read the log" in str(ended[0])
 
 
 @spec("T-6")
