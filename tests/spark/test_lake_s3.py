@@ -21,9 +21,10 @@ from tests.spark.test_cluster import unmet
 from tests.support.s3 import BUCKET, environment_for_s3, s3_settings
 from tests.unit.marshal_py.protocol.history.test_partition_history import Script, life
 
-pytestmark = [pytest.mark.campaign, pytest.mark.kafka]
+pytestmark = [pytest.mark.campaign, pytest.mark.kafka, pytest.mark.timeout(1_800)]
 
 PATIENCE_S = 600
+"""For one command; a test starts six of them."""
 
 
 class Store:
