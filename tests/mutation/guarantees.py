@@ -308,7 +308,7 @@ BROKEN: Final[tuple[Broken, ...]] = (
     ),
     Broken(
         "G20",
-        "promise: no partition is worked on beyond what was granted",
+        "promise: no partition is worked on that was not granted",
         "interop/test_migration_simulation.py"
         "::test_both_sides_never_work_on_a_partition_at_once_whoever_dies",
     ),

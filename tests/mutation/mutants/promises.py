@@ -45,12 +45,17 @@ PROMISES: tuple[Mutant, ...] = (
         ("Leadership.campaign_steps", 'claim.on_lost = self._relay("on_lost")', "pass"),
     ),
     _p(
-        "no partition is worked on beyond what was granted",
+        "no partition is worked on that was not granted",
         "marshal_py.protocol.migration",
         (
+            "Grants.withholds",
+            "bridge is not None and self._grant(bridge, topic, partition) is None",
+            "False",
+        ),
+        (
             "Grants.until_ns",
-            "_Known(cell.metadata, until_ns)\n        return until_ns",
-            "_Known(cell.metadata, until_ns)\n        return UNLIMITED_NS if until_ns else 0",
+            "self._known.pop((topic, partition), None)\n            return 0",
+            "self._known.pop((topic, partition), None)\n            return UNLIMITED_NS",
         ),
     ),
     _p(
