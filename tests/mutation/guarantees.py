@@ -288,12 +288,12 @@ BROKEN: Final[tuple[Broken, ...]] = (
     ),
     Broken(
         "G17",
-        "promise: what was begun is finished",
+        "promise: what runs is waited for",
         f"{_RUN}::test_stopped_under_load_nothing_comes_twice",
     ),
     Broken(
         "G17",
-        "promise: what a partition that goes has begun is finished",
+        "promise: a partition that goes waits for what runs of it",
         f"{_RUN}::test_partitions_move_to_a_new_member_and_nothing_comes_twice",
     ),
     Broken(

@@ -87,14 +87,19 @@ PROMISES: tuple[Mutant, ...] = (
         ),
     ),
     _p(
-        "what was begun is finished",
+        "what runs is waited for",
         "marshal_py.consumer.handlers.runner",
-        ("Runner._finish_what_runs", "while not ending.is_late:", "while False:"),
+        ("Runner._wind_up", "self._workers.stop(self._ending.left_s)", "self._workers.stop(0.0)"),
     ),
     _p(
-        "what a partition that goes has begun is finished",
+        "a partition that goes waits for what runs of it",
         "marshal_py.consumer.handlers.runner",
-        ("Runner._drain", "now_s >= self._ending.drain_by_s(partition)", "True"),
+        ("Runner.busy_with", "if self._tasks.runs_of(part):", "if False:"),
+        (
+            "Runner.busy_with",
+            "return self._parts.get(part.key) is part and",
+            "return False and",
+        ),
     ),
     _p(
         "what waits is bounded in bytes",

@@ -1038,7 +1038,8 @@ def test_while_one_destination_is_down_the_other_gets_every_row_once() -> None:
 
 def test_what_is_left_alone_keeps_what_was_noted_of_its_attempts() -> None:
     """The next leader goes on counting from there."""
-    scheduler, clock = several(limits=Limits(mark_query_records=2, max_in_flight_records=2))
+    limits = Limits(mark_query_records=2, max_in_flight_records=2, max_in_flight_batches=2)
+    scheduler, clock = several(limits=limits)
     actions = scheduler.step(Marked(0, rows_of(1, 2)))
     assert len(posted(actions)) == 4
     for name, outcome in (("b", OK), ("a", DOWN)):

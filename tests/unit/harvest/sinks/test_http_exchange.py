@@ -7,6 +7,8 @@ from typing import Any
 import httpcore
 import pytest
 
+from harvest.core.dispatcher import Outcome
+from harvest.sinks.http.endpoint import HttpEndpoint, HttpSink
 from harvest.sinks.http.exchange import Answer, Connection
 
 
@@ -117,3 +119,12 @@ def test_a_request_is_written_in_one_piece() -> None:
     stream = Stream([b"HTTP/1.1 204 No Content\r\n\r\n"])
     exchange(stream)
     assert stream.written == b"POST /x HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\n\r\n{}"
+
+
+def test_a_status_that_refuses_the_message_says_nothing_of_the_destination() -> None:
+    """What is said with it of when to come again is said to nobody."""
+    answer = Answer(503, ((b"retry-after", b"7"),), b"")
+    plain = HttpSink(HttpEndpoint("http://localhost:1/"))
+    assert plain._failure(answer) == Outcome(503, "HTTP 503", True, False, 7_000.0)
+    refusing = HttpSink(HttpEndpoint("http://localhost:1/", refused=frozenset({503})))
+    assert refusing._failure(answer) == Outcome(503, "HTTP 503", False, True, 0.0)

@@ -41,6 +41,10 @@ class Broker:
         self.unsendable: set[bytes] = set()
         self.broken: set[bytes] = set()
         self.held_back: bytes | None = None
+        self.topics_told = threading.Event()
+        """While it is not set, nobody hears which topics there are."""
+        self.topics_told.set()
+        self.is_asked = threading.Event()
         self.polls = 0
 
     def answer(self, count: int, error: Any = None) -> None:
@@ -71,6 +75,8 @@ class Producer:
     def __init__(self, *_: Any, **__: Any) -> None: ...
 
     def list_topics(self, *_: Any, **__: Any) -> Any:
+        self.broker.is_asked.set()
+        assert self.broker.topics_told.wait(WAIT_S)
         return type("Found", (), {"topics": _Topics()})
 
     def produce(self, topic: str, value: bytes, key: bytes, *, on_delivery: Any) -> None:
@@ -339,6 +345,25 @@ def test_a_delivery_is_not_settled_while_it_is_still_handed_over(
     thread.join(WAIT_S)
     (failure,) = fates.failures(2)
     assert failure.undelivered == frozenset({1})
+
+
+def test_a_delivery_of_which_nothing_was_sent_yet_is_not_settled_with_those_before_it(
+    broker: Broker, sink: IdempotentSink
+) -> None:
+    fates = Fates()
+    sink.submit([row(1)], fates.of("a"))
+    broker.topics_told.clear()
+    broker.is_asked.clear()
+    thread = in_thread(lambda: sink.submit([row(2, "u")], fates.of("b")))
+    assert broker.is_asked.wait(WAIT_S)
+    broker.answer(1, REFUSED)
+    polled(broker, 4)
+    assert fates.heard == [], "its row is sent yet"
+    broker.topics_told.set()
+    thread.join(WAIT_S)
+    assert broker.values() == [b"v2"]
+    broker.answer(1)
+    assert [f.undelivered for f in fates.failures(2)] == [frozenset({1})] * 2
 
 
 def test_what_is_being_handed_over_is_not_written_off(broker: Broker) -> None:
