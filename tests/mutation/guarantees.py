@@ -288,7 +288,7 @@ BROKEN: Final[tuple[Broken, ...]] = (
     ),
     Broken(
         "G17",
-        "promise: what runs is waited for",
+        "promise: what is finished last counts, too",
         f"{_RUN}::test_stopped_under_load_nothing_comes_twice",
     ),
     Broken(

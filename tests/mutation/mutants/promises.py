@@ -87,9 +87,13 @@ PROMISES: tuple[Mutant, ...] = (
         ),
     ),
     _p(
-        "what runs is waited for",
-        "marshal_py.consumer.handlers.runner",
-        ("Runner._wind_up", "self._workers.stop(self._ending.left_s)", "self._workers.stop(0.0)"),
+        "what is finished last counts, too",
+        "marshal_py.consumer.handlers.tasks",
+        (
+            "Tasks.done",
+            "if not self._core.delivery.claims_messages:",
+            "if not self._core.delivery.claims_messages and self.schedule.count > 1:",
+        ),
     ),
     _p(
         "a partition that goes waits for what runs of it",
