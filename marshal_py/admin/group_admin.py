@@ -540,9 +540,10 @@ class GroupAdmin:
                 source = source_of(*change.key)
                 after[source] = min(change.after, after.get(source, change.after))
         try:
-            there = committed_offsets(self._admin, self.group_id, KAFKA_S)
+            admin = admin_client(self._kafka)
+            there = committed_offsets(admin, self.group_id, KAFKA_S)
             after = {key: offset for key, offset in after.items() if key in there}
-            write_committed_offsets(self._admin, self.group_id, after, KAFKA_S)
+            write_committed_offsets(admin, self.group_id, after, KAFKA_S)
         except (BrokerUnavailable, KafkaException) as error:
             text = error.args[0].str() if isinstance(error, KafkaException) else str(error)
             logger.warning(
@@ -664,7 +665,8 @@ class GroupAdmin:
         Of `topics` only, if they are given. Raises `GroupInUse` while the group has active members,
         unless `even_if_active`; `InvalidArgument` if it has committed nothing.
         """
-        found = committed_offsets(self._admin, kafka_group, KAFKA_S, even_if_active=even_if_active)
+        admin = admin_client(self._kafka)
+        found = committed_offsets(admin, kafka_group, KAFKA_S, even_if_active=even_if_active)
         wanted = None if topics is None else set(topics)
         chosen = {
             key: Target("committed", offset)

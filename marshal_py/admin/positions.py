@@ -8,6 +8,7 @@ Kafka's committed offsets as in ours, so nothing has to be converted.
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -223,7 +224,7 @@ def _list(admin: AdminClient, keys: list[Key], which: int, timeout_s: float) -> 
 def committed_offsets(
     admin: AdminClient, kafka_group: str, timeout_s: float, *, even_if_active: bool = True
 ) -> dict[Key, int]:
-    """Return what a Kafka consumer group has committed.
+    """Return what a Kafka consumer group has committed. After an error, make another `admin`.
 
     Raises `GroupInUse` if it has members that would go on committing (unless `even_if_active`), and
     `BrokerUnavailable`. A group that does not exist has committed nothing.
@@ -231,10 +232,13 @@ def committed_offsets(
     try:
         if not even_if_active:
             _refuse_active(admin, kafka_group, timeout_s)
-        futures = admin.list_consumer_group_offsets(
-            [ConsumerGroupTopicPartitions(kafka_group)], request_timeout=timeout_s
+        (answer,) = _answers(
+            admin.list_consumer_group_offsets(
+                [ConsumerGroupTopicPartitions(kafka_group)], request_timeout=_NEVER_S
+            ),
+            timeout_s,
         )
-        found = next(iter(futures.values())).result().topic_partitions or []
+        found = answer.topic_partitions or []
     except KafkaException as error:
         if error.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND:
             return {}
@@ -243,9 +247,9 @@ def committed_offsets(
 
 
 def _refuse_active(admin: AdminClient, kafka_group: str, timeout_s: float) -> None:
-    future = admin.describe_consumer_groups([kafka_group], request_timeout=timeout_s)[kafka_group]
+    futures = admin.describe_consumer_groups([kafka_group], request_timeout=_NEVER_S)
     try:
-        found = future.result()
+        (found,) = _answers(futures, timeout_s)
     except KafkaException as error:
         if error.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND:  # as new brokers say it
             return
@@ -265,18 +269,38 @@ def write_committed_offsets(
 ) -> None:
     """Commit offsets in the name of a Kafka consumer group that has no members.
 
-    Raises `confluent_kafka.KafkaException`; Kafka refuses if the group has members of its own.
+    After an error, make another `admin`. Raises `confluent_kafka.KafkaException`; Kafka refuses if
+    the group has members of its own.
     """
     if not offsets:
         return
     wanted = [TopicPartition(*key, offset) for key, offset in sorted(offsets.items())]
     futures = admin.alter_consumer_group_offsets(
-        [ConsumerGroupTopicPartitions(kafka_group, wanted)], request_timeout=timeout_s
+        [ConsumerGroupTopicPartitions(kafka_group, wanted)], request_timeout=_NEVER_S
     )
-    for future in futures.values():
-        for written in future.result().topic_partitions or []:
-            if written.error is not None:
-                raise KafkaException(written.error)
+    (answer,) = _answers(futures, timeout_s)
+    for written in answer.topic_partitions or []:
+        if written.error is not None:
+            raise KafkaException(written.error)
+
+
+_NEVER_S: Final = 3_600.0
+
+
+def _answers(futures: Mapping[str, Any], timeout_s: float) -> list[Any]:
+    """Return what a group's coordinator answers. Raises `KafkaException`.
+
+    Where it does not answer within the time that librdkafka was given, an assertion of librdkafka's
+    ends the whole process (confluentinc/librdkafka#4605). So librdkafka waits as long as it may,
+    and who gives up earlier leaves the question open in an `admin` that is used no more.
+    """
+    deadline_s = time.monotonic() + timeout_s
+    try:
+        return [each.result(max(0.0, deadline_s - time.monotonic())) for each in futures.values()]
+    except TimeoutError:
+        raise KafkaException(
+            KafkaError(KafkaError._TIMED_OUT, "the group's coordinator does not answer")
+        ) from None
 
 
 def _unavailable(error: KafkaException) -> BrokerUnavailable:

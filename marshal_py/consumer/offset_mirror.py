@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient
 
 from marshal_py.admin.positions import Key, write_committed_offsets
 from marshal_py.client.marshal import Claim
@@ -47,12 +48,15 @@ class OffsetMirror:
         position_of: Callable[[Claim], tuple[Key, int] | None],
         *,
         every_s: float = 5.0,
+        timeout_s: float = 10.0,
     ) -> None:
         self.kafka_group = kafka_group
         self._claims = claims
         self._position_of = position_of
         self._every_s = every_s
-        self._admin = admin_client(kafka)
+        self._timeout_s = timeout_s
+        self._kafka = kafka
+        self._admin: AdminClient | None = None
         self._written: dict[Key, int] = {}
         self._repeat_at_s = time.monotonic() + REPEAT_S
         self._warned_s = -WARN_EVERY_S
@@ -85,9 +89,12 @@ class OffsetMirror:
             self._written.clear()
         now = dict(filter(None, map(self._position_of, self._claims())))
         changed = {k: at for k, at in now.items() if at >= 0 and self._written.get(k) != at}
+        if self._admin is None:
+            self._admin = admin_client(self._kafka)
         try:
-            write_committed_offsets(self._admin, self.kafka_group, changed, timeout_s=10.0)
+            write_committed_offsets(self._admin, self.kafka_group, changed, self._timeout_s)
         except KafkaException as error:
+            self._admin = None
             self._warn(error.args[0])
         else:
             self._written = now  # what went elsewhere is forgotten: if it returns, it is written
