@@ -24,6 +24,12 @@ class OpenRange:
         """Return how many of the messages from `first` to below `end` it has left to do."""
         return max(0, min(self.about.end, end) - max(self.cell.position, first))
 
+    @property
+    def granted(self) -> int:
+        """How often in a row it was granted without having got any further since."""
+        about = self.about
+        return about.granted if about.granted_at == self.cell.position else min(about.granted, 1)
+
 
 @dataclass(frozen=True)
 class Book:
@@ -47,7 +53,7 @@ class Book:
 
         Only of those that have messages below `end`: of the others nobody has begun anything.
         """
-        return max((r.about.granted for r in self.ranges if r.cell.position < end), default=0)
+        return max((r.granted for r in self.ranges if r.cell.position < end), default=0)
 
     def lag(self, first: int, end: int) -> int:
         """Return how many of the messages from `first` to below `end` are not done."""
