@@ -267,7 +267,7 @@ _PROTOCOL: Final[list[tuple[str, int, Mutant | str]]] = [
 ]
 
 _CONSUMERS: Final[list[tuple[str, int, *tuple[Mutant | str, ...]]]] = [
-    ("a lease stands behind every message", 60, "consumer: nothing goes out without a lease"),
+    ("a lease stands behind every message", 600, "consumer: nothing goes out without a lease"),
     (
         "a pause ends delivery",
         60,
@@ -503,7 +503,7 @@ _MESSAGES: Final[list[tuple[str, int, Mutant]]] = [
         _bug(
             "nobody takes over a range",
             "marshal_py.consumer.ranges",
-            ("RangeClaims._take_over", "for cell in stale[:1]:", "for cell in ():"),
+            ("RangeClaims._take_over", "in group.open_ranges.of(about.source):", "in ():"),
         ),
     ),
     (
