@@ -56,6 +56,11 @@ def read_topic(
         partitions = consumer.list_topics(topic, timeout=timeout_s).topics[topic].partitions
         consumer.assign([TopicPartition(topic, p, 0) for p in partitions])
         found: dict[int, list[Record]] = {p: [] for p in partitions}
+        # Of a partition that is written to all the time, Kafka tells no end.
+        ends = {
+            p: consumer.get_watermark_offsets(TopicPartition(topic, p), timeout=timeout_s)[1]
+            for p in partitions
+        }
         open_ends, deadline = set(partitions), time.monotonic() + timeout_s
         while open_ends:
             if time.monotonic() > deadline:
@@ -67,6 +72,8 @@ def read_topic(
                 else:
                     at_ms = message.timestamp()[1]
                     found[p].append(Record(offset, message.key(), message.value(), at_ms))
+                    if offset + 1 >= ends[p]:
+                        open_ends.discard(p)
         return found
     finally:
         consumer.close()
