@@ -71,7 +71,7 @@ _READY_S: Final = 180.0
 _FROM_SNAPSHOT: Final = "records replayed, from snapshots"
 """What a client says when it has started."""
 
-_BEFORE_BOUNDARY: Final = 60
+_BEFORE_BOUNDARY: Final = 15
 """So few records are missing until a snapshot is due, when the clients begin."""
 
 _PULSE_S: Final = 0.05
