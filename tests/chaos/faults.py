@@ -37,7 +37,11 @@ def _victims(stage: Stage) -> list[str]:
 
 def kill(stage: Stage, dice: random.Random) -> str:
     """SIGKILL a client; it comes back, at once or after its claims were taken over."""
-    name = dice.choice(_victims(stage))
+    return kill_one(stage, dice.choice(_victims(stage)), dice)
+
+
+def kill_one(stage: Stage, name: str, dice: random.Random) -> str:
+    """SIGKILL this client; it comes back."""
     stage.kill(name)
     stage.wait(dice.choice((0.0, 0.3, 2.0, 4.0)))
     stage.start(name)

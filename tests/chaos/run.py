@@ -18,7 +18,16 @@ from pathlib import Path
 from typing import Any
 
 from tests.chaos.checker import MESSAGES, Case, Era, judge, left_to_handle
-from tests.chaos.faults import CLOCK_FAULTS, DISK_FAULTS, FAULTS, MARIA_FAULTS, TRACKS, rest_s
+from tests.chaos.faults import (
+    CLOCK_FAULTS,
+    DISK_FAULTS,
+    FAULTS,
+    MARIA_FAULTS,
+    TRACKS,
+    kill,
+    kill_one,
+    rest_s,
+)
 from tests.chaos.rawlog import read_topic
 from tests.chaos.recorder import now_ns, read
 from tests.chaos.stage import Stage, open_stage, wait_until, watch_for_stalls
@@ -192,6 +201,13 @@ def _break(
         while thread.is_alive():
             result.restarts += stage.supervise()
             thread.join(0.5)
+    if not result.left_out:  # whoever was killed by chance: some begin from a snapshot
+        dice = random.Random(seed)
+        names = stage.config.alo_names, stage.config.amo_names, stage.config.runner_names
+        for name in (dice.choice(each) for each in names):
+            began = now_ns()
+            kill_one(stage, name, dice)
+            stage.record.write("fault", kill.__name__, began, now_ns(), name)
     result.anomalies += errors
     result.anomalies += [
         f"{name} never fired"
