@@ -285,6 +285,7 @@ def write_committed_offsets(
 
 
 _NEVER_S: Final = 3_600.0
+"""The longest that librdkafka may be given for an answer."""
 
 
 def _answers(futures: Mapping[str, Any], timeout_s: float) -> list[Any]:
@@ -292,7 +293,8 @@ def _answers(futures: Mapping[str, Any], timeout_s: float) -> list[Any]:
 
     Where it does not answer within the time that librdkafka was given, an assertion of librdkafka's
     ends the whole process (confluentinc/librdkafka#4605). So librdkafka waits as long as it may,
-    and who gives up earlier leaves the question open in an `admin` that is used no more.
+    and who gives up earlier leaves the question open in an `admin` that is used no more. What is
+    asked of one partition, a consumer asks instead (`client.committed`).
     """
     deadline_s = time.monotonic() + timeout_s
     try:

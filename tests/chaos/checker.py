@@ -480,12 +480,16 @@ def _at_least_once(case: Case, folds: dict[int, Fold], verdict: Verdict) -> None
                 )
             seen |= set(offsets)
             _note_movable(by_epoch[epoch], window_ns, movable)
-        missing = sorted({record.offset for record in records} - seen)
-        if missing:
-            verdict.add("never delivered", f"alo/{p}: {len(missing)} messages, from {missing[:5]}")
+        _all_delivered(f"alo/{p}", records, seen, verdict)
         delivered += len(seen)
     verdict.figures["alo_delivered"] = delivered
     verdict.figures["alo_delivered_again"] = again
+
+
+def _all_delivered(where: str, records: list[Record], seen: set[int], verdict: Verdict) -> None:
+    missing = sorted({record.offset for record in records} - seen)
+    if missing:
+        verdict.add("never delivered", f"{where}: {len(missing)} messages, from {missing[:5]}")
 
 
 def _note_movable(deliveries: list[tuple[int, int]], window_ns: int, movable: set[int]) -> None:
@@ -622,9 +626,7 @@ def _version_1(case: Case, verdict: Verdict) -> None:
                 verdict.add("came again too late", f"text/{p}, {claim.process}: {late}")
             seen |= set(offsets)
             _note_movable(claim.deliveries, window_ns, movable)
-        missing = sorted({record.offset for record in records} - seen)
-        if missing:
-            verdict.add("never delivered", f"text/{p}: {len(missing)} messages, from {missing[:5]}")
+        _all_delivered(f"text/{p}", records, seen, verdict)
         delivered += len(seen)
     verdict.figures["text_delivered"] = delivered
     verdict.figures["text_delivered_again"] = again

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 
 import pytest
 
 from marshal_py.embedded.kafka import EmbeddedKafka
+from tests.support.asked_process import asked
 from tests.support.consumers import until
 
 pytestmark = pytest.mark.kafka
@@ -43,19 +42,7 @@ def test_who_asks_lives_on_while_nobody_answers(
 ) -> None:
     """In a process of its own, which an assertion of librdkafka's would end."""
     topic = kafka_topic(partitions=1)
-    command = [sys.executable, "-c", _ASK, kafka.bootstrap_servers, topic]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-
-        def ask(timeout_s: float) -> str:
-            assert process.stdin is not None
-            assert process.stdout is not None
-            process.stdin.write(f"{timeout_s}\n")
-            process.stdin.flush()
-            return process.stdout.readline().strip()
-
+    with asked(_ASK, kafka.bootstrap_servers, topic) as ask:
         until(lambda: ask(20) == "told")
         for outage, end in ((kafka.pause, kafka.resume), (kafka.kill, kafka.start)):
             outage(0)
@@ -64,5 +51,3 @@ def test_who_asks_lives_on_while_nobody_answers(
             finally:
                 end(0)
             until(lambda: ask(20) == "told")
-        process.stdin.close()
-        assert process.wait(60) == 0

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 
 import pytest
@@ -11,6 +9,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 from marshal_py.client.committed import committed_offset
 from marshal_py.embedded.kafka import EmbeddedKafka
+from tests.support.asked_process import asked
 
 pytestmark = pytest.mark.kafka
 
@@ -19,7 +18,6 @@ import sys
 from confluent_kafka import KafkaException
 from marshal_py.client.committed import committed_offset
 config = {"bootstrap.servers": sys.argv[1], "log_level": 0}
-print(committed_offset(config, "g", sys.argv[2], 0, 60.0), flush=True)
 for timeout_s in sys.stdin:
     try:
         print(committed_offset(config, "g", sys.argv[2], 0, float(timeout_s)), flush=True)
@@ -48,21 +46,8 @@ def test_who_asks_lives_on_while_nobody_answers(
     """In a process of its own, which an assertion of librdkafka's would end."""
     topic = kafka_topic(partitions=1)
     commit(kafka.bootstrap_servers, "g", topic, 7)
-    command = [sys.executable, "-c", _ASK, kafka.bootstrap_servers, topic]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        told = process.stdout.readline().strip()
-        assert told == "7"
-
-        def ask(timeout_s: float) -> str:
-            assert process.stdin is not None
-            assert process.stdout is not None
-            process.stdin.write(f"{timeout_s}\n")
-            process.stdin.flush()
-            return process.stdout.readline().strip()
-
+    with asked(_ASK, kafka.bootstrap_servers, topic) as ask:
+        assert ask(60.0) == "7"
         for outage, end in ((kafka.pause, kafka.resume), (kafka.kill, kafka.start)):
             outage(0)
             try:
@@ -70,5 +55,3 @@ def test_who_asks_lives_on_while_nobody_answers(
             finally:
                 end(0)
             assert ask(60.0) == "7"
-        process.stdin.close()
-        assert process.wait(60) == 0
