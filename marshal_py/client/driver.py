@@ -348,11 +348,11 @@ class Driver:
                     self._turn()
                 except Truncated as error:
                     self._truncated(error)
-        except Closed:  # during a replay: nothing is held
-            pass
         except MarshalError as error:
-            with self.lock:
-                self._fail(error)
+            # Closed during a replay: nothing is held.
+            if not (isinstance(error, Closed) and self._closing.is_set()):
+                with self.lock:
+                    self._fail(error)
         except BaseException as error:
             self.log.exception(
                 "%s: the driver stopped; every lease lapses", self.settings.client_id

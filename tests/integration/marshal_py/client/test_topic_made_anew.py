@@ -272,6 +272,21 @@ def test_a_replay_that_never_ends_is_given_up_when_the_client_is_closed(
     assert "closed while it read the log" in str(ended[0])
 
 
+def test_who_is_told_that_something_is_closed_and_is_not_closing_itself_has_failed(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    marshal = client("a")
+    claim = marshal.claim("t", 0, timeout_s=60)
+
+    def turn(*_: object) -> None:
+        raise Closed("something else")
+
+    monkeypatch.setattr("marshal_py.client.driver.Driver._turn", turn)
+    assert claim.wait_lost(60)
+    with pytest.raises(Closed, match="something else"):
+        marshal.claim("t", 1, timeout_s=60)
+
+
 @spec("T-6")
 def test_a_client_reads_the_partition_of_its_group_and_no_other(
     kafka: EmbeddedKafka, topic: str, client: Client
