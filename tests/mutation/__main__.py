@@ -128,7 +128,7 @@ UNIT_TESTS: Final[dict[str, tuple[str, ...]]] = {
         "marshal_py/telemetry/test_lag_clock.py",
         "marshal_py/telemetry/test_group_metrics.py",
     ),
-    "log": (
+    "logs": (
         "marshal_py/client/test_log_writer.py",
         "marshal_py/client/test_log_reader.py",
         "marshal_py/client/test_snapshot_desk.py",
@@ -142,7 +142,7 @@ UNIT_TESTS: Final[dict[str, tuple[str, ...]]] = {
 }
 """For each campaign, the unit tests that may notice what it does not: files below
 tests/unit, quick ones first."""
-NO_HISTORIES: Final = ("sinks", "log", "workers", "reconcile", "relay", "sources", "looking")
+NO_HISTORIES: Final = ("workers", "reconcile", "relay", "sources", "looking")
 """Campaigns of what no history of `tests.simulation` plays."""
 UNIT_TESTS_S: Final = 300
 WHOLE_HISTORIES: Final = 400
@@ -164,7 +164,7 @@ def main(
         typer.Option(
             "--systematic",
             help="Instead: every small change to rationalizer, claimant or world, or to any module "
-            "with the campaign that tests it: marshal_py.client.log_writer:log.",
+            "with the campaign that tests it: marshal_py.client.log_writer:logs.",
         ),
     ] = "",
     only: Annotated[str, typer.Option(help="Only mutants whose name contains this.")] = "",

@@ -27,9 +27,11 @@ CHECKERS: Final = {
     "consumers": ("whole/checks", "whole/consumers", "whole/green"),
     "harvesters": ("whole/harvesters",),
     "handlers": ("whole/handlers",),
+    "logs": ("whole/logs",),
     "messages": ("whole/messages",),
     "shards": ("whole/shards",),
     "dead_letters": ("whole/dead_letters",),
+    "sinks": ("whole/sinks", "whole/kafka"),
     "wals": ("whole/wals",),
 }
 """Where invariants are checked, below ``tests/simulation``."""
@@ -458,6 +460,75 @@ _DEAD_LETTERS: Final[list[tuple[str, int, Mutant | str]]] = [
     ),
 ]
 
+_SINKS: Final[list[tuple[str, int, Mutant | str]]] = [
+    (
+        "only what was published is deleted",
+        60,
+        "sinks: transactions: a step that timed out is not done",
+    ),
+    (
+        "who is given up sends nothing",
+        60,
+        _bug(
+            "what waits goes on when the sink is closed",
+            "harvest.sinks.kafka.idempotent",
+            ("_Line.close", "_purge(self._producer)", "pass"),
+            ("_Line.close", "self._thread.join(_CLOSE_S)", "pass"),
+            ("_Line.close", "give_up(self._producer)", "pass"),
+            (
+                "_Line._run",
+                "_purge(self._producer)\n            if self._reason",
+                "pass\n            if self._reason",
+            ),
+        ),
+    ),
+]
+
+READER: Final = "marshal_py.client.log_reader"
+
+_LOGS: Final[list[tuple[str, int, Mutant | str]]] = [
+    (
+        "exclusion",
+        60,
+        _bug(
+            "a topic that was made anew is not noticed",
+            READER,
+            (
+                "LogReader._is_another",
+                "return facts.topic_id != self._facts.topic_id",
+                "return False",
+            ),
+        ),
+    ),
+    (
+        "equal logs, equal states",
+        60,
+        _bug(
+            "what comes again is passed over",
+            READER,
+            ("LogReader.fold", "raise self._repeated(p, offset)", "continue"),
+        ),
+    ),
+    (
+        "who delivers has claimed",
+        60,
+        _bug(
+            "a log that lost records ends no lease",
+            "marshal_py.client.driver",
+            ("Driver._truncated", "self.claimant.truncated(str(error))", "pass"),
+        ),
+    ),
+    (
+        "who reads keeps up",
+        60,
+        _bug(
+            "an error of the log is passed over",
+            READER,
+            ("LogReader._on_error", "if error.code() in _TRUNCATED:", "if False:"),
+        ),
+    ),
+]
+
 RANGE_STREAM: Final = "marshal_py.consumer.range_stream"
 
 _MESSAGES: Final[list[tuple[str, int, Mutant]]] = [
@@ -575,6 +646,8 @@ WITNESSES: Final[tuple[Witness, ...]] = (
     *(Witness("messages", name, most, (bug,)) for name, most, bug in _MESSAGES),
     Witness("shards", "shares are fair", 5, ("shards: a shard that goes is stopped",)),
     *(Witness("dead_letters", name, most, (bug,)) for name, most, bug in _DEAD_LETTERS),
+    *(Witness("sinks", name, most, (bug,)) for name, most, bug in _SINKS),
+    *(Witness("logs", name, most, (bug,)) for name, most, bug in _LOGS),
     Witness(
         "wals", "nothing is refused without reason", 60, ("wal: a delivery that failed is none",)
     ),

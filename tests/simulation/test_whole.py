@@ -14,7 +14,15 @@ from marshal_py.consumer.iteration import Iteration
 from tests.simulation.whole.__main__ import RICH, Result, run_seeds
 from tests.simulation.whole.history import KINDS, run
 
-HISTORIES = {"handlers": 25, "messages": 10, "shards": 15, "dead_letters": 40, "wals": 30}
+HISTORIES = {
+    "handlers": 25,
+    "messages": 10,
+    "logs": 30,
+    "shards": 15,
+    "dead_letters": 40,
+    "sinks": 30,
+    "wals": 30,
+}
 """Of each kind; 60 of others. ``python -m tests.simulation.whole`` runs more, with every fault."""
 
 

@@ -21,7 +21,7 @@ def _m(campaign: str, name: str, module: str, function: str, old: str, new: str)
 
 INPUT_OUTPUT: tuple[Mutant, ...] = (
     _m(
-        "log",
+        "logs",
         "the record below a snapshot is read",
         READER,
         "LogReader._start_of",
@@ -29,7 +29,7 @@ INPUT_OUTPUT: tuple[Mutant, ...] = (
         "return restored",
     ),
     _m(
-        "log",
+        "logs",
         "a snapshot is anchored at the last record of a batch",
         READER,
         "LogReader._replay_batch",
@@ -37,7 +37,7 @@ INPUT_OUTPUT: tuple[Mutant, ...] = (
         "last.setdefault(p, message)",
     ),
     _m(
-        "log",
+        "logs",
         "the end of the snapshots is not the end of the log",
         READER,
         "LogReader._replay_batch",
@@ -45,7 +45,7 @@ INPUT_OUTPUT: tuple[Mutant, ...] = (
         "else:",
     ),
     _m(
-        "log",
+        "logs",
         "a snapshot of another log is used never again",
         READER,
         "LogReader._distrust",
@@ -53,7 +53,7 @@ INPUT_OUTPUT: tuple[Mutant, ...] = (
         "pass",
     ),
     _m(
-        "log",
+        "logs",
         "a snapshot of another log leaves no state",
         READER,
         "LogReader._distrust",
@@ -61,7 +61,7 @@ INPUT_OUTPUT: tuple[Mutant, ...] = (
         "pass",
     ),
     _m(
-        "log",
+        "logs",
         "a topic made anew is noticed by its id",
         READER,
         "LogReader._is_another",
@@ -69,7 +69,7 @@ INPUT_OUTPUT: tuple[Mutant, ...] = (
         "return facts.partitions != self._facts.partitions",
     ),
     _m(
-        "log",
+        "logs",
         "epochs that were given out are remembered",
         READER,
         "LogReader.open",
@@ -77,7 +77,7 @@ INPUT_OUTPUT: tuple[Mutant, ...] = (
         "*(s.base for s in self.world.states)",
     ),
     _m(
-        "log",
+        "logs",
         "a truncation ends the reading",
         READER,
         "LogReader._on_error",
@@ -85,7 +85,7 @@ INPUT_OUTPUT: tuple[Mutant, ...] = (
         "if error.code() in _TRUNCATED and not self._was_served:",
     ),
     _m(
-        "log",
+        "logs",
         "all replicas have a record, whatever is configured",
         WRITER,
         "LogWriter.__init__",
@@ -93,7 +93,7 @@ INPUT_OUTPUT: tuple[Mutant, ...] = (
         '"acks": config.get("acks", "all"),',
     ),
     _m(
-        "log",
+        "logs",
         "an append of unknown outcome has failed",
         WRITER,
         "LogWriter._produce",
@@ -101,7 +101,7 @@ INPUT_OUTPUT: tuple[Mutant, ...] = (
         "if error is None or error.code() == KafkaError._MSG_TIMED_OUT:",
     ),
     _m(
-        "log",
+        "logs",
         "all failures are told",
         WRITER,
         "LogWriter.take_failures",
@@ -109,7 +109,7 @@ INPUT_OUTPUT: tuple[Mutant, ...] = (
         "if self._failures:",
     ),
     _m(
-        "log",
+        "logs",
         "what was meant for another log is forgotten",
         WRITER,
         "LogWriter.start_over",
@@ -117,7 +117,7 @@ INPUT_OUTPUT: tuple[Mutant, ...] = (
         "pass",
     ),
     _m(
-        "log",
+        "logs",
         "a producer that failed while it was served is replaced",
         WRITER,
         "LogWriter.serve",

@@ -16,7 +16,7 @@ def _m(campaign: str, name: str, module: str, function: str, old: str, new: str)
 
 SHELL: tuple[Mutant, ...] = (
     _m(
-        "log",
+        "logs",
         "a snapshot at the very end of the log is used",
         "marshal_py.client.log_reader",
         "LogReader._acceptable",
@@ -24,7 +24,7 @@ SHELL: tuple[Mutant, ...] = (
         "< self._ends[p]:",
     ),
     _m(
-        "log",
+        "logs",
         "an offset that comes again is a truncation",
         "marshal_py.client.log_reader",
         "LogReader.fold",
@@ -32,7 +32,7 @@ SHELL: tuple[Mutant, ...] = (
         "continue",
     ),
     _m(
-        "log",
+        "logs",
         "the record below a snapshot is remembered for the next one's anchor",
         "marshal_py.client.log_reader",
         "LogReader._check_anchor",
@@ -40,7 +40,7 @@ SHELL: tuple[Mutant, ...] = (
         "pass",
     ),
     _m(
-        "log",
+        "logs",
         "what a producer that failed had under way is told as failed",
         "marshal_py.client.log_writer",
         "LogWriter._replace",
@@ -48,7 +48,7 @@ SHELL: tuple[Mutant, ...] = (
         "pass",
     ),
     _m(
-        "log",
+        "logs",
         "a refusal is over when something is taken again",
         "marshal_py.client.log_writer",
         "LogWriter._produce",
@@ -56,7 +56,7 @@ SHELL: tuple[Mutant, ...] = (
         "pass",
     ),
     _m(
-        "log",
+        "logs",
         "a snapshot of another log is no disagreement",
         "marshal_py.client.snapshots",
         "SnapshotDesk._compare",
@@ -64,7 +64,7 @@ SHELL: tuple[Mutant, ...] = (
         "if False:",
     ),
     _m(
-        "log",
+        "logs",
         "a snapshot in the wrong partition is not used",
         "marshal_py.client.snapshots",
         "newest_snapshots",
@@ -304,7 +304,7 @@ SHELL: tuple[Mutant, ...] = (
         "if part.is_told:",
     ),
     _m(
-        "log",
+        "logs",
         "a lease is over when its time is",
         "marshal_py.client.claim",
         "ClaimCore.held",

@@ -1,4 +1,4 @@
-"""Mutants of what talks to destinations; unit tests must notice them, for no history plays it."""
+"""Mutants of what talks to destinations: histories of whole harvesters, or unit tests, notice."""
 
 from __future__ import annotations
 
@@ -143,6 +143,123 @@ _COLUMNS = (
 )
 
 
+def _transactional(name: str, function: str, old: str, new: str) -> Mutant:
+    return _sink(
+        "sinks.kafka.sink", f"transactions: {name}", f"TransactionalSink.{function}", old, new
+    )
+
+
+_TRANSACTIONS = (
+    _transactional(
+        "the checkpoint is read when all others are fenced",
+        "open",
+        "producer = self._fence()\n        checkpoint = self._read_checkpoint()",
+        "checkpoint = self._read_checkpoint()\n        producer = self._fence()",
+    ),
+    _transactional(
+        "a step that timed out is not done",
+        "_insist",
+        "if not error.args[0].retriable():\n                    raise",
+        "if not error.args[0].retriable():\n                    raise\n                return",
+    ),
+    _transactional(
+        "the position is part of it, whichever goes first",
+        "_deliver",
+        "if not position_first:",
+        "if False:",
+    ),
+    _transactional(
+        "what has failed has failed",
+        "_deliver",
+        "                raise reason from error\n            raise\n",
+        "                raise reason from error\n",
+    ),
+    _transactional(
+        "after a failure nothing is delivered until it is opened again",
+        "_failed",
+        "self.close()\n",
+        "pass\n",
+    ),
+    _transactional(
+        "the id is that of the outbox",
+        "__init__",
+        'Producers(config, f"harvest.{name}")',
+        'Producers(config, f"harvest.{name}.{time.monotonic_ns()}")',
+    ),
+    _transactional(
+        "who has given up is asked why",
+        "_attempt",
+        "except SystemError as error:",
+        "except ZeroDivisionError as error:",
+    ),
+    _transactional(
+        "a producer that could not begin is given up",
+        "_fence",
+        "                give_up(producer)\n",
+        "                return producer\n",
+    ),
+)
+
+_REFUSALS = (
+    _sink(
+        "sinks.kafka.refusals",
+        "refusals: of a batch that is too large no row is blamed",
+        "RowErrors.refused",
+        "if alone or len(rows) == 1:",
+        "if True:",
+    ),
+    _sink(
+        "sinks.kafka.refusals",
+        "refusals: a row that is too large alone is blamed",
+        "RowErrors.refused",
+        "blamed |= alone or set(suspects)",
+        "pass",
+    ),
+    _sink(
+        "sinks.kafka.refusals",
+        "refusals: what is certain is blamed",
+        "RowErrors.refused",
+        "if self._codes[i] in _CERTAIN",
+        "if False",
+    ),
+    _sink(
+        "sinks.kafka.producers",
+        "refusals: who is not told of a row counts none",
+        "give_up",
+        "producer.purge()",
+        "pass",
+    ),
+)
+
+_LINE = (
+    _idempotent(
+        "what waits is given up when the sink is closed",
+        "close",
+        "_purge(self._producer)\n",
+        "pass\n",
+    ),
+    _idempotent(
+        "who heard nothing of a row has no acknowledgement",
+        "_write_off",
+        "delivery.reported = delivery.handed_over",
+        "delivery.acknowledged.update(row[0] for row in delivery.rows)\n"
+        "                    delivery.reported = delivery.handed_over",
+    ),
+    _idempotent(
+        "a row that the producer refuses is a failure",
+        "_hand_over",
+        'self._fail(f"row {error.row_id}: {error}")',
+        "pass",
+    ),
+    _idempotent(
+        "nothing counts as handed over before it is",
+        "submit",
+        "delivery.all_handed_over = True\n        self._settle()",
+        "self._settle()",
+    ),
+)
+
+
 SINKS: tuple[Mutant, ...] = (
     _idempotent(
         "a delivery is not settled before the one before",
@@ -257,6 +374,9 @@ SINKS: tuple[Mutant, ...] = (
         "if self._marking or self._adding",
         "if self._adding",
     ),
+    *_TRANSACTIONS,
+    *_REFUSALS,
+    *_LINE,
     *_BATCHES,
     *_FAN_OUT,
     *_COLUMNS,

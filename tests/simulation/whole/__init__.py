@@ -7,10 +7,12 @@ are virtual, and confluent-kafka's clients talk to a simulated cluster (`cluster
 
 - `consumers`: members that share topics, at least once and at most once;
 - `keys`: the same, where they share each partition by the keys of its messages;
+- `logs`: the same, where the coordination log is truncated, made anew, read twice, or long;
 - `harvesters`: reapers of an outbox, in a simulated database, in mark mode;
 - `ranges`: the same in range mode;
 - `shards`: several at a time, each with its share of the shards;
-- `dead_letters`: in either mode, with rows that cannot be published.
+- `dead_letters`: in either mode, with rows that cannot be published;
+- `sinks`: the same with the real sinks, over a simulated producer (`kafka`).
 
 ``python -m tests.simulation.whole --histories 200 --seed 1 --json``.
 """

@@ -3,6 +3,9 @@
 Each machine has a `Link` to the cluster. What it writes may be held, refused, written late, or
 written and never acknowledged; what it reads comes late, or not at all for a while; a partition may
 be without a leader. A producer keeps its order within a partition, and writes nothing twice.
+
+A partition may lose its last records, and a topic may be deleted and made anew. A consumer notices
+the first, as librdkafka does, which compares leader epochs; of the second it may notice nothing.
 """
 
 from __future__ import annotations
@@ -41,7 +44,14 @@ class Partition:
         self.headers: list[Headers] = []
         self.end = 0
         self.begin = 0
+        """Records before it are kept, and given to nobody."""
         self.down_until = 0
+
+    def cut(self, end: int) -> None:
+        """Lose the records from an offset on."""
+        count = self.index(end)
+        del self.offsets[count:], self.records[count:], self.headers[count:]
+        self.end = end
 
     def index(self, offset: int) -> int:
         """The index of the first record at or after an offset."""
@@ -93,12 +103,39 @@ class Cluster:
     def __init__(self, hub: Hub) -> None:
         self.hub = hub
         self.topics: dict[str, list[Partition]] = {}
+        self.ids: dict[str, int] = {}
         self.watch: Watcher = lambda *_: None
         self.links: dict[Machine, Link] = {}
+        self.sink_client: Any = None
+        """Stands for `harvest.sinks.kafka.clients.make_client`, where a history has such sinks."""
         self.healed = False
 
     def create(self, topic: str, partitions: int) -> None:
+        """Make a topic; one that was deleted is another one now, and not every consumer sees it."""
         self.topics[topic] = [Partition() for _ in range(partitions)]
+        self.ids[topic] = self.ids.get(topic, 0) + 1
+        for consumer in self._consumers():
+            consumer.made_anew(topic)
+
+    def delete(self, topic: str) -> None:
+        del self.topics[topic]
+        for consumer in self._consumers():
+            consumer.deleted(topic)
+
+    def truncate(self, topic: str, p: int, end: int) -> None:
+        """A partition loses its last records, as by an unclean leader election."""
+        self.topics[topic][p].cut(end)
+        for consumer in self._consumers():
+            consumer.truncated(topic, p)
+
+    def _consumers(self) -> list[SimConsumer]:
+        return [consumer for link in self.links.values() for consumer in link.consumers]
+
+    def partition(self, topic: str, p: int) -> Partition:
+        """Raises `KafkaException` where there is none."""
+        if topic not in self.topics:
+            raise KafkaException(_no_topic())
+        return self.topics[topic][p]
 
     def link(self, owner: Machine) -> Link:
         if owner not in self.links:
@@ -123,9 +160,8 @@ class Cluster:
         partition.headers.append(headers or [])
         partition.end = offset + 1
         self.watch(topic, p, offset, value)
-        for link in self.links.values():
-            for consumer in link.consumers:
-                consumer.appended(topic, p)
+        for consumer in self._consumers():
+            consumer.appended(topic, p)
         return offset
 
     def connect(self, kind: Any, config: dict[str, Any], errors: Any = None) -> Any:
@@ -151,14 +187,18 @@ def _round_trip(link: Link, timeout_s: float) -> None:
     me.park(span / 1e9)
 
 
-def _metadata(link: Link) -> Any:
-    return SimpleNamespace(
-        cluster_id="simulated",
-        topics={
-            name: SimpleNamespace(error=None, partitions=dict.fromkeys(range(len(partitions))))
-            for name, partitions in link.cluster.topics.items()
-        },
-    )
+def _no_topic() -> KafkaError:
+    return KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART, "simulated")
+
+
+def _metadata(link: Link, asked: str | None) -> Any:
+    topics = {
+        name: SimpleNamespace(error=None, partitions=dict.fromkeys(range(len(partitions))))
+        for name, partitions in link.cluster.topics.items()
+    }
+    if asked is not None and asked not in topics:
+        topics[asked] = SimpleNamespace(error=_no_topic(), partitions={})
+    return SimpleNamespace(cluster_id="simulated", topics=topics)
 
 
 class SimClient:
@@ -168,7 +208,7 @@ class SimClient:
 
     def list_topics(self, topic: str | None = None, timeout: float = -1) -> Any:
         _round_trip(self.link, timeout)
-        return _metadata(self.link)
+        return _metadata(self.link, topic)
 
 
 class SimConsumer(SimClient):
@@ -178,6 +218,11 @@ class SimConsumer(SimClient):
         self.link = link
         self.hub = link.cluster.hub
         self.eof = bool(config.get("enable.partition.eof"))
+        self._from_start = config.get("auto.offset.reset") == "earliest"
+        self._partitions: dict[tuple[str, int], Partition] = {}
+        """As they are followed: of a topic that was made anew, perhaps still the old ones."""
+        self._errors: dict[tuple[str, int], int] = {}
+        """What is to be told of a partition instead of records."""
         self._positions: dict[tuple[str, int], int] = {}
         self._paused: set[tuple[str, int]] = set()
         self._visible: dict[tuple[str, int], int] = {}
@@ -192,13 +237,11 @@ class SimConsumer(SimClient):
 
     # What comes
 
-    def _partition(self, key: tuple[str, int]) -> Partition:
-        return self.link.cluster.topics[key[0]][key[1]]
-
     def appended(self, topic: str, p: int) -> None:
         key = (topic, p)
-        if key in self._positions:
-            count = len(self._partition(key).offsets)
+        partition = self._partitions.get(key)
+        if partition is self.link.cluster.topics[topic][p]:
+            count = len(partition.offsets)
             self.hub.at(self.hub.now + self.link.latency(), self._arrive, key, count)
 
     def _arrive(self, key: tuple[str, int], count: int) -> None:
@@ -212,6 +255,49 @@ class SimConsumer(SimClient):
         self._pending.add(key)
         self._wake()
 
+    # What becomes of topics
+
+    def _tell(self, key: tuple[str, int], code: int) -> None:
+        """Tell of an error in the place of records, when word of it comes."""
+        self._errors[key] = code
+        self.hub.at(self.hub.now + self.link.latency(), self._arrive, key, 0)
+
+    def truncated(self, topic: str, p: int) -> None:
+        key = (topic, p)
+        if key in self._positions:
+            partition = self._partitions[key]
+            self._visible[key] = min(self._visible[key], len(partition.offsets))
+            if self._positions[key] > partition.end:
+                self._tell(key, KafkaError._LOG_TRUNCATION)
+
+    def deleted(self, topic: str) -> None:
+        for key in list(self._positions):
+            if key[0] == topic and self.hub.random.random() < 0.5:
+                self._tell(key, KafkaError._UNKNOWN_PARTITION)
+
+    def made_anew(self, topic: str) -> None:
+        """A consumer goes on at its offset, unless it has seen a later leader epoch: then nowhere.
+
+        Where there is no such offset yet it waits, and reads on once there is.
+        """
+        for key in list(self._positions):
+            if key[0] == topic and self.hub.random.random() < 0.5:
+                self.hub.fired["reads_on_in_another_topic"] += 1
+                self._partitions[key] = self.link.cluster.topics[topic][key[1]]
+                self._visible[key] = 0
+
+    def go_back(self, topic: str, p: int, records: int) -> None:
+        """Bring the last records once more."""
+        key = (topic, p)
+        if key in self._positions and self._positions[key] <= self._partitions[key].end:
+            partition = self._partitions[key]
+            index = max(0, partition.index(self._positions[key]) - records)
+            if index < len(partition.offsets) and partition.offsets[index] >= partition.begin:
+                self.hub.fired["offset_repeated"] += 1
+                self._positions[key] = partition.offsets[index]
+                self._pending.add(key)
+                self._wake()
+
     def _wake(self) -> None:
         for wake in self._waiters:
             wake()
@@ -219,16 +305,14 @@ class SimConsumer(SimClient):
 
     def catch_up(self) -> None:
         for key in self._positions:
-            self._visible[key] = len(self._partition(key).offsets)
+            self._visible[key] = len(self._partitions[key].offsets)
             self._pending.add(key)
         self._wake()
 
     # Assigning
 
     def assign(self, partitions: list[TopicPartition]) -> None:
-        self._positions.clear()
-        self._turn.clear()
-        self._pending.clear()
+        self._forget()
         self.incremental_assign(partitions)
 
     def incremental_assign(self, partitions: list[TopicPartition]) -> None:
@@ -236,8 +320,11 @@ class SimConsumer(SimClient):
             key = (at.topic, at.partition)
             if key in self._positions:
                 raise KafkaException(KafkaError(KafkaError._CONFLICT, f"{key} is assigned"))
-            partition = self._partition(key)
+            # What is not there any more brings nothing.
+            there = at.topic in self.link.cluster.topics
+            partition = self.link.cluster.partition(*key) if there else Partition()
             offset = at.offset
+            self._partitions[key] = partition
             self._positions[key] = partition.begin if offset == OFFSET_BEGINNING else offset
             self._visible[key] = 0
             self._told_end.pop(key, None)
@@ -251,7 +338,8 @@ class SimConsumer(SimClient):
             key = (at.topic, at.partition)
             if key not in self._positions:
                 raise KafkaException(KafkaError(KafkaError._CONFLICT, f"{key} is not assigned"))
-            del self._positions[key]
+            del self._positions[key], self._partitions[key]
+            self._errors.pop(key, None)
             self._turn.remove(key)
             self._pending.discard(key)
 
@@ -302,13 +390,18 @@ class SimConsumer(SimClient):
         return found
 
     def _take_of(self, key: tuple[str, int], most: int) -> list[Any]:
-        partition, at = self._partition(key), self._positions[key]
-        if at > partition.end or at < partition.begin:
+        partition, at = self._partitions[key], self._positions[key]
+        if self._from_start and not partition.begin <= at <= partition.end:
+            at = self._positions[key] = partition.begin
+        code = self._errors.pop(key, None)
+        if code is None and not partition.begin <= at <= partition.end:
+            code = KafkaError._AUTO_OFFSET_RESET
+        if code is not None:
             self._positions[key] = partition.end  # told once
-            error = KafkaError(KafkaError._AUTO_OFFSET_RESET, "simulated")
+            error = KafkaError(code, "simulated")
             return [Message(topic=key[0], partition=key[1], offset=at, error=error)]
         start = partition.index(at)
-        stop = min(self._visible[key], start + most)
+        stop = min(self._visible[key], len(partition.offsets), start + most)
         found = [
             Message(
                 topic=key[0],
@@ -326,7 +419,7 @@ class SimConsumer(SimClient):
             self.eof
             and start == len(partition.offsets)
             and self._told_end.get(key) != partition.end
-            and self._visible[key] == len(partition.offsets)
+            and self._visible[key] >= len(partition.offsets)
         ):
             self._told_end[key] = partition.end
             error = KafkaError(KafkaError._PARTITION_EOF, "simulated")
@@ -348,20 +441,25 @@ class SimConsumer(SimClient):
         """As of what has reached this consumer."""
         assert cached
         key = (where.topic, where.partition)
-        partition, seen = self._partition(key), self._visible.get(key, 0)
+        partition, seen = self._partitions[key], self._visible.get(key, 0)
         return partition.begin, partition.offsets[seen - 1] + 1 if seen else -1001
 
     def close(self) -> None:
         self.closed = True
-        self._positions.clear()
-        self._turn.clear()
-        self._pending.clear()
+        self._forget()
         if self in self.link.consumers:
             self.link.consumers.remove(self)
 
+    def _forget(self) -> None:
+        self._positions.clear()
+        self._partitions.clear()
+        self._errors.clear()
+        self._turn.clear()
+        self._pending.clear()
+
 
 def _offset(link: Link, at: TopicPartition, which: int) -> int:
-    partition = link.cluster.topics[at.topic][at.partition]
+    partition = link.cluster.partition(at.topic, at.partition)
     assert which in (-1, -2)
     return partition.end if which == -1 else partition.begin
 
@@ -376,16 +474,35 @@ class SimAdmin(SimClient):
         return 0
 
     def describe_topics(self, topics: Any, request_timeout: float) -> dict[str, Any]:
-        """No topic is made anew here."""
         _round_trip(self.link, request_timeout)
         answers: dict[str, Future[Any]] = {}
+        cluster = self.link.cluster
         for name in topics.topic_names:
-            if name in self.link.cluster.topics:
-                answer = answers[name] = Future()
-                partitions = self.link.cluster.topics[name]
-                answer.set_result(
-                    SimpleNamespace(topic_id=Uuid(7, len(name)), partitions=partitions)
+            answer = answers[name] = Future()
+            if name in cluster.topics:
+                found = SimpleNamespace(
+                    topic_id=Uuid(cluster.ids[name], len(name)), partitions=cluster.topics[name]
                 )
+                answer.set_result(found)
+            else:
+                answer.set_exception(KafkaException(_no_topic()))
+        return answers
+
+    def delete_records(
+        self, partitions: list[TopicPartition], request_timeout: float
+    ) -> dict[Any, Future[Any]]:
+        """Done when it is asked for, and answered at once."""
+        answers: dict[Any, Future[Any]] = {}
+        for at in partitions:
+            answer = answers[at] = Future()
+            try:
+                partition = self.link.cluster.partition(at.topic, at.partition)
+            except KafkaException as error:
+                answer.set_exception(error)
+                continue
+            partition.begin = max(partition.begin, min(at.offset, partition.end))
+            self.link.cluster.hub.fired["log_trimmed"] += 1
+            answer.set_result(None)
         return answers
 
     def list_offsets(
@@ -449,7 +566,9 @@ class SimProducer(SimClient):
             else:
                 hub.fired["cut_write"] += 1
                 arrives += until - now
-        arrives = max(arrives, link.cluster.topics[topic][partition].down_until + link.latency())
+        if topic in link.cluster.topics:
+            down_until = link.cluster.topics[topic][partition].down_until
+            arrives = max(arrives, down_until + link.latency())
         if arrives - now > self.timeout_ns:
             hub.fired["delivery_timeout"] += 1
             hub.at(now + self.timeout_ns, self._report, on_delivery, KafkaError._MSG_TIMED_OUT)
@@ -474,6 +593,11 @@ class SimProducer(SimClient):
                 self.hub.fired["in_flight_lost"] += 1
                 return
             self.hub.fired["written_after_death"] += 1
+        if where[0] not in self.link.cluster.topics:
+            self.hub.fired["written_to_no_topic"] += 1
+            if on_delivery is not None:
+                self._report(on_delivery, KafkaError._UNKNOWN_TOPIC)
+            return
         self.link.cluster.append(*where, value, key, headers=headers)
         if on_delivery is not None:
             self.hub.at(self.hub.now + self.link.latency(), self._report, on_delivery, None)

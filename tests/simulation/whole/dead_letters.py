@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from harvest.core.dead_letters import BadRow, BadRowPolicy, Key
+from harvest.core.interfaces.sink import Sink
 from harvest.core.mark_checkpoint import Term
 from harvest.core.row import Row
 from harvest.errors import StoreUnavailable
@@ -90,13 +91,19 @@ class DeadLetterHarvester(Harvester):
 
     world: World
 
+    def store(self) -> SimStore:
+        return SimStore(self.world.database, self.world.table)
+
+    def sink(self) -> Sink:
+        broker = self.world.broker
+        return SimSink(broker) if self.world.scenario.atomic else SimPipelinedSink(broker)
+
     def tools(self, shard: int) -> Tools:
         del shard
-        world, scenario = self.world, self.world.scenario
-        sink = SimSink(world.broker) if scenario.atomic else SimPipelinedSink(world.broker)
+        world, scenario, sink = self.world, self.world.scenario, self.sink()
         policy = BadRowPolicy(key_waits=scenario.key_waits)
         if scenario.marks:
-            marker, purger = (SimStore(world.database, world.table) for _ in range(2))
+            marker, purger = self.store(), self.store()
             return MarkTools(marker, purger, sink, scenario.limits, SimDeadLetters(world), policy)
         reader, saver = (SimRangeStore(world.database, world.table) for _ in range(2))
         return RangeTools(
@@ -112,7 +119,7 @@ class DeadLetterHarvester(Harvester):
 class World(harvesters.World):
     """One history."""
 
-    process = DeadLetterHarvester
+    process: type[Harvester] = DeadLetterHarvester
     keys = KEYS
     scenario: Scenario
 

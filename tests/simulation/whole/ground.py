@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from harvest.runtime import wal_leader as wal_leader_module
+from harvest.sinks.kafka import clients as sink_clients_module
 from marshal_py.client import driver as driver_module
 from marshal_py.client import kafka_clients as clients_module
 from marshal_py.client import marshal as client_module
@@ -65,6 +66,9 @@ class _Ground:
         self._instances += 1
         return f"{green.machine().name}.{self._instances}"
 
+    def sink_client(self, kind: Any, settings: Any) -> Any:
+        return self.cluster.sink_client(kind, settings)
+
     def lay(self) -> None:
         connect = self.cluster.connect
         replacements: list[tuple[Any, Any]] = [
@@ -73,6 +77,7 @@ class _Ground:
             (queue, green.QUEUE),
             (queue.SimpleQueue, green.SimpleQueue),
             (clients_module.connect, connect),
+            (sink_clients_module.make_client, self.sink_client),
             (waiting.ObservableCondition, _ObservableCondition),
         ]
         random_bits = types.SimpleNamespace(randbits=self.hub.random.getrandbits)

@@ -184,6 +184,7 @@ class World:
 
     process: type[Harvester] = Harvester
     keys: Sequence[str] = KEYS
+    brokers: type[Broker] = Broker
 
     @property
     def left(self) -> bool:
@@ -196,7 +197,7 @@ class World:
         cluster.create(f"{LOG}.snapshots", 1)
         self.table = MemoryTable()
         self.database = Server(hub, "database")
-        self.broker = Broker(hub)
+        self.broker = self.brokers(hub)
         self.broker.watch = self.published
         self.harvesters: dict[int, Harvester] = {}
         self.started = 0

@@ -12,9 +12,11 @@ from tests.simulation.whole import (
     handlers,
     harvesters,
     keys,
+    logs,
     messages,
     ranges,
     shards,
+    sinks,
     wals,
 )
 from tests.simulation.whole.cluster import Cluster
@@ -24,12 +26,14 @@ from tests.simulation.whole.ground import ground
 KINDS: dict[str, Any] = {
     "consumers": consumers,
     "keys": keys,
+    "logs": logs,
     "messages": messages,
     "handlers": handlers,
     "harvesters": harvesters,
     "ranges": ranges,
     "shards": shards,
     "dead_letters": dead_letters,
+    "sinks": sinks,
     "wals": wals,
 }
 
