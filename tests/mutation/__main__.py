@@ -105,7 +105,7 @@ UNIT_TESTS: Final[dict[str, tuple[str, ...]]] = {
         "harvest/sinks/test_sinks_over_failing_kafka.py",
         "harvest/runtime/test_replay.py",
     ),
-    "relay": (
+    "relays": (
         "harvest/core/test_relay.py",
         "harvest/sinks/test_http_exchange.py",
         "harvest/runtime/test_relay_metrics.py",
@@ -142,7 +142,7 @@ UNIT_TESTS: Final[dict[str, tuple[str, ...]]] = {
 }
 """For each campaign, the unit tests that may notice what it does not: files below
 tests/unit, quick ones first."""
-NO_HISTORIES: Final = ("workers", "reconcile", "relay", "sources", "looking")
+NO_HISTORIES: Final = ("workers", "reconcile", "sources", "looking")
 """Campaigns of what no history of `tests.simulation` plays."""
 UNIT_TESTS_S: Final = 300
 WHOLE_HISTORIES: Final = 400

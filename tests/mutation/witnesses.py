@@ -31,6 +31,7 @@ CHECKERS: Final = {
     "messages": ("whole/messages",),
     "shards": ("whole/shards",),
     "dead_letters": ("whole/dead_letters",),
+    "relays": ("whole/relays",),
     "sinks": ("whole/sinks", "whole/kafka"),
     "wals": ("whole/wals",),
 }
@@ -462,11 +463,6 @@ _DEAD_LETTERS: Final[list[tuple[str, int, Mutant | str]]] = [
 
 _SINKS: Final[list[tuple[str, int, Mutant | str]]] = [
     (
-        "only what was published is deleted",
-        60,
-        "sinks: transactions: a step that timed out is not done",
-    ),
-    (
         "who is given up sends nothing",
         60,
         _bug(
@@ -646,6 +642,13 @@ WITNESSES: Final[tuple[Witness, ...]] = (
     *(Witness("messages", name, most, (bug,)) for name, most, bug in _MESSAGES),
     Witness("shards", "shares are fair", 5, ("shards: a shard that goes is stopped",)),
     *(Witness("dead_letters", name, most, (bug,)) for name, most, bug in _DEAD_LETTERS),
+    Witness(
+        "dead_letters",
+        "only what was published is deleted",
+        60,
+        ("sinks: transactions: a step that timed out is not done",),
+        "sinks",
+    ),
     *(Witness("sinks", name, most, (bug,)) for name, most, bug in _SINKS),
     *(Witness("logs", name, most, (bug,)) for name, most, bug in _LOGS),
     Witness(

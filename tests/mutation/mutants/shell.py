@@ -144,7 +144,7 @@ SHELL: tuple[Mutant, ...] = (
         "while batch := [row for row, _ in zip(rows, range(_BATCH))]:",
     ),
     _m(
-        "relay",
+        "relays",
         "the last of the notes of a row counts",
         "harvest.runtime.relay_leader",
         "RelayLeader._note",
@@ -152,7 +152,7 @@ SHELL: tuple[Mutant, ...] = (
         "last.setdefault(message.row.id, action)",
     ),
     _m(
-        "relay",
+        "relays",
         "of a request that failed, the first of each key is told",
         "harvest.runtime.relay_leader",
         "RelayLeader._send",
@@ -160,7 +160,7 @@ SHELL: tuple[Mutant, ...] = (
         "for message in request}",
     ),
     _m(
-        "relay",
+        "relays",
         "behind a message that failed, its key waits",
         "harvest.runtime.relay_leader",
         "RelayLeader._send_each",
@@ -168,7 +168,7 @@ SHELL: tuple[Mutant, ...] = (
         "if False:",
     ),
     _m(
-        "relay",
+        "relays",
         "an answer that refuses the message does not close the destination",
         "harvest.sinks.http.endpoint",
         "HttpSink._failure",
@@ -176,7 +176,7 @@ SHELL: tuple[Mutant, ...] = (
         "unavailable = status in _UNAVAILABLE",
     ),
     _m(
-        "relay",
+        "relays",
         "while shedding waits, nothing is asked for",
         "harvest.core.relay",
         "RelayScheduler._make_room",

@@ -9,7 +9,8 @@ __all__ = ["SINKS"]
 
 def _sink(module: str, name: str, function: str, old: str, new: str) -> Mutant:
     edits = (Edit(function, old, new),)
-    return Mutant(f"sinks: {name}", f"harvest.{module}", edits, "sinks")
+    campaign = "relays" if module in ("core.dispatcher", "core.relay") else "sinks"
+    return Mutant(f"{campaign}: {name}", f"harvest.{module}", edits, campaign)
 
 
 def _idempotent(name: str, function: str, old: str, new: str) -> Mutant:

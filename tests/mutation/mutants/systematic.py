@@ -1,8 +1,8 @@
 """Mutants that nobody chose: every comparison, condition, constant and effect, changed in turn.
 
 A tool to find what the others forgot: ``python -m tests.mutation --systematic claimant``; of other
-modules with their campaign, ``--systematic marshal_py.client.log_writer:logs``. Some of these change
-nothing that anyone could see, so survivors are to be read, not to be counted.
+modules with their campaign, ``--systematic marshal_py.client.log_writer:logs``. Some of these
+change nothing that anyone could see, so survivors are to be read, not to be counted.
 """
 
 from __future__ import annotations

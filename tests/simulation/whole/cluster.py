@@ -17,6 +17,7 @@ from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any, Final
 
+import httpcore
 from confluent_kafka import (
     OFFSET_BEGINNING,
     TIMESTAMP_LOG_APPEND_TIME,
@@ -109,6 +110,9 @@ class Cluster:
         self.sink_client: Any = None
         """Stands for `harvest.sinks.kafka.clients.make_client`, where a history has such sinks."""
         self.healed = False
+
+        self.httpcore: Any = httpcore
+        """Stands for the module of that name, where a history has destinations."""
 
     def create(self, topic: str, partitions: int) -> None:
         """Make a topic; one that was deleted is another one now, and not every consumer sees it."""

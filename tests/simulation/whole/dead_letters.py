@@ -12,10 +12,11 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
+from uuid import UUID
 
 from harvest.core.dead_letters import BadRow, BadRowPolicy, Key
 from harvest.core.interfaces.sink import Sink
-from harvest.core.mark_checkpoint import Term
+from harvest.core.mark_checkpoint import Checkpoint, Term
 from harvest.core.row import Row
 from harvest.errors import StoreUnavailable
 from harvest.outbox.record import OutboxRecord
@@ -86,13 +87,39 @@ class SimDeadLetters:
         """Nothing is kept open."""
 
 
+class WatchedStore(SimStore):
+    """A `MarkStore` of which every deletion is looked at."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world.database, world.table)
+        self._world = world
+
+    def _watched(self, statement: Callable[[], int]) -> int:
+        def work() -> int:
+            before = set(self._world.table.committed)
+            count = statement()
+            self._world.deleted(before - self._world.table.committed.keys())
+            return count
+
+        return self._do(work)
+
+    def purge(self, ids: Sequence[int], tags: Sequence[UUID]) -> int:
+        return self._watched(lambda: self._store.purge(ids, tags))
+
+    def delete(self, ids: Sequence[int]) -> int:
+        return self._watched(lambda: self._store.delete(ids))
+
+    def clear(self, checkpoint: Checkpoint) -> int:
+        return self._watched(lambda: self._store.clear(checkpoint))
+
+
 class DeadLetterHarvester(Harvester):
     """One process of ``harvest reap`` with `bad_rows`."""
 
     world: World
 
     def store(self) -> SimStore:
-        return SimStore(self.world.database, self.world.table)
+        return WatchedStore(self.world)
 
     def sink(self) -> Sink:
         broker = self.world.broker
@@ -178,6 +205,12 @@ class World(harvesters.World):
     def overtaken(self, key: bytes) -> bool:
         gone_on = not self.scenario.key_waits and self.were_bad & set(self.committed[key])
         return bool(gone_on) or super().overtaken(key)
+
+    def deleted(self, ids: set[int]) -> None:
+        """Rows are gone from the table, now."""
+        for row_id in sorted(ids):
+            if not self.seen[row_id]:
+                self.hub.fail("only what was published is deleted", f"row {row_id} is gone")
 
     def set_aside(self, ids: set[int]) -> None:
         """Rows are set aside, now."""

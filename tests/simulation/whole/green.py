@@ -481,6 +481,26 @@ class SimpleQueue:
         return len(self._items)
 
 
+class Local:
+    """As `threading.local`."""
+
+    def __init__(self) -> None:
+        object.__setattr__(self, "_of_threads", {})
+
+    def _mine(self) -> dict[str, Any]:
+        mine: dict[str, Any] = self._of_threads.setdefault(current_thread(), {})
+        return mine
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self._mine()[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self._mine()[name] = value
+
+
 def _monotonic_ns() -> int:
     here = hub()
     return here.now if here.current is None else here.current.machine.now_ns
@@ -500,6 +520,7 @@ THREADING: Final = types.SimpleNamespace(
     current_thread=current_thread,
     main_thread=lambda: None,
     get_ident=lambda: id(current_thread()),
+    local=Local,
 )
 TIME: Final = types.SimpleNamespace(
     monotonic=lambda: _monotonic_ns() / 1e9,

@@ -16,7 +16,9 @@ import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from harvest.runtime import relay_leader as relay_leader_module
 from harvest.runtime import wal_leader as wal_leader_module
+from harvest.sinks.http import deadline as deadline_module
 from harvest.sinks.kafka import clients as sink_clients_module
 from marshal_py.client import driver as driver_module
 from marshal_py.client import kafka_clients as clients_module
@@ -48,6 +50,16 @@ class _ObservableCondition(green.Condition):
         super().notify_all()
         for observer in self.observers:
             observer()
+
+
+class _Httpcore:
+    """The module `httpcore`, or what a history has in its place."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._cluster.httpcore, name)
 
 
 class _Ground:
@@ -82,12 +94,15 @@ class _Ground:
         ]
         random_bits = types.SimpleNamespace(randbits=self.hub.random.getrandbits)
         replacements.append((secrets, random_bits))
+        random_numbers = types.SimpleNamespace(random=self.hub.random.random)
         for module in _modules():
             for name, value in list(vars(module).items()):
                 for real, simulated in replacements:
                     if value is real:
                         self.put(module, name, simulated)
         self.put(client_module, "new_instance_id", self.instance_id)
+        self.put(relay_leader_module, "random", random_numbers)
+        self.put(deadline_module, "httpcore", _Httpcore(self.cluster))
         self.put(wal_leader_module, "select", sockets.SELECT)
         self.put(wal_leader_module, "socket", sockets.SOCKET)
         self.put(driver_module, "atexit", types.SimpleNamespace(register=lambda *_: None))

@@ -15,6 +15,7 @@ from tests.simulation.whole import (
     logs,
     messages,
     ranges,
+    relays,
     shards,
     sinks,
     wals,
@@ -34,6 +35,7 @@ KINDS: dict[str, Any] = {
     "shards": shards,
     "dead_letters": dead_letters,
     "sinks": sinks,
+    "relays": relays,
     "wals": wals,
 }
 

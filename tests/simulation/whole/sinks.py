@@ -8,13 +8,10 @@ purged from the table is in Kafka; and with transactions each row comes once, in
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
-from uuid import UUID
 
 from harvest.core.interfaces.sink import Sink
-from harvest.core.mark_checkpoint import Checkpoint
 from harvest.outbox.record import OutboxRecord
 from harvest.sinks.kafka.idempotent import IdempotentSink
 from harvest.sinks.kafka.sink import TransactionalSink
@@ -24,7 +21,6 @@ from tests.simulation.whole.cluster import Cluster
 from tests.simulation.whole.dead_letters import DeadLetterHarvester
 from tests.simulation.whole.green import MS, SECOND, Hub, machine
 from tests.simulation.whole.kafka import Kafka
-from tests.simulation.whole.outbox import SimStore
 
 _BAD_BYTES: Final = 60
 _LONG_OUTAGE_S: Final = 8
@@ -56,36 +52,10 @@ def generate(seed: int) -> Scenario:
     return made
 
 
-class WatchedStore(SimStore):
-    """A `MarkStore` of which every deletion is looked at."""
-
-    def __init__(self, world: World) -> None:
-        super().__init__(world.database, world.table)
-        self._world = world
-
-    def _watched(self, statement: Any) -> int:
-        def work() -> int:
-            before = set(self._world.table.committed)
-            count: int = statement()
-            self._world.deleted(before - self._world.table.committed.keys())
-            return count
-
-        return self._do(work)
-
-    def purge(self, ids: Sequence[int], tags: Sequence[UUID]) -> int:
-        return self._watched(lambda: self._store.purge(ids, tags))
-
-    def clear(self, checkpoint: Checkpoint) -> int:
-        return self._watched(lambda: self._store.clear(checkpoint))
-
-
 class SinkHarvester(DeadLetterHarvester):
     """One process of ``harvest reap``, with a sink as its users have it."""
 
     world: World
-
-    def store(self) -> SimStore:
-        return WatchedStore(self.world)
 
     def sink(self) -> Sink:
         settings = {"bootstrap.servers": "simulated:9092", **self.world.scenario.settings}
@@ -121,12 +91,6 @@ class World(dead_letters.World):
         transaction._rows[-1] = row._replace(value=value)
         self.ids[value] = row_id
         return row_id
-
-    def deleted(self, ids: set[int]) -> None:
-        """Rows are gone from the table, now."""
-        for row_id in sorted(ids):
-            if not self.seen[row_id]:
-                self.hub.fail("only what was published is deleted", f"row {row_id} is gone")
 
 
 _NOT_HERE: Final = ("row_refused",)
