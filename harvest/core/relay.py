@@ -88,7 +88,7 @@ __all__ = [
 ]
 
 Route: TypeAlias = Callable[[Row], Sequence[Message]]
-"""Where a row goes; a message with a `problem` if it can go nowhere. Does not raise."""
+"""Where a row goes; messages with a `problem` if it can go nowhere. Does not raise."""
 
 Settled: TypeAlias = tuple[int, frozenset[str]]
 """The `fingerprint` of a row, and the destinations, of several, that have it."""
@@ -455,7 +455,7 @@ class RelayScheduler:
 
     def _give_up(self, message: Message, error: str) -> None:
         """Where the row goes to several destinations, it is set aside when all are decided."""
-        if message.lane:
+        if message.lane and message.problem is None:
             error = f"{message.destination}: {error}"
         self._known[message.row.id].bad = BadRow(message.row.id, error)
         self._look_at(message.row.id)

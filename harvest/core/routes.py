@@ -60,7 +60,11 @@ class Router:
         self._unique = Template.parse(unique, outbox)
 
     def messages(self, row: Row) -> Sequence[Message]:
-        """Where a row goes, and when; one message with a `problem` if it can go nowhere."""
+        """Where a row goes, and when; messages with a `problem` if it can go nowhere.
+
+        Where rows go to several destinations there is one for each: later rows of the key wait
+        behind it everywhere, until it is set aside.
+        """
         try:
             if row.key is None:
                 raise InvalidRecord("the key is NULL: it decides the order; it may be empty")
@@ -78,6 +82,9 @@ class Router:
                 return [Message(row, name, at_ms, lane=name) for name in names]
             return [Message(row, names[0], at_ms)]
         except InvalidRecord as error:
+            if self._several:
+                names = sorted(self._names)
+                return [Message(row, name, 0.0, str(error), lane=name) for name in names]
             return [Message(row, self._any, 0.0, str(error))]
 
     def _destinations(self, row: Row) -> list[str]:

@@ -2,8 +2,8 @@
 
 Rows and records are known by two 64-bit hashes: of (topic, key), and of everything that was to be
 published. The fingerprint of a bucket of keys sums, over its keys, hashes of each row together with
-the one before it of the same key: it changes when anything is missing, added, altered or reordered
-within a key, and not when keys interleave differently. (specs/AUDIT.md §3)
+its place among those of the same key: it changes when anything is missing, added, altered or
+reordered within a key, and not when keys interleave differently. (specs/AUDIT.md §3)
 """
 
 from __future__ import annotations
@@ -43,10 +43,12 @@ def fingerprints(key_hash: Hashes, order: Hashes, row_hash: Hashes) -> Prints:
     keys, rows = key_hash.view(np.uint64), row_hash.view(np.uint64)
     sequence = np.lexsort((order, keys))
     keys, rows = keys[sequence], rows[sequence]
-    previous = np.empty_like(rows)
-    previous[:1] = 0
-    previous[1:] = np.where(keys[1:] == keys[:-1], rows[:-1], np.uint64(0))
-    mixed = (rows ^ (previous * _A)) + keys * _B
+    # (Who comes before whom would not do: of equal rows, ABACA and ACABA are the same.)
+    at = np.arange(len(keys), dtype=np.uint64)
+    first = np.zeros_like(at)
+    first[1:] = np.where(keys[1:] == keys[:-1], np.uint64(0), at[1:])
+    place = at - np.maximum.accumulate(first)
+    mixed = (rows ^ (place * _A)) + keys * _B
     mixed = (mixed ^ (mixed >> _31)) * _C
     mixed ^= mixed >> _31
     buckets = keys >> _SHIFT

@@ -997,6 +997,20 @@ def test_a_row_is_purged_when_each_of_its_destinations_has_it() -> None:
     assert any(isinstance(a, Purge) for a in scheduler.step(r.Sent(1, OK, "a", "a")))
 
 
+def test_behind_a_row_that_can_go_nowhere_its_key_waits_at_each_destination() -> None:
+    """Until it is set aside, and what waits behind it is, too."""
+    scheduler, _ = several()
+    good, wrong, later = (Row(n, "t", b"k", b"v", (b"a",) * (n == 2)) for n in (1, 2, 3))
+    assert posted(scheduler.step(Marked(0, [good, wrong, later]))) == [(1, "a"), (1, "b")]
+    assert posted(scheduler.step(r.Sent(1, OK, "b", "b"))) == [(2, "b")]
+    assert posted(scheduler.step(r.Sent(2, BAD, "b", "b"))) == []
+    assert posted(scheduler.step(r.Sent(1, OK, "a", "a"))) == [(2, "a")]
+    scheduler.step(r.Sent(2, BAD, "a", "a"))
+    actions = scheduler.step(Marked(1, []))  # dead letters are added when no mark is under way
+    (add,) = (a for a in actions if isinstance(a, AddDeadLetters))
+    assert [(bad.id, bad.waits) for bad in add.rows] == [(2, False), (3, True)]
+
+
 def test_the_same_row_under_an_id_that_is_given_again_is_sent_again() -> None:
     scheduler, _ = several()
     for batch in (0, 1):
@@ -1079,6 +1093,8 @@ def test_routes_to_several_destinations() -> None:
     assert [m.lane for m in router.messages(row())] == ["orders", "audit"]
     nowhere = Router(["a"], [lambda _: ""]).messages(row())
     assert [m.problem for m in nowhere] == ["no route gives a destination for it"]
+    lost = Router(["a", "b"], ["a", "b"]).messages(row(key=None))
+    assert [(m.lane, m.problem is None) for m in lost] == [("a", False), ("b", False)]
     with pytest.raises(ConfigurationError, match="no such destination"):
         Router(["a"], ["a", "b"])
 
