@@ -21,6 +21,7 @@ HISTORIES = {
     "shards": 15,
     "dead_letters": 40,
     "sinks": 30,
+    "relays": 30,
     "wals": 30,
 }
 """Of each kind; 60 of others. ``python -m tests.simulation.whole`` runs more, with every fault."""

@@ -261,6 +261,64 @@ _LINE = (
 )
 
 
+def _relayed(module: str, name: str, function: str, old: str, new: str) -> Mutant:
+    edits = (Edit(function, old, new),)
+    return Mutant(f"relays: {name}", f"harvest.{module}", edits, "relays")
+
+
+_RELAYED = (
+    _relayed(
+        "sinks.http.endpoint",
+        "an answer that is no success is none",
+        "HttpSink._exchange",
+        "if answer.status in self._endpoint.expected:",
+        "if True:",
+    ),
+    _relayed(
+        "sinks.http.endpoint",
+        "a message that the receiver refuses is given up",
+        "HttpSink._failure",
+        "lasting = status in self._endpoint.refused",
+        "lasting = False",
+    ),
+    _relayed(
+        "sinks.http.exchange",
+        "a connection that has not answered is not used again",
+        "Connection.exchange",
+        "self._reusable = False\n",
+        "self._reusable = True\n",
+    ),
+    _relayed(
+        "sinks.http.exchange",
+        "an answer that comes in pieces is read to its end",
+        "Connection._rest",
+        "len(data) < plain.end",
+        "False",
+    ),
+    _relayed(
+        "core.routes",
+        "what can go nowhere holds up its key at each destination",
+        "Router.messages",
+        "if self._several:\n                names = sorted",
+        "if False:\n                names = sorted",
+    ),
+    _relayed(
+        "runtime.relay_leader",
+        "what is set aside is known when it is opened",
+        "RelayLeader._open",
+        "waiting = dict(self.dead_letters.waiting_keys())",
+        "waiting = {}",
+    ),
+    _relayed(
+        "runtime.relay_leader",
+        "who has lost the lease sends nothing",
+        "RelayLeader._send_one",
+        "if not leadership.may_act():",
+        "if False:",
+    ),
+)
+
+
 SINKS: tuple[Mutant, ...] = (
     _idempotent(
         "a delivery is not settled before the one before",
@@ -378,6 +436,7 @@ SINKS: tuple[Mutant, ...] = (
     *_TRANSACTIONS,
     *_REFUSALS,
     *_LINE,
+    *_RELAYED,
     *_BATCHES,
     *_FAN_OUT,
     *_COLUMNS,
