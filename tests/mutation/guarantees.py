@@ -26,6 +26,7 @@ _CLIENT: Final = "integration/marshal_py/client/test_marshal.py"
 _LEADER: Final = "integration/marshal_py/client/test_leader_election.py"
 _SECURITY: Final = "integration/marshal_py/client/test_security.py"
 _RUN: Final = "integration/marshal_py/consumer/handlers/test_run.py"
+_CLUSTER: Final = "spark/test_cluster.py"
 _FLOOD: Final = "unit/marshal_py/client/test_flood_cost.py"
 _ANY_PROCESS: Final = Path(__file__).parent / "any_process"
 """Has the module that Python imports when it starts."""
@@ -330,6 +331,31 @@ BROKEN: Final[tuple[Broken, ...]] = (
         "::test_of_two_runs_after_one_commit_the_second_fails",
     ),
     Broken(
+        "G33",
+        "promise: a query that goes on begins where the last batch ended",
+        f"{_CLUSTER}::test_an_executor_is_lost_and_the_checkpoint_goes_on",
+    ),
+    Broken(
+        "G33",
+        "promise: at least once, a task that is tried again has its records",
+        f"{_CLUSTER}::test_an_executor_is_lost_and_the_checkpoint_goes_on",
+    ),
+    Broken(
+        "G33",
+        "promise: at least once, a task that is tried again has its records",
+        f"{_CLUSTER}::test_a_copy_of_a_task_counts_once",
+    ),
+    Broken(
+        "G34",
+        "promise: at most once, the first attempt alone has records",
+        f"{_CLUSTER}::test_at_most_once_nothing_comes_twice_when_an_executor_is_lost",
+    ),
+    Broken(
+        "G34",
+        "promise: nothing is claimed before speculation is refused",
+        f"{_CLUSTER}::test_at_most_once_refuses_speculation",
+    ),
+    Broken(
         "G35",
         "promise: a driver whose cluster is gone says so",
         "unit/marshal_py/spark/test_watch.py"
@@ -408,7 +434,7 @@ def notices(broken: Broken) -> bool:
     command = [sys.executable, "-m", "pytest", "-p", "tests.mutation.plugin", "-x", "-q"]
     path = os.pathsep.join((str(_ANY_PROCESS), str(ROOT)))
     done = subprocess.run(
-        [*command, "-p", "no:cacheprovider", "--timeout", "120", f"tests/{broken.test}"],
+        [*command, "-p", "no:cacheprovider", "-m", "", "--timeout", "300", f"tests/{broken.test}"],
         cwd=ROOT,
         env={**os.environ, "MUTANT": broken.bug, "PYTHONPATH": path},
         capture_output=True,

@@ -132,7 +132,9 @@ class Driver:
 
     def start(self, *arguments: str, log: Path, **settings: str) -> subprocess.Popen[bytes]:
         self.cluster.start()  # if the test before has killed it
-        environment = environment_for_driver(self.cluster) | {"PYTHONPATH": str(ROOT)}
+        environment = environment_for_driver(self.cluster)
+        path = os.environ.get("PYTHONPATH", "")
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, (path, str(ROOT))))
         with log.open("wb") as file:
             return subprocess.Popen(
                 self.command(*arguments, **settings),

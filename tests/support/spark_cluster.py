@@ -67,6 +67,8 @@ class SparkCluster:
             "SPARK_SCALA_VERSION": "2.13",  # what Spark's scripts find out
         }
         """What a worker has; its executors get it, too."""
+        if "MUTANT" in os.environ:  # a planted bug is in every process (tests.mutation.guarantees)
+            self.environment |= {name: os.environ[name] for name in ("MUTANT", "PYTHONPATH")}
         self._port = free_ports(1)[0]
         self._processes: list[ServerProcess] = []
 

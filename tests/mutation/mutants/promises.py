@@ -135,6 +135,35 @@ PROMISES: tuple[Mutant, ...] = (
         ("_Watch._run", "self.lost = True", "pass"),
     ),
     _p(
+        "a query that goes on begins where the last batch ended",
+        "marshal_py.spark.source",
+        ("ClaimedReader.commit", 'claim.commit(entry["offset"]', 'claim.commit(entry["from"]'),
+    ),
+    _p(
+        "at least once, a task that is tried again has its records",
+        "marshal_py.spark.source",
+        ("ClaimedReader.read", "if self.options.at_most_once:", "if True:"),
+        ("ClaimedReader.read", "raise ConfigurationError(SPECULATION)", "pass"),
+    ),
+    _p(
+        "at most once, the first attempt alone has records",
+        "marshal_py.spark.source",
+        (
+            "ClaimedReader.read",
+            "if context is not None and context.attemptNumber() > 0:",
+            "if False:",
+        ),
+    ),
+    _p(
+        "nothing is claimed before speculation is refused",
+        "marshal_py.spark.source",
+        (
+            "ClaimedReader.__init__",
+            "self._probed = not options.at_most_once",
+            "self._probed = True",
+        ),
+    ),
+    _p(
         "an outbox has one configuration",
         "harvest.core.source",
         ("registration_problem", "return None if not differing else", "return None if True else"),
