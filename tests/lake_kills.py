@@ -3,9 +3,9 @@
     python -m tests.lake_kills [--kills 20] [--seed 1] [--s3]
 
 Before each run the log and the published topic grow. A run is killed (SIGKILL, the JVM with it) at
-a random moment; of three, one has another run beside it. In the end one run lives, and every table
-must have the rows of a lake that was written by one run alone. Exits with 1 if one has not. With
-`--s3` the lake is in a store that speaks S3 (moto, which `nox -s object_store` installs).
+a random moment of its work; of three, one has another run beside it. In the end one run lives, and
+every table must have the rows of a lake that was written by one run alone. Exits with 1 if one has
+not. With `--s3` the lake is in a store that speaks S3 (moto, which `nox -s object_store` installs).
 """
 
 from __future__ import annotations
@@ -18,39 +18,73 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+from collections import deque
 from pathlib import Path
 from typing import Any
 
+from marshal_py.cli.exit_codes import FINDING
 from marshal_py.embedded import EmbeddedKafka
 from marshal_py.spark.lake.run import run_lake
 from marshal_py.spark.lake.tables import LAKE_TABLES, Lake
 from marshal_py.spark.session import spark_session
 from tests.spark.lake_world import DAY, Traffic, World
-from tests.support.s3 import BUCKET, environment_for_s3, s3_settings
+from tests.support.s3 import BUCKET, environment_for_spark, s3_settings
 from tests.unit.marshal_py.protocol.history.test_partition_history import Script, life
 
+PATIENCE_S = 600.0
+BEGIN = "reading"
+"""How the first line begins that a run says when it works."""
+QUICK_JAVA = "-XX:TieredStopAtLevel=1"
+QUICK = {
+    # To compile a query takes longer than these few rows.
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
+"""What makes a run shorter, so that more of them can be killed; it commits as ever."""
 _NOT_COMPARED = {"gold.runs", "silver.fold"}
 """Each run has its row; the fold's state has the order in which it learned of things."""
 _MOMENTS = {"gold.findings": ("found_at", "expires_on")}
 
 
-def start(traffic: Traffic, environment: dict[str, str]) -> subprocess.Popen[bytes]:
-    """A run as a process of its own."""
-    return subprocess.Popen(
-        [sys.executable, "-m", "marshal_py.cli", *traffic.command()],
-        env=environment,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
+class Run:
+    """`marshal lake run` as a process of its own. `working`: it has begun to work, or has ended."""
 
+    def __init__(self, traffic: Traffic, environment: dict[str, str]) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "marshal_py.cli", *traffic.command()],
+            env=environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        self.working = threading.Event()
+        self.said: deque[str] = deque(maxlen=30)
+        """The last lines of its standard error."""
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
 
-def kill(process: subprocess.Popen[bytes]) -> None:
-    """Kill a run, and the JVM that it started."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+    def _read(self) -> None:
+        assert self._process.stderr is not None
+        for line in self._process.stderr:
+            self.said.append(line)
+            if line.startswith(BEGIN):
+                self.working.set()
+        self.working.set()
+
+    def wait(self, timeout_s: float) -> int:
+        """Return its exit code. Raises `subprocess.TimeoutExpired`."""
+        return self._process.wait(timeout_s)
+
+    def kill(self) -> int:
+        """Kill it, and the JVM that it started, and return its exit code."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        code = self._process.wait()
+        self._reader.join()
+        return code
 
 
 def grow(traffic: Traffic, script: Script, choose: random.Random, ids: int) -> int:
@@ -87,7 +121,8 @@ def main() -> int:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
         kafka = stack.enter_context(EmbeddedKafka())
         settings = stack.enter_context(s3_settings()) if asked.s3 else {}
-        environment = environment_for_s3(settings, Path(folder))
+        environment = environment_for_spark(settings | QUICK, Path(folder))
+        environment["_JAVA_OPTIONS"] = QUICK_JAVA
         forever = {"retention.ms": "-1"}
         kafka.create_topic("log", 1, config=forever)
         kafka.create_topic("log.snapshots", 1)
@@ -97,24 +132,25 @@ def main() -> int:
         traffic = Traffic(*where)
         if asked.s3:
             traffic.lake = Lake.at(f"s3a://{BUCKET}/lake")
-        script, ids, longest_s = Script(), 0, 40.0
+        script, ids, longest_s, killed = Script(), 0, 60.0, 0
         for number in range(asked.kills):
             ids = grow(traffic, script, choose, ids)
-            runs = [start(traffic, environment)]
+            runs = [Run(traffic, environment)]
             if choose.random() < 0.33:
-                runs.append(start(traffic, environment))
-            moment_s = choose.uniform(5.0, longest_s)
+                runs.append(Run(traffic, environment))
+            runs[0].working.wait()
             began = time.monotonic()
             with contextlib.suppress(subprocess.TimeoutExpired):
-                runs[0].wait(moment_s)
-                longest_s = max(20.0, time.monotonic() - began)
-            for each in runs:
-                kill(each)
-            codes = [each.returncode for each in runs]
-            print(f"run {number + 1}: after {time.monotonic() - began:.1f} s: {codes}", flush=True)
-        last = start(traffic, environment)
-        if last.wait(600) not in (0, 1):
-            print(f"the last run ended with {last.returncode}", flush=True)
+                runs[0].wait(choose.uniform(0.0, 1.2 * longest_s))
+                longest_s = time.monotonic() - began
+            worked_s = time.monotonic() - began
+            codes = [each.kill() for each in runs]
+            killed += codes.count(-signal.SIGKILL)
+            print(f"run {number + 1}: after {worked_s:.1f} s of work: {codes}", flush=True)
+        last = Run(traffic, environment)
+        code = last.wait(PATIENCE_S)
+        if code not in (0, FINDING):
+            print(f"the last run ended with {code}:\n{''.join(last.said)}", flush=True)
             return 1
         spark = spark_session(
             "lake kills", master="local[2]", delta=True, s3=asked.s3, settings=settings
@@ -129,6 +165,7 @@ def main() -> int:
             different += abs(len(found[table]) - len(wanted[table]))
             wrong += different
             print(f"{table}: {len(wanted[table])} rows, {different} different", flush=True)
+    print(f"{killed} runs killed, {wrong} rows different", flush=True)
     return 1 if wrong else 0
 
 

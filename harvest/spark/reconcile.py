@@ -10,7 +10,8 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,7 +25,6 @@ from harvest.spark.details import (
     Rules,
     details,
     output_columns,
-    schema_of,
 )
 from harvest.spark.sources import (
     ALL,
@@ -42,7 +42,7 @@ from marshal_py.spark.watch import cluster_watched
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 __all__ = ["FINDING_COLUMNS", "KINDS", "Outbox", "Reconciliation", "reconcile"]
 
@@ -159,6 +159,7 @@ def reconcile(
     - `grace_s`: a row that is younger, and missing, is pending: it counts as no finding.
     - `out`: a folder for the table of findings (Parquet).
     - `state`: a folder for what the next run goes on from: with it, only what is new is compared.
+      The driver and all executors must reach it.
     - `late_s`: how long, with `state`, rows are looked for whose ids were passed.
     - `since_ms`, `until_ms`: only findings about rows (where there is none: records) that were
       written from then to before then, in milliseconds since 1970. Not with `state`.
@@ -177,13 +178,12 @@ def reconcile(
     run = _Run(spark, outbox, config, named, grace_s, out, max_samples, timeout_s, window)
     if state is None:
         with cluster_watched(spark):
-            return run.compare(State(outbox.name), None, None)[0]
+            return run.compare(State(outbox.name), None, 0)[0]
     folder = StateFolder(state)
     with folder.locked(), cluster_watched(spark):
-        previous, carried = folder.load(outbox.name)
-        # Ids are looked at after Kafka's ends: see compare.
-        result, following, carried = run.compare(previous, carried, int(late_s * 1000))
-        folder.store(following, carried)
+        previous = folder.load(outbox.name)
+        result, following = run.compare(previous, folder, int(late_s * 1000))
+        folder.store(following)
     return result
 
 
@@ -225,9 +225,9 @@ class _Run:
     window: _Window
 
     def compare(
-        self, previous: State, carried: pa.Table | None, late_ms: int | None
-    ) -> tuple[Reconciliation, State, Any]:
-        """Compare what is new since `previous`; everything if `late_ms` is None."""
+        self, previous: State, folder: StateFolder | None, late_ms: int
+    ) -> tuple[Reconciliation, State]:
+        """Compare what is new since `previous`, and carry over to FOLDER; without it everything."""
         started = time.perf_counter()
         spark, outbox = self.spark, self.outbox
         # Kafka's ends first: a record below them has a row that the later look at the table can
@@ -239,7 +239,7 @@ class _Run:
         rules = Rules(now_ms - int(self.grace_s * 1000), whole=self.window == _Window())
         following = previous
         rows: DataFrame | None
-        if late_ms is None:
+        if folder is None:
             rows = outbox.frame(spark, self.window.part)
         else:
             wanted = outbox.ids(spark, previous.ids_to_look_for())
@@ -254,10 +254,12 @@ class _Run:
             for bucket in ours.keys() | theirs.keys()
             if ours.get(bucket) != theirs.get(bucket)
         }
-        if carried is not None and carried.num_rows:
-            buckets |= {hash_ % 2**64 >> _SHIFT for hash_ in carried["key_hash"].to_pylist()}
-        else:
-            carried = None
+        carried = None
+        if folder is not None and previous.carried:
+            carried = spark.read.schema(CARRIED_COLUMNS).parquet(
+                folder.carried(previous.run).as_uri()
+            )
+            buckets |= {row[0] for row in carried.select(_bucket()).distinct().collect()}
         found = _Findings()
         if buckets:
             sides = []
@@ -266,8 +268,9 @@ class _Run:
             if records is not None:
                 sides.append(_only(records, buckets, "true", None))
             if carried is not None:
-                sides.append(spark.createDataFrame(carried, CARRIED_COLUMNS))
-            found = self._details(sides, rules, previous)
+                sides.append(carried)
+            keep = None if folder is None else folder.carried(following.run)
+            found = self._details(sides, rules, previous, keep)
         kinds = found.kinds
         result = Reconciliation(
             _total(ours),
@@ -282,9 +285,11 @@ class _Run:
             found.hours,
             found.keys,
         )
-        return result, following, found.carried
+        return result, replace(following, carried=found.carried)
 
-    def _details(self, sides: list[DataFrame], rules: Rules, previous: State) -> _Findings:
+    def _details(
+        self, sides: list[DataFrame], rules: Rules, previous: State, keep: Path | None
+    ) -> _Findings:
         both = sides[0]
         for side in sides[1:]:
             both = both.unionByName(side)
@@ -294,50 +299,50 @@ class _Run:
             .mapInArrow(details(rules), output_columns())
             .cache()
         )
-        try:
+        with ExitStack() as stack:
+            stack.callback(frame.unpersist)
             lines = frame
             if previous.last_id is not None:
-                lines = self._with_old_rows(frame, "duplicated")
+                lines = self._with_old_rows(frame, "duplicated", stack)
             elif self.window != _Window():
-                lines = self._with_old_rows(frame, _ELSEWHERE).filter(f"kind <> '{_ELSEWHERE}'")
-                for condition in self.window.conditions():
+                lines = self._with_old_rows(frame, _ELSEWHERE, stack)
+                for condition in (f"kind <> '{_ELSEWHERE}'", *self.window.conditions()):
                     lines = lines.filter(condition)
             lines = lines.filter(f"kind <> '{CARRY}'").select(*_names(FINDING_COLUMNS))
             found = _Findings.of(lines, self.max_samples)
-            if rules.carrying:
+            if keep is not None:
                 columns = [f"_{name} AS {name}" for name in _names(CARRIED_COLUMNS)]
                 kept = frame.filter(f"kind = '{CARRY}'").selectExpr(*columns)
-                found.carried = kept.toArrow().cast(schema_of(CARRIED_COLUMNS))
+                found.carried = kept.count()
+                if found.carried:
+                    kept.write.mode("overwrite").parquet(keep.as_uri())
             if self.out is not None:
                 lines.write.mode("overwrite").parquet(f"{self.out}/findings")
-        finally:
-            frame.unpersist()
         return found
 
-    def _with_old_rows(self, frame: DataFrame, kind: str) -> DataFrame:
+    def _with_old_rows(self, frame: DataFrame, kind: str, stack: ExitStack) -> DataFrame:
         """Records that no row here asked for, but another row of the outbox, get another kind."""
         from pyspark.sql import functions as F
 
         hashes = ["_key_hash", "_row_hash"]
         strange = frame.filter("kind = 'never_committed'").select(*hashes).distinct().cache()
-        try:
-            if not strange.count():
-                return frame
-            old = (
-                self.outbox.frame(self.spark)
-                .selectExpr("key_hash AS _key_hash", "row_hash AS _row_hash", "a")
-                .join(F.broadcast(strange), hashes)
-                .groupBy(*hashes)
-                .agg(F.max("a").alias("old_id"))
-                .collect()
-            )
-        finally:
-            strange.unpersist()
-        if not old:
+        stack.callback(strange.unpersist)
+        if not strange.count():
             return frame
-        known = self.spark.createDataFrame(old, "_key_hash bigint, _row_hash bigint, old_id bigint")
+        # As many as records that are there twice: the driver takes none of them.
+        known = (
+            self.outbox.frame(self.spark)
+            .selectExpr("key_hash AS _key_hash", "row_hash AS _row_hash", "a")
+            .join(strange, hashes)
+            .groupBy(*hashes)
+            .agg(F.max("a").alias("old_id"))
+            .cache()
+        )
+        stack.callback(known.unpersist)
+        if not known.count():
+            return frame
         again = "kind = 'never_committed' AND old_id IS NOT NULL"
-        return frame.join(F.broadcast(known), hashes, "left").withColumns(
+        return frame.join(known, hashes, "left").withColumns(
             {
                 "kind": F.expr(f"IF({again}, '{kind}', kind)"),
                 "id": F.expr(f"IF({again}, old_id, id)"),
@@ -354,7 +359,7 @@ class _Findings:
     hours: list[dict[str, Any]] = field(default_factory=list)
     keys: list[dict[str, Any]] = field(default_factory=list)
     samples: list[dict[str, Any]] = field(default_factory=list)
-    carried: pa.Table = field(default_factory=lambda: schema_of(CARRIED_COLUMNS).empty_table())
+    carried: int = 0
 
     @classmethod
     def of(cls, lines: DataFrame, max_samples: int) -> _Findings:
@@ -478,8 +483,6 @@ def _fingerprint(wanted: Sequence[Range] | None) -> Any:
 
 def _only(frame: DataFrame, buckets: set[int], in_kafka: str, last_id: int | None) -> DataFrame:
     """Return the items of these buckets with the columns that `details` takes."""
-    from pyspark.sql import functions as F
-
     late = "0" if last_id is None else f"CASE WHEN a <= {last_id:d}L THEN {Flag.LATE:d} ELSE 0 END"
     found = frame.selectExpr(
         "key_hash",
@@ -495,8 +498,13 @@ def _only(frame: DataFrame, buckets: set[int], in_kafka: str, last_id: int | Non
     )
     if len(buckets) == BUCKETS:
         return found
-    bucket = F.shiftrightunsigned("key_hash", _SHIFT)
-    return found.filter(bucket.isin(sorted(buckets)))
+    return found.filter(_bucket().isin(sorted(buckets)))
+
+
+def _bucket() -> Column:
+    from pyspark.sql import functions as F
+
+    return F.shiftrightunsigned("key_hash", _SHIFT)
 
 
 def _names(columns: str) -> list[str]:

@@ -3,7 +3,9 @@
 ::
 
     STATE/state.json               the last run: offsets, ids, open ids, which file is carried
-    STATE/carried-000007.parquet   rows without a record, and records without a row, of run 7
+    STATE/carried-000007/          rows without a record, and records without a row, of run 7
+
+Executors write and read what is carried (Parquet), however much it is: the driver holds none of it.
 
 `state.json` is replaced in one step when a run is done; a run that is killed has changed nothing.
 """
@@ -14,21 +16,19 @@ import contextlib
 import fcntl
 import json
 import os
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from harvest.core.gaps import Range, clip, subtract, union
 from harvest.errors import ConfigurationError
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 __all__ = ["State", "StateFolder"]
 
-_VERSION: Final = 2
-"""It changes with what the hashes are made of."""
+_VERSION: Final = 3
+"""It changes with what the hashes are made of, and how rows are carried."""
 _FIRST: Final = -(1 << 63)
 _LAST: Final = (1 << 63) - 1
 
@@ -42,6 +42,7 @@ class State:
     - `last_id`: the highest id that was seen; None before any.
     - `open_ids`: (low, high, since): ids up to it that were not there, and when that was first seen
       (ms since 1970). They may belong to transactions that have not committed yet.
+    - `carried`: how many rows and records are carried over.
     """
 
     source: str
@@ -49,6 +50,7 @@ class State:
     offsets: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
     last_id: int | None = None
     open_ids: Sequence[tuple[int, int, int]] = ()
+    carried: int = 0
 
     def ids_to_look_for(self) -> list[Range]:
         """The ids whose rows no run has compared yet."""
@@ -84,7 +86,7 @@ class State:
 
 
 class StateFolder:
-    """A folder of the machine on which the driver runs. Raises `ConfigurationError`."""
+    """A folder that the driver and all executors reach. Raises `ConfigurationError`."""
 
     def __init__(self, folder: str | Path) -> None:
         self._folder = Path(folder)
@@ -102,13 +104,12 @@ class StateFolder:
                 ) from None
             yield
 
-    def load(self, source: str) -> tuple[State, pa.Table | None]:
-        """The state, and what is carried over; None at the first run."""
-        import pyarrow.parquet as pq
-
+    def load(self, source: str) -> State:
+        """The state that the last run has left."""
         path = self._folder / "state.json"
         if not path.exists():
-            return State(source), None
+            self._keep(State(source))
+            return State(source)
         try:
             content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
             if content.pop("version") != _VERSION:
@@ -128,13 +129,17 @@ class StateFolder:
                 f"{path} is the state of {state.source}, not of {source}: give each outbox a "
                 "folder of its own"
             )
-        return state, pq.read_table(self._carried(state.run))
+        self._check(state, "begin with an empty folder, and a full run")
+        self._keep(state)  # a run that was killed may have left its rows
+        return state
 
-    def store(self, state: State, carried: pa.Table) -> None:
-        """Commit a run."""
-        import pyarrow.parquet as pq
+    def carried(self, run: int) -> Path:
+        """Where a run's executors write what is carried over, if there is any."""
+        return self._folder.resolve() / f"carried-{run:06}"
 
-        pq.write_table(carried, self._carried(state.run))
+    def store(self, state: State) -> None:
+        """Commit a run, when what it carries over has been written."""
+        self._check(state, "give a folder that the driver and all executors reach")
         path = self._folder / "state.json"
         fresh = path.with_suffix(".new")
         with fresh.open("w", encoding="utf-8") as file:
@@ -142,9 +147,20 @@ class StateFolder:
             file.flush()
             os.fsync(file.fileno())
         fresh.replace(path)
-        for old in self._folder.glob("carried-*.parquet"):
-            if old != self._carried(state.run):
-                old.unlink(missing_ok=True)
+        self._keep(state)
 
-    def _carried(self, run: int) -> Path:
-        return self._folder / f"carried-{run:06}.parquet"
+    def _keep(self, state: State) -> None:
+        """Remove what runs but that one carried over."""
+        for path in self._folder.glob("carried-*"):
+            if path.name != self.carried(state.run).name:
+                shutil.rmtree(path)
+
+    def _check(self, state: State, way_out: str) -> None:
+        import pyarrow.parquet as pq
+
+        folder = self.carried(state.run)
+        rows = sum(pq.read_metadata(path).num_rows for path in folder.glob("*.parquet"))
+        if rows != state.carried:
+            raise ConfigurationError(
+                f"{folder} has {rows:,} of {state.carried:,} rows that are carried over: {way_out}"
+            )

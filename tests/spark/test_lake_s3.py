@@ -18,7 +18,7 @@ from marshal_py.embedded import EmbeddedKafka
 from marshal_py.spark.lake.tables import Lake
 from tests.spark.lake_world import OUTBOX, Traffic
 from tests.spark.test_cluster import unmet
-from tests.support.s3 import BUCKET, environment_for_s3, s3_settings
+from tests.support.s3 import BUCKET, environment_for_spark, s3_settings
 from tests.unit.marshal_py.protocol.history.test_partition_history import Script, life
 
 pytestmark = [pytest.mark.campaign, pytest.mark.kafka, pytest.mark.timeout(1_800)]
@@ -31,7 +31,7 @@ class Store:
     """A bucket, and the commands that are told how to find it."""
 
     def __init__(self, settings: dict[str, str], folder: Path) -> None:
-        self._environment = environment_for_s3(settings, folder)
+        self._environment = environment_for_spark(settings, folder)
 
     def start(self, *words: str) -> subprocess.Popen[str]:
         return subprocess.Popen(

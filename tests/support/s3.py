@@ -6,12 +6,13 @@ It is installed by `nox -s object_store`, not by the extra `test`.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-__all__ = ["BUCKET", "environment_for_s3", "s3_settings"]
+__all__ = ["BUCKET", "environment_for_spark", "s3_settings"]
 
 BUCKET: Final = "lakes"
 _REGION: Final = "us-east-1"
@@ -23,6 +24,7 @@ def s3_settings() -> Iterator[dict[str, str]]:
     import boto3
     from moto.server import ThreadedMotoServer
 
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)  # a line for each request
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
     server.start()
     try:
@@ -42,8 +44,8 @@ def s3_settings() -> Iterator[dict[str, str]]:
         server.stop()
 
 
-def environment_for_s3(settings: dict[str, str], folder: Path) -> dict[str, str]:
-    """The environment of commands: the settings stand in FOLDER/spark-defaults.conf."""
+def environment_for_spark(settings: dict[str, str], folder: Path) -> dict[str, str]:
+    """The environment of commands: Spark's settings stand in FOLDER/spark-defaults.conf."""
     lines = [f"{name} {value}\n" for name, value in settings.items()]
     (folder / "spark-defaults.conf").write_text("".join(lines))
     return {**os.environ, "SPARK_CONF_DIR": str(folder)}

@@ -99,6 +99,7 @@ def run_lake(
         _check_version(spark, lake)
         with Offsets(config, timeout_s) as offsets:
             partitions = len(offsets.partitions(settings.topic))
+        progress("reading what is new")
         records, published = ingest(
             spark,
             lake,

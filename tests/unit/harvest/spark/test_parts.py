@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from harvest.core.interfaces.range_store import Window
@@ -95,15 +96,27 @@ def test_an_empty_outbox_leaves_everything_to_the_next_run() -> None:
 
 def test_a_state_is_stored_whole_or_not_at_all(tmp_path: Path) -> None:
     folder = StateFolder(tmp_path)
-    assert folder.load("t") == (State("t"), None)
-    nothing = schema_of(CARRIED_COLUMNS).empty_table()
-    state = State("t", 1, {"a": {0: 7}}, 9, [(1, 2, 100)])
-    folder.store(state, nothing)
-    assert folder.load("t") == (state, nothing)
-    folder.store(state.after([(10, 10)], {}, 1, 1), nothing)
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["carried-000002.parquet", "state.json"]
+    assert folder.load("t") == State("t")
+    state = State("t", 1, {"a": {0: 7}}, 9, [(1, 2, 100)], carried=2)
+    with pytest.raises(ConfigurationError, match=r"has 0 of 2 rows.*all executors reach"):
+        folder.store(state)
+    assert folder.load("t") == State("t")
+    rows = pa.table({"n": [1, 2]})
+    folder.carried(1).mkdir()
+    pq.write_table(rows, folder.carried(1) / "part-0.parquet")
+    folder.store(state)
+    assert folder.load("t") == state
     with pytest.raises(ConfigurationError, match="is the state of t, not of u"):
         folder.load("u")
+    folder.carried(2).mkdir()  # of a run that is killed before it has stored its state
+    assert folder.load("t") == state
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["carried-000001", "state.json"]
+    folder.store(state.after([(10, 10)], {}, 1, 1))
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["state.json"]
+    folder.carried(2).mkdir()
+    pq.write_table(rows, folder.carried(2) / "part-0.parquet")
+    with pytest.raises(ConfigurationError, match=r"has 2 of 0 rows.*empty folder"):
+        folder.load("t")
     with folder.locked(), pytest.raises(ConfigurationError, match="another"), folder.locked():
         pass
 
