@@ -1,4 +1,4 @@
-"""One job of `spark_scale`, in a driver of its own. Prints one line of JSON."""
+"""One job of `spark_scale` or `spark_state`, in a driver of its own. Prints one line of JSON."""
 
 from __future__ import annotations
 
@@ -86,8 +86,12 @@ def main() -> None:
         found, seconds = done.records, done.seconds
     else:
         outbox = Outbox(dsn=asked["dsn"], table=asked["table"])
-        compared = reconcile(spark, outbox, asked["servers"])
-        found, seconds = sum(compared.findings.values()), time.perf_counter() - started
+        state = tempfile.mkdtemp() if asked["job"] == "carry" else None
+        compared = reconcile(spark, outbox, asked["servers"], state=state)
+        found = sum(compared.findings.values())
+        if state is not None:  # no record is new: what was carried over comes back
+            found = reconcile(spark, outbox, asked["servers"], state=state).outstanding
+        seconds = time.perf_counter() - started
     memory.close()
     figures = {"seconds": seconds, "found": found}
     print(json.dumps(figures | {"driver_mb": memory.driver_mb, "worker_mb": memory.worker_mb}))

@@ -34,6 +34,10 @@ CREATE VIEW {} AS SELECT id, create_time, kafka_topic, kafka_key,
   CASE WHEN id % {} = 0 THEN 'another' ELSE kafka_value END AS kafka_value,
   kafka_header_keys, kafka_header_values FROM outbox
 """
+_OTHER_KEYS = """
+CREATE VIEW other_keys AS SELECT id, create_time, kafka_topic, 'other-' || kafka_key AS kafka_key,
+  kafka_value, kafka_header_keys, kafka_header_values FROM outbox
+"""
 
 
 @dataclass(frozen=True)
@@ -72,17 +76,17 @@ def measure(options: Options) -> list[Figure]:
         write(servers, log, busy(records, partitions=PARTITIONS))
         audits = [_job("audit", executors=n, servers=servers, topic=log) for n in (1, 2)]
         figures.append(_gain("audit fold", *audits))
-        few, many = (_Outbox(kafka, postgres, count) for count in (rows, 4 * rows))
+        few, many = (FilledOutbox(kafka, postgres, count) for count in (rows, 4 * rows))
         one, two = (few.compare("outbox", executors=n) for n in (1, 2))
         figures.append(_gain("reconciliation, nothing differs", one, two))
-        figures += _growth("nothing differs", two, many.compare("outbox"))
+        figures += growth("nothing differs", two, many.compare("outbox"))
         for share, every in DIFFERENT.items():
             pair = [each.compare_with(share, every) for each in (few, many)]
-            figures += _growth(f"{share} differs", *pair)
+            figures += growth(f"{share} differs", *pair)
     return figures
 
 
-class _Outbox:
+class FilledOutbox:
     """A table and a topic with the same rows."""
 
     def __init__(self, kafka: EmbeddedKafka, postgres: EmbeddedPostgres, count: int) -> None:
@@ -91,9 +95,9 @@ class _Outbox:
         self._dsn = postgres.create_database()
         fill(self._dsn, self._servers, kafka.create_topic(partitions=4), count)
 
-    def compare(self, table: str, *, executors: int = 2) -> Outcome:
+    def compare(self, table: str, *, executors: int = 2, job: str = "reconcile") -> Outcome:
         more = {"servers": self._servers, "dsn": self._dsn, "table": table}
-        return _job("reconcile", executors=executors, **more)
+        return _job(job, executors=executors, **more)
 
     def compare_with(self, share: str, every: int) -> Outcome:
         """Compare with a value of its own in each so-manieth row."""
@@ -105,13 +109,23 @@ class _Outbox:
             raise RuntimeError(f"a wrong answer for {share}: {outcome}")
         return outcome
 
+    def carry(self) -> Outcome:
+        """Compare twice, with a state, when no row has its record."""
+        with psycopg.connect(self._dsn) as connection:
+            connection.execute(_OTHER_KEYS)
+        outcome = self.compare("other_keys", job="carry")
+        if outcome.found != self.count:
+            raise RuntimeError(f"a wrong answer: {outcome}")
+        return outcome
+
 
 def _gain(name: str, one: Outcome, two: Outcome) -> Figure:
     gain = one.seconds / two.seconds
     return Figure(f"{name}: from 1 to 2 executors", gain, "times", None, "≥ 1.7", gain >= 1.7)
 
 
-def _growth(name: str, few: Outcome, many: Outcome) -> list[Figure]:
+def growth(name: str, few: Outcome, many: Outcome) -> list[Figure]:
+    """What four times the rows cost, and what memory they take."""
     cost = many.seconds / few.seconds
     found = [Figure(f"{name}: rows x 4, cost", cost, "times", None, "≤ 4.4", cost <= 4.4)]
     for who, most in (("driver", 400), ("worker", 1_000)):
