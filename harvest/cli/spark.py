@@ -50,7 +50,8 @@ def reconcile(
     state: Annotated[
         Path | None,
         typer.Option(
-            metavar="FOLDER", help="Compare only what is new since the last run with this folder."
+            metavar="FOLDER",
+            help="Compare only what is new since the last run; a folder that executors reach.",
         ),
     ] = None,
     late_h: Annotated[
