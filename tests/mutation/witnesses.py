@@ -27,12 +27,10 @@ CHECKERS: Final = {
     "consumers": ("whole/checks", "whole/consumers", "whole/green"),
     "harvesters": ("whole/harvesters",),
     "handlers": ("whole/handlers",),
-    "logs": ("whole/logs",),
     "messages": ("whole/messages",),
     "shards": ("whole/shards",),
     "dead_letters": ("whole/dead_letters",),
     "relays": ("whole/relays",),
-    "sinks": ("whole/sinks", "whole/kafka"),
     "wals": ("whole/wals",),
 }
 """Where invariants are checked, below ``tests/simulation``."""
@@ -461,68 +459,22 @@ _DEAD_LETTERS: Final[list[tuple[str, int, Mutant | str]]] = [
     ),
 ]
 
-_SINKS: Final[list[tuple[str, int, Mutant | str]]] = [
+_RELAYS: Final[list[tuple[str, int, Mutant | str]]] = [
     (
-        "who is given up sends nothing",
-        60,
+        "a message goes with its own key",
+        20,
         _bug(
-            "what waits goes on when the sink is closed",
-            "harvest.sinks.kafka.idempotent",
-            ("_Line.close", "_purge(self._producer)", "pass"),
-            ("_Line.close", "self._thread.join(_CLOSE_S)", "pass"),
-            ("_Line.close", "give_up(self._producer)", "pass"),
+            "all messages of a request have the key of the first",
+            "harvest.runtime.relay_leader",
             (
-                "_Line._run",
-                "_purge(self._producer)\n            if self._reason",
-                "pass\n            if self._reason",
+                "RelayLeader._send_batch",
+                "tools.router.unique(message.row)) for message in request",
+                "tools.router.unique(request[0].row)) for message in request",
             ),
         ),
     ),
-]
-
-READER: Final = "marshal_py.client.log_reader"
-
-_LOGS: Final[list[tuple[str, int, Mutant | str]]] = [
-    (
-        "exclusion",
-        60,
-        _bug(
-            "a topic that was made anew is not noticed",
-            READER,
-            (
-                "LogReader._is_another",
-                "return facts.topic_id != self._facts.topic_id",
-                "return False",
-            ),
-        ),
-    ),
-    (
-        "equal logs, equal states",
-        60,
-        _bug(
-            "what comes again is passed over",
-            READER,
-            ("LogReader.fold", "raise self._repeated(p, offset)", "continue"),
-        ),
-    ),
-    (
-        "who delivers has claimed",
-        60,
-        _bug(
-            "a log that lost records ends no lease",
-            "marshal_py.client.driver",
-            ("Driver._truncated", "self.claimant.truncated(str(error))", "pass"),
-        ),
-    ),
-    (
-        "who reads keeps up",
-        60,
-        _bug(
-            "an error of the log is passed over",
-            READER,
-            ("LogReader._on_error", "if error.code() in _TRUNCATED:", "if False:"),
-        ),
-    ),
+    ("only committed rows", 20, _UNDONE),
+    ("order of a key", 60, "relays: what can go nowhere holds up its key at each destination"),
 ]
 
 RANGE_STREAM: Final = "marshal_py.consumer.range_stream"
@@ -649,8 +601,7 @@ WITNESSES: Final[tuple[Witness, ...]] = (
         ("sinks: transactions: a step that timed out is not done",),
         "sinks",
     ),
-    *(Witness("sinks", name, most, (bug,)) for name, most, bug in _SINKS),
-    *(Witness("logs", name, most, (bug,)) for name, most, bug in _LOGS),
+    *(Witness("relays", name, most, (bug,)) for name, most, bug in _RELAYS),
     Witness(
         "wals", "nothing is refused without reason", 60, ("wal: a delivery that failed is none",)
     ),

@@ -62,7 +62,7 @@ def generate(seed: int) -> Scenario:
         kind = rng.choices(["truncate", "remake", "repeat", "markers"], [4, 3, 2, 4])[0]
         args: tuple[Any, ...] = {
             "truncate": (rng.choice((1, 2, 5, 30)),),
-            "remake": (int(interval * rng.choice((0.01, 0.3, 1.5))),),
+            "remake": (int(interval * rng.choice((0.01, 0.3, 1.5))), rng.random() < 0.5),
             "repeat": (rng.choice((1, 3)),),
             "markers": (rng.choice((1, 3, 10)),),
         }[kind]
@@ -192,18 +192,22 @@ class World(consumers.World):
             self.ledger.lost(p)
             self.ledger.forget_epochs()
 
-    def do_remake(self, _: int, gap_ns: int) -> None:
+    def do_remake(self, _: int, gap_ns: int, grown: bool) -> None:
         if LOG not in self.cluster.topics:
             return
         self.hub.fired["remake"] += 1
         self.hub.tell("log", "is deleted")
+        ends = [partition.end for partition in self.cluster.topics[LOG]]
         self.cluster.delete(LOG)
         self.ledger.lost_ns = self.hub.now + gap_ns
-        self.hub.at(self.hub.now + gap_ns, self.made_anew)
+        self.hub.at(self.hub.now + gap_ns, self.made_anew, ends if grown else [])
 
-    def made_anew(self) -> None:
-        self.hub.tell("log", "is made anew")
+    def made_anew(self, ends: list[int]) -> None:
+        """The topic is there again; with `ends`, as if it had grown past its old ends meanwhile."""
+        self.hub.tell("log", f"is made anew, {ends}")
         self.cluster.create(LOG, self.scenario.coordination)
+        for partition, end in zip(self.cluster.topics[LOG], ends, strict=False):
+            partition.end = end + self.hub.random.choice((0, 1, 10))
         self.ledger.lost(*range(self.scenario.coordination))
 
     def do_repeat(self, p: int, records: int) -> None:
