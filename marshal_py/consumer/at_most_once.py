@@ -169,7 +169,7 @@ class AtMostOnce:
                 run.part.within(run)  # what was claimed is not given back: it goes on now
             if verdict and run.part.claim.held and not run.part.parked:
                 self._in_hand = len(run.messages)
-                self._top_up()
+                self._top_up(run)
                 self._handed = (len(run.messages), time.monotonic())
                 return run
             if verdict and not core_of(run.part.claim).ended.is_set():
@@ -251,12 +251,15 @@ class AtMostOnce:
         self._done += count
         self._done_s += took_s * count
 
-    def _top_up(self) -> None:
+    def _top_up(self, in_hand: Run | None = None) -> None:
         """Have the next messages claimed while the last ones are handed out.
 
         In small fetches, about as much as was handed out: what is held stays level, and the garbage
         collector, which goes by growth, at rest. They are proposed when there is enough of them, or
         when what was proposed before is about to run out and none of it is under way any more.
+
+        `in_hand`: what the loop is given now. Where what follows it is claimed already, that is not
+        fetched before it is wanted: it goes out at once, and fewer messages stay in the caches.
         """
         if self._parked:
             self._unpark()
@@ -268,7 +271,7 @@ class AtMostOnce:
         proposed, gathered, size = self._proposed, self._gathered, self._proposal_size
         self._pass_on()
         while proposed.total + gathered.total < AHEAD * size:
-            last = proposed[-1] if proposed.total >= FETCH else None
+            last = proposed[-1] if proposed else in_hand
             if last is not None and last.part.is_owed and self._verdict(last):
                 break  # it may go out, and so may what is fetched next
             room = AHEAD_BYTES - proposed.total_bytes - gathered.total_bytes
@@ -285,6 +288,8 @@ class AtMostOnce:
                     gathered.total - total
                 )
             self._pass_on()
+        if not gathered:
+            return
         enough = gathered.total >= size or gathered.total_bytes >= AHEAD_BYTES // AHEAD
         runs_out = proposed.total < size and (
             not proposed or self._verdict(proposed[-1]) is not None

@@ -292,6 +292,7 @@ def test_of_large_messages_no_more_is_gathered_than_memory_is_meant_for(
         made.delivery._gathered.append(
             Run(part, [Message(value=bytes(1_000), offset=first + n) for n in range(most)])
         )
+        part.fetched = first + most
         return most
 
     made.fetcher.fetch = fetch

@@ -51,7 +51,7 @@ def test_a_run_that_is_taken_is_found_at_every_moment(consumer: Any) -> None:
     part = held(consumer)
     consumer.delivery._proposed.append(Run(part, [_Message(0), _Message(9)]))
     seen = []
-    consumer.delivery._top_up = lambda: seen.append(consumer.busy_with(part))
+    consumer.delivery._top_up = lambda *_: seen.append(consumer.busy_with(part))
     run = consumer.iteration.next_run(0.0)
     assert run is not None
     assert seen == [True, True]
