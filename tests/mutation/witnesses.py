@@ -28,6 +28,7 @@ CHECKERS: Final = {
     "harvesters": ("whole/harvesters",),
     "handlers": ("whole/handlers",),
     "messages": ("whole/messages",),
+    "logs": ("whole/logs",),
     "shards": ("whole/shards",),
     "dead_letters": ("whole/dead_letters",),
     "relays": ("whole/relays",),
@@ -477,6 +478,12 @@ _RELAYS: Final[list[tuple[str, int, Mutant | str]]] = [
     ("order of a key", 60, "relays: what can go nowhere holds up its key at each destination"),
 ]
 
+_LOGS: Final[list[tuple[str, int, str]]] = [
+    ("exclusion", 5, "a log without a genesis is given one"),
+    ("equal logs, equal states", 60, "an offset that is not there is a log that was lost"),
+    ("who reads keeps up", 100, "a log that is opened again is read by another consumer"),
+]
+
 RANGE_STREAM: Final = "marshal_py.consumer.range_stream"
 
 _MESSAGES: Final[list[tuple[str, int, Mutant]]] = [
@@ -601,6 +608,7 @@ WITNESSES: Final[tuple[Witness, ...]] = (
         ("sinks: transactions: a step that timed out is not done",),
         "sinks",
     ),
+    *(Witness("logs", name, most, (f"logs: {bug}",)) for name, most, bug in _LOGS),
     *(Witness("relays", name, most, (bug,)) for name, most, bug in _RELAYS),
     Witness(
         "wals", "nothing is refused without reason", 60, ("wal: a delivery that failed is none",)

@@ -225,6 +225,8 @@ class SimConsumer(SimClient):
         self._from_start = config.get("auto.offset.reset") == "earliest"
         self._partitions: dict[tuple[str, int], Partition] = {}
         """As they are followed: of a topic that was made anew, perhaps still the old ones."""
+        self._followed: dict[str, int] = {}
+        """The ids of the topics that were assigned first."""
         self._errors: dict[tuple[str, int], int] = {}
         """What is to be told of a partition instead of records."""
         self._positions: dict[tuple[str, int], int] = {}
@@ -324,9 +326,13 @@ class SimConsumer(SimClient):
             key = (at.topic, at.partition)
             if key in self._positions:
                 raise KafkaException(KafkaError(KafkaError._CONFLICT, f"{key} is assigned"))
-            # What is not there any more brings nothing.
-            there = at.topic in self.link.cluster.topics
-            partition = self.link.cluster.partition(*key) if there else Partition()
+            # What is not there brings nothing, and perhaps not what has another id than before.
+            cluster, partition = self.link.cluster, Partition()
+            if at.topic in cluster.topics:
+                topic_id = cluster.ids[at.topic]
+                same = self._followed.setdefault(at.topic, topic_id) == topic_id
+                if same or self.hub.random.random() < 0.5:
+                    partition = cluster.partition(*key)
             offset = at.offset
             self._partitions[key] = partition
             self._positions[key] = partition.begin if offset == OFFSET_BEGINNING else offset
