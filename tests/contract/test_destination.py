@@ -217,6 +217,37 @@ def test_what_kafka_refuses_is_the_messages_fault(kafka_bench: KafkaBench) -> No
         KafkaDestination(KafkaEndpoint({}))
 
 
+@pytest.mark.kafka
+def test_who_shared_a_batch_with_what_is_too_large_is_not_refused(
+    kafka: EmbeddedKafka, kafka_topic: Callable[..., str]
+) -> None:
+    """A broker refuses a batch as a whole: for one of its records, or for all of them together."""
+    topic = kafka_topic(partitions=1, config={"max.message.bytes": "3000"})
+    settings = {
+        "bootstrap.servers": kafka.bootstrap_servers,
+        "compression.type": "none",
+        "linger.ms": 500,
+    }
+    sink = KafkaDestination(KafkaEndpoint(settings, topic, timeout_ms=TIMEOUT_MS))
+    sizes = [1_000] * 6 + [6_000]
+    outcomes: dict[int, Outcome] = {}
+
+    def send(number: int) -> None:
+        sent = row(number, f"k{number}")._replace(value=b"x" * sizes[number])
+        outcomes[number] = sink.send(sent, f"o.{number}", 1)
+
+    threads = [threading.Thread(target=send, args=(n,), daemon=True) for n in range(len(sizes))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    sink.close()
+    assert [outcomes[n].error for n in range(6)] == [None] * 6
+    assert outcomes[6].lasting
+    records = read_topic(kafka.bootstrap_servers, topic)
+    assert sorted(key for key, _, _ in records) == [b"k%d" % n for n in range(6)]
+
+
 # --- NATS alone ---
 
 

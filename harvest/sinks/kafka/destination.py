@@ -56,8 +56,10 @@ class KafkaEndpoint:
 class KafkaDestination:
     """Produces to Kafka. Implements `harvest.core.interfaces.message_sink.MessageSink`.
 
-    One idempotent producer, made for the first message, and again after a fatal error. Raises
-    `ConfigurationError`.
+    One idempotent producer, made for the first message, and again after a fatal error; and another
+    one, whose batches hold one record, once a broker has refused a batch as too large: then the
+    records in it are sent again, each alone, and only one that is too large itself is refused.
+    Raises `ConfigurationError`.
     """
 
     def __init__(self, endpoint: KafkaEndpoint, outbox: str = "") -> None:
@@ -72,7 +74,8 @@ class KafkaDestination:
         if not settings.get("bootstrap.servers", settings.get("metadata.broker.list")):
             raise ConfigurationError("settings: 'bootstrap.servers' is missing: give host:port")
         self._lock = threading.Lock()
-        self._live: _Live | None = None
+        self._lives: dict[bool, _Live] = {}
+        """The producers: whether each record goes alone."""
 
     def send(self, row: Row, idempotency_key: str, epoch: int) -> Outcome:
         """See `MessageSink.send`."""
@@ -82,16 +85,13 @@ class KafkaDestination:
         except InvalidRecord as error:
             return Outcome(error=str(error), lasting=True)
         try:
-            live = self._running()
-            failure = live.produce(topic, row, headers, self._endpoint.timeout_ms / 1000)
-        except KafkaException as error:
-            failure = error.args[0]
+            failure = self._produce(topic, row, headers, alone=False)
+            if failure is not None and failure.code() == KafkaError.MSG_SIZE_TOO_LARGE:
+                failure = self._produce(topic, row, headers, alone=True)
         except BufferError:
             return Outcome(error="the producer's queue is full", unavailable=True)
         if failure is None:
             return Outcome(200)
-        if failure.fatal():
-            self._discard(live)
         code = failure.code()
         text = f"Kafka, topic {topic!r}: {failure.str()}"
         lasting = code in _LASTING
@@ -102,20 +102,32 @@ class KafkaDestination:
     def close(self) -> None:
         """See `MessageSink.close`."""
         with self._lock:
-            live, self._live = self._live, None
-        if live is not None:
+            lives, self._lives = self._lives, {}
+        for live in lives.values():
             live.close()
 
-    def _running(self) -> _Live:
+    def _produce(
+        self, topic: str, row: Row, headers: list[Any], *, alone: bool
+    ) -> KafkaError | None:
+        live = self._running(alone)
+        try:
+            failure = live.produce(topic, row, headers, self._endpoint.timeout_ms / 1000)
+        except KafkaException as error:
+            failure = error.args[0]
+        if failure is not None and failure.fatal():
+            self._discard(live)
+        return failure
+
+    def _running(self, alone: bool) -> _Live:
         with self._lock:
-            if self._live is None:
-                self._live = _Live(self._settings)
-            return self._live
+            if alone not in self._lives:
+                more = {"batch.num.messages": 1} if alone else {}
+                self._lives[alone] = _Live(self._settings | more)
+            return self._lives[alone]
 
     def _discard(self, live: _Live) -> None:
         with self._lock:
-            if self._live is live:
-                self._live = None
+            self._lives = {alone: its for alone, its in self._lives.items() if its is not live}
         live.close()
 
     def _headers(self, row: Row, idempotency_key: str, epoch: int) -> list[Any]:
