@@ -11,16 +11,17 @@ for every row, and cost more than reading it.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from harvest.core.gaps import Range
+from harvest.core.gaps import Range, union
 from harvest.core.table_name import TableName
 from harvest.errors import ConfigurationError
 from harvest.spark.compare import within
 from marshal_py.spark.kafka import READER_OPTIONS, java_settings
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
 __all__ = [
@@ -34,6 +35,7 @@ __all__ = [
     "of_parquet",
     "of_postgres",
     "postgres_rows",
+    "ranges_of_ids",
 ]
 
 HASHED: Final = ("key_hash", "row_hash", "a", "b", "at_ms")
@@ -144,15 +146,37 @@ def ids_of_postgres(dsn: str, table: str, wanted: Sequence[Range]) -> list[Range
 
 
 def ids_of_parquet(spark: SparkSession, path: str, wanted: Sequence[Range]) -> list[Range]:
-    """Return which ids of `wanted` are in the archive, as ranges."""
-    import numpy as np
+    """Return which ids of `wanted` are in the archive, as ranges. Ids stay with the workers."""
+    rows = spark.read.parquet(path).selectExpr("cast(id AS bigint) AS id")
+    found = (
+        rows.filter(rows["id"] >= wanted[0][0])
+        .repartitionByRange("id")
+        .sortWithinPartitions("id")
+        .mapInArrow(ranges_of_ids(wanted), "low bigint, high bigint")
+        .collect()
+    )
+    return union((low, high) for low, high in found)
 
-    column = spark.read.parquet(path).selectExpr("cast(id AS bigint) AS id").toArrow().column(0)
-    ids = np.unique(column.to_numpy())
-    ids = ids[within(ids, wanted)]
-    starts = np.flatnonzero(np.r_[True, np.diff(ids) != 1][: len(ids)])
-    ends = np.r_[starts[1:] - 1, len(ids) - 1] if len(ids) else starts
-    return [(int(ids[a]), int(ids[b])) for a, b in zip(starts, ends, strict=True)]
+
+def ranges_of_ids(
+    wanted: Sequence[Range],
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Return what makes ranges of the ids of a task, which come sorted; those of `wanted` alone."""
+
+    def join(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import numpy as np
+        import pyarrow
+
+        for batch in batches:
+            ids = batch.column(0).to_numpy()
+            ids = ids[within(ids, wanted)]
+            first = np.flatnonzero(np.r_[True, np.diff(ids) > 1][: len(ids)])
+            last = np.r_[first[1:] - 1, len(ids) - 1][: len(first)]
+            yield pyarrow.RecordBatch.from_arrays(
+                [pyarrow.array(ids[first]), pyarrow.array(ids[last])], names=["low", "high"]
+            )
+
+    return join
 
 
 def of_parquet(spark: SparkSession, path: str, shards: int, part: Part = ALL) -> DataFrame:

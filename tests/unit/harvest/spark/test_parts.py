@@ -11,10 +11,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from harvest.core.gaps import union
 from harvest.core.interfaces.range_store import Window
 from harvest.errors import ConfigurationError
 from harvest.spark.compare import Flag, Item, compare_key, within
 from harvest.spark.details import CARRIED_COLUMNS, Rules, details, schema_of
+from harvest.spark.sources import ranges_of_ids
 from harvest.spark.state import State, StateFolder
 
 LAST = (1 << 63) - 1
@@ -119,6 +121,17 @@ def test_a_state_is_stored_whole_or_not_at_all(tmp_path: Path) -> None:
         folder.load("t")
     with folder.locked(), pytest.raises(ConfigurationError, match="another"), folder.locked():
         pass
+
+
+def test_ids_become_ranges_where_they_are() -> None:
+    batches = [
+        pa.RecordBatch.from_pydict({"id": pa.array(ids, pa.int64())})
+        for ids in ([], [1, 2, 2, 4], [5, 6, 20], [21])
+    ]
+    found = list(ranges_of_ids([(2, 5), (20, 99)])(iter(batches)))
+    pairs = [(r["low"], r["high"]) for batch in found for r in batch.to_pylist()]
+    assert pairs == [(2, 2), (4, 4), (5, 5), (20, 20), (21, 21)]
+    assert union(pairs) == [(2, 2), (4, 5), (20, 21)]
 
 
 def test_details_are_given_while_they_come() -> None:
