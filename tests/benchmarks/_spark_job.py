@@ -24,11 +24,15 @@ _SETTINGS = {
 
 
 class Memory:
-    """The most that the driver, and the largest worker, had: its JVM and its Python, in MB."""
+    """The most that the driver, and the largest worker, had: its JVM and its Python, in MB.
+
+    `idle_mb`: what the driver had before the job.
+    """
 
     def __init__(self, jvm: int) -> None:
-        self.driver_mb = self.worker_mb = 0.0
         self._jvm = jvm
+        self.idle_mb = self.driver_mb = self._of_driver()
+        self.worker_mb = 0.0
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._look_again, daemon=True)
         self._thread.start()
@@ -38,12 +42,14 @@ class Memory:
         self._over.set()
         self._thread.join()
 
+    def _of_driver(self) -> float:
+        return _mb(self._jvm) + _mb("self")
+
     def _look_again(self) -> None:
         while not self._over.wait(_LOOK_S):
             executors = [pid for pid in _family(self._jvm) if _runs(pid, "CoarseGrainedExecutor")]
             of_workers = [sum(map(_mb, _family(pid))) for pid in executors]
-            driver = _mb(self._jvm) + _mb("self")
-            self.driver_mb = max(self.driver_mb, driver)
+            self.driver_mb = max(self.driver_mb, self._of_driver())
             self.worker_mb = max(self.worker_mb, *of_workers, 0.0)
 
 
@@ -94,7 +100,8 @@ def main() -> None:
         seconds = time.perf_counter() - started
     memory.close()
     figures = {"seconds": seconds, "found": found}
-    print(json.dumps(figures | {"driver_mb": memory.driver_mb, "worker_mb": memory.worker_mb}))
+    figures |= {"idle_mb": memory.idle_mb, "driver_mb": memory.driver_mb}
+    print(json.dumps(figures | {"worker_mb": memory.worker_mb}))
     spark.stop()
 
 

@@ -46,6 +46,7 @@ class Outcome:
 
     seconds: float
     found: int
+    idle_mb: float
     driver_mb: float
     worker_mb: float
 
@@ -134,6 +135,7 @@ def growth(name: str, few: Outcome, many: Outcome) -> list[Figure]:
         found.append(
             Figure(f"{name}: memory of the {who}", value, "MB", before, f"≤ {most}", value <= most)
         )
+    found.append(Figure(f"{name}: memory of the driver before it", many.idle_mb, "MB"))
     return found
 
 
