@@ -32,8 +32,8 @@ from marshal_py.spark.lake.run import run_lake
 from marshal_py.spark.lake.tables import LAKE_TABLES, Lake
 from marshal_py.spark.session import spark_session
 from tests.spark.lake_world import DAY, Traffic, World
-from tests.support.s3 import BUCKET, environment_for_spark, s3_settings
-from tests.support.spark_cluster import SPARK_HOME
+from tests.support.s3 import BUCKET, s3_settings
+from tests.support.spark_commands import environment_for_spark
 from tests.unit.marshal_py.protocol.history.test_partition_history import Script, life
 
 PATIENCE_S = 600.0
@@ -41,13 +41,6 @@ BEGIN = "reading"
 """How the first line begins that a run says when it works."""
 EXECUTOR = b"CoarseGrainedExecutorBackend"
 OF_EXECUTORS = ("--master", "local-cluster[2,1,512]")
-QUICK_JAVA = "-XX:TieredStopAtLevel=1"
-QUICK = {
-    # To compile a query takes longer than these few rows.
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-}
-"""What makes a run shorter, so that more of them can be killed; it commits as ever."""
 _NOT_COMPARED = {"gold.runs", "silver.fold"}
 """Each run has its row; the fold's state has the order in which it learned of things."""
 _MOMENTS = {"gold.findings": ("found_at", "expires_on")}
@@ -137,8 +130,7 @@ def main() -> int:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
         kafka = stack.enter_context(EmbeddedKafka())
         settings = stack.enter_context(s3_settings()) if asked.s3 else {}
-        environment = environment_for_spark(settings | QUICK, Path(folder))
-        environment |= {"_JAVA_OPTIONS": QUICK_JAVA, "SPARK_HOME": str(SPARK_HOME)}
+        environment = environment_for_spark(settings, Path(folder))
         forever = {"retention.ms": "-1"}
         kafka.create_topic("log", 1, config=forever)
         kafka.create_topic("log.snapshots", 1)

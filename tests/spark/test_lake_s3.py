@@ -18,7 +18,8 @@ from marshal_py.embedded import EmbeddedKafka
 from marshal_py.spark.lake.tables import Lake
 from tests.spark.lake_world import OUTBOX, Traffic
 from tests.spark.test_cluster import unmet
-from tests.support.s3 import BUCKET, environment_for_spark, s3_settings
+from tests.support.s3 import BUCKET, s3_settings
+from tests.support.spark_commands import environment_for_spark
 from tests.unit.marshal_py.protocol.history.test_partition_history import Script, life
 
 pytestmark = [pytest.mark.campaign, pytest.mark.kafka, pytest.mark.timeout(1_800)]

@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Final
 
-__all__ = ["BUCKET", "environment_for_spark", "s3_settings"]
+__all__ = ["BUCKET", "s3_settings"]
 
 BUCKET: Final = "lakes"
 _REGION: Final = "us-east-1"
@@ -42,10 +40,3 @@ def s3_settings() -> Iterator[dict[str, str]]:
         yield {f"spark.hadoop.fs.s3a.{name}": value for name, value in found.items()}
     finally:
         server.stop()
-
-
-def environment_for_spark(settings: dict[str, str], folder: Path) -> dict[str, str]:
-    """The environment of commands: Spark's settings stand in FOLDER/spark-defaults.conf."""
-    lines = [f"{name} {value}\n" for name, value in settings.items()]
-    (folder / "spark-defaults.conf").write_text("".join(lines))
-    return {**os.environ, "SPARK_CONF_DIR": str(folder)}
