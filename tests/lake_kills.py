@@ -33,7 +33,7 @@ from marshal_py.spark.lake.tables import LAKE_TABLES, Lake
 from marshal_py.spark.session import spark_session
 from tests.spark.lake_world import DAY, Traffic, World
 from tests.support.s3 import BUCKET, s3_settings
-from tests.support.spark_commands import environment_for_spark
+from tests.support.spark_commands import QUICK, environment_for_spark
 from tests.unit.marshal_py.protocol.history.test_partition_history import Script, life
 
 PATIENCE_S = 600.0
@@ -174,7 +174,7 @@ def main() -> int:
             print(f"the last run ended with {code}:\n{''.join(last.said)}", flush=True)
             return 1
         spark = spark_session(
-            "lake kills", master="local[2]", delta=True, s3=asked.s3, settings=settings
+            "lake kills", master="local[2]", delta=True, s3=asked.s3, settings=QUICK | settings
         )
         world = World(spark, *where)
         oracle = str(Path(folder) / "oracle")

@@ -9,9 +9,9 @@ from typing import Final
 
 from tests.support.spark_cluster import SPARK_HOME
 
-__all__ = ["environment_for_spark"]
+__all__ = ["QUICK", "environment_for_spark"]
 
-_QUICK: Final = {
+QUICK: Final = {
     # To compile a query takes longer than these few rows.
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
@@ -24,7 +24,7 @@ def environment_for_spark(settings: Mapping[str, str], folder: Path) -> dict[str
 
     A run takes two thirds of the processor time that it would take otherwise.
     """
-    lines = [f"{name} {value}\n" for name, value in (_QUICK | dict(settings)).items()]
+    lines = [f"{name} {value}\n" for name, value in (QUICK | dict(settings)).items()]
     (folder / "spark-defaults.conf").write_text("".join(lines))
     environment = {**os.environ, "SPARK_CONF_DIR": str(folder), "SPARK_HOME": str(SPARK_HOME)}
     return environment | {"_JAVA_OPTIONS": _QUICK_JAVA}
