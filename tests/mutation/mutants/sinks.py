@@ -296,6 +296,20 @@ _RELAYED = (
         "False",
     ),
     _relayed(
+        "sinks.kafka.destination",
+        "what a broker refuses with others is sent alone",
+        "KafkaDestination.send",
+        "if failure is not None and failure.code() == KafkaError.MSG_SIZE_TOO_LARGE:",
+        "if False:",
+    ),
+    _relayed(
+        "sinks.kafka.destination",
+        "what is not acknowledged in time is a failure",
+        "_Live.produce",
+        "return failures[0] if failures else None",
+        "return None",
+    ),
+    _relayed(
         "core.routes",
         "what can go nowhere holds up its key at each destination",
         "Router.messages",

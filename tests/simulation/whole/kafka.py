@@ -85,6 +85,9 @@ class Kafka(Broker):
         self.coordinators: dict[str, Coordinator] = {}
         self.identify: Callable[[bytes | None], int] = lambda _: 0
         self.link: Callable[[], Link]
+        self.late = False
+        """Whether the record that is shown came when its producer had given it up, or a later
+        producer had begun."""
         self._producers = 0
         self._newest = 0
 
@@ -122,6 +125,7 @@ class Kafka(Broker):
                 self.hub.fired["row_not_fenced"] += 1
                 self.unfenced.add(record.key)
             self._newest = max(number, self._newest)
+            self.late = record.reported or number < self._newest
             self.show([record])
         return None
 
@@ -334,6 +338,7 @@ class SimSinkProducer(_Client):
         self.errors_only = bool(settings.get("delivery.report.only.error", False))
         self.most_waiting = int(settings.get("queue.buffering.max.messages", 100_000))
         self.batch_bytes = int(settings.get("batch.size", 1_000_000))
+        self.batch_records = int(settings.get("batch.num.messages", 10_000))
         self.transaction_ns = int(settings.get("transaction.timeout.ms", 60_000)) * MS
         timeout_ms = int(settings.get("delivery.timeout.ms", 300_000))
         if self.name is not None:
@@ -399,7 +404,9 @@ class SimSinkProducer(_Client):
         if batch or not queue or self.gone or self._error is not None:
             return
         size = 0
-        while queue and (not batch or size + queue[0].size <= self.batch_bytes):
+        while queue and len(batch) < self.batch_records:
+            if batch and size + queue[0].size > self.batch_bytes:
+                break
             batch.append(queue.popleft())
             size += batch[-1].size
         brokers, name = self.brokers, self.name

@@ -1,8 +1,9 @@
 """Histories of whole relayers: the real leader, dispatcher and HTTP, to destinations that fail.
 
-Rows go to one destination, or each of them to two. Whatever fails, what is deleted from the table
-was confirmed by each; and at each of them, a row comes when those before it in its key have come,
-and in the end the last occurrences are in order, too, unless a request arrived that its sender had
+One of them may be Kafka, through the real destination over a simulated producer (`kafka`). Rows go
+to one destination, or each of them to two. Whatever fails, what is deleted from the table was
+confirmed by each; and at each of them, a row comes when those before it in its key have come, and
+in the end the last occurrences are in order, too, unless a request arrived that its sender had
 given up.
 """
 
@@ -11,11 +12,12 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import Final, Literal
 
 from harvest.core.dead_letters import BadRowPolicy
 from harvest.core.dispatcher import Policy
+from harvest.core.interfaces.message_sink import MessageSink
 from harvest.core.routes import Router
 from harvest.core.row import Row
 from harvest.databases.postgres.attempts import Attempt
@@ -24,11 +26,14 @@ from harvest.outbox.record import OutboxRecord
 from harvest.runtime.leadership import Tools
 from harvest.runtime.relay_leader import RelayTools
 from harvest.sinks.http.endpoint import HttpEndpoint, HttpSink
+from harvest.sinks.kafka.destination import KafkaDestination, KafkaEndpoint
 from harvest.testing.memory_table import MemoryTransaction
 from tests.simulation.whole import dead_letters, harvesters
 from tests.simulation.whole.cluster import Cluster
 from tests.simulation.whole.dead_letters import DeadLetterHarvester, SimDeadLetters
-from tests.simulation.whole.green import Hub, Violation
+from tests.simulation.whole.green import Hub, Violation, machine
+from tests.simulation.whole.kafka import Kafka
+from tests.simulation.whole.outbox import Server
 from tests.simulation.whole.receiver import OUTBOX, Receiver, httpcore_over
 
 NAMES: Final = ("left", "right")
@@ -44,6 +49,8 @@ class Scenario(dead_letters.Scenario):
     batch_records: int = 1
     concurrency: int = 32
     timeout_ms: int = 1_000
+    into_kafka: bool = False
+    """Whether the first of them is a topic."""
     notes: bool = True
     """Whether what has failed is noted in the database."""
 
@@ -59,6 +66,7 @@ def generate(seed: int) -> Scenario:
         batch_records=rng.choice((1, 1, 3, 20)),
         concurrency=rng.choice((1, 2, 32)),
         timeout_ms=rng.choice((100, 400, 2_000)),
+        into_kafka=rng.random() < 0.3,
         notes=rng.random() < 0.7,
     )
     made.marks, made.atomic = True, False
@@ -113,6 +121,16 @@ class Relayer(DeadLetterHarvester):
 
     world: World
 
+    def destination(self, name: str) -> MessageSink:
+        scenario = self.world.scenario
+        if self.world.is_kafka(name):
+            settings = {"bootstrap.servers": "simulated:9092"}
+            return KafkaDestination(KafkaEndpoint(settings, timeout_ms=scenario.timeout_ms), OUTBOX)
+        batch: Literal["records"] | None = "records" if scenario.batch_records > 1 else None
+        uri = f"http://{name}/in"
+        endpoint = HttpEndpoint(uri, timeout_ms=scenario.timeout_ms, batch=batch)
+        return HttpSink(endpoint, OUTBOX)
+
     def tools(self, shard: int) -> Tools:
         del shard
         world, scenario = self.world, self.world.scenario
@@ -124,25 +142,14 @@ class Relayer(DeadLetterHarvester):
             breaker_failures=3,
             breaker_open_ms=50,
             max_breaker_open_ms=500,
-            batch_records=scenario.batch_records,
             max_retry_after_ms=1_000,
         )
-        sinks = {
-            name: HttpSink(
-                HttpEndpoint(
-                    f"http://{name}/in",
-                    timeout_ms=scenario.timeout_ms,
-                    batch="records" if scenario.batch_records > 1 else None,
-                ),
-                OUTBOX,
-            )
-            for name in names
-        }
+        http = replace(policy, batch_records=scenario.batch_records)
         return RelayTools(
             self.store(),
             self.store(),
-            sinks,
-            dict.fromkeys(names, policy),
+            {name: self.destination(name) for name in names},
+            {name: policy if world.is_kafka(name) else http for name in names},
             Router(names, names if len(names) > 1 else None, outbox=OUTBOX),
             scenario.limits,
             SimDeadLetters(world),
@@ -155,15 +162,26 @@ class World(dead_letters.World):
     """One history."""
 
     process = Relayer
+    brokers = Kafka
     scenario: Scenario
+    broker: Kafka
 
     def __init__(self, hub: Hub, cluster: Cluster, scenario: Scenario) -> None:
         super().__init__(hub, cluster, scenario)
         self.names = NAMES[: scenario.destinations]
-        self.receivers = {name: Receiver(hub, name, self.received) for name in self.names}
+        self.receivers = {
+            name: Receiver(hub, name, self.received)
+            for name in self.names
+            if not self.is_kafka(name)
+        }
         for receiver in self.receivers.values():
             receiver.fences = scenario.fences
-        self.receivers["left"].is_bad = lambda row_id: row_id in self.refused
+            if receiver.address == NAMES[0]:
+                receiver.is_bad = self.refused.__contains__
+        self.broker.watch = self.produced
+        self.broker.identify = lambda value: int(value or b"")
+        self.broker.link = lambda: cluster.link(machine())
+        cluster.sink_client = self.broker.client
         cluster.httpcore = httpcore_over(self.receivers)
         self.rows: dict[int, Row] = {}
         self.notes: dict[int, Attempt] = {}
@@ -171,6 +189,9 @@ class World(dead_letters.World):
         self.came_last: dict[str, dict[int, int]] = {name: {} for name in self.names}
         self.next_of: Counter[tuple[str, bytes]] = Counter()
         self.late_at: set[tuple[str, bytes | None]] = set()
+
+    def is_kafka(self, name: str) -> bool:
+        return self.scenario.into_kafka and name == NAMES[0]
 
     def insert(self, transaction: harvesters.Transaction, record: OutboxRecord) -> int:
         row_id = super().insert(transaction, record)
@@ -180,6 +201,9 @@ class World(dead_letters.World):
         return row_id
 
     # What receivers see
+
+    def produced(self, row: Row) -> None:
+        self.received(NAMES[0], row.id, row.value or b"", self.broker.late)
 
     def received(self, name: str, row_id: int, value: bytes, late: bool) -> None:
         """A destination has a row, now."""
@@ -219,8 +243,9 @@ class World(dead_letters.World):
 
     # Incidents
 
-    def _of(self, number: int) -> Receiver:
-        return self.receivers[self.names[number]]
+    def _of(self, number: int) -> Server:
+        name = self.names[number]
+        return self.broker if self.is_kafka(name) else self.receivers[name]
 
     def do_broker_down(self, number: int, span: int) -> None:
         self._of(number).down_until = self.hub.now + span
@@ -233,7 +258,11 @@ class World(dead_letters.World):
         self._of(number).losing_until = self.hub.now + span
 
     def do_broker_refuses(self, number: int, span: int) -> None:
-        self._of(number).failing_until = self.hub.now + span
+        until = self.hub.now + span
+        if self.is_kafka(self.names[number]):
+            self.broker.refusing_until = until
+        else:
+            self.receivers[self.names[number]].failing_until = until
 
     # The end
 
@@ -255,11 +284,11 @@ class World(dead_letters.World):
 
 
 _NOT_HERE: Final = (
-    "broker_answer_lost", "broker_down", "broker_slow", "delivery_refused", "fenced",
-    "mark_too_late", "row_refused", "transaction_timed_out",
+    "broker_slow", "fenced", "mark_too_late", "row_refused", "transaction_timed_out",
 )  # fmt: skip
 REQUIRED: Final = (
     *(name for name in dead_letters.REQUIRED if name not in _NOT_HERE),
+    "delivery_timeout",
     "receiver_answer_lost",
     "receiver_down",
     "receiver_fails",
