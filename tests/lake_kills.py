@@ -1,13 +1,11 @@
 """Runs of `marshal lake` that are killed, or overlap; in the end the tables are compared.
 
-    python -m tests.lake_kills [--kills 20] [--seed 1] [--s3] [--executors]
+    python -m tests.lake_kills [--kills 20] [--seed 1] [--s3]
 
 Before each run the log and the published topic grow. A run is killed (SIGKILL, the JVM with it) at
 a random moment of its work; of three, one has another run beside it. In the end one run lives, and
 every table must have the rows of a lake that was written by one run alone. Exits with 1 if one has
 not. With `--s3` the lake is in a store that speaks S3 (moto, which `nox -s object_store` installs).
-With `--executors` a run has two processes for its tasks (Spark's local-cluster), one of which is
-killed in its stead: the run must then end as ever.
 """
 
 from __future__ import annotations
@@ -39,8 +37,6 @@ from tests.unit.marshal_py.protocol.history.test_partition_history import Script
 PATIENCE_S = 600.0
 BEGIN = "reading"
 """How the first line begins that a run says when it works."""
-EXECUTOR = b"CoarseGrainedExecutorBackend"
-OF_EXECUTORS = ("--master", "local-cluster[2,1,512]")
 _NOT_COMPARED = {"gold.runs", "silver.fold"}
 """Each run has its row; the fold's state has the order in which it learned of things."""
 _MOMENTS = {"gold.findings": ("found_at", "expires_on")}
@@ -49,9 +45,9 @@ _MOMENTS = {"gold.findings": ("found_at", "expires_on")}
 class Run:
     """`marshal lake run` as a process of its own. `working`: it has begun to work, or has ended."""
 
-    def __init__(self, traffic: Traffic, environment: dict[str, str], *more: str) -> None:
+    def __init__(self, traffic: Traffic, environment: dict[str, str]) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "marshal_py.cli", *traffic.command(), *more],
+            [sys.executable, "-m", "marshal_py.cli", *traffic.command()],
             env=environment,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
@@ -75,16 +71,6 @@ class Run:
     def wait(self, timeout_s: float) -> int:
         """Return its exit code. Raises `subprocess.TimeoutExpired`."""
         return self._process.wait(timeout_s)
-
-    def executors(self) -> list[int]:
-        """The processes of its executors."""
-        found = []
-        for path in Path("/proc").glob("[0-9]*/cmdline"):
-            pid = int(path.parent.name)
-            with contextlib.suppress(OSError):
-                if os.getpgid(pid) == self._process.pid and EXECUTOR in path.read_bytes():
-                    found.append(pid)
-        return sorted(found)
 
     def kill(self) -> int:
         """Kill it, and the JVM that it started, and return its exit code."""
@@ -123,7 +109,6 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--s3", action="store_true")
-    parser.add_argument("--executors", action="store_true")
     asked = parser.parse_args()
     choose = random.Random(asked.seed)
     with contextlib.ExitStack() as stack:
@@ -140,12 +125,11 @@ def main() -> int:
         traffic = Traffic(*where)
         if asked.s3:
             traffic.lake = Lake.at(f"s3a://{BUCKET}/lake")
-        more = OF_EXECUTORS if asked.executors else ()
         script, ids, longest_s, killed = Script(), 0, 60.0, 0
         for number in range(asked.kills):
             ids = grow(traffic, script, choose, ids)
-            runs = [Run(traffic, environment, *more)]
-            if not asked.executors and choose.random() < 0.33:
+            runs = [Run(traffic, environment)]
+            if choose.random() < 0.33:
                 runs.append(Run(traffic, environment))
             runs[0].working.wait()
             began = time.monotonic()
@@ -153,21 +137,9 @@ def main() -> int:
                 runs[0].wait(choose.uniform(0.0, 1.2 * longest_s))
                 longest_s = time.monotonic() - began
             worked_s = time.monotonic() - began
-            said = f"run {number + 1}: after {worked_s:.1f} s of work: "
-            if asked.executors:
-                if pids := runs[0].executors():  # it may have ended
-                    os.kill(choose.choice(pids), signal.SIGKILL)
-                    killed += 1
-                code = runs[0].wait(PATIENCE_S)
-                longest_s = time.monotonic() - began
-                print(f"{said}an executor killed, then {code}", flush=True)
-                if code not in (0, FINDING):
-                    print("".join(runs[0].said), flush=True)
-                    return 1
-                continue
             codes = [each.kill() for each in runs]
             killed += codes.count(-signal.SIGKILL)
-            print(f"{said}{codes}", flush=True)
+            print(f"run {number + 1}: after {worked_s:.1f} s of work: {codes}", flush=True)
         last = Run(traffic, environment)
         code = last.wait(PATIENCE_S)
         if code not in (0, FINDING):

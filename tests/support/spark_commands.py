@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from tests.support.spark_cluster import SPARK_HOME
-
 __all__ = ["QUICK", "environment_for_spark"]
 
 QUICK: Final = {
@@ -26,5 +24,4 @@ def environment_for_spark(settings: Mapping[str, str], folder: Path) -> dict[str
     """
     lines = [f"{name} {value}\n" for name, value in (QUICK | dict(settings)).items()]
     (folder / "spark-defaults.conf").write_text("".join(lines))
-    environment = {**os.environ, "SPARK_CONF_DIR": str(folder), "SPARK_HOME": str(SPARK_HOME)}
-    return environment | {"_JAVA_OPTIONS": _QUICK_JAVA}
+    return {**os.environ, "SPARK_CONF_DIR": str(folder), "_JAVA_OPTIONS": _QUICK_JAVA}
