@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import closing
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError
@@ -99,6 +101,50 @@ def test_keys_that_only_look_alike_do_not_wait_for_each_other(world: World) -> N
     assert world.dead_letters.count(Selection(key="k ")) == 0
 
 
+def test_nothing_waits_behind_a_later_row(world: World) -> None:
+    early, bad, late = (world.insert("1") for _ in range(3))
+    world.mark()
+    rows = [BadRow(early, "", waits=True), BadRow(bad, "bad"), BadRow(late, "", waits=True)]
+    assert world.dead_letters.add(rows, TERM) == {bad, late}
+    assert world.mark(OTHER) == [early]
+
+
+def test_nothing_begins_to_wait_behind_a_row_that_is_being_put_back(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, behind = world.insert("1"), world.insert("1")
+    world.mark()
+    world.dead_letters.add([BadRow(one, "bad")], TERM)
+    operator: Any = world.tables.dead_letters(OUTBOX)
+    put_back, is_back, go_on = operator._put_back, threading.Event(), threading.Event()
+
+    def slowly(*given: Any, **options: Any) -> Any:
+        done = put_back(*given, **options)
+        is_back.set()
+        assert go_on.wait(60)
+        return done
+
+    monkeypatch.setattr(operator, "_put_back", slowly)
+    added: list[frozenset[int]] = []
+    rows = [BadRow(behind, "", waits=True)]
+    threads = [
+        threading.Thread(target=lambda: operator.retry(ALL, mode="mark"), daemon=True),
+        threading.Thread(target=lambda: added.append(world.dead_letters.add(rows, TERM))),
+    ]
+    try:
+        threads[0].start()
+        assert is_back.wait(60)
+        threads[1].start()
+        threads[1].join(0.5)
+    finally:
+        go_on.set()
+        for thread in threads:
+            thread.join(60)
+        operator.close()
+    assert added == [frozenset()]
+    assert world.mark(OTHER) == [one, behind]
+
+
 def test_range_mode_copies_and_repeats_itself_harmlessly(world: World) -> None:
     row = world.insert("1")
     for _ in range(2):
@@ -155,6 +201,16 @@ def test_drop_releases_what_waited_for_nothing_else(world: World) -> None:
     assert [row.id for row in world.dead_letters.rows(ALL, 10)] == [c]
 
 
+def east(time: datetime) -> datetime:
+    """The same moment, elsewhere."""
+    return time.astimezone(timezone(timedelta(hours=9)))
+
+
+def west(time: datetime) -> datetime:
+    """The same moment, elsewhere."""
+    return time.astimezone(timezone(timedelta(hours=-9)))
+
+
 def test_rows_are_selected_by_what_is_given(world: World) -> None:
     one, two = world.insert("k", "t"), world.insert("k", "other", None)
     world.mark()
@@ -168,6 +224,9 @@ def test_rows_are_selected_by_what_is_given(world: World) -> None:
         (Selection(destination="crm"), []),
         (Selection(since=now - minute, until=now + minute), [one, two]),
         (Selection(since=now + minute), []),
+        (Selection(since=east(now - minute), until=west(now + minute)), [one, two]),
+        (Selection(since=west(now + minute)), []),
+        (Selection(until=east(now - minute)), []),
         (Selection(until=now - minute), []),
     ):
         assert [row.id for row in world.dead_letters.rows(selection, 10)] == expected, selection

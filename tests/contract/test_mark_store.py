@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import time
+from typing import Any
+
 import pytest
 
 from harvest.core.mark_checkpoint import Checkpoint, Term
 from harvest.outbox.record import OutboxRecord
 from tests.contract.conftest import StoreBench
+from tests.support.databases import MYSQL
 
 TERM, OTHER = Term.of(1), Term.of(2)
 LONG_MS = 60_000.0
@@ -67,6 +71,33 @@ def test_a_mark_that_comes_too_late_marks_nothing(bench: StoreBench) -> None:
     assert store.mark(TERM, 0, 10, 0.0) == []
     assert store.backlog().tagged_rows == 0
     assert [row.id for row in store.mark(TERM, 1, 10, LONG_MS)] == ids
+
+
+@pytest.mark.parametrize("bench", ["postgres", "sqlite", "mariadb", MYSQL], indirect=True)
+def test_connecting_takes_of_the_time_that_a_mark_has(
+    bench: StoreBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = insert(bench, 1)
+    store: Any = bench.store()
+    connected, waits_s = store._connected, [0.3]
+
+    def slowly() -> Any:
+        time.sleep(waits_s.pop() if waits_s else 0)
+        return connected()
+
+    monkeypatch.setattr(store, "_connected", slowly)
+    assert store.mark(TERM, 0, 10, 200.0) == []
+    assert [row.id for row in store.mark(TERM, 1, 10, LONG_MS)] == ids
+
+
+@pytest.mark.parametrize("bench", ["postgres", "mariadb", MYSQL], indirect=True)
+def test_another_server_is_asked_for_its_clock(bench: StoreBench) -> None:
+    insert(bench, 1)
+    store: Any = bench.store()
+    assert store.mark(TERM, 0, 10, 0.0) == []
+    store._clock_ahead += 3600  # as that of a server which has failed since
+    store.close()
+    assert store.mark(TERM, 0, 10, 0.0) == []
 
 
 def test_purge_deletes_and_counts_what_was_there(bench: StoreBench) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from harvest.core.gaps import Gaps, Range, count_ids
@@ -10,7 +12,8 @@ from harvest.core.range_checkpoint import Position
 from harvest.core.row import Row
 from harvest.core.shards import shard_of
 from harvest.outbox.record import OutboxRecord
-from tests.contract.conftest import RangeBench
+from tests.contract.conftest import RangeBench, Transaction
+from tests.support.databases import MYSQL
 
 
 def record(number: int, key: str = "k") -> OutboxRecord:
@@ -149,6 +152,42 @@ def test_transactions_that_began_later_are_no_suspects(range_bench: RangeBench) 
     late.rollback()
     assert not judge(store, gaps)
     later.commit()
+
+
+@pytest.mark.parametrize(
+    "range_bench", ["postgres", "mariadb", MYSQL, "two databases"], indirect=True
+)
+def test_what_is_drawn_while_the_holders_are_looked_for_is_not_dead(
+    range_bench: RangeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    insert(range_bench, 1)
+    store: Any = range_bench.store()
+    store.holders()  # connects
+    asking = getattr(store, "_primary", store)
+    execute = asking._execute
+    late: list[Transaction] = []
+    ids: list[int] = []
+
+    def interrupted(*given: Any, **options: Any) -> Any:
+        done = execute(*given, **options)
+        late.append(range_bench.begin())
+        ids.append(late[-1].insert(record(len(ids))))
+        return done
+
+    with monkeypatch.context() as patch:
+        patch.setattr(asking, "_execute", interrupted)
+        patch.setattr(asking, "_looked_s", float("-inf"), raising=False)
+        holders = store.holders()
+    assert len(ids) > 1
+    gaps = gaps_of(*[(id, id) for id in ids])
+    for _ in range(2):  # the second look is at other holders
+        gaps = gaps.judged(holders)
+        if gaps.due:
+            gaps = gaps.looked([])
+        holders = store.holders()
+    assert list(gaps.ranges) == [(ids[0], ids[-1])]
+    for transaction in late:
+        transaction.rollback()
 
 
 def test_fetch_and_lookup_take_many_ranges(range_bench: RangeBench) -> None:

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from tests.mutation.load import install
 from tests.mutation.mutants import MUTANTS
+from tests.mutation.mutants.modules import MODULES
 from tests.mutation.mutants.promises import PROMISES
 from tests.mutation.mutants.systematic import systematic
 
@@ -30,7 +31,7 @@ class AnyMutant(Protocol):
 
 def find(name: str) -> AnyMutant:
     """Return the mutant of that name. Raises `LookupError`."""
-    for mutant in (*MUTANTS, *PROMISES):
+    for mutant in (*MUTANTS, *PROMISES, *[noticed.mutant for noticed in MODULES]):
         if mutant.name == name:
             return mutant
     if "#" in name:

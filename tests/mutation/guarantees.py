@@ -431,18 +431,23 @@ BROKEN: Final[tuple[Broken, ...]] = (
 
 def notices(broken: Broken) -> bool:
     """Whether the named test fails with the bug."""
+    return fails_with(broken.bug, broken.test)
+
+
+def fails_with(bug: str, test: str) -> bool:
+    """Whether a test, below ``tests``, fails with the mutant of that name."""
     command = [sys.executable, "-m", "pytest", "-p", "tests.mutation.plugin", "-x", "-q"]
     path = os.pathsep.join((str(_ANY_PROCESS), str(ROOT)))
     done = subprocess.run(
-        [*command, "-p", "no:cacheprovider", "-m", "", "--timeout", "300", f"tests/{broken.test}"],
+        [*command, "-p", "no:cacheprovider", "-m", "", "--timeout", "300", f"tests/{test}"],
         cwd=ROOT,
-        env={**os.environ, "MUTANT": broken.bug, "PYTHONPATH": path},
+        env={**os.environ, "MUTANT": bug, "PYTHONPATH": path},
         capture_output=True,
         text=True,
     )
     if done.returncode not in (0, 1) or "sitecustomize" in done.stderr:
         raise RuntimeError(
-            f"{broken}: pytest ended with {done.returncode}\n{done.stdout}{done.stderr}"
+            f"{bug}: {test}: pytest ended with {done.returncode}\n{done.stdout}{done.stderr}"
         )
     return done.returncode == 1
 

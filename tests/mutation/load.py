@@ -19,7 +19,8 @@ class DoesNotApply(Exception):
 
 @dataclass(frozen=True)
 class Edit:
-    """In `function` (``Class.method``, or a name), replace `old`, found exactly once, by `new`."""
+    """In `function` (``Class.method``, a name, or empty: the whole module), replace `old`, found
+    exactly once, by `new`."""
 
     function: str
     old: str
@@ -69,6 +70,8 @@ def path_of(module: str) -> Path:
 
 def _extent(text: str, function: str) -> tuple[int, int]:
     """Return where a function begins and ends in the text of its module."""
+    if not function:
+        return 0, len(text)
     body: list[ast.stmt] = ast.parse(text).body
     found: ast.stmt | None = None
     for name in function.split("."):

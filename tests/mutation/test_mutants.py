@@ -10,7 +10,9 @@ from tests.mutation.__main__ import UNIT_TESTS, try_mutant
 from tests.mutation.find import find
 from tests.mutation.load import DoesNotApply, Edit, Mutant
 from tests.mutation.mutants import MUTANTS
+from tests.mutation.mutants.modules import MODULES, Noticed
 from tests.mutation.mutants.systematic import systematic
+from tests.support.paths import TESTS
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
@@ -19,8 +21,17 @@ def test_every_mutant_applies(mutant: Mutant) -> None:
     assert find(mutant.name) is mutant
 
 
+@pytest.mark.parametrize("noticed", MODULES, ids=lambda noticed: noticed.mutant.name)
+def test_every_bug_of_a_module_applies(noticed: Noticed) -> None:
+    assert noticed.mutant.code()
+    assert find(noticed.mutant.name) is noticed.mutant
+    file, _, test = noticed.test.partition("::")
+    assert f"def {test.partition('[')[0]}(" in (TESTS / file).read_text("utf-8")
+
+
 def test_names_are_unique() -> None:
-    assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS)
+    names = [mutant.name for mutant in (*MUTANTS, *[noticed.mutant for noticed in MODULES])]
+    assert len(set(names)) == len(names)
 
 
 def test_every_campaign_has_unit_tests() -> None:

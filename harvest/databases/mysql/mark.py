@@ -70,6 +70,7 @@ class MysqlMarkStore(MysqlSources):
     def mark(self, term: Term, batch: int, limit: int, valid_ms: float) -> list[Row]:
         """See `MarkStore.mark`."""
         until_s = time.monotonic() + valid_ms / 1000  # before anything that may take long
+        self._connected()  # to another server, perhaps: then it is asked for its clock
         until_s += self._clock_ahead_s()
         tag = term.tag(batch).bytes
         first, last = term.first.bytes, term.last.bytes

@@ -106,6 +106,7 @@ class PostgresMarkStore(PostgresSources):
     def mark(self, term: Term, batch: int, limit: int, valid_ms: float) -> list[Row]:
         """See `MarkStore.mark`."""
         until_s = time.monotonic() + valid_ms / 1000  # before anything that may take long
+        self._connected()  # to another server, perhaps: then it is asked for its clock
         statement = self._mark_statement()
         until_s += self._clock_ahead_s()
         parameters = (term.tag(batch), term.first, term.last, until_s)

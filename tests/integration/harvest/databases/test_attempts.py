@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
+from dataclasses import replace
 
 import psycopg
 import pytest
@@ -51,6 +52,13 @@ def test_its_columns_are_added_when_there_is_something_to_write(postgres_databas
         attempts.record([ATTEMPT])
         assert attempts.settled() == {1: (5, frozenset({"other"}))}
         assert attempts.load() == {9: 2}
+
+
+@pytest.mark.parametrize("name", ['a "quoted" one', "back\\slash", "{a,b}", "é", "NULL", ""])
+def test_names_of_destinations_come_back_as_they_are(postgres_database: str, name: str) -> None:
+    with closing(PostgresAttempts(postgres_database, "outbox")) as attempts:
+        attempts.record([replace(ATTEMPT, delivered=(name, "other"))])
+        assert attempts.settled() == {1: (5, frozenset({name, "other"}))}
 
 
 def test_who_may_not_add_them_says_who_has_to_do_what(postgres_database: str) -> None:

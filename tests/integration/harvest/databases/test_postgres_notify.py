@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 import psycopg
 import pytest
+from psycopg import sql
 from typer.testing import CliRunner
 
 from harvest import OutboxRecord, Stasher
@@ -16,6 +17,7 @@ from harvest.core.table_name import TableName
 from harvest.databases.postgres.mark import PostgresMarkStore
 from harvest.databases.postgres.notify import PostgresListener
 from harvest.runtime.wake import WakeEvent
+from marshal_py.embedded import EmbeddedPostgres
 from tests.support.harvest_world import WAIT_S, wait_until
 
 OUTBOX = TableName.parse("outbox")
@@ -102,6 +104,27 @@ def test_a_lost_connection_is_made_again(store: PostgresMarkStore, postgres_data
         wake_event.clear()
         insert(postgres_database)
         assert wake_event.wait(WAIT_S)
+
+
+def test_who_cannot_connect_again_does_not_say_that_it_listens(
+    store: PostgresMarkStore, postgres_database: str, postgres: EmbeddedPostgres
+) -> None:
+    """Else the harvester would poll as seldom as one that is told of new rows."""
+    store.install_notify()
+    store.close()
+    with (
+        long_listening(postgres_database) as wake_event,
+        psycopg.connect(postgres.dsn, autocommit=True) as other,
+    ):
+        name = psycopg.conninfo.conninfo_to_dict(postgres_database)["dbname"]
+        allow = sql.SQL("ALTER DATABASE {} ALLOW_CONNECTIONS {}")
+        other.execute(allow.format(sql.Identifier(str(name)), sql.SQL("false")))
+        other.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", (name,)
+        )
+        wait_until(lambda: not wake_event.listening, "no listening")
+        other.execute(allow.format(sql.Identifier(str(name)), sql.SQL("true")))
+        wait_until(lambda: wake_event.listening, "listening")
 
 
 def test_a_schema_and_an_odd_name_have_their_own_channel(postgres_database: str) -> None:
