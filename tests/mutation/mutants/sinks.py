@@ -289,13 +289,6 @@ _RELAYED = (
         "self._reusable = True\n",
     ),
     _relayed(
-        "sinks.http.exchange",
-        "an answer that comes in pieces is read to its end",
-        "Connection._rest",
-        "len(data) < plain.end",
-        "False",
-    ),
-    _relayed(
         "sinks.kafka.destination",
         "what a broker refuses with others is sent alone",
         "KafkaDestination.send",
@@ -322,13 +315,6 @@ _RELAYED = (
         "RelayLeader._open",
         "waiting = dict(self.dead_letters.waiting_keys())",
         "waiting = {}",
-    ),
-    _relayed(
-        "runtime.relay_leader",
-        "who has lost the lease sends nothing",
-        "RelayLeader._send_one",
-        "if not leadership.may_act():",
-        "if False:",
     ),
 )
 

@@ -39,8 +39,8 @@ class Receiver(Server):
         super().heal()
         self.failing_until = 0
 
-    def arrive(self, stream: SimStream, data: bytes) -> None:
-        """A request comes in, whole."""
+    def arrive(self, stream: SimStream, number: int, data: bytes) -> None:
+        """A request comes in, whole: that of this number on its connection."""
         hub = self.hub
         if hub.now < self.down_until:
             hub.fired["receiver_down"] += 1
@@ -48,17 +48,16 @@ class Receiver(Server):
             return
         head, _, body = data.partition(b"\r\n\r\n")
         headers = dict(line.split(b": ", 1) for line in head.split(b"\r\n")[1:])
-        status, more = self._answer(stream, headers, body)
+        late = stream.closed or number <= stream.given_up or stream.machine.dead
+        status, more = self._answer(late, headers, body)
         if hub.now < self.losing_until and hub.random.random() < 0.5:
             hub.fired["receiver_answer_lost"] += 1
             return
         self._send(stream, status, more)
 
-    def _answer(
-        self, stream: SimStream, headers: dict[bytes, bytes], body: bytes
-    ) -> tuple[int, bytes]:
+    def _answer(self, late: bool, headers: dict[bytes, bytes], body: bytes) -> tuple[int, bytes]:
         hub, epoch = self.hub, int(headers[b"Harvest-Epoch"])
-        late = stream.given_up or stream.machine.dead or epoch < self.epoch
+        late = late or epoch < self.epoch
         hub.fired["request_late"] += late
         if self.fences and epoch < self.epoch:
             hub.fired["request_fenced"] += 1
@@ -119,7 +118,11 @@ class SimStream(httpcore.NetworkStream):
     def __init__(self, receiver: Receiver) -> None:
         self.receiver, self.hub = receiver, receiver.hub
         self.machine = machine()
-        self.given_up = False
+        self.written = 0
+        """Requests."""
+        self.given_up = 0
+        """The last of them that nobody waits for any more; its answer may come yet."""
+        self.closed = False
         self._data = b""
         self._ended = False
         self._wakers: list[Callable[[], None]] = []
@@ -138,27 +141,29 @@ class SimStream(httpcore.NetworkStream):
         if self._ended:
             raise httpcore.WriteError("simulated")
         receiver = self.receiver
-        self.hub.at(self.hub.now + receiver.latency(), receiver.arrive, self, buffer)
+        self.written += 1
+        at = self.hub.now + receiver.latency()
+        self.hub.at(at, receiver.arrive, self, self.written, buffer)
 
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
         assert timeout is not None
         me = current_thread()
         deadline = me.machine.now_ns + int(timeout * 1e9)
-        while not (self._data or self._ended or self.given_up):
+        while not (self._data or self._ended or self.closed):
             left = (deadline - me.machine.now_ns) / 1e9
             if left <= 0:
-                self.given_up = True
+                self.given_up = self.written
                 self.hub.fired["request_timed_out"] += 1
                 raise httpcore.ReadTimeout("simulated")
             self._wakers.append(me.waker())
             me.park(left)
-        if self.given_up:
+        if self.closed:
             raise httpcore.ReadError("simulated")
         data, self._data = self._data[:max_bytes], self._data[max_bytes:]
         return data
 
     def close(self) -> None:
-        self.given_up = True
+        self.closed = True
         self.brought(None)
 
     def get_extra_info(self, info: str) -> Any:
