@@ -26,6 +26,8 @@ def _m(name: str, module: str, test: str, *edits: tuple[str, str, str]) -> Notic
 
 
 PG = "harvest.databases.postgres"
+MY = "harvest.databases.mysql"
+LITE = "harvest.databases.sqlite"
 RUN = "harvest.runtime"
 
 MODULES: tuple[Noticed, ...] = (
@@ -185,5 +187,23 @@ MODULES: tuple[Noticed, ...] = (
             "for shard in range(config.shards)]\n        todo",
             "for shard in range(1)]\n        todo",
         ),
+    ),
+    _m(
+        "a transaction is undone when it cannot go on",
+        f"{LITE}.table",
+        "integration/harvest/databases/test_sqlite.py::test_a_statement_that_fails_leaves_no_transaction_open",
+        ("SqliteTable._writing", 'connection.execute("ROLLBACK")', "pass"),
+    ),
+    _m(
+        "commits are on the disk where they have to be",
+        f"{LITE}.table",
+        "integration/harvest/databases/test_sqlite.py::test_commits_wait_for_the_disk_where_they_have_to",
+        ("SqliteTable._connected", "if self._durable else", "if not self._durable else"),
+    ),
+    _m(
+        "a lock that is not got in time is not held",
+        f"{MY}.dead_letters",
+        "integration/harvest/databases/test_mariadb.py::test_who_does_not_get_the_lock_in_time_moves_nothing",
+        ("MysqlDeadLetters._moving", "if not locked:", "if locked is None:"),
     ),
 )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,9 @@ import pytest
 
 from harvest import OutboxRecord, Stasher
 from harvest.core.gaps import Gaps
+from harvest.core.interfaces.dead_letter_store import Selection
 from harvest.core.mark_checkpoint import Term
+from harvest.databases.mysql import dead_letters
 from harvest.databases.mysql.mark import MysqlMarkStore
 from harvest.databases.mysql.range import MysqlRangeStore
 from harvest.databases.mysql.table import connect_arguments
@@ -254,3 +257,21 @@ def insert(key: str) -> str:
         "INSERT INTO outbox (kafka_topic, kafka_key, kafka_value, kafka_header_keys, "
         f"kafka_header_values) VALUES ('t', '{key}', 'v', '[]', '[]')"
     )
+
+
+def test_who_does_not_get_the_lock_in_time_moves_nothing(
+    mariadb_database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dead_letters, "_LOCK_TIMEOUT_S", 0)
+    with (
+        closing(MysqlMarkStore(mariadb_database, "outbox")) as store,
+        closing(dead_letters.MysqlDeadLetters(mariadb_database, "outbox")) as letters,
+        connect(mariadb_database) as other,
+    ):
+        store.init()
+        letters.create()
+        execute(other, f"SELECT GET_LOCK('{letters._lock}', 0)")
+        with pytest.raises(StoreUnavailable, match="somebody else is moving rows"):
+            letters.retry(Selection(), mode="mark")
+        execute(other, f"SELECT RELEASE_LOCK('{letters._lock}')")
+        assert letters.retry(Selection(), mode="mark") == 0

@@ -219,3 +219,24 @@ def test_a_topic_that_is_no_text_is_set_aside(
             rows = named(store.read(0, 10).rows)
         assert [row.id for row in BadRowFilter().find_bad(rows)] == [1]
         assert store.first_rows(0, 1)[0][1] == store.topics()[1] == "t\ufffd"
+
+
+def test_a_statement_that_fails_leaves_no_transaction_open(url: str) -> None:
+    """It would keep everybody else from writing."""
+    with (
+        closing(SqliteMarkStore(url, "outbox")) as store,
+        closing(SqliteMarkStore(url, "outbox")) as other,
+    ):
+        store.init()
+        other._execute("DROP TABLE outbox")
+        with pytest.raises(TableMissing):
+            store.delete([1])
+        assert other.init()
+        assert store.delete([1]) == 0
+
+
+@pytest.mark.parametrize(("durable", "level"), [(True, 2), (False, 1)])
+def test_commits_wait_for_the_disk_where_they_have_to(url: str, durable: bool, level: int) -> None:
+    with closing(SqliteMarkStore(url, "outbox", durable=durable)) as store:
+        store.init()
+        assert store._execute("PRAGMA synchronous") == [(level,)]
