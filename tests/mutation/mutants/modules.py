@@ -206,4 +206,20 @@ MODULES: tuple[Noticed, ...] = (
         "integration/harvest/databases/test_mariadb.py::test_who_does_not_get_the_lock_in_time_moves_nothing",
         ("MysqlDeadLetters._moving", "if not locked:", "if locked is None:"),
     ),
+    _m(
+        "an older copy of the list of transactions is no look",
+        f"{MY}.range",
+        "integration/harvest/databases/test_mariadb.py::test_an_older_copy_of_the_list_of_transactions_is_not_believed",
+        ("MysqlRangeStore._look", "any(own and marked for", "any(own for"),
+    ),
+    _m(
+        "a position that is older replaces no part of a newer one",
+        f"{MY}.range",
+        "contract/test_range_store.py::test_copies_only_move_forward[mariadb]",
+        (
+            "MysqlRangeStore",
+            "IF(last_id <= VALUES(last_id), VALUES(checkpoint), checkpoint)",
+            "VALUES(checkpoint)",
+        ),
+    ),
 )

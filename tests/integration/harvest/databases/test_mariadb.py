@@ -176,6 +176,31 @@ def test_an_insert_whose_transaction_is_not_on_the_list_yet_is_a_suspect(
     store.close()
 
 
+def test_an_older_copy_of_the_list_of_transactions_is_not_believed(
+    mariadb_database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = mariadb_database
+    looks: list[bool] = []
+    with closing(MysqlRangeStore(url, "outbox")) as store, connect(url) as late:
+        store.init()
+        ask = store._execute
+
+        def older(statement: str, parameters: Sequence[Any] = ()) -> Any:
+            found = ask(statement, parameters)
+            if "innodb_trx" not in statement:
+                return found
+            looks.append(True)
+            if len(looks) > 1:
+                return found
+            # From before the other transaction: of ours, with the statement before this one.
+            return [(*row[:4], 0) for row in found if row[3]]
+
+        monkeypatch.setattr(store, "_execute", older)
+        execute(late, insert("late"))
+        assert store.holders().running
+        assert len(looks) > 1
+
+
 def test_an_unrelated_transaction_stops_no_other_gap(mariadb_database: str) -> None:
     url = mariadb_database
     store = MysqlRangeStore(url, "outbox")
