@@ -169,6 +169,22 @@ SHELL: tuple[Mutant, ...] = (
     ),
     _m(
         "relays",
+        "who has lost the lease sends no row",
+        "harvest.runtime.relay_leader",
+        "RelayLeader._send_one",
+        "if not leadership.may_act():",
+        "if False:",
+    ),
+    _m(
+        "relays",
+        "who has lost the lease sends no batch",
+        "harvest.runtime.relay_leader",
+        "RelayLeader._send_batch",
+        "if not leadership.may_act():",
+        "if False:",
+    ),
+    _m(
+        "relays",
         "an answer that refuses the message does not close the destination",
         "harvest.sinks.http.endpoint",
         "HttpSink._failure",

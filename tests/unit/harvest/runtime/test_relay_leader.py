@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from queue import SimpleQueue
 from typing import Any
 
+import pytest
+
 from harvest.core import relay as r
 from harvest.core.dispatcher import Message, Outcome, Policy
 from harvest.core.routes import Router
@@ -78,12 +80,16 @@ def message(row_id: int, key: bytes) -> Message:
     return Message(Row(row_id, "t", key, b"v"), "a")
 
 
-def told(destination: Destination, *messages: Message) -> list[tuple[int, Outcome]]:
-    """Send these in one request; return what the scheduler hears, in order."""
+def leader_of(destination: Destination) -> tuple[RelayLeader, Reporting]:
     leadership = Reporting()
     store: Any = Store()
     tools = RelayTools(store, store, {"a": destination}, {"a": Policy()}, Router(["a"]))
-    leader = RelayLeader(leadership, tools)
+    return RelayLeader(leadership, tools), leadership
+
+
+def told(destination: Destination, *messages: Message) -> list[tuple[int, Outcome]]:
+    """Send these in one request; return what the scheduler hears, in order."""
+    leader, leadership = leader_of(destination)
     leader._post([r.Post(messages[0], messages[1:])])
     events = [leadership.reported.get(timeout=WAIT_S) for _ in messages]
     assert leader._senders.close(WAIT_S)
@@ -117,6 +123,30 @@ def test_what_a_request_was_refused_for_is_found_out_one_by_one_and_its_key_wait
     assert dict(heard)[3].untried
     assert dict(heard)[2] == dict(heard)[4] == Outcome(200)
     assert heard[-1] == (1, BAD), "told when all that waits behind it was told of"
+
+
+@pytest.mark.parametrize("messages", [[X1], [X1, Y2]], ids=["one", "batch"])
+def test_who_has_lost_the_lease_sends_nothing(messages: list[Message]) -> None:
+    destination = Destination(Outcome(200))
+    leader, leadership = leader_of(destination)
+    leadership.lease.held = False  # type: ignore[misc]
+    leader._post([r.Post(messages[0], tuple(messages[1:]))])
+    assert leader._senders.close(WAIT_S)
+    assert destination.sent == []
+    assert leadership.reported.empty(), "of what was not tried there is nothing to tell"
+
+
+def test_who_loses_the_lease_amid_a_request_sends_no_more_of_it() -> None:
+    class Overtaken(Destination):
+        def send(self, row: Row, idempotency_key: str, epoch: int) -> Outcome:
+            leadership.lease.held = False  # type: ignore[misc]
+            return super().send(row, idempotency_key, epoch)
+
+    destination = Overtaken(BAD)
+    leader, leadership = leader_of(destination)
+    leader._post([r.Post(X1, (Y2, Z5))])
+    assert leader._senders.close(WAIT_S)
+    assert destination.sent == [[1, 2, 5], [1]]
 
 
 def test_the_last_of_the_notes_of_a_row_counts() -> None:
