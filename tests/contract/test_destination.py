@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -258,6 +259,30 @@ def test_jetstream_keeps_a_repeated_message_once(nats_bench: NatsBench) -> None:
         assert sink.send(row(1), "o.1", 1).error is None
         sink.close()
     assert len(nats_bench.received()) == 1
+
+
+def test_a_server_that_was_started_again_is_connected_to(tmp_path: Path) -> None:
+    for folder in ("first", "second"):
+        (tmp_path / folder).mkdir()
+    with nats_server(tmp_path / "first") as first:
+        if first is None:
+            pytest.skip("nats-server is not installed")
+        sink = NatsBench(first).sink()
+        assert sink.send(row(1), "o.1", 1).error is None
+    assert sink.send(row(2), "o.2", 1).unavailable
+    with nats_server(tmp_path / "second", urlsplit(first.url).port or 0) as second:
+        bench = NatsBench(second)
+        assert sink.send(row(3), "o.3", 1).error is None
+        assert bench.received() == [(b"v3", "o.3", "h")]
+    sink.close()
+
+
+@pytest.mark.parametrize("value", [b"a\r\nNats-Msg-Id: o.2", b"a\nb", b"a\rb", b"\xff"])
+def test_no_header_can_pass_for_another(value: bytes) -> None:
+    sink = NatsSink(NatsEndpoint(("nats://127.0.0.1:1",), "s.x", timeout_ms=5_000))
+    outcome = sink.send(row(1)._replace(header_values=(value,)), "o.1", 1)
+    assert (outcome.lasting, outcome.unavailable) == (True, False)
+    sink.close()
 
 
 def test_a_subject_that_no_stream_takes_is_the_messages_fault(nats_bench: NatsBench) -> None:

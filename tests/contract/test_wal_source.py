@@ -185,6 +185,17 @@ def test_what_is_committed_comes_in_the_order_of_the_commits(bench: WalBench) ->
     stream.close()
 
 
+def test_an_empty_value_is_no_tombstone(bench: WalBench) -> None:
+    stream, _ = bench.source().open(1, None)
+    transaction = bench.begin()
+    transaction.insert(OutboxRecord("t", "", ""))
+    transaction.insert(OutboxRecord("t", "k", None))
+    transaction.commit()
+    rows = [row for chunk in read(bench, stream, 2) for row in chunk.rows]
+    assert [(row[2], row[3]) for row in rows] == [(b"", b""), (b"k", None)]
+    stream.close()
+
+
 def test_what_is_not_confirmed_is_read_again_from_any_place_with_the_same_numbers(
     bench: WalBench,
 ) -> None:

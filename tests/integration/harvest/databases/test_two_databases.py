@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 from typer.testing import CliRunner
 
 from harvest import OutboxRecord
@@ -19,10 +20,11 @@ from harvest.cli.app import app
 from harvest.config.load import parse
 from harvest.config.model import ReaperConfig
 from harvest.core.gaps import Gaps
+from harvest.core.table_name import TableName
 from harvest.databases.postgres.range import PostgresRangeStore
 from harvest.databases.postgres.two_databases import PostgresIds, TwoDatabasesStore
 from harvest.errors import ConfigurationError, HarvestError, NoTransaction, StoreUnavailable
-from harvest.outbox.outbound_stasher import OutboundStasher
+from harvest.outbox.outbound_stasher import OutboundStasher, archive_orphans
 from harvest.runtime.events import Stats
 from harvest.runtime.leadership import Leadership
 from harvest.runtime.parts import make_range_store
@@ -129,6 +131,28 @@ def test_orphans_are_archived_when_they_are_old(bench: TwoDatabasesBench, tmp_pa
     assert left == sorted([*kept, young])
     assert [row[0] for row in moved] == gone
     assert len(bench.store().read(0, 10).rows) == 3
+
+
+def test_orphans_are_found_in_whatever_order_they_are_stored(
+    bench: TwoDatabasesBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("harvest.outbox.outbound_stasher._CHUNK", 2)
+    with psycopg.connect(bench.primary) as primary, psycopg.connect(bench.outbound) as outbound:
+        ids = STASHER.stash_many(primary, outbound, [record(f"v{n}") for n in range(6)])
+        primary.rollback()
+        for n in reversed(ids):  # an UPDATE stores a row anew, at the end
+            outbound.execute(
+                "UPDATE outbox SET create_time = now() - interval '3 h' WHERE id = %s", (n,)
+            )
+    as_stored = "-c enable_indexscan=off -c enable_bitmapscan=off"
+    found = archive_orphans(
+        make_conninfo(bench.outbound, options=as_stored),
+        TableName.parse("outbox"),
+        PostgresIds(bench.primary, "outbox_ids"),
+        3600.0,
+        dry_run=False,
+    )
+    assert found == 6
 
 
 # --- A replica ---

@@ -11,6 +11,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg import sql
 
 from harvest.core.range_checkpoint import Position
 from harvest.databases.postgres.partitions import PostgresPartitions
@@ -84,8 +85,9 @@ def test_what_is_dropped_is_in_the_archive(parts: PostgresPartitions, tmp_path: 
         "kafka_header_values": [b"v7"],
     }
     assert rows[7]["kafka_value"] == "ä8".encode()
-    some = ParquetArchive(folder, "outbox").read(98, 101)
-    assert [row["id"] for row in some] == [98, 99, 100, 101]
+    for low, high in ((98, 101), (98, 100), (99, 99), (100, 100), (199, 300), (0, 1)):
+        some = ParquetArchive(folder, "outbox").read(low, high)
+        assert [row["id"] for row in some] == [n for n in range(low, high + 1) if 1 <= n < 200]
 
 
 def test_a_stuck_position_archives_nothing(parts: PostgresPartitions, tmp_path: Path) -> None:
@@ -160,6 +162,24 @@ def test_rows_that_come_after_the_file_keep_the_partition(
     with pytest.raises(ArchiveError, match="99 rows, ids 0 to 99"):
         ParquetArchive(tmp_path, "outbox").keep(partition, parts)
     assert parts.extent(partition) == Extent(99, 0, 99)
+
+
+class Late(PostgresPartitions):
+    """Another row comes after they were counted."""
+
+    def rows(self, partition: Partition, limit: int) -> Iterator[Sequence[tuple[Any, ...]]]:
+        self._execute(sql.SQL("UPDATE outbox SET id = 0 WHERE id = 1"))
+        yield from super().rows(partition, limit)
+
+
+def test_a_file_that_does_not_have_what_was_counted_gets_no_name(
+    parts: PostgresPartitions, postgres_database: str, tmp_path: Path
+) -> None:
+    late = Late(postgres_database, "outbox")
+    assert lows(keep(late, tmp_path, last_id=150)) == []
+    late.close()
+    assert names(tmp_path) == []
+    assert lows(keep(parts, tmp_path, last_id=150)) == [0]
 
 
 class Slow(PostgresPartitions):

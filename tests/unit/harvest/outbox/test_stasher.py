@@ -203,6 +203,11 @@ def test_what_a_text_column_cannot_hold_is_refused(record: OutboxRecord, text: s
         Stasher(column_type="text", paramstyle="qmark").stash(FakeConnection(), record)
 
 
+def test_an_empty_value_is_no_tombstone(sqlite: sqlite3.Connection) -> None:
+    Stasher().stash_many(sqlite, [OutboxRecord("t", "", ""), OutboxRecord("t", "k", None)])
+    assert [row[1:3] for row in rows(sqlite)] == [("", ""), ("k", None)]
+
+
 def test_sqlite_keeps_bytes_as_they_are(sqlite: sqlite3.Connection) -> None:
     Stasher().stash(sqlite, OutboxRecord("t", b"\xff", b"\x00\xfe"))
     (row,) = rows(sqlite)

@@ -34,3 +34,29 @@ def test_the_slowest_shard_keeps_a_partition(
     monkeypatch.setattr(module, "Checkpoints", lambda _: SimpleNamespace(read=read))
     dropped = [part.low for part in module.maintain_partitions(CONFIG, dry_run=True).drop]
     assert dropped == ([1, 1001] if last_id == 2500 else [])
+
+
+def test_in_wal_mode_each_look_at_what_is_published_is_a_new_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Who drops a partition waits until the harvester has published what is in it."""
+    config = parse(
+        "database: postgresql://localhost/d\nkafka: {bootstrap.servers: 'localhost:1'}\n"
+        "group: g\nmode: wal\nwal: {purge: partitions}\n"
+    )
+    places = [None, SimpleNamespace(lsn=7), SimpleNamespace(lsn=9)]
+    looks: list[int] = []
+
+    def partitions(_table: object, published: Any) -> Any:
+        def inventory() -> Inventory:
+            looks.extend(published() for _ in range(3))
+            return Inventory([], 0)
+
+        return SimpleNamespace(inventory=inventory, close=lambda: None)
+
+    made = SimpleNamespace(wal_partitions=partitions)
+    checkpoints = SimpleNamespace(wal=lambda: places.pop(0))
+    monkeypatch.setattr(module, "database", lambda _: made)
+    monkeypatch.setattr(module, "Checkpoints", lambda _: checkpoints)
+    module.maintain_partitions(config, dry_run=True)
+    assert looks == [0, 7, 9]

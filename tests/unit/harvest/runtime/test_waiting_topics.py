@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
 
 from harvest.config.load import parse
 from harvest.core.interfaces.dead_letter_store import Selection
@@ -55,3 +60,59 @@ def test_keys_wait_behind_rows_that_wait_for_a_topic() -> None:
     text = "kafka: {bootstrap.servers: x}\ndatabase: d\ngroup: g\nbad_rows: {key_waits: false"
     assert not parse(text + "}").bad_rows.policy().key_waits
     assert parse(text + ", unknown_topic: wait}").bad_rows.policy().key_waits
+
+
+class Looks:
+    """Has the thread look without a pause, until rows were put back; counts its looks."""
+
+    def __init__(
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        existing: Callable[[], set[str]],
+        leads: Callable[[int], bool] = lambda _: True,
+    ) -> None:
+        monkeypatch.setattr("harvest.runtime.waiting_topics._CHECK_EVERY_S", 0.0)
+        self.number = 0
+        self.back_at = 0
+        self._back = threading.Event()
+        self._leads = leads
+        given: Any = self
+        self._topics = WaitingTopics(given, existing, mode="range", leading=self._leading)
+
+    def run(self) -> int:
+        """Return at which look rows were put back."""
+        self._topics.start()
+        assert self._back.wait(60)
+        self._topics.close()
+        return self.back_at
+
+    def _leading(self) -> bool:
+        self.number += 1
+        return self._leads(self.number)
+
+    def missing_topics(self) -> set[str]:
+        return set() if self.back_at else {"a"}
+
+    def retry(self, selection: Selection, *, mode: str) -> int:
+        self.back_at = self.number
+        self._back.set()
+        return 1
+
+    def close(self) -> None: ...
+
+
+def test_a_broker_that_does_not_answer_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers: list[set[str] | None] = [None, None, {"a"}]
+
+    def existing() -> set[str]:
+        answer = answers.pop(0)
+        if answer is None:
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+        return answer
+
+    assert Looks(monkeypatch, existing).run() == 4
+
+
+def test_what_was_seen_before_another_led_is_not_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is another checkpoint that must have passed the rows now."""
+    assert Looks(monkeypatch, lambda: {"a"}, lambda number: number != 2).run() == 4

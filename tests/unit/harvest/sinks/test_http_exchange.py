@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ssl
 from typing import Any
 
 import httpcore
 import pytest
 
 from harvest.core.dispatcher import Outcome
+from harvest.sinks.http.deadline import Deadline, DeadlineBackend
 from harvest.sinks.http.endpoint import HttpEndpoint, HttpSink
 from harvest.sinks.http.exchange import Answer, Connection
 
@@ -128,3 +130,67 @@ def test_a_status_that_refuses_the_message_says_nothing_of_the_destination() -> 
     assert plain._failure(answer) == Outcome(503, "HTTP 503", True, False, 7_000.0)
     refusing = HttpSink(HttpEndpoint("http://localhost:1/", refused=frozenset({503})))
     assert refusing._failure(answer) == Outcome(503, "HTTP 503", False, True, 0.0)
+
+
+class Limited(Stream):
+    """Keeps how many seconds each step had; may refuse what is written."""
+
+    def __init__(self, pieces: list[bytes], *, refuses: bool = False) -> None:
+        super().__init__(pieces)
+        self.had_s: list[float | None] = []
+        self.refuses = refuses
+
+    def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        self.had_s.append(timeout)
+        if self.refuses:
+            raise httpcore.WriteError("the other side reads no more")
+        super().write(buffer)
+
+    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        self.had_s.append(timeout)
+        return super().read(max_bytes)
+
+    def start_tls(self, *given: Any) -> Limited:
+        self.had_s.append(given[-1])
+        return self
+
+
+def opened(
+    monkeypatch: pytest.MonkeyPatch, deadline: Deadline, stream: Limited
+) -> httpcore.NetworkStream:
+    backend = DeadlineBackend(deadline)
+
+    def connect(_host: str, _port: int, timeout: float, *_: Any) -> Limited:
+        stream.had_s.append(timeout)
+        return stream
+
+    monkeypatch.setattr(backend._backend, "connect_tcp", connect)
+    return backend.connect_tcp("localhost", 1)
+
+
+@pytest.mark.parametrize("tls", [False, True])
+def test_every_step_ends_at_the_deadline(monkeypatch: pytest.MonkeyPatch, tls: bool) -> None:
+    deadline, below = Deadline(), Limited([b"HTTP/1.1 204 No", b" Content\r\n\r\n"])
+    deadline.set(60.0)
+    stream = opened(monkeypatch, deadline, below)
+    if tls:
+        stream = stream.start_tls(ssl.create_default_context(), "localhost")
+    Connection(stream).exchange(b"POST", b"/x", [(b"Host", b"h")], b"")
+    assert below.written == b"POST /x HTTP/1.1\r\nHost: h\r\n\r\n"
+    assert len(below.had_s) >= 4 + tls
+    assert all(had_s is not None and 0 < had_s <= 60 for had_s in below.had_s)
+    deadline.set(-1.0)
+    with pytest.raises(httpcore.ReadTimeout):
+        stream.read(1)
+    with pytest.raises(httpcore.WriteTimeout):
+        stream.write(b"x" * 100_000)
+
+
+def test_who_answers_and_reads_no_more_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+    deadline = Deadline()
+    deadline.set(60.0)
+    below = Limited([b"HTTP/1.1 413 Too large\r\nContent-Length: 0\r\n\r\n"], refuses=True)
+    answer = Connection(opened(monkeypatch, deadline, below)).exchange(
+        b"POST", b"/x", [(b"Host", b"h")], b"{}"
+    )
+    assert answer.status == 413
