@@ -271,6 +271,7 @@ def test_a_server_that_was_started_again_is_connected_to(tmp_path: Path) -> None
         assert sink.send(row(1), "o.1", 1).error is None
     assert sink.send(row(2), "o.2", 1).unavailable
     with nats_server(tmp_path / "second", urlsplit(first.url).port or 0) as second:
+        assert second is not None
         bench = NatsBench(second)
         assert sink.send(row(3), "o.3", 1).error is None
         assert bench.received() == [(b"v3", "o.3", "h")]

@@ -29,6 +29,9 @@ PG = "harvest.databases.postgres"
 MY = "harvest.databases.mysql"
 LITE = "harvest.databases.sqlite"
 RUN = "harvest.runtime"
+CLIENT = "marshal_py.client"
+CONSUMER = "marshal_py.consumer"
+ADMIN = "marshal_py.admin"
 
 MODULES: tuple[Noticed, ...] = (
     _m(
@@ -343,5 +346,123 @@ MODULES: tuple[Noticed, ...] = (
         f"{LITE}.range",
         "contract/test_range_store.py::test_the_backlog_is_that_of_all_shards_with_their_gaps[sqlite]",
         ("SqliteRangeStore.backlog", "min(after)", "max(after)"),
+    ),
+    _m(
+        "what holders committed before they were looked for is to be seen",
+        f"{PG}.two_databases",
+        "unit/harvest/databases/test_two_databases.py::test_a_replica_is_waited_for_that_does_not_show_what_holders_committed",
+        (
+            "TwoDatabasesStore.holders",
+            "holders = self._primary.holders()\n        ",
+            "",
+        ),
+        ("TwoDatabasesStore.holders", "return holders", "return self._primary.holders()"),
+    ),
+    _m(
+        "who is used again after a close is not cancelled",
+        f"{PG}.two_databases",
+        "unit/harvest/databases/test_two_databases.py::test_who_was_cancelled_and_closed_waits_again_when_it_is_used_again",
+        ("TwoDatabasesStore.close", "self._cancelled.clear()", "pass"),
+    ),
+    _m(
+        "every partition has a leader when a topic has been made",
+        f"{CLIENT}.topics",
+        "unit/marshal_py/client/test_topics.py::test_every_partition_is_waited_for_until_it_has_a_leader",
+        ("_await_leaders", "all(part.leader", "any(part.leader"),
+    ),
+    _m(
+        "the topic of snapshots has as many partitions",
+        f"{CLIENT}.topics",
+        "unit/marshal_py/client/test_topics.py::test_snapshots_have_as_many_partitions_as_the_topic_that_was_there",
+        ("create_topics", 'choices["partitions"] = len(there.partitions)', "pass"),
+    ),
+    _m(
+        "brokers without ids tell none",
+        f"{CLIENT}.topic_watch",
+        "unit/marshal_py/client/test_topic_watch.py::test_brokers_without_ids_tell_none",
+        ("TopicWatch._take", "None if topic_id == _NO_ID else topic_id", "topic_id"),
+    ),
+    _m(
+        "a genesis is looked for behind the records of others",
+        f"{CLIENT}.genesis",
+        "unit/marshal_py/client/test_genesis.py::test_what_the_first_records_tell_is_found_behind_those_of_others",
+        ("counts_told", "continue", "break"),
+    ),
+    _m(
+        "a partition without a leader has not ended",
+        f"{CLIENT}.log_metadata",
+        "unit/marshal_py/client/test_log_metadata.py::test_a_partition_without_a_leader_is_asked_for_again",
+        (
+            "LogMetadata._offsets",
+            "p.error is None and (p.offset >= 0 or which >= 0)",
+            "p.offset >= 0 or which >= 0",
+        ),
+    ),
+    _m(
+        "snapshots that may be read again are not denied",
+        f"{CLIENT}.log_metadata",
+        "unit/marshal_py/client/test_log_metadata.py::test_snapshots_that_are_to_be_seen_again_are_not_denied_any_more",
+        (
+            "LogMetadata._snapshot_partitions",
+            "found = self.snapshots_denied = None",
+            "found = None",
+        ),
+    ),
+    _m(
+        "a signal stops all that run",
+        f"{CLIENT}.signals",
+        "unit/marshal_py/client/test_signals.py::test_ctrl_c_stops_all_that_run_and_a_second_one_waits_for_none",
+        (
+            "_on_signal",
+            "    taken = [requests.take(number) for requests in list(_entered)]  # all of them\n"
+            "    if not any(taken):",
+            "    if not any(requests.take(number) for requests in list(_entered)):",
+        ),
+    ),
+    _m(
+        "topics are gone after looks in a row",
+        f"{CONSUMER}.topics",
+        "unit/marshal_py/consumer/test_topics.py::test_a_topic_is_gone_when_looks_in_a_row_have_not_found_it",
+        ("Topics._look", "if t not in found}", "}"),
+    ),
+    _m(
+        "an id that is not told is no other id",
+        f"{CONSUMER}.topics",
+        "unit/marshal_py/consumer/test_fetcher.py::test_there_is_another_when_a_topic_has_another_id",
+        ("Topics.note_ids", " if new}", "}"),
+    ),
+    _m(
+        "an offset that is not told is not the start",
+        f"{CONSUMER}.transactions",
+        "unit/marshal_py/consumer/test_transactions.py::test_an_offset_that_is_not_told_is_asked_for_again_and_no_reason_to_begin_at_the_start",
+        ("Transactions._open", "if found.error is not None:", "if found is None:"),
+    ),
+    _m(
+        "others are fenced before it is read how far they came",
+        f"{CONSUMER}.transactions",
+        "unit/marshal_py/consumer/test_transactions.py::test_others_are_fenced_before_it_is_read_how_far_they_came",
+        (
+            "Transactions._open",
+            "        self._step(claim, lambda: producer.init_transactions(STEP_S))\n",
+            "",
+        ),
+        (
+            "Transactions._open",
+            "        if found.error is not None:",
+            "        self._step(claim, lambda: producer.init_transactions(STEP_S))\n"
+            "        if found.error is not None:",
+        ),
+    ),
+    _m(
+        "a position that another mirrored meanwhile is mirrored again",
+        f"{CONSUMER}.offset_mirror",
+        "unit/marshal_py/consumer/test_offset_mirror.py::test_what_has_moved_is_written_and_what_comes_back_too",
+        ("OffsetMirror._round", "self._written = now", "self._written |= now"),
+    ),
+    _m(
+        "claims that are about to be released are mirrored",
+        f"{CONSUMER}.offset_mirror",
+        "unit/marshal_py/consumer/test_offset_mirror.py::test_what_was_held_at_the_end_is_written_after_it_was_released",
+        ("OffsetMirror.keep", "self._claims = lambda: claims", "pass"),
     ),
 )

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from marshal_py.client.signals import wake_on_signals
+from marshal_py.client.signals import StopRequests, wake_on_signals
 
 
 @pytest.fixture(autouse=True)
@@ -126,3 +126,20 @@ def test_other_threads_have_no_signals() -> None:
     thread.start()
     thread.join()
     assert wakeup_fd() == -1
+
+
+def test_ctrl_c_stops_all_that_run_and_a_second_one_waits_for_none() -> None:
+    stopped: list[str] = []
+    after: list[str] = []
+    with (  # noqa: PT012
+        pytest.raises(KeyboardInterrupt),
+        StopRequests(lambda: stopped.append("outer"), name="outer"),
+        StopRequests(lambda: stopped.append("inner"), name="inner"),
+    ):
+        signal.raise_signal(signal.SIGINT)
+        after.append("first")
+        signal.raise_signal(signal.SIGINT)
+        after.append("second")
+    assert sorted(stopped) == ["inner", "outer"]
+    assert after == ["first"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

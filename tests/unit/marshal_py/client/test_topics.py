@@ -69,3 +69,50 @@ def test_what_cannot_work_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(ConfigurationError):
         create_topics("x:1", topic="t")
     assert stub.asked == ["t"]
+
+
+@pytest.mark.parametrize("last", [{}, {7: type("P", (), {"leader": -1, "replicas": [1]})()}])
+def test_every_partition_is_waited_for_until_it_has_a_leader(
+    monkeypatch: pytest.MonkeyPatch, last: dict[int, Any]
+) -> None:
+    stub = with_answers(monkeypatch, None, None)
+    complete = stub.list_topics
+    looks = 0
+
+    def list_topics(name: str | None = None, **more: Any) -> Any:
+        nonlocal looks
+        found = complete(name, **more)
+        if name == "t":
+            looks += 1
+            if looks < 3:
+                first = {p: part for p, part in found.topics["t"].partitions.items() if p < 7}
+                found.topics["t"].partitions = first | last
+        return found
+
+    monkeypatch.setattr(stub, "list_topics", list_topics)
+    assert create_topics("x:1", topic="t")[0].partitions == 8
+    assert looks == 3
+
+
+def test_snapshots_have_as_many_partitions_as_the_topic_that_was_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stub = with_answers(monkeypatch, None)
+    listed, made = stub.list_topics, stub.create_topics
+    asked_for: list[int] = []
+
+    def list_topics(name: str | None = None, **more: Any) -> Any:
+        found = listed(name or "t", **more)
+        if name in (None, "t"):
+            found.topics["t"].partitions = dict(list(found.topics["t"].partitions.items())[:3])
+        return found
+
+    def create(topics: list[Any], **more: Any) -> Any:
+        asked_for.extend(topic.num_partitions for topic in topics)
+        return made(topics, **more)
+
+    monkeypatch.setattr(stub, "list_topics", list_topics)
+    monkeypatch.setattr(stub, "create_topics", create)
+    coordination, _ = create_topics("x:1", topic="t")
+    assert (coordination.existed, coordination.partitions) == (True, 3)
+    assert (stub.asked, asked_for) == (["t.snapshots"], [3])

@@ -1,0 +1,75 @@
+"""What is made of answers that are not complete, without brokers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError
+
+from marshal_py.client.kafka_clients import ConnectionErrors
+from marshal_py.client.log_metadata import LogMetadata
+
+NO_LEADER = KafkaError(KafkaError.LEADER_NOT_AVAILABLE)
+REFUSED = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)
+
+
+class Consumer:
+    """Answers with what it was given, one after the other."""
+
+    def __init__(self, *answers: Any) -> None:
+        self.answers = list(answers)
+
+    def offsets_for_times(self, _query: Any, timeout: float) -> list[Any]:
+        assert timeout > 0
+        found: list[Any] = self.answers.pop(0)
+        return found
+
+    def list_topics(self, name: str, timeout: float) -> Any:
+        assert timeout > 0
+        error = self.answers.pop(0)
+        topic = SimpleNamespace(error=error, partitions={} if error else {0: object()})
+        return SimpleNamespace(cluster_id="c", topics={name: topic})
+
+    def poll(self, _timeout_s: float) -> None: ...
+
+
+def metadata(consumer: Consumer) -> LogMetadata:
+    return LogMetadata(consumer, {}, ConnectionErrors(), "t", "t.snapshots", ("Read",))
+
+
+def at(partition: int, offset: int, error: KafkaError | None = None) -> Any:
+    return SimpleNamespace(partition=partition, offset=offset, error=error)
+
+
+def deadline() -> float:
+    return time.monotonic() + 60
+
+
+@pytest.mark.parametrize(
+    ("ask", "second"),
+    [
+        (lambda log: log.first_offsets("t", [0, 1], deadline()), 9),
+        (lambda log: log.next_offsets("t", [0, 1], deadline()), 9),
+        (lambda log: log.offsets_at(1_000, {0: 50, 1: 60}, deadline()), 9),
+        (lambda log: log.offsets_at(1_000, {0: 50, 1: 60}, deadline()), -1),
+    ],
+    ids=["first", "next", "at a time", "at a time after the last record"],
+)
+def test_a_partition_without_a_leader_is_asked_for_again(
+    ask: Callable[[LogMetadata], dict[int, int]], second: int
+) -> None:
+    consumer = Consumer([at(0, 4), at(1, -1, NO_LEADER)], [at(0, 5), at(1, second)])
+    assert ask(metadata(consumer)) == {0: 5, 1: 9 if second == 9 else 60}
+    assert consumer.answers == []
+
+
+def test_snapshots_that_are_to_be_seen_again_are_not_denied_any_more() -> None:
+    log = metadata(Consumer(None, REFUSED, None, None))
+    assert log.describe(deadline(), with_snapshots=True) == (1, 0)
+    assert "lacks Read on topic 't.snapshots'" in str(log.snapshots_denied)
+    assert log.describe(deadline(), with_snapshots=True) == (1, 1)
+    assert log.snapshots_denied is None

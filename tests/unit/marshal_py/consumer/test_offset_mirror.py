@@ -1,0 +1,71 @@
+"""What is copied to Kafka's committed offsets, and when it is copied again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from marshal_py.admin.positions import Key
+from marshal_py.consumer import offset_mirror as module
+from marshal_py.consumer.offset_mirror import OffsetMirror
+
+A, B = ("t", 0), ("t", 1)
+
+
+class World:
+    """Where claims stand, and what was written."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.stand: dict[Key, int] = {}
+        self.written: list[dict[Key, int]] = []
+        self.fails = False
+        monkeypatch.setattr(module, "admin_client", lambda _: object())
+        monkeypatch.setattr(module, "write_committed_offsets", self._write)
+        claims: Any = lambda: list(self.stand)  # noqa: E731
+        position: Any = lambda key: (key, self.stand[key])  # noqa: E731
+        self.mirror = OffsetMirror({}, "g", claims, position, every_s=3_600.0)
+
+    def round(self, **stand: int) -> dict[Key, int]:
+        """Have positions copied; return which were."""
+        self.stand = {{"a": A, "b": B}[name]: at for name, at in stand.items()}
+        before = len(self.written)
+        self.mirror._round()
+        return {key: at for one in self.written[before:] for key, at in one.items()}
+
+    def _write(self, _admin: Any, _group: str, offsets: Mapping[Key, int], _timeout_s: Any) -> None:
+        if self.fails:
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+        self.written.append(dict(offsets))
+
+
+def test_what_has_moved_is_written_and_what_comes_back_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another member has written meanwhile what it held meanwhile."""
+    world = World(monkeypatch)
+    assert world.round(a=5, b=-1) == {A: 5}
+    assert world.round(a=5, b=7) == {B: 7}
+    assert world.round(b=7) == {}
+    assert world.round(a=5, b=7) == {A: 5}
+
+
+def test_what_could_not_be_written_is_written_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(monkeypatch)
+    world.fails = True
+    assert world.round(a=5) == {}
+    world.fails = False
+    assert world.round(a=5) == {A: 5}
+
+
+def test_what_was_held_at_the_end_is_written_after_it_was_released(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World(monkeypatch)
+    world.mirror.start()
+    held = world.stand = {A: 5}
+    world.mirror.keep()
+    world.mirror._position_of = lambda key: (key, held[key])  # type: ignore[assignment, index, return-value]
+    world.stand = {}
+    world.mirror.close(60)
+    assert world.written == [{A: 5}]
