@@ -18,6 +18,7 @@ __all__ = ["LogMetadata"]
 
 logger = logging.getLogger("marshal_py.log")
 
+_PAUSE_S: Final = 0.05
 _LATEST: Final = -1
 _EARLIEST: Final = -2
 """The ListOffsets protocol's special timestamps."""
@@ -76,7 +77,8 @@ class LogMetadata:
                     raise ConfigurationError(f"coordination topic {self.topic!r}: {error.str()}")
             except KafkaException as problem:
                 self._give_up(problem.args[0], deadline)
-            self._pause(deadline, "no metadata of the coordination topic")
+            else:
+                self._pause(deadline, "no metadata of the coordination topic")
         raise AssertionError  # `patience` has no end
 
     def _snapshot_partitions(self, deadline: float) -> int:
@@ -88,7 +90,6 @@ class LogMetadata:
                 ).topics[self.snapshot_topic]
             except KafkaException as late:  # as while a topic is being made anew
                 self._give_up(late.args[0], deadline)
-                self._pause(deadline, "no metadata of the topic of snapshots")
         if found.error is None and len(found.partitions) >= 1:
             return len(found.partitions)
         if found.error is not None and found.error.code() in REFUSED:
@@ -138,9 +139,11 @@ class LogMetadata:
                     }
             except KafkaException as problem:
                 self._give_up(problem.args[0], deadline)
-            self._pause(deadline, f"no leader for some partition of {topic!r}")
+            else:
+                self._pause(deadline, f"no leader for some partition of {topic!r}")
 
     def _give_up(self, error: KafkaError, deadline: float) -> None:
+        """Raise what `error` comes to, or let librdkafka reconnect until it is tried again."""
         if error.code() in REFUSED:
             raise denied(self._config, self.topic, *self._needs) from None
         self._consumer.poll(0)  # to hear what TLS and SASL have said
@@ -148,9 +151,10 @@ class LogMetadata:
             raise self._errors.failure(error) from None
         if error.code() in FINAL:
             raise BrokerUnavailable(f"the brokers refused: {error.str()}") from None
+        self._consumer.poll(_PAUSE_S)
 
     def _pause(self, deadline: float, what: str) -> None:
         """Let librdkafka reconnect; its own back-off sets the pace."""
         if time.monotonic() >= deadline:
             raise BrokerUnavailable(f"gave up: {what}")
-        self._consumer.poll(0.05)
+        self._consumer.poll(_PAUSE_S)

@@ -8,10 +8,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, KafkaException
 
+from marshal_py.client import log_metadata
 from marshal_py.client.kafka_clients import ConnectionErrors
 from marshal_py.client.log_metadata import LogMetadata
+from marshal_py.errors import BrokerUnavailable
 
 NO_LEADER = KafkaError(KafkaError.LEADER_NOT_AVAILABLE)
 REFUSED = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)
@@ -73,3 +75,48 @@ def test_snapshots_that_are_to_be_seen_again_are_not_denied_any_more() -> None:
     assert "lacks Read on topic 't.snapshots'" in str(log.snapshots_denied)
     assert log.describe(deadline(), with_snapshots=True) == (1, 1)
     assert log.snapshots_denied is None
+
+
+class Clock:
+    """Stands for the module `time`: a second goes by between any two looks."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def monotonic(self) -> float:
+        self.now_s += 1
+        return self.now_s
+
+
+class Unreachable(Consumer):
+    def list_topics(self, name: str, timeout: float) -> Any:
+        if self.answers:
+            return super().list_topics(name, timeout)
+        raise KafkaException(KafkaError(KafkaError._TRANSPORT))
+
+    def offsets_for_times(self, _query: Any, timeout: float) -> list[Any]:
+        raise KafkaException(KafkaError(KafkaError._TRANSPORT))
+
+
+@pytest.mark.parametrize("seconds", range(1, 6))
+@pytest.mark.parametrize(
+    ("ask", "answers"),
+    [
+        (lambda log, end: log.describe(end, with_snapshots=False), []),
+        (lambda log, end: log.describe(end, with_snapshots=True), [None]),
+        (lambda log, end: log.next_offsets("t", [0], end), []),
+    ],
+    ids=["topic", "snapshots", "offsets"],
+)
+def test_the_cause_is_told_whenever_the_time_is_up(
+    monkeypatch: pytest.MonkeyPatch,
+    ask: Callable[[LogMetadata, float], object],
+    answers: list[None],
+    seconds: int,
+) -> None:
+    monkeypatch.setattr(log_metadata, "time", Clock())
+    errors = ConnectionErrors()
+    errors.note_outage(KafkaError._TRANSPORT, "Connection refused")
+    log = LogMetadata(Unreachable(*answers), {}, errors, "t", "t.snapshots", ("Read",))
+    with pytest.raises(BrokerUnavailable, match="Connection refused"):
+        ask(log, float(seconds))
