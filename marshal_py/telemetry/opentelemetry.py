@@ -174,7 +174,7 @@ class _Look:
                 if metric.type == "counter"
                 else meter.create_observable_gauge
             )
-            if metric.type == "histogram":  # of which there is no observable instrument
+            if metric.type in ("histogram", "summary"):  # no observable instrument is like them
                 parts = {"_count": "1", "_sum": unit}
                 create = meter.create_observable_counter
             else:
@@ -198,6 +198,8 @@ class _Look:
             return
         for sample in metric.samples:
             if suffix and sample.name != name + suffix:
+                continue
+            if sample.name == name + "_created":  # when a counter was made
                 continue
             yield Observation(sample.value, dict(sample.labels))
 

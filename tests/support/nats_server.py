@@ -59,11 +59,8 @@ class NatsServer:
 
 
 @contextlib.contextmanager
-def nats_server(folder: Path, port: int = -1) -> Iterator[NatsServer | None]:
-    """One that runs until the block ends; None where `nats-server` is not installed.
-
-    On a port that is free, unless one is given.
-    """
+def nats_server(folder: Path) -> Iterator[NatsServer | None]:
+    """One that runs until the block ends; None where `nats-server` is not installed."""
     program = shutil.which("nats-server")
     if program is None:
         yield None
@@ -71,7 +68,7 @@ def nats_server(folder: Path, port: int = -1) -> Iterator[NatsServer | None]:
     files = ["-sd", str(folder / "data"), "--ports_file_dir", str(folder)]
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(
-            [program, "-a", "127.0.0.1", "-p", str(port), "-js", *files], stdout=log, stderr=log
+            [program, "-a", "127.0.0.1", "-p", "-1", "-js", *files], stdout=log, stderr=log
         )
     try:
         deadline = time.monotonic() + _WAIT_S

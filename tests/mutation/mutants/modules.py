@@ -292,7 +292,7 @@ MODULES: tuple[Noticed, ...] = (
     _m(
         "a connection to NATS that was lost is made again",
         "harvest.sinks.nats",
-        "contract/test_destination.py::test_a_server_that_was_started_again_is_connected_to",
+        "contract/test_destination.py::test_when_its_server_goes_another_one_is_connected_to",
         ("NatsSink._connected", " or not self._client.is_connected", ""),
     ),
     _m(
@@ -464,5 +464,103 @@ MODULES: tuple[Noticed, ...] = (
         f"{CONSUMER}.offset_mirror",
         "unit/marshal_py/consumer/test_offset_mirror.py::test_what_was_held_at_the_end_is_written_after_it_was_released",
         ("OffsetMirror.keep", "self._claims = lambda: claims", "pass"),
+    ),
+    _m(
+        "who has not read to the end does not end as if he had",
+        f"{CLIENT}.kafka_clients",
+        "unit/marshal_py/client/test_read_to_end.py::test_who_has_not_read_all_does_not_end_as_if_he_had",
+        (
+            "read_to_end",
+            'raise BrokerUnavailable(f"no answer while reading {topic!r}")',
+            "return",
+        ),
+    ),
+    _m(
+        "the cause is told when the time is up",
+        f"{CLIENT}.log_metadata",
+        "unit/marshal_py/client/test_log_metadata.py::test_the_cause_is_told_whenever_the_time_is_up",
+        (
+            "LogMetadata._offsets",
+            "            else:\n                self._pause(deadline, ",
+            "            if True:\n                self._pause(deadline, ",
+        ),
+    ),
+    _m(
+        "a process of another group is no twin",
+        f"{CONSUMER}.assignment",
+        "unit/marshal_py/consumer/test_assignment.py::test_whoever_is_of_another_group_or_name_is_no_twin",
+        ("Assignment._on_events", "and event.group_id == me.group_id", ""),
+    ),
+    _m(
+        "a twin that is silent has gone",
+        f"{CONSUMER}.assignment",
+        "unit/marshal_py/consumer/test_assignment.py::test_a_twin_that_has_gone_or_that_was_started_anew_is_waited_for",
+        ("Assignment._look_for_a_twin", " or now_s - last_s > 2 * interval_s", ""),
+    ),
+    _m(
+        "a commit that one partition refuses has failed",
+        f"{ADMIN}.positions",
+        "unit/marshal_py/admin/test_positions.py::test_a_commit_that_one_partition_refuses_has_failed",
+        ("write_committed_offsets", "if written.error is not None:", "if written is None:"),
+    ),
+    _m(
+        "after the last message there is none so young",
+        f"{ADMIN}.positions",
+        "unit/marshal_py/admin/test_positions.py::test_after_the_last_message_there_is_none_so_young",
+        ("offsets_at", "None if offset < 0 else offset", "offset"),
+    ),
+    _m(
+        "a recovery goes by the newest snapshot",
+        f"{ADMIN}.log_recovery",
+        "unit/marshal_py/admin/test_log_recovery.py::test_the_newest_snapshot_that_can_be_read_counts",
+        (
+            "_newest_states",
+            "newest[found.coordinator] = found.snapshot.restore()",
+            "newest.setdefault(found.coordinator, found.snapshot.restore())",
+        ),
+    ),
+    _m(
+        "a slot that nobody holds shows",
+        f"{ADMIN}.lag",
+        "unit/marshal_py/admin/test_lag.py::test_a_slot_that_nobody_holds_or_a_dead_member_shows",
+        ("_together", "if all(part.holder is not None for part in parts)", "if holders"),
+    ),
+    _m(
+        "a lag that one slot does not tell is not known",
+        f"{ADMIN}.lag",
+        "unit/marshal_py/admin/test_lag.py::test_what_one_slot_does_not_tell_is_not_known",
+        ("_together", "max(lags) if is_known", "max(lags) if lags"),
+    ),
+    _m(
+        "count and sum are two numbers",
+        "marshal_py.telemetry.opentelemetry",
+        "unit/marshal_py/telemetry/test_opentelemetry.py::test_each_number_has_an_instrument_of_its_own_until_the_block_ends",
+        ("_Look._observe", "if suffix and sample.name != name + suffix:", "if sample is None:"),
+    ),
+    _m(
+        "what has ended says nothing more",
+        "marshal_py.telemetry.opentelemetry",
+        "unit/marshal_py/telemetry/test_opentelemetry.py::test_each_number_has_an_instrument_of_its_own_until_the_block_ends",
+        ("_Look.close", "self._closed = True", "pass"),
+    ),
+    _m(
+        "a pause that ends too early is made longer",
+        f"{ADMIN}.group_admin",
+        "unit/marshal_py/admin/test_group_admin.py::test_a_group_is_paused_for_as_long_as_the_block_may_take",
+        (
+            "GroupAdmin.while_paused",
+            "before is not None and before.expires_at_ms >= until_ms",
+            "before is not None",
+        ),
+    ),
+    _m(
+        "what was claimed at most once does not come again in other slots",
+        f"{ADMIN}.group_admin",
+        "unit/marshal_py/admin/test_group_admin.py::test_all_go_on_where_the_last_was_or_at_most_once_where_the_first_was",
+        (
+            "GroupAdmin._plan_slots",
+            "max(known.values()) if is_claimed else",
+            "min(known.values()) if is_claimed else",
+        ),
     ),
 )

@@ -1,0 +1,103 @@
+"""How long a group is paused, and where slots go on, with a log that the test holds."""
+
+from __future__ import annotations
+
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from marshal_py.admin.group_admin import GroupAdmin
+from marshal_py.admin.operator import Make
+from marshal_py.admin.positions import Key
+from marshal_py.errors import InvalidArgument
+from marshal_py.protocol.messages import ReleaseGroup, ResumeGroup
+from marshal_py.protocol.rationalizer import Pause
+from marshal_py.protocol.slots import BY_PARTITIONS, slots_cell
+
+
+class Log:
+    """Stands for an `Operator`: a log that has one group."""
+
+    def __init__(self, pause: Pause | None) -> None:
+        self.pause = pause
+        self.pauses: set[int] = set()
+        self.world = SimpleNamespace(group=lambda _: self)
+        self.written = 0
+
+    def write_one(self, make: Make, _timeout_s: float) -> None:
+        record = make((2, "operator", "i", "g", 0))
+        self.written += 1
+        if isinstance(record, ReleaseGroup):
+            self.pause = Pause(100 + self.written, record.expires_at_ms)
+            self.pauses.add(self.pause.version)
+        elif isinstance(record, ResumeGroup):
+            assert self.pause is not None
+            assert self.pause.version == record.expected_version
+            self.pause = None
+
+
+class Operated(GroupAdmin):
+    def __init__(self, log: Log) -> None:
+        fake: Any = log
+        self.group_id, self._log = "g", fake
+
+
+def in_s(seconds: float) -> int:
+    return int((time.time() + seconds) * 1000)
+
+
+@pytest.mark.parametrize("before", [None, Pause(7, in_s(30)), Pause(7, in_s(3_600))])
+def test_a_group_is_paused_for_as_long_as_the_block_may_take(before: Pause | None) -> None:
+    log = Log(before)
+    with Operated(log).while_paused(600):
+        assert log.pause is not None
+        assert log.pause.expires_at_ms > in_s(300)
+    assert (log.pause and log.pause.expires_at_ms) == (before and before.expires_at_ms)
+    assert (log.written == 0) == (before is not None and before.expires_at_ms > in_s(600))
+
+
+def test_what_somebody_else_pauses_meanwhile_stays() -> None:
+    log, other = Log(None), Pause(999, in_s(900))
+    with Operated(log).while_paused(600):
+        log.pause = other
+    assert log.pause == other
+
+
+class Shared(GroupAdmin):
+    """Partition 0 of topic t, in slots."""
+
+    def __init__(self, *cells: tuple[int, int] | None) -> None:
+        """`cells`: position and claimed offset of each, None if it has no cell."""
+        self.group_id = "g"
+        self._cells = [c and SimpleNamespace(position=c[0], claimed_offset=c[1]) for c in cells]
+
+    @property
+    def world(self) -> Any:
+        return SimpleNamespace(cell=lambda _group, _name, slot: self._cells[slot])
+
+    def _agreed(self, topic: str) -> int:
+        assert topic == "t"
+        return len(self._cells)
+
+    def keys_of(self, topic: str, partitions: object = None) -> list[Key]:
+        return [(topic, 0)]
+
+
+@pytest.mark.parametrize("slots", [2, BY_PARTITIONS])
+@pytest.mark.parametrize(("claimed", "at", "again"), [(-1, 10, True), (45, 40, False)])
+def test_all_go_on_where_the_last_was_or_at_most_once_where_the_first_was(
+    claimed: int, at: int, again: bool, slots: int
+) -> None:
+    change = Shared((10, -1), (40, claimed), (25, -1))._plan_slots("t", slots)
+    two = slots_cell("t", 0, 2)
+    keys = [("t", 0)] if slots == BY_PARTITIONS else [(two, 0), (two, 1)]
+    assert change.positions == dict.fromkeys(keys, at)
+    assert (change.between, change.comes_again) == (45, again)
+
+
+def test_a_slot_without_a_position_is_named() -> None:
+    with pytest.raises(InvalidArgument, match="slot 1 of t/0 has no position yet"):
+        Shared((10, -1), None)._plan_slots("t", 3)
+    assert Shared(None, (-1, -1))._plan_slots("t", 3).positions == {}
