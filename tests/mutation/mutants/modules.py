@@ -563,4 +563,56 @@ MODULES: tuple[Noticed, ...] = (
             "min(known.values()) if is_claimed else",
         ),
     ),
+    _m(
+        "what is fatal is no outage",
+        f"{CLIENT}.kafka_clients",
+        "unit/marshal_py/client/test_connection_errors.py::test_what_cannot_be_mended_is_kept_apart_from_outages",
+        ("connect", "error.fatal() or error.code() in FINAL", "error.code() in FINAL"),
+    ),
+    _m(
+        "the end of one does not keep a signal from others",
+        f"{CLIENT}.signals",
+        "unit/marshal_py/client/test_signals.py::test_the_end_of_one_does_not_keep_ctrl_c_from_the_others",
+        ("StopRequests.__exit__", "if not _entered and signal.getsignal", "if signal.getsignal"),
+    ),
+    _m(
+        "callbacks are called while an answer is awaited",
+        f"{CLIENT}.topic_watch",
+        "unit/marshal_py/client/test_topic_watch.py::test_while_an_answer_is_awaited_callbacks_are_called",
+        (
+            "TopicWatch.look",
+            "        self._asked.poll(0)  # what OAUTHBEARER wants to call\n",
+            "",
+        ),
+    ),
+    _m(
+        "who is not well says so by the status",
+        "marshal_py.telemetry.status_server",
+        "unit/marshal_py/telemetry/test_consumer_status.py::test_health_and_metrics_over_http",
+        ("_Handler.do_GET", '200 if health["ok"] else 503', "200 if health else 503"),
+    ),
+    _m(
+        "nobody waits at a server that has been closed",
+        "marshal_py.telemetry.status_server",
+        "unit/marshal_py/telemetry/test_consumer_status.py::test_nobody_waits_at_a_server_that_has_been_closed",
+        ("StatusServer.close", "self._server.server_close()", "pass"),
+    ),
+    _m(
+        "a full window says that there may be more",
+        f"{LITE}.range",
+        "contract/test_range_store.py::test_a_window_has_the_lowest_ids_in_order_with_their_contents[sqlite]",
+        ("SqliteRangeStore.read", "gaps, len(found) == limit", "gaps, len(found) > limit"),
+    ),
+    _m(
+        "what is committed in the primary is no orphan",
+        "harvest.outbox.outbound_stasher",
+        "integration/harvest/databases/test_two_databases.py::test_orphans_are_archived_when_they_are_old",
+        ("archive_orphans", "count += len(orphans)", "count += len(ids)"),
+    ),
+    _m(
+        "positions are restored when they are seen to be",
+        f"{ADMIN}.log_recovery",
+        "unit/marshal_py/admin/test_log_recovery.py::test_positions_are_restored_when_they_are_seen_to_be",
+        ("_restore", "if cell is None or cell.position < row.position:", "if cell is None:"),
+    ),
 )

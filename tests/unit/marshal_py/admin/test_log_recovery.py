@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from marshal_py.admin import log_recovery as module
-from marshal_py.errors import MalformedRecord
+from marshal_py.admin.log_recovery import Recovery, Restored
+from marshal_py.errors import BrokerUnavailable, MalformedRecord
 
 
 def test_the_newest_snapshot_that_can_be_read_counts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -38,3 +39,35 @@ def test_the_newest_snapshot_that_can_be_read_counts(monkeypatch: pytest.MonkeyP
     assert states == ["0, new", "1, old"]
     assert read == [{0: 9, 1: 5}]
     assert module._newest_states(fakes, fakes, 0) == []
+
+
+class Log:
+    """Of a paused group. What is written is refused if somebody else wrote before."""
+
+    def __init__(self, *, refused: bool) -> None:
+        self.position = 3
+        self._refused = refused
+        group = SimpleNamespace(pause=None, cells={}, version=lambda _: 1)
+        self.states = [SimpleNamespace(paused={"g"}, groups={"g": group})]
+        cell = lambda *_: SimpleNamespace(position=self.position)  # noqa: E731
+        self.reader = SimpleNamespace(world=SimpleNamespace(home=lambda _: 0, cell=cell))
+
+    def sender(self, group_id: str) -> tuple[str, str, str, int]:
+        return ("operator", "i", group_id, 0)
+
+    def write(self, records: Any) -> None:
+        for _, record in records:
+            if not self._refused:
+                self.position = record.next_offset
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_positions_are_restored_when_they_are_seen_to_be(refused: bool) -> None:
+    plan = Recovery("t", 1, 1, {}, 0, 0, [Restored("g", "orders", 0, 9, 3, "a snapshot")])
+    log: Any = Log(refused=refused)
+    if refused:
+        with pytest.raises(BrokerUnavailable, match="the position of g orders/0 could not be set"):
+            module._restore(log, plan)
+    else:
+        module._restore(log, plan)
+        assert log.position == 9

@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import KafkaError
 
 from marshal_py import AuthenticationFailed, BrokerUnavailable, Consumer, Marshal
-from marshal_py.client.kafka_clients import ConnectionErrors
+from marshal_py.client.kafka_clients import ConnectionErrors, connect
 from tests.support.hanging_up import hanging_up
 
 NOT_YET_S = 0.8
@@ -89,3 +89,28 @@ def test_without_logging_configured_warnings_reach_standard_error(package: str) 
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
     assert done.stderr == "three messages are lost\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "said", "is_refused"),
+    [
+        (KafkaError(KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER, "lost", fatal=True), "lost", False),
+        (KafkaError(KafkaError._SSL, "certificate"), "certificate", False),
+        (KafkaError(KafkaError._TRANSPORT, "down"), "", False),
+        (KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED, "no"), "", True),
+    ],
+)
+def test_what_cannot_be_mended_is_kept_apart_from_outages(
+    error: KafkaError, said: str, is_refused: bool
+) -> None:
+    errors = ConnectionErrors()
+    settings: dict[str, Any] = {}
+
+    def made(config: dict[str, Any], logger: Any) -> str:
+        settings.update(config)
+        assert logger is errors
+        return "client"
+
+    assert connect(made, {"bootstrap.servers": "b"}, errors) == "client"
+    settings["error_cb"](error)
+    assert (errors.last, errors.count, errors.was_refused) == (said, int(said != ""), is_refused)

@@ -143,3 +143,13 @@ def test_ctrl_c_stops_all_that_run_and_a_second_one_waits_for_none() -> None:
     assert sorted(stopped) == ["inner", "outer"]
     assert after == ["first"]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_the_end_of_one_does_not_keep_ctrl_c_from_the_others() -> None:
+    steps: list[str] = []
+    with pytest.raises(KeyboardInterrupt), StopRequests(lambda: steps.append("stop"), name="outer"):  # noqa: PT012
+        with StopRequests(lambda: steps.append("inner"), name="inner"):
+            pass
+        signal.raise_signal(signal.SIGINT)
+        steps.append("went on")
+    assert steps == ["stop", "went on"]

@@ -23,6 +23,7 @@ class Admin:
     def __init__(self) -> None:
         self.asked: list[Future[Any]] = []
         self.rests = 0
+        self.polls = 0
 
     def open(self) -> Admin:
         return self
@@ -36,6 +37,7 @@ class Admin:
         return {"t": self.asked[-1]}
 
     def poll(self, _timeout_s: float) -> int:
+        self.polls += 1
         return 0
 
     def tell(self, topic_id: str = "one", partitions: int = 8) -> None:
@@ -85,6 +87,15 @@ def test_it_asks_at_once_and_then_once_in_its_period(admin: Admin, clock: Clock)
     clock.now_s += 0.1
     assert watch.look() is None
     assert len(admin.asked) == 2
+
+
+def test_while_an_answer_is_awaited_callbacks_are_called(admin: Admin, clock: Clock) -> None:
+    """That of OAUTHBEARER, without which there may never be an answer."""
+    watch = watch_of(admin)
+    watch.look()
+    for looks in range(3):
+        assert admin.polls == looks
+        assert watch.look() is None
 
 
 def test_who_is_asked_to_look_soon_does_not_wait_for_its_period(admin: Admin, clock: Clock) -> None:

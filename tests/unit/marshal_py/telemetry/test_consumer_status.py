@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import threading
 import urllib.error
 import urllib.request
@@ -18,6 +19,7 @@ from marshal_py import AssignedPartition, Consumer, Retry
 from marshal_py.consumer.handlers.histograms import BOUNDS_S, Counts
 from marshal_py.errors import ConfigurationError, HandlerFailed
 from marshal_py.telemetry import ConsumerMetrics, serve_status
+from marshal_py.telemetry.status_server import StatusServer
 from marshal_py.testing import TestBroker
 from tests.unit.marshal_py.consumer.test_callbacks import until
 
@@ -148,3 +150,10 @@ def test_leases_that_lapsed_are_told(mock_kafka: TestBroker) -> None:
         mock_kafka.close()  # and with it all brokers
         until(lambda: not consumer.health().ok)
         assert "the leases of 4 partitions have lapsed" in consumer.health().problems[0]
+
+
+def test_nobody_waits_at_a_server_that_has_been_closed() -> None:
+    log = logging.getLogger("marshal_py.consumer")
+    with StatusServer(("127.0.0.1", 0), lambda: {"ok": True}, None, log) as server:
+        assert get(server.port, "/healthz") == (200, '{"ok": true}\n')
+    assert server._server.socket.fileno() == -1
