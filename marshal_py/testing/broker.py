@@ -249,9 +249,16 @@ def _is_done(consumer: Consumer) -> bool:
     stats = consumer.stats()
     if stats.buffered or stats.running:
         return False
+    held = list(core_of(consumer).fetcher.active.values())  # first: of all these the lag is told
     lag = consumer.lag(timeout_s=_ANSWER_S)
     if any(lag.values()) or consumer.closing:
         return consumer.closing
+    keys = {part.key for part in held}
+    slots = {part.key[0]: part.slot.slots for part in held if part.slot is not None}
+    for slots_of, count in slots.items():
+        for n in range(count):  # one that nobody has yet has no lag that is told
+            if (slots_of, n) not in keys and not _held_elsewhere(consumer, slots_of, n):
+                return False
     for topic, count in core_of(consumer).topics.counts.items():
         for p in range(count):
             if (topic, p) not in lag and not _held_elsewhere(consumer, topic, p):
